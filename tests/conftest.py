@@ -1,0 +1,84 @@
+"""Real parts that many tests need."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+
+
+@dataclass
+class Reply:
+    """One scripted answer of the service. `delay` is in seconds; `drop` cuts the connection instead."""
+
+    status: int = 200
+    headers: dict[str, str] = field(default_factory=dict)
+    body: str = "{}"
+    delay: float = 0.0
+    drop: bool = False
+
+
+class Service:
+    """A real HTTP service on loopback that answers by a script, and then the last line of it for ever."""
+
+    def __init__(self) -> None:
+        self.script: list[Reply | Callable[[], Reply]] = [Reply()]
+        self.calls: list[float] = []
+        self.paths: list[str] = []
+        self._lock = threading.Lock()
+        service = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_GET(self) -> None:
+                service.answer(self)
+
+            def log_message(self, *_: Any) -> None:
+                return
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server.daemon_threads = True
+        self.url = f"http://127.0.0.1:{self._server.server_port}"
+        threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True).start()
+
+    def says(self, *script: int | Reply | Callable[[], Reply]) -> None:
+        self.script = [Reply(line) if isinstance(line, int) else line for line in script]
+
+    def answer(self, handler: BaseHTTPRequestHandler) -> None:
+        with self._lock:
+            line = self.script[min(len(self.calls), len(self.script) - 1)]
+            self.calls.append(time.time())
+            self.paths.append(handler.path)
+        reply = line() if callable(line) else line
+        time.sleep(reply.delay)
+        if reply.drop:
+            handler.connection.close()
+            return
+        handler.send_response(reply.status)
+        for name, value in reply.headers.items():
+            handler.send_header(name, value)
+        handler.send_header("Content-Length", str(len(reply.body)))
+        handler.end_headers()
+        handler.wfile.write(reply.body.encode())
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+
+@pytest.fixture
+def service() -> Iterator[Service]:
+    made = Service()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def reply() -> type[Reply]:
+    return Reply

@@ -1,0 +1,47 @@
+"""One small storage idea, several homes: versioned JSON documents with compare-and-swap."""
+
+from __future__ import annotations
+
+import os
+import threading
+
+from prefect_resilience.stores.base import Document, Store
+from prefect_resilience.stores.memory import MemoryStore
+from prefect_resilience.stores.urls import StoreUrl, parse_url
+
+__all__ = ["Document", "MemoryStore", "Store", "StoreUrl", "open_store", "parse_url"]
+
+_opened: dict[str, MemoryStore | Store] = {}
+_lock = threading.Lock()
+
+
+def open_store(url: str) -> Store:
+    """The store that `url` means, one per URL in this process: "sqlite:///path/to/file.db", "memory://".
+
+    Nothing is connected to yet: a database that is away shows itself at the first operation. Raises
+    ConfigurationError for a URL that means no store.
+    """
+    parsed = parse_url(url)
+    with _lock:
+        known = _opened.get(parsed.canonical)
+        if known is None or getattr(known, "closed", False):
+            known = _opened[parsed.canonical] = _open(parsed)
+        return known
+
+
+def _open(parsed: StoreUrl) -> Store:
+    if parsed.kind == "memory":
+        return MemoryStore(parsed.canonical)
+    from prefect_resilience.stores.sqlite import open_sqlite
+
+    return open_sqlite(parsed)
+
+
+def _after_fork() -> None:
+    # A store looks after its own connections; only this lock may have been held by another thread.
+    global _lock
+    _lock = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

@@ -1,0 +1,51 @@
+# Every target works alone on a fresh clone: it makes .venv and installs what it needs.
+# `make PYTHON=python3.12 test` uses another Python, `make TESTS=tests/retries test` runs a part of the tests.
+
+PYTHON ?= $(shell python3.11 -c "print('python3.11')" 2>/dev/null || echo python3)
+BIN := .venv/bin
+PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+TESTS ?= tests
+WORKERS ?= 2
+
+# A Prefect home of this run's own, removed when it ends, and no server that happens to be configured
+IN_A_HOME_OF_ITS_OWN = home=$$(mktemp -d) && trap 'rm -rf "$$home"' EXIT INT TERM && \
+	env -u PREFECT_API_URL -u PREFECT_API_KEY PREFECT_HOME="$$home" PREFECT_SERVER_ANALYTICS_ENABLED=false
+
+.DEFAULT_GOAL := help
+# Two targets at once would install into one environment at once
+.NOTPARALLEL:
+.PHONY: help demo test check bench clean
+
+help: ## say what there is
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1\t\2/p' Makefile | expand -t 14
+
+demo: .venv/.installed ## a flow on a service that has a bad day, in about a minute after installation
+	@$(BIN)/python -m flows.quickstart
+
+test: .venv/.installed-dev ## all tests; the pure files must be covered to the last branch
+	@$(IN_A_HOME_OF_ITS_OWN) $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal --cov $(TESTS)
+
+check: .venv/.installed-dev ## lint, format, types (strict) and the contracts between the packages
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/pyright
+	$(BIN)/lint-imports
+
+bench: .venv/.installed-dev ## what a guarded call costs
+	@$(IN_A_HOME_OF_ITS_OWN) $(BIN)/python -m benchmarks.overhead
+	@$(IN_A_HOME_OF_ITS_OWN) $(BIN)/python -m benchmarks.circuit_call
+
+clean: ## remove the environment and everything that was generated
+	rm -rf .venv .pytest_cache .ruff_cache .hypothesis .import_linter_cache .coverage coverage.xml build dist
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+.venv/bin/python:
+	$(PYTHON) -m venv .venv
+
+.venv/.installed: pyproject.toml constraints.txt | .venv/bin/python
+	$(PIP_INSTALL) -e .
+	@touch $@
+
+.venv/.installed-dev: pyproject.toml constraints.txt | .venv/bin/python
+	$(PIP_INSTALL) -e '.[dev]'
+	@touch .venv/.installed $@

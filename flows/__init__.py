@@ -1,0 +1,1 @@
+"""Runnable examples. They use the public API alone."""

@@ -1,0 +1,170 @@
+"""Two providers of drug interactions on loopback, the first of which has a bad day.
+
+A real HTTP service (starlette and uvicorn come with Prefect). What the primary answers is decided by the pair
+that is asked about and by how often it was asked before, so that the same day can be lived again:
+
+    GET /primary/interactions?a=..&b=..      follows its script, then works
+    GET /second/interactions?a=..&b=..       always works
+    GET /stats                               every answer that was given, by provider and pair
+
+Try it alone: `python -m flows.bad_day_service`, then `curl` one of the addresses that it prints.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import csv
+import socket
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
+
+TABLE = Path(__file__).parent / "data" / "drug_interactions.csv"
+SLOW_SECONDS = 2.0
+RETRY_AFTER = "1"
+
+Pair = tuple[str, str]
+
+# What the primary does when it is asked about a pair for the first time, the second time, ...
+# After the last word it works; "outage" has no end.
+THE_DAY: dict[Pair, list[str]] = {
+    ("digoxin", "amiodarone"): ["503", "503"],
+    ("lithium", "ibuprofen"): ["429"],
+    ("clopidogrel", "omeprazole"): ["slow"],
+    ("spironolactone", "lisinopril"): ["dropped"],
+    ("phenelzine", "sertraline"): ["400", "400", "400", "400"],
+    ("tizanidine", "ciprofloxacin"): ["outage"],
+    ("theophylline", "ciprofloxacin"): ["outage"],
+    ("cyclosporine", "rifampin"): ["outage"],
+    ("ethinyl estradiol", "rifampin"): ["outage"],
+    ("alprazolam", "ketoconazole"): ["outage"],
+    ("oxycodone", "alprazolam"): ["outage"],
+    ("azathioprine", "allopurinol"): ["outage"],
+    ("levothyroxine", "calcium carbonate"): ["outage"],
+    ("colchicine", "clarithromycin"): ["outage"],
+}
+
+
+def read_table(path: Path = TABLE) -> list[dict[str, str]]:
+    with path.open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+class Dropped(Response):
+    """Promises a body, sends a piece of it and hangs up: uvicorn then closes the connection."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        headers = [(b"content-type", b"application/json"), (b"content-length", b"1000")]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": b'{"severity": "ma', "more_body": True})
+
+
+class BadDay:
+    """The service's memory: the table it serves, the script, and every answer it gave."""
+
+    def __init__(
+        self, script: Mapping[Pair, list[str]] = THE_DAY, slow_seconds: float = SLOW_SECONDS
+    ) -> None:
+        self.known = {(row["drug_a"], row["drug_b"]): row for row in read_table()}
+        self.script = script
+        self.given: dict[str, dict[Pair, list[str]]] = {
+            "primary": defaultdict(list),
+            "second": defaultdict(list),
+        }
+
+    def next_word(self, pair: Pair) -> str:
+        words = self.script.get(pair, [])
+        if words == ["outage"]:
+            return "503"
+        asked = len(self.given["primary"][pair])
+        return words[asked] if asked < len(words) else "200"
+
+    async def primary(self, request: Request) -> Response:
+        pair = pair_of(request)
+        word = self.next_word(pair)
+        self.given["primary"][pair].append(word)
+        if word == "503":
+            return JSONResponse({"error": "the primary is down for the moment"}, 503)
+        if word == "429":
+            return JSONResponse({"error": "too many requests"}, 429, headers={"Retry-After": RETRY_AFTER})
+        if word == "400":
+            return JSONResponse({"error": "one of the names is not understood"}, 400)
+        if word == "dropped":
+            return Dropped()
+        if word == "slow":
+            await asyncio.sleep(SLOW_SECONDS)
+        return self.answer("primary", pair)
+
+    async def second(self, request: Request) -> Response:
+        pair = pair_of(request)
+        self.given["second"][pair].append("200")
+        return self.answer("second", pair)
+
+    def answer(self, provider: str, pair: Pair) -> Response:
+        row = self.known.get(pair)
+        if row is None:
+            return JSONResponse({"error": "no interaction of this pair is known"}, 404)
+        return JSONResponse({**row, "provider": provider})
+
+    async def stats(self, request: Request) -> Response:
+        return JSONResponse(
+            {
+                provider: {" + ".join(pair): words for pair, words in pairs.items()}
+                for provider, pairs in self.given.items()
+            }
+        )
+
+    def app(self) -> Starlette:
+        return Starlette(
+            routes=[
+                Route("/primary/interactions", self.primary),
+                Route("/second/interactions", self.second),
+                Route("/stats", self.stats),
+            ]
+        )
+
+
+def pair_of(request: Request) -> Pair:
+    return request.query_params.get("a", ""), request.query_params.get("b", "")
+
+
+@contextmanager
+def running(day: BadDay | None = None, port: int = 0) -> Iterator[str]:
+    """Serve in a thread on a free port of the loopback; gives the service's address."""
+    listener = socket.create_server(("127.0.0.1", port))
+    # An access log, or the log of a connection that was cut on purpose, would only disturb the reader
+    config = uvicorn.Config((day or BadDay()).app(), log_config=None, log_level="critical", lifespan="off")
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run, args=([listener],), name="bad-day-service", daemon=True)
+    thread.start()
+    while not server.started:
+        time.sleep(0.01)
+    try:
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+    finally:
+        server.should_exit = True
+        thread.join(timeout=5)
+        listener.close()
+
+
+def main() -> None:
+    with running() as address:
+        print(f"{address}/primary/interactions?a=digoxin&b=amiodarone")
+        print(f"{address}/second/interactions?a=digoxin&b=amiodarone")
+        print(f"{address}/stats\nCtrl-C ends it.")
+        with suppress(KeyboardInterrupt):
+            threading.Event().wait()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,183 @@
+"""A flow that asks a service with a bad day, and what its retries, circuit and fallback make of it.
+
+`make demo` runs this on the Prefect API that is configured, and on an ephemeral one where none is.
+The service is real HTTP on loopback: see bad_day_service.py for what it does to whom.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import httpx
+from prefect import Task, flow, task, unmapped
+from prefect.client.schemas.objects import TaskRun
+from prefect.futures import PrefectFuture, wait
+from prefect.runtime import flow_run
+from prefect.settings import get_current_settings
+from prefect.states import State
+from prefect.task_runners import ThreadPoolTaskRunner
+
+from flows.bad_day_service import Pair, read_table, running
+from flows.board import Board
+from prefect_resilience import (
+    Backoff,
+    CircuitBreaker,
+    Fallback,
+    Retry,
+    error_context,
+    resilient_task,
+)
+
+PAIRS: list[Pair] = [(row["drug_a"], row["drug_b"]) for row in read_table()]
+BOARD = Board(PAIRS)
+# Seconds that the circuit stays open
+OPEN_FOR = 3
+
+# --- the tasks -------------------------------------------------------------------------------------------
+
+
+@task(task_run_name="second provider: {drug_a} + {drug_b}")
+def ask_second_provider(drug_a: str, drug_b: str, address: str) -> dict[str, str]:
+    response = httpx.get(f"{address}/second/interactions", params={"a": drug_a, "b": drug_b})
+    response.raise_for_status()
+    return response.json()
+
+
+def note_attempt(task: Task[..., Any], run: TaskRun, state: State[Any]) -> None:
+    BOARD.attempt(pair_of(run), run.run_count)
+
+
+def note_answer(task: Task[..., Any], run: TaskRun, state: State[Any]) -> None:
+    BOARD.answered(pair_of(run), state, seconds_of(run, state))
+
+
+def note_failure(task: Task[..., Any], run: TaskRun, state: State[Any]) -> None:
+    context = error_context(state)
+    why = f"{context.code} ({context.category.value})" if context else state.message or state.name
+    BOARD.gave_up(pair_of(run), why, seconds_of(run, state))
+
+
+# One circuit for everything that calls the primary. It counts attempts, retries among them.
+PRIMARY = CircuitBreaker(
+    "interactions-primary", failure_threshold=6, failure_rate=0.8, open_for=OPEN_FOR, success_threshold=1
+)
+
+GUARDED: dict[str, Any] = {
+    "retry": Retry(attempts=4, backoff=Backoff.exponential(initial=0.2, maximum=2, jitter=0.2)),
+    "circuit": PRIMARY,
+    "timeout": 1,
+    # For what may pass (outages, limits, timeouts), not for our own mistakes: a 400 stays a failure
+    "fallback": [Fallback(ask_second_provider, when="transient")],
+    "task_run_name": "{drug_a} + {drug_b}",
+    "on_running": [note_attempt],
+    "on_completion": [note_answer],
+    "on_failure": [note_failure],
+}
+
+
+@resilient_task(**GUARDED)
+def look_up(drug_a: str, drug_b: str, address: str) -> dict[str, str]:
+    response = httpx.get(f"{address}/primary/interactions", params={"a": drug_a, "b": drug_b})
+    response.raise_for_status()
+    return response.json()
+
+
+@resilient_task(**GUARDED)
+async def look_up_async(drug_a: str, drug_b: str, address: str) -> dict[str, str]:
+    async with httpx.AsyncClient(base_url=address) as client:
+        response = await client.get("/primary/interactions", params={"a": drug_a, "b": drug_b})
+    response.raise_for_status()
+    return response.json()
+
+
+# --- the flow --------------------------------------------------------------------------------------------
+
+
+@flow(name="quickstart", task_runner=ThreadPoolTaskRunner(max_workers=3))
+def a_bad_day(address: str) -> dict[str, int]:
+    """Ask about every pair of the table, in the four parts of the day."""
+    morning, noon, first_after, evening = PAIRS[:9], PAIRS[9:18], PAIRS[18], PAIRS[19:]
+
+    BOARD.title("Morning: small troubles, and one mistake of our own")
+    futures = ask_about(look_up, morning, address)
+
+    BOARD.title("Noon: the primary is down (async tasks)")
+    futures += ask_about(look_up_async, noon, address)
+    BOARD.circuit(PRIMARY)
+
+    BOARD.title("Afternoon: the primary is back, and one call may try it")
+    time.sleep(OPEN_FOR)
+    futures += ask_about(look_up, [first_after], address)
+    BOARD.circuit(PRIMARY)
+
+    BOARD.title("Evening: as if nothing had been (async tasks)")
+    futures += ask_about(look_up_async, evening, address)
+
+    BOARD.summary(asked=httpx.get(f"{address}/stats").json()["primary"], run_id=flow_run.get_id())
+    return dict(Counter(future.state.name for future in futures))
+
+
+def ask_about(work: Task[..., Any], pairs: Sequence[Pair], address: str) -> list[PrefectFuture[Any]]:
+    """Map a task over the pairs, and wait until all have ended, well or not."""
+    futures = work.map([a for a, _ in pairs], [b for _, b in pairs], unmapped(address))
+    wait(list(futures))
+    for pair, future in zip(pairs, futures, strict=True):
+        if future.state.is_completed():
+            BOARD.by(pair, future.result()["provider"])
+    return list(futures)
+
+
+# --- running it ------------------------------------------------------------------------------------------
+
+
+def pair_of(run: TaskRun) -> Pair:
+    a, _, b = run.name.partition(" + ")
+    return a, b
+
+
+def seconds_of(run: TaskRun, state: State[Any]) -> float:
+    started = run.start_time or state.timestamp
+    return (state.timestamp - started).total_seconds()
+
+
+def run_the_day() -> None:
+    began = time.monotonic()
+    if get_current_settings().api.url is None:
+        BOARD.console.print("No Prefect API is configured, so an ephemeral one starts: some seconds ...")
+    with running() as address:
+        a_bad_day(address)
+    BOARD.console.print(f"[dim]{time.monotonic() - began:.0f} s[/]", highlight=False)
+
+
+def main() -> int:
+    """Run the day in a process whose settings leave nothing behind on this machine."""
+    with TemporaryDirectory(prefix="quickstart-", ignore_cleanup_errors=True) as folder:
+        settings = {
+            # The board says it shorter; the UI has all of the log
+            "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "CRITICAL",
+            "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "90",
+        }
+        if get_current_settings().api.url is None:
+            settings["PREFECT_HOME"] = folder
+        # Circuits start closed every time
+        env = settings | os.environ | {"PREFECT_RESILIENCE_STORE_URL": f"sqlite:///{folder}/resilience.db"}
+        command = [sys.executable, "-m", "flows.quickstart", "run"]
+        try:
+            return subprocess.run(command, env=env, cwd=Path(__file__).parent.parent, check=False).returncode
+        except KeyboardInterrupt:
+            return 130
+
+
+if __name__ == "__main__":
+    if sys.argv[1:] == ["run"]:
+        run_the_day()
+    else:
+        sys.exit(main())

@@ -1,0 +1,286 @@
+"""One attempt of a guarded call, and what follows it: another one, a fallback, or the error.
+
+The order is fixed, outside in: fallback( retry( circuit( timeout( function )))). Written once, as sequences
+for the two drivers of `drive.py`; nothing here knows Prefect. What surrounds the call (ids, log, events,
+where results are kept) comes in as `Surroundings`.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from typing import Any, Protocol
+
+from prefect_resilience.circuits.breaker import CircuitBreaker, Permit
+from prefect_resilience.drive import Blocking, Invoke, Sequence
+from prefect_resilience.errors.classify import ErrorInfo, Rule, classify
+from prefect_resilience.errors.context import AttemptRecord, ErrorContext, attach_context
+from prefect_resilience.errors.redact import redact
+from prefect_resilience.errors.scrub import scrub_exception
+from prefect_resilience.errors.sightings import learn_secrets
+from prefect_resilience.fallbacks.chain import Answer, Chain, Memory
+from prefect_resilience.fallbacks.model import Fallback
+from prefect_resilience.limits.timeout import Timeout, acall_with_deadline, call_in_process, call_with_deadline
+from prefect_resilience.retries.budget import bucket_of
+from prefect_resilience.retries.policy import Retry, Verdict
+
+NO_RETRY = Retry(attempts=1)
+
+
+@dataclass(frozen=True)
+class Guard:
+    """What stands around one function: small, frozen, and able to travel to another process."""
+
+    fn: Callable[..., Any]
+    isasync: bool
+    retry: Retry = NO_RETRY
+    circuit: CircuitBreaker | None = None
+    timeout: Timeout | None = None
+    fallbacks: tuple[Fallback, ...] = ()
+    rules: tuple[Rule, ...] = ()
+
+    @property
+    def remembers(self) -> bool:
+        return any(fallback.recalls for fallback in self.fallbacks)
+
+
+@dataclass(slots=True)
+class RunRecord:
+    """What has happened to one run so far, in this process. Made when something first goes wrong."""
+
+    started: float
+    history: list[AttemptRecord] = field(default_factory=list[AttemptRecord])
+    counters: dict[int, int] = field(default_factory=dict[int, int])
+    previous_delay: float | None = None
+    verdict: Verdict | None = None
+    error: BaseException | None = None
+
+
+class Surroundings(Memory, Protocol):
+    """Where a guarded call takes place. None of these may raise."""
+
+    parameters: Mapping[str, Any]
+    identity: dict[str, Any]
+    """`node_id`, `task_run_id` and `flow_run_id`, as texts or None."""
+
+    def known(self) -> RunRecord | None:
+        """The record of this run, if something went wrong in it before."""
+        ...
+
+    def record(self, started: float) -> RunRecord:
+        """The record of this run, made now if there is none."""
+        ...
+
+    def done(self) -> None:
+        """The run is over: forget its record."""
+        ...
+
+    def may_retry(self, error: Exception) -> Sequence[bool]:
+        """What the user's own condition says, where the policy would try again."""
+        ...
+
+    def retrying(self, context: ErrorContext, verdict: Verdict) -> None: ...
+
+    def replaced(self, context: ErrorContext, answer: Answer, attempts: int) -> None: ...
+
+    def recovered(self, record: RunRecord) -> None: ...
+
+    def gave_up(self, context: ErrorContext, verdict: Verdict) -> None: ...
+
+    def carry_into_child(self) -> Callable[[Callable[[], Any]], Any] | None:
+        """What a child process calls the work through, so that it finds this run there."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Substitute:
+    """The outcome of a run that a fallback answered."""
+
+    answer: Answer
+    context: ErrorContext
+    message: str
+
+
+def guarded(guard: Guard, here: Surroundings, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Sequence[Any]:
+    """One attempt. Returns the value or a `Substitute`; raises the function's own error, with a note.
+
+    When another attempt is due, the error is raised with its verdict in the run's record, for the
+    engine to wait and call again.
+    """
+    began = time.monotonic()
+    try:
+        value = yield from attempt(guard, here, args, kwargs)
+    except Exception as error:
+        outcome = yield from failed(guard, here, began, error)
+        if isinstance(outcome, Substitute):
+            return outcome
+        if outcome is error:
+            raise
+        raise outcome from outcome.__cause__
+    yield from succeeded(guard, here, value)
+    return value
+
+
+def attempt(guard: Guard, here: Surroundings, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Sequence[Any]:
+    """Ask the circuit, make the call within its deadline, and tell the circuit how it went."""
+    circuit = guard.circuit
+    if circuit is None:
+        return (yield the_call(guard, here, args, kwargs))
+    if circuit.fields:
+        circuit = circuit.bind(here.parameters)
+    permit = yield from admitted(circuit)
+    began = time.monotonic()
+    try:
+        value = yield the_call(guard, here, args, kwargs)
+    except BaseException as error:
+        yield from settled(circuit, permit, guard, began, error)
+        raise
+    yield from settled(circuit, permit, guard, began, None)
+    return value
+
+
+def admitted(circuit: CircuitBreaker) -> Sequence[Permit]:
+    permit = circuit.admit()
+    return permit if permit is not None else (yield Blocking(circuit.ask))
+
+
+def settled(
+    circuit: CircuitBreaker, permit: Permit, guard: Guard, began: float, error: BaseException | None
+) -> Sequence[None]:
+    info = classify(error, rules=guard.rules) if isinstance(error, Exception) else None
+    due = circuit.settle(permit, error, info, time.monotonic() - began)
+    if not due:
+        return
+    if error is not None and info is None:
+        # Cancelled or interrupted: nothing may be awaited any more, and a probe's place must still be freed.
+        threading.Thread(target=circuit.flush, name="circuit-flush", daemon=True).start()
+    else:
+        yield Blocking(circuit.flush)
+
+
+def the_call(
+    guard: Guard, here: Surroundings, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Invoke | Blocking:
+    """The user's function within its deadline, as a command for either driver."""
+    timeout = guard.timeout
+    if timeout is None or timeout.total is None:
+        return Invoke(guard.fn, args, kwargs)
+    if timeout.mode == "process":
+        return Blocking(call_in_process, (guard.fn, args, kwargs, timeout.total), {"wrap": here.carry_into_child()})
+    if guard.isasync:
+        return Invoke(acall_with_deadline, (lambda: guard.fn(*args, **kwargs), timeout.total))
+    return Invoke(call_with_deadline, (guard.fn, args, kwargs, timeout.total))
+
+
+def succeeded(guard: Guard, here: Surroundings, value: Any) -> Sequence[None]:
+    record = here.known()
+    if record is not None:
+        here.recovered(record)
+        here.done()
+    elif guard.retry.budget is not None:
+        bucket_of(guard.retry.budget, time.monotonic()).earn()
+    if guard.remembers:
+        yield Blocking(here.remember, (value,))
+
+
+def failed(guard: Guard, here: Surroundings, began: float, error: Exception) -> Sequence[Substitute | BaseException]:
+    """What follows a failed attempt: the answer of a fallback, or the error to raise, free of secrets.
+
+    It is raised both for another attempt and for good; the run's record says which.
+    """
+    learn_secrets(error, here.parameters)
+    clean = scrub_exception(error)
+    context, verdict = yield from judged(guard, here, began, clean)
+    if verdict.retry:
+        here.retrying(context, verdict)
+        return clean
+    chain = Chain(guard.fallbacks, guard.fn, guard.isasync)
+    answer = yield from chain.answer(here.parameters, context, here)
+    here.done()
+    if answer is not None:
+        here.replaced(context, answer, context.attempt)
+        return Substitute(answer, context, replaced_message(context, answer))
+    here.gave_up(context, verdict)
+    annotate(clean, context, verdict, chain)
+    return clean
+
+
+def judged(
+    guard: Guard, here: Surroundings, began: float, error: BaseException
+) -> Sequence[tuple[ErrorContext, Verdict]]:
+    """Put the failed attempt on record, and decide whether there is another one."""
+    now = time.monotonic()
+    record = here.record(began)
+    if not record.history and guard.retry.budget is not None:
+        bucket_of(guard.retry.budget, now).earn()
+    info = classify(error, rules=guard.rules)
+    verdict = verdict_of(guard.retry, record, info, error, now)
+    if verdict.retry and isinstance(error, Exception) and not (yield from here.may_retry(error)):
+        verdict = Verdict(False, 0.0, "retry_condition_fn says no")
+    record.verdict, record.error = verdict, error
+    record.previous_delay = verdict.delay if verdict.retry else None
+    record.history.append(
+        AttemptRecord(
+            attempt=len(record.history) + 1,
+            started_at=datetime.fromtimestamp(time.time() - (now - began), timezone.utc),
+            duration=now - began,
+            error=info,
+            delay=verdict.delay if verdict.retry else None,
+        )
+    )
+    context = ErrorContext.from_exception(
+        error,
+        info,
+        timestamp=datetime.now(timezone.utc),
+        attempt=len(record.history),
+        max_attempts=guard.retry.rule_for(info).attempts,
+        history=list(record.history),
+        **here.identity,
+    )
+    attach_context(error, context)
+    return context, verdict
+
+
+def verdict_of(retry: Retry, record: RunRecord, info: ErrorInfo, error: BaseException, now: float) -> Verdict:
+    rule = id(retry.rule_for(info))
+    record.counters[rule] = record.counters.get(rule, 0) + 1
+    verdict = retry.decide(
+        info,
+        record.counters[rule],
+        elapsed=now - record.started,
+        random=random.random(),
+        previous_delay=record.previous_delay,
+        exception=error,
+    )
+    if verdict.retry and retry.budget is not None and not bucket_of(retry.budget, now).spend(now):
+        return Verdict(False, 0.0, f"the retry budget {retry.budget.name!r} is spent")
+    return verdict
+
+
+def replaced_message(context: ErrorContext, answer: Answer) -> str:
+    times = "1 attempt" if context.attempt == 1 else f"{context.attempt} attempts"
+    return f"{answer.fallback.name} answered after {times}: {context.summary()}"
+
+
+def annotate(error: BaseException, context: ErrorContext, verdict: Verdict, chain: Chain) -> None:
+    """Say on the exception itself what was tried (PEP 678)."""
+    times = "1 attempt" if context.attempt == 1 else f"{context.attempt} attempts"
+    notes = [f"prefect-resilience: gave up after {times}: {verdict.why}"]
+    notes += [f"prefect-resilience: fallback {name!r} failed: {failure!r}" for name, failure in chain.failures]
+    for note in notes:
+        add_note(error, redact(note))
+
+
+def add_note(error: BaseException, note: str) -> None:
+    if hasattr(error, "add_note"):
+        error.add_note(note)
+        return
+    held = getattr(error, "__notes__", None)
+    if isinstance(held, list):
+        held.append(note)  # pyright: ignore[reportUnknownMemberType]
+    else:
+        error.__notes__ = [note]  # pyright: ignore[reportAttributeAccessIssue]

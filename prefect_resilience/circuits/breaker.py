@@ -1,0 +1,310 @@
+"""CircuitBreaker: the handle that users hold. What it stands for lives in the registry of each process."""
+
+from __future__ import annotations
+
+import inspect
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from contextvars import ContextVar
+from datetime import datetime, timedelta
+from time import monotonic
+from types import CoroutineType, TracebackType
+from typing import TYPE_CHECKING, Any, TypeVar, cast, overload
+
+from pydantic import ValidationError
+
+from prefect_resilience.circuits import machine, registry
+from prefect_resilience.circuits.circuit import Circuit
+from prefect_resilience.circuits.guard import decorate, entering, guarded, leaving
+from prefect_resilience.circuits.model import CircuitPolicy, CircuitSnapshot, CircuitState
+from prefect_resilience.circuits.names import fill, shorten, template_fields
+from prefect_resilience.circuits.outcomes import judge
+from prefect_resilience.circuits.permits import Permit
+from prefect_resilience.drive import Invoke, adrive, drive
+from prefect_resilience.errors.exceptions import ConfigurationError
+
+if TYPE_CHECKING:
+    from prefect_resilience.errors.info import ErrorInfo
+
+T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., Any])
+
+BOUND_KEPT = 1024
+
+# The blocks that are open in this context, innermost last: one breaker may guard nested blocks.
+_blocks: ContextVar[tuple[tuple[CircuitBreaker, Permit, float], ...]] = ContextVar(
+    "prefect_resilience_circuit_blocks", default=()
+)
+
+
+class CircuitBreaker:
+    """Guards calls to one service for a whole fleet; `CircuitPolicy` says what the parameters mean.
+
+    `name` may be a template over a task's parameters, as in "llm:{provider}". `store` is None for the
+    configured one, a URL, or a store. The same name in the same store is the same circuit: a second
+    breaker with an equal policy shares its state, one with another policy is refused.
+
+    Can be pickled and copied: it carries its name, its policy and the store's URL. Raises
+    ConfigurationError when a parameter cannot be meant.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        failure_threshold: int = 5,
+        failure_rate: float = 0.5,
+        minimum_calls: int = 10,
+        window: int | str | timedelta = "60s",
+        slow_call: float | None = None,
+        slow_rate: float = 1.0,
+        open_for: float = 30,
+        open_backoff: float = 2.0,
+        open_max: float = 600,
+        success_threshold: int = 2,
+        probes: int = 1,
+        probe_lease: float = 60,
+        counts: Iterable[str] | None = None,
+        sync_interval: float = 0.5,
+        store: registry.StoreReference = None,
+    ) -> None:
+        given = {key: value for key, value in locals().items() if key in CircuitPolicy.model_fields}
+        self._set_up(name, _policy(name, given), store, literal=False)
+
+    @classmethod
+    def from_policy(
+        cls, name: str, policy: CircuitPolicy, store: registry.StoreReference = None
+    ) -> CircuitBreaker:
+        """A breaker with a policy that was read from JSON or a block."""
+        return cls._make(name, policy, store, literal=False)
+
+    @classmethod
+    def _make(
+        cls, name: str, policy: CircuitPolicy, store: registry.StoreReference, literal: bool
+    ) -> CircuitBreaker:
+        breaker = cls.__new__(cls)
+        breaker._set_up(name, policy, store, literal)
+        return breaker
+
+    def _set_up(
+        self, name: str, policy: CircuitPolicy, store: registry.StoreReference, literal: bool
+    ) -> None:
+        fields = () if literal else template_fields(name)
+        # Without fields, doubled braces are the only thing left of the template.
+        self.name = name if literal or fields else shorten(name.format())
+        self.fields = fields
+        self.policy = policy
+        self._store = store
+        self._bound: OrderedDict[str, CircuitBreaker] = OrderedDict()
+        # A template is declared, too, so that two of the same name agree; it is never called.
+        self._circuit = registry.declare(self.name, policy, store)
+
+    # -- templates
+
+    def bind(self, parameters: Mapping[str, Any]) -> CircuitBreaker:
+        """The breaker for these parameters: itself without fields, else that of the name filled in.
+
+        Raises ConfigurationError when a parameter is missing, or when that name is declared otherwise.
+        """
+        if not self.fields:
+            return self
+        name = fill(self.name, parameters)
+        bound = self._bound.get(name)
+        if bound is None:
+            bound = self._bound[name] = self._make(name, self.policy, self._store, literal=True)
+            while len(self._bound) > BOUND_KEPT:
+                self._bound.popitem(last=False)
+        return bound
+
+    def _current(self) -> Circuit:
+        """The circuit of this process; ConfigurationError while the name has unfilled fields."""
+        if self.fields:
+            raise ConfigurationError(
+                f"the circuit name {self.name!r} is a template: call "
+                f".bind({{{self.fields[0]!r}: ...}}) first, or decorate a function that has the parameter"
+            )
+        if self._circuit.retired:
+            self._circuit = registry.declare(self.name, self.policy, self._store)
+        return self._circuit
+
+    # -- guarding calls
+
+    def call(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> T:
+        """`fn(*args, **kwargs)`, guarded. Raises CircuitOpenError instead when the circuit is open.
+
+        Any exception of `fn` comes out as it is. For an async function use `acall`.
+        """
+        # Closed and fresh: no lock, no store, nothing allocated.
+        until, count, permit = self._circuit.fresh
+        if monotonic() < until:
+            try:
+                result = fn(*args, **kwargs)
+            except BaseException as error:
+                if self.settle(permit, error):
+                    self.flush()
+                raise
+            count()
+        else:
+            if inspect.iscoroutinefunction(fn):
+                raise _is_async(fn)
+            result = drive(guarded(self, Invoke(fn, args, kwargs)))
+        if type(result) is CoroutineType:
+            cast("CoroutineType[Any, Any, Any]", result).close()
+            raise _is_async(fn)
+        return cast("T", result)
+
+    @overload
+    async def acall(self, fn: Callable[..., Awaitable[T]], /, *args: Any, **kwargs: Any) -> T: ...
+    @overload
+    async def acall(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> T: ...
+    async def acall(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        """`fn(*args, **kwargs)`, awaited if need be, guarded. The event loop never waits for a store."""
+        return await adrive(guarded(self, Invoke(fn, args, kwargs)))
+
+    def __call__(self, fn: F) -> F:
+        """Decorate a function: plain, async, generator or async generator."""
+        return decorate(self, fn)
+
+    def __enter__(self) -> CircuitBreaker:
+        self._open_block(drive(entering(self)))
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        permit, began = self._close_block()
+        drive(leaving(self, permit, error, began))
+
+    async def __aenter__(self) -> CircuitBreaker:
+        self._open_block(await adrive(entering(self)))
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        permit, began = self._close_block()
+        await adrive(leaving(self, permit, error, began))
+
+    def _open_block(self, permit: Permit) -> None:
+        _blocks.set((*_blocks.get(), (self, permit, monotonic())))
+
+    def _close_block(self) -> tuple[Permit, float]:
+        blocks = _blocks.get()
+        for index in range(len(blocks) - 1, -1, -1):
+            if blocks[index][0] is self:
+                _blocks.set(blocks[:index] + blocks[index + 1 :])
+                return blocks[index][1:]
+        raise RuntimeError(f"a block of circuit {self.name!r} ends in another context than it began in")
+
+    # -- the steps of a guarded call, for those who make it themselves
+
+    def admit(self) -> Permit | None:
+        """Leave to call, without I/O or a lock; None when `ask` must be called.
+
+        Raises CircuitOpenError when it is known that the circuit refuses.
+        """
+        return self._current().admit()
+
+    def ask(self) -> Permit:
+        """Leave to call, after asking the store (which may block). Raises CircuitOpenError."""
+        return self._current().ask()
+
+    def settle(
+        self,
+        permit: Permit,
+        error: BaseException | None = None,
+        info: ErrorInfo | None = None,
+        duration: float | None = None,
+    ) -> bool:
+        """Count how a permitted call ended, without I/O; True when `flush` is due.
+
+        `info` is the error classified, if that was done; `duration` in seconds tells slow calls.
+        """
+        circuit = self._current()
+        policy = circuit.policy
+        verdict, info = judge(error, info, policy)
+        slow = policy.slow_call is not None and duration is not None and duration > policy.slow_call
+        if verdict == "success":
+            return circuit.succeeded(permit, slow)
+        if verdict == "neither" or info is None:
+            return circuit.released(permit)
+        return circuit.failed(permit, slow, _described(error, info), info.retry_after)
+
+    def release(self, permit: Permit) -> bool:
+        """Give a permit back unused; True when `flush` is due."""
+        return self._current().released(permit)
+
+    def flush(self) -> None:
+        """Merge what was counted into the store (which may block). Never raises."""
+        self._current().flush()
+
+    # -- by eye and by hand
+
+    @property
+    def state(self) -> CircuitState:
+        """What a call would meet now; asks the store only when this process's knowledge is old."""
+        return self._current().snapshot(ask=False).state
+
+    def snapshot(self) -> CircuitSnapshot:
+        """Everything that is known of the circuit, from the store when it answers."""
+        return self._current().snapshot(ask=True)
+
+    def force_open(
+        self, reason: str = "forced open", until: float | datetime | timedelta | None = None
+    ) -> None:
+        """Refuse every call of the fleet, until `until`: seconds since the epoch, a time, or a span from now.
+
+        Then a probe decides; without `until` only a person does. Raises StoreUnavailable, and changes
+        nothing, when the fleet cannot be told; so do the other commands.
+        """
+        circuit = self._current()
+        circuit.command(machine.Force("forced_open", reason, _moment(until, circuit)))
+
+    def force_closed(self, reason: str = "closed by hand") -> None:
+        """Close the circuit for the fleet with its windows emptied; it trips as usual from there."""
+        self._current().command(machine.Force("closed", reason))
+
+    def disable(self, reason: str = "disabled") -> None:
+        """Let every call of the fleet through and count nothing, until `reset` or `force_closed`."""
+        self._current().command(machine.Force("disabled", reason))
+
+    def reset(self, reason: str = "reset") -> None:
+        """Begin anew for the fleet: closed, windows empty, re-openings forgotten."""
+        self._current().command(machine.Reset(reason))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        store = self._store if isinstance(self._store, str | None) else self._store.url
+        return _remake, (self.name, self.policy, store, not self.fields)
+
+    def __repr__(self) -> str:
+        return f"CircuitBreaker({self.name!r})"
+
+
+def _remake(name: str, policy: CircuitPolicy, store: str | None, literal: bool) -> CircuitBreaker:
+    return CircuitBreaker._make(name, policy, store, literal)  # pyright: ignore[reportPrivateUsage]
+
+
+def _policy(name: object, given: dict[str, Any]) -> CircuitPolicy:
+    try:
+        return CircuitPolicy(**given)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        message = str(first["msg"]).removeprefix("Value error, ")
+        raise ConfigurationError(f"circuit {name!r}: {message}") from None
+
+
+def _described(error: BaseException | None, info: ErrorInfo) -> str:
+    kind = type(error).__name__ if error is not None else str(info.code)
+    return f"{kind}: {info.message}" if info.message and info.message != kind else kind
+
+
+def _moment(until: float | datetime | timedelta | None, circuit: Circuit) -> float | None:
+    if until is None:
+        return None
+    if isinstance(until, timedelta):
+        return circuit.link.now() + until.total_seconds()
+    return until.timestamp() if isinstance(until, datetime) else float(until)
+
+
+def _is_async(fn: Callable[..., Any]) -> ConfigurationError:
+    name = getattr(fn, "__qualname__", repr(fn))
+    return ConfigurationError(f"{name} is async: write `await breaker.acall(...)`")

@@ -1,0 +1,180 @@
+"""One named circuit in this process: what callers ask of it, and where outcomes are counted."""
+
+from __future__ import annotations
+
+import os
+import threading
+import uuid
+from collections.abc import Callable
+from time import monotonic
+from weakref import WeakMethod
+
+from prefect_resilience.circuits import machine
+from prefect_resilience.circuits.exchange import Exchange
+from prefect_resilience.circuits.link import StoreLink
+from prefect_resilience.circuits.listeners import logger, tell
+from prefect_resilience.circuits.model import CircuitPolicy, CircuitSnapshot
+from prefect_resilience.circuits.permits import Epoch, Permit
+from prefect_resilience.circuits.snapshots import snapshot_of
+from prefect_resilience.circuits.view import NEVER, View
+from prefect_resilience.circuits.window import Outcome
+from prefect_resilience.errors.exceptions import CircuitOpenError
+
+PATIENCE = 1.0
+"""Seconds that a caller waits for another thread's exchange with the store before it goes on without."""
+
+Fresh = tuple[float, Callable[[], int], Permit]
+
+
+class Circuit:
+    """The state behind every `CircuitBreaker` of one name and one store in this process.
+
+    Two locks: the exchange's `lock` guards fields and is held for moments only; `_talking` is held by
+    the one thread that talks with the store. Neither is held during a user's call or a listener's.
+    """
+
+    def __init__(self, name: str, policy: CircuitPolicy, link: StoreLink) -> None:
+        self.name = name
+        self.policy = policy
+        self.link = link
+        self.retired = False
+        self._begin()
+
+    def _begin(self) -> None:
+        # All that CircuitBreaker.call looks at: until when by monotonic(), count a success, the permit.
+        self.fresh: Fresh = (NEVER, int, Permit(Epoch(0)))
+        self._talking = threading.Lock()
+        self._exchange = Exchange(self.name, self.policy, self.link, WeakMethod(self._look))
+
+    def _look(self, view: View) -> None:
+        """A new view has been taken; called under the exchange's lock."""
+        permit = view.permit
+        if permit is None or view.waiting or self.retired or self.policy.slow_call is not None:
+            self.fresh = (NEVER, int, self.fresh[2])
+        else:
+            self.fresh = (view.until, permit.epoch.tick, permit)
+
+    # -- before a call
+
+    def admit(self) -> Permit | None:
+        """Leave to call, at once; None when the store must be asked; CircuitOpenError when it is known."""
+        view = self._exchange.view
+        now = monotonic()
+        if now >= view.until and not (now < view.grace and self._talking.locked()):
+            return None
+        if view.refused:
+            raise self._refusal(view, now)
+        return view.permit
+
+    def ask(self) -> Permit:
+        """Leave to call, after asking the store if it can be asked; raises CircuitOpenError otherwise."""
+        try:
+            permit = self.admit()
+            if permit is not None:
+                return permit
+            if not self._talking.acquire(timeout=PATIENCE):
+                return self._without_asking()
+            try:
+                # Another thread may have asked while this one waited.
+                return self.admit() or self._ask_store()
+            finally:
+                self._talking.release()
+        finally:
+            self._tell()
+
+    def _ask_store(self) -> Permit:
+        owner = f"{os.getpid()}-{uuid.uuid4().hex[:16]}"
+        self._exchange.sync(machine.Acquire(owner))
+        return self._exchange.granted(owner) or self._refuse()
+
+    def _without_asking(self) -> Permit:
+        """Decide by what is known: the store is slow to answer somebody else."""
+        view = self._exchange.view
+        if view.permit is not None:
+            return view.permit
+        if self._exchange.ignorant:
+            return Permit(self._exchange.epoch)
+        return self._refuse()
+
+    def _refuse(self) -> Permit:
+        raise self._refusal(self._exchange.view, monotonic())
+
+    def _refusal(self, view: View, now: float) -> CircuitOpenError:
+        retry_in = None if view.retry is None else max(0.0, view.retry - now)
+        return CircuitOpenError(self.name, retry_in, view.document["last_error"])
+
+    # -- after a call
+
+    def succeeded(self, permit: Permit, slow: bool = False) -> bool:
+        """Count a success; True when a flush is due."""
+        if permit.lease is None and not slow:
+            permit.epoch.tick()
+        else:
+            self._exchange.count(permit, "S" if slow else "s", None, None)
+        view = self._exchange.view
+        return permit.lease is not None or view.waiting or monotonic() >= view.until
+
+    def failed(self, permit: Permit, slow: bool, error: str | None, retry_after: float | None) -> bool:
+        """Count a failure; True, for a flush is due at once."""
+        outcome: Outcome = "F" if slow else "f"
+        self._exchange.count(permit, outcome, error, retry_after)
+        return True
+
+    def released(self, permit: Permit) -> bool:
+        """The call said nothing about the service; True when it held a lease, which is given back."""
+        if permit.lease is None:
+            return False
+        self._exchange.release(permit.lease)
+        return True
+
+    def flush(self) -> None:
+        """Merge what was counted into the store, learn what others counted, tell the news. Never raises."""
+        self._talk(lambda: self._exchange.due() and self._exchange.sync())
+
+    def finish(self) -> None:
+        """Merge what was counted, if anything was and the store answers. Never raises."""
+        if self.link.condition == "ready" and self._exchange.counted():
+            self.refresh()
+
+    def refresh(self) -> None:
+        """Exchange with the store now, however fresh the view is. Never raises."""
+        self._talk(self._exchange.sync)
+
+    def _talk(self, work: Callable[[], object]) -> None:
+        try:
+            if self._talking.acquire(timeout=PATIENCE):
+                try:
+                    work()
+                finally:
+                    self._talking.release()
+        except Exception:  # noqa: BLE001 - whatever it is, it is not the caller's
+            logger.exception("circuit %r could not exchange its counts", self.name)
+        self._tell()
+
+    # -- by hand and by eye
+
+    def command(self, event: machine.Force | machine.Reset) -> None:
+        """Change the circuit for the whole fleet; StoreUnavailable, and no change, if that cannot be done."""
+        try:
+            with self._talking:
+                self._exchange.command(event)
+        finally:
+            self._tell()
+
+    def snapshot(self, ask: bool) -> CircuitSnapshot:
+        """What is known now; with `ask`, or when the view is old, after an exchange with the store."""
+        if ask or monotonic() >= self._exchange.view.until:
+            self.refresh()
+        return snapshot_of(self.name, self._exchange.view.document, self.link.now())
+
+    def retire(self) -> None:
+        """Be used no more: whoever holds this looks for its successor."""
+        self.retired = True
+        self._exchange.look_again()
+
+    def after_fork(self) -> None:
+        """In a child process: the parent keeps what it counted, and nothing here is known yet."""
+        self._begin()
+
+    def _tell(self) -> None:
+        tell([*self.link.notices(), *self._exchange.news()])

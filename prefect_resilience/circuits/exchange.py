@@ -1,0 +1,249 @@
+"""How one process's counts get into the document that the fleet shares, and what happens when they cannot."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from time import monotonic
+from weakref import WeakMethod
+
+from prefect_resilience.circuits import machine
+from prefect_resilience.circuits.link import StoreLink
+from prefect_resilience.circuits.machine import Acquire, CircuitDocument, Event, Force, Record, Release, Reset
+from prefect_resilience.circuits.model import CircuitPolicy, Transition
+from prefect_resilience.circuits.permits import Epoch, Pending, Permit
+from prefect_resilience.circuits.view import View, unknown, view_of
+from prefect_resilience.circuits.window import Outcome
+from prefect_resilience.errors.exceptions import StoreUnavailable
+from prefect_resilience.stores import Store
+
+PREFIX = "circuit/"
+"""Under `circuit/<name>` a store holds the document of the circuit `<name>`."""
+
+TRIES = 12
+LONGEST_PAUSE = 0.1
+DEBTS_KEPT = 50
+KEPT_FOR = 7 * 86_400.0
+"""Seconds after which a store may forget a circuit that nobody has called."""
+
+UNSEEN = 0
+"""The generation of what was counted before this process ever saw the store's document."""
+
+
+@dataclass(frozen=True, slots=True)
+class Merged:
+    """What an exchange led to; `won` is False when others were always faster, and nothing was written."""
+
+    document: CircuitDocument
+    now: float
+    changes: tuple[machine.Change, ...]
+    won: bool
+
+
+class Exchange:
+    """The shared document of one circuit as this process knows it, its own counts, and its debts.
+
+    `count`, `release`, `due` and the attributes may be used by any thread; `sync` and `command` by one
+    at a time, because they talk with the store. `lock` is never held meanwhile.
+
+    While the store cannot be asked, the same machine runs on a local copy of the document. What it was
+    fed is owed to the store and merged later, under the generation that the store was last seen in; if
+    the store has moved on since, its fence discards it.
+    """
+
+    def __init__(
+        self, name: str, policy: CircuitPolicy, link: StoreLink, on_view: WeakMethod[Callable[[View], None]]
+    ) -> None:
+        self.view = unknown()
+        self.epoch = Epoch(UNSEEN)
+        self._name = name
+        self._policy = policy
+        self._link = link
+        self._on_view = on_view
+        self._lock = threading.Lock()
+        self._pending = Pending()
+        self._debts: list[Event] = []
+        self._alone = False
+        self._generation_seen = UNSEEN
+        self._news: deque[Transition] = deque()
+
+    @property
+    def ignorant(self) -> bool:
+        """Whether nothing has been heard of this circuit yet, nor found out alone."""
+        return self._generation_seen == UNSEEN and not self._alone
+
+    # -- by any thread
+
+    def count(self, permit: Permit, outcome: Outcome, error: str | None, retry_after: float | None) -> None:
+        """Count an outcome, unless its epoch is over."""
+        with self._lock:
+            if permit.epoch is self.epoch:
+                self._pending.add(permit, outcome, error, retry_after)
+            elif permit.lease is not None:
+                self._pending.release(permit.lease)
+
+    def release(self, lease: str) -> None:
+        """Give a lease back without an outcome."""
+        with self._lock:
+            self._pending.release(lease)
+
+    def due(self) -> bool:
+        """Whether something urgent is pending or the view is old: another thread may have seen to it."""
+        with self._lock:
+            return self._pending.urgent or self.view.waiting or monotonic() >= self.view.until
+
+    def counted(self) -> bool:
+        """Whether anything was counted that the store has not heard of."""
+        with self._lock:
+            return bool(self._debts) or self._pending.any(self.epoch)
+
+    def granted(self, owner: str) -> Permit | None:
+        """The permit that `owner` has after its Acquire was merged, if any."""
+        with self._lock:
+            if self.view.permit is None and owner in self.view.document["leases"]:
+                return Permit(self.epoch, owner)
+            return self.view.permit
+
+    def news(self) -> list[Transition]:
+        """The transitions that this process brought about, each once."""
+        told: list[Transition] = []
+        while self._news:
+            told.append(self._news.popleft())
+        return told
+
+    def look_again(self) -> None:
+        """Tell `on_view` of the view as it stands."""
+        with self._lock:
+            self._show()
+
+    # -- by one thread at a time
+
+    def sync(self, wish: Acquire | None = None) -> None:
+        """Merge debts, counts and the wish; or go on alone when the store cannot be asked. Never raises."""
+        if self._diverged:
+            # What was counted since belongs to generations that the store has never heard of.
+            self._go_on_alone(self._take())
+        counted = self._take()
+        condition = self._link.condition
+        if condition == "ready":
+            try:
+                self._settle_with_store([*self._debts, *counted], wish)
+                return
+            except StoreUnavailable:
+                condition = "down"
+        # A store that only rests is still the one to say who probes.
+        self._go_on_alone(counted, wish if condition == "down" else None)
+
+    def command(self, event: Force | Reset) -> None:
+        """Bring about a change by hand, even while the store rests; StoreUnavailable if it cannot be."""
+        self.sync()
+        merged = self._link.exchange(lambda store: self._merge(store, [event]))
+        if not merged.won:
+            raise StoreUnavailable(f"circuit {self._name!r} is changed by others too often: try again")
+        self._adopt(merged, [])
+
+    @property
+    def _diverged(self) -> bool:
+        return self._alone and self.view.document["generation"] != self._generation_seen
+
+    def _take(self) -> list[Event]:
+        with self._lock:
+            return self._pending.take(self.epoch)
+
+    def _settle_with_store(self, counted: list[Event], wish: Acquire | None) -> None:
+        batch = [*counted, wish] if wish else counted
+        merged = self._link.exchange(lambda store: self._merge(store, batch))
+        self._adopt(merged, [] if merged.won else counted)
+
+    def _merge(self, store: Store, batch: list[Event]) -> Merged:
+        """Compare-and-swap `batch` into the document, a bounded number of times."""
+        key = PREFIX + self._name
+        attempt = 0
+        while True:
+            found = store.load(key)
+            now = store.now()
+            self._link.heard(now)
+            before = machine.read(found.value if found else None)
+            after, changes = before, ()
+            for event in batch:
+                after, brought = machine.step(after, _dated(event, after), now, self._policy)
+                changes += brought
+            # The reading of an idle circuit writes nothing.
+            if after == before or store.swap(key, found.version if found else 0, after, _expiry(after, now)):
+                return Merged(after, now, changes, won=True)
+            attempt += 1
+            if attempt == TRIES:
+                return Merged(before, now, (), won=False)
+            time.sleep(random.uniform(0, min(LONGEST_PAUSE, 0.002 * 2**attempt)))
+
+    def _adopt(self, merged: Merged, debts: list[Event]) -> None:
+        with self._lock:
+            forked = self._diverged
+            self._alone = False
+            self._debts = debts[-DEBTS_KEPT:]
+            self._generation_seen = merged.document["generation"]
+            self._look(merged.document, merged.now, merged.changes, new_epoch=forked)
+
+    def _go_on_alone(self, batch: list[Event], wish: Acquire | None = None) -> None:
+        with self._lock:
+            self._alone = True
+            now = self._link.now()
+            document, changes = self.view.document, ()
+            for event in [*batch, wish] if wish else batch:
+                document, brought = machine.step(document, _dated(event, document), now, self._policy)
+                changes += brought
+                self._owe(event)
+                if any(change.after == "closed" for change in brought):
+                    # As far as can be seen from here the service is well: old failures are no debt.
+                    self._debts = [debt for debt in self._debts if isinstance(debt, Release)]
+            self._look(document, now, changes)
+
+    def _owe(self, event: Event) -> None:
+        debts = self._debts
+        if isinstance(event, Release):
+            debts.append(event)
+        elif isinstance(event, Record):
+            if event.owner is not None:
+                debts.append(Release(event.owner))
+            debts.append(replace(event, generation=self._generation_seen, owner=None))
+        self._debts = debts[-DEBTS_KEPT:]
+
+    def _show(self) -> None:
+        # Weak, because a circuit that its last breaker has left must be gone at once.
+        if on_view := self._on_view():
+            on_view(self.view)
+
+    def _look(
+        self,
+        document: CircuitDocument,
+        now: float,
+        changes: tuple[machine.Change, ...],
+        new_epoch: bool = False,
+    ) -> None:
+        if new_epoch or document["generation"] != self.epoch.generation:
+            self.epoch = Epoch(document["generation"])
+            self._pending.drop_runs()
+        self.view = view_of(document, now, monotonic(), self._policy, self.epoch, self._link)
+        self._show()
+        self._news.extend(
+            Transition(self._name, c.before, c.after, c.at, c.reason, c.generation, c.retry_at, c.last_error)
+            for c in changes
+        )
+
+
+def _dated(event: Event, document: CircuitDocument) -> Event:
+    """What was counted before any document was seen counts as begun in the one that is found, if closed."""
+    if isinstance(event, Record) and event.generation == UNSEEN and document["state"] == "closed":
+        return replace(event, generation=document["generation"])
+    return event
+
+
+def _expiry(document: CircuitDocument, now: float) -> float | None:
+    """When the store may forget the document; never what somebody did by hand."""
+    if document["state"] in {"forced_open", "disabled"}:
+        return None
+    return max(now, document["retry_at"] or 0.0) + KEPT_FOR

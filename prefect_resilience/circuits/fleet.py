@@ -1,0 +1,51 @@
+"""The circuits of a whole fleet, as their store knows them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from prefect_resilience.circuits import machine, registry
+from prefect_resilience.circuits.breaker import CircuitBreaker
+from prefect_resilience.circuits.exchange import PREFIX
+from prefect_resilience.circuits.model import CircuitPolicy, CircuitSnapshot
+from prefect_resilience.circuits.snapshots import snapshot_of
+from prefect_resilience.stores import Store
+
+PAGE = 100
+
+
+def get_circuit(name: str, store: registry.StoreReference = None) -> CircuitBreaker:
+    """The breaker of this name: as this process declared it, else one to look at it and command it.
+
+    `name` is taken literally, as it stands in a snapshot.
+    """
+    known = registry.declared(name, store)
+    policy = known.policy if known is not None else CircuitPolicy()
+    return CircuitBreaker._make(name, policy, store, literal=True)  # pyright: ignore[reportPrivateUsage]
+
+
+def get_circuits(store: registry.StoreReference = None) -> list[CircuitSnapshot]:
+    """Every circuit in the store, by name. Raises StoreUnavailable when it does not answer."""
+    registry.flush_all()
+    return registry.link_to(store).exchange(_read_all)
+
+
+def reset_all_circuits(store: registry.StoreReference = None) -> int:
+    """Reset every circuit in the store; how many there were. Raises StoreUnavailable."""
+    snapshots = get_circuits(store)
+    for snapshot in snapshots:
+        get_circuit(snapshot.name, store).reset()
+    return len(snapshots)
+
+
+def _read_all(store: Store) -> list[CircuitSnapshot]:
+    now = store.now()
+    return [snapshot_of(name, document, now) for name, document in _documents(store)]
+
+
+def _documents(store: Store) -> Iterator[tuple[str, machine.CircuitDocument]]:
+    after = None
+    while page := store.scan(PREFIX, after, PAGE):
+        for key, document in page:
+            yield key.removeprefix(PREFIX), machine.read(document.value)
+        after = page[-1][0]

@@ -1,0 +1,126 @@
+"""A store as the circuits of this process see it: opened late, given a rest when it fails or is slow."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from time import monotonic
+from typing import Literal, TypeVar
+
+from prefect_resilience.circuits.model import StoreNotice
+from prefect_resilience.errors.exceptions import ConfigurationError, StoreUnavailable
+from prefect_resilience.errors.redact import redact
+from prefect_resilience.stores import Store, open_store
+
+T = TypeVar("T")
+
+REST_AFTER_FAILURE = 5.0
+SLOW = 2.0
+REST_PER_SECOND = 5.0
+LONGEST_REST = 30.0
+
+
+class StoreLink:
+    """One store, shared by every circuit of this process that lives in it.
+
+    `condition` is "ready", "resting" (it answers, but slowly: nobody asks before the rest is over) or
+    "down". A contact that fails is followed by a rest of REST_AFTER_FAILURE seconds, one that took
+    longer than SLOW by REST_PER_SECOND times as long, so that no store slows down every call.
+    """
+
+    def __init__(self, url: str | Callable[[], str], store: Store | None = None) -> None:
+        self._url = url
+        self._store = store
+        self._rest_until = float("-inf")
+        self._down = False
+        self._offset = time.time() - monotonic()
+        self._notices: deque[StoreNotice] = deque()
+        self._lock = threading.Lock()
+
+    @property
+    def url(self) -> str | None:
+        """The store's URL, or None while it is only known how to find it out."""
+        if self._store is not None:
+            return self._store.url
+        return self._url if isinstance(self._url, str) else None
+
+    @property
+    def condition(self) -> Literal["ready", "resting", "down"]:
+        """Whether to ask the store now, and if not, why."""
+        if monotonic() >= self._rest_until:
+            return "ready"
+        return "down" if self._down else "resting"
+
+    @property
+    def rest_until(self) -> float:
+        """Until when, by `monotonic()`, the store is left alone."""
+        return self._rest_until
+
+    def now(self) -> float:
+        """The store's clock, as far as it is known without asking."""
+        return monotonic() + self._offset
+
+    def heard(self, now: float) -> None:
+        """Remember what the store's clock said just now."""
+        self._offset = now - monotonic()
+
+    def store(self) -> Store:
+        """The store, opened if need be; StoreUnavailable when that fails."""
+        if self._store is None:
+            try:
+                self._store = open_store(self._url if isinstance(self._url, str) else self._url())
+            except ConfigurationError as error:
+                raise StoreUnavailable(str(error)) from None
+        return self._store
+
+    def holds(self, store: Store) -> bool:
+        """Whether this link leads to that very store."""
+        return self._store is store
+
+    def exchange(self, work: Callable[[Store], T]) -> T:
+        """`work(store)`, timed; StoreUnavailable whatever it raises, and the store then rests."""
+        begun = monotonic()
+        try:
+            result = work(self.store())
+        except Exception as error:
+            self._failed(error, monotonic() - begun)
+            raise StoreUnavailable(redact(f"{type(error).__name__}: {error}")) from error
+        self._answered(monotonic() - begun)
+        return result
+
+    def notices(self) -> list[StoreNotice]:
+        """What is to be told about this store, each once."""
+        told: list[StoreNotice] = []
+        while self._notices:
+            told.append(self._notices.popleft())
+        return told
+
+    def after_fork(self) -> None:
+        """In a child process: locks of its own."""
+        self._lock = threading.Lock()
+
+    def _failed(self, error: Exception, took: float) -> None:
+        with self._lock:
+            self._rest_until = monotonic() + max(REST_AFTER_FAILURE, _rest(took))
+            if not self._down:
+                self._down = True
+                self._notices.append(StoreNotice(self._shown(), available=False, reason=redact(str(error))))
+
+    def _answered(self, took: float) -> None:
+        if took > SLOW:
+            self._rest_until = monotonic() + _rest(took)
+        if not self._down:
+            return
+        with self._lock:
+            if self._down:
+                self._down = False
+                self._notices.append(StoreNotice(self._shown(), available=True, reason="it answers again"))
+
+    def _shown(self) -> str:
+        return redact(self.url or "that is configured")
+
+
+def _rest(took: float) -> float:
+    return min(LONGEST_REST, took * REST_PER_SECOND)

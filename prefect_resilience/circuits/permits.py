@@ -1,0 +1,107 @@
+"""What a caller holds while its call is under way, and how its outcome is counted until it is merged."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+
+from prefect_resilience.circuits.machine import Event, Record, Release
+from prefect_resilience.circuits.window import Outcome, Run
+
+RUNS_KEPT = 200
+PROBES_KEPT = 100
+
+
+class Epoch:
+    """The time between two changes of state, as this process saw them, and its count of successes.
+
+    `tick()` counts one, in one step of `itertools.count`, which no thread can interrupt. A call that
+    began in an older epoch ticks a counter that nobody reads any more: that fences it.
+    """
+
+    __slots__ = ("_seen", "generation", "tick")
+
+    def __init__(self, generation: int) -> None:
+        self.generation = generation
+        self.tick: Callable[[], int] = itertools.count(1).__next__
+        self._seen = 0
+
+    def take(self) -> int:
+        """How many ticks there were since the last take. For one thread at a time."""
+        at = self.tick()
+        number = at - self._seen - 1
+        self._seen = at
+        return number
+
+
+class Permit:
+    """Leave to make one call. Without a lease it is shared by every call of its epoch."""
+
+    __slots__ = ("epoch", "lease")
+
+    def __init__(self, epoch: Epoch, lease: str | None = None) -> None:
+        self.epoch = epoch
+        self.lease = lease
+
+
+class Pending:
+    """Outcomes of one epoch, in their order, and leases to give back. For one thread at a time."""
+
+    def __init__(self) -> None:
+        self._runs: list[Run] = []
+        self._error: str | None = None
+        self._retry_after: float | None = None
+        self._probes: list[Event] = []
+        self.urgent = False
+
+    def add(self, permit: Permit, outcome: Outcome, error: str | None, retry_after: float | None) -> None:
+        """Count one outcome behind the successes that ticked before it."""
+        if permit.lease is not None:
+            record = Record(permit.epoch.generation, ((outcome, 1),), error, retry_after, permit.lease)
+            self._probe(record)
+            return
+        self._append("s", permit.epoch.take())
+        self._append(outcome, 1)
+        if outcome in "fF":
+            self.urgent = True
+            self._error = error
+            if retry_after is not None:
+                self._retry_after = max(retry_after, self._retry_after or 0.0)
+
+    def release(self, lease: str) -> None:
+        """Give a lease back without an outcome."""
+        self._probe(Release(lease))
+
+    def any(self, epoch: Epoch) -> bool:
+        """Whether there is something to take."""
+        self._append("s", epoch.take())
+        return bool(self._runs or self._probes)
+
+    def take(self, epoch: Epoch) -> list[Event]:
+        """Everything that was counted, as events for the machine; nothing is pending afterwards."""
+        self._append("s", epoch.take())
+        events: list[Event] = []
+        if self._runs:
+            events.append(Record(epoch.generation, tuple(self._runs), self._error, self._retry_after))
+        events.extend(self._probes)
+        self._probes = []
+        self.drop_runs()
+        return events
+
+    def drop_runs(self) -> None:
+        """Forget the outcomes: their epoch is over."""
+        self._runs, self._error, self._retry_after = [], None, None
+        self.urgent = bool(self._probes)
+
+    def _probe(self, event: Event) -> None:
+        self._probes = [*self._probes[1 - PROBES_KEPT :], event]
+        self.urgent = True
+
+    def _append(self, outcome: Outcome, number: int) -> None:
+        if number < 1:
+            return
+        if self._runs and self._runs[-1][0] == outcome:
+            self._runs[-1] = (outcome, self._runs[-1][1] + number)
+        else:
+            # Only a store that does not answer lets this grow; what is oldest matters least.
+            self._runs = [*self._runs[1 - RUNS_KEPT :], (outcome, number)]

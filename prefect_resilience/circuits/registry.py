@@ -1,0 +1,168 @@
+"""The circuits of this process: one `Circuit` per store and name, and where circuits live by default."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import threading
+import weakref
+from collections import OrderedDict
+from collections.abc import Callable
+
+from prefect_resilience.circuits.circuit import Circuit
+from prefect_resilience.circuits.link import StoreLink
+from prefect_resilience.circuits.model import CircuitPolicy
+from prefect_resilience.errors.exceptions import ConfigurationError
+from prefect_resilience.stores import Store, parse_url
+
+LINKS_KEPT = 64
+DEFAULT = "default"
+
+StoreReference = Store | str | None
+"""What `store=` may be: None for the configured store, a URL, or a store that was opened already."""
+
+
+def _url_of_environment() -> str:
+    for name in ("PREFECT_RESILIENCE_CIRCUIT_STORE_URL", "PREFECT_RESILIENCE_STORE_URL"):
+        if url := os.environ.get(name, "").strip():
+            return url
+    home = os.environ.get("PREFECT_HOME", "").strip() or os.path.join(os.path.expanduser("~"), ".prefect")
+    return f"sqlite:///{os.path.join(os.path.expanduser(home), 'resilience.db')}"
+
+
+default_store_url: Callable[[], str] = _url_of_environment
+"""Where circuits live that were given no store; asked at the first call, not before."""
+
+# Circuits are held by the breakers that use them: a breaker that was dropped frees its name.
+_circuits: weakref.WeakValueDictionary[tuple[str, str], Circuit] = weakref.WeakValueDictionary()
+_links: OrderedDict[str, StoreLink] = OrderedDict()
+_links_of_stores: weakref.WeakValueDictionary[int, StoreLink] = weakref.WeakValueDictionary()
+_lock = threading.RLock()
+_leaving = False
+
+
+def set_default_store(url: Callable[[], str] | str | None) -> None:
+    """Let circuits without a store of their own live under `url`, or what `url()` returns when first needed.
+
+    None: the environment decides again. Breakers that are in use look for the new store at their next call.
+    """
+    global default_store_url
+    if isinstance(url, str):
+        fixed = parse_url(url).canonical
+        default_store_url = lambda: fixed  # noqa: E731
+    else:
+        default_store_url = url or _url_of_environment
+    with _lock:
+        _links.pop(DEFAULT, None)
+        for (place, _), circuit in list(_circuits.items()):
+            if place == DEFAULT:
+                circuit.retire()
+                _circuits.pop((place, circuit.name), None)
+
+
+def link_to(store: StoreReference) -> StoreLink:
+    """The link to a store; nothing is opened yet. ConfigurationError for a URL that means none."""
+    with _lock:
+        if store is None:
+            return _known_link(DEFAULT, lambda: StoreLink(lambda: default_store_url()))
+        if isinstance(store, str):
+            for link in _links_of_stores.values():
+                if link.url == store:
+                    return link
+            url = parse_url(store).canonical
+            return _known_link(url, lambda: StoreLink(url))
+        if not isinstance(store, Store):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ConfigurationError(
+                f'store={store!r} is no store: write a URL as in "sqlite:///circuits.db", or leave it out'
+            )
+        known = _links.get(store.url)
+        if known is not None and known.holds(store):
+            return known
+        link = _links_of_stores.get(id(store))
+        if link is None:
+            link = _links_of_stores[id(store)] = StoreLink(store.url, store)
+        return link
+
+
+def _known_link(place: str, make: Callable[[], StoreLink]) -> StoreLink:
+    link = _links.get(place)
+    if link is None:
+        link = _links[place] = make()
+        while len(_links) > LINKS_KEPT:
+            _links.popitem(last=False)
+    _links.move_to_end(place)
+    return link
+
+
+def declare(name: str, policy: CircuitPolicy, store: StoreReference) -> Circuit:
+    """The circuit of this name in this store, made when it is new.
+
+    Raises ConfigurationError when a breaker that is still in use declared it with another policy.
+    """
+    global _leaving
+    place = _place_of(store)
+    with _lock:
+        circuit = _circuits.get((place, name))
+        if circuit is None:
+            circuit = _circuits[place, name] = Circuit(name, policy, link_to(store))
+        if not _leaving:
+            _leaving = True
+            atexit.register(flush_all)
+    if circuit.policy != policy:
+        raise ConfigurationError(_difference(name, circuit.policy, policy))
+    return circuit
+
+
+def declared(name: str, store: StoreReference) -> Circuit | None:
+    """The circuit of this name that a breaker of this process uses, if any."""
+    return _circuits.get((_place_of(store), name))
+
+
+def _place_of(store: StoreReference) -> str:
+    if store is None:
+        return DEFAULT
+    link = link_to(store)
+    return f"{link.url}#{id(link)}"
+
+
+def _difference(name: str, known: CircuitPolicy, policy: CircuitPolicy) -> str:
+    before, now = known.model_dump(), policy.model_dump()
+    field = next(field for field in before if before[field] != now[field])
+    return (
+        f"circuit {name!r} has been declared with {field}={before[field]!r} and cannot have "
+        f"{field}={now[field]!r} as well: reuse the first CircuitBreaker, choose another name, "
+        "or call forget_circuits() to begin anew"
+    )
+
+
+def flush_all() -> None:
+    """Merge what every circuit of this process has counted; at the end of the process, too. Never raises."""
+    for circuit in list(_circuits.values()):
+        circuit.finish()
+
+
+def forget_circuits() -> None:
+    """Forget every circuit that this process declared; for notebooks and tests. Stores keep theirs.
+
+    Breakers that are still in use go on, declare themselves again at their next call, and find out again
+    where circuits live by default.
+    """
+    with _lock:
+        for circuit in list(_circuits.values()):
+            circuit.retire()
+        _circuits.clear()
+        _links.clear()
+        _links_of_stores.clear()
+
+
+def _after_fork() -> None:
+    global _lock
+    _lock = threading.RLock()
+    for link in [*_links.values(), *_links_of_stores.values()]:
+        link.after_fork()
+    for circuit in list(_circuits.values()):
+        circuit.after_fork()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

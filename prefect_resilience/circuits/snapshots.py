@@ -1,0 +1,31 @@
+"""A circuit's document as people read it."""
+
+from __future__ import annotations
+
+from prefect_resilience.circuits import machine, window
+from prefect_resilience.circuits.model import CircuitPolicy, CircuitSnapshot
+
+_ANY_POLICY = CircuitPolicy()
+
+
+def snapshot_of(name: str, document: machine.CircuitDocument, now: float) -> CircuitSnapshot:
+    """What a call would meet at `now`: the document after the time that has passed since it was written."""
+    # What time alone does to a document is the same under every policy.
+    seen, _ = machine.step(document, machine.Tick(), now, _ANY_POLICY)
+    counted = window.totals(seen["window"], now)
+    return CircuitSnapshot(
+        name=name,
+        state=seen["state"],
+        generation=seen["generation"],
+        consecutive_failures=seen["failures_in_row"],
+        window_calls=counted.calls,
+        window_failures=counted.failures,
+        window_slow=counted.slow,
+        opened_at=seen["opened_at"],
+        retry_at=seen["retry_at"],
+        reopenings=max(0, seen["openings"] - 1),
+        probes_in_flight=len(seen["leases"]),
+        reason=seen["reason"],
+        last_error=seen["last_error"],
+        updated_at=document["updated_at"],
+    )

@@ -1,0 +1,208 @@
+"""Sliding windows over the outcomes of calls, as JSON documents and pure functions.
+
+The idea is resilience4j's (`SlidingTimeWindowMetrics`): totals are kept beside the parts, a part that
+leaves the window is subtracted from them, so that reading the totals costs the same for any window.
+
+A window document is one of
+
+    {"last": 100, "recent": "ssfs...", "calls": 4, "failures": 1, "slow": 0}
+    {"seconds": 60.0, "buckets": [[index, calls, failures, slow], ...], "calls": ..., ...}
+
+`recent` has one letter per call, the newest at the end. A bucket covers seconds / BUCKETS; its index is
+the store's time divided by that.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Literal, cast
+
+from prefect_resilience.errors.exceptions import ConfigurationError
+
+BUCKETS = 12
+LARGEST_COUNT = 10_000
+LARGEST_SPAN = 86_400.0 * 7
+UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
+FORMS = 'write "60s" (also ms, m, h) for a span of time or 100 for the last 100 calls'
+
+Outcome = Literal["s", "f", "S", "F"]
+"""Success, failure; a capital letter says that the call was slow."""
+
+Run = tuple[Outcome, int]
+"""So many calls in a row with one outcome."""
+
+WindowDocument = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """What is in a window: `slow` calls may have failed or succeeded."""
+
+    calls: int = 0
+    failures: int = 0
+    slow: int = 0
+
+
+def parse_window(window: object) -> int | float:
+    """The size of a window: an int is a number of calls, a float a span in seconds.
+
+    Raises ConfigurationError for anything that is neither `100`, `"100"`, `"60s"` nor a timedelta.
+    """
+    if isinstance(window, timedelta):
+        return _span(window.total_seconds(), window)
+    if isinstance(window, int) and not isinstance(window, bool):
+        return _count(window)
+    if isinstance(window, str):
+        found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)?\s*", window)
+        if found and found[2]:
+            return _span(float(found[1]) * UNITS[found[2]], window)
+        if found and "." not in found[1]:
+            return _count(int(found[1]))
+    raise ConfigurationError(f"window={window!r} is not a window: {FORMS}")
+
+
+def _count(calls: int) -> int:
+    if 1 <= calls <= LARGEST_COUNT:
+        return calls
+    raise ConfigurationError(f"window={calls} is not between 1 and {LARGEST_COUNT} calls: {FORMS}")
+
+
+def _span(seconds: float, written: object) -> float:
+    if 0.01 <= seconds <= LARGEST_SPAN:
+        return float(seconds)
+    raise ConfigurationError(f"window={written!r} is not between 10 ms and 7 days: {FORMS}")
+
+
+def canonical_window(window: object) -> int | str:
+    """`window` as policies keep it: a number of calls, or seconds as in "60s"."""
+    size = parse_window(window)
+    return size if isinstance(size, int) else f"{size:.15g}s"
+
+
+def record(
+    document: WindowDocument | None, size: int | float, runs: Iterable[Run], now: float
+) -> WindowDocument:
+    """`document` with `runs` added at the time `now`; begun anew when it is None or of another size."""
+    fitting = document if fits(document, size) else None
+    if isinstance(size, int):
+        return _record_last(fitting, size, runs)
+    return _record_span(fitting, size, runs, now)
+
+
+def totals(document: WindowDocument | None, now: float) -> Totals:
+    """What is in the window at `now`."""
+    if document is None:
+        return Totals()
+    if "seconds" in document:
+        document = _age(document, _index(document["seconds"], now))
+    return Totals(document["calls"], document["failures"], document["slow"])
+
+
+def fits(document: object, size: int | float) -> bool:
+    """Whether `document` is a window document of this size."""
+    if not is_window(document):
+        return False
+    key = "last" if isinstance(size, int) else "seconds"
+    return cast("WindowDocument", document).get(key) == size
+
+
+def is_window(document: object) -> bool:
+    """Whether a value read from a store has the shape of a window document."""
+    if not isinstance(document, dict):
+        return False
+    fields = cast("WindowDocument", document)
+    if not all(_is_count(fields.get(key)) for key in ("calls", "failures", "slow")):
+        return False
+    if "last" in fields:
+        recent = fields.get("recent")
+        return _is_count(fields["last"]) and isinstance(recent, str) and len(recent) == fields["calls"]
+    buckets = fields.get("buckets")
+    return (
+        isinstance(fields.get("seconds"), float)
+        and fields["seconds"] > 0
+        and isinstance(buckets, list)
+        and all(_is_bucket(bucket) for bucket in cast("list[Any]", buckets))
+    )
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and value >= 0
+
+
+def _is_bucket(value: object) -> bool:
+    items = cast("list[Any]", value) if isinstance(value, list) else []
+    return len(items) == 4 and all(isinstance(item, int) for item in items)
+
+
+def _record_last(document: WindowDocument | None, size: int, runs: Iterable[Run]) -> WindowDocument:
+    recent = document["recent"] if document else ""
+    calls, failures, slow = _sums(document)
+    for outcome, number in runs:
+        added = outcome * min(number, size)
+        recent += added
+        gone = recent[: max(0, len(recent) - size)]
+        recent = recent[len(gone) :]
+        failures += _failures(added) - _failures(gone)
+        slow += _slow(added) - _slow(gone)
+        calls = len(recent)
+    return {"last": size, "recent": recent, "calls": calls, "failures": failures, "slow": slow}
+
+
+def _failures(outcomes: str) -> int:
+    return outcomes.count("f") + outcomes.count("F")
+
+
+def _slow(outcomes: str) -> int:
+    return outcomes.count("S") + outcomes.count("F")
+
+
+def _record_span(
+    document: WindowDocument | None, size: float, runs: Iterable[Run], now: float
+) -> WindowDocument:
+    index = _index(size, now)
+    if document is None:
+        document = {"seconds": size, "buckets": [], "calls": 0, "failures": 0, "slow": 0}
+    document = _age(document, index)
+    calls = failures = slow = 0
+    for outcome, number in runs:
+        calls += number
+        failures += number if outcome in "fF" else 0
+        slow += number if outcome in "SF" else 0
+    buckets: list[list[int]] = document["buckets"]
+    if buckets and buckets[-1][0] >= index:
+        last = buckets[-1]
+        buckets[-1] = [last[0], last[1] + calls, last[2] + failures, last[3] + slow]
+    else:
+        buckets.append([index, calls, failures, slow])
+    document["calls"] += calls
+    document["failures"] += failures
+    document["slow"] += slow
+    return document
+
+
+def _age(document: WindowDocument, index: int) -> WindowDocument:
+    """A copy without the buckets that have left the window when the current one is `index`."""
+    calls, failures, slow = _sums(document)
+    kept: list[list[int]] = []
+    for bucket in document["buckets"]:
+        # A bucket of the future was written before the clock was set back: it is taken for the present.
+        at = min(bucket[0], index)
+        if at <= index - BUCKETS:
+            calls, failures, slow = calls - bucket[1], failures - bucket[2], slow - bucket[3]
+        elif kept and kept[-1][0] == at:
+            kept[-1] = [at, *(a + b for a, b in zip(kept[-1][1:], bucket[1:], strict=True))]
+        else:
+            kept.append([at, *bucket[1:]])
+    return {**document, "buckets": kept, "calls": calls, "failures": failures, "slow": slow}
+
+
+def _sums(document: WindowDocument | None) -> tuple[int, int, int]:
+    return (document["calls"], document["failures"], document["slow"]) if document else (0, 0, 0)
+
+
+def _index(seconds: float, now: float) -> int:
+    return math.floor(now * BUCKETS / seconds)

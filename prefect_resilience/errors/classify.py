@@ -1,0 +1,212 @@
+"""classify: an exception, a Prefect state, an HTTP response or a text -> ErrorInfo.
+
+Rules are asked in this order, and the first opinion counts: those of the call, those of the process, the
+defaults. An exception that nobody knows is looked through to its `__cause__`, and to its `__context__` when
+it is no programming error of the handler itself. Of a group the worst member counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, cast
+
+from .clock import wall_clock
+from .http import http_finding, is_response, response_message, status_of
+from .info import ErrorInfo, Finding
+from .libraries import find
+from .messages import text_finding
+from .registry import Rule, ask, classifier, register_classifier, unregister_classifier
+from .shapes import dotted_name, read, read_text
+from .states import state_data, state_type
+from .taxonomy import ErrorCategory, ErrorKind
+
+_CHAIN = 100
+_MEMBERS = 1_000
+_DEPTH = 20
+
+WORST_FIRST = (ErrorKind.PERMANENT, ErrorKind.RESOURCE, ErrorKind.INFRASTRUCTURE, ErrorKind.TRANSIENT)
+"""Of several failures, the one whose kind stands first here decides: what will not pass by itself wins."""
+
+# Raised while another was handled, these are a mistake in the handler, not a report of what it handled.
+_OWN_MISTAKES = (
+    *(TypeError, AttributeError, NameError, LookupError, ArithmeticError, AssertionError, ImportError),
+    *(NotImplementedError, ValueError, SyntaxError, StopIteration, StopAsyncIteration, RecursionError),
+)
+
+
+def classify(error: Any, *, now: float | None = None, rules: Sequence[Rule] = ()) -> ErrorInfo:
+    """What went wrong, whatever is handed in; never raises.
+
+    `error` is an exception, a Prefect state, an HTTP response or a text. `now` is in seconds since the epoch
+    (the wall clock when left out) and serves to turn dates into waits. `rules` are asked before all others.
+
+    Of an exception group the worst member counts: permanent before resource before infrastructure before
+    transient, what must not be retried before what may be, then the longest wait.
+    """
+    try:
+        return _classify(error, wall_clock() if now is None else now, tuple(rules), _DEPTH)
+    except Exception:  # noqa: BLE001 - whatever was handed in, the caller is already in trouble
+        return ErrorInfo.of(ErrorCategory.UNEXPECTED, _class_name(error))
+
+
+def _classify(error: Any, now: float, rules: tuple[Rule, ...], depth: int) -> ErrorInfo:
+    if isinstance(error, BaseException):
+        return _of_exception(error, now, rules, depth)
+    if isinstance(error, str):
+        return _complete(text_finding(error), ErrorCategory.UNEXPECTED.value, error, None)
+    if isinstance(error, ErrorInfo):
+        return error
+    kind = state_type(error)
+    if kind is not None:
+        return _of_state(error, kind, now, rules, depth)
+    if is_response(error):
+        return _complete(http_finding(error, now), str(status_of(error)), response_message(error), None)
+    return _complete(None, _class_name(error), read_text(error), None)
+
+
+def _of_exception(error: BaseException, now: float, rules: tuple[Rule, ...], depth: int) -> ErrorInfo:
+    """The first link of the chain that anybody knows decides; the outermost gives class and text."""
+    for link in _chain(error):
+        opinion = ask(link, rules)
+        if isinstance(opinion, ErrorInfo):
+            return opinion
+        known = _find(link, now)
+        if opinion is None and known is None and depth > 0:
+            members = read(link, "exceptions")
+            if isinstance(members, tuple) and members:
+                return _of_group(cast("tuple[Any, ...]", members), link, now, rules, depth)
+        found = _merged(opinion, known)
+        if found is not None:
+            return _complete(_deeper(found, link), type(link).__name__, _message(error, link), error, link)
+    return _complete(None, type(error).__name__, read_text(error), error)
+
+
+def _find(link: BaseException, now: float) -> Finding | None:
+    try:
+        return find(link, now)
+    except Exception:  # noqa: BLE001 - an exception that cannot even be looked at
+        return None
+
+
+def _merged(opinion: Finding | None, known: Finding | None) -> Finding | None:
+    """A rule's category, with the code and the wait that the defaults found."""
+    if opinion is None or known is None:
+        return opinion or known
+    if opinion.category is known.category:
+        return known
+    return opinion._replace(code=known.code, retry_after=known.retry_after, details=known.details)
+
+
+def _deeper(found: Finding, link: BaseException) -> Finding:
+    """What only the cause or the text can say: a failed sub-step is as what made it fail."""
+    if found.category is ErrorCategory.SUBTASK:
+        inner = text_finding(read_text(link, 8_000))
+        if inner is not None:
+            kind, retryable = inner.category.kind, inner.category.retryable
+            return found._replace(code=found.code or inner.code, kind=kind, retryable=retryable)
+    return found
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    """The exception and what lies behind it, each once, at most 100 of them."""
+    seen: set[int] = set()
+    link: object = error
+    while isinstance(link, BaseException) and id(link) not in seen and len(seen) < _CHAIN:
+        seen.add(id(link))
+        yield link
+        link = _behind(link)
+
+
+def _behind(link: BaseException) -> object:
+    cause = read(link, "__cause__")
+    if cause is not None:
+        return cause
+    if link.__suppress_context__ or isinstance(link, _OWN_MISTAKES):
+        return None
+    return read(link, "__context__")
+
+
+def _of_group(
+    members: tuple[Any, ...], group: BaseException, now: float, rules: tuple[Rule, ...], depth: int
+) -> ErrorInfo:
+    infos = [_classify(member, now, rules, depth - 1) for member in members[:_MEMBERS]]
+    worst = min(infos, key=_badness)
+    waits = [info.retry_after for info in infos if info.retry_after is not None]
+    details = {**worst.details, "group": type(group).__name__, "members": len(members)}
+    return worst.model_copy(update={"details": details, "retry_after": max(waits, default=None)})
+
+
+def _badness(info: ErrorInfo) -> tuple[int, bool, float]:
+    return WORST_FIRST.index(info.kind), info.retryable, -(info.retry_after or 0.0)
+
+
+def _of_state(state: Any, kind: str, now: float, rules: tuple[Rule, ...], depth: int) -> ErrorInfo:
+    message = read_text(read(state, "message") or "")
+    name = read_text(read(state, "name") or kind.title())
+    if kind == "CRASHED":
+        return _complete(Finding(ErrorCategory.AGENT_CRASH, "CRASHED"), "", message, None)
+    if kind in ("CANCELLED", "CANCELLING"):
+        return _complete(Finding(ErrorCategory.CANCELLED, "CANCELLED"), "", message, None)
+    if name == "TimedOut":
+        return _complete(Finding(ErrorCategory.TIMEOUT, "TIMEOUT"), "", message, None)
+    if kind == "FAILED" and depth > 0:
+        inner = _inside(state_data(state), now, rules, depth - 1)
+        if inner is not None:
+            return inner
+    return _complete(text_finding(message), name, message, None)
+
+
+def _inside(data: Any, now: float, rules: tuple[Rule, ...], depth: int) -> ErrorInfo | None:
+    """What a failed state carries: an exception, a state, a text, or states of which the worst counts."""
+    if isinstance(data, BaseException | str) or state_type(data) == "FAILED":
+        return _classify(data, now, rules, depth)
+    if not isinstance(data, list | tuple):
+        return None
+    states = cast("Sequence[Any]", data)[:_MEMBERS]
+    failed = [state for state in states if state_type(state) in ("FAILED", "CRASHED", "CANCELLED")]
+    return min((_classify(state, now, rules, depth) for state in failed), key=_badness, default=None)
+
+
+def _message(error: BaseException, link: BaseException) -> str:
+    return read_text(error) or read_text(link)
+
+
+def _class_name(value: object) -> str:
+    return type(value).__name__
+
+
+def _complete(
+    found: Finding | None,
+    name: str,
+    message: str,
+    error: BaseException | None,
+    link: BaseException | None = None,
+) -> ErrorInfo:
+    """An ErrorInfo of a finding: what it leaves open comes from its category, the code from `name`."""
+    found = found or Finding(ErrorCategory.UNEXPECTED)
+    category = found.category
+    details = dict(found.details or {})
+    if link is not None and link is not error:
+        details["caused_by"] = dotted_name(link)
+    return ErrorInfo(
+        category=category,
+        kind=found.kind or category.kind,
+        code=found.code or name,
+        retryable=category.retryable if found.retryable is None else found.retryable,
+        retry_after=found.retry_after,
+        reason=found.reason or category.reason,
+        message=message,
+        exception_type=None if error is None else dotted_name(error),
+        details=details,
+    )
+
+
+__all__ = [
+    "WORST_FIRST",
+    "ErrorInfo",
+    "Rule",
+    "classifier",
+    "classify",
+    "register_classifier",
+    "unregister_classifier",
+]

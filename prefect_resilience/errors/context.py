@@ -1,0 +1,175 @@
+"""ErrorContext: what handlers, conditions, dead letters and events see of a failure."""
+
+from __future__ import annotations
+
+import traceback
+from datetime import datetime, timezone
+from typing import Any, cast
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from .classify import classify
+from .clock import wall_clock
+from .info import ErrorInfo, bounded
+from .redact import redact
+from .shapes import read
+from .states import state_error, state_type
+from .taxonomy import ErrorCategory, ErrorKind, FailureReason
+
+ATTRIBUTE = "__prefect_resilience_context__"
+STACK_LIMIT = 20_000
+_FRAMES = 50
+
+
+class AttemptRecord(BaseModel):
+    """One attempt: when it began (UTC), the seconds it took, how it ended, the seconds until the next."""
+
+    model_config = ConfigDict(frozen=True)
+
+    attempt: int = Field(ge=1)
+    started_at: datetime
+    duration: float = Field(ge=0)
+    error: ErrorInfo | None = None
+    delay: float | None = None
+
+
+class PartialOutput(BaseModel):
+    """What was produced before the failure; `original_size` is in the unit of whoever cut it."""
+
+    model_config = ConfigDict(frozen=True)
+
+    content: Any = None
+    truncated: bool = False
+    original_size: int | None = None
+
+
+class ErrorContext(BaseModel):
+    """A failure with its surroundings. Its JSON reads back into an equal model.
+
+    `timestamp` is in UTC, `retry_after` in seconds, `attempt` counts from 1. `cause` is the context of the
+    sub-step that failed, and `nesting_depth` how many such steps lie above this one. `stack_trace` is
+    redacted.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    category: ErrorCategory
+    kind: ErrorKind
+    code: str
+    reason: FailureReason
+    message: str = ""
+    retryable: bool
+    node_id: str | None = None
+    task_run_id: str | None = None
+    flow_run_id: str | None = None
+    attempt: int = Field(default=1, ge=1)
+    max_attempts: int | None = None
+    timestamp: datetime
+    exception_type: str | None = None
+    stack_trace: str | None = None
+    retry_after: float | None = None
+    circuit: str | None = None
+    partial_output: PartialOutput | None = None
+    details: dict[str, Any] = Field(default_factory=dict)
+    cause: ErrorContext | None = None
+    nesting_depth: int = Field(default=0, ge=0)
+    history: list[AttemptRecord] = Field(default_factory=list[AttemptRecord])
+
+    @classmethod
+    def from_info(cls, info: ErrorInfo, *, timestamp: datetime, **fields: Any) -> ErrorContext:
+        """The context of a classified failure; `fields` are any others of this model."""
+        known: dict[str, Any] = {name: getattr(info, name) for name in ErrorInfo.model_fields}
+        known["circuit"] = info.details.get("circuit")
+        return cls.model_validate({**known, "timestamp": timestamp, **fields})
+
+    @classmethod
+    def from_exception(
+        cls,
+        error: BaseException,
+        info: ErrorInfo | None = None,
+        *,
+        timestamp: datetime,
+        stack_trace: bool = True,
+        **fields: Any,
+    ) -> ErrorContext:
+        """The context of an exception, classified unless `info` is given, with its redacted stack trace."""
+        info = info or classify(error, now=timestamp.timestamp())
+        trace = _stack_trace(error) if stack_trace else None
+        return cls.from_info(info, timestamp=timestamp, **{"stack_trace": trace, **fields})
+
+    def summary(self) -> str:
+        """One line: `503 unavailable: Service Unavailable`."""
+        lines = self.message.strip().splitlines()
+        head = str(self.category) if self.code == self.category else f"{self.code} {self.category}"
+        return f"{head}: {bounded(lines[0], 200)}" if lines else head
+
+
+def attach_context(error: BaseException, context: ErrorContext) -> None:
+    """Keep a context on the exception it belongs to, where `error_context` finds it; never raises.
+
+    It goes along through pickle, since it lies in the exception's `__dict__`. An exception that takes no
+    attributes goes without.
+    """
+    try:
+        setattr(error, ATTRIBUTE, context)
+    except Exception:  # noqa: BLE001 - an exception with its own __setattr__, or without a __dict__
+        return
+
+
+def error_context(source: Any) -> ErrorContext | None:
+    """The context of an exception, a Prefect state or a future; None when nothing failed. Never raises.
+
+    A state that carries a substituted value has it in its attribute `error_context`. An exception without an
+    attached context gets a fresh one.
+    """
+    try:
+        return _context_of(source)
+    except Exception:  # noqa: BLE001 - the caller is already in trouble
+        return None
+
+
+def _context_of(source: Any) -> ErrorContext | None:
+    if isinstance(source, BaseException):
+        return attached_context(source) or ErrorContext.from_exception(source, timestamp=_now())
+    kind = state_type(source)
+    if kind is None:
+        state = read(source, "state")
+        kind, source = state_type(state), state
+    given = read(source, "error_context")
+    if isinstance(given, ErrorContext):
+        return given
+    if kind not in ("FAILED", "CRASHED", "CANCELLED", "CANCELLING"):
+        return None
+    error = state_error(source)
+    attached = attached_context(error) if error is not None else None
+    return attached or _of_state(source, error)
+
+
+def _of_state(state: Any, error: BaseException | None) -> ErrorContext:
+    stamp = read(state, "timestamp")
+    timestamp = stamp if isinstance(stamp, datetime) else _now()
+    fields: dict[str, Any] = {
+        name: str(value)
+        for name in ("task_run_id", "flow_run_id")
+        if (value := read(read(state, "state_details"), name)) is not None
+    }
+    trace = None if error is None else _stack_trace(error)
+    return ErrorContext.from_info(classify(state), timestamp=timestamp, stack_trace=trace, **fields)
+
+
+def attached_context(error: object) -> ErrorContext | None:
+    """The context that `attach_context` put on this exception, or None."""
+    found = cast("object", read(error, ATTRIBUTE))
+    return found if isinstance(found, ErrorContext) else None
+
+
+def _now() -> datetime:
+    return datetime.fromtimestamp(wall_clock(), timezone.utc)
+
+
+def _stack_trace(error: BaseException) -> str | None:
+    try:
+        lines = traceback.format_exception(type(error), error, error.__traceback__, limit=_FRAMES)
+        return redact("".join(lines)[-STACK_LIMIT:])
+    except Exception:  # noqa: BLE001 - printing runs the exception's own code
+        return None

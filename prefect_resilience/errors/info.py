@@ -1,0 +1,70 @@
+"""ErrorInfo: what classification says about one failure."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+from .redact import redact, redact_data
+from .taxonomy import ErrorCategory, ErrorKind, FailureReason
+
+MESSAGE_LIMIT = 2_000
+
+
+def bounded(text: str, limit: int = MESSAGE_LIMIT) -> str:
+    """`text`, cut to `limit` characters, of which the last then is an ellipsis."""
+    return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+class ErrorInfo(BaseModel):
+    """One failure, classified. Whatever it is built from, `message` and `details` come out redacted.
+
+    `code` is the short text a person looks for ("429", "TIMEOUT", "context_length_exceeded", a class's name).
+    `retry_after` is in seconds, never negative, None when the other side said nothing. `exception_type` is
+    a dotted class name, None when there was no exception.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    category: ErrorCategory
+    kind: ErrorKind
+    code: str
+    retryable: bool
+    retry_after: float | None = Field(default=None, ge=0, allow_inf_nan=False)
+    reason: FailureReason
+    message: str = ""
+    exception_type: str | None = None
+    details: dict[str, Any] = Field(default_factory=dict)
+
+    @field_validator("message", mode="after")
+    @classmethod
+    def _safe_message(cls, value: str) -> str:
+        return bounded(redact(value))
+
+    @field_validator("details", mode="after")
+    @classmethod
+    def _safe_details(cls, value: dict[str, Any]) -> dict[str, Any]:
+        return redact_data(value)
+
+    @classmethod
+    def of(cls, category: ErrorCategory, code: str | None = None, **fields: Any) -> ErrorInfo:
+        """An ErrorInfo with the defaults of its category, and `fields` over them."""
+        known: dict[str, Any] = {
+            "kind": category.kind,
+            "retryable": category.retryable,
+            "reason": category.reason,
+        }
+        return cls(category=category, code=code or category.value, **{**known, **fields})
+
+
+class Finding(NamedTuple):
+    """What one rule found out, before it becomes an ErrorInfo; None leaves the category's default."""
+
+    category: ErrorCategory
+    code: str | None = None
+    retry_after: float | None = None
+    details: dict[str, Any] | None = None
+    kind: ErrorKind | None = None
+    retryable: bool | None = None
+    reason: FailureReason | None = None

@@ -1,0 +1,137 @@
+"""Known exceptions by name: `package.Class` -> what it means. Other classes are as their nearest base.
+
+Only the outermost package of the module is written, since libraries move classes between modules. A class
+that needs a closer look than its name is in `libraries`.
+"""
+
+from __future__ import annotations
+
+from .taxonomy import ErrorCategory as C
+
+TIMEOUT = "TIMEOUT"
+NETWORK_ERROR = "NETWORK_ERROR"
+
+# A code for the categories whose members all mean the same to a person; elsewhere it is the class's name.
+CATEGORY_CODES: dict[C, str] = {C.TIMEOUT: TIMEOUT, C.NETWORK: NETWORK_ERROR, C.CANCELLED: "CANCELLED"}
+
+_BY_CATEGORY: dict[C, str] = {
+    C.TIMEOUT: """
+        builtins.TimeoutError asyncio.TimeoutError concurrent.TimeoutError socket.timeout
+        multiprocessing.TimeoutError subprocess.TimeoutExpired
+        httpx.TimeoutException httpx2.TimeoutException httpcore.TimeoutException httpcore2.TimeoutException
+        requests.Timeout urllib3.TimeoutError aiohttp.ServerTimeoutError
+        openai.APITimeoutError anthropic.APITimeoutError botocore.ConnectTimeoutError
+        botocore.ReadTimeoutError
+        google.RetryError grpc.FutureTimeoutError redis.TimeoutError sqlalchemy.TimeoutError
+        psycopg.ConnectionTimeout psycopg.CancellationTimeout psycopg_pool.PoolTimeout
+        prefect.FlowRunWaitTimeout prefect.FlowPauseTimeout
+        """,
+    C.NETWORK: """
+        builtins.ConnectionError ssl.SSLError socket.gaierror socket.herror http.HTTPException
+        asyncio.IncompleteReadError urllib.URLError urllib.ContentTooShortError
+        httpx.TransportError httpx2.TransportError
+        httpcore.NetworkError httpcore.ProxyError httpcore.RemoteProtocolError
+        httpcore2.NetworkError httpcore2.ProxyError httpcore2.RemoteProtocolError
+        requests.ConnectionError requests.ChunkedEncodingError urllib3.HTTPError
+        aiohttp.ClientConnectionError aiohttp.ClientPayloadError
+        openai.APIConnectionError anthropic.APIConnectionError openai.WebSocketConnectionClosedError
+        botocore.HTTPClientError botocore.ConnectionError botocore.IncompleteReadError
+        google.TransportError redis.ConnectionError sqlalchemy.DisconnectionError
+        websockets.ConnectionClosed anyio.BrokenResourceError anyio.EndOfStream anyio.ClosedResourceError
+        smtplib.SMTPServerDisconnected distributed.CommClosedError asyncpg.ConnectionDoesNotExistError
+        """,
+    C.UNAVAILABLE: """
+        requests.RetryError redis.BusyLoadingError redis.MaxConnectionsError redis.ReadOnlyError
+        redis.ClusterDownError redis.TryAgainError psycopg_pool.TooManyRequests
+        """,
+    C.AUTH: """
+        builtins.PermissionError ssl.SSLCertVerificationError ssl.CertificateError
+        aiohttp.ClientConnectorCertificateError aiohttp.ServerFingerprintMismatch
+        anthropic.CredentialsError botocore.NoCredentialsError botocore.PartialCredentialsError
+        botocore.CredentialRetrievalError botocore.NoAuthTokenError botocore.TokenRetrievalError
+        botocore.LoginError botocore.SSOError botocore.UnauthorizedSSOTokenError
+        google.DefaultCredentialsError google.RefreshError
+        redis.AuthenticationError redis.AuthorizationError redis.NoPermissionError
+        redis.AuthenticationWrongNumberOfArgsError smtplib.SMTPAuthenticationError
+        """,
+    C.INVALID: """
+        builtins.IsADirectoryError builtins.NotADirectoryError
+        pydantic_core.ValidationError pydantic.ValidationError jsonschema.ValidationError
+        httpx.UnsupportedProtocol httpx.LocalProtocolError httpx.TooManyRedirects httpx.InvalidURL
+        httpx.CookieConflict
+        httpx2.UnsupportedProtocol httpx2.LocalProtocolError httpx2.TooManyRedirects httpx2.InvalidURL
+        httpcore.UnsupportedProtocol httpcore.LocalProtocolError httpcore2.UnsupportedProtocol
+        httpcore2.LocalProtocolError
+        requests.InvalidURL requests.InvalidSchema requests.MissingSchema requests.InvalidHeader
+        requests.URLRequired requests.TooManyRedirects requests.InvalidJSONError
+        requests.InvalidProxyURL
+        urllib3.LocationValueError http.InvalidURL
+        aiohttp.InvalidURL aiohttp.NonHttpUrlClientError
+        openai.ContentFilterFinishReasonError
+        botocore.ParamValidationError botocore.ValidationError botocore.NoRegionError
+        botocore.UnknownServiceError botocore.MissingParametersError botocore.ProfileNotFound
+        botocore.InvalidConfigError
+        sqlalchemy.SQLAlchemyError redis.DataError
+        prefect.ParameterTypeError prefect.ParameterBindError prefect.SignatureMismatchError
+        prefect.SerializationError prefect.ReservedArgumentError prefect.MappingLengthMismatch
+        prefect.MappingMissingIterable
+        """,
+    C.NOT_FOUND: """
+        builtins.FileNotFoundError builtins.ModuleNotFoundError builtins.ProcessLookupError
+        sqlalchemy.NoResultFound prefect.ObjectNotFound prefect.MissingResult prefect.MissingFlowError
+        """,
+    C.CONFLICT: """
+        builtins.FileExistsError redis.WatchError redis.LockError prefect.ObjectAlreadyExists
+        prefect_resilience.InDoubt
+        """,
+    C.RESOURCE_EXHAUSTED: """
+        builtins.MemoryError openai.LengthFinishReasonError pydantic_ai.UsageLimitExceeded
+        redis.OutOfMemoryError
+        """,
+    C.VALIDATION: """
+        json.JSONDecodeError requests.JSONDecodeError httpx.DecodingError httpx2.DecodingError
+        requests.ContentDecodingError aiohttp.ContentTypeError openai.APIResponseValidationError
+        anthropic.APIResponseValidationError langchain_core.OutputParserException
+        pydantic_ai.UnexpectedModelBehavior xml.ParseError redis.InvalidResponse
+        """,
+    C.TOOL_ERROR: """
+        subprocess.CalledProcessError fastmcp.ToolError mcp.ToolError langchain_core.ToolException
+        """,
+    C.AGENT_CRASH: """
+        concurrent.BrokenExecutor distributed.KilledWorker prefect.CrashedRun prefect.TerminationSignal
+        """,
+    C.NO_PROGRESS: "prefect_resilience.NoProgress",
+    C.CANCELLED: """
+        asyncio.CancelledError concurrent.CancelledError builtins.KeyboardInterrupt builtins.SystemExit
+        builtins.GeneratorExit grpc.FutureCancelledError prefect.CancelledRun prefect.Abort
+        prefect.PrefectSignal
+        """,
+    C.INFRASTRUCTURE: """
+        prefect.InfrastructureError prefect.InfrastructureNotFound prefect.InfrastructureNotAvailable
+        prefect.FlowRunWatchError prefect_resilience.StoreUnavailable
+        """,
+    C.SUBTASK: "prefect.FailedRun prefect.UpstreamTaskError prefect.UnfinishedRun prefect.PausedRun",
+}
+
+BY_NAME: dict[str, C] = {name: category for category, names in _BY_CATEGORY.items() for name in names.split()}
+
+# Names that mean the same in whichever package they are defined, a user's own included.
+BY_BARE_NAME: dict[str, C] = {
+    "TimeoutError": C.TIMEOUT,
+    "Timeout": C.TIMEOUT,
+    "ReadTimeout": C.TIMEOUT,
+    "ConnectTimeout": C.TIMEOUT,
+    "TimeoutException": C.TIMEOUT,
+    "RateLimitError": C.RATE_LIMIT,
+    "RateLimitExceeded": C.RATE_LIMIT,
+    "TooManyRequests": C.RATE_LIMIT,
+    "ServiceUnavailable": C.UNAVAILABLE,
+    "ServiceUnavailableError": C.UNAVAILABLE,
+    "OverloadedError": C.UNAVAILABLE,
+    "APIConnectionError": C.NETWORK,
+    "ToolError": C.TOOL_ERROR,
+    "ToolException": C.TOOL_ERROR,
+    "ContextWindowExceededError": C.OVERFLOW,
+    "ContextLengthExceeded": C.OVERFLOW,
+    "NoProgress": C.NO_PROGRESS,
+}

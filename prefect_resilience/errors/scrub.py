@@ -1,0 +1,164 @@
+"""scrub_exception: an exception without secrets that is still the exception it was.
+
+Whatever can be changed is changed in place, since the user's `except` should see what their code raised. The
+few that cannot be changed are replaced by something of the same name, in the chain as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, cast
+
+from .redact import redact, redact_data
+from .shapes import read
+from .stand_in import stand_in
+
+_MOST = 20_000
+# Where built-in exceptions, which keep their parts outside `__dict__`, have texts that can be set.
+_SLOTS = ("strerror", "filename", "filename2", "msg", "text", "reason", "code", "value", "name", "path")
+
+
+def scrub_exception(exc: BaseException) -> BaseException:
+    """The same exception with the secrets masked in it, in its notes, its causes and its group's members.
+
+    Works in place on `args`, notes and the texts among the attributes, and leaves an exception whose texts
+    are clean as it is. Where that is impossible (a pydantic ValidationError, a group's message) a stand-in
+    with the same class name, traceback, cause and notes is returned. Never raises.
+    """
+    try:
+        nodes = _graph(exc)
+        replaced: dict[int, BaseException] = {}
+        for node in reversed(nodes):  # members before their groups
+            after = _scrubbed(node, replaced)
+            if after is not node:
+                replaced[id(node)] = after
+        for node in nodes if replaced else ():
+            _relink(replaced.get(id(node), node), replaced)
+        return replaced.get(id(exc), exc)
+    except Exception:  # noqa: BLE001 - an exception object may do anything when it is touched
+        return stand_in(exc)
+
+
+def _graph(exc: BaseException) -> list[BaseException]:
+    """The exception and all that hangs on it, each once."""
+    nodes: dict[int, BaseException] = {}
+    left = [exc]
+    while left and len(nodes) < _MOST:
+        node = left.pop()
+        if id(node) not in nodes:
+            nodes[id(node)] = node
+            left.extend(_linked(node))
+    return list(nodes.values())
+
+
+def _linked(node: BaseException) -> Iterator[BaseException]:
+    args = read(node, "args")
+    parts: list[Any] = [read(node, "__cause__"), read(node, "__context__")]
+    parts += [*(args if isinstance(args, tuple) else ()), *_attributes(node).values()]
+    parts += _members(node)
+    return (part for part in parts if isinstance(part, BaseException))
+
+
+def _members(node: BaseException) -> tuple[Any, ...]:
+    members = read(node, "exceptions")
+    return cast("tuple[Any, ...]", members) if isinstance(members, tuple) else ()
+
+
+def _attributes(node: BaseException) -> dict[str, Any]:
+    attributes = read(node, "__dict__")
+    return cast("dict[str, Any]", attributes) if isinstance(attributes, dict) else {}
+
+
+def _scrubbed(node: BaseException, replaced: dict[int, BaseException]) -> BaseException:
+    """The node itself, cleaned, or what has to stand for it."""
+    members = read(node, "exceptions")
+    if isinstance(members, tuple) and any(
+        id(member) in replaced for member in cast("tuple[Any, ...]", members)
+    ):
+        return stand_in(node, replaced)
+    _clean_args(node)
+    _clean_notes(node)
+    _clean_attributes(node)
+    return stand_in(node, replaced) if leaks(node) else node
+
+
+def leaks(node: BaseException) -> bool:
+    """Whether the text of an exception, or an input that a ValidationError shows in part, has a secret in it."""
+    if _changes(str(node)) or _changes(repr(node)):
+        return True
+    if type(node).__name__ != "ValidationError" or not callable(read(node, "errors")):
+        return False
+    lines = cast("Any", node).errors(include_url=False, include_context=False)
+    return any(redact_data(line) != line or _changes(repr(line)) for line in lines)
+
+
+def _changes(text: str) -> bool:
+    return redact(text) != text
+
+
+def _clean_args(node: BaseException) -> None:
+    args = node.args
+    cleaned = tuple(clean(arg) for arg in args)
+    if any(new is not old for new, old in zip(cleaned, args, strict=True)):
+        node.args = cleaned
+
+
+def clean(value: Any) -> Any:
+    """A value without secrets: the very same object when it had none."""
+    if isinstance(value, str):
+        return redact(value)
+    if isinstance(value, bytes):
+        text = value.decode("latin-1")
+        masked = redact(text)
+        return value if masked == text else masked.encode("latin-1", "replace")
+    if isinstance(value, dict | list | tuple):
+        masked = redact_data(cast("Any", value))
+        return cast("Any", value) if masked == value else masked
+    if isinstance(value, BaseException | int | float | None):
+        return value
+    shown = str(value)
+    if _changes(shown) or _changes(repr(value)):
+        return redact(shown)
+    return value
+
+
+def _clean_notes(node: BaseException) -> None:
+    notes = read(node, "__notes__")
+    if isinstance(notes, list):
+        for index, note in enumerate(cast("list[Any]", notes)):
+            masked = clean(note)
+            if masked is not note:
+                notes[index] = masked
+
+
+def _clean_attributes(node: BaseException) -> None:
+    """Texts and plain structures one level down; objects such as a request are not the exception's text."""
+    found = {name: read(node, name) for name in _SLOTS if isinstance(read(node, name), str)}
+    for name, value in (found | _attributes(node)).items():
+        if name == "__notes__" or not isinstance(value, str | bytes | dict | list | tuple):
+            continue
+        masked = clean(cast("Any", value))
+        if masked is not value:
+            _set(node, name, masked)
+
+
+def _set(node: BaseException, name: str, value: Any) -> None:
+    try:
+        setattr(node, name, value)
+    except Exception:  # noqa: BLE001 - a read-only property; whether its text shows is checked afterwards
+        return
+
+
+def _relink(node: BaseException, replaced: dict[int, BaseException]) -> None:
+    """Put what stands for an exception into the places where the exception was."""
+    suppress = node.__suppress_context__
+    if id(node.__cause__) in replaced:
+        node.__cause__ = replaced[id(node.__cause__)]
+    if id(node.__context__) in replaced:
+        node.__context__ = replaced[id(node.__context__)]
+    node.__suppress_context__ = suppress
+    if any(id(arg) in replaced for arg in node.args):
+        node.args = tuple(replaced.get(id(arg), arg) for arg in node.args)
+    for name, value in list(_attributes(node).items()):
+        if id(value) in replaced:
+            _set(node, name, replaced[id(value)])

@@ -1,0 +1,121 @@
+"""Secrets that this process knows by value, and the patterns that users add.
+
+The sets are bounded and replaced whole under a lock, so that `redact` reads them without one.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+import threading
+from collections import OrderedDict
+from urllib.parse import quote, quote_plus
+
+from .exceptions import ConfigurationError
+
+MINIMUM_LENGTH = 4
+MAXIMUM_VALUES = 1_000
+MAXIMUM_PATTERNS = 100
+
+_lock = threading.Lock()
+_values: OrderedDict[str, tuple[str, ...]] = OrderedDict()
+_forms: tuple[str, ...] = ()
+_patterns: tuple[re.Pattern[str], ...] = ()
+
+
+def register_secret(value: str | bytes) -> None:
+    """Mask this value wherever it turns up from now on, also URL-encoded, escaped or in base64.
+
+    Values shorter than 4 characters are not taken, since they would blot out ordinary text. The newest 1,000
+    are kept.
+    """
+    text = value.decode("utf-8", "replace") if isinstance(value, bytes) else value
+    # Stars at the ends would grow together with a mask, and the second pass would see another text.
+    core = text.strip().strip("*")
+    if len(core) < MINIMUM_LENGTH or "***" in core:
+        return
+    with _lock:
+        _values[core] = _forms_of(core)
+        _values.move_to_end(core)
+        while len(_values) > MAXIMUM_VALUES:
+            _values.popitem(last=False)
+        _rebuild()
+
+
+def unregister_secret(value: str | bytes) -> None:
+    """Forget a registered value, for tests."""
+    text = value.decode("utf-8", "replace") if isinstance(value, bytes) else value
+    with _lock:
+        _values.pop(text.strip().strip("*"), None)
+        _rebuild()
+
+
+def register_secret_pattern(pattern: str | re.Pattern[str]) -> None:
+    """Mask whatever this regular expression matches, or only its group `secret` where it has one.
+
+    Raises `ConfigurationError` when it does not compile, or when there are 100 already. How fast it is on
+    long text is up to its author.
+    """
+    global _patterns
+    try:
+        compiled = re.compile(pattern)
+    except re.error as error:
+        raise ConfigurationError(f"the secret pattern is no regular expression: {error}") from None
+    with _lock:
+        if compiled in _patterns:
+            return
+        if len(_patterns) >= MAXIMUM_PATTERNS:
+            raise ConfigurationError(f"{MAXIMUM_PATTERNS} secret patterns are registered; merge some of them")
+        _patterns = (*_patterns, compiled)
+
+
+def unregister_secret_pattern(pattern: str | re.Pattern[str]) -> None:
+    """Forget a registered pattern, for tests."""
+    global _patterns
+    text = pattern if isinstance(pattern, str) else pattern.pattern
+    with _lock:
+        _patterns = tuple(known for known in _patterns if known.pattern != text)
+
+
+def known_forms() -> tuple[str, ...]:
+    """Every spelling of every registered value, the longest first."""
+    return _forms
+
+
+def known_patterns() -> tuple[re.Pattern[str], ...]:
+    """The patterns that users registered, in order."""
+    return _patterns
+
+
+def _rebuild() -> None:
+    global _forms
+    found = {form for forms in _values.values() for form in forms}
+    _forms = tuple(sorted(found, key=lambda form: (-len(form), form)))
+
+
+def _forms_of(value: str) -> tuple[str, ...]:
+    raw = value.encode("utf-8", "surrogatepass")
+    spellings = {
+        value,
+        quote(raw, safe=""),
+        quote(raw),
+        quote_plus(raw),
+        repr(value)[1:-1],
+        json.dumps(value)[1:-1],
+        json.dumps(value, ensure_ascii=False)[1:-1],
+        *_base64_forms(raw),
+    }
+    return tuple(form for form in spellings if len(form) >= MINIMUM_LENGTH)
+
+
+def _base64_forms(raw: bytes) -> set[str]:
+    """The value in base64, alone and in the middle of something longer, at each of the three alignments."""
+    forms = {base64.b64encode(raw).decode().rstrip("="), base64.urlsafe_b64encode(raw).decode().rstrip("=")}
+    if len(raw) < 8:
+        return forms
+    for shift, unsure in ((0, 0), (1, 2), (2, 3)):
+        whole = base64.b64encode(b"\0" * shift + raw).decode()
+        certain = whole[unsure : (shift + len(raw)) * 8 // 6]
+        forms |= {certain, certain.replace("+", "-").replace("/", "_")}
+    return forms

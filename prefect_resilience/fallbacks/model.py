@@ -1,0 +1,159 @@
+"""Fallback: what answers when the work itself could not."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any, cast
+
+from prefect_resilience.errors.context import ErrorContext
+from prefect_resilience.errors.exceptions import ConfigurationError
+from prefect_resilience.retries.policy import error_name
+
+When = Callable[[ErrorContext], bool]
+
+
+@dataclass(frozen=True)
+class Fallback:
+    """One step of a fallback chain.
+
+    to: a function, or a task, which then is a run of its own in the UI. It gets those of the primary's
+        arguments that it names, and the `ErrorContext` if it declares `error`.
+    when: asked first, with the ErrorContext: a function that says yes or no, or the categories, kinds or
+        codes of the errors that this step is for.
+    name: how events and notes call it; the function's name by default.
+    degraded: the answer is a lesser one: the run ends `Degraded` rather than `Fallback`.
+    """
+
+    to: Callable[..., Any]
+    when: When | tuple[str, ...] | None = None
+    name: str = ""
+    degraded: bool = False
+    max_age: float | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        if not callable(self.to):
+            raise ConfigurationError(
+                f"a fallback must be a function or a task, not {self.to!r}; for a constant write Fallback.value({self.to!r})"
+            )
+        if not self.name:
+            object.__setattr__(self, "name", _name_of(self.to))
+        if self.when is not None and not callable(self.when):
+            object.__setattr__(self, "when", _names(self.name, self.when))
+
+    @classmethod
+    def value(cls, value: Any, *, when: Any = None, name: str = "value", degraded: bool = True) -> Fallback:
+        """Answer with a constant."""
+        return cls(_Constant(value), when=when, name=name, degraded=degraded)
+
+    @classmethod
+    def last_known_good(
+        cls, max_age: float | timedelta | None = None, *, when: Any = None, degraded: bool = True
+    ) -> Fallback:
+        """Answer with what the same call last gave, if that is at most `max_age` seconds old.
+
+        Good answers are kept in the task's result storage, one for each set of arguments.
+        """
+        seconds = max_age.total_seconds() if isinstance(max_age, timedelta) else max_age
+        if seconds is not None and seconds <= 0:
+            raise ConfigurationError(f"Fallback.last_known_good(max_age={seconds:g}): write seconds above 0, or None")
+        return cls(last_known_good, when=when, degraded=degraded, max_age=seconds)
+
+    @property
+    def recalls(self) -> bool:
+        """Whether this step answers with an earlier result of the primary."""
+        return self.to is last_known_good
+
+    @property
+    def is_task(self) -> bool:
+        return hasattr(self.to, "submit") and hasattr(self.to, "task_key")
+
+    @property
+    def isasync(self) -> bool:
+        if self.is_task:
+            return bool(getattr(self.to, "isasync", False))
+        target = self.to if inspect.isroutine(self.to) else getattr(self.to, "__call__", self.to)  # noqa: B004
+        return inspect.iscoroutinefunction(target) or inspect.isasyncgenfunction(target)
+
+    def applies(self, context: ErrorContext) -> bool:
+        """Whether this step is for that error. A `when` that fails says no."""
+        if self.when is None:
+            return True
+        if callable(self.when):
+            return bool(self.when(context))
+        return not {context.category.value, context.kind.value, context.code}.isdisjoint(self.when)
+
+    def arguments(self, parameters: Mapping[str, Any], context: ErrorContext) -> tuple[list[Any], dict[str, Any]]:
+        """Those of the primary's arguments that the target names, positional and by keyword.
+
+        `parameters` are by name, those of a `**kwargs` beside the others.
+        """
+        offered = {"error": context, **parameters}
+        args: list[Any] = []
+        kwargs: dict[str, Any] = {}
+        for name, parameter in inspect.signature(self.to).parameters.items():
+            if parameter.kind is parameter.VAR_KEYWORD:
+                kwargs |= {key: value for key, value in parameters.items() if key not in kwargs}
+            elif parameter.kind is parameter.VAR_POSITIONAL or name not in offered:
+                continue
+            elif parameter.kind is parameter.POSITIONAL_ONLY:
+                args.append(offered[name])
+            else:
+                kwargs[name] = offered[name]
+        return args, kwargs
+
+    def check_for(self, primary: Callable[..., Any], *, isasync: bool) -> None:
+        """Refuse, at decoration, what could not be called later."""
+        if self.isasync and not isasync:
+            raise ConfigurationError(
+                f"fallback {self.name!r} is async but {_name_of(primary)!r} is not: "
+                f"write the task as `async def`, or give it a plain function to fall back to"
+            )
+        given = inspect.signature(primary).parameters
+        if any(parameter.kind is parameter.VAR_KEYWORD for parameter in given.values()):
+            return
+        for name, parameter in inspect.signature(self.to).parameters.items():
+            needed = parameter.default is parameter.empty and parameter.kind not in (
+                parameter.VAR_KEYWORD,
+                parameter.VAR_POSITIONAL,
+            )
+            if needed and name not in given and name != "error":
+                raise ConfigurationError(
+                    f"fallback {self.name!r} needs {name!r}, which {_name_of(primary)!r} does not have: "
+                    f"it can name any of {', '.join([*given, 'error'])}"
+                )
+
+
+@dataclass(frozen=True)
+class _Constant:
+    held: Any
+
+    def __call__(self) -> Any:
+        return self.held
+
+
+def last_known_good() -> Any:
+    """Stands for an earlier result, which the chain recalls instead of calling this."""
+    raise LookupError("nothing is remembered for this call")
+
+
+def as_fallbacks(value: Any) -> tuple[Fallback, ...]:
+    """`fallback=` as it may be written: one step or several, functions, tasks or `Fallback`s."""
+    if value is None:
+        return ()
+    items = cast("Iterable[Any]", value if isinstance(value, (list, tuple)) else [value])
+    return tuple(item if isinstance(item, Fallback) else Fallback(item) for item in items)
+
+
+def _names(name: str, when: Any) -> tuple[str, ...]:
+    items: Iterable[Any] = when if isinstance(when, (list, tuple, set, frozenset)) else [when]
+    try:
+        return tuple(error_name(item) for item in items)
+    except ValueError as error:
+        raise ConfigurationError(f"Fallback({name}, when=...): {error}") from None
+
+
+def _name_of(target: Any) -> str:
+    return getattr(target, "name", None) or getattr(target, "__name__", None) or type(target).__name__

@@ -1,0 +1,213 @@
+"""A call with a deadline, run on a thread of ours beside the thread that waits for it.
+
+The threads are daemons: `concurrent.futures` joins its threads when the interpreter exits, so one stuck
+call would hang the exit. They are reused, the last one used first, and end after some idle time.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import os
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from contextvars import Context, copy_context
+from functools import partial
+from time import monotonic
+from typing import Any, TypeVar, cast
+
+from prefect_resilience.errors.exceptions import AttemptTimeout
+
+T = TypeVar("T")
+
+logger = logging.getLogger("prefect_resilience.timeout")
+
+IDLE_SECONDS = 30.0
+"""How long a thread waits for its next call before it ends."""
+
+SLICE_SECONDS = 0.25
+"""The longest single wait: in between, an exception that was injected into the thread comes through."""
+
+
+class _Call:
+    """One call on its way to a thread and back."""
+
+    __slots__ = ("args", "context", "done", "error", "finished", "fn", "kwargs", "value")
+
+    def __init__(self, fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        self.fn = fn
+        self.args = args
+        self.kwargs = kwargs
+        self.context: Context = copy_context()
+        self.value: Any = None
+        self.error: BaseException | None = None
+        self.finished = False
+        self.done = threading.Lock()
+        self.done.acquire()
+
+
+def _run(call: _Call) -> None:
+    try:
+        call.value = call.context.run(call.fn, *call.args, **call.kwargs)
+    except BaseException as error:  # noqa: BLE001 it is raised again in the thread that waits
+        call.error = without_this_frame(error)
+    call.finished = True
+    del call  # the frames of an error hold this one, and so would hold the error
+
+
+def without_this_frame(error: BaseException) -> BaseException:
+    """The error that was just caught, its traceback beginning one frame further in, in the user's code."""
+    return error.with_traceback(error.__traceback__ and error.__traceback__.tb_next)
+
+
+class _Desk:
+    """Where one thread takes its calls from. Appending and popping are atomic, so whoever pops has it."""
+
+    __slots__ = ("calls", "gone", "wake")
+
+    def __init__(self) -> None:
+        self.calls: list[_Call] = []
+        self.gone = False
+        self.wake = threading.Lock()  # a bare lock is the cheapest way to wake a thread
+        self.wake.acquire()
+
+
+_idle: list[_Desk] = []
+_overdue: set[_Call] = set()
+_numbers = itertools.count(1)
+
+
+def call_with_deadline(
+    fn: Callable[..., T],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    seconds: float,
+    *,
+    what: str | None = None,
+) -> T:
+    """What `fn(*args, **kwargs)` returns, if it does so within `seconds`.
+
+    The call runs on another thread, in a copy of this thread's context variables; what it sets there is
+    not seen here. What it raises, a `SystemExit` too, is raised here as the same object. At the deadline
+    `AttemptTimeout` is raised at once, whatever the call is blocked in, unless it is C code that keeps
+    the GIL. The abandoned call goes on until it ends by itself, and a line in the log says so. It blocks
+    nobody: a new call gets a new thread, so abandoned calls are bounded only by how fast they are made.
+    If the waiting thread is interrupted, the call goes on in the same way.
+
+    Raises `AttemptTimeout`, `RuntimeError` if the system gives no thread, and whatever `fn` raises.
+    """
+    call = _Call(fn, args, kwargs)
+    _hand_over(call)
+    if not _wait(call, seconds) and not call.finished:
+        what = what or name_of(fn)
+        _report_overdue(call, what, seconds)
+        raise AttemptTimeout(seconds, what)
+    if call.error is None:
+        return call.value
+    try:
+        raise call.error
+    finally:
+        del call  # else the error's traceback would hold the error
+
+
+def start_call(fn: Callable[..., Any], *args: Any) -> None:
+    """Run `fn(*args)` on a thread of the pool, with the context copied, and do not wait for it.
+
+    What it returns or raises is dropped.
+    """
+    _hand_over(_Call(fn, args, {}))
+
+
+def overdue_calls() -> int:
+    """How many calls of this process passed their deadline and are still running in their threads."""
+    return len(_overdue)
+
+
+def name_of(fn: Callable[..., Any]) -> str:
+    """The function's name in quotes, for a message."""
+    inner: Any = fn
+    while isinstance(inner, partial):
+        inner = cast("Any", inner.func)
+    return repr(getattr(inner, "__name__", None) or type(inner).__name__)
+
+
+def _hand_over(call: _Call) -> None:
+    """Give the call to the thread that was idle for the shortest time, or to a new one."""
+    while True:
+        try:
+            desk = _idle.pop()
+        except IndexError:
+            return _start_thread(call)
+        desk.calls.append(call)
+        desk.wake.release()
+        if not desk.gone:
+            return None
+        # The thread gave up waiting just now. Either it still found the call, or it is taken back here.
+        try:
+            call = desk.calls.pop()
+        except IndexError:
+            return None
+
+
+def _start_thread(call: _Call) -> None:
+    desk = _Desk()
+    desk.calls.append(call)
+    desk.wake.release()
+    name = f"prefect-resilience-call-{next(_numbers)}"
+    threading.Thread(target=_serve, args=(desk,), name=name, daemon=True).start()
+
+
+def _serve(desk: _Desk) -> None:
+    """The life of a thread: calls until none has come for `IDLE_SECONDS`."""
+    while not desk.gone:
+        if not desk.wake.acquire(timeout=IDLE_SECONDS):
+            desk.gone = True
+            with suppress(ValueError):  # somebody may just have taken this desk
+                _idle.remove(desk)
+        try:
+            call = desk.calls.pop()
+        except IndexError:  # taken back
+            return
+        _run(call)
+        if _overdue:
+            _overdue.discard(call)
+        if not desk.gone:
+            _idle.append(desk)  # before the caller wakes: its next call shall find this thread
+        call.done.release()
+        del call  # an idle thread holds no results
+
+
+def _wait(call: _Call, seconds: float) -> bool:
+    if seconds <= SLICE_SECONDS:
+        return call.done.acquire(timeout=max(seconds, 0.0))
+    if call.done.acquire(timeout=SLICE_SECONDS):
+        return True
+    deadline = monotonic() + seconds - SLICE_SECONDS
+    while (left := deadline - monotonic()) > 0:
+        if call.done.acquire(timeout=min(left, SLICE_SECONDS)):
+            return True
+    return False
+
+
+def _report_overdue(call: _Call, what: str, seconds: float) -> None:
+    _overdue.add(call)
+    if call.finished:
+        _overdue.discard(call)
+    logger.warning(
+        "%s passed its deadline of %g s and is still running in its thread (such calls now: %d); "
+        'Timeout(..., mode="process") is the mode that stops the work itself',
+        what,
+        seconds,
+        len(_overdue),
+    )
+
+
+def _forget_threads() -> None:
+    """A forked child has none of its parent's threads."""
+    _idle.clear()
+    _overdue.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_threads)

@@ -1,0 +1,173 @@
+"""`Timeout`: how long one attempt may take, and the helpers that hold a call to it."""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import inspect
+import math
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from typing import Any, Literal, cast
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from prefect_resilience.errors.exceptions import ConfigurationError
+from prefect_resilience.limits.cancel import acall_with_deadline
+from prefect_resilience.limits.process import ProcessDied, UnpicklableError, acall_in_process, call_in_process
+from prefect_resilience.limits.stream import aiterate_with_deadline, iterate_with_deadline
+from prefect_resilience.limits.threads import call_with_deadline, overdue_calls
+
+__all__ = [
+    "DEFAULT_OPERATIONS",
+    "ProcessDied",
+    "Timeout",
+    "UnpicklableError",
+    "acall_in_process",
+    "acall_with_deadline",
+    "aiterate_with_deadline",
+    "call_in_process",
+    "call_with_deadline",
+    "iterate_with_deadline",
+    "overdue_calls",
+]
+
+DEFAULT_OPERATIONS: Mapping[str, float] = {
+    "default": 30.0,
+    "llm-call": 60.0,
+    "tool-execution": 120.0,
+    "file-read": 5.0,
+    "web-fetch": 30.0,
+}
+"""Seconds by the name of an operation; the settings may change them and add more."""
+
+Mode = Literal["thread", "process"]
+_FIELDS = ("total", "idle", "mode", "timeout_ms")
+
+
+class Timeout(BaseModel):
+    """How long one attempt may take, in seconds.
+
+    `total` bounds the attempt. `idle`, for generators, bounds the wait for each chunk; with a generator,
+    `total` counts only the time spent waiting for it, not what the consumer does between two chunks.
+
+    `mode="thread"` ends the waiting: a sync call that is overdue goes on in its thread. An async call is
+    cancelled. `mode="process"` runs the call in a child process and kills that.
+
+        Timeout(30)   Timeout(30, mode="process")   Timeout(total=30, idle=5)
+
+    JSON may say `timeout_ms` in place of `total`. Raises `ConfigurationError`; when read as part of a
+    larger model, pydantic's `ValidationError` with the same sentence.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    total: float | None = Field(
+        default=None, gt=0, allow_inf_nan=False, description="Seconds that one attempt may take."
+    )
+    idle: float | None = Field(
+        default=None, gt=0, allow_inf_nan=False, description="Seconds that a generator's next chunk may take."
+    )
+    mode: Mode = Field(
+        default="thread", description="Whether only the waiting ends, or a child process is killed."
+    )
+
+    def __init__(self, total: float | timedelta | None = None, **fields: Any) -> None:
+        if total is not None:
+            fields["total"] = total
+        try:
+            super().__init__(**fields)
+        except ValidationError as error:
+            raise ConfigurationError(_sentence(error)) from None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read(cls, data: Any) -> Any:
+        if isinstance(data, (int, float, timedelta)):
+            data = {"total": data}
+        if not isinstance(data, Mapping):
+            return data
+        fields = dict(cast("Mapping[str, Any]", data))
+        for name in fields:
+            if name not in _FIELDS:
+                raise ValueError(
+                    f"a timeout has no {name!r}: write {', '.join(_FIELDS[:-1])} or {_FIELDS[-1]}"
+                )
+        if fields.get("timeout_ms") is not None:
+            if fields.get("total") is not None:
+                raise ValueError("a timeout was given both total and timeout_ms: write one of them")
+            fields["total"] = _seconds("timeout_ms", fields["timeout_ms"]) / 1000
+        fields.pop("timeout_ms", None)
+        for name in ("total", "idle"):
+            if fields.get(name) is not None:
+                fields[name] = _seconds(name, fields[name])
+        if fields.get("total") is None and fields.get("idle") is None:
+            raise ValueError("a timeout needs a number of seconds: write Timeout(30) or Timeout(idle=5)")
+        if fields.get("mode", "thread") not in ("thread", "process"):
+            raise ValueError(f'a timeout\'s mode is "thread" or "process", not {fields["mode"]!r}')
+        return fields
+
+    @classmethod
+    def of(cls, value: Any, operations: Mapping[str, float] = DEFAULT_OPERATIONS) -> Timeout | None:
+        """The timeout that `value` means: None, seconds, a timedelta, an operation's name, JSON, a Timeout.
+
+        Raises `ConfigurationError` when it means none; for an unknown name the nearest one is named.
+        """
+        if value is None or isinstance(value, Timeout):
+            return value
+        if isinstance(value, str):
+            return cls(_operation(value, operations))
+        if isinstance(value, (int, float, timedelta)):
+            return cls(value)
+        if isinstance(value, Mapping):
+            return cls(**{str(name): given for name, given in cast("Mapping[Any, Any]", value).items()})
+        raise ConfigurationError(
+            f"a timeout cannot be a {type(value).__name__}: write seconds, an operation or Timeout(...)"
+        )
+
+    def check_for(self, fn: Callable[..., Any]) -> None:
+        """Raises `ConfigurationError` when this timeout cannot be kept for `fn`."""
+        name = getattr(fn, "__name__", None) or type(fn).__name__
+        streams = _is_generator_function(fn)
+        if self.idle is not None and not streams:
+            raise ConfigurationError(
+                f"{name} is no generator, so idle={self.idle:g} bounds nothing: write Timeout(total=...)"
+            )
+        if self.mode == "process" and streams:
+            raise ConfigurationError(
+                f'{name} is a generator, which cannot run with mode="process": write mode="thread", or '
+                "return a list"
+            )
+
+
+def _seconds(name: str, value: Any) -> float:
+    if isinstance(value, timedelta):
+        value = value.total_seconds() * (1000 if name == "timeout_ms" else 1)
+    unit = "milliseconds" if name == "timeout_ms" else "seconds"
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise ValueError(f"a timeout's {name} is a number of {unit} such as 30, not {value!r}")
+    if not math.isfinite(value) or value <= 0:
+        raise ValueError(
+            f"a timeout's {name} is a number of {unit} above 0, not {value!r}: no limit is timeout=None"
+        )
+    return float(value)
+
+
+def _operation(name: str, operations: Mapping[str, float]) -> float:
+    if name in operations:
+        return operations[name]
+    near = difflib.get_close_matches(name, operations, n=1, cutoff=0.4)
+    hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(sorted(operations))}"
+    raise ConfigurationError(f"no operation is named {name!r}, so it has no timeout: {hint}")
+
+
+def _sentence(error: ValidationError) -> str:
+    first = error.errors(include_url=False)[0]
+    return str(first.get("ctx", {}).get("error") or first["msg"])
+
+
+def _is_generator_function(fn: Callable[..., Any]) -> bool:
+    while isinstance(fn, functools.partial):
+        fn = cast("Callable[..., Any]", fn.func)
+    made_by = (fn, getattr(fn, "__call__", None))  # noqa: B004 the method is what is looked at
+    return any(inspect.isgeneratorfunction(one) or inspect.isasyncgenfunction(one) for one in made_by)

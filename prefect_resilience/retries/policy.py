@@ -1,0 +1,226 @@
+"""Retry: whether a failed attempt is made again, and when."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, Field, model_validator
+from typing_extensions import Self
+
+from prefect_resilience.configuration import Policy
+from prefect_resilience.errors.info import ErrorInfo
+from prefect_resilience.errors.taxonomy import ErrorCategory, ErrorKind
+from prefect_resilience.retries.backoff import Backoff, Seconds
+from prefect_resilience.retries.budget import RetryBudget
+
+SPELLINGS = {
+    "max_attempts": "attempts",
+    "retryable_errors": "retry_on",
+}
+"""Other names that JSON may use for an option of `Retry`."""
+
+BACKOFF_SPELLINGS = {
+    "initial_delay_ms": ("initial", 0.001),
+    "max_delay_ms": ("maximum", 0.001),
+    "backoff_multiplier": ("multiplier", 1.0),
+    "jitter_fraction": ("jitter", 1.0),
+}
+"""Options that JSON may write flat beside the attempts: their place in the backoff, and the unit in seconds."""
+
+WORDS = [*ErrorCategory, *ErrorKind]
+
+
+def error_name(value: Any) -> str:
+    """What an entry of `retry_on` or `give_up_on` is kept as: a dotted class name, category, kind or code."""
+    if isinstance(value, type) and issubclass(value, BaseException):
+        return dotted(value)
+    if isinstance(value, (ErrorCategory, ErrorKind)):
+        return value.value
+    if isinstance(value, int) and not isinstance(value, bool):
+        return str(value)
+    if not isinstance(value, str) or not value:
+        raise ValueError(
+            f"{value!r} names no error: write an exception class, a category such as 'rate_limit', or a code such as '503'"
+        )
+    words = [word.value for word in WORDS]
+    if value not in words and re.fullmatch(r"[a-z_]+", value):
+        for close in difflib.get_close_matches(value, words, n=1, cutoff=0.8):
+            raise ValueError(f"there is no error category {value!r}; did you mean {close!r}?")
+    return value
+
+
+def dotted(cls: type) -> str:
+    return f"{cls.__module__}.{cls.__qualname__}"
+
+
+def as_names(value: Any) -> Any:
+    """A single error may be written without a list around it."""
+    if value is None:
+        return None
+    items: Any = value if isinstance(value, (list, tuple, set, frozenset)) else (value,)
+    return tuple(error_name(item) for item in items)
+
+
+ErrorNames = Annotated[tuple[str, ...], BeforeValidator(as_names)]
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Whether to try again, after how many seconds, and the reason in a few words."""
+
+    retry: bool
+    delay: float
+    why: str
+
+
+class Retry(Policy):
+    """Whether to try again after an error, and when.
+
+    attempts: how often the work is tried at most, the first time included.
+    backoff: the delays; also a kind's name, such as "exponential".
+    retry_on: exactly these errors are tried again, instead of those that classification calls retryable.
+        An entry is an exception class, a category ("rate_limit"), a kind ("transient") or a code ("503").
+    give_up_on: these are never tried again, whatever else says so.
+    by_category: a category's own attempts and delays, counted by a counter of its own. A category that
+        stands here is tried again even if it usually is not.
+    max_elapsed: seconds since the first attempt began, after which no further one may begin.
+    budget: a token bucket shared by the process which ends retry storms; None for no such bound.
+    respect_retry_after: wait at least as long as the server asks.
+    retry_after_cap: give up at once if the server asks for more than this many seconds.
+
+    JSON may also write `max_attempts`, `max_retries` (one less than the attempts), `initial_delay_ms`,
+    `max_delay_ms`, `backoff_multiplier`, `jitter_fraction` and `retryable_errors`.
+    """
+
+    attempts: int = Field(default=3, ge=1, le=10_000)
+    backoff: Backoff = Field(default_factory=Backoff.exponential)
+    retry_on: ErrorNames | None = None
+    give_up_on: ErrorNames | None = None
+    by_category: dict[ErrorCategory, Retry] = Field(default_factory=dict[ErrorCategory, "Retry"])
+    max_elapsed: Seconds | None = None
+    budget: RetryBudget | None = None
+    respect_retry_after: bool = True
+    retry_after_cap: Seconds = 300.0
+
+    @model_validator(mode="before")
+    @classmethod
+    def _spelled(cls, data: Any) -> Any:
+        if isinstance(data, int) and not isinstance(data, bool):
+            return {"attempts": data}
+        if not isinstance(data, Mapping):
+            return data
+        return _in_our_words(dict(data))  # pyright: ignore[reportUnknownArgumentType]
+
+    @model_validator(mode="after")
+    def _one_level(self) -> Self:
+        for category, rule in self.by_category.items():
+            if rule.by_category:
+                raise ValueError(
+                    f"Retry(by_category={{{category.value!r}: ...}}) has a by_category of its own: write both at the top"
+                )
+        return self
+
+    @property
+    def most_retries(self) -> int:
+        """How many retries there can be in all: every counter used up."""
+        return sum(rule.attempts - 1 for rule in (self, *self.by_category.values()))
+
+    def rule_for(self, error: ErrorInfo) -> Retry:
+        """The policy whose attempts and delays apply, and whose counter the error moves."""
+        return self.by_category.get(error.category, self)
+
+    def decide(
+        self,
+        error: ErrorInfo,
+        attempt: int,
+        *,
+        elapsed: float = 0.0,
+        random: float = 0.5,
+        previous_delay: float | None = None,
+        exception: BaseException | None = None,
+    ) -> Verdict:
+        """What to do after `attempt` failed attempts that fall under the same rule as this one.
+
+        `elapsed` is the seconds since the first attempt began; `random` is in [0, 1). With `exception`,
+        classes in `retry_on` and `give_up_on` match their subclasses too.
+        """
+        names = names_of(error, exception)
+        refusal = self._refusal(error, names)
+        if refusal:
+            return Verdict(False, 0.0, refusal)
+        rule = self.rule_for(error)
+        if attempt >= rule.attempts:
+            return Verdict(False, 0.0, f"all {rule.attempts} attempts used" if rule.attempts > 1 else "one attempt only")
+        delay = rule.backoff.delay(attempt - 1, random=random, previous=previous_delay)
+        asked = error.retry_after if rule.respect_retry_after else None
+        if asked is not None and asked > rule.retry_after_cap:
+            return Verdict(
+                False, 0.0, f"the server asks to wait {asked:g} s, more than retry_after_cap={rule.retry_after_cap:g} s"
+            )
+        delay = max(delay, asked or 0.0)
+        limit = self.max_elapsed if rule.max_elapsed is None else rule.max_elapsed
+        if limit is not None and elapsed + delay > limit:
+            return Verdict(False, 0.0, f"waiting {delay:.3g} s would pass max_elapsed={limit:g} s")
+        return Verdict(True, delay, f"{error.code} may pass: attempt {attempt + 1} of {rule.attempts}")
+
+    def _refusal(self, error: ErrorInfo, names: set[str]) -> str | None:
+        if self.give_up_on and not names.isdisjoint(self.give_up_on):
+            return f"give_up_on names {error.code}"
+        if error.category in self.by_category:
+            return None
+        if self.retry_on is not None:
+            return None if not names.isdisjoint(self.retry_on) else f"retry_on does not name {error.code}"
+        return None if error.retryable else f"{error.code} is not retryable ({error.category.value})"
+
+
+def names_of(error: ErrorInfo, exception: BaseException | None) -> set[str]:
+    """Every name by which `retry_on` and `give_up_on` may call an error."""
+    names = {error.category.value, error.kind.value, error.code}
+    if error.exception_type:
+        names |= {error.exception_type, error.exception_type.rpartition(".")[2]}
+    if exception is not None:
+        for cls in type(exception).__mro__:
+            names |= {dotted(cls), cls.__qualname__}
+    return names
+
+
+def _in_our_words(data: dict[str, Any]) -> dict[str, Any]:
+    """A retry policy as JSON writes it, with our names for the options."""
+    for theirs, ours in SPELLINGS.items():
+        if theirs in data:
+            _once(data, theirs, ours)
+            data[ours] = data.pop(theirs)
+    if "max_retries" in data:
+        _once(data, "max_retries", "attempts")
+        retries = data.pop("max_retries")
+        if not isinstance(retries, int) or retries < 0:
+            raise ValueError(f"Retry(max_retries={retries!r}): write how often to try again, from 0")
+        data["attempts"] = retries + 1
+    flat = {theirs: data.pop(theirs) for theirs in BACKOFF_SPELLINGS if theirs in data}
+    if flat:
+        data["backoff"] = _with_flat_options(data.get("backoff", "exponential"), flat)
+    return data
+
+
+def _once(data: Mapping[str, Any], theirs: str, ours: str) -> None:
+    if ours in data:
+        raise ValueError(f"Retry has both {ours!r} and {theirs!r}, which mean the same: write one of them")
+
+
+def _with_flat_options(backoff: Any, flat: dict[str, Any]) -> Any:
+    named: Any = {"kind": backoff} if isinstance(backoff, str) else backoff
+    if not isinstance(named, Mapping):
+        raise ValueError(f"Retry has a backoff and {', '.join(flat)} beside it: write them inside the backoff")
+    options: dict[str, Any] = dict(named)  # pyright: ignore[reportUnknownArgumentType]
+    if options.get("kind") == "none":
+        return {"kind": "none", "initial": 0, "jitter": 0}
+    for theirs, value in flat.items():
+        ours, unit = BACKOFF_SPELLINGS[theirs]
+        if not isinstance(value, (int, float)) or isinstance(value, bool):
+            raise ValueError(f"Retry({theirs}={value!r}): write a number")
+        options[ours] = value * unit
+    return options

@@ -1,0 +1,84 @@
+"""JSON in and out of a store, exactly, and the rules for keys that every store shares."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any, cast
+
+from prefect_resilience.errors.exceptions import StoreUnavailable
+
+LAST_CODE_POINT = sys.maxunicode
+
+
+def encode(value: Any) -> str:
+    """`value` as JSON text that `decode` turns into an equal value.
+
+    Raises TypeError for what is not JSON (a tuple, a set, a key that is not a string), ValueError for
+    NaN, infinities, and nesting or integers beyond what Python's JSON reads back.
+    """
+    try:
+        _check(value)
+        return json.dumps(value, allow_nan=False, separators=(",", ":"))
+    except RecursionError:
+        raise ValueError("a stored value is nested too deeply for JSON (or contains itself)") from None
+    except ValueError as error:
+        raise ValueError(f"a stored value must be JSON: {error}") from None
+
+
+def decode(text: str, key: str) -> Any:
+    """The value that `encode` wrote; StoreUnavailable when the text under `key` was damaged."""
+    try:
+        return json.loads(text)
+    except (ValueError, TypeError, RecursionError):
+        raise StoreUnavailable(f"the document under {key!r} is not JSON any more") from None
+
+
+def _check(value: Any) -> None:
+    # json.dumps would accept tuples and keys that are numbers, and hand back something else.
+    if value is None or isinstance(value, str | int | float):
+        return
+    if isinstance(value, list):
+        for item in cast("list[Any]", value):
+            _check(item)
+    elif isinstance(value, dict):
+        for name, item in cast("dict[Any, Any]", value).items():
+            if not isinstance(name, str):
+                raise TypeError(f"a stored value must be JSON, whose keys are strings, not {name!r}")
+            _check(item)
+    else:
+        raise TypeError(
+            "a stored value must be JSON (dict, list, str, number, bool, None), "
+            f"not {type(cast('object', value)).__name__}"
+        )
+
+
+def check_key(key: str) -> str:
+    """`key` itself when every store can hold it; TypeError or ValueError otherwise."""
+    if not isinstance(key, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise TypeError(f"a key must be a string, not {type(key).__name__}")
+    if not key or "\0" in key:
+        raise ValueError(f"a key must be text without NUL characters, and not empty: {key!r}")
+    check_text(key)
+    return key
+
+
+def check_text(text: str) -> str:
+    """`text` itself when it can be written as UTF-8; ValueError for a lone surrogate."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise ValueError(f"a key must be text that UTF-8 can hold: {text!r}") from None
+    return text
+
+
+def prefix_end(prefix: str) -> str | None:
+    """The first string, by code points, beyond every string that starts with `prefix`; None: no end."""
+    while prefix:
+        last = ord(prefix[-1])
+        if last < LAST_CODE_POINT:
+            following = last + 1
+            # Surrogates are no text: the next letter after U+D7FF is U+E000.
+            return prefix[:-1] + chr(0xE000 if 0xD800 <= following <= 0xDFFF else following)
+        prefix = prefix[:-1]
+    return None

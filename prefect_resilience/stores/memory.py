@@ -1,0 +1,124 @@
+"""A store in this process's memory: for tests, single-process scripts and notebooks."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+import weakref
+from typing import Any
+
+from prefect_resilience.errors.exceptions import StoreUnavailable
+from prefect_resilience.stores.base import Document
+from prefect_resilience.stores.codec import check_key, check_text, decode, encode
+
+PURGE_AT_ONCE = 50
+
+
+class MemoryStore:
+    """Documents in a dictionary, as JSON text, so that nobody can change one without a swap.
+
+    After a fork the child has a copy of its own; nothing is shared between processes.
+    """
+
+    def __init__(self, url: str = "memory://") -> None:
+        self.url = url
+        self.closed = False
+        self._documents: dict[str, tuple[str, int, float | None]] = {}
+        # The greatest version that was ever deleted: a key's next life begins beyond it.
+        self._floor = 0
+        self._lock = threading.Lock()
+        _living.add(self)
+
+    def load(self, key: str) -> Document | None:
+        """The live document under `key`, or None."""
+        check_key(key)
+        with self._lock:
+            found = self._live(key)
+        return None if found is None else _document(key, found)
+
+    def swap(self, key: str, expected_version: int, value: Any, expires_at: float | None = None) -> int:
+        """Write if the key still has `expected_version` (0: none); the new version, or 0."""
+        check_key(key)
+        text = encode(value)
+        with self._lock:
+            found = self._live(key)
+            if (0 if found is None else found[1]) != expected_version:
+                return 0
+            self._purge()
+            version = expected_version + 1 if found else max(self._floor + 1, int(self.now() * 1e6))
+            self._documents[key] = (text, version, expires_at)
+            return version
+
+    def delete(self, key: str, expected_version: int) -> bool:
+        """Remove the document if it still has `expected_version`."""
+        check_key(key)
+        with self._lock:
+            found = self._live(key)
+            if found is None or found[1] != expected_version:
+                return False
+            self._remove(key)
+            return True
+
+    def scan(self, prefix: str, after: str | None = None, limit: int = 100) -> list[tuple[str, Document]]:
+        """Up to `limit` live documents whose keys start with `prefix`, by key, from beyond `after`."""
+        check_text(prefix)
+        with self._lock:
+            keys = sorted(k for k in self._documents if k.startswith(prefix) and (after is None or k > after))
+            found: list[tuple[str, tuple[str, int, float | None]]] = []
+            for key in keys:
+                if len(found) >= limit:
+                    break
+                live = self._live(key)
+                if live is not None:
+                    found.append((key, live))
+        return [(key, _document(key, live)) for key, live in found]
+
+    def now(self) -> float:
+        """Seconds since the epoch, by this host."""
+        return time.time()
+
+    def close(self) -> None:
+        """Forget every document."""
+        self.closed = True
+        self._documents = {}
+
+    def _live(self, key: str) -> tuple[str, int, float | None] | None:
+        if self.closed:
+            raise StoreUnavailable(f"the store {self.url} has been closed")
+        found = self._documents.get(key)
+        if found is None:
+            return None
+        if found[2] is not None and found[2] <= self.now():
+            self._remove(key)
+            return None
+        return found
+
+    def _purge(self) -> None:
+        """Drop some expired documents, in passing: PURGE_AT_ONCE are looked at, the oldest written first."""
+        now = self.now()
+        looked_at = [*zip(range(PURGE_AT_ONCE), self._documents.items(), strict=False)]
+        for _, (key, (_, _, expires_at)) in looked_at:
+            if expires_at is not None and expires_at <= now:
+                self._remove(key)
+
+    def _remove(self, key: str) -> None:
+        self._floor = max(self._floor, self._documents.pop(key)[1])
+
+    def _after_fork(self) -> None:
+        self._lock = threading.Lock()
+
+
+def _document(key: str, found: tuple[str, int, float | None]) -> Document:
+    text, version, expires_at = found
+    return Document(decode(text, key), version, expires_at)
+
+
+def _renew_locks() -> None:
+    for store in list(_living):
+        store._after_fork()  # pyright: ignore[reportPrivateUsage]
+
+
+_living: weakref.WeakSet[MemoryStore] = weakref.WeakSet()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew_locks)

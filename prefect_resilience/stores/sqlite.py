@@ -1,0 +1,109 @@
+"""SQLite under `SqlStore`: one file, shared by the threads and processes of one host."""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from collections.abc import Callable
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy import event, exc
+from sqlalchemy.engine import Connection, Engine
+
+from prefect_resilience.stores.sql import SqlStore, metadata
+from prefect_resilience.stores.urls import StoreUrl
+
+BUSY_SECONDS = 5.0
+POOL_SIZE = 5
+
+
+def open_sqlite(parsed: StoreUrl) -> SqlStore:
+    """The store in the file that the URL names; `?timeout=` says how long to wait for a lock (5 s)."""
+    patience = float(parsed.options.get("timeout", BUSY_SECONDS))
+    return SqlStore(parsed.canonical, SqliteDialect(parsed.path, patience))
+
+
+class SqliteDialect:
+    """A file in WAL mode with synchronous=FULL: what was committed survives a power cut."""
+
+    def __init__(self, path: str, patience: float) -> None:
+        self._path = path
+        self._patience = patience
+        self._file: tuple[int, int] | None = None
+
+    def engine(self) -> Engine:
+        """Make the folder, the file and the schema where they are missing, in a race with other processes."""
+        os.makedirs(os.path.dirname(self._path), exist_ok=True)
+        engine = sa.create_engine(
+            sa.URL.create("sqlite", database=self._path),
+            connect_args={"timeout": self._patience, "check_same_thread": False},
+            pool_size=POOL_SIZE,
+            max_overflow=POOL_SIZE,
+            pool_timeout=self._patience,
+        )
+        event.listen(engine, "connect", _on_connect)
+        event.listen(engine, "begin", _on_begin)
+        try:
+            self._prepare(engine)
+        except BaseException:
+            engine.dispose()
+            raise
+        self._file = self._identity()
+        return engine
+
+    def stale(self) -> bool:
+        """Whether the file was deleted or replaced: its connections would write into nowhere."""
+        return self._identity() != self._file
+
+    def now(self, read: Callable[[sa.Select[Any]], Any]) -> float:
+        """The host's clock: every process that can open this file in WAL mode runs on this host."""
+        return time.time()
+
+    def _identity(self) -> tuple[int, int] | None:
+        try:
+            found = os.stat(self._path)
+        except OSError:
+            return None
+        return found.st_dev, found.st_ino
+
+    def _prepare(self, engine: Engine) -> None:
+        deadline = time.monotonic() + self._patience
+        while True:
+            try:
+                with engine.connect() as connection:
+                    _use_wal(connection)
+                if not _has_schema(engine):
+                    with engine.begin() as connection:
+                        metadata.create_all(connection)
+                return
+            except exc.OperationalError as error:
+                # Changing to WAL does not wait for locks, as everything else does.
+                if "locked" not in str(error) or time.monotonic() > deadline:
+                    raise
+                time.sleep(random.uniform(0.005, 0.05))
+
+
+def _use_wal(connection: Connection) -> None:
+    # Outside a transaction, as SQLite wants it: on the driver's own connection.
+    raw = connection.connection.driver_connection
+    if raw is not None and raw.execute("PRAGMA journal_mode").fetchone()[0] != "wal":
+        raw.execute("PRAGMA journal_mode=WAL").fetchone()
+
+
+def _has_schema(engine: Engine) -> bool:
+    with engine.execution_options(read_only=True).begin() as connection:
+        existing = set(sa.inspect(connection).get_table_names())
+    return existing.issuperset(metadata.tables)
+
+
+def _on_connect(connection: Any, record: object) -> None:
+    # The driver begins no transactions of its own; _on_begin does.
+    connection.isolation_level = None
+    connection.execute("PRAGMA synchronous=FULL")
+
+
+def _on_begin(connection: Connection) -> None:
+    reading = connection.get_execution_options().get("read_only")
+    connection.exec_driver_sql("BEGIN" if reading else "BEGIN IMMEDIATE")

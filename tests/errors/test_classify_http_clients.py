@@ -1,0 +1,235 @@
+"""HTTP clients, each provoked for real against a service on loopback."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Awaitable, Callable, Iterator
+
+import aiohttp
+import httpx
+import pytest
+import requests
+
+from prefect_resilience.errors import ErrorCategory as C
+from prefect_resilience.errors import ErrorInfo, classify
+
+
+def caught(call: Callable[[], object]) -> ErrorInfo:
+    with pytest.raises(BaseException) as info:  # noqa: PT011 - which one is the subject of the test
+        call()
+    return classify(info.value)
+
+
+def caught_async(call: Callable[[], Awaitable[object]]) -> ErrorInfo:
+    async def run() -> None:
+        await call()
+
+    return caught(lambda: asyncio.run(run()))
+
+
+def by_httpx(url: str, **options: object) -> Callable[[], object]:
+    return lambda: httpx.get(url, **options).raise_for_status()  # type: ignore[arg-type]
+
+
+def by_requests(url: str, **options: object) -> Callable[[], object]:
+    return lambda: requests.get(url, **options).raise_for_status()  # type: ignore[arg-type]
+
+
+def by_aiohttp(url: str, seconds: float = 5) -> Callable[[], object]:
+    async def get() -> None:
+        timeout = aiohttp.ClientTimeout(total=seconds)
+        async with aiohttp.ClientSession(timeout=timeout) as session, session.get(url) as response:
+            response.raise_for_status()
+            await response.json()
+
+    return lambda: asyncio.run(get())
+
+
+def by_urllib(url: str) -> Callable[[], object]:
+    return lambda: urllib.request.urlopen(url, timeout=5)
+
+
+CLIENTS = [by_httpx, by_requests, by_aiohttp, by_urllib]
+
+
+@pytest.fixture
+def closed_port() -> str:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return f"http://127.0.0.1:{probe.getsockname()[1]}"
+
+
+@pytest.fixture
+def cutting_port() -> Iterator[str]:
+    """A port that accepts a connection and cuts it at once."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def cut() -> None:
+            while True:
+                try:
+                    connection, _ = server.accept()
+                except OSError:
+                    return
+                connection.close()
+
+        threading.Thread(target=cut, daemon=True).start()
+        yield f"127.0.0.1:{server.getsockname()[1]}"
+        server.shutdown(socket.SHUT_RDWR)
+
+
+STATUSES = {
+    400: (C.INVALID, False),
+    401: (C.AUTH, False),
+    402: (C.INVALID, False),
+    403: (C.AUTH, False),
+    404: (C.NOT_FOUND, False),
+    408: (C.TIMEOUT, True),
+    409: (C.CONFLICT, False),
+    410: (C.NOT_FOUND, False),
+    412: (C.CONFLICT, False),
+    413: (C.OVERFLOW, False),
+    418: (C.INVALID, False),
+    422: (C.INVALID, False),
+    425: (C.UNAVAILABLE, True),
+    429: (C.RATE_LIMIT, True),
+    500: (C.SERVER_ERROR, True),
+    501: (C.SERVER_ERROR, True),
+    502: (C.UNAVAILABLE, True),
+    503: (C.UNAVAILABLE, True),
+    504: (C.TIMEOUT, True),
+    529: (C.UNAVAILABLE, True),
+}
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+@pytest.mark.parametrize("status", STATUSES)
+def test_a_status_is_a_category(client, status, service) -> None:
+    service.says(status)
+    info = caught(client(service.url))
+    assert (info.category, info.retryable) == STATUSES[status]
+    assert info.code == str(status)
+    assert info.details["status"] == status
+
+
+@pytest.mark.parametrize("status", STATUSES)
+def test_a_response_is_classified_without_an_exception(status, service) -> None:
+    service.says(status)
+    for response in (httpx.get(service.url), requests.get(service.url, timeout=5)):
+        info = classify(response)
+        assert (info.category, info.retryable, info.code) == (*STATUSES[status], str(status))
+        assert info.exception_type is None
+
+
+def test_a_response_says_its_phrase() -> None:
+    assert classify(httpx.Response(503)).message == "Service Unavailable"
+    assert classify(httpx.Response(599)).message == ""
+    assert classify(httpx.Response(200)).code == "200"
+    assert classify(httpx.Response(302)).category is C.INVALID
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+def test_a_closed_port_is_the_network(client, closed_port) -> None:
+    info = caught(client(closed_port))
+    assert (info.category, info.code, info.retryable) == (C.NETWORK, "NETWORK_ERROR", True)
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+def test_a_cut_connection_is_the_network(client, cutting_port) -> None:
+    info = caught(client(f"http://{cutting_port}"))
+    assert (info.category, info.code) == (C.NETWORK, "NETWORK_ERROR")
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+def test_a_cut_tls_handshake_is_the_network(client, cutting_port) -> None:
+    assert caught(client(f"https://{cutting_port}")).category is C.NETWORK
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+def test_an_unknown_host_is_the_network(client) -> None:
+    assert caught(client("http://nowhere.invalid")).category is C.NETWORK
+
+
+def test_a_slow_answer_is_a_timeout(service, reply) -> None:
+    service.says(reply(delay=0.5))
+    for call in (
+        by_httpx(service.url, timeout=0.1),
+        by_requests(service.url, timeout=0.1),
+        by_aiohttp(service.url, 0.1),
+        lambda: urllib.request.urlopen(service.url, timeout=0.1),
+    ):
+        info = caught(call)
+        assert (info.category, info.code, info.retryable) == (C.TIMEOUT, "TIMEOUT", True)
+
+
+def test_what_is_no_json_failed_validation(service, reply) -> None:
+    service.says(reply(body="<html>", headers={"Content-Type": "text/html"}))
+    for call in (
+        lambda: httpx.get(service.url).json(),
+        lambda: requests.get(service.url, timeout=5).json(),
+        by_aiohttp(service.url),
+    ):
+        assert caught(call).category is C.VALIDATION
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        by_httpx("nonsense://x"),
+        by_httpx("http://[::1"),
+        by_requests("nonsense://x", timeout=1),
+        by_requests("no-scheme", timeout=1),
+        by_aiohttp("http:///nohost"),
+    ],
+)
+def test_a_wrong_url_is_invalid(call) -> None:
+    assert caught(call).category is C.INVALID
+
+
+def test_a_peer_that_cannot_prove_itself_is_not_asked_again(tls_service) -> None:
+    for client in CLIENTS:
+        info = caught(client(tls_service))
+        assert (info.category, info.retryable) == (C.AUTH, False)
+    context = ssl.create_default_context()
+    host, port = tls_service.removeprefix("https://").split(":")
+
+    def handshake() -> None:
+        with socket.create_connection((host, int(port))) as raw:
+            context.wrap_socket(raw, server_hostname=host)
+
+    assert caught(handshake).category is C.AUTH
+
+
+def test_retry_after_comes_with_the_exception(service, reply) -> None:
+    service.says(reply(429, {"Retry-After": "7"}))
+    for client in CLIENTS:
+        assert caught(client(service.url)).retry_after == 7.0
+    assert classify(httpx.get(service.url)).retry_after == 7.0
+
+
+def test_a_provider_s_words_in_the_body_are_read(service, reply) -> None:
+    body = '{"error": {"code": "context_length_exceeded", "message": "too long"}}'
+    service.says(reply(400, body=body))
+    for client in (by_httpx, by_requests):
+        info = caught(client(service.url))
+        assert (info.category, info.code) == (C.OVERFLOW, "context_length_exceeded")
+    service.says(reply(400, body='{"error": "prompt is too long: 9 > 8"}'))
+    assert caught(by_httpx(service.url)).category is C.OVERFLOW
+    service.says(reply(400, body='{"error": ' * 2000))
+    assert caught(by_httpx(service.url)).category is C.INVALID
+
+
+def test_too_many_redirects_are_invalid(service, reply) -> None:
+    service.says(reply(302, {"Location": service.url}))
+    for call in (
+        by_httpx(service.url, follow_redirects=True),
+        by_requests(service.url, timeout=5),
+        by_aiohttp(service.url),
+    ):
+        assert caught(call).category is C.INVALID
+    assert caught(by_httpx(service.url)).code == "302"
+    assert isinstance(urllib.error.URLError("x"), OSError)

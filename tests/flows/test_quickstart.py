@@ -1,0 +1,101 @@
+"""The demo, run for real in a process of its own: what it prints is what it promises."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+# number, item, attempts, what happened, answered by, seconds
+COLUMNS = 6
+
+pytestmark = pytest.mark.timeout(300)
+
+
+@pytest.fixture(scope="module")
+def printed(tmp_path_factory: pytest.TempPathFactory) -> str:
+    unwanted = ("PREFECT_", "COV_", "COVERAGE_")
+    env = {name: value for name, value in os.environ.items() if not name.startswith(unwanted)}
+    env["PREFECT_HOME"] = str(tmp_path_factory.mktemp("prefect-home"))
+    env["PREFECT_SERVER_ANALYTICS_ENABLED"] = "false"
+    done = subprocess.run(
+        [sys.executable, "-m", "flows.quickstart"],
+        cwd=ROOT,
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def table(printed: str) -> dict[int, list[str]]:
+    """The rows of the last table, by the item's number."""
+    rows = [[cell.strip() for cell in line.split("  ") if cell.strip()] for line in printed.splitlines()]
+    return {int(row[0]): row[1:] for row in rows if len(row) == COLUMNS and row[0].isdigit()}
+
+
+def told(table: dict[int, list[str]], number: int) -> tuple[int, str, str]:
+    _, attempts, story, by, _ = table[number]
+    return int(attempts), story, by
+
+
+def test_every_item_has_its_row(table: dict[int, list[str]]) -> None:
+    assert sorted(table) == list(range(1, 25))
+
+
+@pytest.mark.parametrize("number", [1, 2, 3, 4, 19, 20, 21, 22, 23, 24])
+def test_what_works_takes_one_attempt(table: dict[int, list[str]], number: int) -> None:
+    assert told(table, number) == (1, "answered", "primary")
+
+
+def test_retries_get_over_small_troubles(table: dict[int, list[str]]) -> None:
+    assert told(table, 5) == (3, "503, 503, answered", "primary")
+    assert told(table, 6) == (2, "429, answered", "primary")
+    assert told(table, 7) == (2, "too slow, answered", "primary")
+    assert told(table, 8) == (2, "connection dropped, answered", "primary")
+
+
+def test_the_server_is_not_asked_again_before_it_said(table: dict[int, list[str]]) -> None:
+    assert float(table[6][-1]) >= 1.0
+
+
+def test_a_slow_answer_is_not_waited_for(table: dict[int, list[str]]) -> None:
+    assert 1.0 <= float(table[7][-1]) < 2.0
+
+
+def test_our_own_mistake_is_not_retried_and_nobody_else_is_asked(table: dict[int, list[str]]) -> None:
+    attempts, story, by = told(table, 9)
+    assert (attempts, by) == (1, "-")
+    assert story.startswith("gave up: 400")
+
+
+@pytest.mark.parametrize("number", [10, 11, 12])
+def test_failures_open_the_circuit(table: dict[int, list[str]], number: int) -> None:
+    assert told(table, number) == (3, "503, 503, refused, fallback", "second")
+
+
+@pytest.mark.parametrize("number", range(13, 19))
+def test_an_open_circuit_lets_no_call_through(table: dict[int, list[str]], number: int) -> None:
+    assert told(table, number) == (1, "refused, fallback", "second")
+
+
+def test_the_service_counted_no_call_about_them(printed: str) -> None:
+    assert "The primary counted 26 calls. It was never asked about 6 pairs" in printed
+
+
+def test_the_circuit_opens_and_closes(printed: str) -> None:
+    opened = printed.index("circuit interactions-primary is open")
+    assert printed.index("circuit interactions-primary is closed") > opened
+
+
+def test_it_says_where_to_look(printed: str) -> None:
+    assert "prefect server start" in printed
+    assert "PREFECT_API_URL=" in printed

@@ -1,0 +1,107 @@
+"""An awaitable is cancelled at its deadline, and nothing else is mistaken for that."""
+
+import asyncio
+import time
+
+import anyio
+import pytest
+
+from prefect_resilience.errors.exceptions import AttemptTimeout
+from prefect_resilience.limits.timeout import acall_with_deadline
+
+
+async def test_it_gives_what_the_awaitable_gives():
+    async def answer():
+        await asyncio.sleep(0)
+        return 42
+
+    assert await acall_with_deadline(answer, 5) == 42
+
+
+async def test_an_overdue_task_is_really_cancelled():
+    seen = []
+
+    async def slow():
+        try:
+            await asyncio.sleep(30)
+        except asyncio.CancelledError:
+            seen.append("cancelled")
+            raise
+
+    start = time.monotonic()
+    with pytest.raises(AttemptTimeout, match=r"'slow' took longer than 0\.1 s"):
+        await acall_with_deadline(slow, 0.1, what="'slow'")
+    assert time.monotonic() - start < 1
+    assert seen == ["cancelled"]
+    await asyncio.sleep(0)  # the task itself may go on
+    assert not asyncio.current_task().cancelled()
+
+
+async def test_a_timeout_error_of_the_users_own_passes():
+    mine = TimeoutError("mine")
+
+    async def fail():
+        raise mine
+
+    with pytest.raises(TimeoutError) as caught:
+        await acall_with_deadline(fail, 5)
+    assert caught.value is mine
+
+    with pytest.raises(asyncio.TimeoutError) as caught:
+        await acall_with_deadline(lambda: asyncio.wait_for(asyncio.sleep(30), 0.05), 5)
+    assert not isinstance(caught.value, AttemptTimeout)
+
+
+async def test_a_cancellation_from_outside_stays_one():
+    begun = asyncio.Event()
+
+    async def slow():
+        begun.set()
+        await asyncio.sleep(30)
+
+    task = asyncio.create_task(acall_with_deadline(slow, 20))
+    await begun.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert task.cancelled()
+
+
+async def test_nested_deadlines_each_end_their_own():
+    async def inner():
+        with pytest.raises(AttemptTimeout, match="the inner"):
+            await acall_with_deadline(anyio.sleep_forever, 0.05, what="the inner")
+        return "went on"
+
+    assert await acall_with_deadline(inner, 5, what="the outer") == "went on"
+
+    async def outer():
+        await acall_with_deadline(anyio.sleep_forever, 5, what="the inner")
+
+    with pytest.raises(AttemptTimeout, match="the outer"):
+        await acall_with_deadline(outer, 0.05, what="the outer")
+
+    with anyio.move_on_after(0.05) as scope:
+        await acall_with_deadline(anyio.sleep_forever, 5)
+    assert scope.cancelled_caught
+
+
+async def test_code_that_holds_off_the_cancellation_ends_late():
+    async def stubborn():
+        with anyio.CancelScope(shield=True):
+            await anyio.sleep(0.2)
+        await anyio.sleep(30)
+
+    start = time.monotonic()
+    with pytest.raises(AttemptTimeout):
+        await acall_with_deadline(stubborn, 0.05)
+    assert 0.2 <= time.monotonic() - start < 2
+
+
+async def test_a_late_value_is_handed_on():
+    async def late():
+        with anyio.CancelScope(shield=True):
+            await anyio.sleep(0.1)
+        return "done"
+
+    assert await acall_with_deadline(late, 0.02) == "done"

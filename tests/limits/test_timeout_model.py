@@ -1,0 +1,126 @@
+"""What can be written as a timeout, and what is said when it cannot."""
+
+import functools
+import json
+import math
+import pickle
+from datetime import timedelta
+
+import pytest
+from pydantic import BaseModel, ValidationError
+
+from prefect_resilience.errors.exceptions import ConfigurationError
+from prefect_resilience.limits.timeout import DEFAULT_OPERATIONS, Timeout
+
+
+def plain():
+    return 1
+
+
+async def plain_async():
+    return 1
+
+
+def stream():
+    yield 1
+
+
+async def astream():
+    yield 1
+
+
+class Streams:
+    def __call__(self):
+        yield 1
+
+
+def test_the_forms_mean_the_same():
+    thirty = Timeout(total=30)
+    assert Timeout(30) == thirty
+    assert Timeout(timedelta(seconds=30)) == thirty
+    assert Timeout(timeout_ms=30_000) == thirty
+    assert Timeout.model_validate(30) == thirty
+    assert Timeout.model_validate_json('{"total": 30, "mode": "thread"}') == thirty
+    assert Timeout.model_validate_json('{"timeout_ms": 30000}') == thirty
+    assert (
+        Timeout.of(30) == Timeout.of("web-fetch") == Timeout.of({"total": 30}) == Timeout.of(thirty) == thirty
+    )
+    assert Timeout.of(None) is None
+
+
+def test_it_goes_through_json_pickle_and_a_set():
+    timeout = Timeout(30, idle=5)
+    assert json.loads(timeout.model_dump_json()) == {"total": 30, "idle": 5, "mode": "thread"}
+    assert Timeout.model_validate_json(timeout.model_dump_json()) == timeout
+    assert pickle.loads(pickle.dumps(timeout)) == timeout
+    assert {timeout, Timeout(30, idle=5)} == {timeout}
+    with pytest.raises(ValidationError, match="frozen"):
+        timeout.total = 1
+
+
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        ({}, r"write Timeout\(30\)"),
+        ({"total": None, "idle": None}, r"write Timeout\(30\)"),
+        ({"total": 0}, "above 0, not 0"),
+        ({"total": -1}, "above 0, not -1"),
+        ({"total": math.nan}, "above 0, not nan"),
+        ({"total": math.inf}, "timeout=None"),
+        ({"idle": 0}, "idle is a number of seconds above 0"),
+        ({"total": True}, "not True"),
+        ({"total": "30"}, "not '30'"),
+        ({"total": 1, "mode": "fork"}, '"thread" or "process", not \'fork\''),
+        ({"total": 1, "mode": []}, '"thread" or "process"'),
+        ({"total": 1, "timeout_ms": 1}, "one of them"),
+        ({"timeout_ms": -5}, "milliseconds above 0"),
+        ({"seconds": 5}, "no 'seconds'"),
+        ({"total": timedelta(0)}, "above 0"),
+    ],
+)
+def test_a_bad_value_is_refused_in_one_sentence(fields, says):
+    with pytest.raises(ConfigurationError, match=says) as constructed:
+        Timeout(**fields)
+    assert "\n" not in str(constructed.value)
+    with pytest.raises(ConfigurationError, match=says):
+        Timeout.of(fields)
+
+    class Node(BaseModel):
+        timeout: Timeout
+
+    with pytest.raises(ValidationError, match=says) as nested:
+        Node.model_validate({"timeout": fields})
+    assert nested.value.errors()[0]["loc"][0] == "timeout"
+
+
+def test_the_seeds_operations():
+    assert {name: Timeout.of(name).total for name in DEFAULT_OPERATIONS} == {
+        "default": 30,
+        "llm-call": 60,
+        "tool-execution": 120,
+        "file-read": 5,
+        "web-fetch": 30,
+    }
+    assert Timeout.of("mine", {"mine": 2.5}).total == 2.5
+    with pytest.raises(ConfigurationError, match="did you mean 'llm-call'"):
+        Timeout.of("llm_call")
+    with pytest.raises(ConfigurationError, match="known are default, file-read"):
+        Timeout.of("zzzz")
+    with pytest.raises(ConfigurationError, match="cannot be a list"):
+        Timeout.of([3])
+
+
+@pytest.mark.parametrize("fn", [plain, plain_async, functools.partial(plain)])
+def test_idle_needs_a_generator(fn):
+    Timeout(3).check_for(fn)
+    Timeout(3, mode="process").check_for(fn)
+    with pytest.raises(ConfigurationError, match=r"no generator.*Timeout\(total"):
+        Timeout(3, idle=1).check_for(fn)
+
+
+@pytest.mark.parametrize("fn", [stream, astream, functools.partial(stream), Streams()])
+def test_a_generator_cannot_go_to_a_process(fn):
+    Timeout(3, idle=1).check_for(fn)
+    Timeout(3).check_for(fn)
+    with pytest.raises(ConfigurationError, match="cannot run with mode"):
+        Timeout(3, mode="process").check_for(fn)

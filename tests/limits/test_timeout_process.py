@@ -1,0 +1,401 @@
+"""A call in a child process ends when it should, with all it started, and comes back whole."""
+
+import asyncio
+import errno
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from pathlib import Path
+
+import httpx
+import pytest
+
+from prefect_resilience.errors.exceptions import AttemptTimeout, ResilienceError
+from prefect_resilience.limits import child
+from prefect_resilience.limits.timeout import (
+    ProcessDied,
+    UnpicklableError,
+    acall_in_process,
+    call_in_process,
+)
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="looks at processes the POSIX way")
+
+
+def wait_until(condition, seconds=20.0):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it never came about"
+        time.sleep(0.005)
+
+
+def gone(pid):
+    """No such process, or one that is dead and only waits for its adopted parent to notice."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    status = Path(f"/proc/{pid}/stat")
+    try:
+        return status.exists() and status.read_text().rpartition(")")[2].split()[0] == "Z"
+    except FileNotFoundError:
+        return True
+
+
+def children():
+    """The pids of this process's children, zombies too."""
+    found = subprocess.run(
+        ["ps", "-o", "pid=,comm=", "--ppid", str(os.getpid())], capture_output=True, text=True
+    )
+    return [line for line in found.stdout.splitlines() if not line.endswith(" ps")]
+
+
+def read_pids(path):
+    wait_until(lambda: path.exists() and path.read_text().endswith("\n"))
+    return [int(word) for word in path.read_text().split()]
+
+
+def family(path, hide=False):
+    """A function that starts a grandchild, writes both pids down, and never ends."""
+
+    def stay():
+        import os
+        import subprocess
+        import sys
+        import time
+
+        other = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+        with open(str(path) + ".new", "w") as file:
+            file.write(f"{os.getpid()} {other.pid}\n")
+        os.rename(str(path) + ".new", path)
+        time.sleep(600)
+
+    return stay
+
+
+def test_it_returns_what_the_function_returns_from_another_process():
+    pid, total = call_in_process(
+        lambda *args, **kwargs: (os.getpid(), sum(args) + kwargs["b"]), (1, 2), {"b": 3}, 30
+    )
+    assert pid != os.getpid()
+    assert total == 6
+    assert gone(pid)
+    assert call_in_process(lambda: None, (), {}, 30) is None
+
+
+def test_the_child_and_the_grandchild_are_gone_after_the_timeout(tmp_path):
+    pids = tmp_path / "pids"
+    before = children()
+    start = time.monotonic()
+    with pytest.raises(AttemptTimeout, match=r"'stay' took longer than 1 s"):
+        call_in_process(family(pids), (), {}, 1)
+    assert time.monotonic() - start < 8
+    mother, grandchild = read_pids(pids)
+    with pytest.raises(ProcessLookupError):  # killed and waited for: no zombie
+        os.kill(mother, 0)
+    wait_until(lambda: gone(grandchild))
+    assert children() == before
+
+
+def test_the_child_is_gone_when_the_parent_is_killed(tmp_path):
+    pids = tmp_path / "pids"
+    script = tmp_path / "parent.py"
+    script.write_text(
+        textwrap.dedent(
+            """
+            import os, subprocess, sys, time
+            from prefect_resilience.limits.timeout import call_in_process
+
+            def stay():
+                other = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+                with open(sys.argv[1] + ".new", "w") as file:
+                    file.write(f"{os.getpid()} {other.pid}\\n")
+                os.rename(sys.argv[1] + ".new", sys.argv[1])
+                while True:
+                    time.sleep(600)
+
+            call_in_process(stay, (), {}, 600)
+            """
+        )
+    )
+    parent = subprocess.Popen(
+        [sys.executable, str(script), str(pids)], env={**os.environ, "PYTHONPATH": os.getcwd()}
+    )
+    mother, grandchild = read_pids(pids)
+    parent.send_signal(signal.SIGKILL)
+    parent.wait(10)
+    wait_until(lambda: gone(mother))
+    wait_until(lambda: gone(grandchild))
+
+
+def test_an_interrupted_caller_kills_the_child(tmp_path):
+    pids = tmp_path / "pids"
+
+    def interrupt(signum, frame):
+        raise KeyboardInterrupt
+
+    previous = signal.signal(signal.SIGUSR1, interrupt)
+    try:
+        threading.Thread(target=lambda: (read_pids(pids), os.kill(os.getpid(), signal.SIGUSR1))).start()
+        with pytest.raises(KeyboardInterrupt):
+            call_in_process(family(pids), (), {}, 60)
+    finally:
+        signal.signal(signal.SIGUSR1, previous)
+    assert all(gone(pid) or wait_until(lambda pid=pid: gone(pid)) is None for pid in read_pids(pids))
+
+
+async def test_a_cancelled_task_kills_the_child(tmp_path):
+    pids = tmp_path / "pids"
+    task = asyncio.create_task(acall_in_process(family(pids), (), {}, 60))
+    mother, grandchild = await asyncio.to_thread(read_pids, pids)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    await asyncio.to_thread(wait_until, lambda: gone(mother) and gone(grandchild))
+
+
+async def test_async_functions_run_and_async_callers_wait():
+    async def answer(n):
+        await asyncio.sleep(0)
+        return n, os.getpid()
+
+    assert call_in_process(answer, (7,), {}, 30)[0] == 7
+    assert (await acall_in_process(answer, (8,), {}, 30))[0] == 8
+    with pytest.raises(AttemptTimeout, match="'sleep'"):
+        await acall_in_process(asyncio.sleep, (600,), {}, 0.2)
+
+
+def test_an_exception_keeps_its_type_its_cause_and_its_trace():
+    class Mine(Exception):
+        def __init__(self, *, code):
+            self.code = code
+            super().__init__(f"code {code}")
+
+    def fail():
+        try:
+            os.stat("/nonexistent/file")
+        except OSError as error:
+            raise Mine(code=7) from error
+
+    with pytest.raises(Mine, match="code 7") as caught:
+        call_in_process(fail, (), {}, 30)
+    assert caught.value.code == 7
+    assert type(caught.value.__cause__) is FileNotFoundError
+    assert caught.value.__cause__.errno == errno.ENOENT
+    (note,) = caught.value.__notes__
+    assert note.startswith("Raised in the child process of 'fail':\nTraceback")
+    assert "in fail" in note
+    assert "child.py" not in note
+
+
+@pytest.mark.parametrize(
+    "error", [SystemExit(3), KeyboardInterrupt(), StopIteration(5), TimeoutError("mine")]
+)
+def test_every_kind_of_exception_comes_back(error):
+    def fail():
+        raise error
+
+    with pytest.raises(type(error)) as caught:
+        call_in_process(fail, (), {}, 30)
+    assert caught.value.args == error.args
+    assert not isinstance(caught.value, AttemptTimeout)
+
+
+def test_an_exception_whose_init_cannot_be_repeated_comes_back():
+    def fail():
+        import httpx
+
+        request = httpx.Request("GET", "http://example.test/")
+        httpx.Response(503, request=request, headers={"retry-after": "7"}).raise_for_status()
+
+    with pytest.raises(httpx.HTTPStatusError) as caught:
+        call_in_process(fail, (), {}, 30)
+    assert caught.value.response.status_code == 503
+    assert caught.value.response.headers["retry-after"] == "7"
+
+
+def test_what_an_exception_cannot_carry_is_left_behind():
+    def fail():
+        error = ValueError("kept", threading.Lock())
+        error.code, error.connection = 429, threading.Lock()
+        raise error
+
+    with pytest.raises(ValueError, match="kept") as caught:
+        call_in_process(fail, (), {}, 30)
+    assert caught.value.code == 429
+    assert not hasattr(caught.value, "connection")
+    assert "lock" in caught.value.args[1]
+
+
+def test_what_cannot_be_pickled_is_named_in_one_sentence():
+    lock = threading.Lock()
+    with pytest.raises(UnpicklableError, match=r"the call of 'len' cannot be sent .*plain data") as caught:
+        call_in_process(len, (lock,), {}, 30)
+    assert "\n" not in str(caught.value)
+
+    def give():
+        return threading.Lock()
+
+    with pytest.raises(
+        UnpicklableError, match="the lock that 'give' returned cannot leave its process"
+    ) as caught:
+        call_in_process(give, (), {}, 30)
+    assert "\n" not in str(caught.value)
+
+    def fail():
+        import threading
+
+        class Odd(Exception):
+            lock = threading.Lock()
+
+        raise Odd("text")
+
+    with pytest.raises(UnpicklableError, match="the Odd that 'fail' raised cannot leave") as caught:
+        call_in_process(fail, (), {}, 30)
+    assert "\n" not in str(caught.value)
+    assert "Odd: text" in caught.value.__notes__[0]
+    assert isinstance(caught.value, ResilienceError)
+
+
+def test_large_arguments_and_results():
+    big = os.urandom(10_000_000)
+    assert call_in_process(lambda body: body[::-1], (big,), {}, 60) == big[::-1]
+
+
+def test_a_child_that_dies_is_told_with_its_exit_code(tmp_path):
+    with pytest.raises(ProcessDied, match="ended with exit code 3") as caught:
+        call_in_process(os._exit, (3,), {}, 30)
+    assert caught.value.exit_code == 3
+    assert pickle.loads(pickle.dumps(caught.value)).exit_code == 3
+    with pytest.raises(ProcessDied, match="was killed by SIGSEGV") as caught:
+        call_in_process(lambda: os.kill(os.getpid(), signal.SIGSEGV), (), {}, 30)
+    assert caught.value.exit_code == -signal.SIGSEGV
+
+    pids = tmp_path / "pids"
+
+    def leave_a_fork():
+        """The fork holds copies of all open files, and shall not hide the death of its parent."""
+        if os.fork() == 0:
+            time.sleep(600)
+        pids.write_text(f"{os.getpid()}\n")
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    start = time.monotonic()
+    with pytest.raises(ProcessDied, match="SIGKILL"):
+        call_in_process(leave_a_fork, (), {}, 30)
+    assert time.monotonic() - start < 10
+
+
+def test_functions_of_a_script_travel_by_value(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(
+        textwrap.dedent(
+            """
+            from dataclasses import dataclass
+            from prefect_resilience.limits.timeout import call_in_process
+            print("main runs", flush=True)
+
+            @dataclass
+            class Point:
+                x: int
+
+            class Oops(Exception):
+                pass
+
+            def helper(point):
+                print("in the child", flush=True)
+                return Point(point.x + 1)
+
+            def work(point):
+                if point.x < 0:
+                    raise Oops(point.x)
+                return helper(point)
+
+            assert call_in_process(work, (Point(1),), {}, 60) == Point(2)
+            try:
+                call_in_process(work, (Point(-1),), {}, 60)
+            except Oops as error:
+                print("oops", error.args)
+            """
+        )
+    )
+    done = subprocess.run(
+        [sys.executable, str(script)],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": os.getcwd()},
+        check=False,
+    )
+    assert done.stderr == ""
+    assert done.stdout == "main runs\nin the child\noops (-1,)\n"
+
+
+def test_the_places_and_the_streams_are_the_parents(tmp_path, monkeypatch, capfd):
+    (tmp_path / "my_pipeline_of_this_test.py").write_text(
+        "import os, sys\n"
+        "def look():\n"
+        "    print('to out')\n"
+        "    print('to err', file=sys.stderr)\n"
+        "    return os.getcwd(), sys.argv, sys.stdin.read(), os.environ['MINE']\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MINE", "yes")
+    import my_pipeline_of_this_test
+
+    assert call_in_process(my_pipeline_of_this_test.look, (), {}, 30) == (str(tmp_path), sys.argv, "", "yes")
+    captured = capfd.readouterr()
+    assert (captured.out, captured.err) == ("to out\n", "to err\n")
+
+
+def test_the_clock_starts_with_the_function(tmp_path, monkeypatch):
+    (tmp_path / "slow_to_import.py").write_text("import time\ntime.sleep(1)\ndef work(): return 'done'\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    import slow_to_import
+
+    assert call_in_process(slow_to_import.work, (), {}, 0.8) == "done"
+
+
+def test_wrap_stands_around_the_call_in_the_child():
+    def wrap(call):
+        return "wrapped", call(), os.getpid()
+
+    async def work():
+        return os.getpid()
+
+    word, inner, outer = call_in_process(work, (), {}, 30, wrap=wrap)
+    assert word == "wrapped"
+    assert inner == outer != os.getpid()
+
+
+def test_threads_that_stay_behind_do_not_keep_the_result():
+    def leave_a_thread():
+        threading.Thread(target=time.sleep, args=(600,)).start()
+        return os.getpid()
+
+    start = time.monotonic()
+    pid = call_in_process(leave_a_thread, (), {}, 30)
+    assert gone(pid)
+    assert time.monotonic() - start < 10
+
+
+def test_no_file_beside_the_script_hides_a_module_of_python():
+    beside = {path.stem for path in Path(child.__file__).parent.glob("*.py")}
+    assert not beside & sys.stdlib_module_names
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="counts open files in /proc")
+def test_no_file_stays_open():
+    call_in_process(int, (), {}, 30)
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(3):
+        call_in_process(int, (), {}, 30)
+        with pytest.raises(AttemptTimeout):
+            call_in_process(time.sleep, (600,), {}, 0.05)
+    assert len(os.listdir("/proc/self/fd")) == before

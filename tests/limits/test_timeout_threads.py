@@ -1,0 +1,269 @@
+"""A blocking call is left at its deadline, whatever it is blocked in."""
+
+import ast
+import contextlib
+import contextvars
+import gc
+import logging
+import os
+import socket
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+import weakref
+from pathlib import Path
+
+import pytest
+
+from prefect_resilience.errors.exceptions import AttemptTimeout
+from prefect_resilience.limits import threads
+from prefect_resilience.limits.timeout import call_with_deadline, overdue_calls
+
+
+def wait_until(condition, seconds=10.0):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it never came about"
+        time.sleep(0.005)
+
+
+@pytest.fixture
+def closed_socket():
+    """A function that blocks in `recv` until the fixture ends."""
+    near, far = socket.socketpair()
+    yield lambda: near.recv(1)
+    far.close()
+    wait_until(lambda: overdue_calls() == 0)
+    near.close()
+
+
+@pytest.fixture
+def held_lock():
+    """A function that blocks in C, in `Lock.acquire`, until the fixture ends."""
+    lock = threading.Lock()
+    lock.acquire()
+    yield lock.acquire
+    lock.release()
+    wait_until(lambda: overdue_calls() == 0)
+
+
+def test_it_returns_what_the_function_returns():
+    assert call_with_deadline(divmod, (7, 2), {}, 5) == (3, 1)
+    assert call_with_deadline(lambda *args, **kwargs: (args, kwargs), (1,), {"seconds": 2}, 5) == (
+        (1,),
+        {"seconds": 2},
+    )
+
+
+@pytest.mark.parametrize("blocked", ["closed_socket", "held_lock"])
+@pytest.mark.parametrize("seconds", [0.1, 0.3])
+def test_it_leaves_a_blocked_call(blocked, seconds, request, caplog):
+    caplog.set_level(logging.WARNING, "prefect_resilience.timeout")
+    fn = request.getfixturevalue(blocked)
+    start = time.monotonic()
+    with pytest.raises(AttemptTimeout, match=f"took longer than {seconds:g} s") as caught:
+        call_with_deadline(fn, (), {}, seconds)
+    assert seconds <= time.monotonic() - start < seconds + 1
+    assert isinstance(caught.value, TimeoutError)
+    assert overdue_calls() == 1
+    (record,) = caplog.records
+    assert record.name == "prefect_resilience.timeout"
+    assert "still running" in record.getMessage()
+    assert 'mode="process"' in record.getMessage()
+
+
+def test_it_leaves_a_c_sleep_and_other_calls_go_on():
+    start = time.monotonic()
+    with pytest.raises(AttemptTimeout, match="'sleep' took"):
+        call_with_deadline(time.sleep, (2,), {}, 0.2)
+    assert call_with_deadline(threading.get_ident, (), {}, 5) != threading.get_ident()
+    assert time.monotonic() - start < 1
+    assert overdue_calls() == 1
+    wait_until(lambda: overdue_calls() == 0)
+
+
+def test_the_context_is_copied():
+    seen = contextvars.ContextVar("seen")
+    seen.set("here")
+
+    def look_and_change():
+        before = seen.get()
+        seen.set("there")
+        return before
+
+    assert call_with_deadline(look_and_change, (), {}, 5) == "here"
+    assert seen.get() == "here"
+
+
+@pytest.mark.parametrize(
+    "error", [ValueError("mine"), TimeoutError("mine"), StopIteration(3), SystemExit(3), KeyboardInterrupt()]
+)
+def test_the_same_exception_comes_back_with_its_traceback(error):
+    def inner():
+        raise error
+
+    def outer():
+        inner()
+
+    with pytest.raises(type(error)) as caught:
+        call_with_deadline(outer, (), {}, 5)
+    assert caught.value is error
+    names = [entry.name for entry in caught.traceback]
+    assert names[-2:] == ["outer", "inner"]
+    assert "run" not in names
+
+
+def test_threads_are_reused_and_daemons():
+    def me():
+        return threading.current_thread()
+
+    one = call_with_deadline(me, (), {}, 5)
+    assert all(call_with_deadline(me, (), {}, 5) is one for _ in range(200))
+    assert one.daemon
+
+
+def test_an_idle_thread_ends(monkeypatch):
+    monkeypatch.setattr(threads, "_idle", [])
+    monkeypatch.setattr(threads, "IDLE_SECONDS", 0.05)
+    one = call_with_deadline(threading.current_thread, (), {}, 5)
+    wait_until(lambda: not one.is_alive())
+    assert threads._idle == []
+    assert call_with_deadline(threading.current_thread, (), {}, 5) is not one
+
+
+def test_calls_survive_threads_that_end_at_the_same_moment(monkeypatch):
+    monkeypatch.setattr(threads, "_idle", [])
+    monkeypatch.setattr(threads, "IDLE_SECONDS", 0.0002)
+    wrong = []
+
+    def work(number):
+        for n in range(300):
+            if call_with_deadline(lambda n=n: (number, n), (), {}, 10) != (number, n):
+                wrong.append((number, n))
+            if n % 3 == 0:
+                time.sleep(0.0002)
+
+    callers = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+    for caller in callers:
+        caller.start()
+    for caller in callers:
+        caller.join(30)
+    assert not wrong
+    assert not any(caller.is_alive() for caller in callers)
+
+
+class Big:
+    pass
+
+
+def give_back(value):
+    return value
+
+
+def raise_it(value):
+    raise ValueError(value)
+
+
+@pytest.mark.parametrize("fn", [give_back, raise_it])
+def test_nothing_is_kept_alive(fn):
+    """Neither by the idle thread, nor by a reference cycle that waits for the collector."""
+    big = Big()
+    ref = weakref.ref(big)
+    gc.disable()
+    try:
+        with contextlib.suppress(ValueError):
+            call_with_deadline(fn, (big,), {}, 5)
+        del big
+        wait_until(lambda: ref() is None, 2)
+    finally:
+        gc.enable()
+
+
+def test_an_interrupted_wait_leaks_nothing(held_lock):
+    import signal
+
+    def interrupt(signum, frame):
+        raise KeyboardInterrupt
+
+    previous = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.1)
+        start = time.monotonic()
+        with pytest.raises(KeyboardInterrupt):
+            call_with_deadline(held_lock, (), {}, 30)
+        assert time.monotonic() - start < 2
+    finally:
+        signal.signal(signal.SIGALRM, previous)
+    assert call_with_deadline(int, ("3",), {}, 5) == 3
+
+
+def test_an_exception_injected_into_the_waiting_thread_comes_through(held_lock):
+    import ctypes
+
+    class Cancelled(BaseException):
+        pass
+
+    outcome, started = [], threading.Event()
+
+    def wait():
+        try:
+            call_with_deadline(lambda: (started.set(), held_lock()), (), {}, 30)
+        except BaseException as error:  # noqa: BLE001
+            outcome.append(type(error))
+
+    waiting = threading.Thread(target=wait)
+    waiting.start()
+    assert started.wait(5)
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(waiting.ident), ctypes.py_object(Cancelled))
+    waiting.join(5)
+    assert outcome == [Cancelled]
+
+
+def test_an_abandoned_call_does_not_hang_the_exit():
+    script = """
+        import time
+        from prefect_resilience.limits.timeout import call_with_deadline
+        try:
+            call_with_deadline(time.sleep, (600,), {}, 0.1)
+        except TimeoutError:
+            print("left")
+    """
+    start = time.monotonic()
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert done.stdout == "left\n"
+    assert time.monotonic() - start < 30
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_a_forked_child_has_threads_of_its_own():
+    assert call_with_deadline(int, ("3",), {}, 5) == 3
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            code = 0 if call_with_deadline(int, ("3",), {}, 5) == 3 else 2
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+
+def test_importing_starts_no_thread():
+    script = "import threading, prefect_resilience.limits.timeout as t; print(threading.active_count())"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout == "1\n"
+
+
+@pytest.mark.parametrize("name", ["cancel", "child", "process", "stream", "threads", "timeout"])
+def test_the_helpers_do_not_import_prefect(name):
+    tree = ast.parse(Path(threads.__file__).with_name(f"{name}.py").read_text())
+    imported = [alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names]
+    imported += [node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+    assert not [module for module in imported if module.partition(".")[0] == "prefect"]

@@ -1,0 +1,134 @@
+"""Delay schedules: the promised formula, and laws that hold for every schedule."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from prefect_resilience.errors.exceptions import ConfigurationError
+from prefect_resilience.retries.backoff import LONGEST, Backoff
+
+fractions = st.floats(0, 1, exclude_max=True)
+seconds = st.floats(0, 1000)
+
+
+@st.composite
+def backoffs(draw):
+    kind = draw(st.sampled_from(["none", "constant", "linear", "exponential", "decorrelated", "schedule"]))
+    low, high = sorted([draw(seconds), draw(seconds)])
+    options = {
+        "initial": draw(seconds),
+        "multiplier": draw(st.floats(1, 1000)),
+        "minimum": low,
+        "maximum": high,
+        "jitter": draw(st.floats(0, 1)),
+        "jitter_kind": draw(st.sampled_from(["proportional", "full", "equal"])),
+    }
+    if kind == "schedule":
+        options["delays"] = tuple(draw(st.lists(seconds, min_size=1, max_size=5)))
+    return Backoff(kind=kind, **options)
+
+
+@given(backoffs(), st.integers(0, 10_000), fractions, st.none() | seconds)
+def test_every_delay_stays_between_its_bounds(backoff, n, random, previous):
+    assert backoff.minimum <= backoff.delay(n, random=random, previous=previous) <= backoff.maximum
+
+
+@given(backoffs(), st.integers(0, 10_000), fractions)
+def test_json_means_the_same_as_python(backoff, n, random):
+    read = Backoff.model_validate_json(backoff.model_dump_json())
+    assert read == backoff
+    assert read.delay(n, random=random) == backoff.delay(n, random=random)
+
+
+@given(st.floats(0.001, 10), st.floats(1, 10), st.integers(0, 500), st.integers(0, 500))
+def test_without_jitter_exponential_never_gets_shorter(initial, multiplier, n, more):
+    backoff = Backoff.exponential(initial, multiplier=multiplier, jitter=0, maximum=1e6)
+    assert backoff.delay(n) <= backoff.delay(n + more)
+
+
+@given(st.integers(0, 20), fractions, st.floats(0, 1))
+def test_proportional_jitter_stays_within_its_fraction(n, random, jitter):
+    backoff = Backoff.exponential(1, jitter=jitter, maximum=LONGEST)
+    assert abs(backoff.delay(n, random=random) - 2**n) <= 2**n * jitter * (1 + 1e-9)
+
+
+def test_the_defaults_are_one_second_doubling_to_thirty():
+    assert [Backoff.exponential().delay(n) for n in range(7)] == [1, 2, 4, 8, 16, 30, 30]
+
+
+@pytest.mark.parametrize(
+    ("backoff", "expected"),
+    [
+        (Backoff.none(), [0, 0, 0]),
+        (Backoff.constant(3), [3, 3, 3]),
+        (Backoff.linear(1), [1, 2, 3]),
+        (Backoff.linear(1, maximum=2), [1, 2, 2]),
+        (Backoff.exponential(0.1, multiplier=3, jitter=0), [0.1, 0.3, 0.9]),
+        (Backoff.exponential(0, jitter=0), [0, 0, 0]),
+        (Backoff.schedule([1, 5, 30]), [1, 5, 30, 30]),
+        (Backoff.exponential(timedelta(milliseconds=500), jitter=0), [0.5, 1, 2]),
+        (Backoff.exponential(1, minimum=3, jitter=0), [3, 3, 4]),
+    ],
+)
+def test_each_kind(backoff, expected):
+    assert [backoff.delay(n) for n in range(len(expected))] == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("kind", ["none", "constant", "linear", "exponential", "decorrelated"])
+def test_a_kind_by_its_name_is_the_same_as_the_kind_in_python(kind):
+    assert Backoff.model_validate(kind) == getattr(Backoff, kind)() == Backoff.model_validate({"kind": kind})
+
+
+def test_full_and_equal_jitter_draw_from_their_ranges():
+    full = Backoff.exponential(8, jitter_kind="full")
+    equal = Backoff.exponential(8, jitter_kind="equal")
+    assert (full.delay(0, random=0), full.delay(0, random=0.5)) == (0, 4)
+    assert (equal.delay(0, random=0), equal.delay(0, random=0.5)) == (4, 6)
+    assert Backoff.exponential(8, jitter=0, jitter_kind="full").delay(0, random=0.1) == 8
+
+
+def test_decorrelated_grows_from_the_delay_before():
+    backoff = Backoff.decorrelated(1, maximum=100)
+    assert backoff.delay(0, random=0.0) == 1
+    assert backoff.delay(0, random=0.5) == 2
+    assert backoff.delay(5, random=0.5, previous=9) == 14
+    assert backoff.delay(5, random=0.99, previous=90) == 100
+    assert Backoff.decorrelated(1, jitter=0).delay(0, random=0.1) == 3
+
+
+def test_ten_thousand_attempts_do_not_overflow():
+    assert Backoff.exponential(1, multiplier=1000, maximum=60, jitter=0).delay(10_000) == 60
+    assert Backoff.exponential(1, multiplier=2, maximum=LONGEST, jitter=0).delay(10_000) == LONGEST
+    assert Backoff.linear(1e6, maximum=LONGEST).delay(10_000) == LONGEST
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"initial": -1}, "initial=-1"),
+        ({"jitter": 1.5}, "jitter=1.5"),
+        ({"multiplier": 0.5}, "multiplier=0.5"),
+        ({"minimum": 10, "maximum": 5}, "write a minimum below it"),
+        ({"kind": "schedule"}, "Backoff.schedule"),
+        ({"kind": "exponential", "delays": [1]}, "Backoff.schedule"),
+        ({"kind": "fibonacci"}, "fibonacci"),
+        ({"maximun": 3}, "did you mean 'maximum'"),
+        ({"initial": float("nan")}, "initial"),
+        ({"initial": float("inf")}, "initial"),
+    ],
+)
+def test_mistakes_are_one_sentence(options, says):
+    with pytest.raises(ConfigurationError, match=says) as caught:
+        Backoff(**options)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_backoff_is_frozen():
+    with pytest.raises(ValueError, match="frozen"):
+        Backoff().initial = 3
+    with pytest.raises(ValueError, match="Backoff"):
+        Backoff.model_validate(3)

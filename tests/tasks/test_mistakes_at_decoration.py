@@ -1,0 +1,86 @@
+"""What cannot be meant is refused when it is written, in one sentence that says what to write."""
+
+from __future__ import annotations
+
+import pytest
+
+from prefect_resilience import (
+    Backoff,
+    CircuitBreaker,
+    ConfigurationError,
+    Fallback,
+    Retry,
+    Timeout,
+    resilient_task,
+)
+
+
+def work(question, provider="first"):
+    return question
+
+
+async def awork(question):
+    return question
+
+
+async def aanswer(question):
+    return question
+
+
+def needs_more(question, region):
+    return question
+
+
+MISTAKES = {
+    "no attempts": (lambda: resilient_task(retry=Retry(attempts=0))(work), "attempts=0"),
+    "no attempts as a number": (lambda: resilient_task(retry=0)(work), "attempts=0"),
+    "negative delay": (lambda: resilient_task(retry=Retry(backoff=Backoff.constant(-1)))(work), "initial=-1"),
+    "unknown category": (lambda: resilient_task(retry=Retry(by_category={"rate_limits": 3}))(work), "rate_limit"),
+    "unknown category in retry_on": (lambda: Retry(retry_on=["rate_limits"]), "did you mean 'rate_limit'"),
+    "unknown category of a circuit": (lambda: CircuitBreaker("m1", counts=["rate_limits"]), "did you mean 'rate_limit'"),
+    "async fallback": (lambda: resilient_task(fallback=aanswer)(work), "async"),
+    "fallback that needs more": (lambda: resilient_task(fallback=needs_more)(work), "needs 'region'"),
+    "a constant as fallback": (lambda: resilient_task(fallback=[{"a": 1}])(work), "Fallback.value"),
+    "template without a parameter": (
+        lambda: resilient_task(circuit=CircuitBreaker("llm:{provder}"))(work),
+        "did you mean 'provider'",
+    ),
+    "threshold of none": (lambda: CircuitBreaker("m2", failure_threshold=0), "failure_threshold=0"),
+    "no circuit": (lambda: resilient_task(circuit=3)(work), "CircuitBreaker"),
+    "timeout of zero": (lambda: resilient_task(timeout=0)(work), "timeout"),
+    "timeout with idle": (lambda: resilient_task(timeout=Timeout(idle=3))(work), "no generator"),
+    "unknown timeout": (lambda: resilient_task(timeout="llm-cal")(work), "llm-call"),
+    "unknown option": (lambda: resilient_task(retrys=3)(work), "did you mean"),
+    "unknown policy": (lambda: resilient_task(retry="often")(work), "Retry"),
+    "unknown option of retry": (lambda: resilient_task(retry={"atempts": 3})(work), "did you mean 'attempts'"),
+    "unknown when": (lambda: Fallback(work, when=["rate_limits"]), "did you mean 'rate_limit'"),
+    "age of nothing": (lambda: Fallback.last_known_good(max_age=0), "max_age"),
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_it_is_one_sentence_with_the_mend_in_it(name):
+    make, says = MISTAKES[name]
+    with pytest.raises(ConfigurationError, match=says) as caught:
+        make()
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 600
+
+
+def test_two_configurations_for_one_circuit():
+    first = CircuitBreaker("one-name", failure_threshold=3)
+    again = CircuitBreaker("one-name", failure_threshold=3)
+    assert again.name == first.name
+    with pytest.raises(ConfigurationError, match="one-name"):
+        resilient_task(circuit=CircuitBreaker("one-name", failure_threshold=4))(work)
+
+
+def test_what_is_right_passes():
+    made = resilient_task(
+        circuit=CircuitBreaker("llm:{provider}"),
+        fallback=[lambda question: question, Fallback.value(1)],
+        timeout=3,
+        retry={"max_attempts": 4, "backoff": "linear"},
+    )(work)
+    assert made.guard.retry.attempts == 4
+    assert resilient_task(fallback=[aanswer, lambda: 1])(awork).guard.isasync

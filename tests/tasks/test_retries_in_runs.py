@@ -1,0 +1,291 @@
+"""Retries of a real task against a real service, as the Prefect API shows them."""
+
+from __future__ import annotations
+
+import email.utils
+import logging
+import time
+
+import pytest
+from prefect import flow
+
+from prefect_resilience import Backoff, ConfigurationError, Retry, RetryBudget, error_context
+
+QUICK = Retry(attempts=3, backoff=Backoff.exponential(0.05, jitter=0))
+
+
+def names(states):
+    return [state.name for state in states]
+
+
+def test_two_503s_then_200_is_three_attempts_that_the_api_shows(mode, service, get, seen):
+    service.says(503, 503, 200)
+    policy = Retry(attempts=4, backoff=Backoff.schedule([0.3, 0.6]))
+    state = mode.state(mode.task(get, retry=policy))
+    assert state.is_completed()
+    assert len(service.calls) == 3
+    states = seen.states(state.state_details.task_run_id)
+    assert names(states) == ["Pending", "Running", "AwaitingRetry", "Retrying", "AwaitingRetry", "Retrying", "Completed"]
+    for waiting, delay in zip((states[2], states[4]), (0.3, 0.6), strict=True):
+        planned = (waiting.state_details.scheduled_time - waiting.timestamp).total_seconds()
+        assert planned == pytest.approx(delay, abs=0.05)
+    assert service.calls[1] - service.calls[0] >= 0.3
+    assert service.calls[2] - service.calls[1] >= 0.6
+
+
+@pytest.mark.parametrize("status", [400, 401, 403, 404, 409, 422])
+def test_a_permanent_error_is_one_attempt(mode, service, get, status):
+    service.says(status)
+    state = mode.state(mode.task(get, retry=QUICK))
+    assert state.is_failed()
+    assert len(service.calls) == 1
+    context = error_context(state)
+    assert (context.code, context.retryable, context.attempt) == (str(status), False, 1)
+
+
+@pytest.mark.parametrize("form", ["seconds", "date", "milliseconds"])
+def test_a_429_is_not_tried_again_before_the_server_wants_it(mode, service, get, reply, form):
+    asked = 2 if form != "milliseconds" else 0.7
+
+    def too_many():
+        date = email.utils.formatdate(time.time() + 2, usegmt=True)
+        headers = {
+            "seconds": {"Retry-After": "2"},
+            "date": {"Retry-After": date, "Date": email.utils.formatdate(usegmt=True)},
+            "milliseconds": {"retry-after-ms": "700"},
+        }[form]
+        return reply(429, headers)
+
+    service.says(too_many, 200)
+    assert mode.state(mode.task(get, retry=QUICK)).is_completed()
+    assert len(service.calls) == 2
+    assert service.calls[1] - service.calls[0] >= asked
+
+
+def test_a_retry_after_of_an_hour_gives_up_at_once_and_says_so(mode, service, get, reply):
+    service.says(reply(429, {"Retry-After": "3600"}))
+    with pytest.raises(Exception, match="429") as caught:
+        mode.value(mode.task(get, retry=QUICK))
+    assert len(service.calls) == 1
+    assert any("3600 s" in note for note in caught.value.__notes__)
+
+
+def test_the_error_is_the_functions_own_with_a_note_and_the_history(mode, service, get):
+    import httpx
+
+    service.says(503)
+    with pytest.raises(httpx.HTTPStatusError) as caught:
+        mode.value(mode.task(get, retry=QUICK))
+    assert any("gave up after 3 attempts" in note for note in caught.value.__notes__)
+    context = error_context(caught.value)
+    assert [record.attempt for record in context.history] == [1, 2, 3]
+    assert [record.delay for record in context.history] == [0.05, 0.1, None]
+    assert all(record.error.code == "503" for record in context.history)
+    assert context.task_run_id
+    assert context.flow_run_id
+
+
+def test_each_category_counts_for_itself(mode, service, get):
+    service.says(429, 503, 429, 429, 503, 200)
+    policy = Retry(
+        attempts=3,
+        backoff=Backoff.none(),
+        by_category={"rate_limit": Retry(attempts=4, backoff=Backoff.constant(0.01))},
+    )
+    assert mode.state(mode.task(get, retry=policy)).is_completed()
+    assert len(service.calls) == 6
+    service.calls.clear()
+    service.says(503, 429, 503, 503, 200)
+    assert mode.state(mode.task(get, retry=policy)).is_failed()
+    assert len(service.calls) == 4
+
+
+def test_no_attempt_begins_after_max_elapsed(mode, service, get):
+    service.says(503)
+    policy = Retry(attempts=50, backoff=Backoff.constant(0.2), max_elapsed=0.7)
+    started = time.time()
+    assert mode.state(mode.task(get, retry=policy)).is_failed()
+    assert 2 <= len(service.calls) <= 4
+    assert service.calls[-1] - started < 3
+
+
+def test_the_budget_ends_a_storm(service, get):
+    from prefect_resilience import resilient_task
+
+    service.says(503)
+    budget = RetryBudget(minimum_per_second=0, ratio=0.2, name="storm")
+
+    @resilient_task(retry=Retry(attempts=10, backoff=Backoff.none(), budget=budget))
+    def call(_):
+        return get()
+
+    @flow
+    def storm():
+        return [future.state for future in call.map(range(20)) if future.wait() is None]
+
+    states = storm(return_state=True).data
+    assert states is not None
+    assert 20 < len(service.calls) <= 20 + 1 + 4
+
+
+def test_the_log_says_which_attempt_comes_when_and_why(mode, service, get, caplog):
+    service.says(503, 200)
+    with caplog.at_level(logging.INFO):
+        mode.state(mode.task(get, retry=Retry(attempts=3, backoff=Backoff.constant(0.1))))
+    assert any(line.startswith("Retrying (2/3) in 0.1 s: 503") for line in caplog.messages)
+    assert any(line.startswith("Recovered at attempt 2") for line in caplog.messages)
+
+
+def test_events_tell_of_the_retry_and_the_recovery(mode, service, get, seen):
+    service.says(503, 200)
+    state = mode.state(mode.task(get, retry=QUICK))
+    task_run_id = str(state.state_details.task_run_id)
+
+    def ours(event):
+        return event["payload"].get("task_run_id") == task_run_id
+
+    [scheduled] = seen.events("prefect-resilience.retry.scheduled", ours)
+    assert scheduled["payload"]["code"] == "503"
+    assert scheduled["payload"]["delay"] == 0.05
+    roles = {related["prefect.resource.role"] for related in scheduled["related"]}
+    assert {"flow-run", "task-run"} <= roles
+    [recovered] = seen.events("prefect-resilience.run.recovered", ours)
+    assert recovered["payload"]["attempts"] == 2
+
+
+def test_bare_decorator_retries_transient_errors_only(mode):
+    from prefect_resilience import resilient_task
+
+    made = resilient_task(mode.function(lambda: None))
+    assert made.guard.retry == Retry()
+    assert made.guard.circuit is None
+    assert made.guard.timeout is None
+    assert made.guard.fallbacks == ()
+
+
+def test_an_unknown_error_is_not_retried_unless_named(mode):
+    calls = []
+
+    def broken():
+        calls.append(1)
+        raise KeyError("column")
+
+    assert mode.state(mode.task(broken, retry=QUICK)).is_failed()
+    assert len(calls) == 1
+    calls.clear()
+    assert mode.state(mode.task(broken, retry=QUICK.model_copy(update={"retry_on": ("LookupError",)}))).is_failed()
+    assert len(calls) == 3
+
+
+# What Prefect's own options mean stays as it is.
+
+
+def test_prefects_own_retries_retry_anything(mode):
+    calls = []
+
+    def broken():
+        calls.append(1)
+        if len(calls) < 3:
+            raise KeyError("column")
+        return "done"
+
+    assert mode.value(mode.task(broken, retries=2, retry_delay_seconds=0)) == "done"
+    assert len(calls) == 3
+
+
+def test_prefects_own_delays_are_kept(mode, seen):
+    calls = []
+
+    def broken():
+        calls.append(time.time())
+        raise KeyError("column")
+
+    state = mode.state(mode.task(broken, retries=2, retry_delay_seconds=[0.2, 0.4]))
+    assert names(seen.states(state.state_details.task_run_id))[-1] == "Failed"
+    assert calls[1] - calls[0] >= 0.2
+    assert calls[2] - calls[1] >= 0.4
+
+
+def test_retry_and_retries_together_are_refused():
+    from prefect_resilience import resilient_task
+
+    with pytest.raises(ConfigurationError, match="both retry= and retries=2"):
+        resilient_task(retry=QUICK, retries=2)(lambda: None)
+
+
+@pytest.mark.parametrize("kind", ["sync", "async"])
+def test_the_users_condition_is_asked_where_the_policy_would_retry(mode, service, get, kind):
+    asked = []
+
+    def condition(task, task_run, state):
+        asked.append((task.name, str(state.data)))
+        return len(asked) < 2
+
+    async def acondition(task, task_run, state):
+        return condition(task, task_run, state)
+
+    service.says(503)
+    made = mode.task(get, retry=QUICK, retry_condition_fn=condition if kind == "sync" else acondition)
+    assert mode.state(made).is_failed()
+    assert len(service.calls) == 2
+    assert asked[0][0] == "get"
+    assert "503" in asked[0][1]
+
+
+def test_a_condition_that_fails_means_no(mode, service, get):
+    service.says(503)
+
+    def condition(task, task_run, state):
+        raise RuntimeError("broken condition")
+
+    assert mode.state(mode.task(get, retry=QUICK, retry_condition_fn=condition)).is_failed()
+    assert len(service.calls) == 1
+
+
+def test_a_failed_state_that_was_returned_is_judged_too(mode):
+    from prefect.states import Failed
+
+    calls = []
+
+    def unsure():
+        calls.append(1)
+        return Failed(data=ConnectionResetError("cut"), message="cut") if len(calls) < 3 else "done"
+
+    assert mode.state(mode.task(unsure, retry=QUICK)).is_completed()
+    assert len(calls) == 3
+
+
+def test_hooks_and_tags_are_the_users(mode, service, get):
+    heard = []
+    service.says(503, 200)
+    made = mode.task(
+        get,
+        retry=QUICK,
+        tags=["llm"],
+        on_running=[lambda task, run, state: heard.append(state.name)],
+        on_completion=[lambda task, run, state: heard.append(state.name)],
+    )
+    assert mode.state(made).is_completed()
+    assert heard == ["Running", "Retrying", "Completed"]
+    assert made.tags == {"llm"}
+    service.calls.clear()
+    service.says(400)
+    failing = mode.task(get, retry=QUICK, on_failure=[lambda task, run, state: heard.append("failed")])
+    mode.state(failing)
+    assert heard[-1] == "failed"
+
+
+@pytest.mark.parametrize("variable", ["RESILIENCE_ENABLED", "PREFECT_RESILIENCE_ENABLED"])
+@pytest.mark.parametrize("when", ["at decoration", "later"])
+def test_switched_off_it_is_plain_prefect(mode, service, get, monkeypatch, variable, when):
+    service.says(503)
+    if when == "at decoration":
+        monkeypatch.setenv(variable, "false")
+    options = {"retry": QUICK, "fallback": lambda: "instead", "timeout": 5}
+    made = mode.task(get, **options)
+    plain = mode.task(get, retries=1, retry_delay_seconds=0)
+    monkeypatch.setenv(variable, "false")
+    assert mode.state(made).is_failed()
+    assert len(service.calls) == 1
+    assert mode.state(plain).is_failed()
+    assert len(service.calls) == 3

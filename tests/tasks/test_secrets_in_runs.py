@@ -1,0 +1,126 @@
+"""No planted secret comes out of a failing run: not in states, logs, notes, events or contexts."""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+
+import pytest
+from prefect import flow
+from prefect.blocks.system import Secret
+from prefect.client.orchestration import get_client
+from pydantic import BaseModel, SecretStr
+
+from prefect_resilience import Backoff, Fallback, Retry, error_context, resilient_task
+
+CORPUS = json.loads((Path(__file__).parents[1] / "errors" / "planted_secrets.json").read_text())
+ONE_RETRY = Retry(attempts=2, backoff=Backoff.none(), retry_on=(Exception,))
+
+
+def everything_said(caught, caplog, states, events):
+    formatter = logging.Formatter()
+    said = [formatter.format(record) for record in caplog.records]
+    said += [state.model_dump_json(exclude={"data"}) for state in states]
+    said += [json.dumps(event) for event in events]
+    context = error_context(caught)
+    said += [str(caught), repr(caught), *caught.__notes__, context.model_dump_json()]
+    return said
+
+
+def fail_with(message, **options):
+    """Run a task that fails with a message, and give back its error and the API's view."""
+    held = []
+
+    @resilient_task(retry=ONE_RETRY, **options)
+    def leaky(text):
+        raise RuntimeError(text)
+
+    @flow
+    def leaking():
+        state = leaky(message, return_state=True)
+        held.append(state)
+        return state
+
+    final = leaking(return_state=True)
+    return held[0], final
+
+
+@pytest.mark.timeout(300)
+def test_none_of_the_corpus_is_seen_anywhere(caplog, seen):
+    """One run with every planted text, each failing twice and then for good."""
+    assert len(CORPUS) >= 50
+    held = []
+
+    @resilient_task(retry=ONE_RETRY, fallback=lambda number: 1 / 0)
+    def leaky(number):
+        raise RuntimeError(CORPUS[number]["text"])
+
+    @flow
+    def leaking():
+        for number in range(len(CORPUS)):
+            held.append(leaky(number, return_state=True))
+        return held
+
+    with caplog.at_level(logging.DEBUG):
+        final = leaking(return_state=True)
+    flow_run_id = str(final.state_details.flow_run_id)
+    last = seen.task_run(held[-1].state_details.task_run_id)
+    assert last.state.is_failed()
+
+    def ours(event):
+        return flow_run_id in json.dumps(event)
+
+    seen.events("prefect-resilience.run.failed", ours)
+    said = []
+    with get_client(sync_client=True) as client:
+        for name in ["prefect-resilience.run.failed", "prefect-resilience.retry.scheduled", "prefect.task-run.Failed"]:
+            body = {"filter": {"event": {"name": [name]}}, "limit": 200}
+            found = client.request("POST", "/events/filter", json=body).json()["events"]
+            said += [json.dumps(event) for event in found if ours(event)]
+        runs = client.request("POST", "/task_runs/filter", json={"flow_runs": {"id": {"any_": [flow_run_id]}}}).text
+    assert len(said) >= 3
+    formatter = logging.Formatter()
+    said += [runs, final.model_dump_json(exclude={"data"})]
+    said += [formatter.format(record) for record in caplog.records]
+    for state in held:
+        error = state.data.result if hasattr(state.data, "result") else state.data
+        said += [str(error), repr(error), *error.__notes__, state.message, error_context(state).model_dump_json()]
+    everything = "\n".join(said)
+    leaked = [entry["secret"] for entry in CORPUS if entry["secret"] in everything]
+    assert leaked == []
+
+
+def test_secrets_of_parameters_and_blocks_are_known(caplog, prefect_api):
+    Secret(value="correct horse battery").save("for-the-log", overwrite=True)
+
+    class Credentials(BaseModel):
+        password: SecretStr
+
+    @resilient_task(retry=ONE_RETRY)
+    def leaky(credentials, token):
+        loaded = Secret.load("for-the-log").get()
+        raise RuntimeError(f"{credentials.password.get_secret_value()} / {token.get_secret_value()} / {loaded}")
+
+    @flow
+    def leaking():
+        return leaky(Credentials(password="swordfish-77"), SecretStr("xyzzy-plugh"), return_state=True)
+
+    with caplog.at_level(logging.DEBUG):
+        state = leaking(return_state=True)
+    said = "\n".join(logging.Formatter().format(record) for record in caplog.records) + state.message
+    for secret in ("swordfish-77", "xyzzy-plugh", "correct horse battery"):
+        assert secret not in said
+
+
+def test_a_fallbacks_message_is_clean(caplog):
+    state, _ = fail_with("key sk-ant-api03-abcdefghijklmnopqrstuvwxyz0123456789", fallback=Fallback.value(1))
+    assert state.name == "Degraded"
+    assert "abcdefghijklmnop" not in state.message
+
+
+def test_the_clean_error_is_the_same_error():
+    with pytest.raises(RuntimeError, match="plain text") as caught:
+        fail_with("plain text")[0].result()
+    assert type(caught.value) is RuntimeError
+    assert caught.value.args == ("plain text",)

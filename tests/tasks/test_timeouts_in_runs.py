@@ -1,0 +1,162 @@
+"""Deadlines of real runs: threads, coroutines, child processes."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+
+import pytest
+from prefect import flow, get_run_logger
+
+from prefect_resilience import AttemptTimeout, Backoff, ConfigurationError, Retry, Timeout, error_context, resilient_task
+
+
+def alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def test_a_blocked_call_submitted_to_a_thread_is_over_in_time(seen):
+    @resilient_task(timeout=1, retry=None)
+    def blocked():
+        time.sleep(10)
+
+    @flow
+    def scenario():
+        future = blocked.submit()
+        started = time.monotonic()
+        future.wait()
+        return time.monotonic() - started, future.state
+
+    took, state = scenario()
+    assert took < 1.6
+    assert state.name == "TimedOut"
+    assert isinstance(error_context(state).history[0].duration, float)
+    assert error_context(state).code == "TIMEOUT"
+    assert seen.task_run(state.state_details.task_run_id).state.name == "TimedOut"
+
+
+def test_a_timeout_is_retried_if_so_configured(mode, seen):
+    calls = []
+
+    def sometimes_slow():
+        calls.append(1)
+        return len(calls)
+
+    async def aslow():
+        calls.append(1)
+        await asyncio.sleep(10 if len(calls) == 1 else 0)
+        return len(calls)
+
+    def slow():
+        calls.append(1)
+        attempt = len(calls)
+        time.sleep(10 if attempt == 1 else 0)
+        return attempt
+
+    policy = Retry(attempts=2, backoff=Backoff.none())
+    made = resilient_task(timeout=0.3, retry=policy)(aslow if mode.isasync else slow)
+    state = mode.state(made)
+    assert state.result() == 2
+    names = [state.name for state in seen.states(state.state_details.task_run_id)]
+    assert names[-1] == "Completed"
+    assert "Retrying" in names
+    assert sometimes_slow.__name__
+
+
+def test_an_async_call_is_cancelled():
+    ended = []
+
+    @resilient_task(timeout=0.2, retry=None)
+    async def slow():
+        try:
+            await asyncio.sleep(10)
+        except asyncio.CancelledError:
+            ended.append("cancelled")
+            raise
+
+    @flow
+    async def scenario():
+        return await slow(return_state=True)
+
+    state = asyncio.run(scenario(return_state=True)).data
+    assert state is not None
+    assert ended == ["cancelled"]
+
+
+def test_the_deadline_is_for_each_attempt_not_for_the_fallback(mode):
+    def slow():
+        time.sleep(0.5)
+
+    def instead():
+        time.sleep(0.6)
+        return "instead"
+
+    async def aslow():
+        await asyncio.sleep(0.5)
+
+    made = resilient_task(timeout=0.1, retry=None, fallback=instead)(aslow if mode.isasync else slow)
+    assert mode.value(made) == "instead"
+
+
+@pytest.mark.timeout(120)
+def test_in_process_mode_the_child_is_gone(tmp_path, mode):
+    file = tmp_path / "pid"
+
+    def stuck(path):
+        with open(path, "w") as out:
+            out.write(str(os.getpid()))
+        time.sleep(60)
+
+    async def astuck(path):
+        stuck(path)
+
+    made = resilient_task(timeout=Timeout(1, mode="process"), retry=None)(astuck if mode.isasync else stuck)
+    with pytest.raises(AttemptTimeout):
+        mode.value(made, str(file))
+    pid = int(file.read_text())
+    assert pid != os.getpid()
+    assert not alive(pid)
+
+
+@pytest.mark.timeout(120)
+def test_in_process_mode_the_run_is_there_too(caplog):
+    @resilient_task(timeout=Timeout(30, mode="process"), retry=None)
+    def in_child(x):
+        from prefect.context import TaskRunContext
+
+        get_run_logger().info("from the child")
+        return x * 2, str(TaskRunContext.get().task_run.id), os.getpid()
+
+    @flow
+    def scenario():
+        state = in_child(4, return_state=True)
+        return state.result(), str(state.state_details.task_run_id)
+
+    (doubled, seen_id, pid), task_run_id = scenario()
+    assert doubled == 8
+    assert seen_id == task_run_id
+    assert pid != os.getpid()
+
+
+def test_an_operation_names_a_time_of_the_settings(monkeypatch):
+    assert resilient_task(timeout="llm-call")(lambda: None).guard.timeout == Timeout(60)
+    monkeypatch.setenv("PREFECT_RESILIENCE_TIMEOUTS", '{"llm-call": 5, "scan": 7}')
+    assert resilient_task(timeout="llm-call")(lambda: None).guard.timeout == Timeout(5)
+    assert resilient_task(timeout="scan")(lambda: None).guard.timeout == Timeout(7)
+    with pytest.raises(ConfigurationError, match="llm-call"):
+        resilient_task(timeout="llm-cal")
+        resilient_task(timeout="llm-cal")(lambda: None)
+
+
+def test_the_users_own_timeout_error_is_named_timed_out_too(mode):
+    def own():
+        raise TimeoutError("the user's own")
+
+    state = mode.state(mode.task(own, timeout=5, retry=None))
+    assert state.name == "TimedOut"
+    assert "the user's own" in state.message

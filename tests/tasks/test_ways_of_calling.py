@@ -1,0 +1,387 @@
+"""Every way in which Prefect lets one call a task, with a retry and a fallback in each."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+import time
+
+import cloudpickle
+import pytest
+from prefect import Task, flow, task, unmapped
+from prefect.assets import Asset, materialize
+from prefect.task_runners import ProcessPoolTaskRunner, ThreadPoolTaskRunner
+
+from prefect_resilience import Backoff, CircuitBreaker, ConfigurationError, ResilientTask, Retry, resilient_task
+
+QUICK = Retry(attempts=3, backoff=Backoff.none())
+
+
+class Flaky:
+    """Fails with a transient error until it was called `fails` times for the argument."""
+
+    def __init__(self, fails: int = 1) -> None:
+        self.fails = fails
+        self.calls: dict[object, int] = {}
+
+    def __call__(self, x: object) -> None:
+        self.calls[x] = self.calls.get(x, 0) + 1
+        if self.calls[x] <= self.fails:
+            raise ConnectionResetError("cut")
+
+
+def doubling(mode, flaky, **options):
+    def double(x, factor=2):
+        flaky(x)
+        return x * factor
+
+    return mode.task(double, retry=QUICK, **options)
+
+
+def in_flow(mode, body, **options):
+    """Run a body in a flow of this mode: the calls themselves are sync (`submit`, `map`)."""
+    if mode.isasync:
+
+        @flow(**options)
+        async def scenario():
+            return body()
+
+        return asyncio.run(scenario())
+
+    @flow(**options)
+    def scenario():
+        return body()
+
+    return scenario()
+
+
+def test_it_is_a_prefect_task(mode):
+    made = doubling(mode, Flaky())
+    assert isinstance(made, Task)
+    assert isinstance(made, ResilientTask)
+    assert made.isasync is mode.isasync
+    assert made.name == "double"
+    assert made.__name__ == "double"
+
+
+def test_called_directly_in_a_flow_and_outside(mode):
+    made = doubling(mode, Flaky())
+    assert mode.value(made, 3) == 6
+    outside = made(4)
+    assert (asyncio.run(outside) if mode.isasync else outside) == 8
+
+
+def test_its_function_can_be_called_alone(mode):
+    made = doubling(mode, Flaky(0))
+    alone = made.fn(4)
+    assert (asyncio.run(alone) if mode.isasync else alone) == 8
+    with pytest.raises(ConnectionResetError):
+        failing = doubling(mode, Flaky(1)).fn(1)
+        if mode.isasync:
+            asyncio.run(failing)
+
+
+def test_return_state_and_wait_for(mode):
+    made = doubling(mode, Flaky())
+    assert mode.state(made, 3).result() == 6
+    before = task(lambda: "before", name="before")
+
+    def body():
+        first = before.submit()
+        return made.submit(5, wait_for=[first]).result()
+
+    assert in_flow(mode, body) == 10
+
+
+def test_submit(mode):
+    made = doubling(mode, Flaky())
+
+    def body():
+        future = made.submit(3)
+        assert future.result() == 6
+        return future.state.name
+
+    assert in_flow(mode, body) == "Completed"
+    assert in_flow(mode, lambda: made.submit(4, return_state=True)).is_completed()
+
+
+def test_submit_gives_the_fallbacks_value(mode):
+    made = doubling(mode, Flaky(99), fallback=lambda x: -x)
+
+    def body():
+        future = made.submit(3)
+        future.wait()
+        return future.result(), future.state.name
+
+    assert in_flow(mode, body) == (-3, "Fallback")
+
+
+def test_a_task_takes_futures_of_resilient_tasks(mode):
+    made = doubling(mode, Flaky(99), fallback=lambda x: -x)
+    assert in_flow(mode, lambda: made.submit(made.submit(3)).result()) == 3
+
+
+def test_map_with_unmapped(mode):
+    made = doubling(mode, Flaky())
+    assert in_flow(mode, lambda: made.map([1, 2, 3], factor=unmapped(10)).result()) == [10, 20, 30]
+
+
+def test_map_isolates_its_branches(mode):
+    flaky = Flaky()
+    made = doubling(mode, flaky)
+    in_flow(mode, lambda: made.map([1, 2, 3]).result())
+    assert flaky.calls == {1: 2, 2: 2, 3: 2}
+
+
+def test_with_options_keeps_and_changes_both_kinds_of_options(mode):
+    flaky = Flaky(99)
+    made = doubling(mode, flaky, tags=["a"], log_prints=True)
+    other = made.with_options(name="other", retry=None, fallback=lambda x: "instead")
+    assert isinstance(other, ResilientTask)
+    assert (other.name, other.tags, other.log_prints) == ("other", {"a"}, True)
+    assert mode.value(other, 1) == "instead"
+    assert flaky.calls == {1: 1}
+    fewer = made.with_options(retries=1)
+    assert mode.state(fewer, 2).is_failed()
+    assert flaky.calls[2] == 2
+    assert mode.state(made, 3).is_failed()
+    assert flaky.calls[3] == 3
+    slower = made.with_options(retry_delay_seconds=0.2, retries=1)
+    started = time.monotonic()
+    assert mode.state(slower, 4).is_failed()
+    assert time.monotonic() - started >= 0.2
+    again = other.with_options(tags=["b"])
+    assert mode.value(again, 5) == "instead"
+    with pytest.raises(ConfigurationError, match="did you mean 'fallback'"):
+        made.with_options(fallbak=None)
+
+
+def test_wrap_makes_one_of_a_task_that_somebody_else_wrote(mode):
+    flaky = Flaky()
+
+    def theirs(x):
+        flaky(x)
+        return x
+
+    plain = task(mode.function(theirs), name="their task", tags={"t"}, description="Their words.")
+    wrapped = ResilientTask.wrap(plain, retry=QUICK)
+    assert isinstance(wrapped, ResilientTask)
+    assert (wrapped.name, wrapped.tags, wrapped.description) == ("their task", {"t"}, "Their words.")
+    assert wrapped.task_key == plain.task_key
+    assert mode.value(wrapped, 1) == 1
+    assert not isinstance(plain, ResilientTask)
+    assert mode.state(plain, 2).is_failed()
+
+
+def test_wrap_keeps_the_retries_that_the_task_has(mode):
+    flaky = Flaky(2)
+
+    def theirs(x):
+        try:
+            flaky(x)
+        except ConnectionResetError:
+            raise KeyError("not transient") from None
+        return x
+
+    plain = task(mode.function(theirs), retries=2)
+    assert mode.value(ResilientTask.wrap(plain), 1) == 1
+
+
+def test_wrap_refuses_what_is_no_task_or_resilient_already(mode):
+    with pytest.raises(ConfigurationError, match="write @resilient_task"):
+        ResilientTask.wrap(lambda: None)
+    with pytest.raises(ConfigurationError, match="with_options"):
+        ResilientTask.wrap(doubling(mode, Flaky()))
+    with pytest.raises(ConfigurationError, match=r"ResilientTask.wrap\(plain"):
+        resilient_task(task(lambda: None, name="plain"))
+
+
+def test_tasks_that_make_assets_still_make_them():
+    @materialize("s3://bucket/table")
+    def make():
+        return 1
+
+    wrapped = ResilientTask.wrap(make, retry=QUICK)
+    assert wrapped.assets == [Asset(key="s3://bucket/table")]
+    assert wrapped.with_options(retry=None).assets == wrapped.assets
+    assert flow(lambda: wrapped(), name="asset flow")() == 1
+
+
+def test_methods_classmethods_and_staticmethods(mode):
+    flaky = Flaky()
+
+    if mode.isasync:
+
+        class Client:
+            scale = 10
+
+            def __init__(self, unit):
+                self.unit = unit
+
+            @resilient_task(retry=QUICK)
+            async def method(self, x):
+                flaky(("m", x))
+                return f"{x}{self.unit}"
+
+            @resilient_task(retry=QUICK)
+            @classmethod
+            async def of_class(cls, x):
+                flaky(("c", x))
+                return x * cls.scale
+
+            @resilient_task(retry=QUICK)
+            @staticmethod
+            async def static(x):
+                flaky(("s", x))
+                return x
+
+    else:
+
+        class Client:
+            scale = 10
+
+            def __init__(self, unit):
+                self.unit = unit
+
+            @resilient_task(retry=QUICK)
+            def method(self, x):
+                flaky(("m", x))
+                return f"{x}{self.unit}"
+
+            @resilient_task(retry=QUICK)
+            @classmethod
+            def of_class(cls, x):
+                flaky(("c", x))
+                return x * cls.scale
+
+            @resilient_task(retry=QUICK)
+            @staticmethod
+            def static(x):
+                flaky(("s", x))
+                return x
+
+    client = Client("mg")
+    assert mode.value(client.method, 5) == "5mg"
+    assert mode.value(client.method.with_options(name="renamed"), 6) == "6mg"
+    assert mode.value(Client.of_class, 2) == 20
+    assert mode.value(Client.static, 3) == 3
+    assert in_flow(mode, lambda: client.method.submit(7).result()) == "7mg"
+    assert set(flaky.calls.values()) == {2}
+
+
+def test_thread_runner_in_parallel(mode):
+    made = doubling(mode, Flaky())
+    found = in_flow(
+        mode,
+        lambda: [future.result() for future in [made.submit(x) for x in range(8)]],
+        task_runner=ThreadPoolTaskRunner(max_workers=4),
+    )
+    assert found == [x * 2 for x in range(8)]
+
+
+@pytest.mark.timeout(180)
+def test_process_pool_runner(tmp_path):
+    folder = str(tmp_path)
+
+    @resilient_task(retry=QUICK, circuit=CircuitBreaker("in-processes"), timeout=30, fallback=lambda x: -x)
+    def once_flaky(x):
+        marker = os.path.join(folder, str(x))
+        if not os.path.exists(marker):
+            open(marker, "w").close()
+            raise ConnectionResetError("cut")
+        if x == 2:
+            raise ValueError("never")
+        return x, os.getpid()
+
+    @flow(task_runner=ProcessPoolTaskRunner(max_workers=2))
+    def processes():
+        return [future.result() for future in [once_flaky.submit(x) for x in range(3)]]
+
+    found = processes()
+    assert [found[0][0], found[1][0], found[2]] == [0, 1, -2]
+    assert os.getpid() not in {found[0][1], found[1][1]}
+
+
+@pytest.mark.timeout(180)
+def test_dask_runner(tmp_path):
+    from prefect_dask import DaskTaskRunner
+
+    folder = str(tmp_path)
+
+    @resilient_task(retry=QUICK, circuit=CircuitBreaker("in-dask"), fallback=lambda x: -x)
+    def once_flaky(x):
+        marker = os.path.join(folder, str(x))
+        if not os.path.exists(marker):
+            open(marker, "w").close()
+            raise ConnectionResetError("cut")
+        if x == 2:
+            raise ValueError("never")
+        return x
+
+    cluster = {"n_workers": 1, "threads_per_worker": 2, "dashboard_address": None, "processes": False}
+
+    @flow(task_runner=DaskTaskRunner(cluster_kwargs=cluster))
+    def dask():
+        return [future.result() for future in [once_flaky.submit(x) for x in range(3)]]
+
+    assert dask() == [0, 1, -2]
+
+
+def test_cloudpickle_keeps_the_whole_policy(mode):
+    made = doubling(mode, Flaky(99), circuit=CircuitBreaker(f"pickled-{mode.name}"), timeout=5, fallback=lambda x: -x)
+    copied = cloudpickle.loads(cloudpickle.dumps(made))
+    assert copied.guard.retry == made.guard.retry
+    assert copied.guard.circuit.name == made.guard.circuit.name
+    assert copied.guard.timeout == made.guard.timeout
+    assert mode.value(copied, 3) == -3
+
+
+WORKER = """
+import sys
+from prefect import flow
+from prefect.task_worker import TaskWorker
+from prefect_resilience import Backoff, Retry, resilient_task
+
+seen = []
+
+@resilient_task(retry=Retry(attempts=3, backoff=Backoff.none()), fallback=lambda x: -x, persist_result=True)
+{d}def deferred(x):
+    seen.append(x)
+    if x > 100 or len(seen) < 2:
+        raise ConnectionResetError("cut")
+    return x * 2
+
+if __name__ == "__main__":
+    if sys.argv[1] == "serve":
+        deferred.serve()
+    else:
+        first = deferred.delay(21)
+        second = deferred.delay(500)
+        first.wait(60)
+        second.wait(60)
+        print("ANSWERS", first.result(), second.result(), second.state.name)
+"""
+
+
+@pytest.mark.timeout(240)
+def test_delay_and_serve(mode, tmp_path):
+    """A task worker in another process runs what was delayed."""
+    from prefect.settings import PREFECT_API_URL
+    from prefect.server.api.server import SubprocessASGIServer
+
+    url = PREFECT_API_URL.value() or SubprocessASGIServer._instances[None].api_url
+    script = tmp_path / "deferred_tasks.py"
+    script.write_text(WORKER.replace("{d}", "async " if mode.isasync else ""))
+    env = {**os.environ, "PREFECT_API_URL": url, "PREFECT_RESILIENCE_STORE_URL": "memory://"}
+    env["PREFECT_LOCAL_STORAGE_PATH"] = str(tmp_path / "results")
+    worker = subprocess.Popen([sys.executable, str(script), "serve"], env=env)
+    try:
+        asked = subprocess.run(
+            [sys.executable, str(script), "ask"], env=env, capture_output=True, text=True, timeout=150, check=False
+        )
+        assert "ANSWERS 42 -500 Fallback" in asked.stdout, asked.stdout + asked.stderr
+    finally:
+        worker.terminate()
+        worker.wait(20)
