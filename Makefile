@@ -29,7 +29,7 @@ check: .venv/.installed-dev ## lint, format, types (strict) and the contracts be
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright
-	$(BIN)/lint-imports
+	$(BIN)/lint-imports --no-cache --no-logo
 
 bench: .venv/.installed-dev ## what a guarded call costs
 	@$(IN_A_HOME_OF_ITS_OWN) $(BIN)/python -m benchmarks.overhead

@@ -137,7 +137,8 @@ class CircuitBreaker:
         until, count, permit = self._circuit.fresh
         if monotonic() < until:
             try:
-                result = fn(*args, **kwargs)
+                # An empty dictionary to unpack would cost an eighth of all this.
+                result = fn(*args, **kwargs) if kwargs else fn(*args)
             except BaseException as error:
                 if self.settle(permit, error):
                     self.flush()

@@ -101,7 +101,9 @@ class Circuit:
 
     def _refusal(self, view: View, now: float) -> CircuitOpenError:
         retry_in = None if view.retry is None else max(0.0, view.retry - now)
-        return CircuitOpenError(self.name, retry_in, view.document["last_error"])
+        # Who opened it by hand said why.
+        why = view.document["reason" if view.document["state"] == "forced_open" else "last_error"]
+        return CircuitOpenError(self.name, retry_in, why)
 
     # -- after a call
 

@@ -118,7 +118,7 @@ def _generator(bind: Bind, function: Callable[..., Any]) -> Callable[..., Any]:
         permit = drive(entering(breaker))
         began = monotonic()
         try:
-            result: Any = yield from function(*args, **kwargs)
+            result = yield from cast("Generator[Any, Any, Any]", function(*args, **kwargs))
         except BaseException as error:
             drive(leaving(breaker, permit, error, began))
             raise

@@ -312,7 +312,7 @@ def _force(doc: CircuitDocument, event: Force, now: float, changes: list[Change]
     forced_open = event.state == "forced_open"
     doc["opened_at"] = now if forced_open else None
     doc["retry_at"] = event.until if forced_open else None
-    doc["hold_until"] = None
+    doc.update(hold_until=None, last_error=None)
     _move(doc, event.state, now, reason, changes)
     doc["reason"] = reason
 

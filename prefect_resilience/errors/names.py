@@ -66,7 +66,7 @@ _BY_CATEGORY: dict[C, str] = {
         requests.URLRequired requests.TooManyRedirects requests.InvalidJSONError
         requests.InvalidProxyURL
         urllib3.LocationValueError http.InvalidURL
-        aiohttp.InvalidURL aiohttp.NonHttpUrlClientError
+        aiohttp.InvalidURL aiohttp.NonHttpUrlClientError aiohttp.TooManyRedirects
         openai.ContentFilterFinishReasonError
         botocore.ParamValidationError botocore.ValidationError botocore.NoRegionError
         botocore.UnknownServiceError botocore.MissingParametersError botocore.ProfileNotFound

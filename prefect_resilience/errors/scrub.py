@@ -83,7 +83,7 @@ def _scrubbed(node: BaseException, replaced: dict[int, BaseException]) -> BaseEx
 
 
 def leaks(node: BaseException) -> bool:
-    """Whether the text of an exception, or an input that a ValidationError shows in part, has a secret in it."""
+    """Whether an exception's text, or an input that a ValidationError shows in part, has a secret in it."""
     if _changes(str(node)) or _changes(repr(node)):
         return True
     if type(node).__name__ != "ValidationError" or not callable(read(node, "errors")):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import ipaddress
 import json
+import socket
 import ssl
 import threading
 from collections.abc import Iterator
@@ -61,3 +62,81 @@ def tls_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     yield f"https://127.0.0.1:{server.server_port}"
     server.shutdown()
     server.server_close()
+
+
+class Provider:
+    """A real HTTP service that answers every method with the same status, headers and body."""
+
+    def __init__(self) -> None:
+        self.status, self.headers, self.body = 200, {"Content-Type": "application/json"}, b"{}"
+        provider = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def answer(self) -> None:
+                self.rfile.read(int(self.headers.get("Content-Length") or 0))
+                self.send_response(provider.status)
+                for name, value in {**provider.headers, "Content-Length": str(len(provider.body))}.items():
+                    self.send_header(name, value)
+                self.end_headers()
+                self.wfile.write(provider.body)
+
+            do_GET = do_POST = do_PUT = answer
+
+            def log_message(self, *_: object) -> None:
+                return
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server.daemon_threads = True
+        self.url = f"http://127.0.0.1:{self._server.server_port}"
+        threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True).start()
+
+    def says(self, status: int, body: object = None, **headers: str) -> None:
+        self.status = status
+        self.body = body.encode() if isinstance(body, str) else json.dumps(body).encode()
+        self.headers = {"Content-Type": "application/json"}
+        self.headers |= {name.replace("_", "-"): value for name, value in headers.items()}
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+
+@pytest.fixture
+def provider() -> Iterator[Provider]:
+    made = Provider()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def closed_port() -> str:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return f"http://127.0.0.1:{probe.getsockname()[1]}"
+
+
+@pytest.fixture
+def cutting_port() -> Iterator[str]:
+    """A port that accepts a connection and cuts it at once."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def cut() -> None:
+            while True:
+                try:
+                    connection, _ = server.accept()
+                except OSError:
+                    return
+                connection.close()
+
+        threading.Thread(target=cut, daemon=True).start()
+        yield f"127.0.0.1:{server.getsockname()[1]}"
+        server.shutdown(socket.SHUT_RDWR)
+
+
+@pytest.fixture
+def silent_port() -> Iterator[str]:
+    """A port that takes a connection and says nothing."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield f"http://127.0.0.1:{server.getsockname()[1]}"

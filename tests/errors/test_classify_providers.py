@@ -1,0 +1,285 @@
+"""Model providers and clouds: their own clients, talking to a service on loopback."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent import futures
+
+import anthropic
+import botocore.session
+import grpc
+import openai
+import pytest
+import requests
+from botocore.config import Config
+from botocore.exceptions import NoCredentialsError, ParamValidationError
+from google.api_core import exceptions as google
+from google.protobuf import duration_pb2
+from google.rpc import error_details_pb2
+
+from prefect_resilience.errors import ErrorCategory as C
+from prefect_resilience.errors import ErrorInfo, classify
+
+
+def caught(call: Callable[[], object], now: float | None = None) -> ErrorInfo:
+    with pytest.raises(Exception) as info:  # noqa: PT011 - which one is the subject of the test
+        call()
+    return classify(info.value, now=now)
+
+
+def ask_openai(url: str, stream: bool = False, timeout: float = 5) -> object:
+    client = openai.OpenAI(api_key="none", base_url=url, max_retries=0, timeout=timeout)
+    messages = [{"role": "user", "content": "hi"}]
+    answer = client.chat.completions.create(model="m", messages=messages, stream=stream)  # type: ignore[call-overload]
+    return list(answer) if stream else answer
+
+
+def ask_anthropic(url: str, stream: bool = False, timeout: float = 5) -> object:
+    client = anthropic.Anthropic(api_key="none", base_url=url, max_retries=0, timeout=timeout)
+    messages = [{"role": "user", "content": "hi"}]
+    answer = client.messages.create(model="m", max_tokens=1, messages=messages, stream=stream)  # type: ignore[call-overload]
+    return list(answer) if stream else answer
+
+
+OPENAI = [
+    (429, {"code": "rate_limit_exceeded", "type": "tokens", "message": "slow"}, C.RATE_LIMIT, "429"),
+    (429, {"code": "insufficient_quota", "message": "quota"}, C.RESOURCE_EXHAUSTED, "insufficient_quota"),
+    (400, {"code": "context_length_exceeded", "message": "long"}, C.OVERFLOW, "context_length_exceeded"),
+    (
+        400,
+        {"message": "This model's maximum context length is 8192 tokens"},
+        C.OVERFLOW,
+        "context_length_exceeded",
+    ),
+    (429, {"message": "Request too large for m on tokens per min"}, C.OVERFLOW, "request_too_large"),
+    (400, {"code": "invalid_type", "message": "no"}, C.INVALID, "400"),
+    (401, {"code": "invalid_api_key", "message": "no"}, C.AUTH, "401"),
+    (403, {"message": "no"}, C.AUTH, "403"),
+    (404, {"code": "model_not_found", "message": "no"}, C.NOT_FOUND, "404"),
+    (409, {"message": "no"}, C.CONFLICT, "409"),
+    (422, {"message": "no"}, C.INVALID, "422"),
+    (500, {"type": "server_error", "message": "no"}, C.SERVER_ERROR, "500"),
+    (503, {"message": "no"}, C.UNAVAILABLE, "503"),
+]
+
+
+@pytest.mark.parametrize(("status", "error", "category", "code"), OPENAI)
+def test_openai(provider, status, error, category, code) -> None:
+    provider.says(status, {"error": error})
+    info = caught(lambda: ask_openai(provider.url))
+    assert (info.category, info.code, info.retryable) == (category, code, category.retryable)
+    assert info.details["status"] == status
+
+
+ANTHROPIC = [
+    (429, "rate_limit_error", "slow", C.RATE_LIMIT, "429"),
+    (529, "overloaded_error", "Overloaded", C.UNAVAILABLE, "529"),
+    (400, "invalid_request_error", "prompt is too long: 9 > 8 tokens", C.OVERFLOW, "context_length_exceeded"),
+    (400, "invalid_request_error", "credit balance is too low", C.RESOURCE_EXHAUSTED, "billing_error"),
+    (400, "invalid_request_error", "no", C.INVALID, "400"),
+    (401, "authentication_error", "no", C.AUTH, "401"),
+    (402, "billing_error", "no", C.RESOURCE_EXHAUSTED, "billing_error"),
+    (403, "permission_error", "no", C.AUTH, "403"),
+    (404, "not_found_error", "no", C.NOT_FOUND, "404"),
+    (413, "request_too_large", "no", C.OVERFLOW, "413"),
+    (500, "api_error", "no", C.SERVER_ERROR, "500"),
+    (504, "timeout_error", "no", C.TIMEOUT, "504"),
+]
+
+
+@pytest.mark.parametrize(("status", "kind", "message", "category", "code"), ANTHROPIC)
+def test_anthropic(provider, status, kind, message, category, code) -> None:
+    provider.says(status, {"type": "error", "error": {"type": kind, "message": message}})
+    info = caught(lambda: ask_anthropic(provider.url))
+    assert (info.category, info.code) == (category, code)
+    assert info.details["provider_code"] == kind
+
+
+def test_anthropic_spend_limits_are_no_rate_limits(provider) -> None:
+    details = {"error_code": "enforced_spend_limit_reached"}
+    provider.says(429, {"error": {"type": "rate_limit_error", "message": "x", "details": details}})
+    info = caught(lambda: ask_anthropic(provider.url))
+    assert (info.category, info.code) == (C.RESOURCE_EXHAUSTED, "enforced_spend_limit_reached")
+
+
+def test_an_error_in_the_middle_of_a_stream(provider) -> None:
+    event = (
+        'event: error\ndata: {"type":"error","error":{"type":"overloaded_error","message":"Overloaded"}}\n\n'
+    )
+    provider.says(200, event, Content_Type="text/event-stream")
+    info = caught(lambda: ask_anthropic(provider.url, stream=True))
+    assert (info.category, info.code, info.retryable) == (C.UNAVAILABLE, "overloaded_error", True)
+    event = 'data: {"error":{"type":"server_error","code":"server_error","message":"sorry"}}\n\n'
+    provider.says(200, event, Content_Type="text/event-stream")
+    info = caught(lambda: ask_openai(provider.url, stream=True))
+    assert (info.category, info.code) == (C.SERVER_ERROR, "server_error")
+
+
+def test_a_provider_that_is_not_there_or_slow(closed_port, silent_port) -> None:
+    for ask in (ask_openai, ask_anthropic):
+        assert caught(lambda ask=ask: ask(closed_port)).code == "NETWORK_ERROR"
+        assert caught(lambda ask=ask: ask(silent_port, timeout=0.1)).code == "TIMEOUT"
+
+
+def test_a_provider_s_waits(provider) -> None:
+    provider.says(429, {"error": {}}, retry_after_ms="1500", retry_after="9")
+    assert caught(lambda: ask_openai(provider.url)).retry_after == 1.5
+    provider.says(
+        429,
+        {"error": {}},
+        x_ratelimit_reset_requests="1s",
+        x_ratelimit_remaining_requests="5",
+        x_ratelimit_reset_tokens="6m0s",
+        x_ratelimit_remaining_tokens="0",
+    )
+    assert caught(lambda: ask_openai(provider.url)).retry_after == 360.0
+    provider.says(429, {"error": {}}, anthropic_ratelimit_tokens_reset="2026-11-20T10:00:30Z", Date="x")
+    assert caught(lambda: ask_anthropic(provider.url)).retry_after is not None
+
+
+SESSION = botocore.session.Session()
+
+
+def aws(url: str) -> object:
+    return SESSION.create_client(
+        "dynamodb",
+        region_name="eu-west-1",
+        endpoint_url=url,
+        aws_access_key_id="none",
+        aws_secret_access_key="none",
+        config=Config(retries={"total_max_attempts": 1}, connect_timeout=1, read_timeout=0.2),
+    )
+
+
+AWS = [
+    (400, "ThrottlingException", C.RATE_LIMIT),
+    (400, "ProvisionedThroughputExceededException", C.RATE_LIMIT),
+    (400, "LimitExceededException", C.RESOURCE_EXHAUSTED),
+    (400, "ConditionalCheckFailedException", C.CONFLICT),
+    (400, "ResourceNotFoundException", C.NOT_FOUND),
+    (400, "AccessDeniedException", C.AUTH),
+    (400, "ExpiredTokenException", C.AUTH),
+    (400, "ValidationException", C.INVALID),
+    (400, "SomethingNew", C.INVALID),
+    (500, "InternalServerError", C.SERVER_ERROR),
+    (503, "ServiceUnavailable", C.UNAVAILABLE),
+    (503, "SomethingElse", C.UNAVAILABLE),
+]
+
+
+@pytest.mark.parametrize(("status", "code", "category"), AWS)
+def test_aws(provider, status, code, category) -> None:
+    provider.says(status, {"__type": f"com.amazonaws#{code}", "message": "no"}, Retry_After="3")
+    info = caught(lambda: aws(provider.url).list_tables())
+    assert (info.category, info.code, info.details["status"]) == (category, code, status)
+    assert info.retry_after == 3.0
+
+
+def test_aws_beyond_answers(provider, closed_port, silent_port) -> None:
+    provider.says(400, {"__type": "ValidationException", "message": "Input is too long for requested model."})
+    assert caught(lambda: aws(provider.url).list_tables()).code == "context_length_exceeded"
+    assert caught(lambda: aws(closed_port).list_tables()).code == "NETWORK_ERROR"
+    assert caught(lambda: aws(silent_port).list_tables()).code == "TIMEOUT"
+    assert classify(NoCredentialsError()).category is C.AUTH
+    assert classify(ParamValidationError(report="x")).category is C.INVALID
+    with pytest.raises(ParamValidationError) as caught_here:
+        aws(closed_port).get_item(Nonsense=1)  # type: ignore[attr-defined]
+    assert classify(caught_here.value).category is C.INVALID
+
+
+GRPC = {
+    grpc.StatusCode.UNAVAILABLE: C.UNAVAILABLE,
+    grpc.StatusCode.DEADLINE_EXCEEDED: C.TIMEOUT,
+    grpc.StatusCode.RESOURCE_EXHAUSTED: C.RATE_LIMIT,
+    grpc.StatusCode.UNAUTHENTICATED: C.AUTH,
+    grpc.StatusCode.PERMISSION_DENIED: C.AUTH,
+    grpc.StatusCode.INVALID_ARGUMENT: C.INVALID,
+    grpc.StatusCode.NOT_FOUND: C.NOT_FOUND,
+    grpc.StatusCode.ALREADY_EXISTS: C.CONFLICT,
+    grpc.StatusCode.ABORTED: C.UNAVAILABLE,
+    grpc.StatusCode.INTERNAL: C.SERVER_ERROR,
+    grpc.StatusCode.CANCELLED: C.CANCELLED,
+    grpc.StatusCode.UNIMPLEMENTED: C.INVALID,
+}
+
+
+class Aborting(grpc.GenericRpcHandler):
+    """A gRPC service that ends every call with the status that the request names."""
+
+    def service(self, handler_call_details):
+        def end(request: bytes, context: grpc.ServicerContext) -> bytes:
+            name, _, trailing = request.decode().partition("|")
+            text = "input is too long" if trailing == "long" else "no"
+            if "=" in trailing:
+                context.set_trailing_metadata((tuple(trailing.split("=")),))
+            context.abort(grpc.StatusCode[name], text)
+            return b""
+
+        return grpc.unary_unary_rpc_method_handler(end)
+
+
+@pytest.fixture(scope="module")
+def call_grpc() -> Iterator[Callable[[str], object]]:
+    server = grpc.server(futures.ThreadPoolExecutor(1), handlers=[Aborting()])
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+        ask = channel.unary_unary("/any/thing")
+        yield lambda text: ask(text.encode(), timeout=5)
+    server.stop(None)
+
+
+@pytest.mark.parametrize("status", GRPC)
+def test_grpc(call_grpc, status) -> None:
+    info = caught(lambda: call_grpc(status.name))
+    assert (info.category, info.code) == (GRPC[status], status.name)
+
+
+def test_grpc_waits_and_overflows(call_grpc, closed_port) -> None:
+    assert caught(lambda: call_grpc("UNAVAILABLE|grpc-retry-pushback-ms=250")).retry_after == 0.25
+    assert caught(lambda: call_grpc("UNAVAILABLE|retry-after=4")).retry_after == 4.0
+    assert caught(lambda: call_grpc("INVALID_ARGUMENT|long")).category is C.OVERFLOW
+    with grpc.insecure_channel(closed_port.removeprefix("http://")) as channel:
+        assert caught(lambda: channel.unary_unary("/a/b")(b"", timeout=5)).code == "UNAVAILABLE"
+    assert classify(grpc.RpcError("bare")).category is C.UNEXPECTED
+    assert classify(grpc.FutureTimeoutError()).category is C.TIMEOUT
+
+
+GOOGLE = [
+    (google.TooManyRequests("x"), C.RATE_LIMIT, "429"),
+    (google.ResourceExhausted("x"), C.RATE_LIMIT, "429"),
+    (google.ServiceUnavailable("x"), C.UNAVAILABLE, "503"),
+    (google.DeadlineExceeded("x"), C.TIMEOUT, "504"),
+    (google.Unauthenticated("x"), C.AUTH, "401"),
+    (google.PermissionDenied("x"), C.AUTH, "403"),
+    (google.NotFound("x"), C.NOT_FOUND, "404"),
+    (google.AlreadyExists("x"), C.CONFLICT, "409"),
+    (google.Aborted("x"), C.UNAVAILABLE, "409"),
+    (google.InvalidArgument("x"), C.INVALID, "400"),
+    (google.FailedPrecondition("x"), C.CONFLICT, "400"),
+    (google.InternalServerError("x"), C.SERVER_ERROR, "500"),
+    (google.BadGateway("x"), C.UNAVAILABLE, "502"),
+    (google.Cancelled("x"), C.CANCELLED, "499"),
+    (google.RetryError("x", None), C.TIMEOUT, "TIMEOUT"),
+    (
+        google.InvalidArgument("The input token count (9) exceeds the maximum number of tokens allowed (8)."),
+        C.OVERFLOW,
+        "context_length_exceeded",
+    ),
+]
+
+
+@pytest.mark.parametrize(("error", "category", "code"), GOOGLE)
+def test_google(error, category, code) -> None:
+    info = classify(error)
+    assert (info.category, info.code) == (category, code)
+
+
+def test_google_waits(provider) -> None:
+    retry = error_details_pb2.RetryInfo(retry_delay=duration_pb2.Duration(seconds=2, nanos=500_000_000))
+    assert classify(google.ResourceExhausted("x", details=[retry])).retry_after == 2.5
+    assert classify(google.ResourceExhausted("x", details=["text"])).retry_after is None
+    provider.says(429, {"error": {"message": "x"}}, Retry_After="6")
+    error = google.from_http_response(requests.get(provider.url, timeout=5))
+    assert classify(error).code == "429"
+    assert classify(error).retry_after == 6.0
