@@ -23,7 +23,7 @@ demo: .venv/.installed ## a flow on a service that has a bad day, in about a min
 	@$(BIN)/python -m flows.quickstart
 
 test: .venv/.installed-dev ## all tests; the pure files must be covered to the last branch
-	@$(IN_A_HOME_OF_ITS_OWN) $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal --cov $(TESTS)
+	@$(IN_A_HOME_OF_ITS_OWN) $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --cov $(TESTS)
 
 check: .venv/.installed-dev ## lint, format, types (strict) and the contracts between the packages
 	$(BIN)/ruff check .

@@ -30,7 +30,7 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 TABLE = Path(__file__).parent / "data" / "drug_interactions.csv"
-SLOW_SECONDS = 2.0
+SLOW_SECONDS = 4.0
 RETRY_AFTER = "1"
 
 Pair = tuple[str, str]

@@ -33,13 +33,12 @@ from prefect_resilience import (
     Fallback,
     Retry,
     error_context,
+    get_circuits,
     resilient_task,
 )
 
 PAIRS: list[Pair] = [(row["drug_a"], row["drug_b"]) for row in read_table()]
 BOARD = Board(PAIRS)
-# Seconds that the circuit stays open
-OPEN_FOR = 3
 
 # --- the tasks -------------------------------------------------------------------------------------------
 
@@ -67,13 +66,13 @@ def note_failure(task: Task[..., Any], run: TaskRun, state: State[Any]) -> None:
 
 # One circuit for everything that calls the primary. It counts attempts, retries among them.
 PRIMARY = CircuitBreaker(
-    "interactions-primary", failure_threshold=6, failure_rate=0.8, open_for=OPEN_FOR, success_threshold=1
+    "interactions-primary", failure_threshold=6, failure_rate=0.8, open_for=3, success_threshold=1
 )
 
 GUARDED: dict[str, Any] = {
     "retry": Retry(attempts=4, backoff=Backoff.exponential(initial=0.2, maximum=2, jitter=0.2)),
     "circuit": PRIMARY,
-    "timeout": 1,
+    "timeout": 2,
     # For what may pass (outages, limits, timeouts), not for our own mistakes: a 400 stays a failure
     "fallback": [Fallback(ask_second_provider, when="transient")],
     "task_run_name": "{drug_a} + {drug_b}",
@@ -114,7 +113,8 @@ def a_bad_day(address: str) -> dict[str, int]:
     BOARD.circuit(PRIMARY)
 
     BOARD.title("Afternoon: the primary is back, and one call may try it")
-    time.sleep(OPEN_FOR)
+    while PRIMARY.state == "open":
+        time.sleep(0.1)
     futures += ask_about(look_up, [first_after], address)
     BOARD.circuit(PRIMARY)
 
@@ -152,6 +152,7 @@ def run_the_day() -> None:
     began = time.monotonic()
     if get_current_settings().api.url is None:
         BOARD.console.print("No Prefect API is configured, so an ephemeral one starts: some seconds ...")
+    get_circuits()  # opens their store now, and not within the first calls
     with running() as address:
         a_bad_day(address)
     BOARD.console.print(f"[dim]{time.monotonic() - began:.0f} s[/]", highlight=False)

@@ -8,11 +8,11 @@ where results are kept) comes in as `Surroundings`.
 from __future__ import annotations
 
 import random
-import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
+from functools import partial
 from typing import Any, Protocol
 
 from prefect_resilience.circuits.breaker import CircuitBreaker, Permit
@@ -24,7 +24,14 @@ from prefect_resilience.errors.scrub import scrub_exception
 from prefect_resilience.errors.sightings import learn_secrets
 from prefect_resilience.fallbacks.chain import Answer, Chain, Memory
 from prefect_resilience.fallbacks.model import Fallback
-from prefect_resilience.limits.timeout import Timeout, acall_with_deadline, call_in_process, call_with_deadline
+from prefect_resilience.limits.threads import name_of, start_call
+from prefect_resilience.limits.timeout import (
+    Timeout,
+    acall_in_process,
+    acall_with_deadline,
+    call_in_process,
+    call_within,
+)
 from prefect_resilience.retries.budget import bucket_of
 from prefect_resilience.retries.policy import Retry, Verdict
 
@@ -152,28 +159,27 @@ def settled(
     circuit: CircuitBreaker, permit: Permit, guard: Guard, began: float, error: BaseException | None
 ) -> Sequence[None]:
     info = classify(error, rules=guard.rules) if isinstance(error, Exception) else None
-    due = circuit.settle(permit, error, info, time.monotonic() - began)
-    if not due:
+    if not circuit.settle(permit, error, info, time.monotonic() - began):
         return
-    if error is not None and info is None:
-        # Cancelled or interrupted: nothing may be awaited any more, and a probe's place must still be freed.
-        threading.Thread(target=circuit.flush, name="circuit-flush", daemon=True).start()
-    else:
+    if info is not None or permit.lease is not None and error is None:
         yield Blocking(circuit.flush)
+    else:
+        # Successes can wait; and after a cancellation nothing may be awaited, yet a probe's place must be freed.
+        start_call(circuit.flush)
 
 
-def the_call(
-    guard: Guard, here: Surroundings, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> Invoke | Blocking:
+def the_call(guard: Guard, here: Surroundings, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Invoke:
     """The user's function within its deadline, as a command for either driver."""
     timeout = guard.timeout
     if timeout is None or timeout.total is None:
         return Invoke(guard.fn, args, kwargs)
     if timeout.mode == "process":
-        return Blocking(call_in_process, (guard.fn, args, kwargs, timeout.total), {"wrap": here.carry_into_child()})
+        run = acall_in_process if guard.isasync else call_in_process
+        return Invoke(run, (guard.fn, args, kwargs, timeout.total), {"wrap": here.carry_into_child()})
     if guard.isasync:
-        return Invoke(acall_with_deadline, (lambda: guard.fn(*args, **kwargs), timeout.total))
-    return Invoke(call_with_deadline, (guard.fn, args, kwargs, timeout.total))
+        made = partial(guard.fn, *args, **kwargs)
+        return Invoke(acall_with_deadline, (made, timeout.total), {"what": name_of(guard.fn)})
+    return Invoke(call_within, (timeout, guard.fn, args, kwargs))
 
 
 def succeeded(guard: Guard, here: Surroundings, value: Any) -> Sequence[None]:

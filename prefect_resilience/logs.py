@@ -37,10 +37,15 @@ class RedactingFilter(logging.Filter):
 
 
 _filter = RedactingFilter()
+_kept = False
 
 
 def keep_secrets_out_of_logs() -> None:
     """Put the filter on Prefect's run loggers of this process; calling it again does nothing."""
+    global _kept
+    if _kept:
+        return
+    _kept = True
     watch_secret_blocks()
     for name in RUN_LOGGERS:
         logger = logging.getLogger(name)

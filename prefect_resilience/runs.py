@@ -199,10 +199,8 @@ def surroundings_of(guard: Guard) -> TaskSurroundings | None:
     return TaskSurroundings(guard, context)
 
 
-def as_state(outcome: Any, here: TaskSurroundings) -> Sequence[Any]:
-    """The outcome as the engine wants it: a value, or a green state with a name for a substitute."""
-    if not isinstance(outcome, Substitute):
-        return outcome
+def as_state(outcome: Substitute, here: TaskSurroundings) -> Sequence[State[Any]]:
+    """A substitute as the engine wants it: a green state with a name."""
     transaction = get_transaction()
     if transaction is not None:
         # A fallback's value must not be found under the primary's cache key later on.

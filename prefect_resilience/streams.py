@@ -52,7 +52,8 @@ class Stream:
             guard = replace(guard, retry=NO_RETRY, fallbacks=())
             add_note(error, f"prefect-resilience: {self.chunks} chunks had been handed on; a broken stream is not restarted")
         outcome = yield from failed(guard, self.here, self.began, error)
-        return (yield from as_state(outcome, self.here)), outcome
+        state = (yield from as_state(outcome, self.here)) if isinstance(outcome, Substitute) else None
+        return state, outcome
 
 
 def stream(guard: Guard, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Generator[Any, Any, Any]:

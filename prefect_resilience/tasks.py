@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast, overload
 from prefect.tasks import Task, TaskOptions
 from typing_extensions import ParamSpec, Self, Unpack
 
-from prefect_resilience.attempt import NO_RETRY, Guard, guarded
+from prefect_resilience.attempt import NO_RETRY, Guard, Substitute, guarded
 from prefect_resilience.circuits.breaker import CircuitBreaker
 from prefect_resilience.configuration import nearest
 from prefect_resilience.drive import adrive, drive
@@ -148,7 +148,7 @@ class ResilientTask(Task[P, R]):
 
         def __call__(self, *args: Any, return_state: bool = False, wait_for: Any = None, **kwargs: Any) -> Any:
             outcome = super().__call__(*args, return_state=return_state, wait_for=wait_for, **kwargs)
-            if return_state or not enabled():
+            if return_state:
                 return outcome
             if inspect.iscoroutine(outcome):
                 return _value_of_awaited(outcome)
@@ -221,7 +221,10 @@ def around(guard: Guard, isgenerator: bool, bound_to: Callable[..., Any]) -> Cal
             return run_sync(guard, args, kwargs)
 
         made = guarded_function
-    return _bound_like(bound_to, copy_of=functools.wraps(guard.fn)(made))
+    made = functools.wraps(guard.fn)(made)
+    # The engine asks for the signature twice a call, and looking it up through the wrapper is slow.
+    made.__signature__ = inspect.signature(guard.fn)  # pyright: ignore[reportFunctionMemberAccess]
+    return _bound_like(bound_to, copy_of=made)
 
 
 def run_sync(guard: Guard, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -229,7 +232,8 @@ def run_sync(guard: Guard, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
     here = surroundings_of(guard)
     if here is None:
         return guard.fn(*args, **kwargs)
-    return drive(as_state(drive(guarded(guard, here, args, kwargs)), here))
+    outcome = drive(guarded(guard, here, args, kwargs))
+    return drive(as_state(outcome, here)) if isinstance(outcome, Substitute) else outcome
 
 
 async def run_async(guard: Guard, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -237,7 +241,8 @@ async def run_async(guard: Guard, args: tuple[Any, ...], kwargs: dict[str, Any])
     here = surroundings_of(guard)
     if here is None:
         return await guard.fn(*args, **kwargs)
-    return await adrive(as_state(await adrive(guarded(guard, here, args, kwargs)), here))
+    outcome = await adrive(guarded(guard, here, args, kwargs))
+    return await adrive(as_state(outcome, here)) if isinstance(outcome, Substitute) else outcome
 
 
 def _bound_like(bound: Callable[..., Any], copy_of: Callable[..., Any]) -> Callable[..., Any]:

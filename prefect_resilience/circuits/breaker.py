@@ -134,7 +134,7 @@ class CircuitBreaker:
         Any exception of `fn` comes out as it is. For an async function use `acall`.
         """
         # Closed and fresh: no lock, no store, nothing allocated.
-        until, count, permit = self._circuit.fresh
+        until, successes, permit = self._circuit.fresh
         if monotonic() < until:
             try:
                 # An empty dictionary to unpack would cost an eighth of all this.
@@ -143,7 +143,7 @@ class CircuitBreaker:
                 if self.settle(permit, error):
                     self.flush()
                 raise
-            count()
+            next(successes)
         else:
             if inspect.iscoroutinefunction(fn):
                 raise _is_async(fn)

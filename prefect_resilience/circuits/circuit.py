@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import threading
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from time import monotonic
 from weakref import WeakMethod
 
 from prefect_resilience.circuits import machine
-from prefect_resilience.circuits.exchange import Exchange
+from prefect_resilience.circuits.exchange import UNSEEN, Exchange
 from prefect_resilience.circuits.link import StoreLink
 from prefect_resilience.circuits.listeners import logger, tell
 from prefect_resilience.circuits.model import CircuitPolicy, CircuitSnapshot
@@ -23,7 +23,7 @@ from prefect_resilience.errors.exceptions import CircuitOpenError
 PATIENCE = 1.0
 """Seconds that a caller waits for another thread's exchange with the store before it goes on without."""
 
-Fresh = tuple[float, Callable[[], int], Permit]
+Fresh = tuple[float, Iterator[int], Permit]
 
 
 class Circuit:
@@ -41,8 +41,9 @@ class Circuit:
         self._begin()
 
     def _begin(self) -> None:
-        # All that CircuitBreaker.call looks at: until when by monotonic(), count a success, the permit.
-        self.fresh: Fresh = (NEVER, int, Permit(Epoch(0)))
+        # All that CircuitBreaker.call looks at: until when by monotonic(), the counter, the permit.
+        nothing = Permit(Epoch(UNSEEN))
+        self.fresh: Fresh = (NEVER, nothing.epoch.successes, nothing)
         self._talking = threading.Lock()
         self._exchange = Exchange(self.name, self.policy, self.link, WeakMethod(self._look))
 
@@ -50,9 +51,9 @@ class Circuit:
         """A new view has been taken; called under the exchange's lock."""
         permit = view.permit
         if permit is None or view.waiting or self.retired or self.policy.slow_call is not None:
-            self.fresh = (NEVER, int, self.fresh[2])
+            self.fresh = (NEVER, *self.fresh[1:])
         else:
-            self.fresh = (view.until, permit.epoch.tick, permit)
+            self.fresh = (view.until, permit.epoch.successes, permit)
 
     # -- before a call
 
@@ -110,7 +111,7 @@ class Circuit:
     def succeeded(self, permit: Permit, slow: bool = False) -> bool:
         """Count a success; True when a flush is due."""
         if permit.lease is None and not slow:
-            permit.epoch.tick()
+            next(permit.epoch.successes)
         else:
             self._exchange.count(permit, "S" if slow else "s", None, None)
         view = self._exchange.view

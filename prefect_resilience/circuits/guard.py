@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import threading
 from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import aclosing
 from time import monotonic
@@ -53,18 +54,26 @@ class Question:
         return permit
 
     def abandon(self) -> None:
-        """Nobody waits for the answer. A lease that came with it is given back at the next exchange."""
+        """Nobody waits for the answer any more: a lease that has come with it is given back."""
         self._abandoned = True
-        if self._permit is not None:
-            self._breaker.release(self._permit)
+        if self._permit is not None and self._breaker.release(self._permit):
+            _flush_aside(self._breaker)
 
 
 def leaving(
     breaker: CircuitBreaker, permit: Permit, error: BaseException | None, began: float
 ) -> Sequence[None]:
     """Count how the call ended that began at `began` by `monotonic()`."""
-    if breaker.settle(permit, error, duration=monotonic() - began):
+    due = breaker.settle(permit, error, duration=monotonic() - began)
+    if due and (error is None or isinstance(error, Exception)):
         yield Blocking(breaker.flush)
+    elif due:
+        _flush_aside(breaker)
+
+
+def _flush_aside(breaker: CircuitBreaker) -> None:
+    # A caller that was cancelled may await nothing any more, and its place must be free all the same.
+    threading.Thread(target=breaker.flush, name="circuit-flush", daemon=True).start()
 
 
 def guarded(breaker: CircuitBreaker, invoke: Invoke) -> Sequence[Any]:

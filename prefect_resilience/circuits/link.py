@@ -17,7 +17,7 @@ from prefect_resilience.stores import Store, open_store
 T = TypeVar("T")
 
 REST_AFTER_FAILURE = 5.0
-SLOW = 2.0
+SLOW = 3.0
 REST_PER_SECOND = 5.0
 LONGEST_REST = 30.0
 
@@ -35,6 +35,7 @@ class StoreLink:
         self._store = store
         self._rest_until = float("-inf")
         self._down = False
+        self._met = False
         self._offset = time.time() - monotonic()
         self._notices: deque[StoreNotice] = deque()
         self._lock = threading.Lock()
@@ -81,13 +82,15 @@ class StoreLink:
 
     def exchange(self, work: Callable[[Store], T]) -> T:
         """`work(store)`, timed; StoreUnavailable whatever it raises, and the store then rests."""
+        # Opening a store may take its time: drivers are imported, a schema is created.
+        first, self._met = not self._met, True
         begun = monotonic()
         try:
             result = work(self.store())
         except Exception as error:
             self._failed(error, monotonic() - begun)
             raise StoreUnavailable(redact(f"{type(error).__name__}: {error}")) from error
-        self._answered(monotonic() - begun)
+        self._answered(0.0 if first else monotonic() - begun)
         return result
 
     def notices(self) -> list[StoreNotice]:

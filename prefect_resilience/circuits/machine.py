@@ -153,7 +153,8 @@ def step(
         case Reset():
             _force(after, Force("closed", event.reason), now, changes)
             after.update(openings=0, opened_at=None, last_error=None)
-        case Tick():
+        case _:
+            # A Tick: nothing but time passed.
             _let_time_open(after, now, changes)
     if after != document:
         after["updated_at"] = now
@@ -291,7 +292,9 @@ def _open(
     growth = policy.open_backoff ** min(doc["openings"], EXPONENT_LIMIT)
     # A first opening that is longer than open_max was meant: the maximum bounds what grows.
     lasts = min(policy.open_for * growth, max(policy.open_max, policy.open_for))
-    retry_at = max(now + lasts, doc["hold_until"] or 0.0)
+    # Bounded once more, in case the clock was set back since the server asked.
+    quiet_until = min(doc["hold_until"] or 0.0, now + RETRY_AFTER_LIMIT)
+    retry_at = max(now + lasts, quiet_until)
     doc.update(openings=doc["openings"] + 1, opened_at=now, retry_at=retry_at)
     _move(doc, "open", now, reason, changes)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
 
 from prefect_resilience.circuits.machine import Event, Record, Release
 from prefect_resilience.circuits.window import Outcome, Run
@@ -15,20 +14,20 @@ PROBES_KEPT = 100
 class Epoch:
     """The time between two changes of state, as this process saw them, and its count of successes.
 
-    `tick()` counts one, in one step of `itertools.count`, which no thread can interrupt. A call that
-    began in an older epoch ticks a counter that nobody reads any more: that fences it.
+    `next(successes)` counts one, in one step of `itertools.count`, which no thread can interrupt. A call
+    that began in an older epoch steps a counter that nobody reads any more: that fences it.
     """
 
-    __slots__ = ("_seen", "generation", "tick")
+    __slots__ = ("_seen", "generation", "successes")
 
     def __init__(self, generation: int) -> None:
         self.generation = generation
-        self.tick: Callable[[], int] = itertools.count(1).__next__
+        self.successes = itertools.count(1)
         self._seen = 0
 
     def take(self) -> int:
-        """How many ticks there were since the last take. For one thread at a time."""
-        at = self.tick()
+        """How many successes there were since the last take. For one thread at a time."""
+        at = next(self.successes)
         number = at - self._seen - 1
         self._seen = at
         return number
@@ -55,7 +54,7 @@ class Pending:
         self.urgent = False
 
     def add(self, permit: Permit, outcome: Outcome, error: str | None, retry_after: float | None) -> None:
-        """Count one outcome behind the successes that ticked before it."""
+        """Count one outcome behind the successes before it."""
         if permit.lease is not None:
             record = Record(permit.epoch.generation, ((outcome, 1),), error, retry_after, permit.lease)
             self._probe(record)

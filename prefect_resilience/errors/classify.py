@@ -16,7 +16,7 @@ from .info import ErrorInfo, Finding
 from .libraries import find
 from .messages import text_finding
 from .registry import Rule, ask, classifier, register_classifier, unregister_classifier
-from .shapes import dotted_name, read, read_text
+from .shapes import class_name, dotted_name, read, read_text
 from .states import state_data, state_type
 from .taxonomy import ErrorCategory, ErrorKind
 
@@ -46,7 +46,7 @@ def classify(error: Any, *, now: float | None = None, rules: Sequence[Rule] = ()
     try:
         return _classify(error, wall_clock() if now is None else now, tuple(rules), _DEPTH)
     except Exception:  # noqa: BLE001 - whatever was handed in, the caller is already in trouble
-        return ErrorInfo.of(ErrorCategory.UNEXPECTED, _class_name(error))
+        return ErrorInfo.of(ErrorCategory.UNEXPECTED, class_name(error))
 
 
 def _classify(error: Any, now: float, rules: tuple[Rule, ...], depth: int) -> ErrorInfo:
@@ -61,12 +61,13 @@ def _classify(error: Any, now: float, rules: tuple[Rule, ...], depth: int) -> Er
         return _of_state(error, kind, now, rules, depth)
     if is_response(error):
         return _complete(http_finding(error, now), str(status_of(error)), response_message(error), None)
-    return _complete(None, _class_name(error), read_text(error), None)
+    return _complete(None, class_name(error), read_text(error), None)
 
 
 def _of_exception(error: BaseException, now: float, rules: tuple[Rule, ...], depth: int) -> ErrorInfo:
     """The first link of the chain that anybody knows decides; the outermost gives class and text."""
-    for link in _chain(error):
+    chain = _chain(error)
+    for link in chain:
         opinion = ask(link, rules)
         if isinstance(opinion, ErrorInfo):
             return opinion
@@ -77,8 +78,10 @@ def _of_exception(error: BaseException, now: float, rules: tuple[Rule, ...], dep
                 return _of_group(cast("tuple[Any, ...]", members), link, now, rules, depth)
         found = _merged(opinion, known)
         if found is not None:
-            return _complete(_deeper(found, link), type(link).__name__, _message(error, link), error, link)
-    return _complete(None, type(error).__name__, read_text(error), error)
+            return _complete(
+                _deeper(found, link, chain, now), class_name(link), _message(error, link), error, link
+            )
+    return _complete(None, class_name(error), read_text(error), error)
 
 
 def _find(link: BaseException, now: float) -> Finding | None:
@@ -97,14 +100,20 @@ def _merged(opinion: Finding | None, known: Finding | None) -> Finding | None:
     return opinion._replace(code=known.code, retry_after=known.retry_after, details=known.details)
 
 
-def _deeper(found: Finding, link: BaseException) -> Finding:
-    """What only the cause or the text can say: a failed sub-step is as what made it fail."""
-    if found.category is ErrorCategory.SUBTASK:
-        inner = text_finding(read_text(link, 8_000))
-        if inner is not None:
-            kind, retryable = inner.category.kind, inner.category.retryable
-            return found._replace(code=found.code or inner.code, kind=kind, retryable=retryable)
-    return found
+def _deeper(found: Finding, link: BaseException, causes: Iterator[BaseException], now: float) -> Finding:
+    """A failed sub-step is as what made it fail, by its cause or, where that got lost, by its text."""
+    if found.category is not ErrorCategory.SUBTASK:
+        return found
+    known = (_find(cause, now) for cause in causes)
+    inner = next((one for one in known if one is not None), None) or text_finding(read_text(link, 8_000))
+    if inner is None:
+        return found
+    return inner._replace(
+        category=ErrorCategory.SUBTASK,
+        kind=inner.kind or inner.category.kind,
+        retryable=inner.category.retryable if inner.retryable is None else inner.retryable,
+        reason=None,
+    )
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
@@ -169,10 +178,6 @@ def _inside(data: Any, now: float, rules: tuple[Rule, ...], depth: int) -> Error
 
 def _message(error: BaseException, link: BaseException) -> str:
     return read_text(error) or read_text(link)
-
-
-def _class_name(value: object) -> str:
-    return type(value).__name__
 
 
 def _complete(

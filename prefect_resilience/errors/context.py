@@ -12,7 +12,7 @@ from .classify import classify
 from .clock import wall_clock
 from .info import ErrorInfo, bounded
 from .redact import redact
-from .shapes import read
+from .shapes import put, read
 from .states import state_error, state_type
 from .taxonomy import ErrorCategory, ErrorKind, FailureReason
 
@@ -107,12 +107,11 @@ class ErrorContext(BaseModel):
 def attach_context(error: BaseException, context: ErrorContext) -> None:
     """Keep a context on the exception it belongs to, where `error_context` finds it; never raises.
 
-    It goes along through pickle, since it lies in the exception's `__dict__`. An exception that takes no
-    attributes goes without.
+    It goes along through pickle where the exception's `__dict__` does. What is no exception goes without.
     """
     try:
-        setattr(error, ATTRIBUTE, context)
-    except Exception:  # noqa: BLE001 - an exception with its own __setattr__, or without a __dict__
+        put(error, ATTRIBUTE, context)
+    except (TypeError, AttributeError):  # this is no exception
         return
 
 

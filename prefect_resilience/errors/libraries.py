@@ -38,6 +38,9 @@ _ERRNOS: dict[int, C] = {
 }
 
 
+_DBAPI = {"OperationalError": Finding(C.UNAVAILABLE), "IntegrityError": Finding(C.CONFLICT)}
+
+
 def _os_error(error: object, now: float) -> Finding | None:
     """OSError by its number; the code is the number's name, such as ENOSPC."""
     number = read(error, "errno")
@@ -95,6 +98,16 @@ def _xml(error: object, now: float) -> Finding:
     return Finding(C.VALIDATION, reason=FailureReason.XML_VALIDATION_FAILURE)
 
 
+def _wrapped_by_sqlalchemy(error: object, now: float) -> Finding | None:
+    """SQLAlchemy's wrapper around a driver's exception, which it keeps as `orig`."""
+    if read(error, "connection_invalidated") is True:
+        return Finding(C.NETWORK, CATEGORY_CODES[C.NETWORK])
+    original = read(error, "orig")
+    found = find(original, now) if isinstance(original, BaseException) and original is not error else None
+    # For a driver that nobody here knows, the DB-API's own classes still tell two things apart.
+    return found or _DBAPI.get(type(error).__name__)
+
+
 def _exit(error: object, now: float) -> Finding:
     """SystemExit carries a `code` that is no HTTP status."""
     return Finding(C.CANCELLED, CATEGORY_CODES[C.CANCELLED])
@@ -118,6 +131,7 @@ _LOOKS: dict[str, Look] = {
     "psycopg.OperationalError": lambda error, now: postgres_finding(error),
     "psycopg2.OperationalError": lambda error, now: postgres_finding(error),
     "sqlite3.Error": lambda error, now: sqlite_finding(error),
+    "sqlalchemy.StatementError": _wrapped_by_sqlalchemy,
     "redis.ResponseError": lambda error, now: redis_finding(error),
     "pymysql.MySQLError": lambda error, now: mysql_finding(error),
     "MySQLdb.MySQLError": lambda error, now: mysql_finding(error),

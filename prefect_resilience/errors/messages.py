@@ -15,7 +15,7 @@ _EXCEPTION = re.compile(
 )
 _STATUS = re.compile(
     r"(?:\b(?:status(?: code)?|HTTP(?:/\d(?:\.\d)?)?|error(?: code)?|code)[ :='\"]{1,3}|^['\"]?)([45]\d\d)\b"
-    r"|\b([45]\d\d) (?=[A-Z][a-z]+)",
+    r"|\b([45]\d\d) (?-i:[A-Z][a-z])",
     re.IGNORECASE,
 )
 _WORDS: tuple[tuple[re.Pattern[str], C, str | None], ...] = tuple(

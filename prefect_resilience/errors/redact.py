@@ -45,11 +45,11 @@ def _once(text: str) -> str:
     for pattern in known_patterns():
         text = pattern.sub(_mask_match(pattern), text)
     folded = text.lower()
-    for triggers, pattern, replacement, fold in RULES:
+    for triggers, mask, fold in RULES:
         where = folded if fold else text
         for trigger in triggers:
             if trigger in where:
-                text = pattern.sub(replacement, text)
+                text = mask(text)
                 break
     return text
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any, cast
 
 from .redact import redact, redact_data
-from .shapes import read
+from .shapes import put, read
 from .stand_in import stand_in
 
 _MOST = 20_000
@@ -28,7 +28,7 @@ def scrub_exception(exc: BaseException) -> BaseException:
     try:
         nodes = _graph(exc)
         replaced: dict[int, BaseException] = {}
-        for node in reversed(nodes):  # members before their groups
+        for node in sorted(reversed(nodes), key=_rank):
             after = _scrubbed(node, replaced)
             if after is not node:
                 replaced[id(node)] = after
@@ -49,6 +49,14 @@ def _graph(exc: BaseException) -> list[BaseException]:
             nodes[id(node)] = node
             left.extend(_linked(node))
     return list(nodes.values())
+
+
+def _rank(node: BaseException) -> int:
+    """What others show in their own text comes before them, and members before their groups."""
+    if _members(node):
+        return 2
+    shown = (*node.args, *_attributes(node).values())
+    return 1 if any(isinstance(part, BaseException) for part in shown) else 0
 
 
 def _linked(node: BaseException) -> Iterator[BaseException]:
@@ -76,6 +84,8 @@ def _scrubbed(node: BaseException, replaced: dict[int, BaseException]) -> BaseEx
         id(member) in replaced for member in cast("tuple[Any, ...]", members)
     ):
         return stand_in(node, replaced)
+    if replaced:
+        _relink(node, replaced)
     _clean_args(node)
     _clean_notes(node)
     _clean_attributes(node)
@@ -100,7 +110,7 @@ def _clean_args(node: BaseException) -> None:
     args = node.args
     cleaned = tuple(clean(arg) for arg in args)
     if any(new is not old for new, old in zip(cleaned, args, strict=True)):
-        node.args = cleaned
+        _set(node, "args", cleaned)
 
 
 def clean(value: Any) -> Any:
@@ -144,7 +154,7 @@ def _clean_attributes(node: BaseException) -> None:
 
 def _set(node: BaseException, name: str, value: Any) -> None:
     try:
-        setattr(node, name, value)
+        put(node, name, value)
     except Exception:  # noqa: BLE001 - a read-only property; whether its text shows is checked afterwards
         return
 
@@ -152,13 +162,12 @@ def _set(node: BaseException, name: str, value: Any) -> None:
 def _relink(node: BaseException, replaced: dict[int, BaseException]) -> None:
     """Put what stands for an exception into the places where the exception was."""
     suppress = node.__suppress_context__
-    if id(node.__cause__) in replaced:
-        node.__cause__ = replaced[id(node.__cause__)]
-    if id(node.__context__) in replaced:
-        node.__context__ = replaced[id(node.__context__)]
-    node.__suppress_context__ = suppress
+    for name in ("__cause__", "__context__"):
+        if id(read(node, name)) in replaced:
+            put(node, name, replaced[id(read(node, name))])
+    put(node, "__suppress_context__", suppress)  # setting a cause turns it on
     if any(id(arg) in replaced for arg in node.args):
-        node.args = tuple(replaced.get(id(arg), arg) for arg in node.args)
+        _set(node, "args", tuple(replaced.get(id(arg), arg) for arg in node.args))
     for name, value in list(_attributes(node).items()):
         if id(value) in replaced:
             _set(node, name, replaced[id(value)])

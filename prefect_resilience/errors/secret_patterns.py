@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 MASK = "***"
@@ -17,12 +18,20 @@ _I = re.IGNORECASE
 
 
 class SecretRule(NamedTuple):
-    """A pattern and what stands for its match; skipped when no trigger (lower-case, if `folded`) is there."""
+    """How to mask one sort of secret; skipped when no trigger (lower-case, if `folded`) is in the text."""
 
     triggers: tuple[str, ...]
-    pattern: re.Pattern[str]
-    replacement: str | Callable[[re.Match[str]], str]
+    mask: Callable[[str], str]
     folded: bool = False
+
+
+def _rule(
+    triggers: tuple[str, ...],
+    pattern: re.Pattern[str],
+    replacement: str | Callable[[re.Match[str]], str],
+    folded: bool = False,
+) -> SecretRule:
+    return SecretRule(triggers, partial(pattern.sub, replacement), folded)
 
 
 # Tokens that say by a prefix whose they are. No letter or digit may stand before one: "task-" is no "sk-".
@@ -66,45 +75,71 @@ _PREFIX_TRIGGERS = (
 )
 
 _KEY = (
-    r"(?:pass(?:word|wd|phrase|code)|passwort|pwd|secret|token|credentials?|(?<=_)pass"
+    r"(?:pass(?:word|wd|phrase|code)?|passwort|pwd|secret|token|credentials?|identified\s{1,8}by"
     r"|(?:api|access|private|account|secret|signing|encryption|subscription|master|auth|storage|function)"
     r"[\s_\-]{0,2}key|sharedaccess(?:key|signature)|connection[\s_\-]{0,2}string)"
 )
-_KEY_TRIGGERS = ("pass", "pwd", "secret", "token", "credential", "key", "sharedaccess", "connection")
+_KEY_TRIGGERS = (
+    "pass",
+    "pwd",
+    "secret",
+    "token",
+    "credential",
+    "key",
+    "sharedaccess",
+    "connection",
+    "identified",
+)
 
 # A quoted value ends at its own quote, or at the end of the line when that is missing. Inside a string that
 # was itself quoted, the quotes carry backslashes.
 _QUOTED = (
     r'b?"(?P<double>(?:[^"\\\n]|\\.)*)'
     r"|b?'(?P<single>(?:[^'\\\n]|\\.)*)"
-    r"""|\\{1,4}["'](?P<escaped>(?:(?!\\+["'])[^\n])*)"""
+    r"""|\\{1,8}["'](?P<escaped>(?:(?!\\+["'])[^\n])*)"""
 )
 # A bare value goes on over a comma or a bracket that is not followed by what would end it.
 _BARE = r"""(?:[^\s,;&"'`<>()\[\]{}|\\]|,(?![\s"']|[\w\-]{1,40}[=:]|$)|[)\]}](?=[\w])|\\(?!["']))+"""
-
-_PAIR = re.compile(
-    rf"(?P<key>{_KEY})(?P<gap>(?:\\{{0,4}}[\"'\]]){{0,2}}\s{{0,8}}(?:=>|:=|==?|:)\s{{0,8}})(?:{_QUOTED}|(?P<bare>{_BARE}))",
-    _I,
-)
-# ("x-api-key", "..."), --password ..., ['--password', '...'] and SQL's PASSWORD '...'
-_LISTED = re.compile(
-    rf"(?P<key>(?:--[\w\-]{{0,40}}|\(b?[\"'][\w\-]{{0,40}}){_KEY})(?P<gap>[\"']?,?\s{{1,8}})(?:{_QUOTED}|(?P<bare>{_BARE}))",
-    _I,
-)
-_SQL = re.compile(r"(?P<key>password|identified\s{1,8}by)(?P<gap>\s{1,8})'(?P<single>(?:[^'\\\n]|\\.)*)", _I)
+# key=value, "key": "value", and what only stands beside its key.
+_GAP = r"""(?:\\{0,8}["'\]]){0,2}\s{0,8}(?:=>|:=|==?|:)\s{0,8}|["']?,?\s{1,8}"""
+_PAIR = re.compile(rf"(?P<key>{_KEY})(?P<gap>{_GAP})(?:{_QUOTED}|(?P<bare>{_BARE}))", _I)
+# Beside its key a value counts in ("x-api-key", "..."), --password ... and ['--password', '...'].
+_BESIDE = re.compile(r"""(?:(?<!-)--|\(b?["'])[\w\-]{0,40}\Z""")
 
 _NOTHING = frozenset({"none", "null", "true", "false", "undefined", "nil", "[redacted]", "[secure]"})
 _ORDINARY_TOKEN = re.compile(r"\d{1,7}(?:\.\d{1,7})?%?|[a-z]{1,15}[.!?]?")
 
 
-def _mask_pair(match: re.Match[str]) -> str:
-    """The pair with its value masked, unless the value says nothing."""
-    found = match.groupdict()
-    name, value = next((n, v) for n, v in found.items() if n not in ("key", "gap") and v is not None)
-    if _says_nothing(found["key"], found["gap"], name, value):
-        return match[0]
-    start, end = match.span(name)
-    return match.string[match.start() : start] + MASK + match.string[end : match.end()]
+def _mask_pairs(text: str) -> str:
+    """The text with the values of all keys masked whose names smell of a secret."""
+    parts: list[str] = []
+    done = position = 0
+    while (match := _PAIR.search(text, position)) is not None:
+        if not _is_secret(match):
+            position = match.end("key")  # what was taken for a value may be a key itself
+            continue
+        start, end = match.span(match.lastgroup or 0)  # the group of the value, which closes last
+        parts += (text[done:start], MASK)
+        done = position = end
+    return "".join((*parts, text[done:])) if parts else text
+
+
+def _is_secret(match: re.Match[str]) -> bool:
+    key, gap, kind = match["key"].lower(), match["gap"], match.lastgroup or ""
+    before = match.string[max(0, match.start() - 44) : match.start()]
+    if key == "pass" and not before.endswith(("_", "-")):
+        return False
+    paired = "=" in gap or ":" in gap
+    if not paired and not _stands_beside(key, gap, kind, before):
+        return False
+    return not _says_nothing(key, gap, kind, match[kind])
+
+
+def _stands_beside(key: str, gap: str, kind: str, before: str) -> bool:
+    if gap.isspace() and kind == "single" and key.startswith(("password", "identified")):
+        return True  # SQL's PASSWORD '...'
+    opening = _BESIDE.search(before)
+    return opening is not None and (opening[0].startswith("-") or '"' in gap or "'" in gap)
 
 
 def _says_nothing(key: str, gap: str, kind: str, value: str) -> bool:
@@ -114,13 +149,13 @@ def _says_nothing(key: str, gap: str, kind: str, value: str) -> bool:
     if stripped.lower() in _NOTHING:
         return True
     # "Unexpected token: foo" and "token: 512" are prose and counts; `token=abc` and "token": "abc" are not.
-    prose = kind == "bare" and key.lower() == "token" and _ORDINARY_TOKEN.fullmatch(value) is not None
+    prose = kind == "bare" and key == "token" and _ORDINARY_TOKEN.fullmatch(value) is not None
     return prose and (":" in gap or value.isdigit())
 
 
 _SCHEME = r"(?:(?:basic|bearer|token|negotiate|apikey|key|ntlm)\s{1,8})?"
 _AUTHORIZATION = re.compile(
-    rf"""((?:proxy-)?authorization(?:\\{{0,4}}["']){{0,2}}\s{{0,8}}[:=,]\s{{0,8}}(?:b(?=["']))?(?:\\{{0,4}}["'])?{_SCHEME})"""
+    rf"""((?:proxy-)?authorization(?:\\{{0,8}}["']){{0,2}}\s{{0,8}}[:=,]\s{{0,8}}(?:b(?=["']))?(?:\\{{0,8}}["'])?{_SCHEME})"""
     r"""(digest\s[^\r\n]{1,4096}|aws4-[^\r\n]{1,4096}|[^\s"'\\]{1,8192})""",
     _I,
 )
@@ -129,7 +164,7 @@ _BEARER = re.compile(
     _I,
 )
 _COOKIE = re.compile(
-    r"""((?:set-)?cookie\d?(?:\\{0,4}["']){0,2}\s{0,8}[:=,]\s{0,8}(?:b(?=["']))?)(?:("|')(?:(?!\2)[^\r\n])*|(?!["'])[^\r\n"']+)""",
+    r"""((?:set-)?cookie\d?(?:\\{0,8}["']){0,2}\s{0,8}[:=,]\s{0,8}(?:b(?=["']))?)(?:("|')(?:(?!\2)[^\r\n])*|(?!["'])[^\r\n"']+)""",
     _I,
 )
 
@@ -139,7 +174,7 @@ def _mask_cookie(match: re.Match[str]) -> str:
 
 
 RULES: tuple[SecretRule, ...] = (
-    SecretRule(
+    _rule(
         ("-----BEGIN",),
         re.compile(
             r"(-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----)"
@@ -148,14 +183,14 @@ RULES: tuple[SecretRule, ...] = (
         ),
         rf"\1{MASK}\2",
     ),
-    SecretRule(
+    _rule(
         ("://",),
         re.compile(
-            r"""(://[^\s/:@"'<>]{0,256}:)(?!\d{1,5}(?:[/?\#]|$))[^\s"'<>@]{1,2048}@(?:[^\s/?\#"'<>@]{1,256}@)?"""
+            r"""(://[^\s/:@"'<>]{0,256}:)(?!\d{1,5}(?:[/?\#]|$))(?:[^\s"'<>@:]|:(?!//)){1,2048}@(?:[^\s/?\#"'<>@]{1,256}@)?"""
         ),
         rf"\1{MASK}@",
     ),
-    SecretRule(
+    _rule(
         ("hooks.slack.com", "/api/webhooks/", "webhook.office.com"),
         re.compile(
             r"(hooks\.slack\.com/(?:services|workflows|triggers)/|/api/webhooks/\d{5,24}/|webhook\.office\.com/)"
@@ -163,17 +198,17 @@ RULES: tuple[SecretRule, ...] = (
         ),
         rf"\1{MASK}",
     ),
-    SecretRule((":A",), re.compile(r"(?<!\d)(\d{5,16}):A[\w\-]{30,64}"), rf"\1:{MASK}"),  # Telegram
-    SecretRule(
+    _rule((":A",), re.compile(r"(?<!\d)(\d{5,16}):A[\w\-]{30,64}"), rf"\1:{MASK}"),  # Telegram
+    _rule(
         ("eyJ",),
         re.compile(r"(?<![\w\-])eyJ[\w\-]{5,}\.[\w\-]{5,}(?:\.[\w\-]*){0,3}"),
         MASK,
     ),
-    SecretRule(("uthorization", "UTHORIZATION"), _AUTHORIZATION, rf"\1{MASK}"),
-    SecretRule(("earer", "EARER", "asic", "ASIC"), _BEARER, rf"\1{MASK}"),
-    SecretRule(("ookie", "OOKIE"), _COOKIE, _mask_cookie),
-    SecretRule(_PREFIX_TRIGGERS, re.compile(rf"(?<![A-Za-z0-9])(?:{'|'.join(_PREFIXED)})"), MASK),
-    SecretRule(
+    _rule(("uthorization", "UTHORIZATION"), _AUTHORIZATION, rf"\1{MASK}"),
+    _rule(("earer", "EARER", "asic", "ASIC"), _BEARER, rf"\1{MASK}"),
+    _rule(("ookie", "OOKIE"), _COOKIE, _mask_cookie),
+    _rule(_PREFIX_TRIGGERS, re.compile(rf"(?<![A-Za-z0-9])(?:{'|'.join(_PREFIXED)})"), MASK),
+    _rule(
         ("=",),
         re.compile(
             r"""((?:[?&]|&amp;|%3F|%26)(?:[\w\-.]{0,32}(?:key|token|secret|sig|signature|password|pwd|passwd|auth|"""
@@ -182,16 +217,12 @@ RULES: tuple[SecretRule, ...] = (
         ),
         rf"\1{MASK}",
     ),
-    SecretRule(
-        ("ignature",), re.compile(r"(signature\s?[=:]\s?)[A-Za-z0-9+/%]{24,1024}={0,2}", _I), rf"\1{MASK}"
-    ),
-    SecretRule(
+    _rule(("ignature",), re.compile(r"(signature\s?[=:]\s?)[A-Za-z0-9+/%]{24,1024}={0,2}", _I), rf"\1{MASK}"),
+    _rule(
         ("key provided",),
         re.compile(r"(api key provided:?\s{1,4})[^\s,;\"']{4,512}", _I),
         rf"\1{MASK}",
         folded=True,
     ),
-    SecretRule(_KEY_TRIGGERS, _PAIR, _mask_pair, folded=True),
-    SecretRule(_KEY_TRIGGERS, _LISTED, _mask_pair, folded=True),
-    SecretRule(("password", "identified"), _SQL, _mask_pair, folded=True),
+    SecretRule(_KEY_TRIGGERS, _mask_pairs, folded=True),
 )

@@ -15,40 +15,44 @@ from urllib.parse import quote, quote_plus
 from .exceptions import ConfigurationError
 
 MINIMUM_LENGTH = 4
-MAXIMUM_VALUES = 1_000
+MAXIMUM_VALUES = 500
 MAXIMUM_PATTERNS = 100
 
 _lock = threading.Lock()
 _values: OrderedDict[str, tuple[str, ...]] = OrderedDict()
-_forms: tuple[str, ...] = ()
+_forms: tuple[str, ...] | None = ()  # None: to be made anew when asked for
 _patterns: tuple[re.Pattern[str], ...] = ()
 
 
 def register_secret(value: str | bytes) -> None:
     """Mask this value wherever it turns up from now on, also URL-encoded, escaped or in base64.
 
-    Values shorter than 4 characters are not taken, since they would blot out ordinary text. The newest 1,000
+    Values shorter than 4 characters are not taken, since they would blot out ordinary text. The newest 500
     are kept.
     """
+    global _forms
     text = value.decode("utf-8", "replace") if isinstance(value, bytes) else value
     # Stars at the ends would grow together with a mask, and the second pass would see another text.
     core = text.strip().strip("*")
     if len(core) < MINIMUM_LENGTH or "***" in core:
         return
     with _lock:
+        if core in _values:
+            _values.move_to_end(core)
+            return
         _values[core] = _forms_of(core)
-        _values.move_to_end(core)
         while len(_values) > MAXIMUM_VALUES:
             _values.popitem(last=False)
-        _rebuild()
+        _forms = None
 
 
 def unregister_secret(value: str | bytes) -> None:
     """Forget a registered value, for tests."""
+    global _forms
     text = value.decode("utf-8", "replace") if isinstance(value, bytes) else value
     with _lock:
         _values.pop(text.strip().strip("*"), None)
-        _rebuild()
+        _forms = None
 
 
 def register_secret_pattern(pattern: str | re.Pattern[str]) -> None:
@@ -80,18 +84,18 @@ def unregister_secret_pattern(pattern: str | re.Pattern[str]) -> None:
 
 def known_forms() -> tuple[str, ...]:
     """Every spelling of every registered value, the longest first."""
-    return _forms
+    global _forms
+    forms = _forms
+    if forms is None:
+        with _lock:
+            found = {form for forms in _values.values() for form in forms}
+            forms = _forms = tuple(sorted(found, key=lambda form: (-len(form), form)))
+    return forms
 
 
 def known_patterns() -> tuple[re.Pattern[str], ...]:
     """The patterns that users registered, in order."""
     return _patterns
-
-
-def _rebuild() -> None:
-    global _forms
-    found = {form for forms in _values.values() for form in forms}
-    _forms = tuple(sorted(found, key=lambda form: (-len(form), form)))
 
 
 def _forms_of(value: str) -> tuple[str, ...]:

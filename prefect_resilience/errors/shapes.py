@@ -16,17 +16,20 @@ def read(source: object, name: str) -> Any:
         return None
 
 
+def put(error: BaseException, name: str, value: object) -> None:
+    """Set an attribute, also on an exception whose class forbids it (a frozen one of attrs, say).
+
+    Raises what a property or a slot of that name raises.
+    """
+    BaseException.__setattr__(error, name, value)
+
+
 def read_text(source: object, limit: int = TEXT_LIMIT) -> str:
     """`str(source)`, at most `limit` characters of it, or "" when the object cannot be printed."""
     try:
         return str(source)[:limit]
     except Exception:  # noqa: BLE001 - __str__ may raise anything
         return ""
-
-
-def read_mapping(source: object, key: str) -> Any:
-    """`source[key]` of a plain dict, else None."""
-    return as_dict(source).get(key)
 
 
 def as_dict(value: object) -> dict[Any, Any]:
@@ -72,6 +75,14 @@ def package(cls: type) -> str:
     """The outermost package in which a class says that it lives."""
     module = cast("object", cls.__module__)  # a class body may set anything
     return module.partition(".")[0] if isinstance(module, str) else ""
+
+
+def class_name(value: object) -> str:
+    """The bare name of an object's class."""
+    try:
+        return type(value).__name__
+    except Exception:  # noqa: BLE001 - a metaclass may do anything
+        return "object"
 
 
 def dotted_name(error: object) -> str:

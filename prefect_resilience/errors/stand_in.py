@@ -9,7 +9,7 @@ from pydantic_core import InitErrorDetails, PydanticCustomError, ValidationError
 
 from .redact import redact, redact_data
 from .secret_patterns import MASK
-from .shapes import read
+from .shapes import put, read
 
 _PLAIN = (bool, int, float, str, type(None))
 
@@ -21,12 +21,11 @@ def stand_in(error: BaseException, replaced: Mapping[int, BaseException] | None 
     `replaced` has for them, by id), anything else an instance of a subclass with the same name. Never raises.
     """
     made = _validation_error(error) or _group(error, replaced or {}) or _imitation(error)
-    made.__cause__ = error.__cause__
-    made.__context__ = error.__context__
-    made.__suppress_context__ = error.__suppress_context__
+    for name in ("__cause__", "__context__", "__suppress_context__"):  # the last undoes what the first sets
+        put(made, name, read(error, name))
     notes = read(error, "__notes__")
     if isinstance(notes, list):
-        cast("Any", made).__notes__ = [redact(_text(note)) for note in cast("list[Any]", notes)]
+        put(made, "__notes__", [redact(_text(note)) for note in cast("list[Any]", notes)])
     return made.with_traceback(error.__traceback__)
 
 
@@ -128,7 +127,7 @@ def imitate(cls: type[BaseException], text: str, shown: str, attributes: dict[st
             body = {"__module__": cls.__module__, "__qualname__": cls.__qualname__}
             made = cast("type[Any]", type(cls.__name__, (_Imitation, base), body))
             error = cast("Any", made).__new__(made)
-            error.args = (text,)
+            put(error, "args", (text,))
             error.__dict__.update(attributes, _seen_as=(cls, text, shown, attributes))
         except Exception:  # noqa: BLE001 - a final class, or one with ideas about its subclasses
             continue

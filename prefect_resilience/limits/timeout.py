@@ -6,13 +6,14 @@ import difflib
 import functools
 import inspect
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
-from typing import Any, Literal, cast
+from typing import Any, Literal, TypeVar, cast
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from prefect_resilience.errors.exceptions import ConfigurationError
+from prefect_resilience.limits.alarm import alarm_is_free, call_with_alarm
 from prefect_resilience.limits.cancel import acall_with_deadline
 from prefect_resilience.limits.process import ProcessDied, UnpicklableError, acall_in_process, call_in_process
 from prefect_resilience.limits.stream import aiterate_with_deadline, iterate_with_deadline
@@ -28,6 +29,7 @@ __all__ = [
     "aiterate_with_deadline",
     "call_in_process",
     "call_with_deadline",
+    "call_within",
     "iterate_with_deadline",
     "overdue_calls",
 ]
@@ -41,7 +43,8 @@ DEFAULT_OPERATIONS: Mapping[str, float] = {
 }
 """Seconds by the name of an operation; the settings may change them and add more."""
 
-Mode = Literal["thread", "process"]
+T = TypeVar("T")
+Mode = Literal["auto", "thread", "process"]
 _FIELDS = ("total", "idle", "mode", "timeout_ms")
 
 
@@ -51,8 +54,11 @@ class Timeout(BaseModel):
     `total` bounds the attempt. `idle`, for generators, bounds the wait for each chunk; with a generator,
     `total` counts only the time spent waiting for it, not what the consumer does between two chunks.
 
-    `mode="thread"` ends the waiting: a sync call that is overdue goes on in its thread. An async call is
-    cancelled. `mode="process"` runs the call in a child process and kills that.
+    An async call that is overdue is cancelled. What happens to a sync one is the `mode`'s business: "auto"
+    (the default) interrupts it where it stands if it runs on the main thread, and else does as "thread",
+    which ends the waiting at once, whatever the call is blocked in, and lets the call go on beside it.
+    "process" runs the call in a child process and kills that. Write "thread" for a call on the main thread
+    that blocks in C code which does not heed signals, such as some database drivers.
 
         Timeout(30)   Timeout(30, mode="process")   Timeout(total=30, idle=5)
 
@@ -69,7 +75,8 @@ class Timeout(BaseModel):
         default=None, gt=0, allow_inf_nan=False, description="Seconds that a generator's next chunk may take."
     )
     mode: Mode = Field(
-        default="thread", description="Whether only the waiting ends, or a child process is killed."
+        default="auto",
+        description="Whether an overdue call is interrupted, left behind in a thread, or killed with its process.",
     )
 
     def __init__(self, total: float | timedelta | None = None, **fields: Any) -> None:
@@ -103,8 +110,8 @@ class Timeout(BaseModel):
                 fields[name] = _seconds(name, fields[name])
         if fields.get("total") is None and fields.get("idle") is None:
             raise ValueError("a timeout needs a number of seconds: write Timeout(30) or Timeout(idle=5)")
-        if fields.get("mode", "thread") not in ("thread", "process"):
-            raise ValueError(f'a timeout\'s mode is "thread" or "process", not {fields["mode"]!r}')
+        if fields.get("mode", "auto") not in ("auto", "thread", "process"):
+            raise ValueError(f'a timeout\'s mode is "auto", "thread" or "process", not {fields["mode"]!r}')
         return fields
 
     @classmethod
@@ -138,6 +145,16 @@ class Timeout(BaseModel):
                 f'{name} is a generator, which cannot run with mode="process": write mode="thread", or '
                 "return a list"
             )
+
+
+def call_within(
+    timeout: Timeout, fn: Callable[..., T], args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> T:
+    """What `fn(*args, **kwargs)` returns within `timeout.total` seconds; raises AttemptTimeout. Not for processes."""
+    seconds = cast(float, timeout.total)
+    if timeout.mode == "auto" and alarm_is_free():
+        return call_with_alarm(fn, args, kwargs, seconds)
+    return call_with_deadline(fn, args, kwargs, seconds)
 
 
 def _seconds(name: str, value: Any) -> float:

@@ -64,6 +64,7 @@ class MemoryStore:
         """Up to `limit` live documents whose keys start with `prefix`, by key, from beyond `after`."""
         check_text(prefix)
         with self._lock:
+            self._check_open()
             keys = sorted(k for k in self._documents if k.startswith(prefix) and (after is None or k > after))
             found: list[tuple[str, tuple[str, int, float | None]]] = []
             for key in keys:
@@ -84,8 +85,7 @@ class MemoryStore:
         self._documents = {}
 
     def _live(self, key: str) -> tuple[str, int, float | None] | None:
-        if self.closed:
-            raise StoreUnavailable(f"the store {self.url} has been closed")
+        self._check_open()
         found = self._documents.get(key)
         if found is None:
             return None
@@ -93,6 +93,10 @@ class MemoryStore:
             self._remove(key)
             return None
         return found
+
+    def _check_open(self) -> None:
+        if self.closed:
+            raise StoreUnavailable(f"the store {self.url} has been closed")
 
     def _purge(self) -> None:
         """Drop some expired documents, in passing: PURGE_AT_ONCE are looked at, the oldest written first."""

@@ -1,4 +1,4 @@
-"""Databases, provoked for real: PostgreSQL where it is installed, SQLite, and Redis's replies over a socket."""
+"""Databases, provoked for real: PostgreSQL where it is installed, SQLite, Redis's replies over a socket."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ import psycopg
 import pytest
 import redis
 import sqlalchemy
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 from sqlalchemy import exc
 
 from prefect_resilience.errors import ErrorCategory as C
@@ -213,6 +215,9 @@ def test_a_lost_connection_in_sqlalchemy() -> None:
     lost = exc.DBAPIError("select 1", {}, Exception("gone"), connection_invalidated=True)
     assert classify(lost).category is C.NETWORK
     assert classify(exc.DBAPIError("select 1", {}, Exception("strange"))).category is C.INVALID
+    assert classify(exc.OperationalError("select 1", {}, Exception("strange"))).category is C.UNAVAILABLE
+    assert classify(exc.IntegrityError("select 1", {}, Exception("strange"))).category is C.CONFLICT
+    assert classify(exc.StatementError("x", "select 1", {}, None)).category is C.INVALID
 
 
 @pytest.fixture
@@ -234,9 +239,9 @@ def reply_of_redis() -> Iterator[Callable[[str], ErrorInfo]]:
         threading.Thread(target=serve, daemon=True).start()
 
         def ask(reply: str) -> ErrorInfo:
-            line[0] = f"-{reply}\r\n".encode() * 1
+            line[0] = f"-{reply}\r\n".encode()
             client = redis.Redis(
-                port=server.getsockname()[1], protocol=2, driver_info=None, retry=redis.retry.Retry(None, 0)
+                port=server.getsockname()[1], protocol=2, driver_info=None, retry=Retry(NoBackoff(), 0)
             )
             return caught(lambda: client.execute_command("GET", "x"))
 
@@ -264,7 +269,7 @@ def test_redis_replies(reply_of_redis, reply, category) -> None:
 
 
 def test_redis_connections(closed_port, silent_port) -> None:
-    no_retry = redis.retry.Retry(None, 0)
+    no_retry = Retry(NoBackoff(), 0)
     closed = redis.Redis(port=int(closed_port.rpartition(":")[2]), retry=no_retry)
     assert caught(closed.ping).code == "NETWORK_ERROR"
     silent = redis.Redis(port=int(silent_port.rpartition(":")[2]), socket_timeout=0.05, retry=no_retry)

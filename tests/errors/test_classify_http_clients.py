@@ -31,8 +31,11 @@ def caught_async(call: Callable[[], Awaitable[object]]) -> ErrorInfo:
     return caught(lambda: asyncio.run(run()))
 
 
+TRUST = ssl.create_default_context()  # httpx would read all certificates anew for each call
+
+
 def by_httpx(url: str, **options: object) -> Callable[[], object]:
-    return lambda: httpx.get(url, **options).raise_for_status()  # type: ignore[arg-type]
+    return lambda: httpx.get(url, verify=TRUST, **options).raise_for_status()  # type: ignore[arg-type]
 
 
 def by_requests(url: str, **options: object) -> Callable[[], object]:
@@ -81,22 +84,22 @@ STATUSES = {
 
 
 @pytest.mark.parametrize("client", CLIENTS)
-@pytest.mark.parametrize("status", STATUSES)
-def test_a_status_is_a_category(client, status, service) -> None:
-    service.says(status)
-    info = caught(client(service.url))
-    assert (info.category, info.retryable) == STATUSES[status]
-    assert info.code == str(status)
-    assert info.details["status"] == status
+def test_a_status_is_a_category(client, service) -> None:
+    for status, expected in STATUSES.items():
+        service.says(status)
+        info = caught(client(service.url))
+        assert (info.category, info.retryable) == expected
+        assert info.code == str(status)
+        assert info.details["status"] == status
 
 
-@pytest.mark.parametrize("status", STATUSES)
-def test_a_response_is_classified_without_an_exception(status, service) -> None:
-    service.says(status)
-    for response in (httpx.get(service.url), requests.get(service.url, timeout=5)):
-        info = classify(response)
-        assert (info.category, info.retryable, info.code) == (*STATUSES[status], str(status))
-        assert info.exception_type is None
+def test_a_response_is_classified_without_an_exception(service) -> None:
+    for status, expected in STATUSES.items():
+        service.says(status)
+        for response in (httpx.Response(status), requests.get(service.url, timeout=5)):
+            info = classify(response)
+            assert (info.category, info.retryable, info.code) == (*expected, str(status))
+            assert info.exception_type is None
 
 
 def test_a_response_says_its_phrase() -> None:
@@ -199,9 +202,11 @@ def test_a_provider_s_words_in_the_body_are_read(service, reply) -> None:
 
 def test_too_many_redirects_are_invalid(service, reply) -> None:
     service.says(reply(302, {"Location": service.url}))
+    session = requests.Session()
+    session.max_redirects = 2
     for call in (
         lambda: httpx.Client(follow_redirects=True, max_redirects=2).get(service.url),
-        by_requests(service.url, timeout=5),
+        lambda: session.get(service.url, timeout=5),
         by_aiohttp(service.url),
     ):
         assert caught(call).category is C.INVALID

@@ -244,6 +244,21 @@ def test_grpc_waits_and_overflows(call_grpc, closed_port) -> None:
     assert classify(grpc.RpcError("bare")).category is C.UNEXPECTED
     assert classify(grpc.FutureTimeoutError()).category is C.TIMEOUT
 
+    class Half(grpc.RpcError):
+        def code(self) -> grpc.StatusCode:
+            return grpc.StatusCode.UNAVAILABLE
+
+        def trailing_metadata(self) -> object:
+            raise RuntimeError
+
+    class Broken(Half):
+        def code(self) -> grpc.StatusCode:
+            raise RuntimeError
+
+    assert classify(Half()).code == "UNAVAILABLE"
+    assert classify(Half()).retry_after is None
+    assert classify(Broken()).category is C.UNEXPECTED
+
 
 GOOGLE = [
     (google.TooManyRequests("x"), C.RATE_LIMIT, "429"),
@@ -283,3 +298,5 @@ def test_google_waits(provider) -> None:
     error = google.from_http_response(requests.get(provider.url, timeout=5))
     assert classify(error).code == "429"
     assert classify(error).retry_after == 6.0
+    exhausted = google.ResourceExhausted("x", response=requests.get(provider.url, timeout=5))
+    assert classify(exhausted).retry_after == 6.0

@@ -40,7 +40,7 @@ def test_the_forms_mean_the_same():
     assert Timeout(timedelta(seconds=30)) == thirty
     assert Timeout(timeout_ms=30_000) == thirty
     assert Timeout.model_validate(30) == thirty
-    assert Timeout.model_validate_json('{"total": 30, "mode": "thread"}') == thirty
+    assert Timeout.model_validate_json('{"total": 30, "mode": "auto"}') == thirty
     assert Timeout.model_validate_json('{"timeout_ms": 30000}') == thirty
     assert (
         Timeout.of(30) == Timeout.of("web-fetch") == Timeout.of({"total": 30}) == Timeout.of(thirty) == thirty
@@ -50,7 +50,7 @@ def test_the_forms_mean_the_same():
 
 def test_it_goes_through_json_pickle_and_a_set():
     timeout = Timeout(30, idle=5)
-    assert json.loads(timeout.model_dump_json()) == {"total": 30, "idle": 5, "mode": "thread"}
+    assert json.loads(timeout.model_dump_json()) == {"total": 30, "idle": 5, "mode": "auto"}
     assert Timeout.model_validate_json(timeout.model_dump_json()) == timeout
     assert pickle.loads(pickle.dumps(timeout)) == timeout
     assert {timeout, Timeout(30, idle=5)} == {timeout}
@@ -70,8 +70,8 @@ def test_it_goes_through_json_pickle_and_a_set():
         ({"idle": 0}, "idle is a number of seconds above 0"),
         ({"total": True}, "not True"),
         ({"total": "30"}, "not '30'"),
-        ({"total": 1, "mode": "fork"}, '"thread" or "process", not \'fork\''),
-        ({"total": 1, "mode": []}, '"thread" or "process"'),
+        ({"total": 1, "mode": "fork"}, '"auto", "thread" or "process", not \'fork\''),
+        ({"total": 1, "mode": []}, '"auto", "thread" or "process"'),
         ({"total": 1, "timeout_ms": 1}, "one of them"),
         ({"timeout_ms": -5}, "milliseconds above 0"),
         ({"seconds": 5}, "no 'seconds'"),

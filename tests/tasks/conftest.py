@@ -125,12 +125,18 @@ class Seen:
     def events(self, name: str, matches: Callable[[dict[str, Any]], bool] = lambda event: True) -> list[dict[str, Any]]:
         """Events of that name, waited for."""
 
-        def found() -> list[dict[str, Any]]:
-            with get_client(sync_client=True) as client:
-                answer = client.request("POST", "/events/filter", json={"filter": {"event": {"name": [name]}}, "limit": 50})
-            return [event for event in answer.json()["events"] if matches(event)]
+        return until(lambda: [event for event in self.all_events(name) if matches(event)])
 
-        return until(found)
+    def all_events(self, name: str) -> list[dict[str, Any]]:
+        """Every event of that name which the API has by now, page by page."""
+        with get_client(sync_client=True) as client:
+            body = {"filter": {"event": {"name": [name]}}, "limit": 50}
+            page = client.request("POST", "/events/filter", json=body).json()
+            found = page["events"]
+            while page["next_page"]:
+                page = client._client.get(page["next_page"]).json()
+                found += page["events"]
+        return found
 
 
 def _final(client: Any, task_run_id: UUID) -> Any:
@@ -139,6 +145,11 @@ def _final(client: Any, task_run_id: UUID) -> Any:
     except Exception:
         return None
     return task_run if task_run.state and task_run.state.is_final() else None
+
+
+@pytest.fixture(name="until")
+def until_fixture() -> Callable[..., Any]:
+    return until
 
 
 def until(ask: Callable[[], Any], seconds: float = 30.0) -> Any:

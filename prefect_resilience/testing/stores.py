@@ -1,0 +1,362 @@
+"""The contract of `Store`, as tests that every store passes, ours and yours.
+
+    from prefect_resilience.testing.stores import StoreContract
+
+    class TestMyStore(StoreContract):
+        @pytest.fixture
+        def make_store(self, tmp_path):
+            return lambda: MyStore(tmp_path)
+
+`make_store()` is called once per test and returns an open store; it may hold documents of other tests.
+Needs pytest and hypothesis.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, cast
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from prefect_resilience.errors.exceptions import StoreUnavailable
+from prefect_resilience.stores.base import Document, Store
+
+MakeStore = Callable[[], Store]
+
+WRITERS = 16
+SWAPS = 200
+PATIENCE = 10.0
+SHORT = 0.2
+"""Seconds that a document lives in the tests of expiry."""
+
+# Every class that inherits the contract runs its examples on stores of its own.
+FIXTURES = (
+    HealthCheck.function_scoped_fixture,
+    HealthCheck.differing_executors,
+    HealthCheck.too_slow,
+)
+
+_numbers = itertools.count()
+
+json_values: st.SearchStrategy[Any] = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=12,
+)
+keys = st.text(st.characters(exclude_categories=("Cs",), exclude_characters="\0"), min_size=1, max_size=12)
+
+
+class StoreContract:
+    """Inherit it, and give it a fixture `make_store`: a function that returns an open store."""
+
+    @pytest.fixture
+    def make_store(self) -> MakeStore:
+        """To be overridden."""
+        raise NotImplementedError("a test class that inherits StoreContract gives it a fixture make_store")
+
+    @pytest.fixture
+    def store(self, make_store: MakeStore) -> Iterator[Store]:
+        """One open store per test."""
+        store = make_store()
+        yield store
+        store.close()
+
+    @pytest.fixture
+    def key(self) -> str:
+        """A key that no other test has used."""
+        return f"contract/{time.time_ns()}/{next(_numbers)}"
+
+    # -- what a store is
+
+    def test_it_is_a_store_and_has_a_url(self, store: Store) -> None:
+        assert isinstance(store, Store)
+        assert isinstance(store.url, str)
+        assert store.url
+
+    def test_its_clock_tells_seconds_since_the_epoch_and_goes_on(self, store: Store) -> None:
+        first = store.now()
+        assert abs(first - time.time()) < 3600
+        wait_until(lambda: store.now() > first)
+
+    # -- compare and swap
+
+    def test_a_missing_document_is_none(self, store: Store, key: str) -> None:
+        assert store.load(key) is None
+
+    def test_what_was_swapped_in_is_loaded(self, store: Store, key: str) -> None:
+        version = store.swap(key, 0, {"a": [1, None, True, 0.5, "x"]})
+        assert version > 0
+        assert store.load(key) == Document({"a": [1, None, True, 0.5, "x"]}, version, None)
+
+    def test_creating_over_a_document_writes_nothing(self, store: Store, key: str) -> None:
+        version = store.swap(key, 0, "first")
+        assert store.swap(key, 0, "second") == 0
+        assert store.load(key) == Document("first", version)
+
+    def test_a_swap_of_another_version_writes_nothing(self, store: Store, key: str) -> None:
+        first = store.swap(key, 0, 1)
+        second = store.swap(key, first, 2)
+        assert second > first
+        for wrong in (first, second + 1, 1):
+            assert store.swap(key, wrong, 3) == 0
+        assert store.load(key) == Document(2, second)
+
+    def test_a_swap_of_a_missing_document_writes_nothing(self, store: Store, key: str) -> None:
+        assert store.swap(key, 7, "x") == 0
+        assert store.load(key) is None
+
+    def test_null_is_a_value(self, store: Store, key: str) -> None:
+        version = store.swap(key, 0, None)
+        assert store.load(key) == Document(None, version)
+        assert store.swap(key, 0, 1) == 0
+
+    def test_delete_asks_for_the_version(self, store: Store, key: str) -> None:
+        version = store.swap(key, 0, 1)
+        assert store.delete(key, version + 1) is False
+        assert store.delete(key, version) is True
+        assert store.delete(key, version) is False
+        assert store.load(key) is None
+
+    def test_versions_grow_over_a_deletion(self, store: Store, key: str) -> None:
+        seen = [0]
+        for life in range(20):
+            version = store.swap(key, 0, life)
+            version = store.swap(key, version, life)
+            assert version > seen[-1]
+            seen.append(version)
+            assert store.delete(key, version)
+            # A swap that was prepared in an earlier life of the key must not succeed in a later one.
+            assert store.swap(key, version, "late") == 0
+
+    # -- values
+
+    @settings(max_examples=60, deadline=None, suppress_health_check=FIXTURES)
+    @given(value=json_values)
+    def test_json_comes_back_as_it_was(self, store: Store, key: str, value: Any) -> None:
+        found = store.load(key)
+        version = store.swap(key, found.version if found else 0, value)
+        loaded = store.load(key)
+        assert loaded is not None
+        assert loaded.version == version
+        assert same_json(loaded.value, value)
+
+    def test_changing_a_value_does_not_change_the_document(self, store: Store, key: str) -> None:
+        value: dict[str, Any] = {"list": [1]}
+        store.swap(key, 0, value)
+        value["list"].append(2)
+        loaded = store.load(key)
+        assert loaded is not None
+        loaded.value["list"].append(3)
+        again = store.load(key)
+        assert again is not None
+        assert again.value == {"list": [1]}
+
+    @pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
+    def test_numbers_that_json_does_not_have_are_refused(self, store: Store, key: str, number: float) -> None:
+        with pytest.raises(ValueError, match="JSON"):
+            store.swap(key, 0, {"deep": [number]})
+        assert store.load(key) is None
+
+    @pytest.mark.parametrize("value", [{1, 2}, object(), b"bytes", (1, 2), {"deep": [{1: "key"}]}])
+    def test_what_is_not_json_is_refused(self, store: Store, key: str, value: Any) -> None:
+        with pytest.raises(TypeError, match="JSON"):
+            store.swap(key, 0, value)
+        assert store.load(key) is None
+
+    def test_a_refused_value_leaves_the_document_alone(self, store: Store, key: str) -> None:
+        version = store.swap(key, 0, "good")
+        with pytest.raises(TypeError):
+            store.swap(key, version, {1, 2})
+        assert store.load(key) == Document("good", version)
+
+    def test_large_documents_come_back(self, store: Store, key: str) -> None:
+        value = {"text": "ä𝄞" * 100_000, "list": list(range(10_000))}
+        store.swap(key, 0, value)
+        loaded = store.load(key)
+        assert loaded is not None
+        assert loaded.value == value
+
+    # -- expiry
+
+    def test_a_document_lives_until_it_expires(self, store: Store, key: str) -> None:
+        expires_at = store.now() + 3600
+        version = store.swap(key, 0, 1, expires_at=expires_at)
+        loaded = store.load(key)
+        assert loaded is not None
+        assert (loaded.value, loaded.version) == (1, version)
+        assert loaded.expires_at is not None
+        assert abs(loaded.expires_at - expires_at) < 0.01
+
+    def test_an_expired_document_does_not_exist(self, store: Store, key: str) -> None:
+        version = store.swap(key, 0, "old", expires_at=store.now() - 1)
+        assert version > 0
+        assert store.load(key) is None
+        assert store.swap(key, version, "new") == 0
+        assert store.delete(key, version) is False
+        assert store.scan(key) == []
+        assert store.swap(key, 0, "new") > version
+        loaded = store.load(key)
+        assert loaded is not None
+        assert (loaded.value, loaded.expires_at) == ("new", None)
+
+    def test_a_document_is_gone_once_its_time_has_passed(self, store: Store, key: str) -> None:
+        version = store.swap(key, 0, 1, expires_at=store.now() + SHORT)
+        wait_until(lambda: store.load(key) is None)
+        assert store.swap(key, version, 2) == 0
+
+    def test_every_swap_sets_the_expiry_anew(self, store: Store, key: str) -> None:
+        version = store.swap(key, 0, 1, expires_at=store.now() + SHORT)
+        version = store.swap(key, version, 2)
+        gone_by = store.now() + 2 * SHORT
+        wait_until(lambda: store.now() > gone_by)
+        assert store.load(key) == Document(2, version)
+
+    def test_expired_documents_are_cleared_away_without_harm(self, store: Store, key: str) -> None:
+        past = store.now() - 1
+        versions = [store.swap(f"{key}/{n}", 0, n, expires_at=past) for n in range(120)]
+        for n in range(120):
+            assert store.swap(f"{key}/{n}", 0, "again") > versions[n]
+        assert len(store.scan(key, limit=500)) == 120
+
+    # -- scan
+
+    def test_scan_goes_by_key_and_in_pages(self, store: Store, key: str) -> None:
+        names = [f"{key}/{n:03}" for n in range(25)]
+        for name in reversed(names):
+            store.swap(name, 0, name)
+        pages: list[str] = []
+        after = None
+        while page := store.scan(f"{key}/", after, limit=10):
+            assert len(page) <= 10
+            assert all(document.value == name for name, document in page)
+            pages += [name for name, _ in page]
+            after = page[-1][0]
+        assert pages == names
+
+    def test_scan_begins_beyond_a_key_that_is_gone(self, store: Store, key: str) -> None:
+        for name in "ace":
+            store.swap(f"{key}/{name}", 0, name)
+        assert [d.value for _, d in store.scan(f"{key}/", after=f"{key}/b")] == ["c", "e"]
+        assert store.scan(f"{key}/", after=f"{key}/e") == []
+        assert [d.value for _, d in store.scan(f"{key}/", after="")] == ["a", "c", "e"]
+
+    def test_scan_of_nothing_is_empty(self, store: Store, key: str) -> None:
+        assert store.scan(key) == []
+        assert store.scan(key, limit=0) == []
+
+    @pytest.mark.parametrize(
+        "special", ["%", "_", "\\", "'", '"', "*", "?", "[a]", "ß", "𝄞", "e\u0301", "\uffff"]
+    )
+    def test_a_prefix_means_itself(self, store: Store, key: str, special: str) -> None:
+        inside = [f"{key}{special}", f"{key}{special}1", f"{key}{special}\U0010ffff"]
+        outside = [f"{key}x", f"{key}", f"{key}X{special}", f"{key}{special[:-1]}~"]
+        for name in inside + outside:
+            store.swap(name, 0, name)
+        assert [name for name, _ in store.scan(f"{key}{special}")] == inside
+
+    def test_upper_and_lower_case_differ(self, store: Store, key: str) -> None:
+        store.swap(f"{key}/a", 0, 1)
+        assert store.load(f"{key}/A") is None
+        assert store.scan(f"{key}/A") == []
+
+    @settings(max_examples=25, deadline=None, suppress_health_check=FIXTURES)
+    @given(names=st.sets(keys, max_size=8), prefix=keys | st.just(""))
+    def test_scan_finds_what_begins_so_by_code_point(
+        self, store: Store, names: set[str], prefix: str
+    ) -> None:
+        root = f"contract/{time.time_ns()}/{next(_numbers)}/"
+        for name in names:
+            store.swap(root + name, 0, name)
+        expected = sorted(name for name in names if name.startswith(prefix))
+        assert [document.value for _, document in store.scan(root + prefix)] == expected
+
+    @pytest.mark.parametrize("wrong", ["", "nul\0", "\ud800"])
+    def test_keys_that_no_database_holds_are_refused(self, store: Store, wrong: str) -> None:
+        with pytest.raises(ValueError, match="key"):
+            store.swap(wrong, 0, 1)
+        with pytest.raises(ValueError, match="key"):
+            store.load(wrong)
+
+    # -- many at once, and none
+
+    def test_no_update_of_many_threads_is_lost(self, store: Store, key: str) -> None:
+        """Each of the writers counts to SWAPS by compare and swap, on one document."""
+
+        def write() -> None:
+            done = lost = 0
+            while done < SWAPS:
+                found = store.load(key)
+                if store.swap(key, found.version if found else 0, (found.value if found else 0) + 1):
+                    done, lost = done + 1, 0
+                else:
+                    lost += 1
+                    time.sleep(random.uniform(0, min(0.2, 0.002 * 2**lost)))
+
+        in_threads(write, WRITERS)
+        loaded = store.load(key)
+        assert loaded is not None
+        assert loaded.value == WRITERS * SWAPS
+
+    def test_one_of_many_creates_a_document(self, store: Store, key: str) -> None:
+        start = threading.Barrier(WRITERS)
+
+        def create() -> int:
+            start.wait()
+            return store.swap(key, 0, threading.get_ident())
+
+        versions = in_threads(create, WRITERS)
+        assert sum(version > 0 for version in versions) == 1
+
+    def test_one_of_many_deletes_a_document(self, store: Store, key: str) -> None:
+        version = store.swap(key, 0, 1)
+        assert sum(in_threads(lambda: store.delete(key, version), WRITERS)) == 1
+
+    def test_a_closed_store_says_so(self, make_store: MakeStore, key: str) -> None:
+        store = make_store()
+        store.swap(key, 0, 1)
+        store.close()
+        store.close()
+        operations: list[Callable[[], object]] = [
+            lambda: store.load(key),
+            lambda: store.swap(key, 0, 1),
+            lambda: store.delete(key, 1),
+            lambda: store.scan("x"),
+        ]
+        for operation in operations:
+            with pytest.raises(StoreUnavailable):
+                operation()
+
+
+def same_json(left: Any, right: Any) -> bool:
+    """Equal, and of the same types throughout: 1, 1.0 and True are three values, 0.0 and -0.0 are two."""
+    if type(left) is not type(right):
+        return False
+    if isinstance(left, dict):
+        one, other = cast("dict[str, Any]", left), cast("dict[str, Any]", right)
+        return one.keys() == other.keys() and all(same_json(one[key], other[key]) for key in other)
+    if isinstance(left, list):
+        pairs = itertools.zip_longest(cast("list[Any]", left), cast("list[Any]", right), fillvalue=...)
+        return all(same_json(a, b) for a, b in pairs)
+    return repr(left) == repr(right)
+
+
+def wait_until(condition: Callable[[], bool], patience: float = PATIENCE) -> None:
+    """Return as soon as the condition holds; AssertionError after `patience` seconds."""
+    deadline = time.monotonic() + patience
+    while not condition():
+        assert time.monotonic() < deadline, "what the test waits for did not happen"
+        time.sleep(0.005)
+
+
+def in_threads(work: Callable[[], Any], number: int) -> list[Any]:
+    """`work()` in so many threads at once; what each returned. Raises what one of them raised."""
+    with ThreadPoolExecutor(number) as pool:
+        return [future.result() for future in [pool.submit(work) for _ in range(number)]]

@@ -1,0 +1,158 @@
+"""Helpers of the circuit tests: a clock that is set by hand, real processes, a clean table after each."""
+
+from __future__ import annotations
+
+import multiprocessing
+import threading
+from collections.abc import Callable, Iterator
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from prefect_resilience.circuits import (
+    CircuitBreaker,
+    StoreNotice,
+    Transition,
+    add_store_listener,
+    add_transition_listener,
+    forget_circuits,
+    remove_store_listener,
+    remove_transition_listener,
+)
+from prefect_resilience.errors.exceptions import StoreUnavailable
+from prefect_resilience.stores import Document, MemoryStore
+
+PATIENCE = 60.0
+
+
+class HandStore(MemoryStore):
+    """A memory store whose clock stands still until it is set, and that fails when it is told to."""
+
+    def __init__(self) -> None:
+        super().__init__("memory://by-hand")
+        self.time = 1_000_000.0
+        self.away = False
+        self.contacts = 0
+        self.threads: set[int] = set()
+
+    def now(self) -> float:
+        return self.time
+
+    def load(self, key: str) -> Document | None:
+        self._contact()
+        return super().load(key)
+
+    def swap(self, key: str, expected_version: int, value: Any, expires_at: float | None = None) -> int:
+        self._contact()
+        return super().swap(key, expected_version, value, expires_at)
+
+    def scan(self, prefix: str, after: str | None = None, limit: int = 100) -> list[tuple[str, Document]]:
+        self._contact()
+        return super().scan(prefix, after, limit)
+
+    def _contact(self) -> None:
+        self.contacts += 1
+        self.threads.add(threading.get_ident())
+        if self.away:
+            raise StoreUnavailable("the store is away")
+
+
+class Worker:
+    """A real process that runs `code`; in it, `say(x)`, `hear()` and `given` talk with the test."""
+
+    def __init__(self, process: Any, connection: Connection) -> None:
+        self.process = process
+        self._connection = connection
+
+    def hear(self) -> Any:
+        """What the process says next."""
+        assert self._connection.poll(PATIENCE), "the process says nothing"
+        return self._connection.recv()
+
+    def say(self, message: Any) -> None:
+        self._connection.send(message)
+
+    def end(self) -> None:
+        self.process.join(PATIENCE)
+        assert self.process.exitcode == 0
+
+
+PRELUDE = """
+import time
+from prefect_resilience.circuits import *
+from prefect_resilience.errors.exceptions import CircuitOpenError
+say, hear = connection.send, connection.recv
+def fail():
+    raise TimeoutError("no answer")
+def attempt(breaker, fn):
+    try:
+        return breaker.call(fn)
+    except CircuitOpenError:
+        return "refused"
+    except TimeoutError:
+        return "failed"
+"""
+
+
+@pytest.fixture
+def start() -> Iterator[Callable[..., Worker]]:
+    """`start(code, url=...)` runs code in a process of its own, which shares nothing with this one."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["prefect_resilience.circuits", "prefect_resilience.stores.sqlite"])
+    workers: list[Worker] = []
+
+    def run(code: str, **given: Any) -> Worker:
+        ours, theirs = context.Pipe()
+        process = context.Process(
+            target=exec, args=(PRELUDE + code, {"connection": theirs, **given}), daemon=True
+        )
+        process.start()
+        theirs.close()
+        workers.append(Worker(process, ours))
+        return workers[-1]
+
+    yield run
+    for worker in workers:
+        worker.process.kill()
+        worker.process.join()
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path}/fleet.db"
+
+
+@pytest.fixture
+def store() -> HandStore:
+    return HandStore()
+
+
+@pytest.fixture
+def breaker(store: HandStore) -> CircuitBreaker:
+    """A breaker that asks its store at every call, on a clock set by hand."""
+    return CircuitBreaker("service", store=store, sync_interval=0)
+
+
+@pytest.fixture(autouse=True)
+def _forget() -> Iterator[None]:
+    forget_circuits()
+    yield
+    forget_circuits()
+
+
+@pytest.fixture
+def transitions() -> Iterator[list[Transition]]:
+    heard: list[Transition] = []
+    add_transition_listener(heard.append)
+    yield heard
+    remove_transition_listener(heard.append)
+
+
+@pytest.fixture
+def notices() -> Iterator[list[StoreNotice]]:
+    heard: list[StoreNotice] = []
+    add_store_listener(heard.append)
+    yield heard
+    remove_store_listener(heard.append)

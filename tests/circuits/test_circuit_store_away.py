@@ -1,0 +1,322 @@
+"""A store that is away, slow or fought over: circuits go on, say so once, and make up for it later."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any
+
+import pytest
+
+from prefect_resilience.circuits import (
+    CircuitBreaker,
+    Permit,
+    StoreNotice,
+    Transition,
+    get_circuits,
+    reset_all_circuits,
+    set_default_store,
+)
+from prefect_resilience.circuits import link as link_module
+from prefect_resilience.errors.exceptions import CircuitOpenError, StoreUnavailable
+from prefect_resilience.stores import MemoryStore
+from prefect_resilience.testing.stores import wait_until
+
+
+@pytest.fixture(autouse=True)
+def _short_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(link_module, "REST_AFTER_FAILURE", 0.1)
+
+
+def fail() -> None:
+    raise TimeoutError("no answer")
+
+
+def trip(breaker: CircuitBreaker, times: int = 5) -> None:
+    for _ in range(times):
+        with pytest.raises(TimeoutError):
+            breaker.call(fail)
+
+
+def rested() -> None:
+    wait_until_after = time.monotonic() + 0.11
+    wait_until(lambda: time.monotonic() > wait_until_after)
+
+
+def test_calls_go_on_and_it_is_said_once(
+    breaker: CircuitBreaker, store: Any, notices: list[StoreNotice], caplog: pytest.LogCaptureFixture
+) -> None:
+    store.away = True
+    for _ in range(50):
+        assert breaker.call(lambda: "called") == "called"
+    assert [(n.available, n.reason) for n in notices] == [(False, "the store is away")]
+    assert [r.name for r in caplog.records] == ["prefect_resilience.circuits"]
+    assert "go on with what this process knows" in caplog.text
+    rested()
+    breaker.call(int)
+    assert len(notices) == 1
+    store.away = False
+    rested()
+    breaker.call(int)
+    assert [n.available for n in notices] == [False, True]
+    assert breaker.snapshot().window_calls == 52
+
+
+def test_a_store_that_is_away_is_asked_now_and_then_only(
+    breaker: CircuitBreaker, store: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(link_module, "REST_AFTER_FAILURE", 60.0)
+    store.away = True
+    for _ in range(200):
+        breaker.call(int)
+    trip(breaker)
+    with pytest.raises(CircuitOpenError):
+        breaker.call(int)
+    assert store.contacts == 1
+
+
+def test_it_opens_and_recovers_by_itself_without_a_store(store: Any, transitions: list[Transition]) -> None:
+    store.away = True
+    breaker = CircuitBreaker("service", store=store, open_for=0.1, success_threshold=1, sync_interval=0)
+    trip(breaker)
+    with pytest.raises(CircuitOpenError):
+        breaker.call(int)
+    wait_until(lambda: breaker.state == "half_open")
+    assert breaker.call(int) == 0
+    assert breaker.state == "closed"
+    assert [t.after for t in transitions] == ["open", "half_open", "closed"]
+    store.away = False
+    rested()
+    assert breaker.snapshot().state == "closed", "old failures are no debt after a recovery"
+
+
+def test_failures_are_merged_when_it_is_back(breaker: CircuitBreaker, store: Any) -> None:
+    breaker.call(int)
+    store.away = True
+    trip(breaker, times=4)
+    store.away = False
+    rested()
+    assert breaker.snapshot().consecutive_failures == 4
+    trip(breaker, times=1)
+    other = CircuitBreaker("other", store=store)
+    assert [(s.name, s.state) for s in get_circuits(store)] == [("service", "open")]
+    assert other.state == "closed"
+
+
+def test_what_a_process_found_out_before_it_ever_saw_the_store_is_merged(
+    breaker: CircuitBreaker, store: Any
+) -> None:
+    store.away = True
+    trip(breaker)
+    store.away = False
+    rested()
+    assert breaker.snapshot().state == "open"
+    assert [s.state for s in get_circuits(store)] == ["open"]
+
+
+def test_the_store_wins_where_it_has_moved_on(breaker: CircuitBreaker, store: Any) -> None:
+    breaker.call(int)
+    # Another process, by its own link to the same documents.
+    other = CircuitBreaker("service", store=Twin(store), sync_interval=0)
+    store.away = True
+    trip(breaker)
+    with pytest.raises(CircuitOpenError):
+        breaker.call(int)
+    store.away = False
+    other.force_closed("somebody looked")
+    rested()
+    seen = breaker.snapshot()
+    assert (seen.state, seen.reason, seen.consecutive_failures) == ("closed", "somebody looked", 0)
+    assert breaker.call(int) == 0
+
+
+def test_results_of_a_private_opening_do_not_count_in_the_stores_generations(
+    breaker: CircuitBreaker, store: Any
+) -> None:
+    breaker.call(int)
+    store.away = True
+    trip(breaker)
+    alone = breaker.snapshot()
+    assert (alone.state, alone.generation) == ("open", 2)
+    late = [Permit(breaker._current()._exchange.epoch) for _ in range(9)]
+    store.away = False
+    rested()
+    # The store opens in a generation of the same number, which is another one.
+    assert breaker.snapshot().generation == 2
+    breaker.reset()
+    for permit in late:
+        breaker.settle(permit, TimeoutError())
+    breaker.flush()
+    assert (breaker.snapshot().state, breaker.snapshot().window_calls) == ("closed", 0)
+
+
+def test_commands_that_cannot_be_told_change_nothing(breaker: CircuitBreaker, store: Any) -> None:
+    breaker.call(int)
+    store.away = True
+    for command in (breaker.force_open, breaker.force_closed, breaker.disable, breaker.reset):
+        with pytest.raises(StoreUnavailable):
+            command()
+    with pytest.raises(StoreUnavailable):
+        get_circuits(store)
+    with pytest.raises(StoreUnavailable):
+        reset_all_circuits(store)
+    assert breaker.call(int) == 0
+    store.away = False
+    # Nobody has to wait for the end of a rest to act by hand.
+    breaker.force_open("now")
+    assert breaker.state == "forced_open"
+
+
+def test_any_error_of_a_store_is_the_stores_own(store: Any, notices: list[StoreNotice]) -> None:
+    class Broken(MemoryStore):
+        def load(self, key: str) -> Any:
+            raise ZeroDivisionError("a driver's mistake")
+
+    breaker = CircuitBreaker("service", store=Broken(), sync_interval=0)
+    assert breaker.call(int) == 0
+    assert [n.available for n in notices] == [False]
+
+
+def test_a_default_url_that_means_no_store_stops_nobody(
+    monkeypatch: pytest.MonkeyPatch, notices: list[StoreNotice]
+) -> None:
+    set_default_store(lambda: "nonsense://user:secret@host")
+    try:
+        assert CircuitBreaker("service").call(int) == 0
+    finally:
+        set_default_store(None)
+    assert [n.available for n in notices] == [False]
+    assert "secret" not in notices[0].reason
+
+
+def test_no_password_of_the_url_is_told(notices: list[StoreNotice], caplog: pytest.LogCaptureFixture) -> None:
+    class Away(MemoryStore):
+        def load(self, key: str) -> Any:
+            raise StoreUnavailable(f"no answer from {self.url}")
+
+    breaker = CircuitBreaker("service", store=Away("postgresql://fleet:hunter2hunter2@db/x"))
+    assert breaker.call(int) == 0
+    assert "hunter2hunter2" not in f"{notices} {caplog.text}"
+    assert "db/x" in caplog.text
+
+
+def test_a_slow_store_slows_one_call_and_then_rests(
+    store: Any, monkeypatch: pytest.MonkeyPatch, notices: list[StoreNotice]
+) -> None:
+    monkeypatch.setattr(link_module, "SLOW", 0.05)
+    monkeypatch.setattr(link_module, "REST_PER_SECOND", 1000.0)
+    load = store.load
+
+    def slowly(key: str) -> Any:
+        threading.Event().wait(0.1)
+        return load(key)
+
+    store.load = slowly
+    breaker = CircuitBreaker("service", store=store, sync_interval=0)
+    began = time.monotonic()
+    for _ in range(100):
+        breaker.call(int)
+    trip(breaker)
+    with pytest.raises(CircuitOpenError):
+        breaker.call(int)
+    assert time.monotonic() - began < 2
+    # The first contact may take its time; the next one was slow, and no other followed.
+    assert store.contacts <= 3
+    assert notices == []
+
+
+def test_while_a_slow_store_rests_nobody_probes_on_his_own(
+    store: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    breaker = CircuitBreaker("service", store=store, sync_interval=0)
+    trip(breaker)
+    monkeypatch.setattr(link_module, "SLOW", -1.0)
+    monkeypatch.setattr(link_module, "REST_PER_SECOND", 1e9)
+    store.time += 29
+    breaker.snapshot()
+    store.time += 2
+    with pytest.raises(CircuitOpenError):
+        breaker.call(int)
+
+
+def test_callers_pass_while_another_one_waits_for_the_store(store: Any) -> None:
+    breaker = CircuitBreaker("service", store=store, sync_interval=0.05)
+    breaker.call(int)
+    asking, go_on = threading.Event(), threading.Event()
+    load = store.load
+
+    def hang(key: str) -> Any:
+        asking.set()
+        go_on.wait(30)
+        return load(key)
+
+    store.load = hang
+    stuck = threading.Thread(target=breaker.snapshot)
+    stuck.start()
+    assert asking.wait(30)
+    began = time.monotonic()
+    for _ in range(100):
+        assert breaker.call(int) == 0
+    assert time.monotonic() - began < 1
+    go_on.set()
+    stuck.join()
+
+
+def test_a_document_that_others_keep_changing_stops_nobody(store: Any) -> None:
+    breaker = CircuitBreaker("service", store=store, sync_interval=0)
+    breaker.call(int)
+    swap = store.swap
+    store.swap = lambda *args, **kwargs: 0
+    assert breaker.call(int) == 0
+    with pytest.raises(StoreUnavailable, match="others"):
+        breaker.reset()
+    store.swap = swap
+    assert breaker.snapshot().window_calls == 2
+
+
+def test_a_damaged_document_begins_anew(breaker: CircuitBreaker, store: Any) -> None:
+    store.swap("circuit/service", 0, {"state": "ajar"})
+    assert breaker.call(int) == 0
+    trip(breaker)
+    assert breaker.state == "open"
+
+
+def test_a_listener_that_fails_hurts_nobody(
+    breaker: CircuitBreaker, transitions: list[Transition], caplog: pytest.LogCaptureFixture
+) -> None:
+    from prefect_resilience.circuits import add_transition_listener, remove_transition_listener
+
+    def broken(transition: Transition) -> None:
+        raise ZeroDivisionError
+
+    def asking(transition: Transition) -> None:
+        states.append(breaker.snapshot().state)
+
+    states: list[str] = []
+    for listener in (broken, asking):
+        add_transition_listener(listener)
+    try:
+        trip(breaker)
+    finally:
+        for listener in (broken, asking):
+            remove_transition_listener(listener)
+    assert len(transitions) == 1
+    assert states == ["open"], "no lock is held while a listener is called"
+    assert "a listener failed" in caplog.text
+
+
+class Twin(MemoryStore):
+    """Another way to the documents of a store."""
+
+    def __init__(self, other: Any) -> None:
+        super().__init__("memory://twin")
+        self._other = other
+
+    def now(self) -> float:
+        return self._other.now() if hasattr(self, "_other") else 0.0
+
+    def load(self, key: str) -> Any:
+        return MemoryStore.load(self._other, key)
+
+    def swap(self, key: str, expected_version: int, value: Any, expires_at: float | None = None) -> int:
+        return MemoryStore.swap(self._other, key, expected_version, value, expires_at)

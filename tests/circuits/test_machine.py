@@ -1,0 +1,377 @@
+"""The rules of the circuit, one by one, on documents and a clock in hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from prefect_resilience.circuits.machine import (
+    Acquire,
+    Change,
+    Event,
+    Force,
+    Record,
+    Refusal,
+    Release,
+    Reset,
+    Tick,
+    new,
+    read,
+    refusal,
+    step,
+)
+from prefect_resilience.circuits.model import CircuitPolicy
+from prefect_resilience.circuits.window import Run
+
+NOW = 1_000_000.0
+
+
+class Bench:
+    """A document, a clock and a policy, and what has happened."""
+
+    def __init__(self, **policy: Any) -> None:
+        self.policy = CircuitPolicy(**policy)
+        self.document = new()
+        self.now = NOW
+        self.changes: list[Change] = []
+
+    def __getitem__(self, key: str) -> Any:
+        return self.document[key]
+
+    def does(self, *events: Event, after: float = 0.0) -> Bench:
+        self.now += after
+        for event in events:
+            self.document, changes = step(self.document, event, self.now, self.policy)
+            self.changes.extend(changes)
+        return self
+
+    def calls(self, *runs: Run, **more: Any) -> Bench:
+        more.setdefault("generation", self["generation"])
+        return self.does(Record(runs=runs, **more))
+
+    def asks(self, owner: str, after: float = 0.0) -> Refusal | None:
+        self.does(Acquire(owner), after=after)
+        return refusal(self.document, owner, self.now)
+
+    def opened(self) -> Bench:
+        return self.calls(("f", self.policy.failure_threshold))
+
+    def probed(self, outcome: Any, owner: str = "p", **more: Any) -> Bench:
+        assert self.asks(owner) is None
+        return self.calls((outcome, 1), owner=owner, **more)
+
+    @property
+    def opening(self) -> float:
+        return self["retry_at"] - self["opened_at"]
+
+
+# -- opening
+
+
+def test_it_opens_on_consecutive_failures() -> None:
+    bench = Bench().calls(("f", 4))
+    assert bench["state"] == "closed"
+    bench.calls(("s", 1)).calls(("f", 4))
+    assert (bench["state"], bench["failures_in_row"]) == ("closed", 4)
+    bench.calls(("f", 1), last_error="503")
+    assert bench["state"] == "open"
+    assert bench.changes == [
+        Change("closed", "open", NOW, "5 failures in a row", 2, NOW + 30, "503"),
+    ]
+
+
+def test_it_opens_on_a_rate_of_failures_once_there_are_enough_calls() -> None:
+    bench = Bench(failure_threshold=100, failure_rate=0.5, minimum_calls=10)
+    bench.calls(("s", 1), ("f", 8))
+    assert bench["state"] == "closed"
+    bench.calls(("s", 1))
+    assert (bench["state"], bench["reason"]) == ("open", "8 of 10 calls failed")
+
+
+def test_a_rate_below_the_threshold_leaves_it_closed() -> None:
+    bench = Bench(failure_threshold=100, failure_rate=0.5).calls(*[("s", 11), ("f", 10)])
+    assert bench["state"] == "closed"
+    assert bench.calls(("f", 1))["state"] == "open"
+
+
+def test_a_window_of_few_calls_is_judged_when_it_is_full() -> None:
+    bench = Bench(failure_threshold=100, window=4, minimum_calls=10)
+    assert bench.calls(("f", 1), ("s", 1), ("f", 1))["state"] == "closed"
+    assert bench.calls(("s", 1))["state"] == "open"
+
+
+def test_failures_leave_a_time_window() -> None:
+    bench = Bench(failure_threshold=100, window="60s").calls(("f", 6))
+    bench.now += 120
+    assert bench.calls(("s", 3), ("f", 1))["state"] == "closed"
+
+
+def test_it_opens_on_a_rate_of_slow_calls() -> None:
+    bench = Bench(slow_call=1, slow_rate=0.5).calls(("s", 6), ("S", 5))
+    assert bench["state"] == "closed"
+    bench.calls(("S", 1))
+    assert (bench["state"], bench["reason"]) == ("open", "6 of 12 calls were slow")
+
+
+def test_slow_calls_are_nothing_without_a_bound() -> None:
+    assert Bench().calls(("S", 100))["state"] == "closed"
+
+
+def test_what_follows_the_trip_in_one_batch_does_not_count() -> None:
+    bench = Bench().calls(("f", 5), ("s", 3), ("f", 9))
+    assert (bench["state"], bench["failures_in_row"], bench["window"]["calls"]) == ("open", 5, 5)
+    assert len(bench.changes) == 1
+
+
+def test_empty_runs_are_nothing() -> None:
+    bench = Bench().calls(("f", 0))
+    assert bench.document == new()
+
+
+# -- how long it stays open
+
+
+def test_every_reopening_lasts_longer_up_to_the_maximum_and_a_recovery_resets_it() -> None:
+    bench = Bench(open_for=30, open_backoff=2, open_max=100).opened()
+    lasted = [bench.opening]
+    for _ in range(3):
+        bench.does(Tick(), after=bench.opening).probed("f")
+        lasted.append(bench.opening)
+    assert lasted == [30, 60, 100, 100]
+    bench.does(Tick(), after=100).probed("s").probed("s")
+    assert (bench["state"], bench["openings"]) == ("closed", 0)
+    assert bench.opened().opening == 30
+
+
+def test_ten_thousand_reopenings_overflow_nothing() -> None:
+    bench = Bench(open_for=1, open_backoff=1000, open_max=600).opened()
+    bench.document["openings"] = 10_000
+    bench.does(Tick(), after=1).probed("f")
+    assert bench.opening == 600
+
+
+def test_a_first_opening_longer_than_the_maximum_is_meant() -> None:
+    bench = Bench(open_for=900, open_max=600).opened()
+    assert bench.opening == 900
+    bench.does(Tick(), after=900).probed("f")
+    assert bench.opening == 900
+
+
+def test_the_servers_retry_after_lengthens_an_opening_and_never_shortens_it() -> None:
+    assert Bench().calls(("f", 5), retry_after=120).opening == 120
+    assert Bench().calls(("f", 5), retry_after=7).opening == 30
+    assert Bench().calls(("f", 5), retry_after=-7).opening == 30
+    assert Bench().calls(("f", 5), retry_after=1e12).opening == 86_400
+    bench = Bench().opened().does(Tick(), after=30).probed("f", retry_after=500)
+    assert bench.opening == 500
+
+
+def test_a_pause_that_was_asked_for_earlier_still_holds_unless_a_success_came_between() -> None:
+    assert Bench().calls(("f", 1), retry_after=100).calls(("f", 4)).opening == 100
+    bench = Bench().calls(("f", 1), retry_after=100).calls(("s", 1), ("f", 5))
+    assert bench.opening == 30
+
+
+# -- half-open
+
+
+def test_open_refuses_until_its_time_has_come() -> None:
+    bench = Bench().opened()
+    assert bench.asks("a", after=10) == Refusal(20)
+    assert bench["state"] == "open"
+    assert bench.asks("a", after=20) is None
+    assert bench["state"] == "half_open"
+
+
+def test_so_many_probes_at_a_time_and_no_more() -> None:
+    bench = Bench(probes=2, probe_lease=60).opened()
+    assert bench.asks("a", after=30) is None
+    assert bench.asks("b", after=10) is None
+    assert bench.asks("c") == Refusal(50)
+    assert bench.asks("a") is None, "a lease that is held is held on to"
+    assert set(bench["leases"]) == {"a", "b"}
+    bench.does(Release("a"))
+    assert bench.asks("c") is None
+
+
+def test_a_lease_ends_by_itself() -> None:
+    bench = Bench(probe_lease=60).opened()
+    assert bench.asks("dead", after=30) is None
+    assert bench.asks("b", after=59.9) is not None
+    assert bench.asks("b", after=0.1) is None
+    assert set(bench["leases"]) == {"b"}
+    assert bench["state"] == "half_open", "a lease that ended was neither a success nor a failure"
+
+
+def test_a_prober_that_answers_after_its_lease_is_still_heard() -> None:
+    """It is evidence of this half-open period: a service slower than the lease must be able to close."""
+    bench = Bench(probe_lease=10, success_threshold=1).opened()
+    assert bench.asks("slow", after=30) is None
+    bench.does(Tick(), after=11)
+    assert not bench["leases"]
+    assert bench.calls(("s", 1), owner="slow")["state"] == "closed"
+
+
+def test_successes_close_it_and_everything_begins_anew() -> None:
+    bench = Bench().opened().does(Tick(), after=30).probed("s")
+    assert (bench["state"], bench["successes"]) == ("half_open", 1)
+    bench.probed("s")
+    assert bench["state"] == "closed"
+    assert (bench["window"], bench["failures_in_row"], bench["leases"]) == (None, 0, {})
+    assert [change.after for change in bench.changes] == ["open", "half_open", "closed"]
+    assert [change.generation for change in bench.changes] == [2, 3, 4]
+
+
+def test_one_failed_probe_opens_it_again() -> None:
+    bench = Bench(probes=3).opened().does(Tick(), after=30)
+    for owner in "abc":
+        assert bench.asks(owner) is None
+    bench.calls(("s", 1), owner="a").calls(("f", 1), owner="b", last_error="down")
+    assert (bench["state"], bench["leases"], bench["last_error"]) == ("open", {}, "down")
+    assert refusal(bench.document, "c", bench.now) == Refusal(60)
+
+
+def test_probes_that_were_all_slow_do_not_close_it() -> None:
+    bench = Bench(slow_call=1).opened().does(Tick(), after=30).probed("S").probed("S")
+    assert (bench["state"], bench["reason"]) == ("open", "its probes were slow")
+    bench.does(Tick(), after=60).probed("S").probed("s")
+    assert bench["state"] == "closed"
+
+
+# -- the fence
+
+
+@pytest.mark.parametrize("outcome", ["s", "f"])
+def test_a_result_from_before_the_trip_does_not_count(outcome: Any) -> None:
+    bench = Bench(success_threshold=1)
+    before = bench["generation"]
+    bench.opened()
+    document = bench.document
+    assert bench.calls((outcome, 1), generation=before).document == document
+    bench.does(Tick(), after=30)
+    document = bench.document
+    assert bench.calls((outcome, 9), generation=before).document == document
+    assert bench["state"] == "half_open"
+
+
+def test_a_late_probe_gives_its_lease_back_and_does_not_count() -> None:
+    bench = Bench(probes=2).opened()
+    assert bench.asks("a", after=30) is None
+    bench.calls(("s", 1), generation=1, owner="a")
+    assert (bench["leases"], bench["successes"]) == ({}, 0)
+
+
+# -- by hand
+
+
+def test_forced_open_lasts_until_a_person_ends_it() -> None:
+    bench = Bench().does(Force("forced_open", "maintenance"))
+    assert bench.asks("a", after=1e9) == Refusal(None)
+    assert (bench["state"], bench["reason"]) == ("forced_open", "maintenance")
+    assert bench.calls(("s", 100))["state"] == "forced_open"
+    assert bench.does(Force("closed", "done"))["state"] == "closed"
+
+
+def test_forced_open_until_a_moment_ends_with_a_probe() -> None:
+    bench = Bench().does(Force("forced_open", "maintenance", NOW + 100))
+    assert bench.asks("a", after=40) == Refusal(60)
+    assert bench.asks("a", after=60) is None
+    assert bench.calls(("s", 1), owner="a").probed("s")["state"] == "closed"
+
+
+def test_forcing_it_open_does_not_lengthen_the_next_opening() -> None:
+    bench = Bench().does(Force("forced_open", "m", NOW + 1))
+    bench.does(Tick(), after=1).probed("f")
+    assert bench.opening == 30
+
+
+def test_disabled_lets_everything_through_and_counts_nothing() -> None:
+    bench = Bench().does(Force("disabled", "off"))
+    bench.calls(("f", 1000))
+    assert bench.asks("a") is None
+    assert (bench["state"], bench["window"], bench["leases"]) == ("disabled", None, {})
+
+
+def test_forced_closed_trips_as_usual_and_remembers_how_often_it_has() -> None:
+    bench = Bench().opened().does(Force("closed", "i know better"))
+    assert (bench["state"], bench["reason"], bench["failures_in_row"]) == ("closed", "i know better", 0)
+    assert bench.opened().opening == 60
+
+
+def test_a_reset_is_the_first_day_again_but_for_the_fence() -> None:
+    bench = Bench().opened().does(Reset())
+    assert bench["state"] == "closed"
+    assert bench.opened().opening == 30
+    bench = Bench().calls(("f", 4), last_error="503", retry_after=9).does(Reset("by hand"))
+    assert {**bench.document, "generation": 1, "updated_at": 0.0, "reason": None} == new()
+    assert (bench["reason"], bench.changes) == ("by hand", [])
+    assert bench.calls(("f", 5), generation=1)["state"] == "closed", "what was under way is fenced"
+
+
+def test_forcing_the_same_state_again_is_no_change() -> None:
+    bench = Bench().does(Force("forced_open", "first"), Force("forced_open", "second", NOW + 9))
+    assert len(bench.changes) == 1
+    assert (bench["reason"], bench["retry_at"]) == ("second", NOW + 9)
+
+
+# -- the clock
+
+
+def test_a_clock_that_is_set_back_keeps_nobody_waiting_longer() -> None:
+    bench = Bench().opened().does(Tick(), after=-500_000)
+    assert (bench["opened_at"], bench.opening) == (NOW - 500_000, 30)
+    assert bench.asks("a", after=30) is None
+    bench.does(Tick(), after=-500_000)
+    assert bench["leases"] == {"a": [bench.now, bench.now + 60]}
+    assert bench.asks("b", after=60) is None
+
+
+def test_time_alone_frees_leases_and_opens_the_way() -> None:
+    bench = Bench().opened().does(Tick(), after=29)
+    assert bench["state"] == "open"
+    bench.does(Tick(), after=1)
+    assert bench["state"] == "half_open"
+    assert Bench().does(Tick(), after=1e9).document == new()
+
+
+# -- documents
+
+
+def test_texts_are_bounded() -> None:
+    bench = Bench().calls(("f", 5), last_error="x" * 10_000)
+    assert len(bench["last_error"]) == 300
+    assert len(bench.does(Force("forced_open", "y" * 10_000))["reason"]) == 300
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        None,
+        7,
+        [],
+        {},
+        {**new(), "state": "ajar"},
+        {**new(), "generation": "1"},
+        {**new(), "retry_at": "soon"},
+        {**new(), "reason": 5},
+        {**new(), "updated_at": None},
+        {**new(), "leases": []},
+        {**new(), "leases": {"a": 5}},
+        {**new(), "leases": {"a": [1]}},
+        {**new(), "leases": {"a": [1, None]}},
+        {**new(), "window": {}},
+        {**new(), "state": "open"},
+    ],
+)
+def test_what_is_no_document_is_read_as_a_new_one(value: object) -> None:
+    assert read(value) == new()
+
+
+def test_a_document_is_read_as_it_is_with_what_a_later_version_added() -> None:
+    bench = Bench(probes=2).opened()
+    bench.asks("a", after=30)
+    document = {**bench.document, "of_the_future": 1}
+    assert read(document) == document
+    after, _ = step(read(document), Reset(), NOW, CircuitPolicy())
+    assert after["of_the_future"] == 1

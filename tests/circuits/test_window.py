@@ -1,0 +1,157 @@
+"""Windows: totals against a plain reckoning, and what a window may be written as."""
+
+from __future__ import annotations
+
+import copy
+import json
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from prefect_resilience.circuits import window
+from prefect_resilience.circuits.window import BUCKETS, Totals, canonical_window, parse_window, record, totals
+from prefect_resilience.errors.exceptions import ConfigurationError
+
+outcomes = st.sampled_from(["s", "f", "S", "F"])
+runs = st.lists(st.tuples(outcomes, st.integers(0, 30)), max_size=4)
+
+
+def expected(calls: str) -> Totals:
+    return Totals(len(calls), sum(c in "fF" for c in calls), sum(c in "SF" for c in calls))
+
+
+@pytest.mark.parametrize(
+    ("written", "size", "kept"),
+    [
+        (100, 100, 100),
+        ("100", 100, 100),
+        ("60s", 60.0, "60s"),
+        (" 60 s ", 60.0, "60s"),
+        ("1m", 60.0, "60s"),
+        ("2m", 120.0, "120s"),
+        ("1h", 3600.0, "3600s"),
+        ("1d", 86400.0, "86400s"),
+        ("500ms", 0.5, "0.5s"),
+        ("1.5s", 1.5, "1.5s"),
+        (timedelta(minutes=1), 60.0, "60s"),
+    ],
+)
+def test_what_a_window_may_be_written_as(written: object, size: float, kept: object) -> None:
+    assert parse_window(written) == size
+    assert type(parse_window(written)) is type(size)
+    assert canonical_window(written) == kept
+    assert canonical_window(canonical_window(written)) == kept
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        0,
+        -1,
+        10_001,
+        True,
+        60.0,
+        None,
+        "",
+        "x",
+        "60x",
+        "-60s",
+        "0s",
+        "1.5",
+        "0",
+        "8d",
+        [],
+        timedelta(0),
+        "1e3s",
+    ],
+)
+def test_what_is_no_window_is_refused_with_the_right_forms(wrong: object) -> None:
+    with pytest.raises(ConfigurationError, match='write "60s"'):
+        parse_window(wrong)
+
+
+@given(batches=st.lists(runs, max_size=12), size=st.integers(1, 40))
+def test_a_count_window_is_the_last_calls(batches: list[Any], size: int) -> None:
+    document, everything = None, ""
+    for batch in batches:
+        document = record(document, size, batch, 0.0)
+        everything = (everything + "".join(o * n for o, n in batch))[-size:]
+        assert totals(document, 0.0) == expected(everything)
+        assert json.loads(json.dumps(document)) == document
+        assert window.is_window(document)
+
+
+@given(
+    batches=st.lists(st.tuples(st.floats(0, 30), runs), max_size=15), size=st.sampled_from([0.5, 12.0, 60.0])
+)
+def test_a_time_window_is_the_last_buckets(batches: list[Any], size: float) -> None:
+    document, now = None, 1_000_000.0
+    kept: list[tuple[int, str]] = []
+    for pause, batch in batches:
+        now += pause
+        before = copy.deepcopy(document)
+        after = record(document, size, batch, now)
+        assert document == before, "the argument was changed"
+        document = after
+        at = int(now * BUCKETS // size)
+        kept.append((at, "".join(o * n for o, n in batch)))
+        assert totals(document, now) == expected("".join(c for i, c in kept if i > at - BUCKETS))
+        assert len(document["buckets"]) <= BUCKETS
+        assert json.loads(json.dumps(document)) == document
+        assert window.is_window(document)
+
+
+@given(batches=st.lists(st.tuples(st.floats(-100, 100), runs), max_size=12))
+def test_a_clock_that_jumps_loses_no_sense(batches: list[Any]) -> None:
+    document, now = None, 1_000_000.0
+    for jump, batch in batches:
+        now += jump
+        document = record(document, 60.0, batch, now)
+        seen = totals(document, now)
+        assert seen.calls == sum(bucket[1] for bucket in document["buckets"])
+        assert 0 <= seen.failures <= seen.calls
+        assert 0 <= seen.slow <= seen.calls
+        assert len(document["buckets"]) <= BUCKETS
+    # Nothing stays for ever.
+    assert totals(document, now + 1000) == Totals()
+
+
+def test_a_bucket_of_the_future_joins_the_present_one() -> None:
+    document = record(None, 60.0, [("f", 2)], 1000.0)
+    document = record(document, 60.0, [("f", 1)], 1010.0)
+    assert totals(document, 900.0) == Totals(3, 3, 0)
+    document = record(document, 60.0, [("s", 1)], 900.0)
+    assert document["buckets"] == [[180, 4, 3, 0]]
+
+
+def test_another_size_begins_anew() -> None:
+    document = record(None, 60.0, [("f", 2)], 1000.0)
+    assert totals(record(document, 30.0, [("s", 1)], 1000.0), 1000.0) == Totals(1, 0, 0)
+    assert totals(record(document, 10, [("s", 1)], 1000.0), 1000.0) == Totals(1, 0, 0)
+    assert totals(None, 0.0) == Totals()
+
+
+@pytest.mark.parametrize(
+    "damaged",
+    [
+        None,
+        [],
+        {},
+        {"last": 5, "recent": "sf", "calls": 3, "failures": 0, "slow": 0},
+        {"last": 5, "recent": None, "calls": 0, "failures": 0, "slow": 0},
+        {"last": "5", "recent": "", "calls": 0, "failures": 0, "slow": 0},
+        {"last": 5, "recent": "s", "calls": 1, "failures": -1, "slow": 0},
+        {"seconds": 60, "buckets": [], "calls": 0, "failures": 0, "slow": 0},
+        {"seconds": 0.0, "buckets": [], "calls": 0, "failures": 0, "slow": 0},
+        {"seconds": 60.0, "buckets": None, "calls": 0, "failures": 0, "slow": 0},
+        {"seconds": 60.0, "buckets": [[1, 2, 3]], "calls": 0, "failures": 0, "slow": 0},
+        {"seconds": 60.0, "buckets": [None], "calls": 0, "failures": 0, "slow": 0},
+        {"seconds": 60.0, "buckets": [[1, 2, 3, "4"]], "calls": 0, "failures": 0, "slow": 0},
+    ],
+)
+def test_a_damaged_window_is_no_window(damaged: object) -> None:
+    assert not window.is_window(damaged)
+    assert not window.fits(damaged, 5)

@@ -1,0 +1,206 @@
+"""Python's own exceptions, raised by what raises them, and this package's."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import errno
+import http.client
+import json
+import os
+import pickle
+import signal
+import smtplib
+import socket
+import subprocess
+import sys
+import xml.etree.ElementTree
+from collections.abc import Callable
+from concurrent.futures.process import BrokenProcessPool
+from pathlib import Path
+
+import pydantic
+import pytest
+
+from prefect_resilience.errors import (
+    AttemptTimeout,
+    CircuitOpenError,
+    ConfigurationError,
+    ErrorInfo,
+    FailureReason,
+    ResilienceError,
+    StoreUnavailable,
+    classify,
+)
+from prefect_resilience.errors import ErrorCategory as C
+
+
+def caught(call: Callable[[], object]) -> ErrorInfo:
+    with pytest.raises(BaseException) as info:  # noqa: PT011 - which one is the subject of the test
+        call()
+    return classify(info.value)
+
+
+async def too_slow() -> None:
+    await asyncio.wait_for(asyncio.sleep(5), 0.01)
+
+
+async def cancelled() -> None:
+    task = asyncio.current_task()
+    assert task is not None
+    task.cancel()
+    await asyncio.sleep(5)
+
+
+async def half_read() -> None:
+    reader = asyncio.StreamReader()
+    reader.feed_eof()
+    await reader.readexactly(5)
+
+
+def broken_pipe() -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
+        os.write(writing, b"x")
+    finally:
+        os.close(writing)
+
+
+def reset() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        client = socket.create_connection(server.getsockname())
+        peer, _ = server.accept()
+        peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+        peer.close()
+        client.recv(1)
+
+
+def slow_future() -> None:
+    concurrent.futures.Future[int]().result(timeout=0)
+
+
+def cancelled_future() -> None:
+    future = concurrent.futures.Future[int]()
+    future.cancel()
+    future.result()
+
+
+def run(*command: str, **options: object) -> Callable[[], object]:
+    return lambda: subprocess.run(command, check=True, capture_output=True, **options)  # type: ignore[call-overload]
+
+
+def python(code: str) -> Callable[[], object]:
+    return run(sys.executable, "-S", "-c", code)
+
+
+def raises(error: BaseException) -> Callable[[], object]:
+    def call() -> None:
+        raise error
+
+    return call
+
+
+class Person(pydantic.BaseModel):
+    age: int
+
+
+CASES: list[tuple[Callable[[], object], C, str]] = [
+    (lambda: asyncio.run(too_slow()), C.TIMEOUT, "TIMEOUT"),
+    (lambda: asyncio.run(cancelled()), C.CANCELLED, "CANCELLED"),
+    (lambda: asyncio.run(half_read()), C.NETWORK, "NETWORK_ERROR"),
+    (slow_future, C.TIMEOUT, "TIMEOUT"),
+    (cancelled_future, C.CANCELLED, "CANCELLED"),
+    (raises(asyncio.TimeoutError()), C.TIMEOUT, "TIMEOUT"),
+    (raises(TimeoutError("slow")), C.TIMEOUT, "TIMEOUT"),
+    (raises(KeyboardInterrupt()), C.CANCELLED, "CANCELLED"),
+    (lambda: sys.exit(404), C.CANCELLED, "CANCELLED"),
+    (broken_pipe, C.NETWORK, "NETWORK_ERROR"),
+    (reset, C.NETWORK, "NETWORK_ERROR"),
+    (raises(ConnectionResetError(104, "reset")), C.NETWORK, "NETWORK_ERROR"),
+    (raises(http.client.RemoteDisconnected("x")), C.NETWORK, "NETWORK_ERROR"),
+    (raises(http.client.IncompleteRead(b"")), C.NETWORK, "NETWORK_ERROR"),
+    (lambda: socket.getaddrinfo("nowhere.invalid", 80), C.NETWORK, "NETWORK_ERROR"),
+    (raises(OSError(errno.EHOSTUNREACH, "no route")), C.NETWORK, "NETWORK_ERROR"),
+    (raises(OSError(errno.ETIMEDOUT, "slow")), C.TIMEOUT, "TIMEOUT"),
+    (raises(OSError(errno.ENOSPC, "full")), C.RESOURCE_EXHAUSTED, "ENOSPC"),
+    (raises(OSError(errno.EMFILE, "files")), C.RESOURCE_EXHAUSTED, "EMFILE"),
+    (raises(OSError(errno.EBUSY, "busy")), C.UNAVAILABLE, "EBUSY"),
+    (raises(OSError(errno.EIO, "disk")), C.INFRASTRUCTURE, "EIO"),
+    (raises(OSError("nothing known")), C.UNEXPECTED, "OSError"),
+    (lambda: Path("/nonexistent/file").read_text(), C.NOT_FOUND, "FileNotFoundError"),
+    (raises(PermissionError(errno.EACCES, "no")), C.AUTH, "PermissionError"),
+    (lambda: Path("/tmp").read_text(), C.INVALID, "IsADirectoryError"),
+    (lambda: os.mkdir("/tmp"), C.CONFLICT, "FileExistsError"),
+    (lambda: json.loads("{"), C.VALIDATION, "JSONDecodeError"),
+    (lambda: Person(age="old"), C.INVALID, "ValidationError"),  # type: ignore[arg-type]
+    (lambda: bytearray(1 << 62), C.RESOURCE_EXHAUSTED, "MemoryError"),
+    (run("false"), C.TOOL_ERROR, "EXIT_1"),
+    (python("import os; os._exit(7)"), C.TOOL_ERROR, "EXIT_7"),
+    (python("import os; os.kill(os.getpid(), 9)"), C.AGENT_CRASH, "SIGKILL"),
+    (raises(subprocess.CalledProcessError(-200, "x")), C.AGENT_CRASH, "SIGNAL_200"),
+    (run("sleep", "5", timeout=0.01), C.TIMEOUT, "TIMEOUT"),
+    (raises(BrokenProcessPool()), C.AGENT_CRASH, "BrokenProcessPool"),
+    (raises(smtplib.SMTPServerDisconnected("x")), C.NETWORK, "NETWORK_ERROR"),
+    (raises(smtplib.SMTPDataError(451, b"later")), C.UNAVAILABLE, "451"),
+    (raises(smtplib.SMTPDataError(550, b"never")), C.INVALID, "550"),
+    (raises(smtplib.SMTPAuthenticationError(535, b"no")), C.AUTH, "SMTPAuthenticationError"),
+    (raises(ValueError("x")), C.UNEXPECTED, "ValueError"),
+    (lambda: {}["missing"], C.UNEXPECTED, "KeyError"),
+    (lambda: 1 / 0, C.UNEXPECTED, "ZeroDivisionError"),
+    (raises(AttemptTimeout(3)), C.TIMEOUT, "TIMEOUT"),
+    (raises(ConfigurationError("x")), C.INVALID, "ConfigurationError"),
+    (raises(StoreUnavailable("x")), C.INFRASTRUCTURE, "StoreUnavailable"),
+    (raises(ResilienceError("x")), C.UNEXPECTED, "ResilienceError"),
+]
+
+
+@pytest.mark.parametrize(("call", "category", "code"), CASES, ids=lambda value: getattr(value, "value", None))
+def test_what_python_raises(call, category, code) -> None:
+    info = caught(call)
+    assert (info.category, info.code) == (category, code)
+    assert (info.kind, info.retryable, info.reason) == (category.kind, category.retryable, category.reason)
+
+
+def test_xml_has_a_reason_of_its_own() -> None:
+    info = caught(lambda: xml.etree.ElementTree.fromstring("<a>"))
+    assert (info.category, info.reason) == (C.VALIDATION, FailureReason.XML_VALIDATION_FAILURE)
+
+
+def test_an_smtp_answer_without_a_code() -> None:
+    assert classify(smtplib.SMTPDataError.__new__(smtplib.SMTPDataError)).category is C.UNEXPECTED
+
+
+def test_an_open_circuit_says_when_to_ask_again() -> None:
+    info = classify(CircuitOpenError("llm:x", 12.5, "503"))
+    assert (info.category, info.retryable, info.retry_after) == (C.CIRCUIT_OPEN, False, 12.5)
+    assert info.details["circuit"] == "llm:x"
+    assert classify(CircuitOpenError("x")).retry_after is None
+    assert classify(CircuitOpenError("x", -1)).retry_after == 0.0
+
+
+def test_a_signal_is_named() -> None:
+    class TerminationSignal(BaseException):
+        __module__ = "prefect.exceptions"
+        signal = None
+
+    assert classify(TerminationSignal()).code == "TerminationSignal"
+    TerminationSignal.signal = signal.SIGTERM
+    assert classify(TerminationSignal()).code == "SIGTERM"
+
+
+def test_our_exceptions_survive_pickle() -> None:
+    for error in (
+        CircuitOpenError("a", 1.5, "x"),
+        AttemptTimeout(2, "it"),
+        StoreUnavailable("x"),
+        ConfigurationError("y"),
+    ):
+        again = pickle.loads(pickle.dumps(error))
+        assert type(again) is type(error)
+        assert str(again) == str(error)
+        assert again.args == error.args
+        assert again.__dict__ == error.__dict__
+    assert isinstance(AttemptTimeout(1), TimeoutError)
+    assert isinstance(ConfigurationError("x"), ValueError)
+    assert "by hand" in str(CircuitOpenError("a"))

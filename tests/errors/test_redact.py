@@ -1,0 +1,429 @@
+"""Secrets out of texts, and nothing else out of them."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+import time
+import timeit
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote, quote_plus
+
+import pydantic
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from prefect_resilience.errors import (
+    ConfigurationError,
+    collect_secrets,
+    redact,
+    redact_data,
+    register_secret,
+    register_secret_pattern,
+    unregister_secret,
+    unregister_secret_pattern,
+)
+from prefect_resilience.errors.secret_registry import MAXIMUM_PATTERNS, MAXIMUM_VALUES, known_forms
+
+
+@pytest.fixture
+def registered() -> Iterator[Callable[[str | bytes], None]]:
+    values: list[str | bytes] = []
+
+    def register(value: str | bytes) -> None:
+        values.append(value)
+        register_secret(value)
+
+    yield register
+    for value in values:
+        unregister_secret(value)
+
+
+EMBEDDINGS: list[Callable[[str], str]] = [
+    str,
+    repr,
+    json.dumps,
+    lambda text: json.dumps(json.dumps(text)),
+    lambda text: json.dumps({"message": text, "ok": True}),
+    lambda text: repr(ValueError(text)),
+    lambda text: f"Traceback (most recent call last):\n  File 'x.py', line 1\nValueError: {text}\nend",
+    lambda text: f"prefix {text} suffix",
+]
+
+
+def test_the_corpus_is_large_and_sound(planted_secrets) -> None:
+    assert len(planted_secrets) >= 60
+    for row in planted_secrets:
+        assert row["secret"] in row["text"]
+
+
+@pytest.mark.parametrize("embed", EMBEDDINGS)
+def test_no_planted_secret_comes_through(planted_secrets, embed) -> None:
+    for row in planted_secrets:
+        told = redact(embed(row["text"]))
+        assert row["secret"] not in told, told
+        assert "***" in told
+        assert redact(told) == told
+
+
+def test_what_tells_where_the_secret_was_stays() -> None:
+    for text, expected in {
+        "postgresql://app:pw123@db:5432/x?a=b": "postgresql://app:***@db:5432/x?a=b",
+        "password=hunter2, user=bob": "password=***, user=bob",
+        '{"api_key": "k1", "n": 1}': '{"api_key": "***", "n": 1}',
+        "Authorization: Bearer abc failed": "Authorization: Bearer *** failed",
+        "https://x/?page=2&api_key=v&z=1": "https://x/?page=2&api_key=***&z=1",
+        "https://hooks.slack.com/services/T0/B0/x": "https://hooks.slack.com/services/***",
+        "f(password=abc)": "f(password=***)",
+        "[password=abc]": "[password=***]",
+        "a\nCookie: x=1\nb": "a\nCookie: ***\nb",
+        "token=abc,user=bob": "token=***,user=bob",
+    }.items():
+        assert redact(text) == expected
+
+
+CLEAN = [
+    "503 Service Unavailable",
+    "Server error '503 Service Unavailable' for url 'http://127.0.0.1:8080/a/b?page=2&size=10'",
+    "run 3f2b8c1e-0d4a-4a57-9a5e-1b2c3d4e5f60 failed at 2026-11-20T13:28:25.123456+00:00",
+    "commit d938ff0a84d6244a1b2c3d4e5f60718293a4b5c6",
+    "sha256:9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08",
+    "File '/usr/lib/python3.11/site-packages/httpx/_client.py', line 901, in send",
+    "token limit exceeded",
+    "password is wrong",
+    "the secret of success",
+    "tokens=512",
+    "max_tokens: 4096",
+    "max_tokens=4096, total_tokens: 12, prompt_tokens=3",
+    "Unexpected token: } in JSON at position 3",
+    "Unexpected token '<' in JSON",
+    "invalid token: expired",
+    "token: 512",
+    "token_type: bearer",
+    "Bearer authentication is required",
+    "basic authentication failed",
+    "password=None",
+    "secret: null",
+    "api_key=''",
+    'password: ""',
+    "KeyError: 'secret_name'",
+    "keyboard: qwerty",
+    "monkey=banana",
+    "task-abcdefghijklmnopqrstuvwxyz failed",
+    "disk-full-abcdefghijklmnopqrstuvwxyz",
+    "connection to host:5432 refused",
+    "http://localhost:4200/api/flow_runs/filter",
+    "see https://user@example.com/path and mail a@b.c",
+    "ratio 3:1 at 12:30:45",
+    "passed: 12, failed: 3",
+    "pass=3 fail=2",
+    "author: bob",
+    "secrets: 3 found",
+    "the cookie jar is empty",
+    "missing required argument: password",
+    "fields ['password', 'username'] are required",
+    "primary key=42",
+    'column "password_hash" does not exist',
+    "https://docs.prefect.io/v3/develop/blocks?highlight=secret",
+    "password_file: /run/secrets/db",
+    "SharedAccessKeyName=RootManageSharedAccessKey",
+    "eyJ is how a JWT begins",
+    "-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----",
+    "sk-learn",
+    "a signature: none",
+    "http://host:8080",
+    "",
+]
+
+
+@pytest.mark.parametrize("text", CLEAN)
+def test_ordinary_text_stays(text) -> None:
+    assert redact(text) is text
+
+
+def test_a_registered_value_is_masked_in_every_spelling(registered) -> None:
+    secret = "tr1cky/va lue+\"'\\é&="
+    registered(secret)
+    raw = secret.encode()
+    for spelling in (
+        secret,
+        quote(secret),
+        quote(secret, safe=""),
+        quote_plus(secret),
+        repr(secret)[1:-1],
+        json.dumps(secret)[1:-1],
+        json.dumps(secret, ensure_ascii=False)[1:-1],
+        base64.b64encode(raw).decode().rstrip("="),
+        base64.urlsafe_b64encode(raw).decode().rstrip("="),
+    ):
+        told = redact(f"<{spelling}>")
+        assert spelling not in told
+        assert "***" in told
+    for before in ("", "u", "us", "use", "user:"):
+        told = redact(base64.b64encode(f"{before}{secret}tail".encode()).decode())
+        assert "***" in told
+        rest = "".join(part for part in told.split("***"))
+        assert len(rest) < 16
+
+
+def test_registration_has_bounds(registered) -> None:
+    before = known_forms()
+    for ignored in ("", "abc", "  ab ", "****", "*abc*", b"xyz", "a***b"):
+        register_secret(ignored)
+    assert known_forms() == before
+    registered(b"bytes-value")
+    assert redact("a bytes-value b") == "a *** b"
+    registered("*starred*")
+    assert redact(redact("x *starred* y")) == redact("x *starred* y")
+    for number in range(MAXIMUM_VALUES + 10):
+        registered(f"many-values-{number:05}")
+    assert redact("many-values-00000") == "many-values-00000"
+    assert redact(f"many-values-{MAXIMUM_VALUES:05}") == "***"
+
+
+def test_the_longest_value_is_masked_first(registered) -> None:
+    registered("inner")
+    registered("inner-and-outer")
+    assert redact("inner-and-outer") == "***"
+
+
+def test_patterns_of_users() -> None:
+    register_secret_pattern(r"badge-\d+")
+    register_secret_pattern(r"badge-\d+")
+    register_secret_pattern(re.compile(r"pin (?P<secret>\d*)"))
+    register_secret_pattern(r"z*")
+    try:
+        assert redact("badge-123 and pin 4711, pin ") == "*** and pin ***, pin "
+    finally:
+        for pattern in (r"badge-\d+", re.compile(r"pin (?P<secret>\d*)"), r"z*"):
+            unregister_secret_pattern(pattern)
+    assert redact("badge-123") == "badge-123"
+    with pytest.raises(ConfigurationError, match="no regular expression"):
+        register_secret_pattern("(")
+    many = [f"pattern{number}x" for number in range(MAXIMUM_PATTERNS)]
+    try:
+        for pattern in many:
+            register_secret_pattern(pattern)
+        with pytest.raises(ConfigurationError, match="merge"):
+            register_secret_pattern("one more")
+    finally:
+        for pattern in many:
+            unregister_secret_pattern(pattern)
+
+
+def test_a_pattern_that_feeds_on_masks_comes_to_an_end() -> None:
+    register_secret_pattern(r"\*$")
+    try:
+        assert redact("password=x").startswith("password=***")
+    finally:
+        unregister_secret_pattern(r"\*$")
+
+
+def test_structures() -> None:
+    told = redact_data(
+        {
+            "password": "hunter2",
+            "n": 1,
+            "list": ["token=abc123", ("x", None)],
+            "sk-abcdefghijklmnopqrst": True,
+            "api_key": {"deep": "x"},
+            3: "ok",
+            "secret": "",
+        }
+    )
+    assert told == {
+        "password": "***",
+        "n": 1,
+        "list": ["token=***", ("x", None)],
+        "***": True,
+        "api_key": {"deep": "x"},
+        3: "ok",
+        "secret": "",
+    }
+    deep: Any = "x"
+    for _ in range(50):
+        deep = [deep]
+    assert "***" in repr(redact_data(deep))
+    assert len(redact_data(["x"] * 20_000)) == 10_000
+
+
+class Settings(pydantic.BaseModel):
+    model_config = pydantic.ConfigDict(extra="allow")
+    password: pydantic.SecretStr
+    key: pydantic.SecretBytes
+
+
+@dataclass
+class Holder:
+    settings: Any
+    other: int = 1
+
+
+class Vault:
+    def __init__(self, secret: Any) -> None:
+        self.secret = secret
+
+    def get_secret_value(self) -> Any:
+        if isinstance(self.secret, Exception):
+            raise self.secret
+        return self.secret
+
+
+class Awkward(dict[str, Any]):
+    def values(self) -> Any:
+        raise RuntimeError
+
+
+def test_secrets_are_collected_from_structures() -> None:
+    settings = Settings(password="first1", key=b"second2", more=pydantic.SecretStr("third3"))  # type: ignore[arg-type,call-arg]
+    structure: dict[str, Any] = {
+        "a": [Holder(settings), (pydantic.SecretStr("fourth4"),)],
+        "b": {"c": frozenset({pydantic.SecretStr("fifth5")})},
+        "d": Vault("sixth6"),
+        "e": [Vault(ValueError()), Vault(7), Vault(""), Awkward(x=1), "text", Vault, Holder],
+    }
+    structure["self"] = structure
+    expected = ["fifth5", "first1", "fourth4", "second2", "sixth6", "third3"]
+    assert sorted(collect_secrets(structure)) == expected
+    deep: Any = pydantic.SecretStr("too deep")
+    for _ in range(50):
+        deep = [deep]
+    assert collect_secrets(deep) == []
+    assert collect_secrets([[]] * 5 + [list(range(30_000))] + [[n] for n in range(20_000)]) == []
+    assert collect_secrets("x") == []
+
+
+snippets = st.sampled_from(
+    [
+        "password=",
+        "token:",
+        "secret",
+        "api_key",
+        "Bearer",
+        "Basic",
+        "Authorization:",
+        "Cookie:",
+        "sk-abcdefghijkl",
+        "eyJ",
+        "://",
+        ":",
+        "@",
+        "&",
+        "?",
+        "=",
+        "'",
+        '"',
+        "\\",
+        "\n",
+        ",",
+        ";",
+        "***",
+        "*",
+        "-----BEGIN",
+        "PRIVATE",
+        "KEY-----",
+        "-----END",
+        "--token",
+        "AKIAABCDEFGHIJKLMNOP",
+        "x",
+        "y1",
+        "(",
+        ")",
+        "[",
+        "]",
+        "{",
+        "}",
+        "None",
+        "12",
+        "hunter2",
+        "PASSWORD",
+        "identified",
+        "by",
+        "?sig=",
+        "SG.",
+        ".",
+        "/",
+        "%",
+        "api",
+        "key",
+        "provided:",
+    ]
+)
+texts = st.lists(snippets | st.text(max_size=4), max_size=25).map("".join) | st.text()
+
+
+@settings(max_examples=500, deadline=None)
+@given(texts)
+@example("password=password=x")
+@example("Authorization: Basic Basic ***")
+@example("://a:b@://c:d@")
+def test_redaction_is_idempotent(text) -> None:
+    once = redact(text)
+    assert redact(once) == once
+
+
+@settings(max_examples=200, deadline=None)
+@given(texts, st.lists(st.text(min_size=1, max_size=12), max_size=4))
+def test_redaction_is_idempotent_with_registered_values(text, values) -> None:
+    for value in values:
+        register_secret(value)
+    try:
+        once = redact(text + "".join(values))
+        assert redact(once) == once
+    finally:
+        for value in values:
+            unregister_secret(value)
+
+
+PIECES = [
+    *("password=", 'password="', "password='a", 'password=\\"', "password,,,,", "password=,a", "password=)a"),
+    *("password='\\", "password \\\\\\", "(('password", "identified by '", "_pass=", "connection   string="),
+    *("token: ", "secret", "api key ", "api key provided: ", "--token ", "--a", "a--a", "password" + " " * 9),
+    *(
+        "://",
+        "://a:",
+        "://a:b@",
+        "eyJ",
+        "eyJaaaaa.",
+        "-----BEGIN PRIVATE KEY-----",
+        "hooks.slack.com/services/",
+    ),
+    *(
+        "Bearer ",
+        "bearer a",
+        "Authorization: ",
+        "Authorization: Basic ",
+        "Cookie: ",
+        "cookie='",
+        "signature=",
+    ),
+    *("sk-", "sk-abcdefghijkl ", "SG.", "SG.aaaaaaaa.", "AKIA", "xoxb-", "gho_", "?key=", "&sig", "12345:A"),
+    *("signature=aaaa+", "1", "a", " ", "\n", "\\", '"', "*"),
+]
+
+
+@pytest.mark.parametrize("piece", PIECES)
+def test_hostile_text_takes_linear_time(piece) -> None:
+    size = 100_000
+    text = "password" + (piece * (size // len(piece) + 1))[:size]
+    started = time.process_time()
+    redact(text)
+    assert time.process_time() - started < 1.0
+
+
+def test_a_megabyte_takes_less_than_a_second() -> None:
+    for piece in ('password=\\"', "Authorization: Basic ", "plain words in a row, ", "eyJaaaaa."):
+        text = piece * (1_000_000 // len(piece))
+        assert (
+            min(timeit.repeat(lambda text=text: redact(text), timer=time.process_time, number=1, repeat=2))
+            < 1.0
+        )
+
+
+def test_short_clean_text_costs_next_to_nothing() -> None:
+    text = "503 Service Unavailable: upstream connect error"
+    assert min(timeit.repeat(lambda: redact(text), number=1_000, repeat=5)) / 1_000 < 50e-6

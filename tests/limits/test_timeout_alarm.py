@@ -1,0 +1,162 @@
+"""Deadlines on the main thread: the call is interrupted where it stands."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from prefect_resilience.errors.exceptions import AttemptTimeout
+from prefect_resilience.limits.alarm import alarm_is_free, call_with_alarm
+from prefect_resilience.limits.timeout import Timeout, call_within
+
+# The usual method of pytest-timeout takes the interval timer for itself.
+pytestmark = pytest.mark.timeout(60, method="thread")
+
+
+def blocked_socket():
+    left, right = socket.socketpair()
+    with left, right:
+        left.recv(1)
+
+
+BLOCKED = {
+    "sleep": lambda: time.sleep(10),
+    "socket": blocked_socket,
+    "event": lambda: threading.Event().wait(10),
+    "process": lambda: subprocess.run([sys.executable, "-c", "import time; time.sleep(10)"], check=False),
+    "python": lambda: sum(1 for _ in iter(int, 1)),
+}
+
+
+@pytest.mark.parametrize("name", BLOCKED)
+def test_it_interrupts_whatever_python_blocks_in(name):
+    started = time.monotonic()
+    with pytest.raises(AttemptTimeout) as caught:
+        call_with_alarm(BLOCKED[name], (), {}, 0.2)
+    assert time.monotonic() - started < 5
+    assert caught.value.seconds == 0.2
+    assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
+    assert alarm_is_free()
+
+
+def test_what_the_call_opened_is_closed():
+    closed = []
+
+    def careful():
+        try:
+            time.sleep(10)
+        finally:
+            closed.append(True)
+
+    with pytest.raises(AttemptTimeout):
+        call_with_alarm(careful, (), {}, 0.1)
+    assert closed == [True]
+
+
+def test_no_handler_of_the_users_takes_it_for_an_error_of_its_own():
+    def stubborn():
+        try:
+            time.sleep(10)
+        except Exception:
+            return "swallowed"
+
+    with pytest.raises(AttemptTimeout):
+        call_with_alarm(stubborn, (), {}, 0.1)
+
+
+def test_code_that_swallows_everything_is_rung_again():
+    rings = []
+
+    def very_stubborn():
+        while len(rings) < 3:
+            try:
+                time.sleep(10)
+            except BaseException:
+                rings.append(1)
+        time.sleep(10)
+
+    with pytest.raises(AttemptTimeout):
+        call_with_alarm(very_stubborn, (), {}, 0.1)
+    assert len(rings) == 3
+
+
+def test_values_and_errors_come_through():
+    assert call_with_alarm(lambda a, b=0: a + b, (1,), {"b": 2}, 5) == 3
+    with pytest.raises(TimeoutError, match="own") as caught:
+        call_with_alarm(lambda: (_ for _ in ()).throw(TimeoutError("own")), (), {}, 5)
+    assert not isinstance(caught.value, AttemptTimeout)
+    assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
+
+
+def test_an_inner_deadline_goes_to_a_thread_and_an_outer_one_is_not_taken_for_it():
+    def outer():
+        try:
+            call_within(Timeout(5), time.sleep, (10,), {})
+        except Exception as error:
+            return error
+
+    started = time.monotonic()
+    with pytest.raises(AttemptTimeout) as caught:
+        call_within(Timeout(0.2), outer, (), {})
+    assert caught.value.seconds == 0.2
+    assert time.monotonic() - started < 3
+
+    def inner_first():
+        with pytest.raises(AttemptTimeout) as found:
+            call_within(Timeout(0.1), time.sleep, (10,), {})
+        return found.value.seconds
+
+    assert call_within(Timeout(5), inner_first, (), {}) == 0.1
+
+
+def test_it_is_for_the_main_thread_and_a_timer_that_nobody_uses():
+    assert alarm_is_free()
+    elsewhere = []
+    thread = threading.Thread(target=lambda: elsewhere.append(alarm_is_free()))
+    thread.start()
+    thread.join()
+    assert elsewhere == [False]
+    signal.setitimer(signal.ITIMER_REAL, 60)
+    try:
+        assert not alarm_is_free()
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+    before = signal.signal(signal.SIGALRM, lambda *_: None)
+    try:
+        assert not alarm_is_free()
+        assert call_within(Timeout(5), threading.get_ident, (), {}) != threading.get_ident()
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    assert call_within(Timeout(5), threading.get_ident, (), {}) == threading.get_ident()
+    assert call_within(Timeout(5, mode="thread"), threading.get_ident, (), {}) != threading.get_ident()
+
+
+def test_an_alarm_of_somebody_elses_still_ends_the_process():
+    code = (
+        "import signal, time\n"
+        "from prefect_resilience.limits.alarm import call_with_alarm\n"
+        "call_with_alarm(int, (), {}, 5)\n"
+        "signal.alarm(1)\n"
+        "time.sleep(20)\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], check=False, timeout=60)
+    assert ended.returncode == -signal.SIGALRM
+
+
+def test_a_forked_child_can_use_it():
+    call_with_alarm(int, (), {}, 5)
+    pid = os.fork()
+    if pid == 0:
+        try:
+            call_with_alarm(time.sleep, (10,), {}, 0.1)
+        except AttemptTimeout:
+            os._exit(7)
+        os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7

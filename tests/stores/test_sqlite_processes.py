@@ -1,0 +1,137 @@
+"""One SQLite file and many processes."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from prefect_resilience.errors.exceptions import StoreUnavailable
+from prefect_resilience.stores import open_store
+
+Start = Callable[..., "subprocess.Popen[str]"]
+
+COUNT = """
+import os, random, sys, time, traceback
+from prefect_resilience.stores import open_store
+
+def count(store):
+    done = lost = 0
+    while done < int(sys.argv[3]):
+        found = store.load("count")
+        if store.swap("count", found.version if found else 0, (found.value if found else 0) + 1):
+            done, lost = done + 1, 0
+        else:
+            lost += 1
+            time.sleep(random.uniform(0, min(0.2, 0.005 * 2**lost)))
+
+children = []
+for _ in range(int(sys.argv[2])):
+    child = os.fork()
+    if child == 0:
+        try:
+            count(open_store(sys.argv[1]))
+        except BaseException:
+            traceback.print_exc()
+            os._exit(1)
+        os._exit(0)
+    children.append(child)
+sys.exit(sum(os.waitpid(child, 0)[1] != 0 for child in children))
+"""
+
+HOLD = """
+import sqlite3, sys
+connection = sqlite3.connect(sys.argv[1], isolation_level=None)
+connection.execute("BEGIN EXCLUSIVE")
+print("held", flush=True)
+sys.stdin.readline()
+"""
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path}/fleet.db"
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+def test_no_increment_of_eight_processes_is_lost(python: Start, url: str) -> None:
+    """They also create the file and its schema in a race: nobody has touched it before."""
+    process = python(COUNT, url, 8, 200)
+    _, errors = process.communicate(timeout=100)
+    assert (process.returncode, errors) == (0, "")
+    found = open_store(url).load("count")
+    assert found is not None
+    assert found.value == 8 * 200
+
+
+def test_a_locked_database_is_unavailable_after_a_bounded_wait(
+    python: Start, tmp_path: Path, url: str
+) -> None:
+    store = open_store(f"{url}?timeout=0.3")
+    version = store.swap("key", 0, 1)
+    holder = python(HOLD, tmp_path / "fleet.db")
+    assert holder.stdout is not None
+    assert holder.stdout.readline() == "held\n"
+    began = time.monotonic()
+    with pytest.raises(StoreUnavailable, match="locked"):
+        store.swap("key", version, 2)
+    assert 0.2 < time.monotonic() - began < 5
+    holder.communicate("\n")
+    assert store.swap("key", version, 2)
+
+
+def test_a_lock_that_is_given_back_in_time_is_waited_for(python: Start, tmp_path: Path, url: str) -> None:
+    store = open_store(url)
+    version = store.swap("key", 0, 1)
+    holder = python(HOLD, tmp_path / "fleet.db")
+    assert holder.stdout is not None
+    assert holder.stdin is not None
+    assert holder.stdout.readline() == "held\n"
+    holder.stdin.write("\n")
+    holder.stdin.flush()
+    assert store.swap("key", version, 2)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+def test_a_forked_child_uses_connections_of_its_own(url: str) -> None:
+    store = open_store(url)
+    version = store.swap("parent", 0, 1)
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            found = store.load("parent")
+            same = open_store(url) is store
+            ok = found is not None and same and store.swap("child", 0, "written") > 0
+            store.close()
+            os.write(writing, b"ok" if ok else b"no")
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
+    assert os.read(reading, 2) == b"ok"
+    found = store.load("child")
+    assert found is not None
+    assert found.value == "written"
+    assert store.swap("parent", version, 2)
+    with sqlite3.connect(url.removeprefix("sqlite:///")) as connection:
+        assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+
+
+def test_what_was_written_survives_a_kill(python: Start, url: str) -> None:
+    code = (
+        "import sys, time; from prefect_resilience.stores import open_store\n"
+        "open_store(sys.argv[1]).swap('key', 0, 'kept'); print('written', flush=True); time.sleep(60)"
+    )
+    process = python(code, url)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "written\n"
+    process.kill()
+    process.wait()
+    found = open_store(url).load("key")
+    assert found is not None
+    assert found.value == "kept"

@@ -1,0 +1,157 @@
+"""A SQLite file that is deleted, damaged, or cannot be written: unavailable, and back when it is back."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from prefect_resilience.errors.exceptions import StoreUnavailable
+from prefect_resilience.stores import Store, open_store
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "folder" / "store.db"
+
+
+@pytest.fixture
+def store(path: Path) -> Store:
+    return open_store(f"sqlite:///{path}")
+
+
+def test_it_waits_for_the_disk_and_keeps_a_write_ahead_log(store: Store, path: Path) -> None:
+    store.swap("key", 0, 1)
+    with sqlite3.connect(path) as connection:
+        assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+    with store._connected().connect() as ours:  # type: ignore[attr-defined]
+        assert ours.exec_driver_sql("PRAGMA synchronous").scalar() == 2
+
+
+def test_a_deleted_file_is_made_anew(store: Store, path: Path) -> None:
+    version = store.swap("key", 0, "old")
+    for file in path.parent.iterdir():
+        file.unlink()
+    assert store.load("key") is None
+    assert store.swap("key", 0, "new") > version
+    assert path.exists()
+    # Another connection sees it: it was not written into the deleted file.
+    with sqlite3.connect(path) as connection:
+        assert connection.execute("SELECT count(*) FROM prefect_resilience_documents").fetchone() == (1,)
+
+
+def test_a_deleted_folder_is_made_anew(store: Store, path: Path) -> None:
+    store.swap("key", 0, "old")
+    shutil.rmtree(path.parent)
+    assert store.swap("key", 0, "new")
+
+
+def test_a_file_that_was_replaced_is_the_one_that_counts(store: Store, path: Path, tmp_path: Path) -> None:
+    other = open_store(f"sqlite:///{tmp_path}/other.db")
+    other.swap("key", 0, "other")
+    other.close()
+    store.swap("key", 0, "old")
+    for file in path.parent.iterdir():
+        file.unlink()
+    os.replace(tmp_path / "other.db", path)
+    found = store.load("key")
+    assert found is not None
+    assert found.value == "other"
+
+
+def test_what_is_no_database_is_unavailable_until_it_is_gone(store: Store, path: Path) -> None:
+    path.parent.mkdir()
+    path.write_bytes(b"this is no database" * 1000)
+    for operation in (lambda: store.load("key"), lambda: store.swap("key", 0, 1), lambda: store.scan("k")):
+        with pytest.raises(StoreUnavailable, match="not a database"):
+            operation()
+    path.unlink()
+    assert store.swap("key", 0, 1)
+
+
+def test_a_file_that_is_damaged_while_open_is_unavailable(store: Store, path: Path) -> None:
+    for number in range(200):
+        store.swap(f"key/{number}", 0, "x" * 500)
+    store.close()
+    again = open_store(store.url)
+    assert again.load("key/0") is not None
+    size = path.stat().st_size
+    with path.open("r+b") as file:
+        file.seek(4096)
+        file.write(os.urandom(size - 4096))
+    with pytest.raises(StoreUnavailable):
+        again.scan("key/", limit=200)
+    with pytest.raises(StoreUnavailable):
+        again.swap("new", 0, 1)
+
+
+def test_a_damaged_document_is_unavailable_and_the_others_are_not(store: Store, path: Path) -> None:
+    store.swap("good", 0, 1)
+    store.swap("bad", 0, 1)
+    with sqlite3.connect(path) as connection:
+        connection.execute("UPDATE prefect_resilience_documents SET value = '{' WHERE key = 'bad'")
+    assert store.load("good") is not None
+    with pytest.raises(StoreUnavailable, match="bad"):
+        store.load("bad")
+
+
+def test_a_place_that_cannot_be_written_is_unavailable() -> None:
+    store = open_store("sqlite:////proc/no/such/place.db")
+    with pytest.raises(StoreUnavailable):
+        store.swap("key", 0, 1)
+    with pytest.raises(StoreUnavailable):
+        store.load("key")
+
+
+def test_a_folder_in_place_of_the_file_is_unavailable(store: Store, path: Path) -> None:
+    path.mkdir(parents=True)
+    with pytest.raises(StoreUnavailable):
+        store.load("key")
+    path.rmdir()
+    assert store.load("key") is None
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="this system has no full disk to try")
+def test_a_full_disk_is_unavailable(store: Store, path: Path) -> None:
+    version = store.swap("key", 0, 1)
+    # SQLite's own bound on the number of pages fails as a full disk does.
+    with store._connected().connect() as connection:  # type: ignore[attr-defined]
+        pages = connection.exec_driver_sql("PRAGMA page_count").scalar()
+        connection.exec_driver_sql(f"PRAGMA max_page_count={pages}")
+    with pytest.raises(StoreUnavailable, match="full"):
+        store.swap("key", version, "x" * 1_000_000)
+    found = store.load("key")
+    assert found is not None
+    assert found.value == 1
+    assert store.swap("key", version, 2)
+
+
+def test_expired_rows_are_removed_in_passing_some_at_a_time(store: Store, path: Path) -> None:
+    past = store.now() - 1
+    store.swap("first", 0, 1)
+    with sqlite3.connect(path) as connection:
+        rows = [(f"old/{n}", n + 1, "1", past) for n in range(120)]
+        connection.executemany("INSERT INTO prefect_resilience_documents VALUES (?, ?, ?, ?)", rows)
+
+    def remaining() -> int:
+        with sqlite3.connect(path) as connection:
+            return connection.execute("SELECT count(*) FROM prefect_resilience_documents").fetchone()[0] - 1
+
+    counts = [remaining()]
+    version = 0
+    while counts[-1]:
+        version = store.swap("second", version, 1)
+        counts.append(remaining() - 1 if remaining() else 0)
+        assert 0 <= counts[-2] - counts[-1] <= 50
+        assert len(counts) < 6
+    assert counts == [120, 70, 20, 0]
+
+
+def test_errors_name_no_password() -> None:
+    store = open_store("sqlite:////proc/password=hunter2hunter2/store.db")
+    with pytest.raises(StoreUnavailable) as caught:
+        store.load("key")
+    assert "hunter2hunter2" not in str(caught.value)
