@@ -6,6 +6,8 @@ BIN := .venv/bin
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 TESTS ?= tests
 WORKERS ?= 2
+# Only all the tests together can cover the pure files
+GATE := $(if $(filter tests,$(TESTS)),--cov=prefect_resilience)
 
 # A Prefect home of this run's own, removed when it ends, and no server that happens to be configured
 IN_A_HOME_OF_ITS_OWN = home=$$(mktemp -d) && trap 'rm -rf "$$home"' EXIT INT TERM && \
@@ -23,7 +25,7 @@ demo: .venv/.installed ## a flow on a service that has a bad day, in about a min
 	@$(BIN)/python -m flows.quickstart
 
 test: .venv/.installed-dev ## all tests; the pure files must be covered to the last branch
-	@$(IN_A_HOME_OF_ITS_OWN) $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --cov $(TESTS)
+	@$(IN_A_HOME_OF_ITS_OWN) $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(GATE) $(TESTS)
 
 check: .venv/.installed-dev ## lint, format, types (strict) and the contracts between the packages
 	$(BIN)/ruff check .

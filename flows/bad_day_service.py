@@ -143,7 +143,9 @@ def running(day: BadDay | None = None, port: int = 0) -> Iterator[str]:
     """Serve in a thread on a free port of the loopback; gives the service's address."""
     listener = socket.create_server(("127.0.0.1", port))
     # An access log, or the log of a connection that was cut on purpose, would only disturb the reader
-    config = uvicorn.Config((day or BadDay()).app(), log_config=None, log_level="critical", lifespan="off")
+    config = uvicorn.Config(
+        (day or BadDay()).app(), log_config=None, log_level="critical", timeout_graceful_shutdown=1
+    )
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, args=([listener],), name="bad-day-service", daemon=True)
     thread.start()

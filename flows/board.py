@@ -87,13 +87,13 @@ class Board:
             self.console.print(line, soft_wrap=True, highlight=False)
 
     def table(self) -> Table:
-        table = Table(box=SIMPLE_HEAD, padding=(0, 1))
-        table.add_column("", justify="right")
-        table.add_column("item", no_wrap=True)
-        table.add_column("attempts", justify="right")
-        table.add_column("what happened")
-        table.add_column("answered by")
-        table.add_column("seconds", justify="right")
+        table = Table(box=SIMPLE_HEAD, collapse_padding=True, pad_edge=False)
+        table.add_column("", justify="right", no_wrap=True)
+        table.add_column("item", min_width=20)
+        table.add_column("attempts", justify="right", no_wrap=True)
+        table.add_column("what happened", min_width=20)
+        table.add_column("answered by", no_wrap=True)
+        table.add_column("seconds", justify="right", no_wrap=True)
         for number, (pair, row) in enumerate(self.rows.items(), start=1):
             table.add_row(
                 str(number),

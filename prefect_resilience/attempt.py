@@ -70,9 +70,15 @@ class RunRecord:
 class Surroundings(Memory, Protocol):
     """Where a guarded call takes place. None of these may raise."""
 
-    parameters: Mapping[str, Any]
-    identity: dict[str, Any]
-    """`node_id`, `task_run_id` and `flow_run_id`, as texts or None."""
+    @property
+    def parameters(self) -> Mapping[str, Any]:
+        """The call's arguments by name, those of a `**kwargs` beside the others."""
+        ...
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """`node_id`, `task_run_id` and `flow_run_id`, as texts or None."""
+        ...
 
     def known(self) -> RunRecord | None:
         """The record of this run, if something went wrong in it before."""
@@ -161,10 +167,10 @@ def settled(
     info = classify(error, rules=guard.rules) if isinstance(error, Exception) else None
     if not circuit.settle(permit, error, info, time.monotonic() - began):
         return
-    if info is not None or permit.lease is not None and error is None:
+    if info is not None or (permit.lease is not None and error is None):
         yield Blocking(circuit.flush)
     else:
-        # Successes can wait; and after a cancellation nothing may be awaited, yet a probe's place must be freed.
+        # Successes can wait. After a cancellation nothing may be awaited, yet a probe's place must be freed.
         start_call(circuit.flush)
 
 
@@ -193,7 +199,9 @@ def succeeded(guard: Guard, here: Surroundings, value: Any) -> Sequence[None]:
         yield Blocking(here.remember, (value,))
 
 
-def failed(guard: Guard, here: Surroundings, began: float, error: Exception) -> Sequence[Substitute | BaseException]:
+def failed(
+    guard: Guard, here: Surroundings, began: float, error: Exception
+) -> Sequence[Substitute | BaseException]:
     """What follows a failed attempt: the answer of a fallback, or the error to raise, free of secrets.
 
     It is raised both for another attempt and for good; the run's record says which.
@@ -276,17 +284,18 @@ def annotate(error: BaseException, context: ErrorContext, verdict: Verdict, chai
     """Say on the exception itself what was tried (PEP 678)."""
     times = "1 attempt" if context.attempt == 1 else f"{context.attempt} attempts"
     notes = [f"prefect-resilience: gave up after {times}: {verdict.why}"]
-    notes += [f"prefect-resilience: fallback {name!r} failed: {failure!r}" for name, failure in chain.failures]
+    notes += [
+        f"prefect-resilience: fallback {name!r} failed: {failure!r}" for name, failure in chain.failures
+    ]
     for note in notes:
         add_note(error, redact(note))
 
 
 def add_note(error: BaseException, note: str) -> None:
-    if hasattr(error, "add_note"):
-        error.add_note(note)
+    """Add a PEP 678 note, on Python 3.10 too."""
+    add: Any = getattr(error, "add_note", None)
+    if add is not None:
+        add(note)
         return
-    held = getattr(error, "__notes__", None)
-    if isinstance(held, list):
-        held.append(note)  # pyright: ignore[reportUnknownMemberType]
-    else:
-        error.__notes__ = [note]  # pyright: ignore[reportAttributeAccessIssue]
+    held: Any = getattr(error, "__notes__", None)
+    error.__notes__ = [*(held or ()), note]  # pyright: ignore[reportAttributeAccessIssue]

@@ -1,4 +1,4 @@
-"""The base of every policy: small, frozen, the same in Python, JSON and a block, and clear when it is wrong."""
+"""The base of every policy: small, frozen, the same in Python, JSON and a block, clear when it is wrong."""
 
 from __future__ import annotations
 
@@ -31,7 +31,11 @@ def sentence(model: type[BaseModel], error: ValidationError) -> str:
         return f"{model.__name__} has no option {place!r}{nearest(place, known_options(model))}"
     if first["type"] == "value_error":
         text = str(first.get("ctx", {}).get("error", first["msg"]))
-        return text if text.startswith(model.__name__) else f"{model.__name__}({place}): {text}".replace("()", "")
+        return (
+            text
+            if text.startswith(model.__name__)
+            else f"{model.__name__}({place}): {text}".replace("()", "")
+        )
     says = first["msg"][0].lower() + first["msg"][1:]
     return f"{model.__name__}({place}={first['input']!r}): {says}"
 

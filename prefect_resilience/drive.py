@@ -44,7 +44,7 @@ def drive(sequence: Sequence[T]) -> T:
         while True:
             try:
                 outcome = command.fn(*command.args, **command.kwargs)
-            except BaseException as error:
+            except BaseException as error:  # noqa: BLE001 - whatever it is, it is the sequence's
                 command = sequence.throw(error)
             else:
                 command = sequence.send(outcome)
@@ -64,7 +64,7 @@ async def adrive(sequence: Sequence[T]) -> T:
                     outcome = command.fn(*command.args, **command.kwargs)
                     if inspect.isawaitable(outcome):
                         outcome = await outcome
-            except BaseException as error:
+            except BaseException as error:  # noqa: BLE001 - whatever it is, it is the sequence's
                 command = sequence.throw(error)
             else:
                 command = sequence.send(outcome)

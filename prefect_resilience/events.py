@@ -43,7 +43,9 @@ def emit(happening: str, kind: str, name: str, payload: dict[str, Any]) -> None:
 
 def error_payload(context: ErrorContext) -> dict[str, Any]:
     """What an event says of an error: everything but the stack trace and the attempts before."""
-    return context.model_dump(mode="json", exclude={"stack_trace", "history", "partial_output"}, exclude_none=True)
+    return context.model_dump(
+        mode="json", exclude={"stack_trace", "history", "partial_output"}, exclude_none=True
+    )
 
 
 def announce_circuits() -> None:

@@ -58,9 +58,9 @@ def watch_secret_blocks() -> None:
 
     Prefect has no hook for this, so `Secret.get` is put in an envelope, once.
     """
-    if hasattr(Secret.get, "__wrapped__"):
+    read: Any = vars(Secret)["get"]
+    if hasattr(read, "__wrapped__"):
         return
-    read: Any = Secret.get
 
     @functools.wraps(read)
     def get(self: Secret[Any]) -> Any:
@@ -69,7 +69,7 @@ def watch_secret_blocks() -> None:
             register_secret(text)
         return value
 
-    Secret.get = get
+    setattr(Secret, "get", get)  # noqa: B010
 
 
 def _texts(value: Any) -> list[str]:

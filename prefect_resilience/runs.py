@@ -19,7 +19,7 @@ from uuid import UUID, uuid4
 from prefect.client.schemas.objects import State, TaskRun
 from prefect.context import TaskRunContext, hydrated_context, serialize_context
 from prefect.logging.loggers import task_run_logger
-from prefect.results import ResultRecord, should_persist_result
+from prefect.results import should_persist_result
 from prefect.states import Completed, Failed
 from prefect.transactions import get_transaction
 from prefect.utilities.asyncutils import run_coro_as_sync
@@ -73,7 +73,7 @@ class TaskSurroundings:
     def task_run(self) -> TaskRun:
         return self.context.task_run
 
-    @cached_property
+    @property
     def parameters(self) -> Mapping[str, Any]:
         return explode_variadic_parameter(self.guard.fn, self.context.parameters)
 
@@ -140,7 +140,11 @@ class TaskSurroundings:
         attempts = len(record.history) + 1
         self.logger.info("Recovered at attempt %s, after %.1f s", attempts, after)
         last = record.history[-1].error
-        payload = {"attempts": attempts, "after": after, "error": last.model_dump(mode="json") if last else None}
+        payload = {
+            "attempts": attempts,
+            "after": after,
+            "error": last.model_dump(mode="json") if last else None,
+        }
         emit("run.recovered", "task", self.task.name, {**self.identity, **payload})
 
     def gave_up(self, context: ErrorContext, verdict: Verdict) -> None:
@@ -221,12 +225,12 @@ def as_state(outcome: Substitute, here: TaskSurroundings) -> Sequence[State[Any]
 def value_of(outcome: Any) -> Any:
     """What the caller of a task gets: a substitute's value rather than its state."""
     if isinstance(outcome, ReplacedState):
-        return cast("ResultRecord[Any]", outcome.data).result
+        return cast(Any, outcome.data).result
     return outcome
 
 
 class PolicyDelays(list[float]):
-    """The delays that the UI shows as a task's policy, and, when the engine asks, the one decided just now."""
+    """The delays that the UI shows as a task's policy; when the engine asks, the one decided just now."""
 
     def __getitem__(self, index: SupportsIndex | slice) -> Any:
         context = TaskRunContext.get()
@@ -250,9 +254,11 @@ def retry_as_decided(task: Any, task_run: TaskRun, state: State[Any]) -> bool:
 
 
 def _judge_outside_attempt(task: ResilientTask[..., Any], state: State[Any]) -> bool:
-    """Something failed around the attempt: a result that cannot be stored, a failed state that was returned."""
+    """Something failed around the attempt: a result that cannot be stored, or a failed state was returned."""
     here = TaskSurroundings(task.guard, cast(TaskRunContext, TaskRunContext.get()))
-    error = state.data if isinstance(state.data, Exception) else RuntimeError(state.message or str(state.name))
+    error = (
+        state.data if isinstance(state.data, Exception) else RuntimeError(state.message or str(state.name))
+    )
     context, verdict = drive(judged(task.guard, here, time.monotonic(), error))
     if verdict.retry:
         here.retrying(context, verdict)

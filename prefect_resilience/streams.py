@@ -11,7 +11,16 @@ from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
-from prefect_resilience.attempt import NO_RETRY, Guard, Substitute, add_note, admitted, failed, settled, succeeded
+from prefect_resilience.attempt import (
+    NO_RETRY,
+    Guard,
+    Substitute,
+    add_note,
+    admitted,
+    failed,
+    settled,
+    succeeded,
+)
 from prefect_resilience.circuits.breaker import CircuitBreaker, Permit
 from prefect_resilience.drive import Sequence, adrive, drive
 from prefect_resilience.limits.stream import aiterate_with_deadline, iterate_with_deadline
@@ -50,7 +59,10 @@ class Stream:
         guard = self.guard
         if self.chunks:
             guard = replace(guard, retry=NO_RETRY, fallbacks=())
-            add_note(error, f"prefect-resilience: {self.chunks} chunks had been handed on; a broken stream is not restarted")
+            add_note(
+                error,
+                "prefect-resilience: a stream that broke after a chunk was handed on is not restarted",
+            )
         outcome = yield from failed(guard, self.here, self.began, error)
         state = (yield from as_state(outcome, self.here)) if isinstance(outcome, Substitute) else None
         return state, outcome
@@ -60,7 +72,8 @@ def stream(guard: Guard, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Gener
     """Run one attempt of a generator function inside its task run."""
     here = surroundings_of(guard)
     if here is None:
-        return (yield from guard.fn(*args, **kwargs))
+        alone: Generator[Any, Any, Any] = guard.fn(*args, **kwargs)
+        return (yield from alone)
     attempt = Stream(guard, here, time.monotonic())
     try:
         drive(attempt.opened())
@@ -68,7 +81,7 @@ def stream(guard: Guard, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Gener
         if guard.timeout is not None:
             source = iterate_with_deadline(source, guard.timeout.total, guard.timeout.idle)
         result = yield from _counted(source, attempt)
-    except Exception as error:  # noqa: BLE001 - judged, and raised again unless a fallback answers
+    except Exception as error:
         state, outcome = drive(attempt.broke(error))
         if not isinstance(outcome, Substitute):
             if outcome is error:
@@ -99,7 +112,7 @@ async def astream(guard: Guard, args: tuple[Any, ...], kwargs: dict[str, Any]) -
         async for chunk in source:
             attempt.chunks += 1
             yield chunk
-    except Exception as error:  # noqa: BLE001 - judged, and raised again unless a fallback answers
+    except Exception as error:
         _, outcome = await adrive(attempt.broke(error))
         if not isinstance(outcome, Substitute):
             if outcome is error:

@@ -4,50 +4,36 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterable, Mapping
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Mapping
 from copy import copy
-from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, TypeVar, cast, overload
 
 from prefect.tasks import Task, TaskOptions
-from typing_extensions import ParamSpec, Self, Unpack
+from typing_extensions import ParamSpec, Unpack
 
-from prefect_resilience.attempt import NO_RETRY, Guard, Substitute, guarded
+from prefect_resilience.attempt import Guard, Substitute, guarded
 from prefect_resilience.circuits.breaker import CircuitBreaker
-from prefect_resilience.configuration import nearest
 from prefect_resilience.drive import adrive, drive
-from prefect_resilience.errors.classify import Rule
 from prefect_resilience.errors.exceptions import ConfigurationError
-from prefect_resilience.fallbacks.model import Fallback, as_fallbacks
-from prefect_resilience.limits.timeout import Timeout
-from prefect_resilience.retries.backoff import Backoff
-from prefect_resilience.retries.policy import Retry
+from prefect_resilience.options import (
+    OPTIONS,
+    UNSET,
+    ClassifyOption,
+    FallbackOption,
+    RetryOption,
+    TimeoutOption,
+    make_guard,
+    refuse_unknown,
+    retry_policy,
+    retry_with,
+)
 from prefect_resilience.runs import PolicyDelays, as_state, retry_as_decided, surroundings_of, value_of
-from prefect_resilience.settings import current_settings, enabled
+from prefect_resilience.settings import enabled
 from prefect_resilience.streams import astream, stream
 
 P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
-
-RetryOption = Retry | int | str | Mapping[str, Any] | Literal[False] | None
-TimeoutOption = Timeout | float | timedelta | str | Mapping[str, Any] | None
-FallbackOption = Fallback | Callable[..., Any] | Iterable[Fallback | Callable[..., Any]] | None
-ClassifyOption = Rule | Iterable[Rule] | None
-
-
-class _Unset:
-    """Stands for an option that was not written."""
-
-    def __repr__(self) -> str:
-        return "unset"
-
-    def __reduce__(self) -> str:
-        return "UNSET"
-
-
-UNSET: Any = _Unset()
-OPTIONS = ("retry", "circuit", "timeout", "fallback", "classify")
 
 
 class ResilientTask(Task[P, R]):
@@ -77,12 +63,12 @@ class ResilientTask(Task[P, R]):
         classify: ClassifyOption = None,
         **options: Unpack[TaskOptions],
     ) -> None:
-        _refuse_unknown(options)
+        refuse_unknown(options)
         super().__init__(fn, **options)
         if "retries" in options and retry is not UNSET and options["retries"] is not None:
             raise ConfigurationError(
-                f"task {self.name!r} has both retry= and retries={options['retries']}: write Retry(attempts=...) alone, "
-                f"or retries= alone for Prefect's own retries"
+                f"task {self.name!r} has both retry= and retries={options['retries']}: "
+                f"write Retry(attempts=...) alone, or retries= alone for Prefect's own retries"
             )
         policy = retry_policy(self, retry, asked="retries" in options)
         self._guard_with(
@@ -105,9 +91,13 @@ class ResilientTask(Task[P, R]):
         The task's own retries are kept if it has any and `retry` is not given.
         """
         if not isinstance(task, Task):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise ConfigurationError(f"ResilientTask.wrap needs a Prefect task, not {task!r}: write @resilient_task")
+            raise ConfigurationError(
+                f"ResilientTask.wrap needs a Prefect task, not {task!r}: write @resilient_task"
+            )
         if isinstance(task, ResilientTask):
-            raise ConfigurationError(f"task {task.name!r} is resilient already: write {task.name}.with_options(...)")
+            raise ConfigurationError(
+                f"task {task.name!r} is resilient already: write {task.name}.with_options(...)"
+            )
         policy = retry_policy(task, retry, asked=task.retries > 0)
         guard = make_guard(task.fn, task.isasync, policy, circuit, timeout, fallback, classify)
         return cls._of(task, guard)
@@ -131,7 +121,7 @@ class ResilientTask(Task[P, R]):
         self.fn = around(guard, self.isgenerator, bound_to=self.fn)
         self.retries = guard.retry.most_retries
         self.retry_condition_fn = retry_as_decided
-        delays = [guard.retry.backoff.delay(n) for n in range(min(self.retries, 50))]
+        delays = [guard.retry.delay(n) for n in range(min(self.retries, 50))]
         asks_server = guard.retry.respect_retry_after
         self.retry_delay_seconds = PolicyDelays(delays) if any(delays) or (delays and asks_server) else None
 
@@ -144,9 +134,24 @@ class ResilientTask(Task[P, R]):
         plain.retry_condition_fn = self.own_retry_condition
         return plain
 
-    if not TYPE_CHECKING:
+    if TYPE_CHECKING:
 
-        def __call__(self, *args: Any, return_state: bool = False, wait_for: Any = None, **kwargs: Any) -> Any:
+        def with_options(  # pyright: ignore[reportIncompatibleMethodOverride]
+            self,
+            *,
+            retry: RetryOption = UNSET,
+            circuit: CircuitBreaker | str | None = UNSET,
+            timeout: TimeoutOption = UNSET,
+            fallback: FallbackOption = UNSET,
+            classify: ClassifyOption = UNSET,
+            **options: Unpack[TaskOptions],
+        ) -> ResilientTask[P, R]: ...
+
+    else:
+
+        def __call__(
+            self, *args: Any, return_state: bool = False, wait_for: Any = None, **kwargs: Any
+        ) -> Any:
             outcome = super().__call__(*args, return_state=return_state, wait_for=wait_for, **kwargs)
             if return_state:
                 return outcome
@@ -157,33 +162,34 @@ class ResilientTask(Task[P, R]):
             return value_of(outcome)
 
         def with_options(self, **options: Any) -> ResilientTask[P, R]:
-            return _with_options(self, options)
+            """A copy with other options, ours or Prefect's; what is not written stays as it is."""
+            ours = {name: options.pop(name) for name in OPTIONS if name in options}
+            refuse_unknown(options)
+            made = super(ResilientTask, self._unguarded()).with_options(**options)
+            return self._remade(made, ours, options)
 
-
-def _with_options(task: ResilientTask[P, R], options: dict[str, Any]) -> ResilientTask[P, R]:
-    """A copy with other options, ours or Prefect's; what is not written stays as it is."""
-    ours = {name: options.pop(name) for name in OPTIONS if name in options}
-    _refuse_unknown(options)
-    plain = task._unguarded()  # pyright: ignore[reportPrivateUsage]
-    made = super(ResilientTask, cast(Any, plain)).with_options(**options)
-    for flag in ("_isclassmethod", "_isstaticmethod", "task_key", "source_code"):
-        if hasattr(plain, flag):
-            setattr(made, flag, getattr(plain, flag))
-    guard = task.guard
-    if "retry" in ours:
-        retry = retry_policy(made, ours["retry"], asked=False)
-    else:
-        retry = retry_with(guard.retry, made, options)
-    remade = make_guard(
-        guard.fn,
-        guard.isasync,
-        retry,
-        ours.get("circuit", guard.circuit),
-        ours.get("timeout", guard.timeout),
-        ours.get("fallback", guard.fallbacks),
-        ours.get("classify", guard.rules),
-    )
-    return ResilientTask._of(made, remade)  # pyright: ignore[reportPrivateUsage]
+    def _remade(
+        self, made: Task[P, R], ours: Mapping[str, Any], theirs: Mapping[str, Any]
+    ) -> ResilientTask[P, R]:
+        """The guard around a task that Prefect made with other options."""
+        for mark in ("_isclassmethod", "_isstaticmethod", "task_key", "source_code"):
+            if hasattr(self, mark):
+                setattr(made, mark, getattr(self, mark))
+        guard = self.guard
+        if "retry" in ours:
+            retry = retry_policy(made, ours["retry"], asked=False)
+        else:
+            retry = retry_with(guard.retry, made, theirs)
+        remade = make_guard(
+            guard.fn,
+            guard.isasync,
+            retry,
+            ours.get("circuit", guard.circuit),
+            ours.get("timeout", guard.timeout),
+            ours.get("fallback", guard.fallbacks),
+            ours.get("classify", guard.rules),
+        )
+        return self._of(made, remade)
 
 
 @functools.cache
@@ -191,7 +197,9 @@ def _class_for(resilient: type[Any], plain: type[Any]) -> type[Any]:
     """The class of a resilient copy: tasks of a special kind (such as those that make assets) stay of it."""
     if plain is Task or issubclass(plain, resilient):
         return resilient if plain is Task else plain
-    return type(f"Resilient{plain.__name__}", (resilient, plain), {"__module__": __name__, "__init__": plain.__init__})
+    return type(
+        f"Resilient{plain.__name__}", (resilient, plain), {"__module__": __name__, "__init__": plain.__init__}
+    )
 
 
 def around(guard: Guard, isgenerator: bool, bound_to: Callable[..., Any]) -> Callable[..., Any]:
@@ -221,9 +229,9 @@ def around(guard: Guard, isgenerator: bool, bound_to: Callable[..., Any]) -> Cal
             return run_sync(guard, args, kwargs)
 
         made = guarded_function
-    made = functools.wraps(guard.fn)(made)
+    made = functools.update_wrapper(made, guard.fn)
     # The engine asks for the signature twice a call, and looking it up through the wrapper is slow.
-    made.__signature__ = inspect.signature(guard.fn)  # pyright: ignore[reportFunctionMemberAccess]
+    setattr(made, "__signature__", inspect.signature(guard.fn))  # noqa: B010
     return _bound_like(bound_to, copy_of=made)
 
 
@@ -259,94 +267,6 @@ async def _value_of_awaited(outcome: Coroutine[Any, Any, T]) -> T:
 
 def _with_value_returned(outcome: Generator[Any, Any, Any]) -> Generator[Any, Any, Any]:
     return value_of((yield from outcome))
-
-
-# What the options may look like.
-
-
-def retry_policy(task: Task[Any, Any], retry: RetryOption, *, asked: bool) -> Retry:
-    """`retry=` as a policy. Without it, Prefect's own `retries` if they were asked for, else the defaults."""
-    if retry is UNSET:
-        return prefects_own(task) if asked else Retry()
-    if retry is None or retry is False:
-        return NO_RETRY
-    if isinstance(retry, Retry):
-        return retry
-    if isinstance(retry, int):
-        return Retry(attempts=retry)
-    if isinstance(retry, Mapping):
-        return Retry(**retry)
-    raise ConfigurationError(f"retry={retry!r} is no policy: write Retry(attempts=3), a number of attempts, or None")
-
-
-def prefects_own(task: Task[Any, Any]) -> Retry:
-    """Retries as Prefect makes them: after any exception, with the delays that the task has."""
-    return Retry(
-        attempts=task.retries + 1,
-        backoff=_as_backoff(task.retry_delay_seconds),
-        retry_on=(Exception,),
-        respect_retry_after=False,
-    )
-
-
-def retry_with(policy: Retry, made: Task[Any, Any], options: Mapping[str, Any]) -> Retry:
-    """A policy changed by Prefect's own options in `with_options`."""
-    changes: dict[str, Any] = {}
-    if isinstance(options.get("retries"), int):
-        changes |= {"attempts": options["retries"] + 1, "by_category": {}}
-    if "retry_delay_seconds" in options:
-        changes["backoff"] = _as_backoff(made.retry_delay_seconds)
-    return policy.model_copy(update=changes) if changes else policy
-
-
-def _as_backoff(delays: Any) -> Backoff:
-    if not delays:
-        return Backoff.none()
-    return Backoff.schedule([float(delay) for delay in delays] if isinstance(delays, list) else [float(delays)])
-
-
-def make_guard(
-    fn: Callable[..., Any],
-    isasync: bool,
-    retry: Retry,
-    circuit: CircuitBreaker | str | None,
-    timeout: TimeoutOption,
-    fallback: FallbackOption,
-    classify: ClassifyOption,
-) -> Guard:
-    """Check the options against the function, and put them together."""
-    circuit = CircuitBreaker(circuit) if isinstance(circuit, str) else circuit
-    if circuit is not None:
-        _check_circuit(circuit, fn)
-    limit = Timeout.of(timeout, current_settings().operations)
-    if limit is not None:
-        limit.check_for(fn)
-    fallbacks = as_fallbacks(fallback)
-    for step in fallbacks:
-        step.check_for(fn, isasync=isasync)
-    rules = (classify,) if callable(classify) else tuple(classify or ())
-    return Guard(fn, isasync, retry, circuit, limit, fallbacks, rules)
-
-
-def _check_circuit(circuit: CircuitBreaker, fn: Callable[..., Any]) -> None:
-    if not isinstance(circuit, CircuitBreaker):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise ConfigurationError(f"circuit={circuit!r} is no circuit: write circuit=CircuitBreaker('name')")
-    parameters = inspect.signature(fn).parameters
-    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
-        return
-    for field in circuit.fields:
-        if field not in parameters:
-            raise ConfigurationError(
-                f"circuit {circuit.name!r} names {field!r}, which is no parameter of "
-                f"{getattr(fn, '__name__', fn)!r}{nearest(field, parameters)}"
-            )
-
-
-def _refuse_unknown(options: Mapping[str, Any]) -> None:
-    known = [*TaskOptions.__annotations__, *OPTIONS]
-    for name in options:
-        if name not in known:
-            raise ConfigurationError(f"a resilient task has no option {name!r}{nearest(name, known)}")
 
 
 @overload

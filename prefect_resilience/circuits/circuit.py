@@ -61,8 +61,11 @@ class Circuit:
         """Leave to call, at once; None when the store must be asked; CircuitOpenError when it is known."""
         view = self._exchange.view
         now = monotonic()
-        if now >= view.until and not (now < view.grace and self._talking.locked()):
-            return None
+        if now < view.until or (now < view.grace and self._talking.locked()):
+            return self._by_view(view, now)
+        return None
+
+    def _by_view(self, view: View, now: float) -> Permit | None:
         if view.refused:
             raise self._refusal(view, now)
         return view.permit
@@ -76,12 +79,17 @@ class Circuit:
             if not self._talking.acquire(timeout=PATIENCE):
                 return self._without_asking()
             try:
-                # Another thread may have asked while this one waited.
-                return self.admit() or self._ask_store()
+                return self._known_by_now() or self._ask_store()
             finally:
                 self._talking.release()
         finally:
             self._tell()
+
+    def _known_by_now(self) -> Permit | None:
+        """What another thread learnt while this one waited; only if it is fresh, for now it is our turn."""
+        view = self._exchange.view
+        now = monotonic()
+        return self._by_view(view, now) if now < view.until else None
 
     def _ask_store(self) -> Permit:
         owner = f"{os.getpid()}-{uuid.uuid4().hex[:16]}"

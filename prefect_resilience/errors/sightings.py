@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from types import FrameType
-from typing import Any
+from typing import Any, cast
 
 from pydantic import BaseModel
 
@@ -41,5 +41,5 @@ def _holders(frame: FrameType) -> Iterator[Any]:
     """The variables of a frame that may hold a secret: secrets themselves, and models such as blocks."""
     for names in (frame.f_locals, frame.f_globals):
         for value in list(names.values())[:MOST_NAMES]:
-            if isinstance(value, BaseModel) or hasattr(type(value), "get_secret_value"):
+            if isinstance(value, BaseModel) or hasattr(cast(object, type(value)), "get_secret_value"):
                 yield value

@@ -43,7 +43,9 @@ class Chain:
     isasync: bool
     failures: list[tuple[str, Exception]] = field(default_factory=list[tuple[str, Exception]])
 
-    def answer(self, parameters: Mapping[str, Any], context: ErrorContext, memory: Memory) -> Sequence[Answer | None]:
+    def answer(
+        self, parameters: Mapping[str, Any], context: ErrorContext, memory: Memory
+    ) -> Sequence[Answer | None]:
         """The first step's answer that there is, or None; what failed on the way is kept in `failures`."""
         handling = (*_handling.get(), _function(self.primary))
         for fallback in self.fallbacks:

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 from prefect_resilience.errors.context import ErrorContext
 from prefect_resilience.errors.exceptions import ConfigurationError
-from prefect_resilience.retries.policy import error_name
+from prefect_resilience.retries.policy import as_names
 
 When = Callable[[ErrorContext], bool]
 
@@ -36,7 +36,8 @@ class Fallback:
     def __post_init__(self) -> None:
         if not callable(self.to):
             raise ConfigurationError(
-                f"a fallback must be a function or a task, not {self.to!r}; for a constant write Fallback.value({self.to!r})"
+                f"a fallback must be a function or a task, not {self.to!r}; "
+                f"for a constant write Fallback.value({self.to!r})"
             )
         if not self.name:
             object.__setattr__(self, "name", _name_of(self.to))
@@ -58,7 +59,9 @@ class Fallback:
         """
         seconds = max_age.total_seconds() if isinstance(max_age, timedelta) else max_age
         if seconds is not None and seconds <= 0:
-            raise ConfigurationError(f"Fallback.last_known_good(max_age={seconds:g}): write seconds above 0, or None")
+            raise ConfigurationError(
+                f"Fallback.last_known_good(max_age={seconds:g}): write seconds above 0, or None"
+            )
         return cls(last_known_good, when=when, degraded=degraded, max_age=seconds)
 
     @property
@@ -85,7 +88,9 @@ class Fallback:
             return bool(self.when(context))
         return not {context.category.value, context.kind.value, context.code}.isdisjoint(self.when)
 
-    def arguments(self, parameters: Mapping[str, Any], context: ErrorContext) -> tuple[list[Any], dict[str, Any]]:
+    def arguments(
+        self, parameters: Mapping[str, Any], context: ErrorContext
+    ) -> tuple[list[Any], dict[str, Any]]:
         """Those of the primary's arguments that the target names, positional and by keyword.
 
         `parameters` are by name, those of a `**kwargs` beside the others.
@@ -148,9 +153,8 @@ def as_fallbacks(value: Any) -> tuple[Fallback, ...]:
 
 
 def _names(name: str, when: Any) -> tuple[str, ...]:
-    items: Iterable[Any] = when if isinstance(when, (list, tuple, set, frozenset)) else [when]
     try:
-        return tuple(error_name(item) for item in items)
+        return as_names(when)
     except ValueError as error:
         raise ConfigurationError(f"Fallback({name}, when=...): {error}") from None
 

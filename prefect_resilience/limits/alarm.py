@@ -24,7 +24,7 @@ AGAIN_SECONDS = 0.2
 
 
 class DeadlinePassed(BaseException):
-    """Travels up through the overdue call. No Exception, so that no handler on the way takes it for its own."""
+    """Travels up through the overdue call; no Exception, so that no handler takes it for its own."""
 
 
 _main_thread = threading.main_thread().ident

@@ -76,7 +76,7 @@ class Timeout(BaseModel):
     )
     mode: Mode = Field(
         default="auto",
-        description="Whether an overdue call is interrupted, left behind in a thread, or killed with its process.",
+        description="Whether an overdue call is interrupted, left behind, or killed with its process.",
     )
 
     def __init__(self, total: float | timedelta | None = None, **fields: Any) -> None:
@@ -147,10 +147,11 @@ class Timeout(BaseModel):
             )
 
 
-def call_within(
-    timeout: Timeout, fn: Callable[..., T], args: Sequence[Any], kwargs: Mapping[str, Any]
-) -> T:
-    """What `fn(*args, **kwargs)` returns within `timeout.total` seconds; raises AttemptTimeout. Not for processes."""
+def call_within(timeout: Timeout, fn: Callable[..., T], args: Sequence[Any], kwargs: Mapping[str, Any]) -> T:
+    """What `fn(*args, **kwargs)` returns within `timeout.total` seconds; raises AttemptTimeout.
+
+    Not for `mode="process"`.
+    """
     seconds = cast(float, timeout.total)
     if timeout.mode == "auto" and alarm_is_free():
         return call_with_alarm(fn, args, kwargs, seconds)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 from typing_extensions import Self
@@ -20,7 +20,11 @@ def as_seconds(value: Any) -> Any:
     return value.total_seconds() if isinstance(value, timedelta) else value
 
 
-Seconds = Annotated[float, BeforeValidator(as_seconds), Field(ge=0, le=LONGEST)]
+if TYPE_CHECKING:
+    # What may be written; what is kept is a number.
+    Seconds = Any
+else:
+    Seconds = Annotated[float, BeforeValidator(as_seconds), Field(ge=0, le=LONGEST)]
 
 BackoffKind = Literal["none", "constant", "linear", "exponential", "decorrelated", "schedule"]
 JitterKind = Literal["proportional", "full", "equal"]
@@ -70,10 +74,13 @@ class Backoff(Policy):
     def _consistent(self) -> Self:
         if self.minimum > self.maximum:
             raise ValueError(
-                f"Backoff(minimum={self.minimum:g}) is longer than maximum={self.maximum:g}: write a minimum below it"
+                f"Backoff(minimum={self.minimum:g}) is longer than maximum={self.maximum:g}: "
+                f"write a minimum below it"
             )
         if (self.kind == "schedule") != bool(self.delays):
-            raise ValueError("Backoff.schedule needs its delays in seconds: write Backoff.schedule([1, 5, 30])")
+            raise ValueError(
+                "Backoff.schedule needs its delays in seconds: write Backoff.schedule([1, 5, 30])"
+            )
         return self
 
     @classmethod

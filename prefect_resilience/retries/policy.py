@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 from pydantic import BeforeValidator, Field, model_validator
 from typing_extensions import Self
@@ -29,7 +29,7 @@ BACKOFF_SPELLINGS = {
     "backoff_multiplier": ("multiplier", 1.0),
     "jitter_fraction": ("jitter", 1.0),
 }
-"""Options that JSON may write flat beside the attempts: their place in the backoff, and the unit in seconds."""
+"""Options that JSON may write beside the attempts: their place in the backoff, and the unit in seconds."""
 
 WORDS = [*ErrorCategory, *ErrorKind]
 
@@ -44,7 +44,8 @@ def error_name(value: Any) -> str:
         return str(value)
     if not isinstance(value, str) or not value:
         raise ValueError(
-            f"{value!r} names no error: write an exception class, a category such as 'rate_limit', or a code such as '503'"
+            f"{value!r} names no error: write an exception class, a category such as 'rate_limit', "
+            f"or a code such as '503'"
         )
     words = [word.value for word in WORDS]
     if value not in words and re.fullmatch(r"[a-z_]+", value):
@@ -61,11 +62,21 @@ def as_names(value: Any) -> Any:
     """A single error may be written without a list around it."""
     if value is None:
         return None
-    items: Any = value if isinstance(value, (list, tuple, set, frozenset)) else (value,)
-    return tuple(error_name(item) for item in items)
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return tuple(error_name(item) for item in cast("Iterable[Any]", value))
+    return (error_name(value),)
 
 
-ErrorNames = Annotated[tuple[str, ...], BeforeValidator(as_names)]
+if TYPE_CHECKING:
+    # What may be written; what is kept is a tuple of texts.
+    ErrorName = str | int | ErrorCategory | ErrorKind | type[BaseException]
+    ErrorNames = Sequence[ErrorName] | set[ErrorName] | ErrorName
+    ByCategory = Mapping[ErrorCategory | str, "Retry | int | Mapping[str, Any]"]
+    BackoffLike = Backoff | str | Mapping[str, Any]
+else:
+    ErrorNames = Annotated[tuple[str, ...], BeforeValidator(as_names)]
+    ByCategory = dict[ErrorCategory, "Retry"]
+    BackoffLike = Backoff
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,10 +108,10 @@ class Retry(Policy):
     """
 
     attempts: int = Field(default=3, ge=1, le=10_000)
-    backoff: Backoff = Field(default_factory=Backoff.exponential)
+    backoff: BackoffLike = Field(default_factory=Backoff.exponential)
     retry_on: ErrorNames | None = None
     give_up_on: ErrorNames | None = None
-    by_category: dict[ErrorCategory, Retry] = Field(default_factory=dict[ErrorCategory, "Retry"])
+    by_category: ByCategory = Field(default_factory=dict)
     max_elapsed: Seconds | None = None
     budget: RetryBudget | None = None
     respect_retry_after: bool = True
@@ -117,21 +128,31 @@ class Retry(Policy):
 
     @model_validator(mode="after")
     def _one_level(self) -> Self:
-        for category, rule in self.by_category.items():
+        for category, rule in self.rules.items():
             if rule.by_category:
                 raise ValueError(
-                    f"Retry(by_category={{{category.value!r}: ...}}) has a by_category of its own: write both at the top"
+                    f"Retry(by_category={{{category.value!r}: ...}}) has a by_category of its own: "
+                    f"write both at the top"
                 )
         return self
 
     @property
     def most_retries(self) -> int:
         """How many retries there can be in all: every counter used up."""
-        return sum(rule.attempts - 1 for rule in (self, *self.by_category.values()))
+        return sum(rule.attempts - 1 for rule in (self, *self.rules.values()))
+
+    @property
+    def rules(self) -> Mapping[ErrorCategory, Retry]:
+        """The policies of the categories that have one of their own."""
+        return cast("Mapping[ErrorCategory, Retry]", self.by_category)
+
+    def delay(self, n: int, *, random: float = 0.5, previous: float | None = None) -> float:
+        """Seconds before retry `n`, counted from 0, by this policy's backoff."""
+        return cast(Backoff, self.backoff).delay(n, random=random, previous=previous)
 
     def rule_for(self, error: ErrorInfo) -> Retry:
         """The policy whose attempts and delays apply, and whose counter the error moves."""
-        return self.by_category.get(error.category, self)
+        return self.rules.get(error.category, self)
 
     def decide(
         self,
@@ -154,12 +175,16 @@ class Retry(Policy):
             return Verdict(False, 0.0, refusal)
         rule = self.rule_for(error)
         if attempt >= rule.attempts:
-            return Verdict(False, 0.0, f"all {rule.attempts} attempts used" if rule.attempts > 1 else "one attempt only")
-        delay = rule.backoff.delay(attempt - 1, random=random, previous=previous_delay)
+            return Verdict(
+                False, 0.0, f"all {rule.attempts} attempts used" if rule.attempts > 1 else "one attempt only"
+            )
+        delay = rule.delay(attempt - 1, random=random, previous=previous_delay)
         asked = error.retry_after if rule.respect_retry_after else None
         if asked is not None and asked > rule.retry_after_cap:
             return Verdict(
-                False, 0.0, f"the server asks to wait {asked:g} s, more than retry_after_cap={rule.retry_after_cap:g} s"
+                False,
+                0.0,
+                f"the server asks to wait {asked:g} s, more than retry_after_cap={rule.retry_after_cap:g} s",
             )
         delay = max(delay, asked or 0.0)
         limit = self.max_elapsed if rule.max_elapsed is None else rule.max_elapsed
@@ -168,13 +193,19 @@ class Retry(Policy):
         return Verdict(True, delay, f"{error.code} may pass: attempt {attempt + 1} of {rule.attempts}")
 
     def _refusal(self, error: ErrorInfo, names: set[str]) -> str | None:
-        if self.give_up_on and not names.isdisjoint(self.give_up_on):
+        if self.give_up_on and not names.isdisjoint(_kept(self.give_up_on)):
             return f"give_up_on names {error.code}"
-        if error.category in self.by_category:
+        if error.category in self.rules:
             return None
         if self.retry_on is not None:
-            return None if not names.isdisjoint(self.retry_on) else f"retry_on does not name {error.code}"
+            return (
+                None if not names.isdisjoint(_kept(self.retry_on)) else f"retry_on does not name {error.code}"
+            )
         return None if error.retryable else f"{error.code} is not retryable ({error.category.value})"
+
+
+def _kept(names: Any) -> tuple[str, ...]:
+    return names
 
 
 def names_of(error: ErrorInfo, exception: BaseException | None) -> set[str]:
@@ -214,7 +245,9 @@ def _once(data: Mapping[str, Any], theirs: str, ours: str) -> None:
 def _with_flat_options(backoff: Any, flat: dict[str, Any]) -> Any:
     named: Any = {"kind": backoff} if isinstance(backoff, str) else backoff
     if not isinstance(named, Mapping):
-        raise ValueError(f"Retry has a backoff and {', '.join(flat)} beside it: write them inside the backoff")
+        raise ValueError(
+            f"Retry has a backoff and {', '.join(flat)} beside it: write them inside the backoff"
+        )
     options: dict[str, Any] = dict(named)  # pyright: ignore[reportUnknownArgumentType]
     if options.get("kind") == "none":
         return {"kind": "none", "initial": 0, "jitter": 0}

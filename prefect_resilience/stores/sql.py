@@ -42,7 +42,12 @@ counters = sa.Table(
 
 
 class Dialect(Protocol):
-    """What differs from one database to the next."""
+    """What differs from one database to the next.
+
+    `errors` are the driver's own, which reach us where SQLAlchemy does not stand in between.
+    """
+
+    errors: tuple[type[Exception], ...]
 
     def engine(self) -> Engine:
         """A new engine with the schema in place; may raise the driver's errors."""
@@ -146,7 +151,7 @@ class SqlStore:
             else:
                 with self._reader().begin() as connection:
                     yield connection, now
-        except (exc.SQLAlchemyError, OSError) as error:
+        except (exc.SQLAlchemyError, OSError, *self._dialect.errors) as error:
             raise self._unavailable(error) from error
 
     def _writing_lock(self) -> threading.Lock:
@@ -160,7 +165,7 @@ class SqlStore:
         try:
             with self._reader().begin() as connection:
                 return connection.execute(query).scalar_one()
-        except (exc.SQLAlchemyError, OSError) as error:
+        except (exc.SQLAlchemyError, OSError, *self._dialect.errors) as error:
             raise self._unavailable(error) from error
 
     def _connected(self) -> Engine:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import sqlite3
 import time
 from collections.abc import Callable
 from typing import Any
@@ -27,6 +28,8 @@ def open_sqlite(parsed: StoreUrl) -> SqlStore:
 
 class SqliteDialect:
     """A file in WAL mode with synchronous=FULL: what was committed survives a power cut."""
+
+    errors: tuple[type[Exception], ...] = (sqlite3.Error,)
 
     def __init__(self, path: str, patience: float) -> None:
         self._path = path
@@ -78,7 +81,7 @@ class SqliteDialect:
                     with engine.begin() as connection:
                         metadata.create_all(connection)
                 return
-            except exc.OperationalError as error:
+            except (exc.OperationalError, sqlite3.OperationalError) as error:
                 # Changing to WAL does not wait for locks, as everything else does.
                 if "locked" not in str(error) or time.monotonic() > deadline:
                     raise

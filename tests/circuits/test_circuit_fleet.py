@@ -145,6 +145,22 @@ while True:
     wait_until(lambda: there() == "called")
 
 
+def test_a_process_that_does_not_fail_hears_of_the_opening_too(start: Start, url: str) -> None:
+    """Its own calls all succeed and are counted now and then: it must look before it calls, not after."""
+    code = """
+breaker = CircuitBreaker("service", store=url, sync_interval=0)
+for _ in range(3):
+    say(attempt(breaker, lambda: "called"))
+hear()
+say(attempt(breaker, lambda: "called"))
+"""
+    worker = start(code, url=url)
+    assert [worker.hear() for _ in range(3)] == ["called"] * 3
+    CircuitBreaker("service", store=url).force_open("now")
+    worker.say("go on")
+    assert worker.hear() == "refused"
+
+
 def test_a_transition_is_told_by_one_process(start: Start, url: str) -> None:
     code = """
 heard = []

@@ -210,7 +210,7 @@ def test_an_exception_injected_into_the_waiting_thread_comes_through(held_lock):
     def wait():
         try:
             call_with_deadline(lambda: (started.set(), held_lock()), (), {}, 30)
-        except BaseException as error:  # noqa: BLE001
+        except BaseException as error:
             outcome.append(type(error))
 
     waiting = threading.Thread(target=wait)

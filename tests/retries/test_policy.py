@@ -24,9 +24,7 @@ fractions = st.floats(0, 1, exclude_max=True)
 
 @given(categories, st.integers(1, 50), st.integers(1, 20), st.floats(0, 1000), fractions)
 def test_no_policy_makes_more_attempts_than_it_says(category, attempt, attempts, elapsed, random):
-    verdict = Retry(attempts=attempts).decide(
-        ErrorInfo.of(category), attempt, elapsed=elapsed, random=random
-    )
+    verdict = Retry(attempts=attempts).decide(ErrorInfo.of(category), attempt, elapsed=elapsed, random=random)
     assert not (verdict.retry and attempt >= attempts)
     assert verdict.delay >= 0
     assert verdict.why
@@ -112,11 +110,22 @@ def test_a_category_has_its_own_attempts_delays_and_limits():
         ({"max_retries": 0}, Retry(attempts=1)),
         (5, Retry(attempts=5)),
         (
-            {"max_retries": 5, "initial_delay_ms": 500, "max_delay_ms": 30000, "backoff_multiplier": 2.0, "jitter_fraction": 0.2},
+            {
+                "max_retries": 5,
+                "initial_delay_ms": 500,
+                "max_delay_ms": 30000,
+                "backoff_multiplier": 2.0,
+                "jitter_fraction": 0.2,
+            },
             Retry(attempts=6, backoff=Backoff.exponential(0.5, maximum=30, multiplier=2, jitter=0.2)),
         ),
         (
-            {"max_attempts": 3, "backoff": "linear", "initial_delay_ms": 1000, "retryable_errors": ["503", "NETWORK_ERROR"]},
+            {
+                "max_attempts": 3,
+                "backoff": "linear",
+                "initial_delay_ms": 1000,
+                "retryable_errors": ["503", "NETWORK_ERROR"],
+            },
             Retry(attempts=3, backoff=Backoff.linear(1), retry_on=["503", "NETWORK_ERROR"]),
         ),
         ({"backoff": "none", "initial_delay_ms": 1000}, Retry(backoff=Backoff.none())),

@@ -30,18 +30,21 @@ def count(store):
             lost += 1
             time.sleep(random.uniform(0, min(0.2, 0.005 * 2**lost)))
 
-children = []
-for _ in range(int(sys.argv[2])):
-    child = os.fork()
-    if child == 0:
-        try:
-            count(open_store(sys.argv[1]))
-        except BaseException:
-            traceback.print_exc()
-            os._exit(1)
-        os._exit(0)
-    children.append(child)
-sys.exit(sum(os.waitpid(child, 0)[1] != 0 for child in children))
+def race(url):
+    children = []
+    for _ in range(int(sys.argv[2])):
+        child = os.fork()
+        if child == 0:
+            try:
+                count(open_store(url))
+            except BaseException:
+                traceback.print_exc()
+                os._exit(1)
+            os._exit(0)
+        children.append(child)
+    return sum(os.waitpid(child, 0)[1] != 0 for child in children)
+
+sys.exit(sum(race(sys.argv[1].format(number)) for number in range(int(sys.argv[4]))))
 """
 
 HOLD = """
@@ -61,12 +64,20 @@ def url(tmp_path: Path) -> str:
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 def test_no_increment_of_eight_processes_is_lost(python: Start, url: str) -> None:
     """They also create the file and its schema in a race: nobody has touched it before."""
-    process = python(COUNT, url, 8, 200)
+    process = python(COUNT, url, 8, 200, 1)
     _, errors = process.communicate(timeout=100)
     assert (process.returncode, errors) == (0, "")
     found = open_store(url).load("count")
     assert found is not None
     assert found.value == 8 * 200
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+def test_many_processes_create_a_database_at_once(python: Start, tmp_path: Path) -> None:
+    process = python(COUNT, f"sqlite:///{tmp_path}/{{}}.db", 6, 1, 6)
+    _, errors = process.communicate(timeout=60)
+    assert (process.returncode, errors) == (0, "")
+    assert len(list(tmp_path.glob("*.db"))) == 6
 
 
 def test_a_locked_database_is_unavailable_after_a_bounded_wait(

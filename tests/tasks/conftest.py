@@ -122,7 +122,9 @@ class Seen:
         found = [State.model_validate(state) for state in answer.json()]
         return sorted(found, key=lambda state: state.timestamp)
 
-    def events(self, name: str, matches: Callable[[dict[str, Any]], bool] = lambda event: True) -> list[dict[str, Any]]:
+    def events(
+        self, name: str, matches: Callable[[dict[str, Any]], bool] = lambda event: True
+    ) -> list[dict[str, Any]]:
         """Events of that name, waited for."""
 
         return until(lambda: [event for event in self.all_events(name) if matches(event)])

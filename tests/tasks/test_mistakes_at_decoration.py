@@ -35,9 +35,15 @@ MISTAKES = {
     "no attempts": (lambda: resilient_task(retry=Retry(attempts=0))(work), "attempts=0"),
     "no attempts as a number": (lambda: resilient_task(retry=0)(work), "attempts=0"),
     "negative delay": (lambda: resilient_task(retry=Retry(backoff=Backoff.constant(-1)))(work), "initial=-1"),
-    "unknown category": (lambda: resilient_task(retry=Retry(by_category={"rate_limits": 3}))(work), "rate_limit"),
+    "unknown category": (
+        lambda: resilient_task(retry=Retry(by_category={"rate_limits": 3}))(work),
+        "rate_limit",
+    ),
     "unknown category in retry_on": (lambda: Retry(retry_on=["rate_limits"]), "did you mean 'rate_limit'"),
-    "unknown category of a circuit": (lambda: CircuitBreaker("m1", counts=["rate_limits"]), "did you mean 'rate_limit'"),
+    "unknown category of a circuit": (
+        lambda: CircuitBreaker("m1", counts=["rate_limits"]),
+        "did you mean 'rate_limit'",
+    ),
     "async fallback": (lambda: resilient_task(fallback=aanswer)(work), "async"),
     "fallback that needs more": (lambda: resilient_task(fallback=needs_more)(work), "needs 'region'"),
     "a constant as fallback": (lambda: resilient_task(fallback=[{"a": 1}])(work), "Fallback.value"),
@@ -52,7 +58,10 @@ MISTAKES = {
     "unknown timeout": (lambda: resilient_task(timeout="llm-cal")(work), "llm-call"),
     "unknown option": (lambda: resilient_task(retrys=3)(work), "did you mean"),
     "unknown policy": (lambda: resilient_task(retry="often")(work), "Retry"),
-    "unknown option of retry": (lambda: resilient_task(retry={"atempts": 3})(work), "did you mean 'attempts'"),
+    "unknown option of retry": (
+        lambda: resilient_task(retry={"atempts": 3})(work),
+        "did you mean 'attempts'",
+    ),
     "unknown when": (lambda: Fallback(work, when=["rate_limits"]), "did you mean 'rate_limit'"),
     "age of nothing": (lambda: Fallback.last_known_good(max_age=0), "max_age"),
 }

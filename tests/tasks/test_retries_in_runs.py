@@ -25,7 +25,15 @@ def test_two_503s_then_200_is_three_attempts_that_the_api_shows(mode, service, g
     assert state.is_completed()
     assert len(service.calls) == 3
     states = seen.states(state.state_details.task_run_id)
-    assert names(states) == ["Pending", "Running", "AwaitingRetry", "Retrying", "AwaitingRetry", "Retrying", "Completed"]
+    assert names(states) == [
+        "Pending",
+        "Running",
+        "AwaitingRetry",
+        "Retrying",
+        "AwaitingRetry",
+        "Retrying",
+        "Completed",
+    ]
     for waiting, delay in zip((states[2], states[4]), (0.3, 0.6), strict=True):
         planned = (waiting.state_details.scheduled_time - waiting.timestamp).total_seconds()
         assert planned == pytest.approx(delay, abs=0.05)
@@ -173,7 +181,9 @@ def test_an_unknown_error_is_not_retried_unless_named(mode):
     assert mode.state(mode.task(broken, retry=QUICK)).is_failed()
     assert len(calls) == 1
     calls.clear()
-    assert mode.state(mode.task(broken, retry=QUICK.model_copy(update={"retry_on": ("LookupError",)}))).is_failed()
+    assert mode.state(
+        mode.task(broken, retry=QUICK.model_copy(update={"retry_on": ("LookupError",)}))
+    ).is_failed()
     assert len(calls) == 3
 
 

@@ -76,13 +76,21 @@ def test_none_of_the_corpus_is_seen_anywhere(caplog, seen, until):
         found = until(lambda name=name, expected=expected: enough(seen, name, ours, expected))
         said += [json.dumps(event) for event in found]
     with get_client(sync_client=True) as client:
-        runs = client.request("POST", "/task_runs/filter", json={"flow_runs": {"id": {"any_": [flow_run_id]}}}).text
+        runs = client.request(
+            "POST", "/task_runs/filter", json={"flow_runs": {"id": {"any_": [flow_run_id]}}}
+        ).text
     formatter = logging.Formatter()
     said += [runs, final.model_dump_json(exclude={"data"})]
     said += [formatter.format(record) for record in caplog.records]
     for state in held:
         error = state.data.result if hasattr(state.data, "result") else state.data
-        said += [str(error), repr(error), *error.__notes__, state.message, error_context(state).model_dump_json()]
+        said += [
+            str(error),
+            repr(error),
+            *error.__notes__,
+            state.message,
+            error_context(state).model_dump_json(),
+        ]
     everything = "\n".join(said)
     leaked = [entry["secret"] for entry in CORPUS if entry["secret"] in everything]
     assert leaked == []
@@ -97,7 +105,9 @@ def test_secrets_of_parameters_and_blocks_are_known(caplog, prefect_api):
     @resilient_task(retry=ONE_RETRY)
     def leaky(credentials, token):
         loaded = Secret.load("for-the-log").get()
-        raise RuntimeError(f"{credentials.password.get_secret_value()} / {token.get_secret_value()} / {loaded}")
+        raise RuntimeError(
+            f"{credentials.password.get_secret_value()} / {token.get_secret_value()} / {loaded}"
+        )
 
     @flow
     def leaking():

@@ -9,7 +9,15 @@ import time
 import pytest
 from prefect import flow, get_run_logger
 
-from prefect_resilience import AttemptTimeout, Backoff, ConfigurationError, Retry, Timeout, error_context, resilient_task
+from prefect_resilience import (
+    AttemptTimeout,
+    Backoff,
+    ConfigurationError,
+    Retry,
+    Timeout,
+    error_context,
+    resilient_task,
+)
 
 
 def alive(pid: int) -> bool:
@@ -149,7 +157,6 @@ def test_an_operation_names_a_time_of_the_settings(monkeypatch):
     assert resilient_task(timeout="llm-call")(lambda: None).guard.timeout == Timeout(5)
     assert resilient_task(timeout="scan")(lambda: None).guard.timeout == Timeout(7)
     with pytest.raises(ConfigurationError, match="llm-call"):
-        resilient_task(timeout="llm-cal")
         resilient_task(timeout="llm-cal")(lambda: None)
 
 

@@ -14,7 +14,14 @@ from prefect import Task, flow, task, unmapped
 from prefect.assets import Asset, materialize
 from prefect.task_runners import ProcessPoolTaskRunner, ThreadPoolTaskRunner
 
-from prefect_resilience import Backoff, CircuitBreaker, ConfigurationError, ResilientTask, Retry, resilient_task
+from prefect_resilience import (
+    Backoff,
+    CircuitBreaker,
+    ConfigurationError,
+    ResilientTask,
+    Retry,
+    resilient_task,
+)
 
 QUICK = Retry(attempts=3, backoff=Backoff.none())
 
@@ -77,10 +84,9 @@ def test_its_function_can_be_called_alone(mode):
     made = doubling(mode, Flaky(0))
     alone = made.fn(4)
     assert (asyncio.run(alone) if mode.isasync else alone) == 8
+    failing = doubling(mode, Flaky(1)).fn
     with pytest.raises(ConnectionResetError):
-        failing = doubling(mode, Flaky(1)).fn(1)
-        if mode.isasync:
-            asyncio.run(failing)
+        asyncio.run(failing(1)) if mode.isasync else failing(1)
 
 
 def test_return_state_and_wait_for(mode):
@@ -330,7 +336,9 @@ def test_dask_runner(tmp_path):
 
 
 def test_cloudpickle_keeps_the_whole_policy(mode):
-    made = doubling(mode, Flaky(99), circuit=CircuitBreaker(f"pickled-{mode.name}"), timeout=5, fallback=lambda x: -x)
+    made = doubling(
+        mode, Flaky(99), circuit=CircuitBreaker(f"pickled-{mode.name}"), timeout=5, fallback=lambda x: -x
+    )
     copied = cloudpickle.loads(cloudpickle.dumps(made))
     assert copied.guard.retry == made.guard.retry
     assert copied.guard.circuit.name == made.guard.circuit.name
@@ -368,8 +376,8 @@ if __name__ == "__main__":
 @pytest.mark.timeout(240)
 def test_delay_and_serve(mode, tmp_path):
     """A task worker in another process runs what was delayed."""
-    from prefect.settings import PREFECT_API_URL
     from prefect.server.api.server import SubprocessASGIServer
+    from prefect.settings import PREFECT_API_URL
 
     url = PREFECT_API_URL.value() or SubprocessASGIServer._instances[None].api_url
     script = tmp_path / "deferred_tasks.py"
@@ -379,7 +387,12 @@ def test_delay_and_serve(mode, tmp_path):
     worker = subprocess.Popen([sys.executable, str(script), "serve"], env=env)
     try:
         asked = subprocess.run(
-            [sys.executable, str(script), "ask"], env=env, capture_output=True, text=True, timeout=150, check=False
+            [sys.executable, str(script), "ask"],
+            env=env,
+            capture_output=True,
+            text=True,
+            timeout=150,
+            check=False,
         )
         assert "ANSWERS 42 -500 Fallback" in asked.stdout, asked.stdout + asked.stderr
     finally:

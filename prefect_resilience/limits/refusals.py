@@ -1,0 +1,46 @@
+"""The errors of callers who were not let through; the call was not made."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from prefect_resilience.errors.exceptions import ResilienceError
+
+
+class BulkheadFullError(ResilienceError):
+    """No place became free within `waited` seconds; classified as `unavailable`, so it may be tried again."""
+
+    error_category: ClassVar[str] = "unavailable"
+
+    def __init__(self, name: str | None, max_concurrent: int, waited: float = 0.0) -> None:
+        self.name = name
+        self.max_concurrent = max_concurrent
+        self.waited = waited
+        which = "a bulkhead without a name" if name is None else f"bulkhead {name!r}"
+        taken = "its only place" if max_concurrent == 1 else f"all {max_concurrent} places"
+        super().__init__(f"{which} is full: {taken} stayed taken for {waited:.1f} s")
+
+    def __reduce__(self) -> tuple[type[BulkheadFullError], tuple[str | None, int, float]]:
+        return type(self), (self.name, self.max_concurrent, self.waited)
+
+
+class RateLimitedError(ResilienceError):
+    """The call would have to wait for longer than it may; classified as `rate_limit`.
+
+    `calls` are allowed in `per` seconds; in `retry_after` seconds it is worth asking again, and a retry
+    policy waits for that long.
+    """
+
+    error_category: ClassVar[str] = "rate_limit"
+
+    def __init__(self, name: str | None, calls: int, per: float, retry_after: float) -> None:
+        self.name = name
+        self.calls = calls
+        self.per = per
+        self.retry_after = retry_after
+        which = "a rate limit without a name" if name is None else f"rate limit {name!r}"
+        allowed = f"{calls} call{'' if calls == 1 else 's'} in {per:g} s"
+        super().__init__(f"{which} allows {allowed}: the next one can be made in {retry_after:.2f} s")
+
+    def __reduce__(self) -> tuple[type[RateLimitedError], tuple[str | None, int, float, float]]:
+        return type(self), (self.name, self.calls, self.per, self.retry_after)

@@ -1,0 +1,145 @@
+"""The handle: pickles, policies, mistakes in its parameters, and names that are templates."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from typing import Any
+
+import cloudpickle
+import pytest
+
+from prefect_resilience.circuits import CircuitBreaker, CircuitPolicy, get_circuit
+from prefect_resilience.errors.exceptions import CircuitOpenError, ConfigurationError
+
+
+def failing(error: BaseException) -> Any:
+    def fail() -> None:
+        raise error
+
+    return fail
+
+
+def trip(breaker: CircuitBreaker, error: BaseException | None = None, times: int = 5) -> None:
+    for _ in range(times):
+        with pytest.raises(BaseException):  # noqa: B017, PT011
+            breaker.call(failing(error or TimeoutError("no answer")))
+
+
+# -- handles
+
+
+def test_a_breaker_goes_through_pickle_and_copy(url: str) -> None:
+    breaker = CircuitBreaker("service", failure_threshold=2, store=url)
+    trip(breaker, times=2)
+    for copied in (
+        pickle.loads(pickle.dumps(breaker)),
+        cloudpickle.loads(cloudpickle.dumps(breaker)),
+        copy.deepcopy(breaker),
+        copy.copy(breaker),
+    ):
+        assert copied is not breaker
+        assert (copied.name, copied.policy) == (breaker.name, breaker.policy)
+        with pytest.raises(CircuitOpenError):
+            copied.call(int)
+
+
+def test_a_policy_goes_through_json(store: Any) -> None:
+    policy = CircuitPolicy(window="2m", counts=["timeout"], slow_call=3)
+    again = CircuitPolicy.model_validate_json(policy.model_dump_json())
+    assert again == policy
+    assert CircuitBreaker.from_policy("service", again, store).policy == policy
+    assert CircuitBreaker("service", window="120s", counts=["timeout"], slow_call=3.0, store=store)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"failure_threshold": 0}, "at least 1"),
+        ({"failure_threshold": True}, "whole number"),
+        ({"failure_threshold": 1.5}, "whole number"),
+        ({"probes": -1}, "at least 1"),
+        ({"open_for": -1}, "0 or more"),
+        ({"open_for": float("nan")}, "0 or more"),
+        ({"probe_lease": 0}, "more than 0"),
+        ({"slow_call": 0}, "more than 0"),
+        ({"failure_rate": 0}, "at most 1"),
+        ({"failure_rate": 50}, "at most 1"),
+        ({"open_backoff": 0.5}, "between 1"),
+        ({"window": "soon"}, 'write "60s"'),
+        ({"counts": ["timeot"]}, "did you mean 'timeout'"),
+        ({"counts": ["no such"]}, "write one of|did you mean"),
+        ({"counts": []}, "empty"),
+        ({"counts": "timeout"}, "list"),
+        ({"name": ""}, "needs a name"),
+        ({"name": "  "}, "needs a name"),
+        ({"name": "a{b"}, "braces"),
+        ({"name": "a{}"}, "names no parameter"),
+        ({"store": "postgre"}, "sqlite:///"),
+        ({"store": 5}, "no store"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused_in_one_sentence(wrong: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigurationError, match=words) as caught:
+        CircuitBreaker(**{"name": "service", **wrong})
+    assert "\n" not in str(caught.value)
+
+
+# -- templates
+
+
+def test_a_name_is_filled_from_the_parameters(store: Any) -> None:
+    class Config:
+        host = "h1"
+
+    breaker = CircuitBreaker("http:{config.host}:{ports[0]}:{config.host}", store=store, sync_interval=0)
+    assert breaker.fields == ("config", "ports")
+    bound = breaker.bind({"config": Config(), "ports": [80], "more": 1})
+    assert (bound.name, bound.fields) == ("http:h1:80:h1", ())
+    assert breaker.bind({"config": Config(), "ports": [80]}) is bound
+    assert bound.bind({}) is bound
+    with pytest.raises(ConfigurationError, match="no parameter 'ports'"):
+        breaker.bind({"config": Config()})
+    with pytest.raises(ConfigurationError, match="AttributeError"):
+        breaker.bind({"config": 1, "ports": [80]})
+    with pytest.raises(ConfigurationError, match="template"):
+        breaker.call(int)
+
+
+def test_a_decorated_template_guards_each_service_apart(store: Any) -> None:
+    breaker = CircuitBreaker("llm:{provider}", store=store, sync_interval=0)
+
+    @breaker
+    def ask(question: str, provider: str = "primary") -> str:
+        if provider == "primary":
+            raise TimeoutError
+        return provider
+
+    for _ in range(5):
+        with pytest.raises(TimeoutError):
+            ask("?")
+    with pytest.raises(CircuitOpenError, match="llm:primary"):
+        ask("?")
+    assert ask("?", "other") == "other"
+    assert get_circuit("llm:primary", store).state == "open"
+    again = pickle.loads(pickle.dumps(breaker))
+    assert again.fields == ("provider",)
+
+
+def test_bound_names_are_taken_literally_and_kept_short(store: Any) -> None:
+    breaker = CircuitBreaker("llm:{provider}", store=store, sync_interval=0)
+    bound = breaker.bind({"provider": "{odd}"})
+    assert (bound.name, bound.fields, bound.call(int)) == ("llm:{odd}", (), 0)
+    assert pickle.loads(pickle.dumps(bound)).name == "llm:{odd}"
+    names = {breaker.bind({"provider": "x" * 1000 + str(n)}).name for n in range(3)}
+    assert len(names) == 3
+    assert all(len(name) == 200 for name in names)
+    assert CircuitBreaker("a{{b}}").name == "a{b}"
+
+
+def test_only_so_many_bound_breakers_are_kept(store: Any) -> None:
+    breaker = CircuitBreaker("llm:{provider}", store=store)
+    first = breaker.bind({"provider": 0})
+    for n in range(1100):
+        breaker.bind({"provider": n})
+    assert breaker.bind({"provider": 0}) is not first

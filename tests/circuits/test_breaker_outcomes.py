@@ -1,0 +1,236 @@
+"""What counts as a failure, how a circuit opens and recovers, and what is done to it by hand."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import Any
+
+import httpx
+import pytest
+
+from prefect_resilience.circuits import CircuitBreaker, Transition
+from prefect_resilience.errors.exceptions import AttemptTimeout, CircuitOpenError
+
+
+def http_error(status: int, headers: dict[str, str] | None = None) -> httpx.HTTPStatusError:
+    request = httpx.Request("GET", "http://service.test/")
+    response = httpx.Response(status, headers=headers, request=request)
+    return httpx.HTTPStatusError(f"answered {status}", request=request, response=response)
+
+
+def failing(error: BaseException) -> Any:
+    def fail() -> None:
+        raise error
+
+    return fail
+
+
+def trip(breaker: CircuitBreaker, error: BaseException | None = None, times: int = 5) -> None:
+    for _ in range(times):
+        with pytest.raises(BaseException):  # noqa: B017, PT011
+            breaker.call(failing(error or TimeoutError("no answer")))
+
+
+# -- what counts
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        http_error(429),
+        http_error(500),
+        http_error(503),
+        TimeoutError(),
+        AttemptTimeout(3),
+        ConnectionRefusedError(),
+        httpx.ConnectError("refused"),
+        RuntimeError("surprise"),
+    ],
+    ids=repr,
+)
+def test_failures_of_the_service_trip_it(breaker: CircuitBreaker, error: Exception) -> None:
+    trip(breaker, error)
+    assert breaker.state == "open"
+
+
+@pytest.mark.parametrize("status", [400, 401, 403, 404, 409, 422])
+def test_mistakes_of_the_client_show_that_the_service_is_well(breaker: CircuitBreaker, status: int) -> None:
+    trip(breaker, times=4)
+    trip(breaker, http_error(status), times=1)
+    assert breaker.snapshot().consecutive_failures == 0
+    trip(breaker, http_error(status), times=50)
+    seen = breaker.snapshot()
+    assert (seen.state, seen.window_calls, seen.window_failures) == ("closed", 55, 4)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [KeyboardInterrupt(), asyncio.CancelledError(), GeneratorExit(), SystemExit(), CircuitOpenError("other")],
+    ids=repr,
+)
+def test_what_says_nothing_about_the_service_counts_as_neither(
+    breaker: CircuitBreaker, error: BaseException
+) -> None:
+    trip(breaker, times=4)
+    trip(breaker, error, times=20)
+    seen = breaker.snapshot()
+    assert (seen.consecutive_failures, seen.window_calls) == (4, 4)
+
+
+def test_counts_says_what_is_a_failure(store: Any) -> None:
+    breaker = CircuitBreaker("service", store=store, sync_interval=0, counts=["not_found"])
+    trip(breaker, TimeoutError(), times=9)
+    assert breaker.snapshot().window_calls == 0
+    trip(breaker, http_error(404))
+    assert breaker.state == "open"
+
+
+def test_slow_calls_open_it(store: Any) -> None:
+    breaker = CircuitBreaker(
+        "service", store=store, sync_interval=0, slow_call=1.0, slow_rate=0.5, minimum_calls=4
+    )
+    for duration in (0.1, 0.1, 1.5, 1.5):
+        permit = breaker.admit() or breaker.ask()
+        if breaker.settle(permit, duration=duration):
+            breaker.flush()
+    assert breaker.state == "open"
+    assert breaker.snapshot().window_slow == 2
+
+
+def test_a_call_that_is_slow_is_timed(store: Any) -> None:
+    breaker = CircuitBreaker("service", store=store, slow_call=0.01, minimum_calls=100, sync_interval=60)
+    ended = threading.Event()
+    breaker.call(int)
+    breaker.call(lambda: ended.wait(0.03))
+    assert breaker.snapshot().window_slow == 1
+
+
+# -- open, half open, closed
+
+
+def test_an_open_circuit_refuses_at_once_and_says_why(
+    breaker: CircuitBreaker, store: Any, transitions: list[Transition]
+) -> None:
+    trip(breaker, http_error(503))
+    with pytest.raises(
+        CircuitOpenError, match=r"'service' refuses calls for 30\.0 s.*answered 503"
+    ) as caught:
+        breaker.call(pytest.fail, "the call was made")
+    assert caught.value.name == "service"
+    assert caught.value.retry_in == pytest.approx(30, abs=0.5)
+    assert [(t.name, t.before, t.after, t.generation) for t in transitions] == [
+        ("service", "closed", "open", 2)
+    ]
+    assert transitions[0].retry_at == store.time + 30
+
+
+def test_retry_after_of_the_server_lengthens_the_opening(breaker: CircuitBreaker, store: Any) -> None:
+    trip(breaker, http_error(429, {"Retry-After": "90"}))
+    assert breaker.snapshot().retry_at == store.time + 90
+
+
+def test_it_recovers_through_probes(
+    breaker: CircuitBreaker, store: Any, transitions: list[Transition]
+) -> None:
+    trip(breaker)
+    store.time += 30
+    assert breaker.state == "half_open"
+    assert breaker.call(lambda: 1) == 1
+    assert breaker.state == "half_open"
+    assert breaker.call(lambda: 2) == 2
+    assert breaker.state == "closed"
+    assert [t.after for t in transitions] == ["open", "half_open", "closed"]
+
+
+def test_a_failed_probe_opens_it_for_longer(breaker: CircuitBreaker, store: Any) -> None:
+    trip(breaker)
+    store.time += 30
+    trip(breaker, times=1)
+    seen = breaker.snapshot()
+    assert (seen.state, seen.retry_at, seen.reopenings) == ("open", store.time + 60, 1)
+
+
+def test_one_probe_at_a_time_and_a_cancelled_one_makes_room(breaker: CircuitBreaker, store: Any) -> None:
+    trip(breaker)
+    store.time += 30
+    probe = breaker.ask()
+    assert probe.lease
+    assert breaker.snapshot().probes_in_flight == 1
+    with pytest.raises(CircuitOpenError) as caught:
+        breaker.ask()
+    assert caught.value.retry_in == pytest.approx(60, abs=0.5)
+    assert breaker.settle(probe, asyncio.CancelledError())
+    breaker.flush()
+    seen = breaker.snapshot()
+    assert (seen.state, seen.probes_in_flight) == ("half_open", 0)
+    second = breaker.ask()
+    assert breaker.release(second)
+    breaker.flush()
+    assert breaker.snapshot().probes_in_flight == 0
+
+
+def test_a_late_success_does_not_close_it(breaker: CircuitBreaker, store: Any) -> None:
+    """Called while it was closed, answered while it is half open."""
+    late = [breaker.admit() or breaker.ask() for _ in range(5)]
+    trip(breaker)
+    for permit in late:
+        breaker.settle(permit)
+    breaker.flush()
+    assert breaker.state == "open"
+    store.time += 30
+    probe = breaker.ask()
+    for permit in late:
+        breaker.settle(permit)
+    breaker.flush()
+    seen = breaker.snapshot()
+    assert (seen.state, seen.probes_in_flight) == ("half_open", 1)
+    breaker.settle(probe)
+    breaker.flush()
+    assert breaker.state == "half_open", "one of the two successes that are needed"
+
+
+def test_late_failures_do_not_reopen_it(breaker: CircuitBreaker) -> None:
+    late = [breaker.admit() or breaker.ask() for _ in range(9)]
+    breaker.reset()
+    for permit in late:
+        breaker.settle(permit, TimeoutError())
+    breaker.flush()
+    seen = breaker.snapshot()
+    assert (seen.state, seen.window_calls) == ("closed", 0)
+
+
+# -- by hand
+
+
+def test_commands_hold_at_once(breaker: CircuitBreaker, store: Any, transitions: list[Transition]) -> None:
+    breaker.force_open("maintenance")
+    assert breaker.state == "forced_open"
+    with pytest.raises(CircuitOpenError, match=r"until it is closed by hand.*maintenance") as caught:
+        breaker.call(int)
+    assert caught.value.retry_in is None
+    breaker.disable()
+    trip(breaker, times=50)
+    assert breaker.state == "disabled"
+    breaker.force_closed()
+    trip(breaker)
+    assert breaker.state == "open"
+    breaker.reset()
+    assert breaker.state == "closed"
+    assert [t.after for t in transitions] == ["forced_open", "disabled", "closed", "open", "closed"]
+
+
+def test_a_forced_opening_may_have_an_end(breaker: CircuitBreaker, store: Any) -> None:
+    from datetime import datetime, timedelta, timezone
+
+    breaker.call(int)
+    for until in (
+        store.time + 60,
+        datetime.fromtimestamp(store.time + 60, timezone.utc),
+        timedelta(minutes=1),
+    ):
+        breaker.force_open("maintenance", until=until)
+        assert breaker.snapshot().retry_at == pytest.approx(store.time + 60, abs=1)
+    store.time += 62
+    assert breaker.state == "half_open"
+    assert breaker.call(int) == 0
