@@ -21,7 +21,6 @@ from prefect.context import TaskRunContext, hydrated_context, serialize_context
 from prefect.logging.loggers import task_run_logger
 from prefect.results import should_persist_result
 from prefect.states import Completed, Failed
-from prefect.transactions import get_transaction
 from prefect.utilities.asyncutils import run_coro_as_sync
 from prefect.utilities.callables import explode_variadic_parameter
 from prefect.utilities.hashing import hash_objects
@@ -205,6 +204,8 @@ def surroundings_of(guard: Guard) -> TaskSurroundings | None:
 
 def as_state(outcome: Substitute, here: TaskSurroundings) -> Sequence[State[Any]]:
     """A substitute as the engine wants it: a green state with a name."""
+    from prefect.transactions import get_transaction  # costs an import a good part of its time
+
     transaction = get_transaction()
     if transaction is not None:
         # A fallback's value must not be found under the primary's cache key later on.

@@ -20,9 +20,10 @@ from prefect_resilience.limits.waiting import SLICE_SECONDS, Wait, waited_for
 class Line:
     """`taken` places of `limit`, and who waits for the next one."""
 
-    __slots__ = ("limit", "taken", "waiting")
+    __slots__ = ("key", "limit", "taken", "waiting")
 
-    def __init__(self) -> None:
+    def __init__(self, key: str) -> None:
+        self.key = key
         self.limit = 1
         self.taken = 0
         self.waiting: dict[Place, None] = {}
@@ -31,10 +32,10 @@ class Line:
 class Place:
     """A place in a line: waited for, then held, then left."""
 
-    __slots__ = ("_called", "_key", "_left", "_signal", "held")
+    __slots__ = ("_called", "_left", "_line", "_signal", "held")
 
-    def __init__(self, key: str) -> None:
-        self._key = key
+    def __init__(self, line: Line) -> None:
+        self._line = line
         self._called: Callable[[], None] | None = None
         self._signal = threading.Lock()
         self._signal.acquire()
@@ -44,15 +45,14 @@ class Place:
     def leave(self) -> None:
         """Give the place to the next one, or stop waiting for it; a second time does nothing."""
         with _lock:
-            line = _lines.get(self._key)
-            if self._left or line is None:
+            if self._left:
                 return
             self._left = True
             if self.held:
-                line.taken -= 1
+                self._line.taken -= 1
             else:
-                line.waiting.pop(self, None)
-            woken = _serve(self._key, line)
+                self._line.waiting.pop(self, None)
+            woken = _serve(self._line)
         _wake(woken)
 
     def gave_up(self) -> bool:
@@ -98,12 +98,12 @@ def stood_in_line(key: str, limit: int, seconds: float | None) -> Sequence[Place
 
     Of two callers with different limits the later one's counts: a policy that was edited holds at once.
     """
-    place = Place(key)
     with _lock:
-        line = _lines.setdefault(key, Line())
+        line = _lines.setdefault(key, Line(key))
         line.limit = limit
+        place = Place(line)
         line.waiting[place] = None
-        woken = _serve(key, line)
+        woken = _serve(line)
     _wake(woken)
     if place.held:
         return place
@@ -116,7 +116,7 @@ def stood_in_line(key: str, limit: int, seconds: float | None) -> Sequence[Place
         raise
 
 
-def _serve(key: str, line: Line) -> list[Place]:
+def _serve(line: Line) -> list[Place]:
     """Give free places to those who have waited longest. Called with the lock held."""
     woken: list[Place] = []
     while line.waiting and line.taken < line.limit:
@@ -125,8 +125,8 @@ def _serve(key: str, line: Line) -> list[Place]:
         del line.waiting[place]
         place.held = True
         woken.append(place)
-    if not line.waiting and not line.taken:
-        _lines.pop(key, None)
+    if not line.waiting and not line.taken and _lines.get(line.key) is line:
+        del _lines[line.key]
     return woken
 
 

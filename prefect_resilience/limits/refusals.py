@@ -31,7 +31,8 @@ class RateLimitedError(ResilienceError):
     policy waits for that long.
     """
 
-    error_category: ClassVar[str] = "rate_limit"
+    code: ClassVar[str] = "rate_limit_exceeded"
+    """What `classify` knows it by; a declared `error_category` would hide `retry_after` from it."""
 
     def __init__(self, name: str | None, calls: int, per: float, retry_after: float) -> None:
         self.name = name

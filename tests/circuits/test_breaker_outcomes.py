@@ -78,6 +78,24 @@ def test_what_says_nothing_about_the_service_counts_as_neither(
     assert (seen.consecutive_failures, seen.window_calls) == (4, 4)
 
 
+def test_an_interruption_is_never_a_failure(store: Any) -> None:
+    breaker = CircuitBreaker("service", store=store, sync_interval=0, counts=["cancelled", "unexpected"])
+    for error in (KeyboardInterrupt(), asyncio.CancelledError(), GeneratorExit(), SystemExit()):
+        trip(breaker, error, times=9)
+    assert breaker.snapshot().window_calls == 0
+
+
+def test_the_first_success_after_a_failure_is_told_at_once(store: Any) -> None:
+    breaker = CircuitBreaker("service", store=store, sync_interval=60)
+    trip(breaker, times=4)
+    assert store.load("circuit/service").value["failures_in_row"] == 4
+    breaker.call(int)
+    assert store.load("circuit/service").value["failures_in_row"] == 0
+    contacts = store.contacts
+    breaker.call(int)
+    assert store.contacts == contacts
+
+
 def test_counts_says_what_is_a_failure(store: Any) -> None:
     breaker = CircuitBreaker("service", store=store, sync_interval=0, counts=["not_found"])
     trip(breaker, TimeoutError(), times=9)

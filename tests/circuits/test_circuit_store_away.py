@@ -10,7 +10,6 @@ import pytest
 
 from prefect_resilience.circuits import (
     CircuitBreaker,
-    Permit,
     StoreNotice,
     Transition,
     get_circuits,
@@ -130,24 +129,29 @@ def test_the_store_wins_where_it_has_moved_on(breaker: CircuitBreaker, store: An
     assert breaker.call(int) == 0
 
 
-def test_results_of_a_private_opening_do_not_count_in_the_stores_generations(
-    breaker: CircuitBreaker, store: Any
-) -> None:
+def test_results_of_private_generations_do_not_count_in_the_stores(store: Any) -> None:
+    """Alone, a process opens and recovers; the fleet meanwhile gets to a generation of the same number."""
+    breaker = CircuitBreaker("service", store=store, sync_interval=0, open_for=0)
+    other = CircuitBreaker("service", store=Twin(store), sync_interval=0)
     breaker.call(int)
     store.away = True
     trip(breaker)
+    breaker.call(int)
+    breaker.call(int)
     alone = breaker.snapshot()
-    assert (alone.state, alone.generation) == ("open", 2)
-    late = [Permit(breaker._current()._exchange.epoch) for _ in range(9)]
+    assert (alone.state, alone.generation) == ("closed", 4)
+    late = [breaker.admit() or breaker.ask() for _ in range(9)]
+    other.force_open("a")
+    other.force_closed("b")
+    other.reset()
     store.away = False
     rested()
-    # The store opens in a generation of the same number, which is another one.
-    assert breaker.snapshot().generation == 2
-    breaker.reset()
+    assert breaker.snapshot().generation == 4
     for permit in late:
         breaker.settle(permit, TimeoutError())
     breaker.flush()
-    assert (breaker.snapshot().state, breaker.snapshot().window_calls) == ("closed", 0)
+    seen = breaker.snapshot()
+    assert (seen.state, seen.window_calls) == ("closed", 0)
 
 
 def test_commands_that_cannot_be_told_change_nothing(breaker: CircuitBreaker, store: Any) -> None:
@@ -237,6 +241,22 @@ def test_while_a_slow_store_rests_nobody_probes_on_his_own(
     store.time += 2
     with pytest.raises(CircuitOpenError):
         breaker.call(int)
+
+
+def test_a_rest_that_another_circuit_brought_about_holds_for_all(
+    store: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    breaker = CircuitBreaker("service", store=store, sync_interval=0)
+    other = CircuitBreaker("other", store=store, sync_interval=0)
+    trip(breaker)
+    store.time += 31
+    monkeypatch.setattr(link_module, "SLOW", -1.0)
+    monkeypatch.setattr(link_module, "REST_PER_SECOND", 1e9)
+    other.snapshot()
+    contacts = store.contacts
+    with pytest.raises(CircuitOpenError):
+        breaker.call(int)
+    assert store.contacts == contacts
 
 
 def test_callers_pass_while_another_one_waits_for_the_store(store: Any) -> None:

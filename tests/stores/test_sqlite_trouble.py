@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from prefect_resilience.errors.exceptions import StoreUnavailable
-from prefect_resilience.stores import Store, open_store
+from prefect_resilience.stores import MemoryStore, Store, open_store
 
 
 @pytest.fixture
@@ -148,6 +148,25 @@ def test_expired_rows_are_removed_in_passing_some_at_a_time(store: Store, path: 
         assert 0 <= counts[-2] - counts[-1] <= 50
         assert len(counts) < 6
     assert counts == [120, 70, 20, 0]
+
+
+@pytest.mark.parametrize("kind", ["memory", "sqlite"])
+def test_versions_grow_though_the_clock_is_set_back(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = [2_000_000_000.0]
+    monkeypatch.setattr(f"prefect_resilience.stores.{kind}.time.time", lambda: clock[0])
+    store = MemoryStore() if kind == "memory" else open_store(f"sqlite:///{tmp_path}/clock.db")
+    last = store.swap("key", 0, 1)
+    for _ in range(5):
+        assert store.delete("key", last)
+        clock[0] -= 1000
+        version = store.swap("key", 0, 1, expires_at=clock[0] - 1)
+        assert version > last
+        # Expired, and purged in passing by another write.
+        assert store.swap(f"other/{clock[0]}", 0, 1)
+        last, before = store.swap("key", 0, 2), version
+        assert last > before
 
 
 def test_errors_name_no_password() -> None:

@@ -348,6 +348,7 @@ def test_cloudpickle_keeps_the_whole_policy(mode):
 
 WORKER = """
 import sys
+import time
 from prefect import flow
 from prefect.task_worker import TaskWorker
 from prefect_resilience import Backoff, Retry, resilient_task
@@ -365,11 +366,11 @@ if __name__ == "__main__":
     if sys.argv[1] == "serve":
         deferred.serve()
     else:
-        first = deferred.delay(21)
-        second = deferred.delay(500)
-        first.wait(60)
-        second.wait(60)
-        print("ANSWERS", first.result(), second.result(), second.state.name)
+        futures = [deferred.delay(21), deferred.delay(500)]
+        deadline = time.monotonic() + 60
+        while not all(future.state.is_final() for future in futures) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        print("ANSWERS", *(future.result() for future in futures), futures[1].state.name)
 """
 
 
