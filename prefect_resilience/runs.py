@@ -19,7 +19,6 @@ from uuid import UUID, uuid4
 from prefect.client.schemas.objects import State, TaskRun
 from prefect.context import TaskRunContext, hydrated_context, serialize_context
 from prefect.logging.loggers import task_run_logger
-from prefect.results import should_persist_result
 from prefect.states import Completed, Failed
 from prefect.utilities.asyncutils import run_coro_as_sync
 from prefect.utilities.callables import explode_variadic_parameter
@@ -27,7 +26,7 @@ from prefect.utilities.hashing import hash_objects
 from pydantic import PrivateAttr
 
 from prefect_resilience.attempt import Guard, RunRecord, Substitute, judged
-from prefect_resilience.drive import Blocking, Invoke, Sequence, drive
+from prefect_resilience.drive import Invoke, Sequence, drive
 from prefect_resilience.errors.context import ErrorContext, attached_context
 from prefect_resilience.errors.redact import redact
 from prefect_resilience.events import emit, error_payload
@@ -202,21 +201,13 @@ def surroundings_of(guard: Guard) -> TaskSurroundings | None:
     return TaskSurroundings(guard, context)
 
 
-def as_state(outcome: Substitute, here: TaskSurroundings) -> Sequence[State[Any]]:
-    """A substitute as the engine wants it: a green state with a name."""
-    from prefect.transactions import get_transaction  # costs an import a good part of its time
+def as_state(outcome: Substitute, here: TaskSurroundings) -> State[Any]:
+    """A substitute as the engine wants it: a green state with a name.
 
-    transaction = get_transaction()
-    if transaction is not None:
-        # A fallback's value must not be found under the primary's cache key later on.
-        transaction.write_on_commit = False
-    store = here.context.result_store
-    result = store.create_result_record(outcome.answer.value, key=uuid4().hex)
-    if should_persist_result():
-        try:
-            yield Blocking(store.persist_result_record, (result,))
-        except Exception as failure:  # noqa: BLE001 - the caller in this process has the value all the same
-            here.logger.warning("The fallback's result could not be written: %s", redact(repr(failure)))
+    Its result has a key of its own, under which the engine stores it if results are kept: a fallback's value
+    must not be found under the primary's cache key later on.
+    """
+    result = here.context.result_store.create_result_record(outcome.answer.value, key=uuid4().hex)
     name = "Degraded" if outcome.answer.fallback.degraded else "Fallback"
     state = Completed(cls=ReplacedState, name=name, message=redact(outcome.message), data=result)
     cast(ReplacedState, state)._error_context = outcome.context  # pyright: ignore[reportPrivateUsage]

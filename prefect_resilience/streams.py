@@ -53,8 +53,8 @@ class Stream:
         yield from self.ended(None)
         yield from succeeded(self.guard, self.here, None)
 
-    def broke(self, error: Exception) -> Sequence[Any]:
-        """The substitute's state to go on with, or the error to raise."""
+    def broke(self, error: Exception) -> Sequence[Substitute | BaseException]:
+        """The substitute to go on with, or the error to raise."""
         yield from self.ended(error)
         guard = self.guard
         if self.chunks:
@@ -63,9 +63,7 @@ class Stream:
                 error,
                 "prefect-resilience: a stream that broke after a chunk was handed on is not restarted",
             )
-        outcome = yield from failed(guard, self.here, self.began, error)
-        state = (yield from as_state(outcome, self.here)) if isinstance(outcome, Substitute) else None
-        return state, outcome
+        return (yield from failed(guard, self.here, self.began, error))
 
 
 def stream(guard: Guard, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Generator[Any, Any, Any]:
@@ -82,13 +80,13 @@ def stream(guard: Guard, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Gener
             source = iterate_with_deadline(source, guard.timeout.total, guard.timeout.idle)
         result = yield from _counted(source, attempt)
     except Exception as error:
-        state, outcome = drive(attempt.broke(error))
+        outcome = drive(attempt.broke(error))
         if not isinstance(outcome, Substitute):
             if outcome is error:
                 raise
             raise outcome from outcome.__cause__
         yield from _chunks(outcome.answer.value)
-        return state
+        return as_state(outcome, here)
     except BaseException as error:
         drive(attempt.ended(error))
         raise
@@ -113,7 +111,7 @@ async def astream(guard: Guard, args: tuple[Any, ...], kwargs: dict[str, Any]) -
             attempt.chunks += 1
             yield chunk
     except Exception as error:
-        _, outcome = await adrive(attempt.broke(error))
+        outcome = await adrive(attempt.broke(error))
         if not isinstance(outcome, Substitute):
             if outcome is error:
                 raise

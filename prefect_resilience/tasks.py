@@ -241,7 +241,7 @@ def run_sync(guard: Guard, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
     if here is None:
         return guard.fn(*args, **kwargs)
     outcome = drive(guarded(guard, here, args, kwargs))
-    return drive(as_state(outcome, here)) if isinstance(outcome, Substitute) else outcome
+    return as_state(outcome, here) if isinstance(outcome, Substitute) else outcome
 
 
 async def run_async(guard: Guard, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -250,7 +250,7 @@ async def run_async(guard: Guard, args: tuple[Any, ...], kwargs: dict[str, Any])
     if here is None:
         return await guard.fn(*args, **kwargs)
     outcome = await adrive(guarded(guard, here, args, kwargs))
-    return await adrive(as_state(outcome, here)) if isinstance(outcome, Substitute) else outcome
+    return as_state(outcome, here) if isinstance(outcome, Substitute) else outcome
 
 
 def _bound_like(bound: Callable[..., Any], copy_of: Callable[..., Any]) -> Callable[..., Any]:

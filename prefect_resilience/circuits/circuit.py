@@ -140,7 +140,9 @@ class Circuit:
 
     def flush(self) -> None:
         """Merge what was counted into the store, learn what others counted, tell the news. Never raises."""
-        self._talk(lambda: self._exchange.due() and self._exchange.sync())
+        # A failure is worth a short wait for another thread's exchange; a success can go with the next one.
+        patience = PATIENCE if self._exchange.urgent else 0
+        self._talk(lambda: self._exchange.due() and self._exchange.sync(), patience)
 
     def finish(self) -> None:
         """Merge what was counted, if anything was and the store answers. Never raises."""
@@ -151,9 +153,9 @@ class Circuit:
         """Exchange with the store now, however fresh the view is. Never raises."""
         self._talk(self._exchange.sync)
 
-    def _talk(self, work: Callable[[], object]) -> None:
+    def _talk(self, work: Callable[[], object], patience: float = PATIENCE) -> None:
         try:
-            if self._talking.acquire(timeout=PATIENCE):
+            if self._talking.acquire(timeout=patience):
                 try:
                     work()
                 finally:

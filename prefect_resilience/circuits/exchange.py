@@ -91,6 +91,11 @@ class Exchange:
         with self._lock:
             self._pending.release(lease)
 
+    @property
+    def urgent(self) -> bool:
+        """Whether a failure or a lease is pending."""
+        return self._pending.urgent
+
     def due(self) -> bool:
         """Whether something urgent is pending or the view is old: another thread may have seen to it."""
         with self._lock:

@@ -100,7 +100,8 @@ class ErrorContext(BaseModel):
     def summary(self) -> str:
         """One line: `503 unavailable: Service Unavailable`."""
         lines = self.message.strip().splitlines()
-        head = str(self.category) if self.code == self.category else f"{self.code} {self.category}"
+        same = self.code.lower() == self.category.value
+        head = str(self.category) if same else f"{self.code} {self.category}"
         return f"{head}: {bounded(lines[0], 200)}" if lines else head
 
 

@@ -26,7 +26,7 @@ class Pace(NamedTuple):
 
 
 def wait_for(pace: Pace, state: float, now: float, ahead: int = 0) -> float:
-    """Seconds until one more call may be made, when `ahead` others are made before it, each as soon as it may."""
+    """Seconds until one more call may be made after `ahead` others, each of them made as soon as it may."""
     next_at = max(state, now) + ahead * pace.interval
     return max(0.0, next_at - (pace.burst - 1) * pace.interval - now)
 

@@ -1,4 +1,7 @@
-"""The ways to put a limit around code: a block, a decorator, a call. A limit says only what entering and leaving is."""
+"""The ways to put a limit around code: a block, a decorator, a call.
+
+A limit itself says only what entering and leaving is.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +40,9 @@ class Ticket:
 
 
 # The blocks that are open in this context, innermost last.
-_blocks: ContextVar[tuple[tuple[Limit, Ticket], ...]] = ContextVar("prefect_resilience_limit_blocks", default=())
+_blocks: ContextVar[tuple[tuple[Limit, Ticket], ...]] = ContextVar(
+    "prefect_resilience_limit_blocks", default=()
+)
 
 
 class Limit(Policy):
@@ -148,7 +153,7 @@ class Limit(Policy):
     @overload
     async def acall(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> T: ...
     async def acall(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-        """`fn(*args, **kwargs)`, awaited if need be, within the limit. Waiting never blocks the event loop."""
+        """`fn(*args, **kwargs)`, awaited if need be, within the limit. The loop never blocks."""
         return await adrive(self._around(Invoke(fn, args, kwargs)))
 
     def _around(self, invoke: Invoke) -> Sequence[Any]:
@@ -185,7 +190,8 @@ class Limit(Policy):
         missing = [field for field in self.fields if field not in signature.parameters]
         if missing:
             raise ConfigurationError(
-                f"the limit's name {self.name!r} cannot be filled in: {fn.__name__} has no parameter {missing[0]!r}"
+                f"the limit's name {self.name!r} cannot be filled in: {fn.__name__} has no parameter "
+                f"{missing[0]!r}"
             )
 
         def bind(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Limit:

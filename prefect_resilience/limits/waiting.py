@@ -32,7 +32,7 @@ class Wait(Generic[T]):
 
 
 def waited_for(wait: Wait[T]) -> Sequence[T]:
-    """Wait as whoever drives this sequence can: `adrive` awaits the object, `drive` hands it back as it is."""
+    """Wait as whoever drives this can: `adrive` awaits what is yielded, `drive` hands it back as it is."""
     outcome = yield Invoke(_same, (wait,))
     return wait.block() if outcome is wait else outcome
 

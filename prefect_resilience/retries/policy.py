@@ -60,8 +60,6 @@ def dotted(cls: type) -> str:
 
 def as_names(value: Any) -> Any:
     """A single error may be written without a list around it."""
-    if value is None:
-        return None
     if isinstance(value, (list, tuple, set, frozenset)):
         return tuple(error_name(item) for item in cast("Iterable[Any]", value))
     return (error_name(value),)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 
 from prefect.blocks.system import Secret
 from pydantic import BaseModel, SecretStr
@@ -52,11 +53,17 @@ def test_it_never_raises_and_is_bounded():
     learn_secrets(failure(Hostile()), {"hostile": Hostile()})
     learn_secrets(RuntimeError("never raised"), {})
 
-    class Broken(dict):
-        def keys(self):
+    class Broken(Mapping):
+        def __getitem__(self, key):
             raise RuntimeError("no")
 
-    learn_secrets(failure(), Broken({"a": 1}))
+        def __iter__(self):
+            raise RuntimeError("no")
+
+        def __len__(self):
+            return 1
+
+    learn_secrets(failure(), Broken())
 
     def deep(n):
         if n == 0:

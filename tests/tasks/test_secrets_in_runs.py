@@ -7,7 +7,7 @@ import logging
 from pathlib import Path
 
 import pytest
-from prefect import flow
+from prefect import flow, get_run_logger
 from prefect.blocks.system import Secret
 from prefect.client.orchestration import get_client
 from pydantic import BaseModel, SecretStr
@@ -118,6 +118,25 @@ def test_secrets_of_parameters_and_blocks_are_known(caplog, prefect_api):
     said = "\n".join(logging.Formatter().format(record) for record in caplog.records) + state.message
     for secret in ("swordfish-77", "xyzzy-plugh", "correct horse battery"):
         assert secret not in said
+
+
+def test_secrets_in_source_lines_and_in_the_users_own_log_lines(caplog):
+    @resilient_task(retry=None)
+    def leaky():
+        get_run_logger().info("using %s", "ghp_" + "a1b2c3d4e5" * 4)
+        raise RuntimeError("key sk-proj-abcdefghijklmnopqrstuvwxyz0123456789")
+
+    @flow
+    def leaking():
+        return leaky()
+
+    with caplog.at_level(logging.DEBUG), pytest.raises(RuntimeError):
+        leaking()
+    said = "\n".join(logging.Formatter().format(record) for record in caplog.records)
+    assert "raise RuntimeError(" in said
+    assert "using ***" in said
+    assert "a1b2c3d4e5a1b2" not in said
+    assert "abcdefghijklmnopq" not in said
 
 
 def test_a_fallbacks_message_is_clean(caplog):

@@ -1,0 +1,159 @@
+"""`RateLimit`: how many calls may begin in a period of time."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from time import monotonic
+from typing import Any
+
+from pydantic import Field, field_validator
+
+from prefect_resilience.drive import Blocking, Sequence
+from prefect_resilience.limits.bulkhead import prefect_client
+from prefect_resilience.limits.gcra import Pace
+from prefect_resilience.limits.guarding import Limit, Ticket
+from prefect_resilience.limits.line import stood_in_line
+from prefect_resilience.limits.names import prefect_name
+from prefect_resilience.limits.pace import arrive, start, start_if_free, turn_away, wait_of
+from prefect_resilience.limits.refusals import RateLimitedError
+from prefect_resilience.limits.shared import ApiAway, SharedLimit, run_going_on, take_slot
+from prefect_resilience.limits.spans import count, span
+from prefect_resilience.limits.waiting import slept
+
+__all__ = ["RateLimit", "RateLimitedError"]
+
+LEAST_PERIOD = 0.001
+GRACE_SECONDS = 0.25
+"""What a caller may take beyond `max_wait` until those before it have been answered by the API."""
+
+SHORTEST_PAUSE, LONGEST_PAUSE = 0.01, 1.0
+"""Seconds between two looks at what the fleet has left."""
+
+FOR_EVER = float("inf")
+
+
+class RateLimit(Limit):
+    """At most `calls` calls in any `per` seconds, in order of arrival.
+
+        RateLimit(60, per="1m", max_wait=10, name="llm:{provider}")
+
+    The calls are spaced evenly, `per / calls` apart. With a `burst`, so many may begin at once after a time
+    without calls; a period then has up to `calls + burst - 1` (the generic cell rate algorithm).
+
+    In a flow or task run, and with a `name`, the fleet shares the rate, by Prefect's global concurrency
+    limit "rate-limit:<name>", which is created or updated when a process first needs it. Elsewhere, and
+    while the API cannot be reached, each process has the rate to itself. Between processes there is no
+    order of arrival.
+
+    `per` and `max_wait` are in seconds (also "500ms", "1m", a timedelta); `max_wait=None` waits for ever. A
+    call that would have to wait longer raises `RateLimitedError` at once, with the seconds until one could
+    be made in `retry_after`. Raises `ConfigurationError` for what cannot be meant.
+    """
+
+    calls: int = Field(description="How many calls may begin in a period.")
+    per: float = Field(default=1.0, description="The period, in seconds.")
+    burst: int | None = Field(default=None, description="How many calls may begin at once; null is one.")
+    max_wait: float | None = Field(default=None, description="Seconds to wait; null is for ever.")
+    name: str | None = Field(default=None, description="What the fleet knows the limit by.")
+
+    def __init__(
+        self,
+        calls: int | None = None,
+        per: float | str | timedelta = 1.0,
+        burst: int | None = None,
+        max_wait: float | str | timedelta | None = None,
+        name: str | None = None,
+        **more: Any,
+    ) -> None:
+        given = {"calls": calls, "per": per, "burst": burst, "max_wait": max_wait, "name": name}
+        super().__init__(**given, **more)
+
+    @field_validator("calls", "burst", mode="before")
+    @classmethod
+    def _is_a_count(cls, value: object, info: Any) -> int | None:
+        if value is None and info.field_name == "burst":
+            return None
+        return count(f"RateLimit's {info.field_name}", value, 'RateLimit(60, per="1m", burst=5)')
+
+    @field_validator("per", "max_wait", mode="before")
+    @classmethod
+    def _is_a_span(cls, value: object, info: Any) -> float | None:
+        if info.field_name == "per":
+            return span("RateLimit's per", value, least=LEAST_PERIOD)
+        return None if value is None else span("RateLimit's max_wait", value)
+
+    @property
+    def pace(self) -> Pace:
+        return Pace(self.per / self.calls, self.burst or 1)
+
+    def entered(self) -> Sequence[Ticket]:
+        """Wait until a call may be made. Raises RateLimitedError, at once when the wait is known."""
+        name = self.settled_name()
+        key = f"rate:{name or self._own}"
+        shared = self._shared(name)
+        if shared is None and start_if_free(key, self.pace):
+            return Ticket()
+        until = FOR_EVER if self.max_wait is None else monotonic() + self.max_wait
+        wait = arrive(key, self.pace)
+        made = False
+        try:
+            self._refuse_beyond(until, wait, name)
+            patience = None if self.max_wait is None else self.max_wait + GRACE_SECONDS
+            turn = yield from stood_in_line(key, 1, patience)
+            if turn is None:
+                raise self._refusal(name, wait_of(key, self.pace))
+            try:
+                yield from self._waited(key, shared, until, name)
+                start(key, self.pace)
+                made = True
+            finally:
+                turn.leave()
+        finally:
+            if not made:
+                turn_away(key)
+        return Ticket()
+
+    def left(self, ticket: Ticket, error: BaseException | None = None) -> Sequence[None]:
+        """Nothing is held, so nothing is given back."""
+        yield from ()
+
+    def _waited(self, key: str, shared: SharedLimit | None, until: float, name: str | None) -> Sequence[None]:
+        """Until this process's rate, and the fleet's, allow one more call."""
+        while (wait := wait_of(key, self.pace)) > 0:
+            self._refuse_beyond(until, wait, name)
+            yield from slept(wait)
+        if shared is not None:
+            yield from self._fleet_allowed(shared, until, name)
+
+    def _fleet_allowed(self, shared: SharedLimit, until: float, name: str | None) -> Sequence[None]:
+        while True:
+            try:
+                least, most = yield Blocking(_taken, (shared,))
+            except ApiAway:
+                return
+            if most == 0:
+                return
+            left = until - monotonic()
+            if left <= 0 or least > left:
+                raise self._refusal(name, most)
+            # When within the interval the next slot comes free is not told, so it is looked for.
+            pause = max(least, SHORTEST_PAUSE, min((most - least) / 8, LONGEST_PAUSE))
+            yield from slept(min(pause, left))
+
+    def _refuse_beyond(self, until: float, wait: float, name: str | None) -> None:
+        if wait > 0 and wait > until - monotonic():
+            raise self._refusal(name, wait)
+
+    def _refusal(self, name: str | None, wait: float) -> RateLimitedError:
+        return RateLimitedError(name, self.calls, self.per, wait)
+
+    def _shared(self, name: str | None) -> SharedLimit | None:
+        if name is None or run_going_on() is None:
+            return None
+        return SharedLimit(
+            prefect_name("rate-limit", name), self.burst or 1, self.calls / self.per, prefect_client
+        )
+
+
+def _taken(shared: SharedLimit) -> tuple[float, float]:
+    return shared.ask(lambda client: take_slot(client, shared.name))

@@ -1,0 +1,358 @@
+"""At most so many calls at a time, in one process: threads, event loops, and both in one line."""
+
+import asyncio
+import contextvars
+import copy
+import gc
+import multiprocessing
+import pickle
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from prefect_resilience.drive import adrive, drive
+from prefect_resilience.errors.classify import classify
+from prefect_resilience.errors.exceptions import ConfigurationError, ResilienceError
+from prefect_resilience.limits import line
+from prefect_resilience.limits.bulkhead import Bulkhead
+from prefect_resilience.limits.refusals import BulkheadFullError
+
+
+class Room:
+    """Counts who is inside, and the most there ever were."""
+
+    def __init__(self):
+        self.inside = self.most = self.visits = 0
+        self._lock = threading.Lock()
+
+    def enter(self):
+        with self._lock:
+            self.inside += 1
+            self.visits += 1
+            self.most = max(self.most, self.inside)
+
+    def leave(self):
+        with self._lock:
+            self.inside -= 1
+
+    def visit(self, seconds=0.01):
+        self.enter()
+        time.sleep(seconds)
+        self.leave()
+
+    async def avisit(self, seconds=0.01):
+        self.enter()
+        await asyncio.sleep(seconds)
+        self.leave()
+
+
+def wait_until(condition, seconds=10.0):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it never came about"
+        time.sleep(0.002)
+
+
+def waiting(bulkhead):
+    key = f"bulkhead:{bulkhead.name or bulkhead._own}"
+    return len(line._lines[key].waiting) if key in line._lines else 0
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left():
+    yield
+    gc.collect()
+    assert line._lines == {}
+
+
+def test_threads_share_the_places():
+    room, bulkhead = Room(), Bulkhead(3)
+    with ThreadPoolExecutor(12) as pool:
+        for _ in range(60):
+            pool.submit(bulkhead.call, room.visit, 0.003)
+    assert (room.most, room.visits, room.inside) == (3, 60, 0)
+
+
+async def test_tasks_share_the_places_and_the_loop_goes_on():
+    room, bulkhead = Room(), Bulkhead(2)
+    ticks = 0
+
+    async def tick():
+        nonlocal ticks
+        while True:
+            ticks += 1
+            await asyncio.sleep(0.001)
+
+    ticking = asyncio.create_task(tick())
+    # More callers than the loop has threads: none of them may wait in one.
+    await asyncio.gather(*(bulkhead.acall(room.avisit, 0.005) for _ in range(60)))
+    ticking.cancel()
+    assert (room.most, room.visits) == (2, 60)
+    assert ticks > 20
+
+
+def test_threads_and_two_event_loops_stand_in_one_line():
+    room, bulkhead = Room(), Bulkhead(2, name="mixed")
+
+    def loop():
+        async def many():
+            await asyncio.gather(*(Bulkhead(2, name="mixed").acall(room.avisit, 0.003) for _ in range(15)))
+
+        asyncio.run(many())
+
+    threads = [threading.Thread(target=loop) for _ in range(2)]
+    threads += [threading.Thread(target=bulkhead.call, args=(room.visit, 0.003)) for _ in range(15)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    assert (room.most, room.visits, room.inside) == (2, 45, 0)
+
+
+def test_the_first_to_come_is_the_first_to_go_in():
+    bulkhead, order = Bulkhead(1), []
+    with ThreadPoolExecutor(8) as pool:
+        with bulkhead:
+            for number in range(8):
+                pool.submit(bulkhead.call, order.append, number)
+                wait_until(lambda expected=number + 1: waiting(bulkhead) == expected)
+    assert order == list(range(8))
+
+
+async def test_async_callers_are_served_in_order_too():
+    bulkhead, order = Bulkhead(1), []
+    async with bulkhead:
+        tasks = []
+        for number in range(8):
+            tasks.append(asyncio.create_task(bulkhead.acall(order.append, number)))
+            await asyncio.sleep(0)
+        assert waiting(bulkhead) == 8
+    await asyncio.gather(*tasks)
+    assert order == list(range(8))
+
+
+@pytest.mark.parametrize("max_wait", [0, 0.05])
+def test_no_place_in_time(max_wait):
+    bulkhead = Bulkhead(1, max_wait=max_wait, name="narrow")
+    with bulkhead:
+        began = time.monotonic()
+        with pytest.raises(BulkheadFullError, match=r"bulkhead 'narrow' is full: its only place") as caught:
+            bulkhead.call(int)
+        assert time.monotonic() - began >= max_wait
+    assert caught.value.waited >= max_wait
+    assert (caught.value.name, caught.value.max_concurrent) == ("narrow", 1)
+    assert bulkhead.call(int) == 0  # and nothing was lost
+
+
+async def test_no_place_in_time_for_an_async_caller():
+    bulkhead = Bulkhead(1, max_wait=0.05)
+    async with bulkhead:
+        with pytest.raises(BulkheadFullError, match="without a name is full"):
+            await bulkhead.acall(asyncio.sleep, 0)
+    await bulkhead.acall(asyncio.sleep, 0)
+
+
+async def test_a_cancelled_caller_gives_up_its_turn():
+    bulkhead = Bulkhead(1)
+    async with bulkhead:
+        first = asyncio.create_task(bulkhead.acall(asyncio.sleep, 0))
+        second = asyncio.create_task(bulkhead.acall(asyncio.sleep, 0, "second"))
+        await asyncio.sleep(0.01)
+        first.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await first
+    assert await asyncio.wait_for(second, 10) == "second"
+
+
+async def test_a_caller_cancelled_as_its_turn_comes_passes_the_place_on():
+    bulkhead = Bulkhead(1)
+    ticket = await adrive(bulkhead.entered())
+    first = asyncio.create_task(bulkhead.acall(asyncio.sleep, 0))
+    second = asyncio.create_task(bulkhead.acall(asyncio.sleep, 0, "second"))
+    await asyncio.sleep(0.01)
+    await adrive(bulkhead.left(ticket))  # the place is the first one's now, who does not know yet
+    first.cancel()
+    assert await asyncio.wait_for(second, 10) == "second"
+
+
+async def test_a_call_that_is_cancelled_leaves():
+    bulkhead = Bulkhead(1)
+    task = asyncio.create_task(bulkhead.acall(asyncio.sleep, 60))
+    await asyncio.sleep(0.01)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert await asyncio.wait_for(bulkhead.acall(asyncio.sleep, 0, "in"), 10) == "in"
+
+
+def test_the_place_of_a_loop_that_was_closed_passes_on():
+    bulkhead = Bulkhead(1)
+    ticket = drive(bulkhead.entered())
+    loop = asyncio.new_event_loop()
+    task = loop.create_task(bulkhead.acall(asyncio.sleep, 0))
+    loop.run_until_complete(asyncio.sleep(0.01))
+    loop.close()
+    with ThreadPoolExecutor(1) as pool:
+        after = pool.submit(bulkhead.call, int)
+        wait_until(lambda: waiting(bulkhead) == 2)
+        drive(bulkhead.left(ticket))
+        assert after.result(10) == 0
+    task.get_coro().close()
+
+
+def test_an_error_comes_out_and_the_place_is_free_again():
+    bulkhead = Bulkhead(1, max_wait=0)
+    for _ in range(3):
+        with pytest.raises(ZeroDivisionError):
+            bulkhead.call(divmod, 1, 0)
+        with pytest.raises(ZeroDivisionError), bulkhead:
+            raise ZeroDivisionError
+
+
+def test_without_a_name_each_is_its_own_and_copies_are_the_same():
+    bulkhead = Bulkhead(1, max_wait=0)
+    with bulkhead:
+        assert Bulkhead(1, max_wait=0).call(int) == 0
+        for same in (copy.copy(bulkhead), copy.deepcopy(bulkhead), pickle.loads(pickle.dumps(bulkhead))):
+            with pytest.raises(BulkheadFullError):
+                same.call(int)
+
+
+def test_an_edited_limit_holds_at_once():
+    with Bulkhead(1, name="edited"), Bulkhead(2, max_wait=0, name="edited"):
+        with pytest.raises(BulkheadFullError):
+            Bulkhead(2, max_wait=0, name="edited").call(int)
+
+
+def test_blocks_may_be_nested():
+    bulkhead = Bulkhead(2, max_wait=0)
+    with bulkhead, bulkhead:
+        with pytest.raises(BulkheadFullError), bulkhead:
+            pass
+    with bulkhead, bulkhead:
+        pass
+
+
+def test_decorated_functions_of_every_kind():
+    bulkhead = Bulkhead(1, max_wait=0, name="of {user}")
+
+    @bulkhead
+    def plain(user, full=False):
+        """Its docstring."""
+        with pytest.raises(BulkheadFullError, match="of ann"):
+            bulkhead.bind({"user": "ann"}).call(int)
+        return bulkhead.bind({"user": "bob"}).call(int)
+
+    @bulkhead
+    async def coroutine(user="ann"):
+        return plain_refused()
+
+    @bulkhead
+    def chunks(user="ann"):
+        yield plain_refused()
+
+    @bulkhead
+    async def achunks(user="ann"):
+        yield plain_refused()
+
+    def plain_refused():
+        with pytest.raises(BulkheadFullError):
+            plain("ann")
+        return True
+
+    async def collect():
+        return [chunk async for chunk in achunks()]
+
+    assert plain("ann") == 0
+    assert plain.__doc__ == "Its docstring."
+    assert asyncio.run(coroutine())
+    assert list(chunks()) == [True]
+    assert asyncio.run(collect()) == [True]
+
+
+def test_the_sequence_is_driven_either_way():
+    bulkhead = Bulkhead(1, max_wait=0.01)
+    ticket = drive(bulkhead.entered())
+    with pytest.raises(BulkheadFullError):
+        drive(bulkhead.entered())
+    with pytest.raises(BulkheadFullError):
+        asyncio.run(adrive(bulkhead.entered()))
+    drive(bulkhead.left(ticket))
+    drive(bulkhead.left(ticket))  # twice gives back once
+    asyncio.run(adrive(bulkhead.left(asyncio.run(adrive(bulkhead.entered())))))
+
+
+def in_child(bulkhead, answers):
+    answers.put(bulkhead.call(int))
+
+
+def test_a_forked_child_has_places_of_its_own():
+    bulkhead = Bulkhead(1, max_wait=0)
+    forking = multiprocessing.get_context("fork")
+    answers = forking.SimpleQueue()
+    with bulkhead:
+        child = forking.Process(target=in_child, args=(bulkhead, answers))
+        child.start()
+        child.join(20)
+    assert child.exitcode == 0
+    assert answers.get() == 0
+
+
+def test_the_refusal_can_be_pickled_and_tried_again():
+    error = pickle.loads(pickle.dumps(BulkheadFullError("llm", 4, 1.5)))
+    assert isinstance(error, ResilienceError)
+    assert (error.name, error.max_concurrent, error.waited) == ("llm", 4, 1.5)
+    assert str(error) == "bulkhead 'llm' is full: all 4 places stayed taken for 1.5 s"
+    info = classify(error)
+    assert info.category == "unavailable"
+    assert info.retryable
+
+
+async def an_async_function():
+    return 1
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda: Bulkhead(), "max_concurrent is a whole number from 1 on, as in Bulkhead(5), not None"),
+        (lambda: Bulkhead(0), "not 0"),
+        (lambda: Bulkhead(True), "not True"),
+        (lambda: Bulkhead(2.5), "not 2.5"),
+        (lambda: Bulkhead(2, max_wait=-1), "max_wait is between 0 seconds and ten years, not -1"),
+        (lambda: Bulkhead(2, max_wait="soon"), "max_wait is a span of time such as 30 (seconds)"),
+        (lambda: Bulkhead(2, maxwait=1), "no option 'maxwait'; did you mean 'max_wait'?"),
+        (lambda: Bulkhead(2, name="{"), "the braces in the limit's name '{' do not match"),
+        (lambda: Bulkhead(2, name="{}"), "names no parameter"),
+        (lambda: Bulkhead(2, name=" "), "a limit's name cannot be ' '"),
+        (lambda: Bulkhead(2, name="a:{b}").call(int), "is a template: call .bind({'b': ...}) first"),
+        (lambda: Bulkhead(2, name="a:{b}").bind({}), "there is no parameter 'b'"),
+        (lambda: Bulkhead(2, name="a:{b}")(lambda: 1), "has no parameter 'b'"),
+        (lambda: Bulkhead(2).call(an_async_function), "is async: write `await limit.acall(...)`"),
+        (lambda: Bulkhead(2).call(lambda: an_async_function()), "is async: write `await limit.acall(...)`"),
+    ],
+)
+def test_a_mistake_is_one_sentence(make, says):
+    with pytest.raises(ConfigurationError) as caught:
+        make()
+    assert says in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_json_means_the_same():
+    written = Bulkhead(5, max_wait="500ms", name="llm:{provider}")
+    assert Bulkhead.model_validate_json(written.model_dump_json()) == written
+    assert written.max_wait == 0.5
+    assert written.fields == ("provider",)
+    assert written.bind({"provider": "{x}"}).settled_name() == "llm:{x}"
+
+
+def test_a_block_that_ends_in_another_context_says_so():
+    bulkhead = Bulkhead(1)
+    context = contextvars.copy_context()
+    context.run(bulkhead.__enter__)
+    with pytest.raises(RuntimeError, match="another context"):
+        bulkhead.__exit__(None, None, None)
+    context.run(bulkhead.__exit__, None, None, None)

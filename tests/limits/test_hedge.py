@@ -1,0 +1,149 @@
+"""A slow answer is asked for again; the first success wins and nobody is left running."""
+
+import asyncio
+import functools
+import time
+
+import httpx
+import pytest
+
+from prefect_resilience.errors.exceptions import ConfigurationError
+from prefect_resilience.limits.hedge import Hedge
+
+
+class Script:
+    """An async function whose calls go as written: seconds until an answer or an error."""
+
+    def __init__(self, *lines):
+        self.lines = lines
+        self.started = 0
+        self.cancelled = []
+        self.ended = []
+
+    async def __call__(self, *args):
+        number = self.started
+        self.started += 1
+        seconds, outcome = self.lines[number]
+        try:
+            await asyncio.sleep(seconds)
+        except asyncio.CancelledError:
+            self.cancelled.append(number)
+            await asyncio.sleep(0.01)  # cleaning up takes a moment
+            raise
+        finally:
+            self.ended.append(number)
+        if isinstance(outcome, BaseException):
+            raise outcome
+        return outcome
+
+
+async def test_a_quick_answer_needs_no_other_call():
+    script = Script((0, "first"))
+    assert await Hedge(after=30).acall(script, 1) == "first"
+    assert script.started == 1
+
+
+async def test_a_slow_one_is_overtaken_cancelled_and_awaited():
+    script = Script((60, "first"), (0, "second"))
+    assert await Hedge(after=0.02).acall(script) == "second"
+    assert script.cancelled == [0]
+    assert sorted(script.ended) == [0, 1]
+
+
+async def test_the_first_may_still_win():
+    script = Script((0.1, "first"), (60, "second"))
+    assert await Hedge(after=0.02).acall(script) == "first"
+    assert script.cancelled == [1]
+
+
+async def test_no_more_than_max_others():
+    script = Script((0.3, "first"), (60, 2), (60, 3))
+    assert await Hedge(after=0.01, max=2).acall(script) == "first"
+    assert script.started == 3
+
+
+async def test_a_failure_starts_the_next_at_once():
+    script = Script((0, ValueError("first")), (0, "second"))
+    began = time.monotonic()
+    assert await Hedge(after=30).acall(script) == "second"
+    assert time.monotonic() - began < 15
+
+
+async def test_a_failure_waits_for_the_other_one():
+    script = Script((0.1, "first"), (0, ValueError("second")))
+    assert await Hedge(after=0.02).acall(script) == "first"
+
+
+async def test_when_all_fail_the_first_error_tells_of_the_others():
+    first = ValueError("first")
+    script = Script((0, first), (0, KeyError("second")), (0, OSError("key=sk-ant-REDACTED")))
+    with pytest.raises(ValueError, match="first") as caught:
+        await Hedge(after=30, max=2).acall(script)
+    assert caught.value is first
+    notes = "\n".join(first.__notes__)
+    assert "hedged call 2 failed, too: KeyError('second')" in notes
+    assert "hedged call 3 failed, too: OSError" in notes
+    assert "abcdefghijklmnopqrstuvwxyz" not in notes
+
+
+async def test_a_cancelled_caller_leaves_nothing_running():
+    script = Script((60, 1), (60, 2))
+    task = asyncio.create_task(Hedge(after=0.01).acall(script))
+    while script.started < 2:
+        await asyncio.sleep(0.005)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert sorted(script.ended) == [0, 1]
+
+
+async def test_at_a_real_service(service, reply):
+    service.says(reply(delay=5, body="slow"), reply(body="quick"))
+    async with httpx.AsyncClient() as client:
+        answer = await Hedge(after=0.1).acall(client.get, service.url)
+    assert answer.text == "quick"
+    assert len(service.calls) == 2
+
+
+async def test_async_functions_of_every_kind():
+    async def answer(value):
+        return value
+
+    class Reader:
+        async def read(self):
+            return "method"
+
+    hedge = Hedge("1s")
+    assert await hedge.acall(answer, 1) == 1
+    assert await hedge.acall(functools.partial(answer, 2)) == 2
+    assert await hedge.acall(Reader().read) == "method"
+    assert await hedge.acall(Script((0, "object"))) == "object"
+
+
+def fetch():
+    raise AssertionError("it must not be called")
+
+
+async def test_a_sync_function_is_refused_before_it_is_called():
+    with pytest.raises(ConfigurationError, match=r"fetch is no async function.*write `async def fetch\(\.\.\.\)`"):
+        await Hedge(after=1).acall(fetch)
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda: Hedge(), "Hedge's after is a span of time such as 30 (seconds)"),
+        (lambda: Hedge(after=-1), "Hedge's after is between 0 seconds and ten years, not -1"),
+        (lambda: Hedge(1, max=0), "Hedge's max is a whole number from 1 on"),
+        (lambda: Hedge(1, maximum=2), "Hedge has no option 'maximum'; did you mean 'max'?"),
+    ],
+)
+def test_a_mistake_is_one_sentence(make, says):
+    with pytest.raises(ConfigurationError) as caught:
+        make()
+    assert says in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_json_means_the_same():
+    assert Hedge.model_validate({"after": "200ms", "max": 2}) == Hedge(after=0.2, max=2)
