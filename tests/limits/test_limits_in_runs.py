@@ -1,0 +1,408 @@
+"""Limits that a fleet shares, on a real Prefect API and a real HTTP service."""
+
+import asyncio
+import itertools
+import json
+import logging
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from uuid import UUID, uuid4
+
+import pytest
+from prefect import flow, task
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.actions import GlobalConcurrencyLimitUpdate
+from prefect.settings import PREFECT_API_URL, temporary_settings
+from prefect.testing.utilities import prefect_test_harness
+
+from prefect_resilience.drive import drive
+from prefect_resilience.limits import leases, line, shared
+from prefect_resilience.limits.bulkhead import Bulkhead
+from prefect_resilience.limits.rate import RateLimit
+from prefect_resilience.limits.refusals import BulkheadFullError, RateLimitedError
+
+
+@pytest.fixture(scope="module", autouse=True)
+def api_url():
+    with prefect_test_harness(server_startup_timeout=120):
+        yield PREFECT_API_URL.value()
+
+
+@pytest.fixture
+def name():
+    return f"limit {uuid4().hex[:8]}"
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left():
+    yield
+    deadline = time.monotonic() + 10
+    while leases._held and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert leases._held == set()
+    assert line._lines == {}
+
+
+def seen(prefect_name):
+    with get_client(sync_client=True) as client:
+        return client.read_global_concurrency_limit_by_name(prefect_name)
+
+
+def in_flow(body):
+    """What `body()` gives inside a flow run."""
+    return flow(name="limited")(body)()
+
+
+def taken_by_somebody_else(prefect_name):
+    with get_client(sync_client=True) as client:
+        answer = client.increment_concurrency_slots_with_lease([prefect_name], 1, "concurrency", 60).json()
+    return UUID(answer["lease_id"])
+
+
+def give_back(lease_id):
+    with get_client(sync_client=True) as client:
+        client.release_concurrency_slots_with_lease(lease_id)
+
+
+class Counting:
+    """An HTTP service that counts the most requests it had at a time, and when they came."""
+
+    def __init__(self):
+        self.inside = self.most = 0
+        self.times = []
+        lock, counting = threading.Lock(), self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self):
+                with lock:
+                    counting.inside += 1
+                    counting.most = max(counting.most, counting.inside)
+                    counting.times.append(time.monotonic())
+                time.sleep(0.02)
+                with lock:
+                    counting.inside -= 1
+                self.send_response(204)
+                self.end_headers()
+
+            def log_message(self, *_):
+                return
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.server.daemon_threads = True
+        self.url = f"http://127.0.0.1:{self.server.server_port}"
+        threading.Thread(target=self.server.serve_forever, args=(0.02,), daemon=True).start()
+
+
+@pytest.fixture
+def counting():
+    made = Counting()
+    yield made
+    made.server.shutdown()
+    made.server.server_close()
+
+
+WORKER = textwrap.dedent(
+    """
+    import asyncio, sys, urllib.request
+    from concurrent.futures import ThreadPoolExecutor
+    from contextvars import copy_context
+    from prefect import flow
+    from prefect_resilience.limits.bulkhead import Bulkhead
+    from prefect_resilience.limits.rate import RateLimit
+
+    url, limit = sys.argv[1], eval(sys.argv[2])
+
+    def read():
+        urllib.request.urlopen(url, timeout=30).read()
+
+    @flow
+    def threads():
+        with ThreadPoolExecutor(4) as pool:
+            for call in [pool.submit(copy_context().run, limit.call, read) for _ in range(12)]:
+                call.result()
+
+    @flow
+    async def tasks():
+        await asyncio.gather(*(limit.acall(asyncio.to_thread, read) for _ in range(12)))
+
+    asyncio.run(tasks()) if sys.argv[3] == "async" else threads()
+    """
+)
+
+
+def fleet(api_url, counting, limit):
+    """Two processes, one of threads and one of tasks, with 12 calls each."""
+    import os
+
+    environment = {**os.environ, "PREFECT_API_URL": api_url, "PREFECT_LOGGING_LEVEL": "ERROR"}
+    started = [
+        subprocess.Popen([sys.executable, "-c", WORKER, counting.url, limit, kind], env=environment)
+        for kind in ("sync", "async")
+    ]
+    assert [process.wait(90) for process in started] == [0, 0]
+    assert len(counting.times) == 24
+
+
+def test_two_processes_never_exceed_the_places(api_url, counting, name):
+    fleet(api_url, counting, f"Bulkhead(2, name={name!r})")
+    assert counting.most <= 2
+    found = seen(f"bulkhead:{name}")
+    assert (found.limit, found.active_slots, found.slot_decay_per_second) == (2, 0, 0)
+
+
+def test_two_processes_share_the_rate(api_url, counting, name):
+    fleet(api_url, counting, f"RateLimit(12, name={name!r})")
+    assert counting.times[-1] - counting.times[0] >= 23 / 12 - 0.25
+    # Where the calls were allowed they were 1/12 s apart; on their way here they may have bunched up.
+    assert all(late - early > 0.3 for early, late in zip(counting.times, counting.times[6:], strict=False))
+    assert seen(f"rate-limit:{name}").limit == 1
+
+
+def test_the_place_is_held_for_the_run_and_given_back(name):
+    @task
+    def hold():
+        with Bulkhead(1, name=name):
+            (lease,) = leases._held
+            return seen(f"bulkhead:{name}").active_slots, lease
+
+    slots, _ = in_flow(hold)
+    assert slots == 1
+    assert seen(f"bulkhead:{name}").active_slots == 0
+
+
+def test_without_a_run_or_a_name_no_api_is_asked(name):
+    before = dict(shared._made)
+    assert Bulkhead(1, name=name).call(int) == 0
+    assert RateLimit(10, name=name).call(int) == 0
+    assert in_flow(lambda: Bulkhead(1).call(int)) == 0
+    assert in_flow(lambda: RateLimit(10).call(int)) == 0
+    assert shared._made == before
+
+
+@pytest.mark.parametrize("max_wait", [0, 0.2])
+def test_a_full_fleet_refuses(name, max_wait):
+    bulkhead = Bulkhead(1, max_wait=max_wait, name=name)
+
+    def body():
+        bulkhead.call(int)
+        lease = taken_by_somebody_else(f"bulkhead:{name}")
+        with pytest.raises(BulkheadFullError):
+            bulkhead.call(int)
+        with pytest.raises(BulkheadFullError):
+            asyncio.run(bulkhead.acall(int))
+        give_back(lease)
+        return bulkhead.call(int)
+
+    assert in_flow(body) == 0
+
+
+def test_a_place_that_comes_free_in_the_fleet_is_found(name):
+    bulkhead = Bulkhead(1, max_wait=20, name=name)
+
+    def body():
+        bulkhead.call(int)
+        lease = taken_by_somebody_else(f"bulkhead:{name}")
+        threading.Timer(0.3, copy_context().run, (give_back, lease)).start()
+        return bulkhead.call(int)
+
+    assert in_flow(body) == 0
+
+
+def test_the_limit_follows_the_code_and_comes_back_when_deleted(name):
+    def body():
+        Bulkhead(1, name=name).call(int)
+        Bulkhead(3, name=name).call(int)
+        assert seen(f"bulkhead:{name}").limit == 3
+        with get_client(sync_client=True) as client:
+            client.delete_global_concurrency_limit_by_name(f"bulkhead:{name}")
+        Bulkhead(3, name=name).call(int)
+        return seen(f"bulkhead:{name}").limit
+
+    assert in_flow(body) == 3
+
+
+def test_an_operator_may_stop_all_calls(name):
+    bulkhead = Bulkhead(2, max_wait=0, name=name)
+
+    def body():
+        bulkhead.call(int)
+        with get_client(sync_client=True) as client:
+            client.update_global_concurrency_limit(f"bulkhead:{name}", GlobalConcurrencyLimitUpdate(limit=0))
+        with pytest.raises(BulkheadFullError):
+            bulkhead.call(int)
+        return seen(f"bulkhead:{name}").limit
+
+    assert in_flow(body) == 0
+
+
+def test_names_that_prefect_does_not_take():
+    odd = f"http://a/{uuid4().hex}?x=1&y=<2>%"
+    assert in_flow(lambda: Bulkhead(1, name=odd).call(int)) == 0
+    with get_client(sync_client=True) as client:
+        names = [one.name for one in client.read_global_concurrency_limits(limit=200)]
+    assert any(one.startswith("bulkhead:http:--a-") for one in names)
+
+
+def test_many_threads_make_the_limit_once(name):
+    def body():
+        with ThreadPoolExecutor(6) as pool:
+            calls = [pool.submit(copy_context().run, Bulkhead(3, name=name).call, int) for _ in range(6)]
+            return [call.result() for call in calls]
+
+    assert in_flow(body) == [0] * 6
+
+
+def test_a_caller_cancelled_while_the_api_is_asked_leaves_no_place_taken(name, monkeypatch):
+    bulkhead, asked, may_go_on = Bulkhead(1, name=name), threading.Event(), threading.Event()
+    take = shared.take_place
+
+    def slow(*args):
+        lease_id = take(*args)
+        asked.set()
+        may_go_on.wait(20)
+        return lease_id
+
+    async def body():
+        await bulkhead.acall(int)
+        monkeypatch.setattr(leases, "take_place", slow)
+        calling = asyncio.create_task(bulkhead.acall(int))
+        await asyncio.to_thread(asked.wait, 20)
+        calling.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await calling
+        assert seen_slots() == 1
+        monkeypatch.undo()
+        may_go_on.set()
+        return await asyncio.wait_for(bulkhead.acall(int), 20)
+
+    def seen_slots():
+        return seen(f"bulkhead:{name}").active_slots
+
+    assert asyncio.run(flow(body)()) == 0
+
+
+def test_a_call_that_is_cancelled_gives_its_place_back(name):
+    async def body():
+        bulkhead = Bulkhead(1, name=name)
+        calling = asyncio.create_task(bulkhead.acall(asyncio.sleep, 60))
+        while not leases._held:
+            await asyncio.sleep(0.01)
+        calling.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await calling
+        return await asyncio.wait_for(bulkhead.acall(int), 20)
+
+    assert asyncio.run(flow(body)()) == 0
+
+
+def test_a_lease_is_renewed_while_it_is_held_and_one_that_is_lost_is_told(name, monkeypatch, caplog):
+    monkeypatch.setattr(leases, "RENEW_SECONDS", 0.05)
+    monkeypatch.setattr(leases, "TICK_SECONDS", 0.02)
+    renewed, renew = [], shared.renew
+    monkeypatch.setattr(leases, "renew", lambda *args: renewed.append(renew(*args)) or renewed[-1])
+
+    def body():
+        with Bulkhead(1, name=name):
+            (lease,) = leases._held
+            wait_until(lambda: len(renewed) >= 2)
+            give_back(lease.id)  # as the server does with a lease that has run out
+            wait_until(lambda: renewed[-1] is False)
+        return renewed
+
+    assert in_flow(body)[:2] == [True, True]
+    assert "was lost" in caplog.text
+
+
+def wait_until(condition, seconds=20.0):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it never came about"
+        time.sleep(0.01)
+
+
+def test_a_process_that_ends_gives_its_places_back(api_url, name):
+    code = textwrap.dedent(
+        f"""
+        from prefect import flow
+        from prefect_resilience.drive import drive
+        from prefect_resilience.limits.bulkhead import Bulkhead
+
+        @flow
+        def leave_open():
+            drive(Bulkhead(1, name={name!r}).entered())
+
+        leave_open()
+        """
+    )
+    import os
+
+    environment = {**os.environ, "PREFECT_API_URL": api_url, "PREFECT_LOGGING_LEVEL": "ERROR"}
+    subprocess.run([sys.executable, "-c", code], env=environment, check=True, timeout=60)
+    assert seen(f"bulkhead:{name}").active_slots == 0
+
+
+def test_an_api_that_is_away_is_said_once_and_the_limit_holds_here(name, caplog, monkeypatch):
+    caplog.set_level(logging.INFO, "prefect_resilience.limits")
+    monkeypatch.setattr(shared, "AWAY_SECONDS", 0.0)
+    bulkhead, rate = Bulkhead(1, max_wait=0, name=name), RateLimit(1, per="1h", max_wait=0, name=name)
+
+    def body():
+        with temporary_settings({PREFECT_API_URL: "http://127.0.0.1:9/api"}):
+            with bulkhead, pytest.raises(BulkheadFullError):
+                bulkhead.call(int)
+            assert asyncio.run(bulkhead.acall(int)) == 0
+            assert rate.call(int) == 0
+            with pytest.raises(RateLimitedError):
+                rate.call(int)
+        return bulkhead.call(int)
+
+    assert in_flow(body) == 0
+    said = [record.getMessage() for record in caplog.records if record.name == "prefect_resilience.limits"]
+    assert [text.split(" about")[0] for text in said if f"bulkhead:{name}" in text] == [
+        "Prefect's API could not be asked",
+        f"Prefect's API answers again: the limit 'bulkhead:{name}' is shared again",
+    ]
+
+
+def test_a_rate_that_the_fleet_has_used_up_is_refused_at_once(name):
+    limit = RateLimit(1, per=30, burst=2, max_wait=5, name=name)
+
+    def body():
+        limit.call(int)
+        with get_client(sync_client=True) as client:
+            client.increment_concurrency_slots([f"rate-limit:{name}"], 1, "rate_limit")
+        began = time.monotonic()
+        with pytest.raises(RateLimitedError) as caught:
+            RateLimit(1, per=30, burst=2, max_wait=0, name=name).call(int)
+        assert time.monotonic() - began < 5
+        return caught.value.retry_after
+
+    assert 0 < in_flow(body) <= 30
+
+
+def test_a_refused_caller_leaves_the_servers_clock_alone(name):
+    """Prefect starts its decay anew at every refusal: to ask 40 times a second would starve the fleet."""
+    limit = RateLimit(4, max_wait=0, name=name)
+
+    def body():
+        limit.call(int)
+        until, made = time.monotonic() + 3, 0
+        while time.monotonic() < until:
+            try:
+                least, most = shared_limit.ask(lambda client: shared.take_slot(client, shared_limit.name))
+            except shared.ApiAway:
+                pytest.fail("the API is there")
+            made += most == 0
+            time.sleep(0.01)
+        return made
+
+    shared_limit = limit._shared(name) or None
+    if shared_limit is None:
+        shared_limit = in_flow(lambda: [limit._shared(name)])[0]
+    assert 8 <= in_flow(body) <= 13

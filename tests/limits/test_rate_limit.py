@@ -1,0 +1,281 @@
+"""At most so many calls in a period: the arithmetic as such, and in one process."""
+
+import asyncio
+import math
+import pickle
+import threading
+import time
+from bisect import bisect_left
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from fractions import Fraction
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from prefect_resilience.drive import adrive, drive
+from prefect_resilience.errors.classify import classify
+from prefect_resilience.errors.exceptions import ConfigurationError, ResilienceError
+from prefect_resilience.limits import line, pace
+from prefect_resilience.limits.gcra import FRESH, Pace, after_call, wait_for
+from prefect_resilience.limits.rate import RateLimit
+from prefect_resilience.limits.refusals import RateLimitedError
+from prefect_resilience.retries.policy import Retry
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left():
+    pace._rates.clear()
+    yield
+    assert line._lines == {}
+    assert all(rate.coming == 0 for rate in pace._rates.values())
+
+
+# -- the arithmetic: with fractions, so that not a single call is rounded away
+
+steps = st.lists(
+    st.one_of(
+        st.just(Fraction(0)),
+        st.fractions(0, 2, max_denominator=50),
+        st.fractions(100, 10**6, max_denominator=3),  # the machine was suspended
+    ),
+    min_size=1,
+    max_size=60,
+)
+paces = st.builds(
+    lambda calls, per, burst: (calls, per, Pace(per / calls, burst)),
+    st.integers(1, 20),
+    st.fractions(Fraction(1, 10), 5, max_denominator=10),
+    st.integers(1, 8),
+)
+
+
+def calls_made(pace_, steps, patient):
+    """When calls are made by callers who arrive at these steps; patient ones wait, others go away."""
+    now, state, made = Fraction(0), FRESH, []
+    for step in steps:
+        now += step
+        wait = wait_for(pace_, state, now)
+        if wait > 0 and not patient:
+            continue
+        now += Fraction(wait)
+        assert wait_for(pace_, state, now) == 0
+        made.append(now)
+        state = after_call(pace_, state, now)
+    return made
+
+
+def most_within(times, span):
+    return max((index - bisect_left(times, end - span + Fraction(1, 10**9)) + 1 for index, end in enumerate(times)), default=0)
+
+
+@settings(max_examples=150, deadline=None)
+@given(paces, steps, st.booleans())
+def test_never_more_than_the_limit_in_any_window(written, steps, patient):
+    calls, per, pace_ = written
+    made = calls_made(pace_, steps, patient)
+    assert most_within(made, per) <= calls + pace_.burst - 1
+    for span in (per / 3, per * 2, per * 7):
+        assert most_within(made, span) <= pace_.burst - 1 + math.ceil(span / pace_.interval)
+
+
+@settings(max_examples=100, deadline=None)
+@given(paces, st.integers(1, 30))
+def test_the_rate_is_used_to_the_full(written, count):
+    _, _, pace_ = written
+    made = calls_made(pace_, [Fraction(0)] * count, patient=True)
+    assert made[-1] == max(0, count - pace_.burst) * pace_.interval
+
+
+@settings(max_examples=100, deadline=None)
+@given(paces, st.integers(0, 20), st.fractions(0, 5, max_denominator=20))
+def test_the_wait_behind_others_is_foretold(written, ahead, now):
+    _, _, pace_ = written
+    foretold = wait_for(pace_, FRESH, now, ahead)
+    made = calls_made(pace_, [now] + [Fraction(0)] * ahead, patient=True)
+    assert made[-1] - now == foretold
+
+
+def test_a_long_pause_earns_one_burst_and_no_more():
+    pace_ = Pace(1.0, 3)
+    state = FRESH
+    for _ in range(3):
+        state = after_call(pace_, state, 5.0)
+    assert wait_for(pace_, state, 5.0) == 1.0
+    assert [wait_for(pace_, state, 1e9, ahead) for ahead in range(5)] == [0, 0, 0, 1, 2]
+
+
+# -- in one process
+
+
+def test_calls_are_spaced():
+    limit, times = RateLimit(50), []
+    for _ in range(6):
+        limit.call(lambda: times.append(time.monotonic()))
+    assert times[-1] - times[0] >= 5 * 0.02 - 0.005
+
+
+def test_threads_and_event_loops_share_the_rate_in_one_line():
+    limit, times = RateLimit(100, name="shared"), []
+
+    async def many():
+        await asyncio.gather(*(RateLimit(100, name="shared").acall(note) for _ in range(10)))
+
+    def note():
+        times.append(time.monotonic())
+
+    threads = [threading.Thread(target=asyncio.run, args=(many(),)) for _ in range(2)]
+    threads += [threading.Thread(target=limit.call, args=(note,)) for _ in range(10)]
+    began = time.monotonic()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    assert len(times) == 30
+    assert max(times) - began >= 29 * 0.01 - 0.005
+
+
+async def test_the_loop_goes_on_while_callers_wait():
+    limit, ticks = RateLimit(100), 0
+
+    async def tick():
+        nonlocal ticks
+        while True:
+            ticks += 1
+            await asyncio.sleep(0.001)
+
+    ticking = asyncio.create_task(tick())
+    await asyncio.gather(*(limit.acall(asyncio.sleep, 0) for _ in range(20)))
+    ticking.cancel()
+    assert ticks > 20
+
+
+async def test_callers_are_served_in_order():
+    limit, order = RateLimit(200), []
+    await asyncio.gather(*(limit.acall(order.append, number) for number in range(10)))
+    assert order == list(range(10))
+
+
+def test_a_wait_that_is_known_to_be_too_long_is_refused_at_once():
+    limit = RateLimit(1, per="1m", burst=2, max_wait=30, name="slow")
+    assert [limit.call(int), limit.call(int)] == [0, 0]
+    began = time.monotonic()
+    with pytest.raises(RateLimitedError, match=r"rate limit 'slow' allows 1 call in 60 s: .* in 5\d\.\d\d s") as caught:
+        limit.call(int)
+    assert time.monotonic() - began < 10
+    assert 30 < caught.value.retry_after <= 60
+    assert (caught.value.name, caught.value.calls, caught.value.per) == ("slow", 1, 60)
+
+
+async def test_those_in_line_are_counted():
+    limit = RateLimit(1, per=1, max_wait=3.5)
+    first = [asyncio.create_task(limit.acall(asyncio.sleep, 0)) for _ in range(4)]
+    await asyncio.sleep(0)
+    with pytest.raises(RateLimitedError) as caught:
+        await limit.acall(asyncio.sleep, 0)
+    assert 3.5 < caught.value.retry_after <= 4
+    for task in first:
+        task.cancel()
+    await asyncio.gather(*first, return_exceptions=True)
+
+
+async def test_a_cancelled_caller_leaves_no_gap():
+    limit = RateLimit(20)
+    await limit.acall(asyncio.sleep, 0)
+    waiting = [asyncio.create_task(limit.acall(asyncio.sleep, 0)) for _ in range(100)]
+    await asyncio.sleep(0.01)
+    for task in waiting:
+        task.cancel()
+    await asyncio.gather(*waiting, return_exceptions=True)
+    began = time.monotonic()
+    await limit.acall(asyncio.sleep, 0)
+    assert time.monotonic() - began < 2.5  # not the five seconds of those who went away
+
+
+def test_nobody_waits_who_need_not():
+    limit = RateLimit(1, per="1h", burst=8, max_wait=0)
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(limit.call, [int] * 8)) == [0] * 8
+    with pytest.raises(RateLimitedError):
+        limit.call(int)
+
+
+def test_blocks_decorators_and_sequences():
+    limit = RateLimit(1, per="1h", burst=5, max_wait=0, name="of {user}")
+
+    @limit
+    def plain(user):
+        return user
+
+    @limit
+    async def coroutine(user):
+        return user
+
+    assert plain("ann") == "ann"
+    assert asyncio.run(coroutine("ann")) == "ann"
+    bound = limit.bind({"user": "ann"})
+    with bound:
+        pass
+    drive(bound.left(drive(bound.entered())))
+
+    async def rest():
+        async with bound:
+            pass
+        await adrive(bound.entered())
+
+    with pytest.raises(RateLimitedError):
+        asyncio.run(rest())
+    assert plain("bob") == "bob"
+
+
+def test_what_is_as_if_fresh_is_forgotten(monkeypatch):
+    monkeypatch.setattr(pace, "MOST_KEYS", 10)
+    busy = RateLimit(1, per="1h", max_wait=0)
+    busy.call(int)
+    for _ in range(50):
+        RateLimit(10_000).call(int)
+        time.sleep(0.0002)
+    assert len(pace._rates) < 20
+    with pytest.raises(RateLimitedError):
+        busy.call(int)
+
+
+def test_the_refusal_says_when_to_try_again():
+    error = pickle.loads(pickle.dumps(RateLimitedError("llm", 60, 60.0, 2.5)))
+    assert isinstance(error, ResilienceError)
+    assert (error.name, error.calls, error.per, error.retry_after) == ("llm", 60, 60.0, 2.5)
+    info = classify(error)
+    assert info.category == "rate_limit"
+    assert info.retry_after == 2.5
+    verdict = Retry(attempts=3).decide(info, 1)
+    assert verdict.retry
+    assert verdict.delay >= 2.5
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda: RateLimit(), "RateLimit's calls is a whole number from 1 on, as in RateLimit(60, per="),
+        (lambda: RateLimit(0), "not 0"),
+        (lambda: RateLimit(5, burst=0), "RateLimit's burst is a whole number from 1 on"),
+        (lambda: RateLimit(5, per=0), "RateLimit's per is between 0.001 seconds and ten years, not 0"),
+        (lambda: RateLimit(5, per="x"), "RateLimit's per is a span of time such as 30 (seconds)"),
+        (lambda: RateLimit(5, per=float("nan")), "not nan"),
+        (lambda: RateLimit(5, max_wait=-1), "RateLimit's max_wait is between 0 seconds"),
+        (lambda: RateLimit(5, period=1), "RateLimit has no option 'period'; did you mean 'per'?"),
+        (lambda: RateLimit(5, name="a:{b}").call(int), "is a template: call .bind({'b': ...}) first"),
+    ],
+)
+def test_a_mistake_is_one_sentence(make, says):
+    with pytest.raises(ConfigurationError) as caught:
+        make()
+    assert says in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_json_means_the_same():
+    written = RateLimit(60, per="1m", burst=5, max_wait="2s", name="llm")
+    assert RateLimit.model_validate_json(written.model_dump_json()) == written
+    assert (written.per, written.max_wait) == (60, 2)
+    assert RateLimit(1, per=timedelta(minutes=1)).per == RateLimit(1, per="m").per == 60
