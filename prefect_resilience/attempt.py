@@ -15,7 +15,8 @@ from datetime import datetime, timezone
 from functools import partial
 from typing import Any, Protocol
 
-from prefect_resilience.circuits.breaker import CircuitBreaker, Permit
+from prefect_resilience.circuits.breaker import CircuitBreaker
+from prefect_resilience.circuits.guard import entering, leaving
 from prefect_resilience.drive import Blocking, Invoke, Sequence
 from prefect_resilience.errors.classify import ErrorInfo, Rule, classify
 from prefect_resilience.errors.context import AttemptRecord, ErrorContext, attach_context
@@ -24,7 +25,7 @@ from prefect_resilience.errors.scrub import scrub_exception
 from prefect_resilience.errors.sightings import learn_secrets
 from prefect_resilience.fallbacks.chain import Answer, Chain, Memory
 from prefect_resilience.fallbacks.model import Fallback
-from prefect_resilience.limits.threads import name_of, start_call
+from prefect_resilience.limits.threads import name_of
 from prefect_resilience.limits.timeout import (
     Timeout,
     acall_in_process,
@@ -53,6 +54,10 @@ class Guard:
     @property
     def remembers(self) -> bool:
         return any(fallback.recalls for fallback in self.fallbacks)
+
+    def classified(self, error: BaseException) -> ErrorInfo | None:
+        """What went wrong by this guard's rules; None for what is no Exception, such as a cancellation."""
+        return classify(error, rules=self.rules) if isinstance(error, Exception) else None
 
 
 @dataclass(slots=True)
@@ -145,33 +150,15 @@ def attempt(guard: Guard, here: Surroundings, args: tuple[Any, ...], kwargs: dic
         return (yield the_call(guard, here, args, kwargs))
     if circuit.fields:
         circuit = circuit.bind(here.parameters)
-    permit = yield from admitted(circuit)
+    permit = yield from entering(circuit)
     began = time.monotonic()
     try:
         value = yield the_call(guard, here, args, kwargs)
     except BaseException as error:
-        yield from settled(circuit, permit, guard, began, error)
+        yield from leaving(circuit, permit, error, began, guard.classified(error))
         raise
-    yield from settled(circuit, permit, guard, began, None)
+    yield from leaving(circuit, permit, None, began)
     return value
-
-
-def admitted(circuit: CircuitBreaker) -> Sequence[Permit]:
-    permit = circuit.admit()
-    return permit if permit is not None else (yield Blocking(circuit.ask))
-
-
-def settled(
-    circuit: CircuitBreaker, permit: Permit, guard: Guard, began: float, error: BaseException | None
-) -> Sequence[None]:
-    info = classify(error, rules=guard.rules) if isinstance(error, Exception) else None
-    if not circuit.settle(permit, error, info, time.monotonic() - began):
-        return
-    if info is not None or (permit.lease is not None and error is None):
-        yield Blocking(circuit.flush)
-    else:
-        # Successes can wait. After a cancellation nothing may be awaited, yet a probe's place must be freed.
-        start_call(circuit.flush)
 
 
 def the_call(guard: Guard, here: Surroundings, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Invoke:

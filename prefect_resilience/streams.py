@@ -16,12 +16,11 @@ from prefect_resilience.attempt import (
     Guard,
     Substitute,
     add_note,
-    admitted,
     failed,
-    settled,
     succeeded,
 )
 from prefect_resilience.circuits.breaker import CircuitBreaker, Permit
+from prefect_resilience.circuits.guard import entering, leaving
 from prefect_resilience.drive import Sequence, adrive, drive
 from prefect_resilience.limits.stream import aiterate_with_deadline, iterate_with_deadline
 from prefect_resilience.runs import TaskSurroundings, as_state, surroundings_of
@@ -42,12 +41,13 @@ class Stream:
         circuit = self.guard.circuit
         if circuit is not None:
             self.circuit = circuit.bind(self.here.parameters) if circuit.fields else circuit
-            self.permit = yield from admitted(self.circuit)
+            self.permit = yield from entering(self.circuit)
 
     def ended(self, error: BaseException | None) -> Sequence[None]:
         if self.circuit is not None and self.permit is not None:
             permit, self.permit = self.permit, None
-            yield from settled(self.circuit, permit, self.guard, self.began, error)
+            info = None if error is None else self.guard.classified(error)
+            yield from leaving(self.circuit, permit, error, self.began, info)
 
     def finished(self) -> Sequence[None]:
         yield from self.ended(None)

@@ -15,6 +15,7 @@ from prefect_resilience.drive import Blocking, Invoke, Sequence, adrive, drive
 
 if TYPE_CHECKING:
     from prefect_resilience.circuits.breaker import CircuitBreaker
+    from prefect_resilience.errors.info import ErrorInfo
 
 F = TypeVar("F", bound=Callable[..., Any])
 Bind = Callable[[tuple[Any, ...], dict[str, Any]], "CircuitBreaker"]
@@ -61,10 +62,14 @@ class Question:
 
 
 def leaving(
-    breaker: CircuitBreaker, permit: Permit, error: BaseException | None, began: float
+    breaker: CircuitBreaker,
+    permit: Permit,
+    error: BaseException | None,
+    began: float,
+    info: ErrorInfo | None = None,
 ) -> Sequence[None]:
-    """Count how the call ended that began at `began` by `monotonic()`."""
-    due = breaker.settle(permit, error, duration=monotonic() - began)
+    """Count how the call ended that began at `began` by `monotonic()`; `info` is the error, if classified."""
+    due = breaker.settle(permit, error, info, monotonic() - began)
     if due and (error is None or isinstance(error, Exception)):
         yield Blocking(breaker.flush)
     elif due:

@@ -35,7 +35,7 @@ class StoreLink:
         self._store = store
         self._rest_until = float("-inf")
         self._down = False
-        self._met = False
+        self._met_at: float | None = None
         self._offset = time.time() - monotonic()
         self._notices: deque[StoreNotice] = deque()
         self._lock = threading.Lock()
@@ -82,15 +82,13 @@ class StoreLink:
 
     def exchange(self, work: Callable[[Store], T]) -> T:
         """`work(store)`, timed; StoreUnavailable whatever it raises, and the store then rests."""
-        # Opening a store may take its time: drivers are imported, a schema is created.
-        first, self._met = not self._met, True
         begun = monotonic()
         try:
             result = work(self.store())
         except Exception as error:
             self._failed(error, monotonic() - begun)
             raise StoreUnavailable(redact(f"{type(error).__name__}: {error}")) from error
-        self._answered(0.0 if first else monotonic() - begun)
+        self._answered(begun)
         return result
 
     def notices(self) -> list[StoreNotice]:
@@ -111,9 +109,15 @@ class StoreLink:
                 self._down = True
                 self._notices.append(StoreNotice(self._shown(), available=False, reason=redact(str(error))))
 
-    def _answered(self, took: float) -> None:
-        if took > SLOW:
-            self._rest_until = monotonic() + _rest(took)
+    def _answered(self, begun: float) -> None:
+        now = monotonic()
+        if self._met_at is None:
+            self._met_at = now
+        took = now - begun
+        # Opening a store may take its time (drivers are imported, a schema is created), and whoever asked
+        # meanwhile has waited for that.
+        if took > SLOW and begun > self._met_at:
+            self._rest_until = now + _rest(took)
         if not self._down:
             return
         with self._lock:
