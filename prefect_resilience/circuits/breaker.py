@@ -66,6 +66,9 @@ class CircuitBreaker:
         counts: Iterable[str] | None = None,
         sync_interval: float = 0.5,
         store: registry.StoreReference = None,
+        adaptive: bool = False,
+        failure_rate_floor: float = 0.1,
+        baseline_memory: float = 3600,
     ) -> None:
         given = {key: value for key, value in locals().items() if key in CircuitPolicy.model_fields}
         self._set_up(name, _policy(name, given), store, literal=False)

@@ -17,7 +17,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal, cast, get_args
 
-from prefect_resilience.circuits import window
+from prefect_resilience.circuits import adaptive, window
 from prefect_resilience.circuits.model import CircuitPolicy, CircuitState
 
 CircuitDocument = dict[str, Any]
@@ -117,6 +117,7 @@ def new() -> CircuitDocument:
         "successes": 0,
         "slow_successes": 0,
         "window": None,
+        "baseline": None,
         "opened_at": None,
         "retry_at": None,
         "hold_until": None,
@@ -152,7 +153,7 @@ def step(
             _force(after, event, now, changes)
         case Reset():
             _force(after, Force("closed", event.reason), now, changes)
-            after.update(openings=0, opened_at=None, last_error=None)
+            after.update(openings=0, opened_at=None, last_error=None, baseline=None)
         case _:
             # A Tick: nothing but time passed.
             _let_time_open(after, now, changes)
@@ -191,6 +192,7 @@ def read(value: object) -> CircuitDocument:
         and isinstance(leases, dict)
         and all(_is_lease(lease) for lease in cast("dict[str, Any]", leases).values())
         and (document.get("window") is None or window.is_window(document["window"]))
+        and (document.get("baseline") is None or adaptive.is_baseline(document["baseline"]))
         and (document["state"] != "open" or document.get("retry_at") is not None)
     )
     return {**new(), **document} if whole else new()
@@ -246,12 +248,13 @@ def _judge_call(
     doc: CircuitDocument, run: window.Run, now: float, policy: CircuitPolicy, changes: list[Change]
 ) -> None:
     outcome, number = run
-    doc["window"] = window.record(doc["window"], policy.window_size, (run,), now)
+    _count(doc, run, now, policy)
     failed = outcome in "fF"
     doc["failures_in_row"] = doc["failures_in_row"] + number if failed else 0
     if not failed:
         doc["hold_until"] = None
-    if doc["failures_in_row"] >= policy.failure_threshold:
+    usual = adaptive.usual(doc["baseline"], policy.failure_rate) if policy.adaptive else None
+    if doc["failures_in_row"] >= adaptive.row_needed(policy.failure_threshold, usual):
         _open(doc, now, policy, f"{doc['failures_in_row']} failures in a row", changes)
         return
     seen = window.totals(doc["window"], now)
@@ -259,10 +262,30 @@ def _judge_call(
     needed = min(policy.minimum_calls, size) if isinstance(size, int) else policy.minimum_calls
     if seen.calls < needed:
         return
-    if seen.failures >= policy.failure_rate * seen.calls:
+    if _too_many(seen, usual, policy):
         _open(doc, now, policy, f"{seen.failures} of {seen.calls} calls failed", changes)
     elif policy.slow_call is not None and seen.slow >= policy.slow_rate * seen.calls:
         _open(doc, now, policy, f"{seen.slow} of {seen.calls} calls were slow", changes)
+
+
+def _count(doc: CircuitDocument, run: window.Run, now: float, policy: CircuitPolicy) -> None:
+    """Add a run to the window; what leaves the window by that is learnt where the circuit is adaptive."""
+    before = window.sums(doc["window"]) if window.fits(doc["window"], policy.window_size) else (0, 0, 0)
+    doc["window"] = window.record(doc["window"], policy.window_size, (run,), now)
+    if not policy.adaptive:
+        return
+    outcome, number = run
+    after = window.sums(doc["window"])
+    calls = before[0] + number - after[0]
+    failures = before[1] + (number if outcome in "fF" else 0) - after[1]
+    if calls:
+        doc["baseline"] = adaptive.learn(doc["baseline"], calls, failures, now, policy.baseline_memory)
+
+
+def _too_many(seen: window.Totals, usual: float | None, policy: CircuitPolicy) -> bool:
+    if usual is None:
+        return seen.failures >= policy.failure_rate * seen.calls
+    return adaptive.is_rise(seen.failures, seen.calls, usual, policy.failure_rate_floor)
 
 
 def _judge_probe(

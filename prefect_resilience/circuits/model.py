@@ -36,6 +36,18 @@ class CircuitPolicy(BaseModel):
     a time, each for at most `probe_lease`, and closes after `success_threshold` successes. `counts` names
     the error categories that are failures. `sync_interval` is how old this process's knowledge may be.
 
+    `adaptive` learns which share of calls usually fails, and opens on a significant rise over it. With C
+    calls and F failures seen while closed (each weighs exp(-age / baseline_memory)), p = (F + 2) / (C + 4)
+    and usual = p + 2 * sqrt(p * (1 - p) / (C + 4)), k failures of the n calls in the window open it when
+
+        k / n >= failure_rate_floor,  odds(k / n) >= 2 * odds(usual),  n * KL(k / n, usual) >= ln(100_000)
+
+    where odds(x) = x / (1 - x) and KL is the divergence of Kullback and Leibler: at the usual rate that
+    happens by accident at one look in 100,000 at most. This takes the place of `failure_rate`, which
+    then bounds what may count as usual, and holds as it stands until 30 calls have left the window.
+    `failure_threshold` stays in force, lengthened where failures are so usual that such a row might be
+    an accident (at 20 %, to 8 in a row). `minimum_calls` and `slow_rate` mean what they always do.
+
     Raises pydantic's ValidationError, whose messages each say in one sentence what to write instead.
     """
 
@@ -55,6 +67,9 @@ class CircuitPolicy(BaseModel):
     probe_lease: float = 60.0
     counts: tuple[str, ...] = DEFAULT_COUNTS
     sync_interval: float = 0.5
+    adaptive: bool = False
+    failure_rate_floor: float = 0.1
+    baseline_memory: float = 3600.0
 
     @field_validator("failure_threshold", "minimum_calls", "success_threshold", "probes", mode="before")
     @classmethod
@@ -64,7 +79,7 @@ class CircuitPolicy(BaseModel):
             raise ValueError(f"{info.field_name}={value!r} must be a whole number of at least 1")
         return int(number)
 
-    @field_validator("failure_rate", "slow_rate", mode="before")
+    @field_validator("failure_rate", "slow_rate", "failure_rate_floor", mode="before")
     @classmethod
     def _rate(cls, value: Any, info: ValidationInfo) -> Any:
         number = _number(value)
@@ -74,13 +89,15 @@ class CircuitPolicy(BaseModel):
             )
         return number
 
-    @field_validator("open_for", "open_max", "sync_interval", "slow_call", "probe_lease", mode="before")
+    @field_validator(
+        "open_for", "open_max", "sync_interval", "slow_call", "probe_lease", "baseline_memory", mode="before"
+    )
     @classmethod
     def _seconds(cls, value: Any, info: ValidationInfo) -> Any:
         if value is None and info.field_name == "slow_call":
             return None
         number = _number(value)
-        must_be_positive = info.field_name in {"slow_call", "probe_lease"}
+        must_be_positive = info.field_name in {"slow_call", "probe_lease", "baseline_memory"}
         if number is None or number < 0 or (must_be_positive and number == 0):
             least = "more than 0" if must_be_positive else "0 or more"
             raise ValueError(f"{info.field_name}={value!r} must be {least}, in seconds, as in 30")
@@ -147,6 +164,7 @@ class CircuitSnapshot(BaseModel):
 
     `state` is what a call would meet now: an open circuit whose time has come is "half_open". `retry_at`
     is None unless the circuit refuses calls until then. `reopenings` counts since the last full recovery.
+    `usual_failure_rate` is what an adaptive circuit has learnt, None while that is too little.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -165,6 +183,7 @@ class CircuitSnapshot(BaseModel):
     reason: str | None = None
     last_error: str | None = None
     updated_at: float = 0.0
+    usual_failure_rate: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

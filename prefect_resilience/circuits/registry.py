@@ -100,11 +100,12 @@ def declare(name: str, policy: CircuitPolicy, store: StoreReference) -> Circuit:
     Raises ConfigurationError when a breaker that is still in use declared it with another policy.
     """
     global _leaving
-    place = _place_of(store)
+    link = link_to(store)
+    place = _place_of(store, link)
     with _lock:
         circuit = _circuits.get((place, name))
         if circuit is None:
-            circuit = _circuits[place, name] = Circuit(name, policy, link_to(store))
+            circuit = _circuits[place, name] = Circuit(name, policy, link)
         if not _leaving:
             _leaving = True
             atexit.register(flush_all)
@@ -115,14 +116,13 @@ def declare(name: str, policy: CircuitPolicy, store: StoreReference) -> Circuit:
 
 def declared(name: str, store: StoreReference) -> Circuit | None:
     """The circuit of this name that a breaker of this process uses, if any."""
-    return _circuits.get((_place_of(store), name))
-
-
-def _place_of(store: StoreReference) -> str:
-    if store is None:
-        return DEFAULT
     link = link_to(store)
-    return f"{link.url}#{id(link)}"
+    return _circuits.get((_place_of(store, link), name))
+
+
+def _place_of(store: StoreReference, link: StoreLink) -> str:
+    # Whoever asks holds the link: its id is its own only while it lives, as it does in a circuit.
+    return DEFAULT if store is None else f"{link.url}#{id(link)}"
 
 
 def _difference(name: str, known: CircuitPolicy, policy: CircuitPolicy) -> str:

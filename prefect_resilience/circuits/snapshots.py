@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from prefect_resilience.circuits import machine, window
+from prefect_resilience.circuits import adaptive, machine, window
 from prefect_resilience.circuits.model import CircuitPolicy, CircuitSnapshot
 
 _ANY_POLICY = CircuitPolicy()
@@ -28,4 +28,5 @@ def snapshot_of(name: str, document: machine.CircuitDocument, now: float) -> Cir
         reason=seen["reason"],
         last_error=seen["last_error"],
         updated_at=document["updated_at"],
+        usual_failure_rate=adaptive.rate(seen["baseline"]),
     )

@@ -102,6 +102,11 @@ def totals(document: WindowDocument | None, now: float) -> Totals:
     return Totals(document["calls"], document["failures"], document["slow"])
 
 
+def sums(document: WindowDocument | None) -> tuple[int, int, int]:
+    """Calls, failures and slow calls as they were when the document was written."""
+    return (document["calls"], document["failures"], document["slow"]) if document else (0, 0, 0)
+
+
 def fits(document: object, size: int | float) -> bool:
     """Whether `document` is a window document of this size."""
     if not is_window(document):
@@ -140,7 +145,7 @@ def _is_bucket(value: object) -> bool:
 
 def _record_last(document: WindowDocument | None, size: int, runs: Iterable[Run]) -> WindowDocument:
     recent = document["recent"] if document else ""
-    calls, failures, slow = _sums(document)
+    calls, failures, slow = sums(document)
     for outcome, number in runs:
         added = outcome * min(number, size)
         recent += added
@@ -186,7 +191,7 @@ def _record_span(
 
 def _age(document: WindowDocument, index: int) -> WindowDocument:
     """A copy without the buckets that have left the window when the current one is `index`."""
-    calls, failures, slow = _sums(document)
+    calls, failures, slow = sums(document)
     kept: list[list[int]] = []
     for bucket in document["buckets"]:
         # A bucket of the future was written before the clock was set back: it is taken for the present.
@@ -198,10 +203,6 @@ def _age(document: WindowDocument, index: int) -> WindowDocument:
         else:
             kept.append([at, *bucket[1:]])
     return {**document, "buckets": kept, "calls": calls, "failures": failures, "slow": slow}
-
-
-def _sums(document: WindowDocument | None) -> tuple[int, int, int]:
-    return (document["calls"], document["failures"], document["slow"]) if document else (0, 0, 0)
 
 
 def _index(seconds: float, now: float) -> int:

@@ -10,6 +10,7 @@ from random import random
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
+import httpx
 from pydantic import Field, field_validator
 
 from prefect_resilience.drive import Blocking, Sequence
@@ -18,19 +19,18 @@ from prefect_resilience.limits.leases import Lease, LeaseRequest, given_back
 from prefect_resilience.limits.line import stood_in_line
 from prefect_resilience.limits.names import prefect_name
 from prefect_resilience.limits.refusals import BulkheadFullError
-from prefect_resilience.limits.shared import ApiAway, SharedLimit, run_going_on
+from prefect_resilience.limits.shared import ApiAway, ApiBusy, SharedLimit, run_going_on
 from prefect_resilience.limits.spans import count, span
 from prefect_resilience.limits.waiting import slept
 
 if TYPE_CHECKING:
-    from httpx import Response
     from prefect.client.orchestration import SyncPrefectClient
     from prefect.settings import Settings
 
 __all__ = ["Bulkhead", "BulkheadFullError", "prefect_client"]
 
-API_SECONDS = 5.0
-"""The longest that one request to Prefect's API may take."""
+API_SECONDS, CONNECT_SECONDS = 5.0, 2.0
+"""The longest that one request to Prefect's API may take, and each of its four tries to connect."""
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 2.0
 """Seconds between two askings of the API for a place."""
@@ -144,8 +144,9 @@ def prefect_client() -> Generator[SyncPrefectClient, None, None]:
         key = (PREFECT_API_URL.value(), str(PREFECT_API_KEY.value()), str(PREFECT_API_AUTH_STRING.value()))
         client = _clients.get(key)
         if client is None:
-            httpx_settings = {"timeout": API_SECONDS, "event_hooks": {"response": [_refuse_busy]}}
-            client = get_client(httpx_settings=httpx_settings, sync_client=True)
+            timeout = httpx.Timeout(API_SECONDS, connect=CONNECT_SECONDS)
+            hooks = {"response": [_refuse_busy]}
+            client = get_client(httpx_settings={"timeout": timeout, "event_hooks": hooks}, sync_client=True)
             client = _clients.setdefault(key, client.__enter__())
         try:
             yield client
@@ -155,11 +156,8 @@ def prefect_client() -> Generator[SyncPrefectClient, None, None]:
             raise
 
 
-class ApiBusy(Exception):
-    """The API has no time for us now; raised before Prefect's client sleeps on it."""
-
-
-def _refuse_busy(response: Response) -> None:
+def _refuse_busy(response: httpx.Response) -> None:
+    """Tell a busy API before Prefect's client sleeps on it."""
     if response.status_code in (408, 429, 502, 503):
         raise ApiBusy(f"{response.status_code} of {response.request.method} {response.request.url.path}")
 

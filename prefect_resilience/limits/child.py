@@ -111,9 +111,9 @@ def _carry_out(payload: bytes, channel: int) -> tuple[bytes, bytes]:
     try:
         fn, args, kwargs, wrap = pickle.loads(payload)
         name = getattr(fn, "__name__", None) or type(fn).__name__
-        write_frame(channel, STARTED)
 
         def call() -> Any:
+            write_frame(channel, STARTED)  # the clock begins here, not with what the wrapping needs
             return _call(fn, args, kwargs)
 
         value = call() if wrap is None else wrap(call)

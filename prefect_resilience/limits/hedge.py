@@ -82,8 +82,8 @@ class _Race:
             done, self._running = await asyncio.wait(
                 self._running, timeout=patience, return_when=asyncio.FIRST_COMPLETED
             )
-            for task in sorted(done, key=self._started.index):
-                error = _error_of(task)
+            ended = [(task, _error_of(task)) for task in sorted(done, key=self._started.index)]
+            for task, error in ended:
                 if error is None:
                     return task.result()
                 self._errors.append((self._started.index(task) + 1, error))

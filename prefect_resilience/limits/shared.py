@@ -8,14 +8,18 @@ their time limits beginning only then, and a server that is away is asked again 
 from __future__ import annotations
 
 import logging
+import random
 import sys
 import threading
+import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from time import monotonic
 from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import UUID
+
+import httpx
 
 from prefect_resilience.errors.redact import redact
 
@@ -27,8 +31,11 @@ Connect = Callable[[], AbstractContextManager["SyncPrefectClient"]]
 
 logger = logging.getLogger("prefect_resilience.limits")
 
-AWAY_SECONDS = 10.0
+AWAY_SECONDS = 30.0
 """How long an API that could not answer is left alone."""
+
+BUSY_PAUSES = (0.05, 0.1, 0.2, 0.4, 0.8, 1.6)
+"""Seconds, on average, between two askings of an API that has no time just now."""
 
 MOST_NAMES = 10_000
 
@@ -37,6 +44,10 @@ _LOCKED, _GONE = 423, 410
 
 class ApiAway(Exception):
     """The API could not answer; the limit holds in this process alone."""
+
+
+class ApiBusy(Exception):
+    """The API has no time just now, as while another request writes to its SQLite database."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,14 +67,23 @@ class SharedLimit:
         if monotonic() < _away.get(self.name, 0.0):
             raise ApiAway(self.name)
         try:
-            with self.connect() as client:
-                answer = self._answer(client, question)
+            answer = self._answered_in_the_end(question)
         except Exception as error:  # whatever the API's trouble is, it is not the caller's
             self._report(error)
             raise ApiAway(self.name) from error
         if _away and _away.pop(self.name, None) is not None:
             logger.info("Prefect's API answers again: the limit %r is shared again", self.name)
         return answer
+
+    def _answered_in_the_end(self, question: Callable[[SyncPrefectClient], T]) -> T:
+        for pause in BUSY_PAUSES:
+            try:
+                with self.connect() as client:
+                    return self._answer(client, question)
+            except (ApiBusy, httpx.ReadError, httpx.WriteError, httpx.RemoteProtocolError):
+                time.sleep(pause * (0.5 + random.random()))
+        with self.connect() as client:
+            return self._answer(client, question)
 
     def _answer(self, client: SyncPrefectClient, question: Callable[[SyncPrefectClient], T]) -> T:
         self._ensure(client)
@@ -133,20 +153,20 @@ def take_place(client: SyncPrefectClient, name: str, holder: Any, lease_seconds:
 def take_slot(client: SyncPrefectClient, name: str) -> tuple[float, float]:
     """One slot of a rate limit: (0, 0), or the least and the most seconds until one is free.
 
-    Looks first: a refused slot starts the server's clock of decay anew, so that callers who only try keep
-    each other, and the fleet, waiting.
+    The wait that the server proposes is drawn by lot, so how many slots are taken is read instead.
     """
-    seen = client.read_global_concurrency_limit_by_name(name)
-    over = seen.active_slots + 1 - seen.limit
-    rate = seen.slot_decay_per_second
-    if seen.active and rate > 0 and over > 0:
-        return (over - 1) / rate, over / rate
     try:
         answer = client.increment_concurrency_slots(names=[name], slots=1, mode="rate_limit").json()
     except Exception as error:
-        if status_of(error) != _LOCKED:
+        if status_of(error) not in (_LOCKED, 422):
             raise
-        return 0.0, 1 / rate
+        seen = client.read_global_concurrency_limit_by_name(name)
+        rate = seen.slot_decay_per_second
+        if rate <= 0:
+            raise
+        # At least one: it may have come free since, and where an operator has set the limit to 0, none will.
+        over = max(1, seen.active_slots + 1 - seen.limit)
+        return (over - 1) / rate, over / rate
     if not answer:
         raise NoSuchLimit(name)
     return 0.0, 0.0

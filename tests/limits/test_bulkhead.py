@@ -1,11 +1,13 @@
 """At most so many calls at a time, in one process: threads, event loops, and both in one line."""
 
 import asyncio
+import contextlib
 import contextvars
 import copy
 import gc
 import multiprocessing
 import pickle
+import random
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -113,11 +115,10 @@ def test_threads_and_two_event_loops_stand_in_one_line():
 
 def test_the_first_to_come_is_the_first_to_go_in():
     bulkhead, order = Bulkhead(1), []
-    with ThreadPoolExecutor(8) as pool:
-        with bulkhead:
-            for number in range(8):
-                pool.submit(bulkhead.call, order.append, number)
-                wait_until(lambda expected=number + 1: waiting(bulkhead) == expected)
+    with ThreadPoolExecutor(8) as pool, bulkhead:
+        for number in range(8):
+            pool.submit(bulkhead.call, order.append, number)
+            wait_until(lambda expected=number + 1: waiting(bulkhead) == expected)
     assert order == list(range(8))
 
 
@@ -221,16 +222,15 @@ def test_without_a_name_each_is_its_own_and_copies_are_the_same():
 
 
 def test_an_edited_limit_holds_at_once():
-    with Bulkhead(1, name="edited"), Bulkhead(2, max_wait=0, name="edited"):
-        with pytest.raises(BulkheadFullError):
-            Bulkhead(2, max_wait=0, name="edited").call(int)
+    wider = Bulkhead(2, max_wait=0, name="edited")
+    with Bulkhead(1, name="edited"), wider, pytest.raises(BulkheadFullError):
+        wider.call(int)
 
 
 def test_blocks_may_be_nested():
     bulkhead = Bulkhead(2, max_wait=0)
-    with bulkhead, bulkhead:
-        with pytest.raises(BulkheadFullError), bulkhead:
-            pass
+    with bulkhead, bulkhead, pytest.raises(BulkheadFullError), bulkhead:
+        pass
     with bulkhead, bulkhead:
         pass
 
@@ -356,3 +356,42 @@ def test_a_block_that_ends_in_another_context_says_so():
     with pytest.raises(RuntimeError, match="another context"):
         bulkhead.__exit__(None, None, None)
     context.run(bulkhead.__exit__, None, None, None)
+
+
+def test_callers_who_come_and_go_lose_no_place():
+    room, until, dice = Room(), time.monotonic() + 1, random.Random(7)
+    patience = (None, 0, 0.001, 0.01)
+
+    def bulkhead():
+        return Bulkhead(3, max_wait=dice.choice(patience), name="busy")
+
+    def thread():
+        while time.monotonic() < until:
+            with contextlib.suppress(BulkheadFullError):
+                bulkhead().call(room.visit, dice.random() / 500)
+
+    async def visit():
+        async with bulkhead():
+            room.enter()
+            try:
+                await asyncio.sleep(dice.random() / 500)
+            finally:
+                room.leave()
+
+    async def tasks():
+        while time.monotonic() < until:
+            visits = [asyncio.create_task(visit()) for _ in range(10)]
+            await asyncio.sleep(dice.random() / 200)
+            for task in visits:
+                if dice.random() < 0.4:
+                    task.cancel()
+            await asyncio.gather(*visits, return_exceptions=True)
+
+    threads = [threading.Thread(target=thread) for _ in range(4)]
+    threads += [threading.Thread(target=lambda: asyncio.run(tasks())) for _ in range(2)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join(20)
+    assert not any(each.is_alive() for each in threads)
+    assert (room.most, room.inside) == (3, 0)

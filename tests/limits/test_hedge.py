@@ -2,6 +2,7 @@
 
 import asyncio
 import functools
+import gc
 import time
 
 import httpx
@@ -17,12 +18,15 @@ class Script:
     def __init__(self, *lines):
         self.lines = lines
         self.started = 0
+        self.second = asyncio.Event()
         self.cancelled = []
         self.ended = []
 
     async def __call__(self, *args):
         number = self.started
         self.started += 1
+        if self.started == 2:
+            self.second.set()
         seconds, outcome = self.lines[number]
         try:
             await asyncio.sleep(seconds)
@@ -89,8 +93,7 @@ async def test_when_all_fail_the_first_error_tells_of_the_others():
 async def test_a_cancelled_caller_leaves_nothing_running():
     script = Script((60, 1), (60, 2))
     task = asyncio.create_task(Hedge(after=0.01).acall(script))
-    while script.started < 2:
-        await asyncio.sleep(0.005)
+    await script.second.wait()
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
@@ -125,7 +128,9 @@ def fetch():
 
 
 async def test_a_sync_function_is_refused_before_it_is_called():
-    with pytest.raises(ConfigurationError, match=r"fetch is no async function.*write `async def fetch\(\.\.\.\)`"):
+    with pytest.raises(
+        ConfigurationError, match=r"fetch is no async function.*write `async def fetch\(\.\.\.\)`"
+    ):
         await Hedge(after=1).acall(fetch)
 
 
@@ -147,3 +152,25 @@ def test_a_mistake_is_one_sentence(make, says):
 
 def test_json_means_the_same():
     assert Hedge.model_validate({"after": "200ms", "max": 2}) == Hedge(after=0.2, max=2)
+
+
+async def test_a_failure_beside_the_winner_is_not_left_unread(caplog):
+    gate = asyncio.Event()
+
+    async def both_at_once():
+        number = len(started)
+        started.append(number)
+        await gate.wait()
+        if number == 1:
+            raise ValueError("second")
+        return "first"
+
+    started = []
+    task = asyncio.create_task(Hedge(after=0.01).acall(both_at_once))
+    await asyncio.sleep(0)
+    while len(started) < 2:  # noqa: ASYNC110 they start by themselves
+        await asyncio.sleep(0.005)
+    gate.set()
+    assert await task == "first"
+    gc.collect()
+    assert "never retrieved" not in caplog.text

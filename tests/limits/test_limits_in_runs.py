@@ -1,9 +1,8 @@
 """Limits that a fleet shares, on a real Prefect API and a real HTTP service."""
 
 import asyncio
-import itertools
-import json
 import logging
+import os
 import subprocess
 import sys
 import textwrap
@@ -21,11 +20,13 @@ from prefect.client.schemas.actions import GlobalConcurrencyLimitUpdate
 from prefect.settings import PREFECT_API_URL, temporary_settings
 from prefect.testing.utilities import prefect_test_harness
 
-from prefect_resilience.drive import drive
 from prefect_resilience.limits import leases, line, shared
 from prefect_resilience.limits.bulkhead import Bulkhead
 from prefect_resilience.limits.rate import RateLimit
 from prefect_resilience.limits.refusals import BulkheadFullError, RateLimitedError
+
+# These task runs belong to no flow run, to which their logs could be sent.
+pytestmark = pytest.mark.filterwarnings("ignore:Logger 'prefect.task_runs' attempted to send logs")
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -54,9 +55,9 @@ def seen(prefect_name):
         return client.read_global_concurrency_limit_by_name(prefect_name)
 
 
-def in_flow(body):
-    """What `body()` gives inside a flow run."""
-    return flow(name="limited")(body)()
+def in_run(body):
+    """What `body()` gives inside a task run, which begins and ends faster than a flow run."""
+    return task(name="limited")(body)()
 
 
 def taken_by_somebody_else(prefect_name):
@@ -138,8 +139,6 @@ WORKER = textwrap.dedent(
 
 def fleet(api_url, counting, limit):
     """Two processes, one of threads and one of tasks, with 12 calls each."""
-    import os
-
     environment = {**os.environ, "PREFECT_API_URL": api_url, "PREFECT_LOGGING_LEVEL": "ERROR"}
     started = [
         subprocess.Popen([sys.executable, "-c", WORKER, counting.url, limit, kind], env=environment)
@@ -158,20 +157,19 @@ def test_two_processes_never_exceed_the_places(api_url, counting, name):
 
 def test_two_processes_share_the_rate(api_url, counting, name):
     fleet(api_url, counting, f"RateLimit(12, name={name!r})")
-    assert counting.times[-1] - counting.times[0] >= 23 / 12 - 0.25
-    # Where the calls were allowed they were 1/12 s apart; on their way here they may have bunched up.
-    assert all(late - early > 0.3 for early, late in zip(counting.times, counting.times[6:], strict=False))
+    # 1.9 s where they were allowed, less where they arrive; half of that if each process had its own rate.
+    assert counting.times[-1] - counting.times[0] >= 1.4
     assert seen(f"rate-limit:{name}").limit == 1
 
 
 def test_the_place_is_held_for_the_run_and_given_back(name):
-    @task
+    @flow
     def hold():
         with Bulkhead(1, name=name):
             (lease,) = leases._held
             return seen(f"bulkhead:{name}").active_slots, lease
 
-    slots, _ = in_flow(hold)
+    slots, _ = hold()
     assert slots == 1
     assert seen(f"bulkhead:{name}").active_slots == 0
 
@@ -180,8 +178,8 @@ def test_without_a_run_or_a_name_no_api_is_asked(name):
     before = dict(shared._made)
     assert Bulkhead(1, name=name).call(int) == 0
     assert RateLimit(10, name=name).call(int) == 0
-    assert in_flow(lambda: Bulkhead(1).call(int)) == 0
-    assert in_flow(lambda: RateLimit(10).call(int)) == 0
+    assert in_run(lambda: Bulkhead(1).call(int)) == 0
+    assert in_run(lambda: RateLimit(10).call(int)) == 0
     assert shared._made == before
 
 
@@ -199,7 +197,7 @@ def test_a_full_fleet_refuses(name, max_wait):
         give_back(lease)
         return bulkhead.call(int)
 
-    assert in_flow(body) == 0
+    assert in_run(body) == 0
 
 
 def test_a_place_that_comes_free_in_the_fleet_is_found(name):
@@ -211,7 +209,7 @@ def test_a_place_that_comes_free_in_the_fleet_is_found(name):
         threading.Timer(0.3, copy_context().run, (give_back, lease)).start()
         return bulkhead.call(int)
 
-    assert in_flow(body) == 0
+    assert in_run(body) == 0
 
 
 def test_the_limit_follows_the_code_and_comes_back_when_deleted(name):
@@ -224,7 +222,7 @@ def test_the_limit_follows_the_code_and_comes_back_when_deleted(name):
         Bulkhead(3, name=name).call(int)
         return seen(f"bulkhead:{name}").limit
 
-    assert in_flow(body) == 3
+    assert in_run(body) == 3
 
 
 def test_an_operator_may_stop_all_calls(name):
@@ -238,12 +236,12 @@ def test_an_operator_may_stop_all_calls(name):
             bulkhead.call(int)
         return seen(f"bulkhead:{name}").limit
 
-    assert in_flow(body) == 0
+    assert in_run(body) == 0
 
 
 def test_names_that_prefect_does_not_take():
     odd = f"http://a/{uuid4().hex}?x=1&y=<2>%"
-    assert in_flow(lambda: Bulkhead(1, name=odd).call(int)) == 0
+    assert in_run(lambda: Bulkhead(1, name=odd).call(int)) == 0
     with get_client(sync_client=True) as client:
         names = [one.name for one in client.read_global_concurrency_limits(limit=200)]
     assert any(one.startswith("bulkhead:http:--a-") for one in names)
@@ -255,7 +253,7 @@ def test_many_threads_make_the_limit_once(name):
             calls = [pool.submit(copy_context().run, Bulkhead(3, name=name).call, int) for _ in range(6)]
             return [call.result() for call in calls]
 
-    assert in_flow(body) == [0] * 6
+    assert in_run(body) == [0] * 6
 
 
 def test_a_caller_cancelled_while_the_api_is_asked_leaves_no_place_taken(name, monkeypatch):
@@ -284,21 +282,20 @@ def test_a_caller_cancelled_while_the_api_is_asked_leaves_no_place_taken(name, m
     def seen_slots():
         return seen(f"bulkhead:{name}").active_slots
 
-    assert asyncio.run(flow(body)()) == 0
+    assert asyncio.run(task(body)()) == 0
 
 
 def test_a_call_that_is_cancelled_gives_its_place_back(name):
     async def body():
         bulkhead = Bulkhead(1, name=name)
         calling = asyncio.create_task(bulkhead.acall(asyncio.sleep, 60))
-        while not leases._held:
-            await asyncio.sleep(0.01)
+        await asyncio.to_thread(wait_until, lambda: leases._held)
         calling.cancel()
         with pytest.raises(asyncio.CancelledError):
             await calling
         return await asyncio.wait_for(bulkhead.acall(int), 20)
 
-    assert asyncio.run(flow(body)()) == 0
+    assert asyncio.run(task(body)()) == 0
 
 
 def test_a_lease_is_renewed_while_it_is_held_and_one_that_is_lost_is_told(name, monkeypatch, caplog):
@@ -315,7 +312,7 @@ def test_a_lease_is_renewed_while_it_is_held_and_one_that_is_lost_is_told(name, 
             wait_until(lambda: renewed[-1] is False)
         return renewed
 
-    assert in_flow(body)[:2] == [True, True]
+    assert in_run(body)[:2] == [True, True]
     assert "was lost" in caplog.text
 
 
@@ -340,8 +337,6 @@ def test_a_process_that_ends_gives_its_places_back(api_url, name):
         leave_open()
         """
     )
-    import os
-
     environment = {**os.environ, "PREFECT_API_URL": api_url, "PREFECT_LOGGING_LEVEL": "ERROR"}
     subprocess.run([sys.executable, "-c", code], env=environment, check=True, timeout=60)
     assert seen(f"bulkhead:{name}").active_slots == 0
@@ -362,7 +357,7 @@ def test_an_api_that_is_away_is_said_once_and_the_limit_holds_here(name, caplog,
                 rate.call(int)
         return bulkhead.call(int)
 
-    assert in_flow(body) == 0
+    assert in_run(body) == 0
     said = [record.getMessage() for record in caplog.records if record.name == "prefect_resilience.limits"]
     assert [text.split(" about")[0] for text in said if f"bulkhead:{name}" in text] == [
         "Prefect's API could not be asked",
@@ -383,26 +378,40 @@ def test_a_rate_that_the_fleet_has_used_up_is_refused_at_once(name):
         assert time.monotonic() - began < 5
         return caught.value.retry_after
 
-    assert 0 < in_flow(body) <= 30
+    assert 0 < in_run(body) <= 30
 
 
-def test_a_refused_caller_leaves_the_servers_clock_alone(name):
-    """Prefect starts its decay anew at every refusal: to ask 40 times a second would starve the fleet."""
-    limit = RateLimit(4, max_wait=0, name=name)
+def test_a_slot_that_comes_free_in_the_fleet_is_found(name):
+    limit = RateLimit(2, name=name)
 
     def body():
         limit.call(int)
-        until, made = time.monotonic() + 3, 0
-        while time.monotonic() < until:
-            try:
-                least, most = shared_limit.ask(lambda client: shared.take_slot(client, shared_limit.name))
-            except shared.ApiAway:
-                pytest.fail("the API is there")
-            made += most == 0
-            time.sleep(0.01)
-        return made
+        began = time.monotonic()
+        time.sleep(0.6)  # a time in which this process's own rate would allow it
+        with get_client(sync_client=True) as client:
+            client.increment_concurrency_slots([f"rate-limit:{name}"], 1, "rate_limit")
+        limit.call(int)
+        return time.monotonic() - began
 
-    shared_limit = limit._shared(name) or None
-    if shared_limit is None:
-        shared_limit = in_flow(lambda: [limit._shared(name)])[0]
-    assert 8 <= in_flow(body) <= 13
+    assert in_run(body) > 0.9
+
+
+def test_an_operator_may_stop_a_rate_or_take_its_decay_away(name):
+    limit = RateLimit(100, max_wait=0.1, name=name)
+
+    def change(**fields):
+        with get_client(sync_client=True) as client:
+            client.update_global_concurrency_limit(
+                f"rate-limit:{name}", GlobalConcurrencyLimitUpdate(**fields)
+            )
+
+    def body():
+        limit.call(int)
+        change(limit=0)
+        with pytest.raises(RateLimitedError):
+            limit.call(int)
+        change(limit=1, slot_decay_per_second=0)
+        return limit.call(int)
+
+    assert in_run(body) == 0
+    assert seen(f"rate-limit:{name}").slot_decay_per_second == 100

@@ -67,7 +67,10 @@ def calls_made(pace_, steps, patient):
 
 
 def most_within(times, span):
-    return max((index - bisect_left(times, end - span + Fraction(1, 10**9)) + 1 for index, end in enumerate(times)), default=0)
+    return max(
+        (index - bisect_left(times, end - span + Fraction(1, 10**9)) + 1 for index, end in enumerate(times)),
+        default=0,
+    )
 
 
 @settings(max_examples=150, deadline=None)
@@ -161,7 +164,9 @@ def test_a_wait_that_is_known_to_be_too_long_is_refused_at_once():
     limit = RateLimit(1, per="1m", burst=2, max_wait=30, name="slow")
     assert [limit.call(int), limit.call(int)] == [0, 0]
     began = time.monotonic()
-    with pytest.raises(RateLimitedError, match=r"rate limit 'slow' allows 1 call in 60 s: .* in 5\d\.\d\d s") as caught:
+    with pytest.raises(
+        RateLimitedError, match=r"rate limit 'slow' allows 1 call in 60 s: .* in (59|60)\.\d\d s"
+    ) as caught:
         limit.call(int)
     assert time.monotonic() - began < 10
     assert 30 < caught.value.retry_after <= 60

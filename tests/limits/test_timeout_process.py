@@ -396,3 +396,12 @@ def test_no_file_stays_open():
         with pytest.raises(AttemptTimeout):
             call_in_process(time.sleep, (600,), {}, 0.05)
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+def slow_to_wrap(call):
+    time.sleep(1.5)
+    return call()
+
+
+def test_what_the_wrapping_needs_does_not_count():
+    assert call_in_process(int, ("7",), {}, 1.0, wrap=slow_to_wrap) == 7

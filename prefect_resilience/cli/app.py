@@ -1,0 +1,74 @@
+"""The root of the command line, and what becomes of its errors: one sentence on stderr and exit code 1."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from importlib.metadata import version
+from typing import NoReturn
+
+from cyclopts import App, CycloptsError
+
+from prefect_resilience.cli import output
+from prefect_resilience.cli.circuits import app as circuits
+from prefect_resilience.errors.exceptions import ResilienceError
+from prefect_resilience.errors.redact import redact
+
+PACKAGE = "prefect-resilience"
+
+app = App(
+    name=PACKAGE,
+    help="See and set, for a whole fleet of Prefect workers, what keeps it going when services fail.",
+    version=lambda: version(PACKAGE),
+    help_format="plaintext",
+)
+app.command(circuits)
+
+
+def main() -> NoReturn:
+    """Run the command of `sys.argv` and leave with its exit code."""
+    # What a worker would log, a command prints.
+    logging.getLogger("prefect_resilience").addHandler(logging.NullHandler())
+    logging.getLogger("prefect_resilience").propagate = False
+    output.set_up()
+    sys.exit(_exit_code())
+
+
+def _exit_code() -> int:
+    try:
+        code = app(print_error=False, exit_on_error=False, result_action="return_value")
+        sys.stdout.flush()
+    except CycloptsError as error:
+        return _wrong(f"{str(error).strip()} `{_command()} --help` says what may be written.")
+    except ResilienceError as error:
+        return _wrong(redact(str(error)))
+    except BrokenPipeError:
+        # Whoever read has seen enough; Python must not flush into the closed pipe when it ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except Exception as error:
+        if sys.flags.dev_mode:
+            raise
+        return _wrong(
+            f"this is a mistake in {PACKAGE}, not yours ({redact(f'{type(error).__name__}: {error}')}): "
+            "`python -X dev -m prefect_resilience.cli ...` shows where it happened"
+        )
+    return code if isinstance(code, int) else 0
+
+
+def _wrong(sentence: str) -> int:
+    output.say(sentence[:1].upper() + sentence[1:])
+    return 1
+
+
+def _command() -> str:
+    """The command as far as it was understood, to ask its help."""
+    names = [PACKAGE]
+    node = app
+    for token in sys.argv[1:]:
+        if token.startswith("-") or token not in node:
+            break
+        node = node[token]
+        names.append(token)
+    return " ".join(names)

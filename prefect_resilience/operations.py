@@ -1,0 +1,224 @@
+"""The flows that an operator deploys, and runs from the Prefect UI: set one circuit, reset them all.
+
+    prefect deploy prefect_resilience/operations.py:set_circuit        from a clone
+    entrypoint: prefect_resilience.operations:set_circuit              in a prefect.yaml, from the wheel
+
+The worker that runs them must be configured with the same store as the fleet.
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import re
+from collections.abc import Iterable
+from datetime import datetime, timedelta, timezone
+from typing import Annotated, Any, Literal
+
+from prefect import flow
+from prefect.artifacts import create_markdown_artifact
+from prefect.context import FlowRunContext
+from prefect.logging import get_run_logger
+from pydantic import BaseModel, ConfigDict, Field
+
+from prefect_resilience.circuits import CircuitSnapshot, get_circuit, get_circuits
+from prefect_resilience.circuits.names import shorten, template_fields
+from prefect_resilience.circuits.registry import StoreReference
+from prefect_resilience.configuration import nearest
+from prefect_resilience.errors.exceptions import ConfigurationError
+from prefect_resilience.errors.redact import redact
+
+Action = Literal["open", "close", "disable", "reset"]
+
+DONE: dict[Action, str] = {"open": "opened", "close": "closed", "disable": "disabled", "reset": "reset"}
+NAMES_SHOWN = 10
+KEY_LIMIT = 60
+
+
+class CircuitChange(BaseModel):
+    """What one action did to one circuit; `before` is None when the action created it."""
+
+    model_config = ConfigDict(frozen=True)
+
+    name: str
+    before: CircuitSnapshot | None
+    after: CircuitSnapshot
+
+
+# -- changing circuits, in a flow or not
+
+
+def change_circuit(
+    name: str,
+    action: Action,
+    reason: str = "",
+    until: datetime | timedelta | None = None,
+    store: StoreReference = None,
+) -> CircuitSnapshot:
+    """Carry the action out for the whole fleet; the circuit as it then is. Raises StoreUnavailable."""
+    circuit = get_circuit(name, store)
+    # It is written into the store, and shown to whoever asks why calls are refused.
+    why = redact(" ".join(reason.split())) or f"{DONE[action]} by hand"
+    if action == "open":
+        circuit.force_open(why, until)
+    elif action == "close":
+        circuit.force_closed(why)
+    elif action == "disable":
+        circuit.disable(why)
+    else:
+        circuit.reset(why)
+    return circuit.snapshot()
+
+
+def find_circuit(
+    name: str, circuits: Iterable[CircuitSnapshot], action: Action, create: bool = False
+) -> CircuitSnapshot | None:
+    """The circuit of this name; None when there is none and the action may create it.
+
+    Raises ConfigurationError, which names the nearest ones, otherwise.
+    """
+    known = {circuit.name: circuit for circuit in circuits}
+    if name in known:
+        return known[name]
+    if not create or action not in ("open", "disable"):
+        raise ConfigurationError(unknown_circuit(name, known))
+    if fields := template_fields(name):
+        raise ConfigurationError(
+            f"the circuit {name!r} cannot be created, for calls use it with {{{fields[0]}}} filled in: "
+            "write the name as they do"
+        )
+    if name != shorten(name):
+        raise ConfigurationError(f"the circuit {name[:40]!r}... cannot be created: its name is too long")
+    return None
+
+
+def unknown_circuit(name: str, names: Iterable[str]) -> str:
+    """That there is no such circuit, and which ones are meant perhaps, in one sentence."""
+    options = sorted(names)
+    if not options:
+        return f"there is no circuit {name!r}, nor any other: a circuit is stored when it is first called"
+    close = difflib.get_close_matches(name, options, n=3)
+    if len(close) > 1:
+        listed = ", ".join(repr(option) for option in close[:-1])
+        return f"there is no circuit {name!r}; did you mean {listed} or {close[-1]!r}?"
+    shown = close or options[:NAMES_SHOWN]
+    more = "" if close or len(options) <= NAMES_SHOWN else f" or one of {len(options) - NAMES_SHOWN} others"
+    return f"there is no circuit {name!r}{nearest(name, shown)}{more}"
+
+
+# -- the flows
+
+
+@flow(name="set-circuit", flow_run_name="{action}: {name}")
+def set_circuit(
+    name: Annotated[str, Field(min_length=1)],
+    action: Action,
+    reason: str = "",
+    until: datetime | None = None,
+    create: bool = False,
+) -> dict[str, Any]:
+    """Open, close, disable or reset one circuit for the whole fleet, at once.
+
+    Args:
+        name: The circuit as `prefect-resilience circuits list` and the events call it, as in llm:primary.
+        action: open refuses every call; close lets calls through and trips as usual; disable lets every
+            call through and counts nothing; reset begins anew.
+        reason: Why, for whoever meets the circuit next.
+        until: Only with open. From then on a probe decides; without it only a person does. A time
+            without an offset is in UTC.
+        create: Whether open and disable may make a circuit that has never been called.
+    """
+    moment = _moment(action, until)
+    before = find_circuit(name, get_circuits(), action, create)
+    after = change_circuit(name, action, reason or f"{DONE[action]} by {_who()}", moment)
+    get_run_logger().info("Circuit %r: %s -> %s", name, before.state if before else "new", after.state)
+    change = CircuitChange(name=name, before=before, after=after)
+    _write_artifact(_key(name), f"Circuit {_code(name)} was {DONE[action]}", [change], reason)
+    return after.model_dump(mode="json")
+
+
+@flow(name="reset-circuits")
+def reset_circuits(reason: str = "") -> list[dict[str, Any]]:
+    """Reset every circuit of the fleet: closed, windows empty, re-openings forgotten.
+
+    Args:
+        reason: Why, for whoever looks at the circuits next.
+    """
+    why = reason or f"reset by {_who()}"
+    changes = [
+        CircuitChange(name=before.name, before=before, after=change_circuit(before.name, "reset", why))
+        for before in get_circuits()
+    ]
+    get_run_logger().info("Circuits that were reset: %d", len(changes))
+    _write_artifact("circuits-reset", f"Circuits that were reset: {len(changes)}", changes, reason)
+    return [change.after.model_dump(mode="json") for change in changes]
+
+
+def _moment(action: Action, until: datetime | None) -> datetime | None:
+    if until is None:
+        return None
+    if action != "open":
+        raise ConfigurationError(f"until={until} goes with action='open' alone: leave it out to {action}")
+    # Form and worker may be in different zones; UTC is what both can know.
+    moment = until if until.tzinfo else until.replace(tzinfo=timezone.utc)
+    if moment <= datetime.now(timezone.utc):
+        raise ConfigurationError(f"until={moment.isoformat()} is over: name a time to come, or leave it out")
+    return moment
+
+
+def _who() -> str:
+    context = FlowRunContext.get()
+    run = context.flow_run if context else None
+    if run is None:
+        return "a flow"
+    creator = run.created_by.display_value if run.created_by else None
+    return f"flow run {run.name!r}" + (f" of {creator}" if creator else "")
+
+
+def _write_artifact(key: str, title: str, changes: list[CircuitChange], reason: str) -> None:
+    """Leave the record; the circuits are changed by now, so that nothing that happens here is a failure."""
+    try:
+        create_markdown_artifact(
+            markdown=_markdown(title, changes, reason), key=key, description="Circuits, set by hand"
+        )
+    except Exception as error:  # noqa: BLE001 - whatever the API says
+        get_run_logger().warning("The circuits are set, but no artifact says so: %s", redact(str(error)))
+
+
+def _markdown(title: str, changes: list[CircuitChange], reason: str) -> str:
+    rows = [
+        f"| {_code(change.name)} | {change.before.state if change.before else 'new'} | {change.after.state} "
+        f"| {_utc(change.after.retry_at)} |"
+        for change in changes
+    ]
+    return "\n".join(
+        [
+            f"# {title}",
+            "",
+            "| circuit | before | after | until |",
+            "|---|---|---|---|",
+            *rows,
+            "",
+            f"**Who:** {_code(_who())}",
+            "",
+            f"**Why:** {_code(redact(reason)) if reason.strip() else 'nobody said'}",
+        ]
+    )
+
+
+def _code(text: str) -> str:
+    """`text` as code in a table's cell, whatever it contains."""
+    return "`" + " ".join(text.replace("`", "'").replace("|", "¦").split()) + "`"
+
+
+def _utc(time: float | None) -> str:
+    return "" if time is None else f"{datetime.fromtimestamp(time, timezone.utc):%Y-%m-%d %H:%M:%S} UTC"
+
+
+def _key(name: str) -> str:
+    """The artifact's key, one for each circuit: lowercase letters, digits and dashes are all it may have."""
+    slug = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:KEY_LIMIT]
+    if slug == name:
+        return f"circuit-{slug}"
+    digest = hashlib.sha256(name.encode(errors="replace")).hexdigest()[:6]
+    return "-".join(part for part in ("circuit", slug.strip("-"), digest) if part)

@@ -1,0 +1,292 @@
+"""What is usual is learnt, and only a significant rise over it opens an adaptive circuit."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from prefect_resilience.circuits import CircuitBreaker, adaptive, machine
+from prefect_resilience.circuits.machine import CircuitDocument, Record, new, read, step
+from prefect_resilience.circuits.model import CircuitPolicy
+from prefect_resilience.errors.exceptions import ConfigurationError
+
+NOW = 1_000_000.0
+
+
+class Service:
+    """One process that calls, ten times a second, a service that fails by chance, through a circuit."""
+
+    def __init__(self, seed: int = 1, **policy: Any) -> None:
+        self.policy = CircuitPolicy(adaptive=True, **policy)
+        self.document = new()
+        self.now = NOW
+        self.trips: list[int] = []
+        self.made = 0
+        self._random = random.Random(seed)
+
+    def calls(self, number: int, rate: float, *, stop: bool = False) -> int:
+        """How many calls it took until the circuit opened, or all of them; an opening is over at once."""
+        for done in range(1, number + 1):
+            outcome = "f" if self._random.random() < rate else "s"
+            self.made += 1
+            self.now += 0.1
+            record = Record(self.document["generation"], ((outcome, 1),))
+            self.document, changes = step(self.document, record, self.now, self.policy)
+            if changes:
+                self.trips.append(self.made)
+                if stop:
+                    return done
+                self.close()
+        return number
+
+    def close(self) -> None:
+        self.document, _ = step(self.document, machine.Force("closed", "go on"), self.now, self.policy)
+
+    @property
+    def usual(self) -> float | None:
+        return adaptive.rate(self.document["baseline"])
+
+
+# -- a service that fails now and then, and then more
+
+
+@pytest.mark.parametrize("window", ["60s", 100, 1000])
+@pytest.mark.parametrize("rate", [0.0, 0.001, 0.02, 0.2, 0.4])
+def test_the_usual_rate_opens_it_at_most_once_in_ten_thousand_calls(rate: float, window: Any) -> None:
+    for seed in range(3):
+        service = Service(seed, window=window)
+        # What is not known yet cannot be spared: the fixed thresholds hold for the first window.
+        service.calls(2000, rate)
+        service.trips.clear()
+        service.calls(10_000, rate)
+        assert len(service.trips) <= 1
+        assert service.usual == pytest.approx(rate, abs=0.05)
+
+
+@pytest.mark.parametrize(
+    ("usual", "risen", "within"), [(0.2, 1.0, 10), (0.2, 0.6, 120), (0.001, 0.1, 250), (0.0, 0.3, 60)]
+)
+def test_a_rise_opens_it_soon(usual: float, risen: float, within: int) -> None:
+    for seed in range(10):
+        service = Service(seed, window=100)
+        service.calls(3000, usual)
+        assert service.calls(1000, risen, stop=True) <= within
+
+
+@pytest.mark.parametrize("window", [100, 10_000])
+def test_a_little_more_than_usual_is_no_rise(window: Any) -> None:
+    service = Service(7, window=window)
+    service.calls(15_000, 0.2)
+    service.trips.clear()
+    service.calls(20_000, 0.22)
+    assert service.trips == []
+
+
+def test_a_circuit_that_does_not_learn_opens_on_twenty_percent_and_on_nothing_below_its_rate() -> None:
+    """What the adaptive one is for: a fixed threshold trips on the usual, or sleeps through a rise."""
+    nervous = Service(1, window=100, failure_rate=0.1)
+    nervous.policy = nervous.policy.model_copy(update={"adaptive": False})
+    nervous.calls(2000, 0.2)
+    assert len(nervous.trips) > 10
+    sleepy = Service(1, window=100, failure_rate=0.5)
+    sleepy.policy = sleepy.policy.model_copy(update={"adaptive": False})
+    sleepy.calls(2000, 0.1)
+    assert sleepy.trips == []
+    assert sleepy.document["baseline"] is None
+
+
+def test_an_outage_is_not_learnt() -> None:
+    service = Service(3, window="60s")
+    service.calls(3000, 0.01)
+    before = service.usual
+    assert before is not None
+    for _ in range(20):
+        service.calls(200, 1.0, stop=True)
+        service.close()
+    assert service.usual == pytest.approx(before, abs=0.003)
+
+
+def test_a_rate_that_creeps_up_is_usual_only_up_to_failure_rate() -> None:
+    service = Service(4, window=50, failure_rate=0.5, failure_threshold=1000)
+    for percent in range(40):
+        service.calls(1000, percent / 100)
+    service.trips.clear()
+    service.calls(2000, 0.9)
+    assert service.trips
+
+
+def test_until_enough_is_known_failure_rate_holds() -> None:
+    service = Service(window=100, failure_threshold=1000, failure_rate=0.5)
+    assert service.calls(50, 1.0, stop=True) == 10
+    assert service.document["reason"] == "10 of 10 calls failed"
+
+
+# -- the rules, one by one
+
+
+def test_nothing_is_known_below_thirty_calls() -> None:
+    few = adaptive.learn(None, 29, 3, NOW, 60)
+    assert (adaptive.rate(few), adaptive.usual(few, 0.5)) == (None, None)
+    assert (adaptive.rate(None), adaptive.usual(None, 0.5)) == (None, None)
+    enough = adaptive.learn(few, 1, 0, NOW, 60)
+    assert adaptive.rate(enough) == pytest.approx(0.1)
+    assert adaptive.usual(enough, 0.5) == pytest.approx(5 / 34 + 2 * math.sqrt(5 / 34 * 29 / 34 / 34))
+
+
+def test_a_call_weighs_less_by_a_factor_e_after_one_memory_and_never_less_by_a_pause() -> None:
+    full = adaptive.learn(None, 1000, 100, NOW, 60)
+    for pause in (60, 1e6):
+        later = adaptive.learn(full, 0, 0, NOW + pause, 60)
+        assert later["calls"] == pytest.approx(1000 / math.e)
+        assert adaptive.rate(later) == pytest.approx(0.1)
+    assert adaptive.learn(full, 0, 0, NOW - 50, 60)["calls"] == 1000
+    assert adaptive.learn(None, 0, 0, NOW, 60)["calls"] == 0
+
+
+def test_the_usual_rate_has_a_ceiling() -> None:
+    always = adaptive.learn(None, 10**9, 10**9, NOW, 60)
+    assert always["calls"] == adaptive.MOST_CALLS
+    assert adaptive.usual(always, 0.5) == 0.5
+    assert adaptive.usual(always, 1.0) == adaptive.HIGHEST
+
+
+@pytest.mark.parametrize(
+    ("failures", "calls", "usual", "floor", "rise"),
+    [
+        (9, 100, 0.001, 0.1, False),  # below the floor
+        (10, 100, 0.001, 0.1, True),
+        (2200, 10_000, 0.2, 0.1, False),  # certain, but not worth mentioning
+        (34, 100, 0.2, 0.1, False),  # worth mentioning, but not certain
+        (340, 1000, 0.2, 0.1, True),
+        (8, 8, 0.2, 0.1, True),
+        (7, 7, 0.2, 0.1, False),
+        (1, 10, 0.001, 0.1, False),
+    ],
+)
+def test_what_is_a_rise(failures: int, calls: int, usual: float, floor: float, rise: bool) -> None:
+    assert adaptive.is_rise(failures, calls, usual, floor) is rise
+
+
+def test_a_row_of_failures_is_judged_like_the_rest() -> None:
+    assert adaptive.row_needed(5, None) == 5
+    assert [adaptive.row_needed(5, usual) for usual in (0.001, 0.1, 0.2, 0.5, 0.95)] == [5, 5, 8, 17, 225]
+
+
+def test_a_false_alarm_is_as_rare_as_is_said() -> None:
+    """Against the exact binomial tail: the chance of what is called a rise, for one look."""
+    for calls in (10, 30, 100, 300):
+        for usual in (0.001, 0.01, 0.1, 0.2, 0.5):
+            rises = [k for k in range(calls + 1) if adaptive.is_rise(k, calls, usual, 0.01)]
+            tail = sum(math.comb(calls, k) * usual**k * (1 - usual) ** (calls - k) for k in rises)
+            assert tail <= adaptive.CHANCE * (1 + 1e-9)
+
+
+@pytest.mark.parametrize(
+    "damaged",
+    [
+        7,
+        {},
+        {"calls": 1.0, "failures": 0.0},
+        {"calls": "1", "failures": 0.0, "at": 0.0},
+        {"calls": math.inf, "failures": 0.0, "at": 0.0},
+        {"calls": 1.0, "failures": 2.0, "at": 0.0},
+        {"calls": 1e9, "failures": 0.0, "at": 0.0},
+        {"calls": 1.0, "failures": -1.0, "at": 0.0},
+    ],
+)
+def test_a_damaged_baseline_is_not_read(damaged: Any) -> None:
+    document = {**new(), "generation": 9, "baseline": damaged}
+    assert read(document) == new()
+    document["baseline"] = adaptive.learn(None, 40, 4, NOW, 60)
+    assert read(document) == document
+
+
+def test_a_document_of_before_there_were_baselines_is_read() -> None:
+    old = {key: value for key, value in new().items() if key != "baseline"}
+    assert read({**old, "generation": 4})["baseline"] is None
+    assert read({**old, "generation": 4})["generation"] == 4
+
+
+# -- by eye and by hand
+
+
+def test_the_breaker_takes_it_and_the_snapshot_shows_it() -> None:
+    breaker = CircuitBreaker(
+        "usual", store="memory://adaptive", window=10, adaptive=True, failure_rate_floor=0.2, sync_interval=0
+    )
+    assert (breaker.policy.adaptive, breaker.policy.failure_rate_floor) == (True, 0.2)
+    assert breaker.snapshot().usual_failure_rate is None
+    for _ in range(60):
+        breaker.call(int)
+    assert breaker.snapshot().usual_failure_rate == 0.0
+    breaker.force_closed()
+    assert breaker.snapshot().usual_failure_rate == 0.0
+    breaker.reset()
+    assert breaker.snapshot().usual_failure_rate is None
+
+
+@pytest.mark.parametrize("knob", [{"failure_rate_floor": 0}, {"baseline_memory": 0}])
+def test_a_knob_that_cannot_be_meant_is_refused(knob: dict[str, Any]) -> None:
+    with pytest.raises(ConfigurationError, match=next(iter(knob))):
+        CircuitBreaker("usual", adaptive=True, **knob)
+
+
+# -- laws
+
+batches = st.lists(
+    st.tuples(
+        st.lists(st.tuples(st.sampled_from("sfSF"), st.integers(0, 400)), max_size=4),
+        st.sampled_from([0.0, 0.1, 7.0, 100.0, 1e6, -50.0]),
+    ),
+    max_size=30,
+)
+sizes = st.sampled_from(["10s", "60s", 5, 50])
+
+
+def fed(batches: Any, policy: CircuitPolicy) -> list[CircuitDocument]:
+    document, now, seen = new(), NOW, [new()]
+    for runs, pause in batches:
+        now += pause
+        document, _ = step(document, Record(document["generation"], tuple(runs)), now, policy)
+        seen.append(document)
+        if document["state"] != "closed":
+            document, _ = step(document, machine.Force("closed", "go on"), now, policy)
+    return seen
+
+
+@given(batches, sizes)
+@settings(deadline=None, max_examples=80)
+def test_the_document_stays_json_and_bounded_and_is_determined_by_what_happened(
+    batches: Any, window: Any
+) -> None:
+    policy = CircuitPolicy(adaptive=True, window=window, baseline_memory=60)
+    documents = fed(batches, policy)
+    assert documents == fed(batches, policy)
+    for document in documents:
+        text = json.dumps(document, allow_nan=False)
+        assert len(text) < 3000
+        assert read(json.loads(text)) == document
+
+
+@given(batches, sizes, st.floats(0.05, 1.0))
+@settings(deadline=None, max_examples=80)
+def test_what_is_learnt_opens_nothing_below_the_floor(batches: Any, window: Any, floor: float) -> None:
+    policy = CircuitPolicy(
+        adaptive=True, window=window, failure_rate_floor=floor, failure_rate=1.0, failure_threshold=1_000_000
+    )
+    for document in fed(batches, policy):
+        if document["state"] == "open":
+            assert document["window"]["failures"] >= floor * document["window"]["calls"]
+
+
+@given(st.integers(1, 500), st.floats(0.0001, 0.95), st.floats(0.01, 1), st.data())
+def test_more_failures_are_never_less_of_a_rise(calls: int, usual: float, floor: float, data: Any) -> None:
+    failures = data.draw(st.integers(0, calls - 1))
+    if adaptive.is_rise(failures, calls, usual, floor):
+        assert adaptive.is_rise(failures + 1, calls, usual, floor)
