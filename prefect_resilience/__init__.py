@@ -25,6 +25,10 @@ from prefect_resilience.errors.redact import redact, register_secret, register_s
 from prefect_resilience.errors.taxonomy import ErrorCategory, ErrorKind, FailureReason
 from prefect_resilience.events import announce_circuits
 from prefect_resilience.fallbacks.model import Fallback
+from prefect_resilience.limits.bulkhead import Bulkhead
+from prefect_resilience.limits.hedge import Hedge
+from prefect_resilience.limits.rate import RateLimit
+from prefect_resilience.limits.refusals import BulkheadFullError, LimitRefused, RateLimitedError
 from prefect_resilience.limits.timeout import Timeout
 from prefect_resilience.retries.backoff import Backoff
 from prefect_resilience.retries.budget import RetryBudget
@@ -37,6 +41,8 @@ __all__ = [
     "AttemptRecord",
     "AttemptTimeout",
     "Backoff",
+    "Bulkhead",
+    "BulkheadFullError",
     "CircuitBreaker",
     "CircuitOpenError",
     "CircuitPolicy",
@@ -48,7 +54,11 @@ __all__ = [
     "ErrorKind",
     "FailureReason",
     "Fallback",
+    "Hedge",
+    "LimitRefused",
     "PartialOutput",
+    "RateLimit",
+    "RateLimitedError",
     "ResilienceError",
     "ResilientTask",
     "Retry",

@@ -1,8 +1,8 @@
 """One attempt of a guarded call, and what follows it: another one, a fallback, or the error.
 
-The order is fixed, outside in: fallback( retry( circuit( timeout( function )))). Written once, as sequences
-for the two drivers of `drive.py`; nothing here knows Prefect. What surrounds the call (ids, log, events,
-where results are kept) comes in as `Surroundings`.
+The order is fixed, outside in: fallback( retry( circuit( limits( timeout( function ))))). Written once, as
+sequences for the two drivers of `drive.py`; nothing here knows Prefect. What surrounds the call (ids, log,
+events, where results are kept) comes in as `Surroundings`.
 """
 
 from __future__ import annotations
@@ -15,16 +15,20 @@ from datetime import datetime, timezone
 from functools import partial
 from typing import Any, Protocol
 
-from prefect_resilience.circuits.breaker import CircuitBreaker
+from prefect_resilience.circuits.breaker import CircuitBreaker, Permit
 from prefect_resilience.circuits.guard import entering, leaving
 from prefect_resilience.drive import Blocking, Invoke, Sequence
 from prefect_resilience.errors.classify import ErrorInfo, Rule, classify
 from prefect_resilience.errors.context import AttemptRecord, ErrorContext, attach_context
+from prefect_resilience.errors.notes import add_note
 from prefect_resilience.errors.redact import redact
 from prefect_resilience.errors.scrub import scrub_exception
 from prefect_resilience.errors.sightings import learn_secrets
 from prefect_resilience.fallbacks.chain import Answer, Chain, Memory
 from prefect_resilience.fallbacks.model import Fallback
+from prefect_resilience.limits.guarding import Limit, Ticket
+from prefect_resilience.limits.hedge import Hedge
+from prefect_resilience.limits.refusals import LimitRefused
 from prefect_resilience.limits.threads import name_of
 from prefect_resilience.limits.timeout import (
     Timeout,
@@ -37,6 +41,8 @@ from prefect_resilience.retries.budget import bucket_of
 from prefect_resilience.retries.policy import Retry, Verdict
 
 NO_RETRY = Retry(attempts=1)
+Held = tuple[Limit, Ticket]
+"""A limit that let the call in, and what is handed in when it leaves."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +53,9 @@ class Guard:
     isasync: bool
     retry: Retry = NO_RETRY
     circuit: CircuitBreaker | None = None
+    limits: tuple[Limit, ...] = ()
     timeout: Timeout | None = None
+    hedge: Hedge | None = None
     fallbacks: tuple[Fallback, ...] = ()
     rules: tuple[Rule, ...] = ()
 
@@ -147,30 +155,71 @@ def attempt(guard: Guard, here: Surroundings, args: tuple[Any, ...], kwargs: dic
     """Ask the circuit, make the call within its deadline, and tell the circuit how it went."""
     circuit = guard.circuit
     if circuit is None:
-        return (yield the_call(guard, here, args, kwargs))
+        return (yield from limited(guard, here, args, kwargs))
     if circuit.fields:
         circuit = circuit.bind(here.parameters)
     permit = yield from entering(circuit)
     began = time.monotonic()
     try:
+        value = yield from limited(guard, here, args, kwargs)
+    except BaseException as error:
+        yield from told(circuit, permit, guard, began, error)
+        raise
+    yield from told(circuit, permit, guard, began, None)
+    return value
+
+
+def told(
+    circuit: CircuitBreaker, permit: Permit, guard: Guard, began: float, error: BaseException | None
+) -> Sequence[None]:
+    """Tell the circuit how the call went; a limit of our own says nothing about the service."""
+    if not isinstance(error, LimitRefused):
+        info = None if error is None else guard.classified(error)
+        yield from leaving(circuit, permit, error, began, info)
+    elif circuit.release(permit):
+        yield Blocking(circuit.flush)
+
+
+def limited(guard: Guard, here: Surroundings, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Sequence[Any]:
+    """Make the call once every limit has let it in."""
+    if not guard.limits:
+        return (yield the_call(guard, here, args, kwargs))
+    held: list[Held] = []
+    try:
+        yield from let_in(guard, here, held)
         value = yield the_call(guard, here, args, kwargs)
     except BaseException as error:
-        yield from leaving(circuit, permit, error, began, guard.classified(error))
+        yield from let_out(held, error)
         raise
-    yield from leaving(circuit, permit, None, began)
+    yield from let_out(held, None)
     return value
+
+
+def let_in(guard: Guard, here: Surroundings, held: list[Held]) -> Sequence[None]:
+    """Enter the limits in their order; what was entered is in `held`, whatever happens."""
+    for limit in guard.limits:
+        bound = limit.bind(here.parameters) if limit.fields else limit
+        held.append((bound, (yield from bound.entered())))
+
+
+def let_out(held: list[Held], error: BaseException | None) -> Sequence[None]:
+    """Leave the limits, the last one first."""
+    while held:
+        limit, ticket = held.pop()
+        yield from limit.left(ticket, error)
 
 
 def the_call(guard: Guard, here: Surroundings, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Invoke:
     """The user's function within its deadline, as a command for either driver."""
     timeout = guard.timeout
+    fn = guard.fn if guard.hedge is None else partial(guard.hedge.acall, guard.fn)
     if timeout is None or timeout.total is None:
-        return Invoke(guard.fn, args, kwargs)
+        return Invoke(fn, args, kwargs)
     if timeout.mode == "process":
         run = acall_in_process if guard.isasync else call_in_process
         return Invoke(run, (guard.fn, args, kwargs, timeout.total), {"wrap": here.carry_into_child()})
     if guard.isasync:
-        made = partial(guard.fn, *args, **kwargs)
+        made = partial(fn, *args, **kwargs)
         return Invoke(acall_with_deadline, (made, timeout.total), {"what": name_of(guard.fn)})
     return Invoke(call_within, (timeout, guard.fn, args, kwargs))
 
@@ -276,13 +325,3 @@ def annotate(error: BaseException, context: ErrorContext, verdict: Verdict, chai
     ]
     for note in notes:
         add_note(error, redact(note))
-
-
-def add_note(error: BaseException, note: str) -> None:
-    """Add a PEP 678 note, on Python 3.10 too."""
-    add: Any = getattr(error, "add_note", None)
-    if add is not None:
-        add(note)
-        return
-    held: Any = getattr(error, "__notes__", None)
-    error.__notes__ = [*(held or ()), note]  # pyright: ignore[reportAttributeAccessIssue]

@@ -22,11 +22,11 @@ from prefect.logging import get_run_logger
 from pydantic import BaseModel, ConfigDict, Field
 
 from prefect_resilience.circuits import CircuitSnapshot, get_circuit, get_circuits
-from prefect_resilience.circuits.names import shorten, template_fields
 from prefect_resilience.circuits.registry import StoreReference
 from prefect_resilience.configuration import nearest
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.errors.redact import redact
+from prefect_resilience.naming import shorten, template_fields
 
 Action = Literal["open", "close", "disable", "reset"]
 
@@ -82,7 +82,7 @@ def find_circuit(
         return known[name]
     if not create or action not in ("open", "disable"):
         raise ConfigurationError(unknown_circuit(name, known))
-    if fields := template_fields(name):
+    if fields := template_fields(name, "circuit"):
         raise ConfigurationError(
             f"the circuit {name!r} cannot be created, for calls use it with {{{fields[0]}}} filled in: "
             "write the name as they do"

@@ -8,6 +8,7 @@ from datetime import timedelta
 from typing import Any, Literal, cast
 
 from prefect.tasks import Task, TaskOptions
+from typing_extensions import TypedDict
 
 from prefect_resilience.attempt import NO_RETRY, Guard
 from prefect_resilience.circuits.breaker import CircuitBreaker
@@ -15,6 +16,8 @@ from prefect_resilience.configuration import nearest
 from prefect_resilience.errors.classify import Rule
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.fallbacks.model import Fallback, as_fallbacks
+from prefect_resilience.limits.guarding import Limit
+from prefect_resilience.limits.hedge import Hedge
 from prefect_resilience.limits.timeout import Timeout
 from prefect_resilience.retries.backoff import Backoff
 from prefect_resilience.retries.policy import Retry
@@ -23,6 +26,7 @@ from prefect_resilience.settings import current_settings
 RetryOption = Retry | int | str | Mapping[str, Any] | Literal[False] | None
 TimeoutOption = Timeout | float | timedelta | str | Mapping[str, Any] | None
 FallbackOption = Fallback | Callable[..., Any] | Iterable[Fallback | Callable[..., Any]] | None
+LimitsOption = Limit | Iterable[Limit] | None
 ClassifyOption = Rule | Iterable[Rule] | None
 
 
@@ -37,7 +41,35 @@ class _Unset:
 
 
 UNSET: Any = _Unset()
-OPTIONS = ("retry", "circuit", "timeout", "fallback", "classify")
+
+
+class ResilienceOptions(TypedDict, total=False):
+    """The options beside those of a Prefect task; `resilient_task` says what they mean."""
+
+    retry: RetryOption
+    circuit: CircuitBreaker | str | None
+    limits: LimitsOption
+    timeout: TimeoutOption
+    hedge: Hedge | None
+    fallback: FallbackOption
+    classify: ClassifyOption
+
+
+class ResilientTaskOptions(ResilienceOptions, TaskOptions, total=False):
+    """Every option of a resilient task."""
+
+
+OPTIONS = tuple(ResilienceOptions.__annotations__)
+
+
+def split(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Our options and Prefect's. Raises ConfigurationError for one that is neither."""
+    known = [*TaskOptions.__annotations__, *OPTIONS]
+    for name in options:
+        if name not in known:
+            raise ConfigurationError(f"a resilient task has no option {name!r}{nearest(name, known)}")
+    ours = {name: value for name, value in options.items() if name in OPTIONS}
+    return ours, {name: value for name, value in options.items() if name not in OPTIONS}
 
 
 def retry_policy(task: Task[Any, Any], retry: RetryOption, *, asked: bool) -> Retry:
@@ -84,45 +116,68 @@ def _as_backoff(delays: Any) -> Backoff:
     return Backoff.schedule([float(delay) for delay in written])
 
 
-def make_guard(
-    fn: Callable[..., Any],
-    isasync: bool,
-    retry: Retry,
-    circuit: CircuitBreaker | str | None,
-    timeout: TimeoutOption,
-    fallback: FallbackOption,
-    classify: ClassifyOption,
-) -> Guard:
+def make_guard(fn: Callable[..., Any], isasync: bool, retry: Retry, ours: Mapping[str, Any]) -> Guard:
     """Check the options against the function, and put them together."""
+    circuit = ours.get("circuit")
     circuit = CircuitBreaker(circuit) if isinstance(circuit, str) else circuit
     if circuit is not None:
-        _check_circuit(circuit, fn)
-    limit = Timeout.of(timeout, current_settings().operations)
-    if limit is not None:
-        limit.check_for(fn)
-    fallbacks = as_fallbacks(fallback)
+        if not isinstance(circuit, CircuitBreaker):
+            raise ConfigurationError(f"circuit={circuit!r} is no circuit: write CircuitBreaker('name')")
+        _check_fields(f"circuit {circuit.name!r}", circuit.fields, fn)
+    timeout = Timeout.of(ours.get("timeout"), current_settings().operations)
+    if timeout is not None:
+        timeout.check_for(fn)
+    fallbacks = as_fallbacks(ours.get("fallback"))
     for step in fallbacks:
         step.check_for(fn, isasync=isasync)
-    rules = (classify,) if callable(classify) else tuple(classify or ())
-    return Guard(fn, isasync, retry, circuit, limit, fallbacks, rules)
+    rules: Any = ours.get("classify")
+    return Guard(
+        fn,
+        isasync,
+        retry,
+        circuit,
+        _limits(ours.get("limits"), fn),
+        timeout,
+        _hedge(ours.get("hedge"), fn),
+        fallbacks,
+        (cast(Rule, rules),) if callable(rules) else tuple(rules or ()),
+    )
 
 
-def _check_circuit(circuit: CircuitBreaker, fn: Callable[..., Any]) -> None:
-    if not isinstance(circuit, CircuitBreaker):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise ConfigurationError(f"circuit={circuit!r} is no circuit: write circuit=CircuitBreaker('name')")
+def _limits(limits: Any, fn: Callable[..., Any]) -> tuple[Limit, ...]:
+    written = cast(
+        "Iterable[Any]", limits if isinstance(limits, (list, tuple)) else [limits] if limits else []
+    )
+    for limit in written:
+        if not isinstance(limit, Limit):
+            raise ConfigurationError(
+                f"limits={limit!r} is no limit: write Bulkhead(5) or RateLimit(10, per=1)"
+            )
+        _check_fields(f"limit {limit.name!r}", limit.fields, fn)
+    return tuple(written)
+
+
+def _hedge(hedge: Any, fn: Callable[..., Any]) -> Hedge | None:
+    if hedge is None:
+        return None
+    name = getattr(fn, "__name__", repr(fn))
+    if not isinstance(hedge, Hedge):
+        raise ConfigurationError(f"hedge={hedge!r} is no hedge: write Hedge(after=0.8)")
+    if not inspect.iscoroutinefunction(fn):
+        raise ConfigurationError(
+            f"hedge= is for idempotent async reads: write `async def {name}`, or leave it out"
+        )
+    return hedge
+
+
+def _check_fields(what: str, fields: Iterable[str], fn: Callable[..., Any]) -> None:
+    """A name that is a template may name the function's parameters only."""
     parameters = inspect.signature(fn).parameters
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
         return
-    for field in circuit.fields:
+    for field in fields:
         if field not in parameters:
             raise ConfigurationError(
-                f"circuit {circuit.name!r} names {field!r}, which is no parameter of "
+                f"{what} names {field!r}, which is no parameter of "
                 f"{getattr(fn, '__name__', fn)!r}{nearest(field, parameters)}"
             )
-
-
-def refuse_unknown(options: Mapping[str, Any]) -> None:
-    known = [*TaskOptions.__annotations__, *OPTIONS]
-    for name in options:
-        if name not in known:
-            raise ConfigurationError(f"a resilient task has no option {name!r}{nearest(name, known)}")

@@ -8,20 +8,24 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 from prefect_resilience.attempt import (
     NO_RETRY,
     Guard,
+    Held,
     Substitute,
-    add_note,
     failed,
+    let_in,
+    let_out,
     succeeded,
+    told,
 )
 from prefect_resilience.circuits.breaker import CircuitBreaker, Permit
-from prefect_resilience.circuits.guard import entering, leaving
+from prefect_resilience.circuits.guard import entering
 from prefect_resilience.drive import Sequence, adrive, drive
+from prefect_resilience.errors.notes import add_note
 from prefect_resilience.limits.stream import aiterate_with_deadline, iterate_with_deadline
 from prefect_resilience.runs import TaskSurroundings, as_state, surroundings_of
 
@@ -36,18 +40,20 @@ class Stream:
     chunks: int = 0
     circuit: CircuitBreaker | None = None
     permit: Permit | None = None
+    held: list[Held] = field(default_factory=list[Held])
 
     def opened(self) -> Sequence[None]:
         circuit = self.guard.circuit
         if circuit is not None:
             self.circuit = circuit.bind(self.here.parameters) if circuit.fields else circuit
             self.permit = yield from entering(self.circuit)
+        yield from let_in(self.guard, self.here, self.held)
 
     def ended(self, error: BaseException | None) -> Sequence[None]:
+        yield from let_out(self.held, error)
         if self.circuit is not None and self.permit is not None:
             permit, self.permit = self.permit, None
-            info = None if error is None else self.guard.classified(error)
-            yield from leaving(self.circuit, permit, error, self.began, info)
+            yield from told(self.circuit, permit, self.guard, self.began, error)
 
     def finished(self) -> Sequence[None]:
         yield from self.ended(None)

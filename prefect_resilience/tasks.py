@@ -12,20 +12,16 @@ from prefect.tasks import Task, TaskOptions
 from typing_extensions import ParamSpec, Unpack
 
 from prefect_resilience.attempt import Guard, Substitute, guarded
-from prefect_resilience.circuits.breaker import CircuitBreaker
 from prefect_resilience.drive import adrive, drive
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.options import (
-    OPTIONS,
     UNSET,
-    ClassifyOption,
-    FallbackOption,
-    RetryOption,
-    TimeoutOption,
+    ResilienceOptions,
+    ResilientTaskOptions,
     make_guard,
-    refuse_unknown,
     retry_policy,
     retry_with,
+    split,
 )
 from prefect_resilience.runs import PolicyDelays, as_state, retry_as_decided, surroundings_of, value_of
 from prefect_resilience.settings import enabled
@@ -52,40 +48,20 @@ class ResilientTask(Task[P, R]):
     own_retry_condition: Callable[..., Any] | None
     """The user's `retry_condition_fn`, asked where the policy would try again."""
 
-    def __init__(
-        self,
-        fn: Callable[P, R],
-        *,
-        retry: RetryOption = UNSET,
-        circuit: CircuitBreaker | str | None = None,
-        timeout: TimeoutOption = None,
-        fallback: FallbackOption = None,
-        classify: ClassifyOption = None,
-        **options: Unpack[TaskOptions],
-    ) -> None:
-        refuse_unknown(options)
-        super().__init__(fn, **options)
-        if "retries" in options and retry is not UNSET and options["retries"] is not None:
+    def __init__(self, fn: Callable[P, R], **options: Unpack[ResilientTaskOptions]) -> None:
+        ours, theirs = split(options)
+        super().__init__(fn, **cast(TaskOptions, theirs))
+        asked = theirs.get("retries") is not None
+        if asked and "retry" in ours:
             raise ConfigurationError(
-                f"task {self.name!r} has both retry= and retries={options['retries']}: "
+                f"task {self.name!r} has both retry= and retries={theirs['retries']}: "
                 f"write Retry(attempts=...) alone, or retries= alone for Prefect's own retries"
             )
-        policy = retry_policy(self, retry, asked="retries" in options)
-        self._guard_with(
-            make_guard(self.fn, self.isasync, policy, circuit, timeout, fallback, classify),
-        )
+        policy = retry_policy(self, ours.get("retry", UNSET), asked=asked)
+        self._guard_with(make_guard(self.fn, self.isasync, policy, ours))
 
     @classmethod
-    def wrap(
-        cls,
-        task: Task[P, R],
-        *,
-        retry: RetryOption = UNSET,
-        circuit: CircuitBreaker | str | None = None,
-        timeout: TimeoutOption = None,
-        fallback: FallbackOption = None,
-        classify: ClassifyOption = None,
-    ) -> ResilientTask[P, R]:
+    def wrap(cls, task: Task[P, R], **options: Unpack[ResilienceOptions]) -> ResilientTask[P, R]:
         """A resilient task that does what `task` does, which itself stays as it is.
 
         The task's own retries are kept if it has any and `retry` is not given.
@@ -98,9 +74,13 @@ class ResilientTask(Task[P, R]):
             raise ConfigurationError(
                 f"task {task.name!r} is resilient already: write {task.name}.with_options(...)"
             )
-        policy = retry_policy(task, retry, asked=task.retries > 0)
-        guard = make_guard(task.fn, task.isasync, policy, circuit, timeout, fallback, classify)
-        return cls._of(task, guard)
+        ours, theirs = split(options)
+        if theirs:
+            raise ConfigurationError(
+                f"ResilientTask.wrap takes no {next(iter(theirs))!r}: write it in with_options(...)"
+            )
+        policy = retry_policy(task, ours.get("retry", UNSET), asked=task.retries > 0)
+        return cls._of(task, make_guard(task.fn, task.isasync, policy, ours))
 
     @classmethod
     def _of(cls, task: Task[P, R], guard: Guard) -> ResilientTask[P, R]:
@@ -137,14 +117,7 @@ class ResilientTask(Task[P, R]):
     if TYPE_CHECKING:
 
         def with_options(  # pyright: ignore[reportIncompatibleMethodOverride]
-            self,
-            *,
-            retry: RetryOption = UNSET,
-            circuit: CircuitBreaker | str | None = UNSET,
-            timeout: TimeoutOption = UNSET,
-            fallback: FallbackOption = UNSET,
-            classify: ClassifyOption = UNSET,
-            **options: Unpack[TaskOptions],
+            self, **options: Unpack[ResilientTaskOptions]
         ) -> ResilientTask[P, R]: ...
 
     else:
@@ -163,10 +136,9 @@ class ResilientTask(Task[P, R]):
 
         def with_options(self, **options: Any) -> ResilientTask[P, R]:
             """A copy with other options, ours or Prefect's; what is not written stays as it is."""
-            ours = {name: options.pop(name) for name in OPTIONS if name in options}
-            refuse_unknown(options)
-            made = super(ResilientTask, self._unguarded()).with_options(**options)
-            return self._remade(made, ours, options)
+            ours, theirs = split(options)
+            made = super(ResilientTask, self._unguarded()).with_options(**theirs)
+            return self._remade(made, ours, theirs)
 
     def _remade(
         self, made: Task[P, R], ours: Mapping[str, Any], theirs: Mapping[str, Any]
@@ -180,16 +152,15 @@ class ResilientTask(Task[P, R]):
             retry = retry_policy(made, ours["retry"], asked=False)
         else:
             retry = retry_with(guard.retry, made, theirs)
-        remade = make_guard(
-            guard.fn,
-            guard.isasync,
-            retry,
-            ours.get("circuit", guard.circuit),
-            ours.get("timeout", guard.timeout),
-            ours.get("fallback", guard.fallbacks),
-            ours.get("classify", guard.rules),
-        )
-        return self._of(made, remade)
+        kept = {
+            "circuit": guard.circuit,
+            "limits": guard.limits,
+            "timeout": guard.timeout,
+            "hedge": guard.hedge,
+            "fallback": guard.fallbacks,
+            "classify": guard.rules,
+        }
+        return self._of(made, make_guard(guard.fn, guard.isasync, retry, {**kept, **ours}))
 
 
 @functools.cache
@@ -275,15 +246,7 @@ def resilient_task(fn: Callable[P, R], /) -> ResilientTask[P, R]: ...
 
 @overload
 def resilient_task(
-    fn: None = None,
-    /,
-    *,
-    retry: RetryOption = UNSET,
-    circuit: CircuitBreaker | str | None = None,
-    timeout: TimeoutOption = None,
-    fallback: FallbackOption = None,
-    classify: ClassifyOption = None,
-    **options: Unpack[TaskOptions],
+    fn: None = None, /, **options: Unpack[ResilientTaskOptions]
 ) -> Callable[[Callable[P, R]], ResilientTask[P, R]]: ...
 
 
@@ -295,7 +258,9 @@ def resilient_task(fn: Callable[..., Any] | None = None, /, **options: Any) -> A
         written, plain Prefect retries after any error.
     circuit: a `CircuitBreaker`, or the name of one with the default policy. The name may be a template
         over the function's parameters, such as "llm:{provider}".
+    limits: how many calls there may be: a `Bulkhead`, a `RateLimit`, or several, entered in their order.
     timeout: for one attempt: seconds, a `Timeout`, or the name of an operation of the settings.
+    hedge: a `Hedge`, for idempotent async reads: ask again beside a slow answer, within the timeout.
     fallback: who answers instead, in order: functions, tasks, `Fallback`s.
     classify: rules of this task's own, asked before the others: each takes the exception and returns a
         category, an `ErrorInfo`, or None.

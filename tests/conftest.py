@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+pytest_plugins = ["tests.stores_servers"]
+
 
 @dataclass
 class Reply:

@@ -2,6 +2,8 @@
 
 **The baseline.** A call is learnt when it *leaves* the window of a closed circuit, not before. When the
 circuit opens its window is dropped unlearnt, so that an outage does not raise what is held for usual.
+(Only while nothing is known yet it is learnt all the same: else the fixed thresholds, which hold
+until then, would keep a service that usually fails from ever being known.)
 Failures F and calls C are sums in which a call weighs exp(-age / memory); the usual rate is F / C.
 
 **How sure that is.** Decisions use the upper end of the "plus four" interval (Agresti and Coull, 1998):

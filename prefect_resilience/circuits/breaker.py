@@ -17,7 +17,7 @@ from prefect_resilience.circuits import machine, registry
 from prefect_resilience.circuits.circuit import Circuit
 from prefect_resilience.circuits.guard import decorate, entering, guarded, leaving
 from prefect_resilience.circuits.model import CircuitPolicy, CircuitSnapshot, CircuitState
-from prefect_resilience.circuits.names import fill, shorten, template_fields
+from prefect_resilience.naming import fill, shorten, template_fields
 from prefect_resilience.circuits.outcomes import judge
 from prefect_resilience.circuits.permits import Permit
 from prefect_resilience.drive import Invoke, adrive, drive
@@ -91,7 +91,7 @@ class CircuitBreaker:
     def _set_up(
         self, name: str, policy: CircuitPolicy, store: registry.StoreReference, literal: bool
     ) -> None:
-        fields = () if literal else template_fields(name)
+        fields = () if literal else template_fields(name, "circuit")
         # Without fields, doubled braces are the only thing left of the template.
         self.name = name if literal or fields else shorten(name.format())
         self.fields = fields
@@ -110,7 +110,7 @@ class CircuitBreaker:
         """
         if not self.fields:
             return self
-        name = fill(self.name, parameters)
+        name = fill(self.name, parameters, "circuit")
         bound = self._bound.get(name)
         if bound is None:
             bound = self._bound[name] = self._make(name, self.policy, self._store, literal=True)

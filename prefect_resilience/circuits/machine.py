@@ -254,18 +254,28 @@ def _judge_call(
     if not failed:
         doc["hold_until"] = None
     usual = adaptive.usual(doc["baseline"], policy.failure_rate) if policy.adaptive else None
-    if doc["failures_in_row"] >= adaptive.row_needed(policy.failure_threshold, usual):
-        _open(doc, now, policy, f"{doc['failures_in_row']} failures in a row", changes)
+    why = _why_open(doc, usual, now, policy)
+    if why is None:
         return
+    if policy.adaptive and usual is None:
+        # Else a service that usually fails more than the fixed thresholds allow would never be known.
+        _learn(doc, window.sums(doc["window"]), now, policy)
+    _open(doc, now, policy, why, changes)
+
+
+def _why_open(doc: CircuitDocument, usual: float | None, now: float, policy: CircuitPolicy) -> str | None:
+    if doc["failures_in_row"] >= adaptive.row_needed(policy.failure_threshold, usual):
+        return f"{doc['failures_in_row']} failures in a row"
     seen = window.totals(doc["window"], now)
     size = policy.window_size
     needed = min(policy.minimum_calls, size) if isinstance(size, int) else policy.minimum_calls
     if seen.calls < needed:
-        return
+        return None
     if _too_many(seen, usual, policy):
-        _open(doc, now, policy, f"{seen.failures} of {seen.calls} calls failed", changes)
-    elif policy.slow_call is not None and seen.slow >= policy.slow_rate * seen.calls:
-        _open(doc, now, policy, f"{seen.slow} of {seen.calls} calls were slow", changes)
+        return f"{seen.failures} of {seen.calls} calls failed"
+    if policy.slow_call is not None and seen.slow >= policy.slow_rate * seen.calls:
+        return f"{seen.slow} of {seen.calls} calls were slow"
+    return None
 
 
 def _count(doc: CircuitDocument, run: window.Run, now: float, policy: CircuitPolicy) -> None:
@@ -276,10 +286,13 @@ def _count(doc: CircuitDocument, run: window.Run, now: float, policy: CircuitPol
         return
     outcome, number = run
     after = window.sums(doc["window"])
-    calls = before[0] + number - after[0]
-    failures = before[1] + (number if outcome in "fF" else 0) - after[1]
-    if calls:
-        doc["baseline"] = adaptive.learn(doc["baseline"], calls, failures, now, policy.baseline_memory)
+    failures = number if outcome in "fF" else 0
+    _learn(doc, (before[0] + number - after[0], before[1] + failures - after[1], 0), now, policy)
+
+
+def _learn(doc: CircuitDocument, seen: tuple[int, int, int], now: float, policy: CircuitPolicy) -> None:
+    if seen[0]:
+        doc["baseline"] = adaptive.learn(doc["baseline"], seen[0], seen[1], now, policy.baseline_memory)
 
 
 def _too_many(seen: window.Totals, usual: float | None, policy: CircuitPolicy) -> bool:

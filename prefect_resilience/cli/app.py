@@ -37,7 +37,7 @@ def main() -> NoReturn:
 
 def _exit_code() -> int:
     try:
-        code = app(print_error=False, exit_on_error=False, result_action="return_value")
+        code = app(sys.argv[1:], print_error=False, exit_on_error=False, result_action="return_value")
         sys.stdout.flush()
     except CycloptsError as error:
         return _wrong(f"{str(error).strip()} `{_command()} --help` says what may be written.")

@@ -27,10 +27,18 @@ Store = Annotated[
     str | None,
     Parameter(help="The store's URL, as in sqlite:////srv/fleet.db; the configured one when left out."),
 ]
-Json = Annotated[bool, Parameter(name="--json", negative="", help="Print JSON on stdout, and nothing else.")]
-Yes = Annotated[bool, Parameter(negative="", help="Change several circuits without being asked.")]
-Create = Annotated[bool, Parameter(negative="", help="Make the circuit when there is none of this name yet.")]
-Reason = Annotated[str, Parameter(help="Why, for whoever meets the circuit next.")]
+Json = Annotated[
+    bool,
+    Parameter(name="--json", negative="", show_default=False, help="Print JSON on stdout, and nothing else."),
+]
+Yes = Annotated[
+    bool, Parameter(negative="", show_default=False, help="Change several circuits without being asked.")
+]
+Create = Annotated[
+    bool,
+    Parameter(negative="", show_default=False, help="Make the circuit when there is none of this name yet."),
+]
+Reason = Annotated[str, Parameter(show_default=False, help="Why, for whoever meets the circuit next.")]
 
 app = App(
     name="circuits",
@@ -60,7 +68,7 @@ def list_circuits(
         output.as_json(shown)
     elif shown:
         chosen = fleet.Fleet(seen.url, seen.now, tuple(shown))
-        output.show(tables.circuits_table(chosen, output.stdout().width), tables.summary(seen))
+        output.show(tables.circuits_table(chosen), tables.summary(seen))
     elif seen.circuits:
         output.show(f"No circuit is {' or '.join(state or [])}: {tables.summary(seen)}.")
     else:
@@ -142,7 +150,9 @@ def reset(
     name: Name | None = None,
     /,
     *,
-    all: Annotated[bool, Parameter(negative="", help="Every circuit in the store.")] = False,
+    all: Annotated[
+        bool, Parameter(negative="", show_default=False, help="Every circuit in the store.")
+    ] = False,
     reason: Reason = "",
     yes: Yes = False,
     store: Store = None,

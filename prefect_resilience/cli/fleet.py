@@ -39,7 +39,7 @@ def store_url(given: str | None) -> str:
     parsed = parse_url(url)
     if parsed.kind == "memory":
         raise ConfigurationError(
-            f"{url} is the memory of one process, which no command can see: name the fleet's store with "
+            f"the URL {url} means the memory of one process, which no command can see: name the fleet's store with "
             "--store or in PREFECT_RESILIENCE_STORE_URL"
         )
     return parsed.canonical

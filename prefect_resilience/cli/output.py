@@ -14,6 +14,13 @@ from rich.console import Console, RenderableType
 WIDTH_OF_FILES = 120
 
 
+class Paper(Console):
+    """A console that leaves a reader who has seen enough, as in `| head`, to `main`."""
+
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError
+
+
 def set_up() -> None:
     """Print what the terminal's encoding has no letters for as `?` rather than fail over it."""
     for stream in (sys.stdout, sys.stderr):
@@ -24,7 +31,7 @@ def set_up() -> None:
 def stdout() -> Console:
     """The console for tables. What is not a terminal gets lines wide enough to be searched."""
     fixed = None if sys.stdout.isatty() or "COLUMNS" in os.environ else WIDTH_OF_FILES
-    return Console(width=fixed, highlight=False, markup=False)
+    return Paper(width=fixed, highlight=False, markup=False)
 
 
 def stderr() -> Console:

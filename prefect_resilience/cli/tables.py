@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from datetime import datetime
 
 from rich.box import SIMPLE_HEAD
+from rich.cells import cell_len
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
@@ -33,43 +34,37 @@ MEANINGS = {
     "forced_open": "calls are refused, by hand",
     "disabled": "every call goes through, and nothing is counted, by hand",
 }
-WIDE = 110
-"""Columns from which the reasons have a column of their own; below, they are listed under the table."""
+NARROWEST = 16
+HEADINGS = ("state", "circuit", "failed", "in a row", "opened", "retry in", "probes")
 
 
-def circuits_table(fleet: Fleet, width: int) -> RenderableType:
-    """The fleet, a row each, to fit a terminal of `width` columns."""
-    wide = width >= WIDE
+def circuits_table(fleet: Fleet) -> RenderableType:
+    """The fleet, a row each, and below it why those are not closed that are not."""
+    rows = [_cells(circuit, fleet.now) for circuit in fleet.circuits]
+    longest = max((cell_len(row[1].plain) for row in rows), default=0)
     table = _table()
     table.add_column("state", no_wrap=True)
-    table.add_column("circuit", overflow="fold", ratio=2 if wide else None, min_width=12)
-    table.add_column("failed", justify="right", no_wrap=True)
-    table.add_column("in a row", justify="right", no_wrap=True)
-    table.add_column("opened", justify="right", no_wrap=True)
-    table.add_column("retry in", justify="right", no_wrap=True)
-    table.add_column("probes", justify="right", no_wrap=True)
-    if wide:
-        table.add_column("why", overflow="ellipsis", no_wrap=True, ratio=3)
-        table.expand = True
-    for circuit in fleet.circuits:
-        cells = _cells(circuit, fleet.now)
-        table.add_row(*(cells if wide else cells[:-1]))
-    if wide:
-        return table
+    # Folded where it must be, never cut: a name is there to be copied.
+    table.add_column("circuit", overflow="fold", min_width=min(longest, NARROWEST))
+    # What no circuit has takes no room from the names.
+    kept = [place for place in range(2, len(HEADINGS)) if any(row[place] for row in rows)]
+    for place in kept:
+        table.add_column(HEADINGS[place], justify="right", no_wrap=True)
+    for row in rows:
+        table.add_row(row[0], row[1], *(row[place] for place in kept))
     return Group(table, *_reasons(fleet.circuits))
 
 
-def _cells(circuit: CircuitSnapshot, now: float) -> list[RenderableType]:
+def _cells(circuit: CircuitSnapshot, now: float) -> list[Text]:
     opened, retry = circuit.opened_at, circuit.retry_at
     return [
         state_text(circuit.state),
         Text(printable(circuit.name)),
-        f"{circuit.window_failures}/{circuit.window_calls}",
-        str(circuit.consecutive_failures),
-        "" if opened is None else f"{times.rough(now - opened)} ago",
-        "" if retry is None else times.rough(retry - now),
-        str(circuit.probes_in_flight or ""),
-        Text(why(circuit)),
+        Text(f"{circuit.window_failures}/{circuit.window_calls}"),
+        Text(str(circuit.consecutive_failures)),
+        Text("" if opened is None else f"{times.rough(now - opened)} ago"),
+        Text("" if retry is None else times.rough(retry - now)),
+        Text(str(circuit.probes_in_flight or "")),
     ]
 
 
@@ -105,24 +100,27 @@ def circuit_card(circuit: CircuitSnapshot, now: float) -> Table:
     card = Table.grid(padding=(0, 2))
     card.add_column(style="bold", no_wrap=True)
     card.add_column(overflow="fold")
-    state = state_text(circuit.state).append(f"  {MEANINGS[circuit.state]}", style="not bold default")
-    card.add_row("circuit", Text(printable(circuit.name)))
-    card.add_row("state", state)
-    for label, text in (("reason", circuit.reason), ("last error", circuit.last_error)):
-        card.add_row(label, Text(printable(redact(text)) if text else "none"))
-    for label, time in (("opened", circuit.opened_at), ("retry", circuit.retry_at)):
-        card.add_row(label, "-" if time is None else times.local(time, now))
-    card.add_row("window", f"{circuit.window_calls} calls, {_of(circuit)}")
-    card.add_row("in a row", f"{circuit.consecutive_failures} failures")
-    card.add_row("re-openings", f"{circuit.reopenings} since the last full recovery")
-    card.add_row("probes", f"{circuit.probes_in_flight} in flight")
-    card.add_row("generation", str(circuit.generation))
-    card.add_row("changed", times.local(circuit.updated_at, now) if circuit.updated_at else "never")
+    for label, text in _told(circuit, now):
+        card.add_row(label, text)
     return card
 
 
-def _of(circuit: CircuitSnapshot) -> str:
-    return f"{circuit.window_failures} failed, {circuit.window_slow} slow"
+def _told(circuit: CircuitSnapshot, now: float) -> Iterator[tuple[str, RenderableType]]:
+    yield "circuit", Text(printable(circuit.name))
+    yield "state", state_text(circuit.state).append(f"  {MEANINGS[circuit.state]}", style="not bold default")
+    for label, text in (("reason", circuit.reason), ("last error", circuit.last_error)):
+        yield label, Text(printable(redact(text)) if text else "none")
+    for label, time in (("opened", circuit.opened_at), ("retry", circuit.retry_at)):
+        yield label, "-" if time is None else times.local(time, now)
+    failed, slow = circuit.window_failures, circuit.window_slow
+    yield "window", f"{circuit.window_calls} calls, {failed} failed, {slow} slow"
+    yield "in a row", f"{circuit.consecutive_failures} failures"
+    if circuit.usual_failure_rate is not None:
+        yield "usually", f"{circuit.usual_failure_rate:.1%} of the calls fail"
+    yield "re-openings", f"{circuit.reopenings} since the last full recovery"
+    yield "probes", f"{circuit.probes_in_flight} in flight"
+    yield "generation", str(circuit.generation)
+    yield "changed", times.local(circuit.updated_at, now) if circuit.updated_at else "never"
 
 
 def changes_table(changes: Iterable[CircuitChange], now: float) -> Table:
@@ -153,4 +151,4 @@ def _clock(time: float, now: float) -> str:
 
 
 def _table() -> Table:
-    return Table(box=SIMPLE_HEAD, pad_edge=False, header_style="bold")
+    return Table(box=SIMPLE_HEAD, collapse_padding=True, pad_edge=False, header_style="bold")

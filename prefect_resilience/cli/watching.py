@@ -86,5 +86,5 @@ def _picture(last: tuple[Fleet, datetime] | None, trouble: str, interval: float)
         told = "as it was at" if trouble else f"every {interval:g} s, Ctrl-C ends it;"
         parts.append(Text(f"{tables.summary(fleet)}; {told} {at:%H:%M:%S}"))
         if fleet.circuits:
-            parts.append(tables.circuits_table(fleet, output.stdout().width))
+            parts.append(tables.circuits_table(fleet))
     return Group(*parts)

@@ -21,7 +21,7 @@ from typing_extensions import Self
 from prefect_resilience.configuration import Policy
 from prefect_resilience.drive import Invoke, Sequence, adrive, drive
 from prefect_resilience.errors.exceptions import ConfigurationError
-from prefect_resilience.limits.names import fill, shorten, template_fields
+from prefect_resilience.naming import fill, shorten, template_fields
 
 if TYPE_CHECKING:
     from prefect_resilience.limits.leases import Lease
@@ -64,7 +64,7 @@ class Limit(Policy):
     @classmethod
     def _name_can_be_read(cls, name: str | None) -> str | None:
         if name is not None:
-            template_fields(name)
+            template_fields(name, "limit")
         return name
 
     # -- what a limit says
@@ -82,7 +82,7 @@ class Limit(Policy):
     @property
     def fields(self) -> tuple[str, ...]:
         """The parameters that the name needs."""
-        return () if self.name is None or self._literal else template_fields(self.name)
+        return () if self.name is None or self._literal else template_fields(self.name, "limit")
 
     def bind(self, parameters: Mapping[str, Any]) -> Self:
         """The limit for these parameters: itself without fields, else one with the name filled in.
@@ -91,7 +91,7 @@ class Limit(Policy):
         """
         if self.name is None or not self.fields:
             return self
-        bound = self.model_copy(update={"name": fill(self.name, parameters)})
+        bound = self.model_copy(update={"name": fill(self.name, parameters, "limit")})
         bound._literal = True
         return bound
 
@@ -99,7 +99,7 @@ class Limit(Policy):
         """The name, with nothing left to fill in; ConfigurationError while it is a template."""
         if self.name is None or self._literal:
             return self.name
-        fields = template_fields(self.name)
+        fields = template_fields(self.name, "limit")
         if fields:
             raise ConfigurationError(
                 f"the limit's name {self.name!r} is a template: call .bind({{{fields[0]!r}: ...}}) first, or "

@@ -13,6 +13,7 @@ from pydantic import Field, field_validator
 
 from prefect_resilience.configuration import Policy
 from prefect_resilience.errors.exceptions import ConfigurationError
+from prefect_resilience.errors.notes import add_note
 from prefect_resilience.errors.redact import redact
 from prefect_resilience.limits.spans import count, span
 
@@ -107,7 +108,7 @@ class _Race:
         (_, first), *others = self._errors
         for number, error in others:
             if error is not first:
-                _add_note(
+                add_note(
                     first, f"prefect-resilience: hedged call {number} failed, too: {redact(repr(error))}"
                 )
         return first
@@ -127,11 +128,3 @@ def _is_async(fn: Callable[..., Any]) -> bool:
     if inspect.iscoroutinefunction(fn) or getattr(fn, "isasync", False):
         return True
     return inspect.iscoroutinefunction(getattr(fn, "__call__", None))  # noqa: B004 the method is what is looked at
-
-
-def _add_note(error: BaseException, note: str) -> None:
-    add_note = getattr(error, "add_note", None)
-    if add_note is not None:
-        add_note(note)
-    else:  # Python 3.10
-        error.__notes__ = [*getattr(error, "__notes__", ()), note]  # pyright: ignore[reportAttributeAccessIssue]

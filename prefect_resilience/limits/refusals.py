@@ -7,7 +7,11 @@ from typing import ClassVar
 from prefect_resilience.errors.exceptions import ResilienceError
 
 
-class BulkheadFullError(ResilienceError):
+class LimitRefused(ResilienceError):
+    """A limit of our own refused the call, which was not made and says nothing about the service."""
+
+
+class BulkheadFullError(LimitRefused):
     """No place became free within `waited` seconds; classified as `unavailable`, so it may be tried again."""
 
     error_category: ClassVar[str] = "unavailable"
@@ -24,7 +28,7 @@ class BulkheadFullError(ResilienceError):
         return type(self), (self.name, self.max_concurrent, self.waited)
 
 
-class RateLimitedError(ResilienceError):
+class RateLimitedError(LimitRefused):
     """The call would have to wait for longer than it may; classified as `rate_limit`.
 
     `calls` are allowed in `per` seconds; in `retry_after` seconds it is worth asking again, and a retry

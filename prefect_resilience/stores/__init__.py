@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Generator
+from contextlib import contextmanager
 
+from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.stores.base import Document, Store
 from prefect_resilience.stores.memory import MemoryStore
 from prefect_resilience.stores.urls import StoreUrl, parse_url
@@ -16,10 +19,11 @@ _lock = threading.Lock()
 
 
 def open_store(url: str) -> Store:
-    """The store that `url` means, one per URL in this process: "sqlite:///path/to/file.db", "memory://".
+    """The store that `url` means, one per URL in this process: "sqlite:///path/to/file.db", "memory://",
+    "postgresql://user:password@host/database", "redis://host:6379/0".
 
     Nothing is connected to yet: a database that is away shows itself at the first operation. Raises
-    ConfigurationError for a URL that means no store.
+    ConfigurationError for a URL that means no store, and where the database's driver is not installed.
     """
     parsed = parse_url(url)
     with _lock:
@@ -32,9 +36,28 @@ def open_store(url: str) -> Store:
 def _open(parsed: StoreUrl) -> Store:
     if parsed.kind == "memory":
         return MemoryStore(parsed.canonical)
+    if parsed.kind == "postgresql":
+        with _driver("postgres", "psycopg 3"):
+            from prefect_resilience.stores.postgres import open_postgres
+        return open_postgres(parsed)
+    if parsed.kind == "redis":
+        with _driver("redis", "redis-py"):
+            from prefect_resilience.stores.redis import open_redis
+        return open_redis(parsed)
     from prefect_resilience.stores.sqlite import open_sqlite
 
     return open_sqlite(parsed)
+
+
+@contextmanager
+def _driver(extra: str, name: str) -> Generator[None, None, None]:
+    try:
+        yield
+    except ImportError as error:
+        raise ConfigurationError(
+            f"this store needs {name}, which cannot be imported here ({error}): "
+            f"pip install 'prefect-resilience[{extra}]'"
+        ) from error
 
 
 def _after_fork() -> None:

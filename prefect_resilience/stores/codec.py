@@ -9,6 +9,8 @@ from typing import Any, cast
 from prefect_resilience.errors.exceptions import StoreUnavailable
 
 LAST_CODE_POINT = sys.maxunicode
+LONGEST_KEY = 2_000
+"""Bytes of UTF-8; PostgreSQL's index takes a little more."""
 
 
 def encode(value: Any) -> str:
@@ -59,7 +61,8 @@ def check_key(key: str) -> str:
         raise TypeError(f"a key must be a string, not {type(key).__name__}")
     if not key or "\0" in key:
         raise ValueError(f"a key must be text without NUL characters, and not empty: {key!r}")
-    check_text(key)
+    if len(check_text(key).encode()) > LONGEST_KEY:
+        raise ValueError(f"a key must be no longer than {LONGEST_KEY:,} bytes: {key[:50]!r}...")
     return key
 
 
@@ -70,6 +73,11 @@ def check_text(text: str) -> str:
     except UnicodeEncodeError:
         raise ValueError(f"a key must be text that UTF-8 can hold: {text!r}") from None
     return text
+
+
+def before_nul(text: str) -> str:
+    """What keys are beyond `text` exactly when they are beyond this: no key contains a NUL."""
+    return text.partition("\0")[0]
 
 
 def prefix_end(prefix: str) -> str | None:

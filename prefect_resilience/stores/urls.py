@@ -8,19 +8,25 @@ from dataclasses import dataclass
 from typing import Literal
 
 from prefect_resilience.errors.exceptions import ConfigurationError
+from prefect_resilience.errors.redact import redact
+from prefect_resilience.stores.server_urls import POSTGRES, REDIS, read_postgres, read_redis
 
-FORMS = "write sqlite:///path/to/file.db for a file or memory:// for this process alone"
+FORMS = (
+    "write sqlite:///path/to/file.db for a file, postgresql://user:password@host/database or "
+    "redis://host:6379/0 for a server, or memory:// for this process alone"
+)
 
 
 @dataclass(frozen=True, slots=True)
 class StoreUrl:
     """A URL that was understood.
 
-    `canonical` is the same for every way to write one store (paths are absolute), `options` are its
-    query's parameters.
+    `canonical` is the same for every way to write one store (paths are absolute), `path` is the file or
+    what the driver is given, `options` are the query's parameters. A server's password is in both: redact
+    them before they are shown.
     """
 
-    kind: Literal["memory", "sqlite"]
+    kind: Literal["memory", "sqlite", "postgresql", "redis"]
     canonical: str
     path: str
     options: dict[str, str]
@@ -35,6 +41,13 @@ def parse_url(url: str) -> StoreUrl:
         return StoreUrl("memory", f"memory://{rest.strip('/')}", rest.strip("/"), {})
     if scheme == "sqlite":
         return _sqlite(url, rest)
+    try:
+        if scheme in POSTGRES:
+            return StoreUrl("postgresql", *read_postgres(url))
+        if scheme in REDIS:
+            return StoreUrl("redis", *read_redis(url))
+    except ValueError as error:
+        raise ConfigurationError(f"the URL {_shown(url)} cannot be meant: {error}; {FORMS}") from None
     raise ConfigurationError(f"no store is known for the URL {_shown(url)}: {FORMS}")
 
 
@@ -53,5 +66,6 @@ def _sqlite(url: str, rest: str) -> StoreUrl:
 
 
 def _shown(url: object) -> str:
-    """`url` for a message, without its password."""
-    return re.sub(r"://[^/@\s]*@", "://***@", repr(url))
+    """`url` for a message, without its password, however that was written."""
+    shown = re.sub(r"://.*@", "://***@", repr(url))
+    return redact(re.sub(r"(?i)(password=)[^&]*", r"\1***", shown))

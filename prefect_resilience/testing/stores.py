@@ -8,13 +8,15 @@
             return lambda: MyStore(tmp_path)
 
 `make_store()` is called once per test and returns an open store; it may hold documents of other tests.
-Needs pytest and hypothesis.
+Needs pytest and hypothesis. The race of many writers is short by default; for a long one set the environment's
+PREFECT_RESILIENCE_CONTRACT_WRITERS (8) and PREFECT_RESILIENCE_CONTRACT_SWAPS (100 by each of them).
 """
 
 from __future__ import annotations
 
 import itertools
 import math
+import os
 import random
 import threading
 import time
@@ -31,8 +33,8 @@ from prefect_resilience.stores.base import Document, Store
 
 MakeStore = Callable[[], Store]
 
-WRITERS = 16
-SWAPS = 200
+WRITERS = int(os.environ.get("PREFECT_RESILIENCE_CONTRACT_WRITERS", "8"))
+SWAPS = int(os.environ.get("PREFECT_RESILIENCE_CONTRACT_SWAPS", "100"))
 PATIENCE = 10.0
 SHORT = 0.2
 """Seconds that a document lives in the tests of expiry."""

@@ -56,10 +56,10 @@ class Service:
 # -- a service that fails now and then, and then more
 
 
-@pytest.mark.parametrize("window", ["60s", 100, 1000])
-@pytest.mark.parametrize("rate", [0.0, 0.001, 0.02, 0.2, 0.4])
+@pytest.mark.parametrize("window", ["60s", 100])
+@pytest.mark.parametrize("rate", [0.001, 0.02, 0.2, 0.4])
 def test_the_usual_rate_opens_it_at_most_once_in_ten_thousand_calls(rate: float, window: Any) -> None:
-    for seed in range(3):
+    for seed in range(1 if window == "60s" else 3):
         service = Service(seed, window=window)
         # What is not known yet cannot be spared: the fixed thresholds hold for the first window.
         service.calls(2000, rate)
@@ -119,6 +119,13 @@ def test_a_rate_that_creeps_up_is_usual_only_up_to_failure_rate() -> None:
     service.trips.clear()
     service.calls(2000, 0.9)
     assert service.trips
+
+
+def test_a_service_that_fails_more_than_the_fixed_thresholds_allow_is_known_in_the_end() -> None:
+    service = Service(5, window=10_000)
+    service.calls(1000, 0.4)
+    assert service.trips
+    assert service.calls(5000, 0.4, stop=True) == 5000
 
 
 def test_until_enough_is_known_failure_rate_holds() -> None:

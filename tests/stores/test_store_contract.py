@@ -23,3 +23,15 @@ class TestSqlite(StoreContract):
     @pytest.fixture
     def make_store(self, tmp_path: Path) -> MakeStore:
         return lambda: open_store(f"sqlite:///{tmp_path}/new folder/{next(numbers)}.db")
+
+
+class TestPostgres(StoreContract):
+    @pytest.fixture
+    def make_store(self, postgres_url: str) -> MakeStore:
+        return lambda: open_store(postgres_url)
+
+
+class TestRedis(StoreContract):
+    @pytest.fixture
+    def make_store(self, redis_url: str) -> MakeStore:
+        return lambda: open_store(redis_url)

@@ -1,4 +1,4 @@
-"""Circuit names that are templates over a task's parameters: "llm:{provider}", "http:{config.host}"."""
+"""Names that are templates over a task's parameters: "llm:{provider}", "http:{config.host}"."""
 
 from __future__ import annotations
 
@@ -13,19 +13,20 @@ from prefect_resilience.errors.exceptions import ConfigurationError
 LONGEST = 200
 
 
-def template_fields(name: str) -> tuple[str, ...]:
+def template_fields(name: str, what: str) -> tuple[str, ...]:
     """The parameters that `name` needs, each once, in their order; "{config.host}" needs `config`.
 
-    Raises ConfigurationError for an empty name, a field without a name, and braces that do not match.
+    `what` the name is of, such as "circuit", stands in the message of the ConfigurationError that is raised
+    for an empty name, a field without a name, and braces that do not match.
     """
     if not isinstance(name, str) or not name.strip():  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise ConfigurationError(f'a circuit needs a name, as in CircuitBreaker("payments"), not {name!r}')
+        raise ConfigurationError(f'a {what} needs a name, such as "payments", not {name!r}')
     fields: dict[str, None] = {}
     try:
         parts = list(string.Formatter().parse(name))
     except ValueError:
         raise ConfigurationError(
-            f"the braces in the circuit name {name!r} do not match: write {{parameter}} for a parameter "
+            f"the braces in the {what} name {name!r} do not match: write {{parameter}} for a parameter "
             "and {{ }} for braces"
         ) from None
     for _, field, _, _ in parts:
@@ -34,13 +35,13 @@ def template_fields(name: str) -> tuple[str, ...]:
         first = re.split(r"[.\[]", field, maxsplit=1)[0]
         if not first.isidentifier():
             raise ConfigurationError(
-                f"{{{field}}} in the circuit name {name!r} names no parameter: write {{parameter}}"
+                f"{{{field}}} in the {what} name {name!r} names no parameter: write {{parameter}}"
             )
         fields[first] = None
     return tuple(fields)
 
 
-def fill(name: str, parameters: Mapping[str, Any]) -> str:
+def fill(name: str, parameters: Mapping[str, Any], what: str) -> str:
     """`name` with its fields filled in, at most LONGEST characters (a longer one ends in a digest).
 
     Raises ConfigurationError when a parameter is missing or has no such attribute or item.
@@ -48,15 +49,17 @@ def fill(name: str, parameters: Mapping[str, Any]) -> str:
     try:
         filled = string.Formatter().vformat(name, (), parameters)
     except Exception as error:  # noqa: BLE001 - the user's objects may raise anything
-        missing = [field for field in template_fields(name) if field not in parameters]
+        missing = [field for field in template_fields(name, what) if field not in parameters]
         why = f"there is no parameter {missing[0]!r}" if missing else f"{type(error).__name__}: {error}"
-        raise ConfigurationError(f"the circuit name {name!r} cannot be filled in: {why}") from None
+        raise ConfigurationError(f"the {what} name {name!r} cannot be filled in: {why}") from None
     return shorten(filled)
 
 
 def shorten(name: str) -> str:
     """`name` when it is short enough to be a key everywhere, else its beginning and a digest of the whole."""
-    if len(name) <= LONGEST:
-        return name
-    digest = hashlib.sha256(name.encode(errors="replace")).hexdigest()[:16]
-    return f"{name[: LONGEST - 17]}~{digest}"
+    return name if len(name) <= LONGEST else f"{name[: LONGEST - 17]}~{digest(name)}"
+
+
+def digest(name: str) -> str:
+    """16 hexadecimal digits that stand for a whole name."""
+    return hashlib.sha256(name.encode(errors="replace")).hexdigest()[:16]

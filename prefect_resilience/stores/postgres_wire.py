@@ -1,0 +1,88 @@
+"""A connection to PostgreSQL on which nobody waits for ever."""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Generator
+from typing import Any
+
+import psycopg
+
+
+class Deadline(threading.local):
+    """Until when the operation that runs in this thread may wait. `seconds` are for each operation."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        self._ends = math.inf
+
+    def begin(self) -> None:
+        """An operation begins."""
+        self._ends = time.monotonic() + self.seconds
+
+    def left(self) -> float:
+        """Seconds; raises psycopg's OperationalError when there are none."""
+        left = self._ends - time.monotonic()
+        if left <= 0:
+            raise psycopg.OperationalError(f"no answer within {self.seconds:g} s")
+        return min(left, self.seconds)
+
+
+class BoundedConnection(psycopg.Connection[Any]):
+    """Closes itself when an answer is not there in time.
+
+    The server's own timeouts do not help when it is the server, or the way to it, that is stuck.
+    """
+
+    deadline: Deadline | None = None
+
+    def wait(self, gen: Any, *args: Any, **kwargs: Any) -> Any:
+        """As psycopg's, until the deadline; what a late answer would mean is never looked at."""
+        if self.deadline is None:
+            return super().wait(gen, *args, **kwargs)
+        try:
+            return super().wait(_until(self.deadline, gen), *args, **kwargs)
+        except _Late as late:
+            self.close()
+            raise psycopg.OperationalError(str(late)) from None
+
+
+class _Late(Exception):
+    pass
+
+
+def _until(deadline: Deadline, gen: Generator[Any, Any, Any]) -> Generator[Any, Any, Any]:
+    """The same steps as `gen`'s. psycopg hands in 0 several times a second while nothing happens."""
+    try:
+        wanted = next(gen)
+        while True:
+            ready = yield wanted
+            if not ready:
+                _check(deadline)
+            wanted = gen.send(ready)
+    except StopIteration as done:
+        return done.value
+
+
+def _check(deadline: Deadline) -> None:
+    try:
+        deadline.left()
+    except psycopg.OperationalError as error:
+        raise _Late(str(error)) from None
+
+
+def connect(conninfo: str, deadline: Deadline) -> BoundedConnection:
+    """A connection in autocommit, ready within the deadline (at least 2 s, which libpq insists on)."""
+    patience = max(2, math.ceil(deadline.left()))
+    connection = BoundedConnection.connect(
+        conninfo,
+        autocommit=True,
+        # Statements that are prepared on a server behind a pooler are not there the next time.
+        prepare_threshold=None,
+        connect_timeout=patience,
+        client_encoding="utf8",
+    )
+    connection.deadline = deadline
+    return connection

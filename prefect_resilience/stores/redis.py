@@ -1,0 +1,197 @@
+"""A store in Redis (6.2 or later), shared by a fleet, through redis-py.
+
+A document is one string, changed by a small Lua script and expired by Redis itself; one sorted set holds the
+names in order, so that a scan reads pages and never the whole keyspace. The URL's `?prefix=` is the part of
+all keys that sets this store apart ("prefect_resilience"); all keys are in one slot of a cluster.
+
+How durable a swap is, is the server's choice. With `appendonly yes` a crash loses up to a second of swaps,
+and none with `appendfsync always`; without it, everything since the last snapshot. A failover loses what the
+replica had not received. So: circuits and rates are at home here, a ledger of effects only with
+`appendonly yes`, `appendfsync always`. Set `maxmemory-policy noeviction`: a server that evicts keys may drop
+a document at any time, and then says that it does not exist.
+
+Each answer is waited for `?timeout=` seconds (3), and connecting as long; an operation needs one or two
+answers, a scan one more per 100 documents. Nothing is sent twice.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import threading
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
+
+import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from prefect_resilience.errors.exceptions import StoreUnavailable
+from prefect_resilience.errors.redact import redact
+from prefect_resilience.stores.base import Document
+from prefect_resilience.stores.codec import check_key, check_text, decode, encode
+from prefect_resilience.stores.redis_scripts import DELETE, SWAP
+from prefect_resilience.stores.urls import StoreUrl
+
+ANSWER_SECONDS = 3.0
+POOL_SIZE = 10
+PREFIX = "prefect_resilience"
+LAST_MILLISECOND = 9e15
+"""What expires later than this is kept for good: about the year 287,000."""
+PAGE = 100
+
+T = TypeVar("T")
+
+
+def open_redis(parsed: StoreUrl) -> RedisStore:
+    """The store that the URL names."""
+    seconds = float(parsed.options.get("timeout", ANSWER_SECONDS))
+    return RedisStore(parsed.canonical, parsed.path, parsed.options.get("prefix", PREFIX), seconds)
+
+
+class RedisStore:
+    """Documents as strings. Safe between threads, processes, and over a fork.
+
+    `address` is the URL as redis-py takes it, `seconds` how long each answer is waited for.
+    """
+
+    def __init__(self, url: str, address: str, prefix: str = PREFIX, seconds: float = ANSWER_SECONDS) -> None:
+        self.url = url
+        self.closed = False
+        self._address = address
+        self._seconds = seconds
+        # The braces put all keys of the store into one slot, as scripts require.
+        self._space = f"{{{prefix}}}"
+        self._shared = [f"{self._space}:names", f"{self._space}:expiring", f"{self._space}:version"]
+        self._client: Any = None
+        self._pid = os.getpid()
+        self._lock = threading.Lock()
+
+    def load(self, key: str) -> Document | None:
+        """The live document under `key`, or None."""
+        name = self._name(check_key(key))
+        held = self._ask(lambda client: client.get(name))
+        return None if held is None else _document(held, key)
+
+    def swap(self, key: str, expected_version: int, value: Any, expires_at: float | None = None) -> int:
+        """Write if the key still has `expected_version` (0: none); the new version, or 0."""
+        name = self._name(check_key(key))
+        text = encode(value)
+        arguments = [key, str(expected_version), *_expiry(expires_at, text)]
+        return int(self._run(SWAP, name, arguments))
+
+    def delete(self, key: str, expected_version: int) -> bool:
+        """Remove the document if it still has `expected_version`."""
+        name = self._name(check_key(key))
+        return expected_version != 0 and self._run(DELETE, name, [key, str(expected_version)]) == b"1"
+
+    def scan(self, prefix: str, after: str | None = None, limit: int = 100) -> list[tuple[str, Document]]:
+        """Up to `limit` live documents whose keys start with `prefix`, by key, from beyond `after`."""
+        start = check_text(prefix).encode()
+        beyond = None if after is None else check_text(after).encode()
+        low = b"[" + start if beyond is None or beyond < start else b"(" + beyond
+        # No UTF-8 contains the byte 255: it is beyond all that begins with the prefix.
+        high = b"[" + start + b"\xff"
+        found: list[tuple[str, Document]] = []
+        while len(found) < limit:
+            page = min(PAGE, limit - len(found))
+            names, held = self._ask(lambda client: self._page(client, low, high, page))  # noqa: B023
+            found += [(key, _document(text, key)) for key, text in zip(names, held, strict=True) if text]
+            if len(names) < page:
+                break
+            low = b"(" + names[-1].encode()
+        self._check_open()
+        return found
+
+    def now(self) -> float:
+        """Seconds since the epoch by the server's clock."""
+        seconds, micros = self._ask(lambda client: client.time())
+        return float(seconds) + float(micros) / 1e6
+
+    def close(self) -> None:
+        """Close the connections of this process."""
+        self.closed = True
+        self._drop_client()
+
+    def _page(self, client: Any, low: bytes, high: bytes, size: int) -> tuple[list[str], list[bytes | None]]:
+        """Some names in order, and what is under them; None where it has expired."""
+        names = [name.decode() for name in client.zrangebylex(self._shared[0], low, high, 0, size)]
+        return names, client.mget([self._name(name) for name in names]) if names else []
+
+    def _name(self, key: str) -> str:
+        return f"{self._space}:document:{key}"
+
+    def _run(self, script: str, name: str, arguments: list[str]) -> bytes:
+        return self._ask(lambda client: client.register_script(script)([name, *self._shared], arguments))
+
+    def _ask(self, question: Callable[[Any], T]) -> T:
+        """The answer; whatever goes wrong on the way to it leaves as StoreUnavailable."""
+        try:
+            return question(self._connected())
+        except (redis.RedisError, OSError, UnicodeDecodeError) as error:
+            # Whatever the connections have been through, the next operation begins with new ones.
+            self._drop_client()
+            raise StoreUnavailable(redact(f"the store {self.url} could not answer: {error}")) from error
+
+    def _connected(self) -> Any:
+        self._check_open()
+        self._after_fork()
+        with self._lock:
+            if self._client is None:
+                self._client = self._new_client()
+            return self._client
+
+    def _check_open(self) -> None:
+        if self.closed:
+            raise StoreUnavailable(redact(f"the store {self.url} has been closed"))
+
+    def _new_client(self) -> Any:
+        pool = cast("Any", redis.BlockingConnectionPool).from_url(
+            self._address,
+            max_connections=POOL_SIZE,
+            timeout=self._seconds,
+            socket_timeout=self._seconds,
+            socket_connect_timeout=self._seconds,
+            # A swap that is sent again after a lost answer would find itself and report that it lost.
+            retry=Retry(NoBackoff(), 0),
+            protocol=2,
+        )
+        return redis.Redis(connection_pool=pool)
+
+    def _drop_client(self) -> None:
+        self._after_fork()
+        with self._lock:
+            client, self._client = self._client, None
+        if client is not None:
+            client.connection_pool.disconnect(inuse_connections=False)
+
+    def _after_fork(self) -> None:
+        """In a child process: leave the parent's connections alone, even when they are collected."""
+        pid = os.getpid()
+        if pid == self._pid:
+            return
+        if self._client is not None:
+            _left_to_parents.append(self._client)
+        self._client = None
+        self._lock = threading.Lock()
+        self._pid = pid
+
+
+_left_to_parents: list[Any] = []
+
+
+def _expiry(expires_at: float | None, text: str) -> list[str]:
+    """The script's arguments: the time as it was given, the text, the time in whole milliseconds."""
+    if expires_at is None:
+        return ["-", text, ""]
+    milliseconds = expires_at * 1000
+    ends = str(max(1, math.floor(milliseconds))) if milliseconds < LAST_MILLISECOND else ""
+    return [repr(float(expires_at)), text, ends]
+
+
+def _document(held: bytes, key: str) -> Document:
+    try:
+        version, expires_at, text = held.decode().split(" ", 2)
+        return Document(decode(text, key), int(version), None if expires_at == "-" else float(expires_at))
+    except ValueError:
+        raise StoreUnavailable(f"the document under {key!r} is not ours any more") from None

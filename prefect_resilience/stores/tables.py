@@ -1,0 +1,27 @@
+"""The tables of a store in a SQL database, and which of their rows are documents that exist."""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+
+REMOVED = ""
+"""A row's value when its document was deleted; JSON is never empty."""
+
+# Keys are ordered by code point everywhere, whatever the database's language.
+_KEY = sa.Text(collation="BINARY").with_variant(sa.Text(collation="C"), "postgresql")
+
+metadata = sa.MetaData()
+documents = sa.Table(
+    "prefect_resilience_documents",
+    metadata,
+    sa.Column("key", _KEY, primary_key=True),
+    sa.Column("version", sa.BigInteger, nullable=False),
+    sa.Column("value", sa.Text, nullable=False),
+    sa.Column("expires_at", sa.Double, nullable=True, index=True),
+)
+
+
+def alive(now: sa.ColumnElement[float]) -> sa.ColumnElement[bool]:
+    """Whether a row is a document at the time `now`, rather than one that expired or was deleted."""
+    lasting = sa.or_(documents.c.expires_at.is_(None), documents.c.expires_at > now)
+    return sa.and_(documents.c.value != REMOVED, lasting)

@@ -1,0 +1,155 @@
+"""`circuits watch`, and being asked: on pipes and on a real terminal."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import select
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from prefect_resilience.circuits import get_circuit, get_circuits
+from tests.cli.conftest import COMMAND
+
+WAIT = 45.0
+
+
+class Terminal:
+    """A real terminal of 100 columns with a command running in it."""
+
+    def __init__(self, *words: str) -> None:
+        self._ours, theirs = pty.openpty()
+        self.popen = subprocess.Popen([*COMMAND, *words], stdin=theirs, stdout=theirs, stderr=theirs)
+        os.close(theirs)
+        self.seen = ""
+
+    def wait_for(self, text: str) -> None:
+        deadline = time.monotonic() + WAIT
+        while text not in self.seen:
+            assert time.monotonic() < deadline, self.seen
+            if not self._read():
+                assert text in self.seen, self.seen
+
+    def end(self) -> int:
+        while self._read():
+            pass
+        return self.popen.wait(WAIT)
+
+    def write(self, text: str) -> None:
+        os.write(self._ours, text.encode())
+
+    def _read(self) -> bool:
+        """Take in what comes next; False when the command has ended."""
+        if not select.select([self._ours], [], [], WAIT)[0]:
+            return False
+        try:
+            data = os.read(self._ours, 65_536)
+        except OSError:  # Linux says so when the last writer is gone
+            return False
+        self.seen += re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", data.decode(errors="replace"))
+        return bool(data)
+
+    def close(self) -> None:
+        self.popen.kill()
+        self.popen.wait()
+        os.close(self._ours)
+
+
+@pytest.fixture
+def terminal() -> Iterator[Callable[..., Terminal]]:
+    opened: list[Terminal] = []
+
+    def make(*words: str) -> Terminal:
+        opened.append(Terminal(*words))
+        return opened[-1]
+
+    yield make
+    for one in opened:
+        one.close()
+
+
+def test_two_ticks_are_two_lines_of_json(circuits: str, process: Any) -> None:
+    done = process("circuits", "watch", "--json", "--interval", "0.1", "--count", "2")
+    assert (done.code, done.err) == (0, "")
+    ticks = [json.loads(line) for line in done.out.splitlines()]
+    assert [[item["name"] for item in tick] for tick in ticks] == [
+        ["orders", "llm:primary", "kg", "llm:secondary"]
+    ] * 2
+
+
+def test_watch_sees_what_others_do_and_ends_on_ctrl_c(circuits: str, started: Any) -> None:
+    watch = started("circuits", "watch", "--json", "--interval", "0.1")
+    assert len(json.loads(watch.stdout.readline())) == 4
+    get_circuit("orders", circuits).force_closed()
+    while json.loads(watch.stdout.readline())[0]["name"] == "orders":
+        pass
+    watch.send_signal(signal.SIGINT)
+    assert watch.wait(WAIT) == 0
+    assert watch.stderr.read() == ""
+
+
+def test_watch_outlives_an_outage(circuits: str, tmp_path: Path, started: Any) -> None:
+    watch = started("circuits", "watch", "--json", "--interval", "0.1")
+    assert len(json.loads(watch.stdout.readline())) == 4
+    away = tmp_path / "away"
+    away.mkdir()
+    for file in list(tmp_path.glob("fleet.db*")):
+        file.rename(away / file.name)
+    (tmp_path / "fleet.db").mkdir()
+    said = watch.stderr.readline()
+    # Between the two moves a look may have found no file, and made an empty one.
+    assert said.startswith(f"The store {circuits} does not answer ("), said
+    (tmp_path / "fleet.db").rmdir()
+    for file in list(away.iterdir()):
+        file.rename(tmp_path / file.name)
+    assert watch.stderr.readline() == "The store answers again.\n"
+    watch.send_signal(signal.SIGINT)
+    assert watch.wait(WAIT) == 0
+    assert all(isinstance(json.loads(line), list) for line in watch.stdout.read().splitlines())
+
+
+def test_watching_a_store_that_stays_away_is_wrong(tmp_path: Path, cli: Any) -> None:
+    (tmp_path / "folder").mkdir()
+    done = cli(
+        "circuits", "watch", "--count", "2", "--interval", "0.1", "--store", f"sqlite:///{tmp_path}/folder"
+    )
+    assert done.code == 1
+    assert done.out.count("does not answer (unable to open database file)") == 2
+
+
+def test_watch_on_a_terminal_is_drawn_in_place(circuits: str, terminal: Any) -> None:
+    screen = terminal("circuits", "watch", "--interval", "0.1")
+    screen.wait_for("4 circuits, 2 open")
+    screen.wait_for("✗ open")
+    get_circuit("orders", circuits).force_closed()
+    screen.wait_for("4 circuits, 1 open")
+    screen.popen.send_signal(signal.SIGINT)
+    assert screen.end() == 0
+    assert "Traceback" not in screen.seen
+
+
+@pytest.mark.parametrize(("answer", "code", "after"), [("n", 1, "forced_open"), ("y", 0, "closed")])
+def test_a_person_is_asked(circuits: str, terminal: Any, answer: str, code: int, after: str) -> None:
+    screen = terminal("circuits", "reset", "--all")
+    screen.wait_for("Reset 4 circuits for the whole fleet?")
+    assert "! forced open  orders" in screen.seen
+    screen.write(f"{answer}\n")
+    assert screen.end() == code
+    assert next(c.state for c in get_circuits(circuits) if c.name == "orders") == after
+
+
+def test_a_reader_who_has_seen_enough(circuits: str, started: Any) -> None:
+    for words in (("--json",), ()):
+        watch = started("circuits", "watch", "--interval", "0.05", *words)
+        assert watch.stdout.readline()
+        watch.stdout.close()
+        assert watch.wait(WAIT) == 0
+        assert watch.stderr.read() == ""

@@ -1,0 +1,141 @@
+"""`set_circuit` and `reset_circuits` as real flow runs against a real Prefect API."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from datetime import datetime, timedelta, timezone
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from prefect import Flow
+from prefect.client.orchestration import get_client
+from prefect.flows import load_flow_from_entrypoint
+from prefect.testing.utilities import prefect_test_harness
+
+from prefect_resilience.circuits import CircuitSnapshot, get_circuits, set_default_store
+from prefect_resilience.errors.exceptions import ConfigurationError
+from prefect_resilience.operations import reset_circuits, set_circuit
+from prefect_resilience.settings import circuit_store_url
+
+
+@pytest.fixture(scope="module", autouse=True)
+def prefect_api() -> Iterator[None]:
+    with prefect_test_harness(server_startup_timeout=120):
+        yield
+
+
+@pytest.fixture(autouse=True)
+def default_store(circuits: str) -> Iterator[None]:
+    """The worker of these flows is configured with the fleet's store."""
+    set_default_store(circuit_store_url)
+    yield
+    set_default_store(circuit_store_url)
+
+
+def artifact(key: str) -> Any:
+    with get_client(sync_client=True) as client:
+        answer = client.request("GET", f"/artifacts/{key}/latest")
+    answer.raise_for_status()
+    return answer.json()
+
+
+def elsewhere(name: str) -> str:
+    """What a call of this circuit meets in a process that is no relative of this one."""
+    code = f"""
+from prefect_resilience.circuits import CircuitBreaker
+try:
+    print(CircuitBreaker({name!r}, failure_threshold=3, open_for=300).call(str, "through"))
+except Exception as error:
+    print(error)
+"""
+    return subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+    ).stdout
+
+
+def test_a_run_opens_a_circuit_for_other_processes(circuits: str) -> None:
+    until = datetime.now(timezone.utc) + timedelta(minutes=10)
+    state = set_circuit("llm:secondary", "open", "the provider | said\nso", until, return_state=True)
+    after = CircuitSnapshot.model_validate(state.result())
+    assert (after.state, after.reason) == ("forced_open", "the provider | said so")
+    assert after.retry_at == pytest.approx(until.timestamp())
+    assert "the provider | said so" in elsewhere("llm:secondary")
+
+    with get_client(sync_client=True) as client:
+        run = client.read_flow_run(state.state_details.flow_run_id)
+        (written,) = client.request(
+            "POST", "/artifacts/filter", json={"artifacts": {"flow_run_id": {"any_": [str(run.id)]}}}
+        ).json()
+    assert run.name == "open: llm:secondary"
+    assert written["key"].startswith("circuit-llm-secondary-")
+    text = written["data"]
+    assert "| `llm:secondary` | closed | forced_open |" in text
+    assert f"{until:%Y-%m-%d %H:%M:%S} UTC" in text
+    assert "flow run 'open: llm:secondary'" in text
+    assert "`the provider ¦ said so`" in text
+
+
+def test_the_other_actions(circuits: str) -> None:
+    assert set_circuit("orders", "disable")["state"] == "disabled"
+    assert set_circuit("orders", "close")["reason"] == "closed by flow run 'close: orders'"
+    assert set_circuit("llm:primary", "reset", "it is morning")["state"] == "closed"
+    assert elsewhere("llm:primary") == "through\n"
+    assert "**Why:** nobody said" in artifact("circuit-orders")["data"]
+
+
+def test_reset_circuits(circuits: str) -> None:
+    assert len(reset_circuits("morning")) == 4
+    assert {circuit.state for circuit in get_circuits(circuits)} == {"closed"}
+    assert "Circuits that were reset: 4" in artifact("circuits-reset")["data"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ({"name": "ordrs", "action": "open"}, "did you mean 'orders'"),
+        ({"name": "ordrs", "action": "reset", "create": True}, "did you mean 'orders'"),
+        (
+            {"name": "orders", "action": "close", "until": "2999-01-01T00:00:00Z"},
+            "goes with action='open' alone",
+        ),
+        ({"name": "orders", "action": "open", "until": "2020-01-01T00:00:00"}, "is over"),
+    ],
+)
+def test_a_mistake_fails_the_run_and_changes_nothing(
+    circuits: str, arguments: dict[str, Any], says: str
+) -> None:
+    before = get_circuits(circuits)
+    state = set_circuit(**arguments, return_state=True)
+    assert state.is_failed()
+    assert says in state.message
+    with pytest.raises(ConfigurationError):
+        state.result()
+    assert [(c.name, c.state, c.reason) for c in get_circuits(circuits)] == [
+        (c.name, c.state, c.reason) for c in before
+    ]
+
+
+def test_a_circuit_that_was_never_called_can_be_created(circuits: str) -> None:
+    name = f"new-{uuid4().hex[:6]}"
+    assert set_circuit(name, "open", create=True)["state"] == "forced_open"
+    assert f"| `{name}` | new | forced_open |" in artifact(f"circuit-{name}")["data"]
+
+
+@pytest.mark.parametrize("name", ["set_circuit", "reset_circuits"])
+@pytest.mark.parametrize("form", ["prefect_resilience.operations:{}", "prefect_resilience.operations.{}"])
+def test_a_deployment_finds_the_flow_in_the_wheel(name: str, form: str) -> None:
+    found = load_flow_from_entrypoint(form.format(name), use_placeholder_flow=False)
+    assert isinstance(found, Flow)
+    assert found.name == name.replace("_", "-")
+
+
+def test_the_form_in_the_ui_offers_what_may_be_chosen() -> None:
+    form = set_circuit.parameters
+    assert form.required == ["name", "action"]
+    assert form.properties["action"]["enum"] == ["open", "close", "disable", "reset"]
+    assert "llm:primary" in form.properties["name"]["description"]
+    (moment, _) = form.properties["until"]["anyOf"]
+    assert moment["format"] == "date-time"

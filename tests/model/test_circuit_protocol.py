@@ -1,0 +1,132 @@
+"""Small sizes of the protocol, to the last state; and faults put into it, to see that they are found."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from prefect_resilience.circuits import machine
+from tests.model import actions
+from tests.model.circuit_protocol import main, told
+from tests.model.explore import ALWAYS_CLOSED, NEVER_STUCK, TooLarge, explore
+from tests.model.states import BASE, Doc, Setup, to_doc, to_document
+
+
+@pytest.mark.parametrize(
+    "setup",
+    [
+        Setup(coarse=True),
+        Setup(coarse=True, probes=2, failure_threshold=2),
+        Setup(coarse=True, success_threshold=2, open_for=2),
+        Setup(coarse=True, skew=1, probe_lease=3),
+    ],
+    ids=str,
+)
+def test_every_state_keeps_every_property(setup: Setup) -> None:
+    found = explore(setup)
+    assert found.wrong is None, told(found)
+    assert found.states > 1000
+    assert found.depth > 20
+
+
+@pytest.mark.parametrize(
+    ("broken", "wrong"),
+    [
+        ("no version check", "a result from before the last change of state was counted"),
+        ("no generation fence", "a result from before the last change of state was counted"),
+        ("no lease expiry", f"not {NEVER_STUCK}"),
+    ],
+)
+def test_a_broken_protocol_is_caught_with_the_way_there(broken: str, wrong: str) -> None:
+    found = explore(Setup(broken=broken, coarse=True))
+    assert found.wrong == wrong
+    lines = told(found).splitlines()
+    assert lines[0] == f"{wrong} with {broken}:"
+    assert "at first" in lines[1]
+    assert len(lines) == len(found.trace) + 1 > 5
+    print("\n".join(lines))
+
+
+def test_without_a_version_check_two_probe_at_once() -> None:
+    """The mistake of those who get, edit and set."""
+    setup = Setup(broken="no version check")
+    opened = Doc("half_open", 3, 0, 0, "", None, None, ())
+    state = actions.first(setup)._replace(doc=opened)
+    for label in ("0 loads", "1 loads", "0 decides", "1 decides", "0 swaps", "1 swaps"):
+        edge = next(edge for edge in actions.edges(state, setup) if edge.label.startswith(f"process {label}"))
+        state = edge.state
+    # The second has overwritten the first one's lease: the document looks well, the service has two.
+    assert actions.unsafe(state, setup) == "more calls than probes are under way in half-open"
+
+
+@pytest.fixture
+def faulty(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
+    """For faults in the machine, none of whose answers are remembered."""
+    actions.stepped.cache_clear()
+    yield monkeypatch
+    actions.stepped.cache_clear()
+
+
+def test_a_machine_that_lets_in_one_too_many_is_caught(faulty: pytest.MonkeyPatch) -> None:
+    faulty.setattr(actions, "_policy", lambda setup: Setup(probes=setup.probes + 1).policy)
+    assert explore(Setup()).wrong == "the document holds more leases than probes"
+
+
+def test_a_machine_that_never_lets_anybody_probe_is_caught(faulty: pytest.MonkeyPatch) -> None:
+    real = machine.step
+
+    def step(document: machine.CircuitDocument, event: machine.Event, now: float, policy: object):
+        if isinstance(event, machine.Acquire) and document["state"] == "half_open":
+            return document, ()
+        return real(document, event, now, policy)  # type: ignore[arg-type]
+
+    faulty.setattr(machine, "step", step)
+    # The first prober got in by the same step that ended the opening; when it dies nobody follows.
+    assert explore(Setup(coarse=True)).wrong == f"not {NEVER_STUCK}"
+
+
+def test_a_machine_that_forgets_its_successes_is_caught(faulty: pytest.MonkeyPatch) -> None:
+    """There is a way to closed, if nobody dawdles; but a fair schedule may go round it for ever."""
+    real = machine.step
+
+    def step(document: machine.CircuitDocument, event: machine.Event, now: float, policy: object):
+        after, changes = real(document, event, now, policy)  # type: ignore[arg-type]
+        if isinstance(event, machine.Acquire) and after["state"] == "half_open" and len(after["leases"]) == 1:
+            after = {**after, "successes": 0}
+        return after, changes
+
+    faulty.setattr(machine, "step", step)
+    found = explore(Setup(coarse=True, success_threshold=2, probes=2))
+    assert found.wrong == f"not {ALWAYS_CLOSED}"
+
+
+def test_the_model_s_documents_are_the_machine_s() -> None:
+    policy = Setup(failure_threshold=2, probe_lease=4).policy
+    document = machine.new()
+    for event in (machine.Record(1, (("f", 1),)), machine.Record(1, (("f", 1),))):
+        document, _ = machine.step(document, event, BASE, policy)
+        assert machine.read(to_document(to_doc(document, BASE), 2)) == to_document(to_doc(document, BASE), 2)
+        assert to_doc(to_document(to_doc(document, BASE), 2), BASE) == to_doc(document, BASE)
+    document, _ = machine.step(document, machine.Acquire("somebody"), BASE + 9, policy)
+    assert to_doc(document, BASE + 9).leases == (("somebody", 0, 4),)
+
+
+def test_too_many_states_are_no_proof() -> None:
+    with pytest.raises(TooLarge):
+        explore(Setup(), most_states=100)
+
+
+def test_the_script_prints_a_table_and_the_way_to_a_mistake(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", ["circuit_protocol", "--coarse", "--processes", "2"])
+    assert main() == 0
+    assert "yes" in capsys.readouterr().out
+    monkeypatch.setattr(
+        "sys.argv", ["circuit_protocol", "--broken", "no generation fence", "--processes", "2"]
+    )
+    assert main() == 1
+    printed = capsys.readouterr().out
+    assert "was counted with no generation fence:" in printed
+    assert "process 1 swaps" in printed

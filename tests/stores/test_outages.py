@@ -1,0 +1,212 @@
+"""Real PostgreSQL and Redis servers that are away: unavailable within a bounded time, and back when they are back.
+
+With `timeout=T` an operation on PostgreSQL ends within T + 2 s; on Redis within T for each answer.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import psycopg
+import pytest
+
+from prefect_resilience.errors.exceptions import StoreUnavailable
+from prefect_resilience.stores import Store, open_store
+from prefect_resilience.testing.stores import in_threads
+from tests.stores.proxy import Proxy
+from tests.stores_servers import RedisServer, Server
+
+TIMEOUT = 1.0
+BOUND = TIMEOUT + 2 + 1
+"""Seconds; the last one is for a busy machine."""
+SLOW = 5.0
+
+
+@pytest.fixture(params=["postgres", "redis"])
+def server(request: pytest.FixtureRequest) -> Server:
+    return request.getfixturevalue(f"own_{request.param}")
+
+
+@pytest.fixture
+def store(server: Server) -> Iterator[Store]:
+    store = open_store(server.url(timeout=TIMEOUT))
+    yield store
+    store.close()
+
+
+@pytest.fixture
+def proxy(server: Server) -> Iterator[Proxy]:
+    proxy = Proxy(server.port)
+    yield proxy
+    proxy.close()
+
+
+@pytest.fixture
+def behind(server: Server, proxy: Proxy) -> Iterator[Store]:
+    """The store on the other side of the proxy."""
+    store = open_store(server.url(proxy.port, timeout=TIMEOUT))
+    yield store
+    store.close()
+
+
+def operations(store: Store, version: int) -> list[Callable[[], Any]]:
+    return [
+        lambda: store.load("key"),
+        lambda: store.swap("key", version, "lost"),
+        lambda: store.delete("key", version),
+        lambda: store.scan("k"),
+        store.now,
+    ]
+
+
+def is_unavailable(operation: Callable[[], Any], match: str = "") -> str:
+    """Assert it, and that it took a bounded time; the message."""
+    began = time.monotonic()
+    with pytest.raises(StoreUnavailable, match=match) as caught:
+        operation()
+    assert time.monotonic() - began < BOUND
+    return str(caught.value)
+
+
+def value(store: Store) -> Any:
+    found = store.load("key")
+    return None if found is None else found.value
+
+
+def test_a_server_that_stopped_is_unavailable_until_it_is_back(server: Server, store: Store) -> None:
+    version = store.swap("key", 0, "kept")
+    server.stop()
+    for operation in operations(store, version):
+        is_unavailable(operation)
+    server.start()
+    assert value(store) == "kept"
+    assert store.swap("key", version, "on") > version
+
+
+def test_a_server_that_restarted_meanwhile_is_not_even_noticed(server: Server, store: Store) -> None:
+    version = store.swap("key", 0, "kept")
+    server.stop()
+    server.start()
+    assert store.swap("key", version, "on") > version
+
+
+def test_a_server_that_is_not_there_yet_is_unavailable_until_it_is(server: Server, store: Store) -> None:
+    server.stop()
+    is_unavailable(lambda: store.swap("key", 0, 1))
+    server.start()
+    assert store.swap("key", 0, 1)
+
+
+def test_a_server_that_comes_back_empty_is_used_empty(server: Server, store: Store) -> None:
+    version = store.swap("key", 0, "lost")
+    server.stop()
+    server.empty()
+    server.start()
+    assert store.load("key") is None
+    assert store.swap("key", version, "late") == 0
+    assert store.swap("key", 0, "new") > version
+
+
+def test_an_emptied_database_is_used_empty(server: Server, store: Store) -> None:
+    """Emptied under open connections, which is noticed by at most one operation."""
+    version = store.swap("key", 0, "lost")
+    if isinstance(server, RedisServer):
+        server.client().execute_command("FLUSHALL")
+        server.client().execute_command("SCRIPT", "FLUSH")
+    else:
+        with psycopg.connect(server.url(), autocommit=True) as connection:
+            connection.execute("DROP SCHEMA public CASCADE; CREATE SCHEMA public")
+        is_unavailable(lambda: store.load("key"), "does not exist")
+    assert store.load("key") is None
+    assert store.swap("key", 0, "new") > version
+
+
+@pytest.mark.parametrize("connected", [True, False])
+def test_a_slow_server_is_unavailable_after_a_bounded_wait(
+    server: Server, store: Store, proxy: Proxy, behind: Store, connected: bool
+) -> None:
+    version = store.swap("key", 0, "kept")
+    if connected:
+        assert value(behind) == "kept"
+    proxy.delay = SLOW
+    for operation in operations(behind, version)[:2]:
+        is_unavailable(operation)
+    proxy.delay = 0
+    assert value(behind) in ("kept", "lost")
+    found = behind.load("key")
+    assert found is not None
+    assert behind.swap("key", found.version, "on")
+
+
+def test_threads_do_not_wait_for_each_other_at_a_slow_server(
+    server: Server, proxy: Proxy, behind: Store
+) -> None:
+    behind.swap("key", 0, 1)
+    proxy.delay = SLOW
+    began = time.monotonic()
+    in_threads(lambda: is_unavailable(lambda: behind.load("key")), 16)
+    assert time.monotonic() - began < 2 * BOUND
+    proxy.delay = 0
+    assert value(behind) == 1
+
+
+@pytest.mark.parametrize("cut", ["before", "after"])
+def test_a_connection_cut_in_the_middle_of_a_swap_leaves_the_truth_to_the_next_load(
+    server: Server, proxy: Proxy, behind: Store, cut: str
+) -> None:
+    version = behind.swap("key", 0, "old")
+    proxy.cut, proxy.marker = cut, b"EVALSHA" if isinstance(server, RedisServer) else b"UPDATE prefect"
+    is_unavailable(lambda: behind.swap("key", version, "new"))
+    assert proxy.cuts == 1
+    found = behind.load("key")
+    assert found is not None
+    assert found.value == ("old" if cut == "before" else "new")
+    assert (found.version == version) is (cut == "before")
+    assert behind.swap("key", found.version, "on")
+
+
+def test_connections_that_the_server_closed_are_replaced(server: Server, store: Store) -> None:
+    version = store.swap("key", 0, 1)
+    if isinstance(server, RedisServer):
+        server.client().execute_command("CLIENT", "KILL", "TYPE", "normal")
+    else:
+        with psycopg.connect(server.url(), autocommit=True) as connection:
+            connection.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid()")
+    assert store.swap("key", version, 2)
+
+
+def test_a_crash_under_many_writers_loses_nothing_that_was_confirmed(server: Server, store: Store) -> None:
+    stop = threading.Event()
+
+    def write() -> int:
+        confirmed = 0
+        mine = f"count/{threading.get_ident()}"
+        while not stop.is_set():
+            try:
+                found = store.load(mine)
+                held = found.value if found else 0
+                assert held >= confirmed
+                if store.swap(mine, found.version if found else 0, held + 1):
+                    confirmed = held + 1
+            except StoreUnavailable:
+                time.sleep(0.02)
+        return confirmed
+
+    def crash() -> None:
+        for _ in range(2):
+            time.sleep(0.4)
+            server.stop()
+            server.start()
+        time.sleep(0.4)
+        stop.set()
+
+    crasher = threading.Thread(target=crash)
+    crasher.start()
+    confirmed = in_threads(write, 4)
+    crasher.join()
+    held = [document.value for _, document in store.scan("count/")]
+    assert min(confirmed) > 0
+    assert sum(held) >= sum(confirmed)

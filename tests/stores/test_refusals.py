@@ -1,0 +1,157 @@
+"""Stores that answer but will not write: read-only, locked, full, or with the wrong password."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from prefect_resilience.errors.exceptions import StoreUnavailable
+from prefect_resilience.stores import open_store
+from tests.stores_servers import NOBODY, PostgresServer, RedisServer
+
+Start = Callable[..., "subprocess.Popen[str]"]
+
+READ_ONLY_FILE = """
+import os, sys
+from prefect_resilience.errors.exceptions import StoreUnavailable
+from prefect_resilience.stores import open_store
+if os.geteuid() == 0:
+    os.setgid(int(sys.argv[2])), os.setuid(int(sys.argv[2]))
+store = open_store(f"sqlite:///{sys.argv[1]}/store.db?timeout=0.5")
+for operation in (lambda: store.swap("key", 0, 1), lambda: store.swap("other", 0, 1)):
+    try:
+        operation()
+        print("written")
+    except StoreUnavailable as error:
+        print("unavailable", error)
+"""
+
+
+@pytest.fixture
+def open_folder() -> Iterator[Path]:
+    """A folder that every user may enter, which pytest's own is not."""
+    folder = Path(tempfile.mkdtemp(prefix="pr-store-"))
+    folder.chmod(0o755)
+    yield folder
+    folder.chmod(0o755)
+    shutil.rmtree(folder)
+
+
+@pytest.mark.skipif(not hasattr(os, "setuid"), reason="this system has no users to become")
+def test_a_read_only_file_is_unavailable_and_writable_again_later(python: Start, open_folder: Path) -> None:
+    store = open_store(f"sqlite:///{open_folder}/store.db")
+    version = store.swap("key", 0, "kept")
+    for file in open_folder.iterdir():
+        file.chmod(0o444)
+    open_folder.chmod(0o555)
+    process = python(READ_ONLY_FILE, open_folder, NOBODY)
+    output, errors = process.communicate(timeout=30)
+    assert errors == ""
+    assert [line.split()[0] for line in output.splitlines()] == ["unavailable", "unavailable"]
+    open_folder.chmod(0o755)
+    for file in open_folder.iterdir():
+        file.chmod(0o644)
+    assert store.swap("key", version, "on")
+
+
+def test_a_read_only_postgres_reads_and_does_not_write(own_postgres: PostgresServer) -> None:
+    store = open_store(own_postgres.url())
+    version = store.swap("key", 0, "kept")
+    own_postgres.stop()
+    own_postgres.start("-c", "default_transaction_read_only=on")
+    for operation in (lambda: store.swap("key", version, 1), lambda: store.delete("key", version)):
+        with pytest.raises(StoreUnavailable, match="read-only"):
+            operation()
+    assert store.scan("key")[0][1].value == "kept"
+    own_postgres.stop()
+    own_postgres.start()
+    assert store.swap("key", version, "on")
+
+
+def test_a_read_only_postgres_without_our_tables_is_unavailable(own_postgres: PostgresServer) -> None:
+    own_postgres.stop()
+    own_postgres.start("-c", "default_transaction_read_only=on")
+    with pytest.raises(StoreUnavailable, match="read-only"):
+        open_store(own_postgres.url()).load("key")
+
+
+@pytest.mark.parametrize(
+    ("begin", "end", "says"),
+    [
+        ("REPLICAOF 127.0.0.1 1", "REPLICAOF NO ONE", "(?i)read.?only"),
+        ("CONFIG SET min-replicas-to-write 1", "CONFIG SET min-replicas-to-write 0", "(?i)replicas"),
+        ("CONFIG SET maxmemory 1", "CONFIG SET maxmemory 0", "(?i)memory"),
+    ],
+)
+def test_a_redis_that_does_not_write_is_unavailable_and_nothing_has_changed(
+    own_redis: RedisServer, begin: str, end: str, says: str
+) -> None:
+    store = open_store(own_redis.url())
+    version = store.swap("key", 0, "kept")
+    own_redis.client().execute_command(*begin.split())
+    for operation in (lambda: store.swap("key", version, 1), lambda: store.swap("other", 0, 1)):
+        with pytest.raises(StoreUnavailable, match=says):
+            operation()
+    assert [(key, found.value) for key, found in store.scan("")] == [("key", "kept")]
+    own_redis.client().execute_command(*end.split())
+    assert store.swap("key", version, "on")
+    assert store.swap("other", 0, 1)
+
+
+def test_a_row_that_somebody_holds_is_waited_for_a_bounded_time(postgres_url: str) -> None:
+    store = open_store(f"{postgres_url}&timeout=0.5")
+    version = store.swap("key", 0, 1)
+    with psycopg.connect(postgres_url) as holder:
+        holder.execute("SELECT * FROM prefect_resilience_documents FOR UPDATE")
+        began = time.monotonic()
+        with pytest.raises(StoreUnavailable):
+            store.swap("key", version, 2)
+        assert 0.3 < time.monotonic() - began < 3.5
+        found = store.load("key")
+        assert found is not None
+        assert found.value == 1
+    assert store.swap("key", version, 2)
+
+
+def test_the_server_forgets_a_statement_that_nobody_waits_for(postgres_url: str) -> None:
+    """What was given up does not happen later, when the row is free again."""
+    store = open_store(f"{postgres_url}&timeout=0.3")
+    version = store.swap("key", 0, "old")
+    with psycopg.connect(postgres_url) as holder:
+        holder.execute("SELECT * FROM prefect_resilience_documents FOR UPDATE")
+        with pytest.raises(StoreUnavailable):
+            store.swap("key", version, "given up")
+        time.sleep(0.5)
+    time.sleep(0.1)
+    found = store.load("key")
+    assert found is not None
+    assert found.value == "old"
+
+
+def test_no_message_names_the_password(own_redis: RedisServer) -> None:
+    own_redis.client().execute_command("CONFIG", "SET", "requirepass", "right-one")
+    urls = [
+        own_redis.url().replace("://", "://:hunter2hunter2@"),
+        own_redis.url(password="hunter2hunter2"),
+        "postgresql://me:hunter2hunter2@127.0.0.1:1/db",
+        "postgresql://127.0.0.1:1/db?user=me&password=hunter2hunter2",
+        "redis://me:p%40hunter2hunter2@127.0.0.1:1/0",
+    ]
+    for url in urls:
+        store = open_store(url)
+        with pytest.raises(StoreUnavailable) as caught:
+            store.load("key")
+        store.close()
+        with pytest.raises(StoreUnavailable) as closed:
+            store.load("key")
+        for error in (caught.value, closed.value):
+            assert "hunter2" not in str(error)
+    assert open_store(own_redis.url().replace("://", "://:right-one@")).swap("key", 0, 1)
