@@ -1,9 +1,8 @@
 """The flows that an operator deploys, and runs from the Prefect UI: set one circuit, reset them all.
 
-    prefect deploy prefect_resilience/operations.py:set_circuit        from a clone
-    entrypoint: prefect_resilience.operations:set_circuit              in a prefect.yaml, from the wheel
-
-The worker that runs them must be configured with the same store as the fleet.
+In a prefect.yaml their entrypoint is a module path, with a dot before the flow, so that a worker finds them
+in the wheel and pulls no code: `entrypoint: prefect_resilience.operations.set_circuit`. The worker must be
+configured with the store of the fleet.
 """
 
 from __future__ import annotations

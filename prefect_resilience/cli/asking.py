@@ -6,6 +6,7 @@ import sys
 from collections.abc import Sequence
 
 from rich.prompt import Confirm
+from rich.table import Table
 from rich.text import Text
 
 from prefect_resilience.circuits import CircuitSnapshot
@@ -25,9 +26,10 @@ def agreed(action: Action, circuits: Sequence[CircuitSnapshot]) -> bool:
             f"this would {action} {number}, and nobody can be asked here: add --yes if it is meant"
         )
     console = output.stderr()
+    preview = Table.grid(padding=(0, 2), pad_edge=True)
     for circuit in circuits[:SHOWN]:
-        line = Text("  ").append_text(state_text(circuit.state))
-        console.print(line.append(f"  {output.printable(circuit.name)}", style="not bold default"))
+        preview.add_row(state_text(circuit.state), Text(output.printable(circuit.name), overflow="fold"))
+    console.print(preview)
     if len(circuits) > SHOWN:
         console.print(f"  and {len(circuits) - SHOWN} more")
     try:

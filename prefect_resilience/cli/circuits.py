@@ -187,7 +187,11 @@ def watch(
     if count is not None and count < 1:
         raise ConfigurationError(f"--count {count} must be 1 or more; leave it out to watch for ever")
     look = watching.watch_json if json else watching.watch_table
-    return look(fleet.store_url(store), interval, count)
+    try:
+        return look(fleet.store_url(store), interval, count)
+    except KeyboardInterrupt:
+        # The way to end it, and so nothing is wrong.
+        return 0
 
 
 def _said(reason: str) -> str:

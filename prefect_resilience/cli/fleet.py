@@ -39,8 +39,8 @@ def store_url(given: str | None) -> str:
     parsed = parse_url(url)
     if parsed.kind == "memory":
         raise ConfigurationError(
-            f"the URL {url} means the memory of one process, which no command can see: name the fleet's store with "
-            "--store or in PREFECT_RESILIENCE_STORE_URL"
+            f"the URL {url} means the memory of one process, which no command can see: "
+            "name the fleet's store with --store or in PREFECT_RESILIENCE_STORE_URL"
         )
     return parsed.canonical
 

@@ -55,16 +55,13 @@ def _look(url: str) -> tuple[Fleet | None, str]:
 
 
 def _ticks(interval: float, count: int | None) -> Iterator[int]:
-    """`count` times, or for ever, until Ctrl-C, which is the way to end it and no error."""
+    """`count` times, or for ever."""
     tick = 0
-    try:
-        while count is None or tick < count:
-            yield tick
-            tick += 1
-            if tick != count:
-                time.sleep(interval)
-    except KeyboardInterrupt:
-        return
+    while count is None or tick < count:
+        if tick:
+            time.sleep(interval)
+        yield tick
+        tick += 1
 
 
 @contextmanager

@@ -26,7 +26,7 @@ from prefect_resilience.stores.postgres_schema import VERSIONS, ensure_schema
 from prefect_resilience.stores.postgres_wire import BoundedConnection, Deadline, connect
 from prefect_resilience.stores.sql import SqlStore
 from prefect_resilience.stores.tables import REMOVED, alive, documents
-from prefect_resilience.stores.urls import StoreUrl
+from prefect_resilience.stores.urls import FORMS, StoreUrl
 
 ANSWER_SECONDS = 3.0
 POOL_SIZE = 5
@@ -43,7 +43,8 @@ def open_postgres(parsed: StoreUrl) -> SqlStore:
     try:
         conninfo_to_dict(parsed.path)
     except psycopg.Error as error:
-        raise ConfigurationError(redact(f"the URL {parsed.canonical} is not PostgreSQL's: {error}")) from None
+        wrong = redact(f"the URL {parsed.canonical} cannot be meant: {str(error).strip()}")
+        raise ConfigurationError(f"{wrong}; {FORMS}") from None
     seconds = float(parsed.options.get("timeout", ANSWER_SECONDS))
     return SqlStore(parsed.canonical, PostgresDialect(parsed.path, seconds))
 

@@ -8,15 +8,14 @@
             return lambda: MyStore(tmp_path)
 
 `make_store()` is called once per test and returns an open store; it may hold documents of other tests.
-Needs pytest and hypothesis. The race of many writers is short by default; for a long one set the environment's
-PREFECT_RESILIENCE_CONTRACT_WRITERS (8) and PREFECT_RESILIENCE_CONTRACT_SWAPS (100 by each of them).
+Needs pytest and hypothesis. `count_together` is the race of many writers by itself,
+for a longer one.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-import os
 import random
 import threading
 import time
@@ -33,8 +32,8 @@ from prefect_resilience.stores.base import Document, Store
 
 MakeStore = Callable[[], Store]
 
-WRITERS = int(os.environ.get("PREFECT_RESILIENCE_CONTRACT_WRITERS", "8"))
-SWAPS = int(os.environ.get("PREFECT_RESILIENCE_CONTRACT_SWAPS", "100"))
+WRITERS = 8
+SWAPS = 100
 PATIENCE = 10.0
 SHORT = 0.2
 """Seconds that a document lives in the tests of expiry."""
@@ -290,22 +289,7 @@ class StoreContract:
     # -- many at once, and none
 
     def test_no_update_of_many_threads_is_lost(self, store: Store, key: str) -> None:
-        """Each of the writers counts to SWAPS by compare and swap, on one document."""
-
-        def write() -> None:
-            done = lost = 0
-            while done < SWAPS:
-                found = store.load(key)
-                if store.swap(key, found.version if found else 0, (found.value if found else 0) + 1):
-                    done, lost = done + 1, 0
-                else:
-                    lost += 1
-                    time.sleep(random.uniform(0, min(0.2, 0.002 * 2**lost)))
-
-        in_threads(write, WRITERS)
-        loaded = store.load(key)
-        assert loaded is not None
-        assert loaded.value == WRITERS * SWAPS
+        count_together(store, key, WRITERS, SWAPS)
 
     def test_one_of_many_creates_a_document(self, store: Store, key: str) -> None:
         start = threading.Barrier(WRITERS)
@@ -335,6 +319,25 @@ class StoreContract:
         for operation in operations:
             with pytest.raises(StoreUnavailable):
                 operation()
+
+
+def count_together(store: Store, key: str, writers: int, swaps: int) -> None:
+    """Threads that each count `swaps` times on one document, by compare and swap; none may be lost."""
+
+    def write() -> None:
+        done = lost = 0
+        while done < swaps:
+            found = store.load(key)
+            if store.swap(key, found.version if found else 0, (found.value if found else 0) + 1):
+                done, lost = done + 1, 0
+            else:
+                lost += 1
+                time.sleep(random.uniform(0, min(0.2, 0.002 * 2**lost)))
+
+    in_threads(write, writers)
+    loaded = store.load(key)
+    assert loaded is not None
+    assert loaded.value == writers * swaps
 
 
 def same_json(left: Any, right: Any) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,7 +13,9 @@ from uuid import uuid4
 import pytest
 from prefect import Flow
 from prefect.client.orchestration import get_client
-from prefect.flows import load_flow_from_entrypoint
+from prefect.deployments.runner import EntrypointType
+from prefect.flow_engine import run_flow
+from prefect.flows import load_flow_from_entrypoint, load_flow_from_flow_run
 from prefect.testing.utilities import prefect_test_harness
 
 from prefect_resilience.circuits import CircuitSnapshot, get_circuits, set_default_store
@@ -82,7 +85,6 @@ def test_the_other_actions(circuits: str) -> None:
     assert set_circuit("orders", "disable")["state"] == "disabled"
     assert set_circuit("orders", "close")["reason"] == "closed by flow run 'close: orders'"
     assert set_circuit("llm:primary", "reset", "it is morning")["state"] == "closed"
-    assert elsewhere("llm:primary") == "through\n"
     assert "**Why:** nobody said" in artifact("circuit-orders")["data"]
 
 
@@ -122,6 +124,19 @@ def test_a_circuit_that_was_never_called_can_be_created(circuits: str) -> None:
     name = f"new-{uuid4().hex[:6]}"
     assert set_circuit(name, "open", create=True)["state"] == "forced_open"
     assert f"| `{name}` | new | forced_open |" in artifact(f"circuit-{name}")["data"]
+
+
+def test_a_deployment_runs_it_as_a_module(circuits: str) -> None:
+    deployment = set_circuit.to_deployment("by-hand", entrypoint_type=EntrypointType.MODULE_PATH)
+    assert deployment.entrypoint == "prefect_resilience.operations.set_circuit"
+    deployment_id = deployment.apply()
+    with get_client(sync_client=True) as client:
+        parameters = {"name": "orders", "action": "close", "reason": "it is over"}
+        run = client.create_flow_run_from_deployment(deployment_id, parameters=parameters)
+    # What a worker's process does with the run.
+    run_flow(asyncio.run(load_flow_from_flow_run(run)), flow_run=run)
+    closed = next(circuit for circuit in get_circuits(circuits) if circuit.name == "orders")
+    assert (closed.state, closed.reason) == ("closed", "it is over")
 
 
 @pytest.mark.parametrize("name", ["set_circuit", "reset_circuits"])

@@ -58,6 +58,19 @@ def test_nothing_is_made_before_the_first_operation(tmp_path: Path) -> None:
         "mysql://u:secret@host/db",
         "sqlite:///a.db?mode=ro",
         "sqlite:///a.db?timeout=soon",
+        "postgresql://u:secret@host",
+        "postgresql://u:secret@host/",
+        "postgresql://u:sec/ret-secret@host/db",
+        "postgresql://u:secret#@host/db",
+        "postgresql://u:secret@host:port/db",
+        "postgresql://u:secret@host/db?timeout=soon",
+        "postgresql://u:secret@host/db?timeout=0",
+        "postgresql://u:secret@host/db?no_such_option=1",
+        "redis://:secret@host/name",
+        "redis://:secret@host/0?no_such_option=1",
+        "redis://:secret@host/0?prefix={x}",
+        "redis://host/0?password=secret&timeout=-1",
+        "unix://:secret@",
         None,
         7,
     ],
@@ -67,6 +80,59 @@ def test_a_wrong_url_is_refused_with_the_right_forms(url: str) -> None:
         open_store(url)
     assert "secret" not in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("postgres://u:p%40ss@HOST:5432/db", "postgresql+psycopg://u:p@ss@host/db"),
+        ("postgresql://h1:5432,h2:6432/db?b=1&a=2", "postgresql://h1,h2:6432/db?a=2&b=1"),
+        ("redis://host", "redis://host:6379/0"),
+        ("redis://host/2", "redis://host?db=2"),
+        ("redis:///1", "redis://localhost/01"),
+        ("rediss://u:p%3Aw@host", "rediss://u:p:w@host:6379/0"),
+    ],
+)
+def test_two_spellings_of_one_server_are_one_store(one: str, other: str) -> None:
+    assert parse_url(one).canonical == parse_url(other).canonical
+    canonical = parse_url(one).canonical
+    assert parse_url(canonical).canonical == canonical
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("postgresql://host/a", "postgresql://host/b"),
+        ("redis://host/0", "rediss://host/0"),
+        ("redis://host/0", "redis://host/0?prefix=other"),
+        ("redis://host/0", "redis://[::1]/0"),
+    ],
+)
+def test_two_servers_are_two_stores(one: str, other: str) -> None:
+    assert parse_url(one).canonical != parse_url(other).canonical
+
+
+def test_a_server_is_not_connected_to_before_the_first_operation() -> None:
+    assert isinstance(open_store("postgresql://127.0.0.1:1/db"), Store)
+    assert isinstance(open_store("redis://127.0.0.1:1"), Store)
+
+
+@pytest.mark.parametrize(
+    ("url", "driver", "extra"),
+    [
+        ("postgresql://host/missing", "psycopg", "postgres"),
+        ("redis://host/99", "redis", "redis"),
+    ],
+)
+def test_a_missing_driver_is_named_with_what_to_install(
+    url: str, driver: str, extra: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours = "prefect_resilience.stores."
+    for name in [name for name in sys.modules if name.startswith((ours + "postgres", ours + "redis"))]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, driver, None)
+    with pytest.raises(ConfigurationError, match=rf"prefect-resilience\[{extra}\]"):
+        open_store(url)
 
 
 def test_importing_loads_no_driver_and_opens_nothing() -> None:

@@ -23,10 +23,12 @@ READ_ONLY_FILE = """
 import os, sys
 from prefect_resilience.errors.exceptions import StoreUnavailable
 from prefect_resilience.stores import open_store
+# What is imported on the way must be imported by a user who may read it.
+open_store(f"sqlite:///{sys.argv[3]}/warm.db").swap("key", 0, 1)
 if os.geteuid() == 0:
     os.setgid(int(sys.argv[2])), os.setuid(int(sys.argv[2]))
 store = open_store(f"sqlite:///{sys.argv[1]}/store.db?timeout=0.5")
-for operation in (lambda: store.swap("key", 0, 1), lambda: store.swap("other", 0, 1)):
+for operation in (lambda: store.swap("key", int(sys.argv[4]), 1), lambda: store.swap("other", 0, 1)):
     try:
         operation()
         print("written")
@@ -46,13 +48,15 @@ def open_folder() -> Iterator[Path]:
 
 
 @pytest.mark.skipif(not hasattr(os, "setuid"), reason="this system has no users to become")
-def test_a_read_only_file_is_unavailable_and_writable_again_later(python: Start, open_folder: Path) -> None:
+def test_a_read_only_file_is_unavailable_and_writable_again_later(
+    python: Start, open_folder: Path, tmp_path: Path
+) -> None:
     store = open_store(f"sqlite:///{open_folder}/store.db")
     version = store.swap("key", 0, "kept")
     for file in open_folder.iterdir():
         file.chmod(0o444)
     open_folder.chmod(0o555)
-    process = python(READ_ONLY_FILE, open_folder, NOBODY)
+    process = python(READ_ONLY_FILE, open_folder, NOBODY, tmp_path, version)
     output, errors = process.communicate(timeout=30)
     assert errors == ""
     assert [line.split()[0] for line in output.splitlines()] == ["unavailable", "unavailable"]

@@ -14,6 +14,7 @@ import pytest
 from prefect import flow
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.objects import State
+from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
 from prefect.testing.utilities import prefect_test_harness
 
 from prefect_resilience import resilient_task
@@ -22,7 +23,9 @@ from prefect_resilience.circuits.registry import forget_circuits
 
 @pytest.fixture(scope="session", autouse=True)
 def prefect_api() -> Iterator[None]:
-    with prefect_test_harness(server_startup_timeout=120):
+    # A flow run waits for its heartbeat's thread at the end: a second in each of hundreds of runs.
+    quiet = temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None})
+    with prefect_test_harness(server_startup_timeout=120), quiet:
         yield
 
 
@@ -99,9 +102,10 @@ def mode(request: pytest.FixtureRequest) -> Mode:
 @pytest.fixture
 def get(service: Any) -> Callable[..., Any]:
     """Call the service through httpx, as a user's task does."""
+    client = httpx.Client()
 
     def get(path: str = "/", **options: Any) -> str:
-        response = httpx.get(service.url + path, **options)
+        response = client.get(service.url + path, **options)
         response.raise_for_status()
         return response.text
 

@@ -1,0 +1,64 @@
+"""Fleets of real processes on every store, in short; `pytest -m long` runs the long forms."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.circuits import long, scenarios
+from tests.circuits.long import SLACK
+from tests.circuits.scenarios import LEASE, OPEN_FOR, PROBE_TAKES
+from tests.circuits.target import Visit, most_at_once
+
+STORES = os.environ.get("PREFECT_RESILIENCE_TEST_FLEET_STORES", "sqlite,postgres,redis").split(",")
+"""Kinds of stores, or URLs of empty ones."""
+
+
+@pytest.fixture(params=STORES)
+def fleet_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """An empty store that processes can share."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path}/fleet.db"
+    if request.param in {"postgres", "redis"}:
+        return request.getfixturevalue(f"{request.param}_url")
+    return request.param
+
+
+@pytest.mark.parametrize("probes", [1, 2])
+def test_a_dead_service_is_left_alone(fleet_url: str, probes: int) -> None:
+    found = scenarios.dead_service(fleet_url, processes=4, calls=300, pause=0.005, probes=probes)
+    assert found.refused + found.reached == found.calls
+    # One call of each process that has not heard yet, and the probes: in 1,200 calls these are many.
+    assert found.leaked <= 4 + probes * (found.seconds / 0.3 + 1)
+    assert found.probes_at_once <= probes
+    assert found.reached - found.leaked >= 5
+
+
+def test_a_killed_prober_delays_closing_by_its_lease_and_no_more(fleet_url: str) -> None:
+    found = scenarios.killed_probers(fleet_url, rounds=5, at_once=2)
+    assert len(found) == 5
+    assert max(one.closed_after for one in found) <= LEASE + OPEN_FOR + PROBE_TAKES + SLACK
+
+
+def test_news_reaches_the_last_process_within_the_interval(fleet_url: str) -> None:
+    found = scenarios.news(fleet_url, processes=4, rounds=2, sync_interval=0.3)
+    assert 0 < max(one.opened for one in found) <= 0.3 + 0.05 + SLACK
+    assert 0 < max(one.closed for one in found) <= 0.3 + 0.05 + SLACK
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("scenario", list(long.SCENARIOS))
+def test_in_full(scenario: str, fleet_url: str) -> None:
+    told, kept = long.SCENARIOS[scenario](fleet_url)
+    print(told)
+    assert kept, told
+
+
+def test_calls_at_once_are_counted_right() -> None:
+    visits = [Visit(1, 0.0, 1.0), Visit(2, 0.5, 2.0), Visit(3, 1.0, 3.0), Visit(4, 5.0, 6.0)]
+    assert most_at_once(visits) == 2
+    assert most_at_once([*visits, Visit(5, 0.6, 0.7)]) == 3
+    assert most_at_once([]) == 0

@@ -1,0 +1,128 @@
+"""What the processes of a fleet do, each in an interpreter of its own, and how they are started."""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+import os
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from multiprocessing.connection import Connection
+from typing import Any
+
+from prefect_resilience.circuits import CircuitBreaker
+from prefect_resilience.errors.exceptions import CircuitOpenError
+from tests.circuits.target import call_target
+
+PATIENCE = 120.0
+
+
+class Member:
+    """One process of a fleet and the line to it."""
+
+    def __init__(self, process: Any, line: Connection) -> None:
+        self.process = process
+        self._line = line
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    def hear(self) -> Any:
+        """What it says next."""
+        if not self._line.poll(PATIENCE):
+            raise TimeoutError(f"process {self.pid} says nothing")
+        return self._line.recv()
+
+    def say(self, message: Any) -> None:
+        self._line.send(message)
+
+    def kill(self) -> None:
+        """kill -9, now."""
+        self.process.kill()
+
+
+Start = Callable[..., Member]
+
+
+@contextmanager
+def fleet() -> Iterator[Start]:
+    """`start(work, **given)` runs `work(line, **given)` in a process; all are killed when the block ends."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["prefect_resilience.circuits", "prefect_resilience.stores.sqlite"])
+    members: list[Member] = []
+
+    def start(work: Callable[..., None], **given: Any) -> Member:
+        ours, theirs = context.Pipe()
+        process = context.Process(target=work, args=(theirs,), kwargs=given, daemon=True)
+        process.start()
+        theirs.close()
+        members.append(Member(process, ours))
+        return members[-1]
+
+    try:
+        yield start
+    finally:
+        for member in members:
+            member.kill()
+        for member in members:
+            member.process.join()
+
+
+def _join(line: Connection, name: str, url: str, policy: dict[str, Any]) -> CircuitBreaker:
+    """A breaker whose circuit is known already, once everybody may begin."""
+    logging.getLogger("prefect_resilience").setLevel(logging.ERROR)
+    breaker = CircuitBreaker(name, store=url, **policy)
+    breaker.snapshot()
+    line.send("ready")
+    line.recv()
+    return breaker
+
+
+def call_many(
+    line: Connection, url: str, policy: dict[str, Any], port: int, name: str, calls: int, pause: float
+) -> None:
+    """`calls` calls with `pause` seconds after each; says what became of them."""
+    breaker = _join(line, name, url, policy)
+    pid = os.getpid()
+    seen: Counter[str] = Counter()
+    for _ in range(calls):
+        try:
+            breaker.call(call_target, port, pid)
+            seen["succeeded"] += 1
+        except CircuitOpenError:
+            seen["refused"] += 1
+        except ConnectionError:
+            seen["failed"] += 1
+        time.sleep(pause)
+    line.send(dict(seen))
+
+
+def call_on_and_on(
+    line: Connection, url: str, policy: dict[str, Any], port: int, name: str, pause: float
+) -> None:
+    """Calls until it is killed."""
+    breaker = _join(line, name, url, policy)
+    pid = os.getpid()
+    while True:
+        with suppress(CircuitOpenError, ConnectionError):
+            breaker.call(call_target, port, pid)
+        time.sleep(pause)
+
+
+def tell_when_let_through(line: Connection, url: str, sync_interval: float, pause: float) -> None:
+    """Calls on and on; when asked, says when a call was let through and refused last (seconds, epoch)."""
+    breaker = _join(line, "news", url, {"sync_interval": sync_interval})
+    passed = refused = 0.0
+    while True:
+        if line.poll(pause):
+            if line.recv() == "end":
+                return
+            line.send((passed, refused))
+        try:
+            breaker.call(int)
+            passed = time.time()
+        except CircuitOpenError:
+            refused = time.time()

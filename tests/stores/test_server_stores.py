@@ -1,0 +1,204 @@
+"""What only stores on servers have: many hosts, a clock of their own, and things to be tidied away."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+from urllib.parse import urlsplit
+
+import psycopg
+import pytest
+import redis
+
+from prefect_resilience.errors.exceptions import StoreUnavailable
+from prefect_resilience.stores import Store, open_store
+from tests.stores.counting import COUNT
+
+Start = Callable[..., "subprocess.Popen[str]"]
+
+
+@pytest.fixture(params=["postgres", "redis"])
+def url(request: pytest.FixtureRequest) -> str:
+    return request.getfixturevalue(f"{request.param}_url")
+
+
+@pytest.fixture
+def store(url: str) -> Iterator[Store]:
+    store = open_store(url)
+    yield store
+    store.close()
+
+
+@pytest.fixture
+def sql(postgres_url: str) -> Iterator[Callable[..., Any]]:
+    """Run a statement in the schema of the test; its rows, if it has any."""
+    with psycopg.connect(postgres_url, autocommit=True) as connection:
+
+        def run(statement: str, *parameters: object) -> Any:
+            cursor = connection.execute(statement.encode(), parameters)
+            return cursor.fetchall() if cursor.description else None
+
+        yield run
+
+
+# -- many processes
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+def test_no_increment_of_eight_processes_is_lost(python: Start, url: str) -> None:
+    """They also create the schema in a race: nobody has touched it before."""
+    process = python(COUNT, url, 8, 100, 1)
+    _, errors = process.communicate(timeout=100)
+    assert (process.returncode, errors) == (0, "")
+    found = open_store(url).load("count")
+    assert found is not None
+    assert found.value == 8 * 100
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+def test_many_processes_create_a_schema_at_once(
+    python: Start, postgres_url: str, sql: Callable[..., Any]
+) -> None:
+    schemas = [sql("SELECT current_schema()")[0][0] + f"_{number}" for number in range(3)]
+    for schema in schemas:
+        sql(f"CREATE SCHEMA {schema}")
+    process = python(COUNT, postgres_url + "_{}", 6, 1, 3)
+    _, errors = process.communicate(timeout=60)
+    assert (process.returncode, errors) == (0, "")
+    for schema in schemas:
+        assert sql(f"SELECT value FROM {schema}.prefect_resilience_documents") == [("6",)]
+        sql(f"DROP SCHEMA {schema} CASCADE")
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+def test_a_forked_child_uses_connections_of_its_own(store: Store, url: str) -> None:
+    version = store.swap("parent", 0, 1)
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            found = store.load("parent")
+            same = open_store(url) is store
+            ok = found is not None and same and store.swap("child", 0, "written") > 0
+            store.close()
+            os.write(writing, b"ok" if ok else b"no")
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
+    assert os.read(reading, 2) == b"ok"
+    found = store.load("child")
+    assert found is not None
+    assert found.value == "written"
+    assert store.swap("parent", version, 2)
+
+
+# -- the server's clock
+
+
+def test_the_clock_of_this_host_decides_nothing(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = store.now()
+    version = store.swap("key", 0, 1, expires_at=now + 600)
+    for error in (86_400.0, -86_400.0):
+        monkeypatch.setattr(time, "time", lambda error=error: now + error)
+        assert abs(store.now() - now) < 60
+        assert store.load("key") is not None
+        version, before = store.swap("key", version, 2, expires_at=now + 600), version
+        assert version > before
+        assert store.swap(f"short {error}", 0, 1, expires_at=now - 1) > before
+        assert store.load(f"short {error}") is None
+
+
+@pytest.mark.parametrize("expires_at", [-1e300, -1.0, 0.0, 1e10, 1e18, 1e300])
+def test_any_time_is_a_time_to_expire_at(store: Store, expires_at: float) -> None:
+    version = store.swap("key", 0, 1, expires_at=expires_at)
+    found = store.load("key")
+    assert version > 0
+    assert (None if found is None else found.expires_at) == (expires_at if expires_at > time.time() else None)
+    assert (store.swap("key", 0, 2) > version) is (found is None)
+
+
+# -- tidying
+
+
+def test_a_deleted_row_stays_for_a_while_and_is_purged_some_at_a_time(
+    postgres_url: str, sql: Callable[..., Any]
+) -> None:
+    store = open_store(postgres_url)
+    assert store.delete("deleted", store.swap("deleted", 0, 1))
+    assert store.swap("recent", 0, 1, expires_at=store.now() - 1)
+    table = "prefect_resilience_documents"
+    sql(
+        f"INSERT INTO {table} SELECT 'old/' || n, n, '1', extract(epoch FROM now()) - 3600"
+        " FROM generate_series(1, 120) n"
+    )
+    counts: list[int] = []
+    for number in range(3):
+        store.swap(f"new/{number}", 0, 1)
+        counts.append(sql(f"SELECT count(*) FROM {table} WHERE key LIKE 'old/%%'")[0][0])
+    assert counts == [70, 20, 0]
+    assert [
+        key for (key,) in sql(f"SELECT key FROM {table} WHERE key IN ('deleted', 'recent') ORDER BY key")
+    ] == [
+        "deleted",
+        "recent",
+    ]
+    assert [key for key, _ in store.scan("")] == ["new/0", "new/1", "new/2"]
+
+
+def test_a_value_that_was_damaged_is_unavailable(postgres_url: str, sql: Callable[..., Any]) -> None:
+    store = open_store(postgres_url)
+    store.swap("bad", 0, 1)
+    sql("UPDATE prefect_resilience_documents SET value = '{'")
+    with pytest.raises(StoreUnavailable, match="bad"):
+        store.load("bad")
+
+
+@pytest.fixture
+def keys_of(redis_url: str, redis_server_url: str) -> Callable[[str], list[str]]:
+    """The members of one of the store's sorted sets."""
+    prefix = urlsplit(redis_url).query.partition("prefix=")[2]
+
+    def members(name: str) -> list[str]:
+        with redis.Redis.from_url(redis_server_url) as client:
+            found: Any = client.zrange(f"{{{prefix}}}:{name}", 0, -1)
+            return [member.decode() for member in found]
+
+    return members
+
+
+def test_names_of_expired_documents_leave_the_index_some_at_a_time(
+    redis_url: str, keys_of: Callable[[str], list[str]]
+) -> None:
+    store = open_store(redis_url)
+    soon = store.now() + 0.3
+    for number in range(70):
+        store.swap(f"old/{number:02}", 0, number, expires_at=soon)
+    kept = store.swap("old/00", store.scan("old/00")[0][1].version, "kept")
+    while store.now() < soon + 0.01:
+        time.sleep(0.01)
+    assert [key for key, _ in store.scan("old/", limit=1)] == ["old/00"]
+    assert len(keys_of("names")) == 70
+    store.swap("new", 0, 1)
+    assert len(keys_of("names")) == 21
+    store.swap("new/2", 0, 1)
+    assert keys_of("names") == ["new", "new/2", "old/00"]
+    assert keys_of("expiring") == []
+    assert store.delete("old/00", kept)
+    assert keys_of("names") == ["new", "new/2"]
+
+
+def test_what_is_not_ours_under_our_prefix_is_unavailable(redis_url: str, redis_server_url: str) -> None:
+    store = open_store(redis_url)
+    prefix = urlsplit(redis_url).query.partition("prefix=")[2]
+    with redis.Redis.from_url(redis_server_url) as client:
+        client.set(f"{{{prefix}}}:document:text", "no document")
+        client.set(f"{{{prefix}}}:document:bytes", b"\xff \xff \xff")
+        client.lpush(f"{{{prefix}}}:document:list", "item")
+    for key in ("text", "bytes", "list"):
+        with pytest.raises(StoreUnavailable):
+            store.load(key)
+    with pytest.raises(StoreUnavailable):
+        store.swap("list", 0, 1)
