@@ -11,6 +11,10 @@ from typing import Any
 import psycopg
 
 
+class TooLate(psycopg.OperationalError):
+    """The operation's time is over."""
+
+
 class Deadline(threading.local):
     """Until when the operation that runs in this thread may wait. `seconds` are for each operation."""
 
@@ -23,10 +27,10 @@ class Deadline(threading.local):
         self._ends = time.monotonic() + self.seconds
 
     def left(self) -> float:
-        """Seconds; raises psycopg's OperationalError when there are none."""
+        """Seconds; raises TooLate when there are none."""
         left = self._ends - time.monotonic()
         if left <= 0:
-            raise psycopg.OperationalError(f"no answer within {self.seconds:g} s")
+            raise TooLate(f"no answer within {self.seconds:g} s")
         return min(left, self.seconds)
 
 
@@ -44,13 +48,9 @@ class BoundedConnection(psycopg.Connection[Any]):
             return super().wait(gen, *args, **kwargs)
         try:
             return super().wait(_until(self.deadline, gen), *args, **kwargs)
-        except _Late as late:
+        except TooLate:
             self.close()
-            raise psycopg.OperationalError(str(late)) from None
-
-
-class _Late(Exception):
-    pass
+            raise
 
 
 def _until(deadline: Deadline, gen: Generator[Any, Any, Any]) -> Generator[Any, Any, Any]:
@@ -60,17 +60,10 @@ def _until(deadline: Deadline, gen: Generator[Any, Any, Any]) -> Generator[Any, 
         while True:
             ready = yield wanted
             if not ready:
-                _check(deadline)
+                deadline.left()
             wanted = gen.send(ready)
     except StopIteration as done:
         return done.value
-
-
-def _check(deadline: Deadline) -> None:
-    try:
-        deadline.left()
-    except psycopg.OperationalError as error:
-        raise _Late(str(error)) from None
 
 
 def connect(conninfo: str, deadline: Deadline) -> BoundedConnection:

@@ -20,6 +20,7 @@ import math
 import os
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import Any, TypeVar, cast
 
 import redis
@@ -95,7 +96,7 @@ class RedisStore:
         found: list[tuple[str, Document]] = []
         while len(found) < limit:
             page = min(PAGE, limit - len(found))
-            names, held = self._ask(lambda client: self._page(client, low, high, page))  # noqa: B023
+            names, held = self._ask(partial(self._page, low=low, high=high, size=page))
             found += [(key, _document(text, key)) for key, text in zip(names, held, strict=True) if text]
             if len(names) < page:
                 break

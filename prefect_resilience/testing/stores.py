@@ -114,6 +114,15 @@ class StoreContract:
         assert store.swap(key, 7, "x") == 0
         assert store.load(key) is None
 
+    @pytest.mark.parametrize("version", [-1, 2**63, 10**30])
+    def test_a_version_that_no_document_has_writes_nothing(
+        self, store: Store, key: str, version: int
+    ) -> None:
+        held = store.swap(key, 0, 1)
+        assert store.swap(key, version, 2) == 0
+        assert store.delete(key, version) is False
+        assert store.load(key) == Document(1, held)
+
     def test_null_is_a_value(self, store: Store, key: str) -> None:
         version = store.swap(key, 0, None)
         assert store.load(key) == Document(None, version)
@@ -285,6 +294,22 @@ class StoreContract:
             store.swap(wrong, 0, 1)
         with pytest.raises(ValueError, match="key"):
             store.load(wrong)
+
+    def test_a_key_has_at_most_two_thousand_bytes(self, store: Store, key: str) -> None:
+        longest = key + "".join(random.choices("abcdefghijklmnopqrstuvwxyz0123456789", k=2000 - len(key)))
+        assert store.swap(longest, 0, 1)
+        assert [name for name, _ in store.scan(key)] == [longest]
+        with pytest.raises(ValueError, match="key"):
+            store.swap(longest + "x", 0, 1)
+        with pytest.raises(ValueError, match="key"):
+            store.load("ä" * 1001)
+
+    def test_scan_takes_letters_that_no_key_has(self, store: Store, key: str) -> None:
+        for name in "ab":
+            store.swap(f"{key}/{name}", 0, name)
+        assert store.scan(f"{key}/a\0") == []
+        assert [d.value for _, d in store.scan(f"{key}/", after=f"{key}/a\0z")] == ["b"]
+        assert [d.value for _, d in store.scan(f"{key}/", after=f"{key}/\0")] == ["a", "b"]
 
     # -- many at once, and none
 

@@ -299,3 +299,35 @@ def test_switched_off_it_is_plain_prefect(mode, service, get, monkeypatch, varia
     assert len(service.calls) == 1
     assert mode.state(plain).is_failed()
     assert len(service.calls) == 3
+
+
+def test_the_context_is_found_on_errors_states_and_futures(service, get):
+    from prefect_resilience import resilient_task
+
+    service.says(404)
+    made = resilient_task(get)
+
+    @flow
+    def scenario():
+        future = made.submit()
+        future.wait()
+        return error_context(future), error_context(future.state), error_context(made.submit("/ok?"))
+
+    found = scenario(return_state=True).result()
+    assert [context.code for context in found[:2]] == ["404", "404"]
+    assert found[0] == found[1]
+
+
+def test_a_cached_result_is_no_attempt(mode, tmp_path):
+    from prefect.cache_policies import INPUTS
+
+    calls = []
+
+    def work(x):
+        calls.append(x)
+        return x
+
+    made = mode.task(work, cache_policy=INPUTS)
+    assert mode.state(made, str(tmp_path)).name == "Completed"
+    assert mode.state(made, str(tmp_path)).name == "Cached"
+    assert len(calls) == 1
