@@ -242,7 +242,7 @@ def numbers(fleet: Fleet, shared: bool, seconds: float) -> dict[str, Any]:
     outage = range(int(DIES + SETTLED), int(RETURNS))
     closed = range(2, int(DIES))
     usual = sum(fleet.reached[second] for second in closed) / len(closed)
-    back = next((second for second in range(int(RETURNS), int(ENDS)) if _passes(fleet, second, usual)), None)
+    back = next((second for second in range(int(RETURNS), int(ENDS)) if _passes(fleet, second)), None)
     return {
         "workers": fleet.workers,
         "circuit": "shared" if shared else "one each",
@@ -250,7 +250,7 @@ def numbers(fleet: Fleet, shared: bool, seconds: float) -> dict[str, Any]:
         "leaked_per_worker": round(fleet.leaked / fleet.workers, 4),
         "leaked_after_opening": round(fleet.leaked_after_opening),
         "worst_second_of_knocking": round(max(fleet.reached[second] for second in outage)),
-        "first_seconds_back": round(max(fleet.reached[s] for s in range(int(RETURNS), int(ENDS)))),
+        "herd_worst_second": round(max(fleet.reached[s] for s in range(int(RETURNS), int(ENDS)))),
         "usual_calls_per_second": round(usual, 1),
         "recovered_after": None if back is None else back - int(RETURNS),
         "store_per_second_closed": round(sum(fleet.asked_store[s] for s in closed) / len(closed), 1),
@@ -259,9 +259,9 @@ def numbers(fleet: Fleet, shared: bool, seconds: float) -> dict[str, Any]:
     }
 
 
-def _passes(fleet: Fleet, second: int, usual: float) -> bool:
-    """Whether calls pass as usual again; few workers vary much from one second to the next, so three count."""
-    return sum(fleet.reached[second + more] for more in range(3)) >= PASSING_AGAIN * 3 * usual
+def _passes(fleet: Fleet, second: int) -> bool:
+    """Whether calls pass as usual again, in three seconds: those of few workers vary much."""
+    return sum(fleet.reached[second + more] for more in range(3)) >= PASSING_AGAIN * 3 * fleet.workers
 
 
 def measure(seed: int, sizes: tuple[int, ...] = SIZES) -> tuple[list[dict[str, Any]], dict[str, Fleet]]:
@@ -286,7 +286,7 @@ def show(rows: list[dict[str, Any]]) -> None:
         "leaked": "leaked",
         "leaked_per_worker": "each",
         "worst_second_of_knocking": "knocks/s, worst",
-        "first_seconds_back": "herd/s",
+        "herd_worst_second": "herd/s, worst",
         "usual_calls_per_second": "usual/s",
         "recovered_after": "back after s",
         "store_per_second_closed": "store/s",

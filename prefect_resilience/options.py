@@ -72,6 +72,19 @@ def split(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     return ours, {name: value for name, value in options.items() if name not in OPTIONS}
 
 
+def written_policy(task: Task[Any, Any], ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> Retry:
+    """The policy that a decorator's options mean, ours and Prefect's together."""
+    for name in ("retries", "retry_delay_seconds", "retry_jitter_factor"):
+        if "retry" in ours and theirs.get(name) is not None:
+            raise ConfigurationError(
+                f"task {task.name!r} has both retry= and {name}={theirs[name]!r}: write it in Retry(...), "
+                f"or leave out retry= for Prefect's own retries"
+            )
+    asked = theirs.get("retries") is not None
+    policy = retry_policy(task, ours.get("retry", UNSET), asked=asked)
+    return policy if asked else retry_with(policy, task, theirs)
+
+
 def retry_policy(task: Task[Any, Any], retry: RetryOption, *, asked: bool) -> Retry:
     """`retry=` as a policy. Without it, Prefect's own `retries` if they were asked for, else the defaults."""
     if retry is UNSET:

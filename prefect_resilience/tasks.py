@@ -22,6 +22,7 @@ from prefect_resilience.options import (
     retry_policy,
     retry_with,
     split,
+    written_policy,
 )
 from prefect_resilience.runs import PolicyDelays, as_state, retry_as_decided, surroundings_of, value_of
 from prefect_resilience.settings import enabled
@@ -51,13 +52,7 @@ class ResilientTask(Task[P, R]):
     def __init__(self, fn: Callable[P, R], **options: Unpack[ResilientTaskOptions]) -> None:
         ours, theirs = split(options)
         super().__init__(fn, **cast(TaskOptions, theirs))
-        asked = theirs.get("retries") is not None
-        if asked and "retry" in ours:
-            raise ConfigurationError(
-                f"task {self.name!r} has both retry= and retries={theirs['retries']}: "
-                f"write Retry(attempts=...) alone, or retries= alone for Prefect's own retries"
-            )
-        policy = retry_policy(self, ours.get("retry", UNSET), asked=asked)
+        policy = written_policy(self, ours, theirs)
         self._guard_with(make_guard(self.fn, self.isasync, policy, ours))
 
     @classmethod

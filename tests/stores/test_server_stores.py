@@ -16,6 +16,7 @@ import redis
 from prefect_resilience.errors.exceptions import StoreUnavailable
 from prefect_resilience.stores import Store, open_store
 from tests.stores.counting import COUNT
+from tests.stores_servers import PostgresServer, RedisServer
 
 Start = Callable[..., "subprocess.Popen[str]"]
 
@@ -93,6 +94,22 @@ def test_a_forked_child_uses_connections_of_its_own(store: Store, url: str) -> N
     assert found is not None
     assert found.value == "written"
     assert store.swap("parent", version, 2)
+
+
+def test_a_redis_is_also_reached_by_its_socket(own_redis: RedisServer) -> None:
+    own_redis.stop()
+    path = own_redis.folder / "redis.sock"
+    own_redis.start("--unixsocket", str(path))
+    by_socket, by_port = open_store(f"unix://{path}?db=0"), open_store(own_redis.url())
+    version = by_socket.swap("key", 0, 1)
+    assert by_port.swap("key", version, 2)
+
+
+def test_a_postgres_is_also_reached_by_its_socket(own_postgres: PostgresServer) -> None:
+    where = f"host={own_postgres.folder}&port={own_postgres.port}&user=tester"
+    by_socket, by_port = open_store(f"postgresql:///postgres?{where}"), open_store(own_postgres.url())
+    version = by_socket.swap("key", 0, 1)
+    assert by_port.swap("key", version, 2)
 
 
 # -- the server's clock

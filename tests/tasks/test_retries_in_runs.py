@@ -219,8 +219,11 @@ def test_prefects_own_delays_are_kept(mode, seen):
 def test_retry_and_retries_together_are_refused():
     from prefect_resilience import resilient_task
 
-    with pytest.raises(ConfigurationError, match="both retry= and retries=2"):
-        resilient_task(retry=QUICK, retries=2)(lambda: None)
+    for name, value in {"retries": 2, "retry_delay_seconds": 3, "retry_jitter_factor": 0.5}.items():
+        with pytest.raises(ConfigurationError, match=f"both retry= and {name}={value}"):
+            resilient_task(retry=QUICK, **{name: value})(lambda: None)
+    delayed = resilient_task(retry_delay_seconds=[1, 7])(lambda: None)
+    assert delayed.guard.retry == Retry(backoff=Backoff.schedule([1, 7]))
 
 
 @pytest.mark.parametrize("kind", ["sync", "async"])
