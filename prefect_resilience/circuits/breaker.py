@@ -17,11 +17,11 @@ from prefect_resilience.circuits import machine, registry
 from prefect_resilience.circuits.circuit import Circuit
 from prefect_resilience.circuits.guard import decorate, entering, guarded, leaving
 from prefect_resilience.circuits.model import CircuitPolicy, CircuitSnapshot, CircuitState
-from prefect_resilience.naming import fill, shorten, template_fields
 from prefect_resilience.circuits.outcomes import judge
 from prefect_resilience.circuits.permits import Permit
 from prefect_resilience.drive import Invoke, adrive, drive
 from prefect_resilience.errors.exceptions import ConfigurationError
+from prefect_resilience.naming import fill, shorten, template_fields
 
 if TYPE_CHECKING:
     from prefect_resilience.errors.info import ErrorInfo

@@ -112,7 +112,8 @@ class RedisStore:
     def close(self) -> None:
         """Close the connections of this process."""
         self.closed = True
-        self._drop_client()
+        if (client := self._leave_client()) is not None:
+            client.connection_pool.disconnect()
 
     def _page(self, client: Any, low: bytes, high: bytes, size: int) -> tuple[list[str], list[bytes | None]]:
         """Some names in order, and what is under them; None where it has expired."""
@@ -130,8 +131,9 @@ class RedisStore:
         try:
             return question(self._connected())
         except (redis.RedisError, OSError, UnicodeDecodeError) as error:
-            # Whatever the connections have been through, the next operation begins with new ones.
-            self._drop_client()
+            # Whatever the connections have been through, the next operation begins with new ones. Those
+            # in which other threads wait are left to them.
+            self._leave_client()
             raise StoreUnavailable(redact(f"the store {self.url} could not answer: {error}")) from error
 
     def _connected(self) -> Any:
@@ -159,12 +161,11 @@ class RedisStore:
         )
         return redis.Redis(connection_pool=pool)
 
-    def _drop_client(self) -> None:
+    def _leave_client(self) -> Any:
         self._after_fork()
         with self._lock:
             client, self._client = self._client, None
-        if client is not None:
-            client.connection_pool.disconnect(inuse_connections=False)
+        return client
 
     def _after_fork(self) -> None:
         """In a child process: leave the parent's connections alone, even when they are collected."""

@@ -9,6 +9,7 @@ Exits with 1 when a bound is not kept.
 from __future__ import annotations
 
 import argparse
+import os
 import statistics
 import tempfile
 from collections.abc import Callable
@@ -42,11 +43,13 @@ def killed(url: str) -> tuple[str, bool]:
     after = sorted(one.closed_after for one in found)
     bound = LEASE + OPEN_FOR
     over = sum(seconds > bound for seconds in after)
+    load = ", ".join(f"{value:.1f}" for value in os.getloadavg()[:2])
     told = (
         f"{len(found)} probers killed, {len(after)} circuits closed again: median "
         f"{statistics.median(after):.2f} s after the service's return, worst {after[-1]:.2f} s; beyond "
         f"probe_lease + open_for ({bound} s): {over}, "
-        f"beyond that and a call of {PROBE_TAKES} s: {sum(s > bound + PROBE_TAKES for s in after)}"
+        f"beyond that and a call of {PROBE_TAKES} s: {sum(s > bound + PROBE_TAKES for s in after)}; "
+        f"the machine's load: {load}"
     )
     return told, after[-1] <= bound + PROBE_TAKES + SLACK
 

@@ -118,7 +118,7 @@ def killed_prober(url: str, start: Start, name: str, chance: random.Random) -> K
     return Killed(killed_after, probes[0], probes[-1], closed_at - back_at)
 
 
-def killed_probers(url: str, rounds: int, at_once: int = 2, seed: int = 1) -> list[Killed]:
+def killed_probers(url: str, rounds: int, at_once: int = 1, seed: int = 1) -> list[Killed]:
     """So many rounds, some of them side by side, each with a circuit, a service and processes of its own."""
     found: list[Killed] = []
     left = iter(range(rounds))
@@ -159,24 +159,32 @@ class News:
 def news(url: str, processes: int, rounds: int, sync_interval: float = 0.5) -> list[News]:
     """How long it takes until all know, by hand opened and closed again in turn."""
     found: list[News] = []
+    settled = sync_interval * 3 + 0.2
     breaker = CircuitBreaker("news", store=url, sync_interval=sync_interval)
     store = open_store(url)
     with fleet() as start:
         members = [
-            start(tell_when_let_through, url=url, sync_interval=sync_interval, pause=0.002)
-            for _ in range(processes)
+            # They should not all look at the same moments.
+            start(
+                tell_when_let_through,
+                url=url,
+                sync_interval=sync_interval,
+                begin_after=3 * sync_interval * number / processes,
+            )
+            for number in range(processes)
         ]
         _all_begin(members)
+        time.sleep(3 * sync_interval)
         for round_ in range(rounds):
             # Anywhere within an interval.
             time.sleep(sync_interval * (1.5 + (round_ * 0.37) % 1))
             breaker.force_open("news")
             opened_at = _document(store, "news")["updated_at"]
-            time.sleep(sync_interval * 2 + 0.2)
+            time.sleep(settled)
             last_passed = max(passed for passed, _ in _asked(members))
             breaker.reset()
             closed_at = _document(store, "news")["updated_at"]
-            time.sleep(sync_interval * 2 + 0.2)
+            time.sleep(settled)
             last_refused = max(refused for _, refused in _asked(members))
             found.append(News(max(0.0, last_passed - opened_at), max(0.0, last_refused - closed_at)))
         for member in members:

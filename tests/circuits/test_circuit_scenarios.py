@@ -43,9 +43,10 @@ def test_a_killed_prober_delays_closing_by_its_lease_and_no_more(fleet_url: str)
 
 
 def test_news_reaches_the_last_process_within_the_interval(fleet_url: str) -> None:
-    found = scenarios.news(fleet_url, processes=4, rounds=2, sync_interval=0.3)
-    assert 0 < max(one.opened for one in found) <= 0.3 + 0.05 + SLACK
-    assert 0 < max(one.closed for one in found) <= 0.3 + 0.05 + SLACK
+    found = scenarios.news(fleet_url, processes=4, rounds=4, sync_interval=0.2)
+    bound = 0.2 + 0.05 + 0.1  # the last is for a busy machine
+    assert 0 < max(one.opened for one in found) <= bound
+    assert 0 < max(one.closed for one in found) <= bound
 
 
 @pytest.mark.long

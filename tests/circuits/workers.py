@@ -112,12 +112,13 @@ def call_on_and_on(
         time.sleep(pause)
 
 
-def tell_when_let_through(line: Connection, url: str, sync_interval: float, pause: float) -> None:
-    """Calls on and on; when asked, says when a call was let through and refused last (seconds, epoch)."""
+def tell_when_let_through(line: Connection, url: str, sync_interval: float, begin_after: float) -> None:
+    """Calls every 2 ms; when asked, says when a call was let through and refused last (seconds, epoch)."""
     breaker = _join(line, "news", url, {"sync_interval": sync_interval})
+    time.sleep(begin_after)
     passed = refused = 0.0
     while True:
-        if line.poll(pause):
+        if line.poll(0.002):
             if line.recv() == "end":
                 return
             line.send((passed, refused))

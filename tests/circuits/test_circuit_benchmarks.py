@@ -1,0 +1,71 @@
+"""The benchmarks measure what they say: in small, and without a look at the clock of the machine."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks import circuits, fleet_simulation
+from benchmarks.fleet_simulation import numbers, simulate
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_a_simulation_is_determined_by_its_seed() -> None:
+    assert simulate(30, True, 1) == simulate(30, True, 1)
+    assert simulate(30, True, 1) != simulate(30, True, 2)
+
+
+def test_a_shared_circuit_leaks_less_and_knocks_with_one_hand() -> None:
+    shared = numbers(simulate(100, True, 1), True, 0)
+    alone = numbers(simulate(100, False, 1), False, 0)
+    assert shared["leaked"] * 5 < alone["leaked"]
+    assert shared["worst_second_of_knocking"] == 1
+    assert alone["worst_second_of_knocking"] > 5
+    assert alone["store_worst_second"] == 0
+    assert shared["herd_worst_second"] < 2 * 100
+    assert shared["recovered_after"] < alone["recovered_after"]
+
+
+def test_groups_stand_for_their_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    exact = numbers(simulate(1200, True, 1), True, 0)
+    monkeypatch.setattr(fleet_simulation, "MOST_SIMULATED", 400)
+    grouped = numbers(simulate(1200, True, 1), True, 0)
+    assert grouped["leaked"] == pytest.approx(exact["leaked"], rel=0.5)
+    assert grouped["store_per_second_closed"] == pytest.approx(exact["store_per_second_closed"], rel=0.1)
+    assert grouped["worst_second_of_knocking"] == 1
+
+
+def test_the_picture_is_drawn(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    from benchmarks.fleet_plot import draw
+
+    rows = [numbers(simulate(10, shared, 1), shared, 0) for shared in (True, False)]
+    draw(rows, {"shared": {1: 5}, "one each": {1: 7}}, (10, 70, 130), tmp_path / "picture.png")
+    assert (tmp_path / "picture.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_load_on_the_store_is_counted_and_does_not_grow_with_the_calls() -> None:
+    few = circuits.store_load("memory://few", 20, 1.5)
+    many = circuits.store_load("memory://many", 400, 1.5)
+    assert few["operations_per_second"] > 0
+    assert many["operations_per_second"] <= 2 * few["operations_per_second"]
+    assert circuits.is_flat([{**few, "calls_per_second": 10}, {**few, "calls_per_second": 1000}])
+    assert not circuits.is_flat(
+        [
+            {"calls_per_second": 10, "operations_per_second": 5},
+            {"calls_per_second": 1000, "operations_per_second": 9},
+        ]
+    )
+
+
+@pytest.mark.parametrize("script", ["circuits", "fleet_simulation"])
+def test_the_scripts_explain_themselves(script: str) -> None:
+    ran = subprocess.run(
+        [sys.executable, "-m", f"benchmarks.{script}", "--help"], cwd=ROOT, capture_output=True, text=True
+    )
+    assert ran.returncode == 0
+    assert "--json" in ran.stdout
