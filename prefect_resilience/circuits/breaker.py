@@ -15,13 +15,14 @@ from pydantic import ValidationError
 
 from prefect_resilience.circuits import machine, registry
 from prefect_resilience.circuits.circuit import Circuit
-from prefect_resilience.circuits.guard import decorate, entering, guarded, leaving
+from prefect_resilience.circuits.guard import entering, guarded, leaving
 from prefect_resilience.circuits.model import CircuitPolicy, CircuitSnapshot, CircuitState
 from prefect_resilience.circuits.outcomes import judge
 from prefect_resilience.circuits.permits import Permit
-from prefect_resilience.drive import Invoke, adrive, drive
+from prefect_resilience.drive import Invoke, Sequence, adrive, drive
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.naming import fill, shorten, template_fields
+from prefect_resilience.wrapping import decorate
 
 if TYPE_CHECKING:
     from prefect_resilience.errors.info import ErrorInfo
@@ -32,7 +33,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 BOUND_KEPT = 1024
 
 # The blocks that are open in this context, innermost last: one breaker may guard nested blocks.
-_blocks: ContextVar[tuple[tuple[CircuitBreaker, Permit, float], ...]] = ContextVar(
+_blocks: ContextVar[tuple[tuple[CircuitBreaker, tuple[Permit, float]], ...]] = ContextVar(
     "prefect_resilience_circuit_blocks", default=()
 )
 
@@ -168,35 +169,43 @@ class CircuitBreaker:
         """Decorate a function: plain, async, generator or async generator."""
         return decorate(self, fn)
 
+    def entered(self) -> Sequence[tuple[Permit, float]]:
+        """The way into a block, for the drivers: leave to call, and when it was given by `monotonic()`."""
+        permit = yield from entering(self)
+        return permit, monotonic()
+
+    def left(self, ticket: tuple[Permit, float], error: BaseException | None = None) -> Sequence[None]:
+        """The way out of a block, for the drivers; counts how it went."""
+        permit, began = ticket
+        yield from leaving(self, permit, error, began)
+
     def __enter__(self) -> CircuitBreaker:
-        self._open_block(drive(entering(self)))
+        self._open_block(drive(self.entered()))
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        permit, began = self._close_block()
-        drive(leaving(self, permit, error, began))
+        drive(self.left(self._close_block(), error))
 
     async def __aenter__(self) -> CircuitBreaker:
-        self._open_block(await adrive(entering(self)))
+        self._open_block(await adrive(self.entered()))
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        permit, began = self._close_block()
-        await adrive(leaving(self, permit, error, began))
+        await adrive(self.left(self._close_block(), error))
 
-    def _open_block(self, permit: Permit) -> None:
-        _blocks.set((*_blocks.get(), (self, permit, monotonic())))
+    def _open_block(self, ticket: tuple[Permit, float]) -> None:
+        _blocks.set((*_blocks.get(), (self, ticket)))
 
     def _close_block(self) -> tuple[Permit, float]:
         blocks = _blocks.get()
         for index in range(len(blocks) - 1, -1, -1):
             if blocks[index][0] is self:
                 _blocks.set(blocks[:index] + blocks[index + 1 :])
-                return blocks[index][1:]
+                return blocks[index][1]
         raise RuntimeError(f"a block of circuit {self.name!r} ends in another context than it began in")
 
     # -- the steps of a guarded call, for those who make it themselves

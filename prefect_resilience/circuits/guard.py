@@ -1,24 +1,17 @@
-"""The one sequence of a guarded call, and the decorator that puts it around functions."""
+"""The one sequence of a guarded call."""
 
 from __future__ import annotations
 
-import functools
-import inspect
 import threading
-from collections.abc import AsyncGenerator, Callable, Generator
-from contextlib import aclosing
 from time import monotonic
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any
 
 from prefect_resilience.circuits.permits import Permit
-from prefect_resilience.drive import Blocking, Invoke, Sequence, adrive, drive
+from prefect_resilience.drive import Blocking, Invoke, Sequence
 
 if TYPE_CHECKING:
     from prefect_resilience.circuits.breaker import CircuitBreaker
     from prefect_resilience.errors.info import ErrorInfo
-
-F = TypeVar("F", bound=Callable[..., Any])
-Bind = Callable[[tuple[Any, ...], dict[str, Any]], "CircuitBreaker"]
 
 
 def entering(breaker: CircuitBreaker) -> Sequence[Permit]:
@@ -92,81 +85,3 @@ def guarded(breaker: CircuitBreaker, invoke: Invoke) -> Sequence[Any]:
         raise
     yield from leaving(breaker, permit, None, began)
     return result
-
-
-def decorate(breaker: CircuitBreaker, function: F) -> F:
-    """`function` guarded, of the same kind: plain, async, generator or async generator.
-
-    The name's fields are filled from the arguments of each call. A generator is one call from its first
-    item to its end; one that is closed early counts as neither success nor failure.
-    """
-    bind = _binder(breaker, function)
-    if inspect.isasyncgenfunction(function):
-        wrapper = _async_generator(bind, function)
-    elif inspect.iscoroutinefunction(function):
-        wrapper = _async(bind, function)
-    elif inspect.isgeneratorfunction(function):
-        wrapper = _generator(bind, function)
-    else:
-        wrapper = _plain(bind, function)
-    return cast("F", functools.wraps(function)(wrapper))
-
-
-def _plain(bind: Bind, function: Callable[..., Any]) -> Callable[..., Any]:
-    def call(*args: Any, **kwargs: Any) -> Any:
-        return bind(args, kwargs).call(function, *args, **kwargs)
-
-    return call
-
-
-def _async(bind: Bind, function: Callable[..., Any]) -> Callable[..., Any]:
-    async def call(*args: Any, **kwargs: Any) -> Any:
-        return await bind(args, kwargs).acall(function, *args, **kwargs)
-
-    return call
-
-
-def _generator(bind: Bind, function: Callable[..., Any]) -> Callable[..., Any]:
-    def call(*args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:
-        breaker = bind(args, kwargs)
-        permit = drive(entering(breaker))
-        began = monotonic()
-        try:
-            result = yield from cast("Generator[Any, Any, Any]", function(*args, **kwargs))
-        except BaseException as error:
-            drive(leaving(breaker, permit, error, began))
-            raise
-        drive(leaving(breaker, permit, None, began))
-        return result
-
-    return call
-
-
-def _async_generator(bind: Bind, function: Callable[..., Any]) -> Callable[..., Any]:
-    async def call(*args: Any, **kwargs: Any) -> AsyncGenerator[Any, Any]:
-        breaker = bind(args, kwargs)
-        permit = await adrive(entering(breaker))
-        began = monotonic()
-        try:
-            async with aclosing(function(*args, **kwargs)) as items:
-                async for item in items:
-                    yield item
-        except BaseException as error:
-            await adrive(leaving(breaker, permit, error, began))
-            raise
-        await adrive(leaving(breaker, permit, None, began))
-
-    return call
-
-
-def _binder(breaker: CircuitBreaker, function: Callable[..., Any]) -> Bind:
-    if not breaker.fields:
-        return lambda args, kwargs: breaker
-    signature = inspect.signature(function)
-
-    def bind(args: tuple[Any, ...], kwargs: dict[str, Any]) -> CircuitBreaker:
-        bound = signature.bind(*args, **kwargs)
-        bound.apply_defaults()
-        return breaker.bind(bound.arguments)
-
-    return bind

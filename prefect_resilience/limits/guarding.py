@@ -5,10 +5,8 @@ A limit itself says only what entering and leaving is.
 
 from __future__ import annotations
 
-import functools
 import inspect
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping
-from contextlib import aclosing
+from collections.abc import Awaitable, Callable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
 from types import CoroutineType, TracebackType
@@ -22,6 +20,7 @@ from prefect_resilience.configuration import Policy
 from prefect_resilience.drive import Invoke, Sequence, adrive, drive
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.naming import fill, shorten, template_fields
+from prefect_resilience.wrapping import decorate
 
 if TYPE_CHECKING:
     from prefect_resilience.limits.leases import Lease
@@ -172,82 +171,13 @@ class Limit(Policy):
         The name's fields are filled from the arguments of each call. A generator holds its place from its
         first item to its end.
         """
-        bind = self._binder(fn)
-        if inspect.isasyncgenfunction(fn):
-            wrapper = _async_generator(bind, fn)
-        elif inspect.iscoroutinefunction(fn):
-            wrapper = _async(bind, fn)
-        elif inspect.isgeneratorfunction(fn):
-            wrapper = _generator(bind, fn)
-        else:
-            wrapper = _plain(bind, fn)
-        return cast("F", functools.wraps(fn)(wrapper))
-
-    def _binder(self, fn: Callable[..., Any]) -> Bind:
-        if not self.fields:
-            return lambda args, kwargs: self
-        signature = inspect.signature(fn)
-        missing = [field for field in self.fields if field not in signature.parameters]
+        missing = [field for field in self.fields if field not in inspect.signature(fn).parameters]
         if missing:
             raise ConfigurationError(
                 f"the limit's name {self.name!r} cannot be filled in: {fn.__name__} has no parameter "
                 f"{missing[0]!r}"
             )
-
-        def bind(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Limit:
-            bound = signature.bind(*args, **kwargs)
-            bound.apply_defaults()
-            return self.bind(bound.arguments)
-
-        return bind
-
-
-Bind = Callable[[tuple[Any, ...], dict[str, Any]], Limit]
-
-
-def _plain(bind: Bind, fn: Callable[..., Any]) -> Callable[..., Any]:
-    def call(*args: Any, **kwargs: Any) -> Any:
-        return bind(args, kwargs).call(fn, *args, **kwargs)
-
-    return call
-
-
-def _async(bind: Bind, fn: Callable[..., Any]) -> Callable[..., Any]:
-    async def call(*args: Any, **kwargs: Any) -> Any:
-        return await bind(args, kwargs).acall(fn, *args, **kwargs)
-
-    return call
-
-
-def _generator(bind: Bind, fn: Callable[..., Any]) -> Callable[..., Any]:
-    def call(*args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:
-        limit = bind(args, kwargs)
-        ticket = drive(limit.entered())
-        try:
-            result = yield from cast("Generator[Any, Any, Any]", fn(*args, **kwargs))
-        except BaseException as error:
-            drive(limit.left(ticket, error))
-            raise
-        drive(limit.left(ticket))
-        return result
-
-    return call
-
-
-def _async_generator(bind: Bind, fn: Callable[..., Any]) -> Callable[..., Any]:
-    async def call(*args: Any, **kwargs: Any) -> AsyncGenerator[Any, Any]:
-        limit = bind(args, kwargs)
-        ticket = await adrive(limit.entered())
-        try:
-            async with aclosing(fn(*args, **kwargs)) as items:
-                async for item in items:
-                    yield item
-        except BaseException as error:
-            await adrive(limit.left(ticket, error))
-            raise
-        await adrive(limit.left(ticket))
-
-    return call
+        return decorate(self, fn)
 
 
 def _is_async(fn: Callable[..., Any]) -> ConfigurationError:

@@ -11,7 +11,7 @@ replica had not received. So: circuits and rates are at home here, a ledger of e
 a document at any time, and then says that it does not exist.
 
 Each answer is waited for `?timeout=` seconds (3), and connecting as long; an operation needs one or two
-answers, a scan one more per 100 documents. Nothing is sent twice.
+answers, a scan two more per 100 documents. Nothing is sent twice.
 """
 
 from __future__ import annotations
