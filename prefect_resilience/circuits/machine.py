@@ -164,7 +164,9 @@ def step(
 
 def refusal(document: CircuitDocument, owner: str, now: float) -> Refusal | None:
     """None when `owner` may call, as the document stands after its Acquire; else how long to wait."""
-    if document["state"] in PASSING or owner in document["leases"]:
+    if document["state"] in PASSING:
+        return None
+    if document["state"] == "half_open" and owner in document["leases"]:
         return None
     if document["state"] == "half_open":
         ends = [until for _, until in document["leases"].values()]
@@ -357,9 +359,13 @@ def _force(doc: CircuitDocument, event: Force, now: float, changes: list[Change]
 
 
 def _move(doc: CircuitDocument, after: CircuitState, now: float, reason: str, changes: list[Change]) -> None:
-    """Enter a state: a new generation without leases. Entering the same one again is no change."""
+    """Enter a state: a new generation. Entering the same one again is no change.
+
+    Probes that are still under way keep their leases through every state: until they end, they are among those
+    that may be at the service in the next half-open period.
+    """
     before: CircuitState = doc["state"]
     if before == after:
         return
-    doc.update(state=after, generation=doc["generation"] + 1, leases={}, reason=reason)
+    doc.update(state=after, generation=doc["generation"] + 1, reason=reason)
     changes.append(Change(before, after, now, reason, doc["generation"], doc["retry_at"], doc["last_error"]))

@@ -228,8 +228,20 @@ def test_one_failed_probe_opens_it_again() -> None:
     for owner in "abc":
         assert bench.asks(owner) is None
     bench.calls(("s", 1), owner="a").calls(("f", 1), owner="b", last_error="down")
-    assert (bench["state"], bench["leases"], bench["last_error"]) == ("open", {}, "down")
+    assert (bench["state"], set(bench["leases"]), bench["last_error"]) == ("open", {"c"}, "down")
     assert refusal(bench.document, "c", bench.now) == Refusal(60)
+
+
+def test_a_probe_of_an_earlier_period_keeps_its_place() -> None:
+    bench = Bench(probes=2, open_for=1, open_backoff=1, probe_lease=60).opened().does(Tick(), after=1)
+    assert bench.asks("slow") is None
+    assert bench.asks("quick") is None
+    bench.calls(("f", 1), owner="quick").does(Tick(), after=1)
+    assert bench["state"] == "half_open"
+    assert bench.asks("third") is None
+    assert bench.asks("fourth") is not None
+    bench.does(Release("slow"))
+    assert bench.asks("fourth") is None
 
 
 def test_probes_that_were_all_slow_do_not_close_it() -> None:

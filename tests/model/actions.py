@@ -49,22 +49,15 @@ def unsafe(state: State, setup: Setup) -> str | None:
     """The property that `state` itself breaks.
 
     A call whose lease is over is none of the fleet's any more: whoever outstays it is given up for dead.
-    Clocks that are off by `skew` can shorten a lease by twice that. What was let in before the circuit
-    last opened may still be under way, and is not counted as a probe of now.
+    Clocks that are off by `skew` can shorten a lease by twice that. A probe of an earlier half-open period that
+    is still under way counts; what was let in while the circuit was closed had no lease, and does not.
     """
     if state.doc.state != "half_open":
         return None
     if len(state.doc.leases) > setup.probes:
         return "the document holds more leases than probes"
     lasts = setup.probe_lease - 2 * setup.skew
-    calls = [
-        proc
-        for proc in state.procs
-        if proc.phase == "call"
-        and proc.owner
-        and proc.generation == state.doc.generation
-        and proc.age < lasts
-    ]
+    calls = [proc for proc in state.procs if proc.phase == "call" and proc.owner and proc.age < lasts]
     return "more calls than probes are under way in half-open" if len(calls) > setup.probes else None
 
 
