@@ -4,6 +4,8 @@
 PYTHON ?= $(shell python3.11 -c "print('python3.11')" 2>/dev/null || echo python3)
 BIN := .venv/bin
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+# pip compiles what it installs, but not what it only points at
+COMPILE := $(BIN)/python -m compileall -q prefect_resilience
 TESTS ?= tests
 WORKERS ?= 2
 # Only all the tests together can cover the pure files
@@ -36,6 +38,7 @@ check: .venv/.installed-dev ## lint, format, types (strict) and the contracts be
 bench: .venv/.installed-dev ## what a guarded call costs
 	@$(IN_A_HOME_OF_ITS_OWN) $(BIN)/python -m benchmarks.overhead
 	@$(IN_A_HOME_OF_ITS_OWN) $(BIN)/python -m benchmarks.circuit_call
+	@$(IN_A_HOME_OF_ITS_OWN) $(BIN)/python -m benchmarks.circuits
 
 clean: ## remove the environment and everything that was generated
 	rm -rf .venv .pytest_cache .ruff_cache .hypothesis .import_linter_cache .coverage coverage.xml build dist
@@ -46,8 +49,10 @@ clean: ## remove the environment and everything that was generated
 
 .venv/.installed: pyproject.toml constraints.txt | .venv/bin/python
 	$(PIP_INSTALL) -e .
+	@$(COMPILE)
 	@touch $@
 
 .venv/.installed-dev: pyproject.toml constraints.txt | .venv/bin/python
 	$(PIP_INSTALL) -e '.[dev]'
+	@$(COMPILE)
 	@touch .venv/.installed $@

@@ -361,8 +361,8 @@ def _force(doc: CircuitDocument, event: Force, now: float, changes: list[Change]
 def _move(doc: CircuitDocument, after: CircuitState, now: float, reason: str, changes: list[Change]) -> None:
     """Enter a state: a new generation. Entering the same one again is no change.
 
-    Probes that are still under way keep their leases through every state: until they end, they are among those
-    that may be at the service in the next half-open period.
+    Probes that are still under way keep their leases through every state: until they end, they are among
+    those that may be at the service in the next half-open period.
     """
     before: CircuitState = doc["state"]
     if before == after:

@@ -49,8 +49,8 @@ def unsafe(state: State, setup: Setup) -> str | None:
     """The property that `state` itself breaks.
 
     A call whose lease is over is none of the fleet's any more: whoever outstays it is given up for dead.
-    Clocks that are off by `skew` can shorten a lease by twice that. A probe of an earlier half-open period that
-    is still under way counts; what was let in while the circuit was closed had no lease, and does not.
+    Clocks that are off by `skew` can shorten a lease by twice that. A probe of an earlier half-open period
+    that is still under way counts; what was let in while the circuit was closed had no lease, and does not.
     """
     if state.doc.state != "half_open":
         return None
