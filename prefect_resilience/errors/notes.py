@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 
 def add_note(error: BaseException, note: str) -> None:
-    """Add a note that tracebacks show below the error. Never raises."""
-    add: Any = getattr(error, "add_note", None)
+    """Add a note that tracebacks show below the error. Never raises: not every exception takes one."""
     try:
-        if add is not None:
-            add(note)
-        else:
-            error.__notes__ = [*getattr(error, "__notes__", ()), note]  # pyright: ignore
-    except Exception:  # noqa: BLE001 - an exception that takes no attributes goes without
+        error.__notes__ = [*getattr(error, "__notes__", ()), note]  # pyright: ignore[reportAttributeAccessIssue]
+    except Exception:  # noqa: BLE001 - an exception with its own __setattr__
         return
