@@ -26,6 +26,15 @@ breaker = CircuitBreaker("service", store=url)
 say((attempt(breaker, lambda: made.append(1)), made))
 """
 
+THREE_CALLS = """
+breaker = CircuitBreaker(
+    "window", failure_threshold=1000, minimum_calls=60, failure_rate=50 / 60, window="10m", store=url
+)
+say("ready")
+hear()
+say([attempt(breaker, fail if number >= 3 - fails else lambda: None) for number in range(3)])
+"""
+
 PROBE = """
 breaker = CircuitBreaker("service", store=url, open_for=0.2, success_threshold=1, **more)
 def work():
@@ -47,6 +56,23 @@ def test_failures_of_many_processes_open_it_and_a_fresh_one_is_refused(start: St
     assert worker.hear() == ("refused", [])
     snapshot = CircuitBreaker("service", store=url).snapshot()
     assert (snapshot.state, snapshot.consecutive_failures) == ("open", 5)
+
+
+def test_a_window_is_the_fleets_not_a_process_own(start: Start, url: str) -> None:
+    """20 processes with 3 calls each, none of which would trip alone: 50 of the 60 failed."""
+    workers = [start(THREE_CALLS, url=url, fails=3 if number < 15 else 1) for number in range(20)]
+    for worker in workers:
+        assert worker.hear() == "ready"
+    for worker in workers:
+        worker.say("go")
+        assert len(worker.hear()) == 3
+        worker.end()
+    breaker = CircuitBreaker(
+        "window", failure_threshold=1000, minimum_calls=60, failure_rate=50 / 60, window="10m", store=url
+    )
+    snapshot = breaker.snapshot()
+    assert snapshot.state == "open"
+    assert "50 of 60 calls failed" in (snapshot.reason or "")
 
 
 def test_a_success_in_another_process_ends_a_row_of_failures(start: Start, url: str) -> None:
