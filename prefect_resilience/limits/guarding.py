@@ -6,6 +6,7 @@ A limit itself says only what entering and leaving is.
 from __future__ import annotations
 
 import inspect
+from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -68,13 +69,13 @@ class Limit(Policy):
 
     # -- what a limit says
 
+    @abstractmethod
     def entered(self) -> Sequence[Ticket]:
         """Wait until a call may be made."""
-        raise NotImplementedError
 
+    @abstractmethod
     def left(self, ticket: Ticket, error: BaseException | None = None) -> Sequence[None]:
         """The call has ended, with `error` if it raised; after a cancellation nothing is awaited."""
-        raise NotImplementedError
 
     # -- names
 

@@ -75,7 +75,7 @@ def test_a_block_is_guarded(breaker: CircuitBreaker) -> None:
 
 async def test_an_async_block_is_guarded(breaker: CircuitBreaker) -> None:
     for _ in range(5):
-        with pytest.raises(TimeoutError):
+        with pytest.raises(asyncio.TimeoutError):
             async with breaker:
                 await asyncio.wait_for(asyncio.sleep(60), 0)
     with pytest.raises(CircuitOpenError):

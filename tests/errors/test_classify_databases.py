@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import glob
 import os
 import shutil
 import socket
@@ -22,6 +21,7 @@ from sqlalchemy import exc
 
 from prefect_resilience.errors import ErrorCategory as C
 from prefect_resilience.errors import ErrorInfo, classify
+from tests.stores_servers import PostgresServer
 
 
 def caught(call: Callable[[], object]) -> ErrorInfo:
@@ -30,16 +30,11 @@ def caught(call: Callable[[], object]) -> ErrorInfo:
     return classify(info.value)
 
 
-def postgres_tool(name: str) -> str | None:
-    return shutil.which(name) or next(iter(glob.glob(f"/usr/lib/postgresql/*/bin/{name}")), None)
-
-
 @pytest.fixture(scope="module")
 def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The connection string of a real server, of its own, with a password."""
-    initdb, server = postgres_tool("initdb"), postgres_tool("postgres")
-    if not initdb or not server:
-        pytest.skip("PostgreSQL is not installed")
+    tools = PostgresServer()
+    initdb, server = tools.bin / "initdb", tools.bin / "postgres"
     user = "nobody" if os.geteuid() == 0 else None  # PostgreSQL refuses to run as root
     home = Path(subprocess.check_output(["mktemp", "-d"], text=True, user=user).strip())
     words = home / "words"
@@ -63,6 +58,7 @@ def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     process.terminate()
     process.wait(10)
     shutil.rmtree(home, ignore_errors=True)
+    tools.remove()
 
 
 STATEMENTS = [
