@@ -1,0 +1,104 @@
+"""Conditions as Python writes them: `path("confidence") >= 0.9`, `failed("timeout") | ~succeeded()`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Set
+from enum import Enum
+from typing import Any, cast
+
+from prefect_resilience.errors.exceptions import ConfigurationError
+from prefect_resilience.errors.taxonomy import ErrorCategory
+
+from .model import Condition
+from .operators import Operator
+from .paths import check_path
+from .values import shortly
+
+
+class PathBuilder:
+    """A place in a result; comparing it gives a `Condition`. Made by `path`."""
+
+    __slots__ = ("_path",)
+    __hash__ = None  # pyright: ignore[reportAssignmentType] # its == compares nothing yet
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    def __eq__(self, value: object) -> Condition:  # pyright: ignore[reportIncompatibleMethodOverride]
+        return self._asks("equals", value)
+
+    def __ne__(self, value: object) -> Condition:  # pyright: ignore[reportIncompatibleMethodOverride]
+        return self._asks("not_equals", value)
+
+    def __gt__(self, value: Any) -> Condition:
+        return self._asks("gt", value)
+
+    def __ge__(self, value: Any) -> Condition:
+        return self._asks("gte", value)
+
+    def __lt__(self, value: Any) -> Condition:
+        return self._asks("lt", value)
+
+    def __le__(self, value: Any) -> Condition:
+        return self._asks("lte", value)
+
+    def contains(self, value: Any) -> Condition:
+        """`value` is a piece of the text, a member of the list, or a key of the mapping there."""
+        return self._asks("contains", value)
+
+    def matches(self, pattern: str) -> Condition:
+        """The regular expression is found in the text there; `^...$` for all of it."""
+        return self._asks("matches", pattern)
+
+    def is_in(self, values: Iterable[Any]) -> Condition:
+        """What is there is one of `values`."""
+        if isinstance(values, str | bytes) or not isinstance(cast("Any", values), list | tuple | Set | range):
+            raise ConfigurationError(
+                f"path({self._path!r}).is_in() takes a list of values, not {shortly(values)}"
+            )
+        listed: list[Any] = sorted(values, key=_order) if isinstance(values, Set) else list(values)
+        return self._asks("in", listed)
+
+    def exists(self) -> Condition:
+        """Something is there, be it null."""
+        return Condition(operator="exists", path=self._path)
+
+    def not_exists(self) -> Condition:
+        """Nothing is there."""
+        return Condition(operator="not_exists", path=self._path)
+
+    def __bool__(self) -> bool:
+        raise TypeError(f"path({self._path!r}) is no condition yet: compare it, or write .exists()")
+
+    def __repr__(self) -> str:
+        return f"path({self._path!r})"
+
+    def _asks(self, operator: Operator, value: Any) -> Condition:
+        if isinstance(value, PathBuilder | Condition):
+            raise ConfigurationError(f"path({self._path!r}) is compared with a value, not with {value!r}")
+        return Condition(operator=operator, path=self._path, value=value)
+
+
+def path(path: str) -> PathBuilder:
+    """The place `path` in a result: `a.b[0].c`, or `$...` as in RFC 9535. Raises `ConfigurationError`."""
+    if not isinstance(cast("Any", path), str):
+        raise ConfigurationError(f"path() takes a text such as 'results[0].id', not {shortly(path)}")
+    check_path(path)
+    return PathBuilder(path)
+
+
+def succeeded() -> Condition:
+    """The task came to a result."""
+    return Condition(operator="success")
+
+
+def failed(category: ErrorCategory | str | None = None, code: str | int | None = None) -> Condition:
+    """The task failed, for good; with `category` and `code`, with such an error."""
+    if category is None and code is None:
+        return Condition(operator="error_occurred")
+    named = category.value if isinstance(category, Enum) else category
+    return Condition(operator="failed", category=named, code=cast("str | None", code))
+
+
+def _order(value: Any) -> tuple[str, str]:
+    return type(value).__name__, str(value)

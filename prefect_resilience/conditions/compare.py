@@ -1,0 +1,148 @@
+"""How plain values compare: strictly, exactly, and without an end that is out of sight.
+
+A bool is no number; int, float and Decimal compare by their exact value; NaN equals nothing. Two date-times,
+as objects or as RFC 3339 texts, are compared as instants when both have an offset or neither has; otherwise
+they differ and have no order. Texts compare by code point, as they are written.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+from datetime import date, datetime, timedelta
+from decimal import Decimal
+from typing import Any, cast
+
+from .bounds import Bounds
+from .plain import unfolded
+
+_INSTANT = re.compile(
+    r"(\d{4}-\d\d-\d\d)[Tt ](\d\d:\d\d:\d\d)(?:\.(\d{1,18}))?(?:([Zz])|([+-])([01]\d|2[0-3]):([0-5]\d))?",
+    re.ASCII,
+)
+_DATE = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
+_SCALARS = frozenset({str, int, float, bool, type(None)})
+_START = datetime(1, 1, 1)
+_SECOND = 10**18
+
+Instant = tuple[bool, int]
+"""Whether there is an offset, and the attoseconds since the year 1 (in UTC if so)."""
+
+
+def equal(left: Any, right: Any, bounds: Bounds, *, instants: bool = True) -> bool:
+    """Whether two values are the same, through and through. Without `instants`, texts are only texts."""
+    if type(left) in _SCALARS or type(right) in _SCALARS:
+        bounds.step()
+        return _equal_scalars(unfolded(left), unfolded(right), instants)
+    waiting = [(left, right)]
+    while waiting:
+        bounds.step()
+        one, other = (unfolded(side) for side in waiting.pop())
+        if isinstance(one, list) and isinstance(other, list):
+            first, second = cast("list[Any]", one), cast("list[Any]", other)
+            if len(first) != len(second):
+                return False
+            waiting.extend(zip(first, second, strict=True))
+        elif isinstance(one, dict) and isinstance(other, dict):
+            ours, theirs = cast("dict[str, Any]", one), cast("dict[str, Any]", other)
+            if ours.keys() != theirs.keys():
+                return False
+            waiting.extend((item, theirs[key]) for key, item in ours.items())
+        elif not _equal_scalars(one, other, instants):
+            return False
+    return True
+
+
+def _equal_scalars(one: Any, other: Any, instants: bool) -> bool:
+    if one is None or other is None or isinstance(one, bool) or isinstance(other, bool):
+        return one is other
+    pair = _comparable(one, other, instants)
+    return pair is not None and pair[0] == pair[1]
+
+
+def ordered(left: Any, right: Any, holds: Callable[[Any, Any], bool], *, instants: bool = True) -> bool:
+    """Whether `holds` of two values that have an order between them; False of any others."""
+    pair = _comparable(left, right, instants)
+    return pair is not None and holds(*pair)
+
+
+def _comparable(one: Any, other: Any, instants: bool) -> tuple[Any, Any] | None:
+    """Both as something that Python compares rightly, None if they cannot be compared."""
+    if is_number(one) and is_number(other):
+        return None if _is_nan(one) or _is_nan(other) else _exact(one, other)
+    first, second = (instant(one), instant(other)) if instants else (None, None)
+    if first is not None and second is not None:
+        return (first[1], second[1]) if first[0] == second[0] else None
+    if isinstance(one, str) and isinstance(other, str):
+        return one, other
+    days = _day(one), _day(other)
+    return None if None in days else days
+
+
+def _exact(one: Any, other: Any) -> tuple[Any, Any]:
+    """Two numbers; a float beside a Decimal as the Decimal that it is, whatever the decimal context traps."""
+    if isinstance(one, Decimal) and isinstance(other, float):
+        return one, Decimal.from_float(other)
+    if isinstance(one, float) and isinstance(other, Decimal):
+        return Decimal.from_float(one), other
+    return one, other
+
+
+def is_number(value: Any) -> bool:
+    return isinstance(value, int | float | Decimal) and not isinstance(value, bool)
+
+
+def _is_nan(value: int | float | Decimal) -> bool:
+    return (
+        value.is_nan()
+        if isinstance(value, Decimal)
+        else math.isnan(value)
+        if isinstance(value, float)
+        else False
+    )
+
+
+def instant(value: Any) -> Instant | None:
+    """The instant that a datetime or an RFC 3339 text means, None if it means none."""
+    if isinstance(value, datetime):
+        return _of_datetime(value)
+    if not isinstance(value, str) or not 19 <= len(value) <= 45:
+        return None
+    found = _INSTANT.fullmatch(value)
+    if found is None:
+        return None
+    day, clock, fraction, zulu, sign, hours, minutes = found.groups()
+    try:
+        local = datetime.fromisoformat(f"{day}T{clock}")
+    except ValueError:
+        return None
+    aware = bool(zulu or sign)
+    offset = timedelta(hours=int(hours), minutes=int(minutes)) if sign else timedelta()
+    return aware, _attoseconds(local, -offset if sign == "-" else offset) + int(
+        (fraction or "0").ljust(18, "0")
+    )
+
+
+def _of_datetime(value: datetime) -> Instant | None:
+    try:
+        offset = value.utcoffset()
+        return offset is not None, _attoseconds(value.replace(tzinfo=None, fold=0), offset or timedelta())
+    except Exception:  # noqa: BLE001 - a tzinfo of the user's, or pandas' NaT
+        return None
+
+
+def _attoseconds(local: datetime, offset: timedelta) -> int:
+    """Whole arithmetic: no instant is out of the range of years."""
+    return ((local - _START - offset) // timedelta(microseconds=1)) * (_SECOND // 1_000_000)
+
+
+def _day(value: Any) -> date | None:
+    if isinstance(value, date) and not isinstance(value, datetime):
+        return value
+    if isinstance(value, str) and _DATE.fullmatch(value):
+        try:
+            return date.fromisoformat(value)
+        except ValueError:
+            return None
+    return None

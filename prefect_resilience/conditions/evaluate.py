@@ -1,0 +1,199 @@
+"""What a condition says of a value: strict, bounded, and with the reason in words."""
+
+from __future__ import annotations
+
+import operator as python
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, cast
+
+from prefect_resilience.errors.classify import classify
+from prefect_resilience.errors.redact import redact
+
+from .bounds import SECONDS, STEPS, Bounds
+from .clock import computing_clock
+from .compare import equal, ordered
+from .describe import SIGNS, describe, masked, shown
+from .errors import ConditionError
+from .paths import Missing, look_up
+from .patterns import matches
+
+if TYPE_CHECKING:
+    from .model import Condition
+
+Source = Callable[[str], tuple[Any, Any]]
+"""Gives (value, error) of the task that a condition names in `source_task`."""
+
+_MOST_REASONS = 3
+_ORDERS: dict[str, Callable[[Any, Any], bool]] = {
+    "gt": python.gt,
+    "gte": python.ge,
+    "lt": python.lt,
+    "lte": python.le,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """Whether the condition holds, and why: `confidence is 0.71, not >= 0.9`."""
+
+    holds: bool
+    text: str
+
+    def __bool__(self) -> bool:
+        return self.holds
+
+
+def evaluate(
+    condition: Condition,
+    value: Any,
+    *,
+    error: Any = None,
+    scope: Mapping[str, Any] | None = None,
+    source: Source | None = None,
+    seconds: float = SECONDS,
+    steps: int = STEPS,
+    clock: Callable[[], float] | None = computing_clock,
+) -> bool:
+    """Whether the condition holds of `value`; see `Condition.evaluate`."""
+    bounds = Bounds(seconds=seconds, steps=steps, clock=clock)
+    return _Evaluation(value, error, scope, source, bounds).of(condition).holds
+
+
+def explain(
+    condition: Condition,
+    value: Any,
+    *,
+    error: Any = None,
+    scope: Mapping[str, Any] | None = None,
+    source: Source | None = None,
+    seconds: float = SECONDS,
+    steps: int = STEPS,
+    clock: Callable[[], float] | None = computing_clock,
+) -> Explanation:
+    """As `evaluate`, with the reason in words: values shortened, secrets masked."""
+    bounds = Bounds(seconds=seconds, steps=steps, clock=clock)
+    found = _Evaluation(value, error, scope, source, bounds).of(condition)
+    return Explanation(found.holds, redact(found.why()))
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    holds: bool
+    why: Callable[[], str]
+
+
+@dataclass(frozen=True, slots=True)
+class _Evaluation:
+    value: Any
+    error: Any
+    scope: Mapping[str, Any] | None
+    source: Source | None
+    bounds: Bounds
+
+    def of(self, condition: Condition) -> _Found:
+        self.bounds.step()
+        if condition.operator == "not":
+            inner = self.of(condition.conditions[0])
+            return _Found(not inner.holds, inner.why)
+        if condition.operator in ("all", "any"):
+            return self._several(condition)
+        value, error = self.value, self.error
+        if condition.source_task is not None and self.source is not None:
+            value, error = self.source(condition.source_task)
+        if condition.path is None:
+            return _of_error(condition, error)
+        found = look_up(condition.path, value, self.scope, self.bounds)
+        if condition.operator in ("exists", "not_exists"):
+            return _of_presence(condition, found)
+        if isinstance(found, Missing):
+            raise ConditionError(
+                f"the condition {describe(condition)!r} has no answer: {found.why}", condition.path
+            )
+        holds = _compared(condition, found, self.bounds)
+        return _Found(holds, lambda: _reason(condition, found, holds))
+
+    def _several(self, condition: Condition) -> _Found:
+        """From left to right, as far as is needed."""
+        stops_at = condition.operator == "any"
+        reasons: list[_Found] = []
+        for part in condition.conditions:
+            found = self.of(part)
+            if found.holds is stops_at:
+                return found
+            reasons.append(found)
+        return _Found(not stops_at, lambda: _together(reasons))
+
+
+def _of_error(condition: Condition, error: Any) -> _Found:
+    if condition.operator == "success":
+        return _Found(error is None, lambda: _what_happened(error))
+    if condition.operator == "error_occurred" or error is None:
+        return _Found(error is not None, lambda: _what_happened(error))
+    category, code = _named(error)
+    holds = condition.category in (None, category) and condition.code in (None, code)
+    return _Found(holds, lambda: _what_happened(error) + ("" if holds else f", not {_wanted(condition)}"))
+
+
+def _named(error: Any) -> tuple[str, str]:
+    """Category and code of an ErrorContext, an ErrorInfo, the JSON of one, or an exception."""
+    if isinstance(error, BaseException):
+        error = classify(error)
+    if isinstance(error, Mapping):
+        fields = cast("Mapping[str, Any]", error)
+        return str(fields.get("category", "")), str(fields.get("code", ""))
+    return str(getattr(error, "category", "")), str(getattr(error, "code", ""))
+
+
+def _wanted(condition: Condition) -> str:
+    return " ".join(text for text in (condition.category, condition.code) if text)
+
+
+def _what_happened(error: Any) -> str:
+    if error is None:
+        return "no error occurred"
+    category, code = _named(error)
+    return f"it failed with {category} {code}" if category != code else f"it failed with {category}"
+
+
+def _of_presence(condition: Condition, found: Any) -> _Found:
+    there = not isinstance(found, Missing)
+    text = f"{condition.path} {'exists' if there else 'does not exist'}"
+    return _Found(there is (condition.operator == "exists"), lambda: text)
+
+
+def _compared(condition: Condition, found: Any, bounds: Bounds) -> bool:
+    operator, value = condition.operator, condition.value
+    if operator in _ORDERS:
+        return ordered(found, value, _ORDERS[operator])
+    if operator in ("equals", "not_equals"):
+        return equal(found, value, bounds) is (operator == "equals")
+    if operator == "in":
+        return any(equal(found, item, bounds) for item in value)
+    if operator == "contains":
+        return _contains(found, value, bounds)
+    return isinstance(found, str) and matches(value, found, bounds)
+
+
+def _contains(found: Any, value: Any, bounds: Bounds) -> bool:
+    """A piece of a text, a member of a list, a key of a mapping."""
+    if isinstance(found, list):
+        return any(equal(item, value, bounds) for item in cast("list[Any]", found))
+    return isinstance(value, str) and isinstance(found, str | dict) and value in found
+
+
+def _reason(condition: Condition, found: Any, holds: bool) -> str:
+    path, operator = condition.path, condition.operator
+    is_it = f"{path} is {shown(masked(path, found))}"
+    wanted = shown(masked(path, condition.value))
+    if operator in ("equals", "not_equals"):
+        return is_it if holds is (operator == "equals") else f"{is_it}, not {wanted}"
+    if operator in ("contains", "matches"):
+        negated = "does not contain" if operator == "contains" else "does not match"
+        return f"{path} {operator} {wanted}" if holds else f"{is_it}, which {negated} {wanted}"
+    return f"{is_it}, {'' if holds else 'not '}{SIGNS[operator]} {wanted}"
+
+
+def _together(reasons: list[_Found]) -> str:
+    texts = [found.why() for found in reasons[:_MOST_REASONS]]
+    return "; ".join([*texts, "…"] if len(reasons) > _MOST_REASONS else texts)

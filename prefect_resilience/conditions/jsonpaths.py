@@ -1,0 +1,228 @@
+"""`$` paths, RFC 9535, through python-jsonpath: bounded in nodes, depth and time, and strict like conditions.
+
+Imported where a `$` path is first met, because the library takes its time to load.
+"""
+
+from __future__ import annotations
+
+import operator as python
+import re
+from collections.abc import Iterable, Iterator
+from contextvars import ContextVar
+from datetime import date
+from functools import lru_cache
+from typing import Any, cast
+
+from jsonpath import (
+    JSONPath,
+    JSONPathEnvironment,
+    JSONPathError,
+    JSONPathMatch,
+    JSONPathSyntaxError,
+    NodeList,
+)
+from jsonpath.filter import UNDEFINED, BaseExpression, IntegerLiteral, RelativeFilterQuery, StringLiteral
+from jsonpath.function_extensions import Match, Search
+from jsonpath.parse import Parser
+from jsonpath.segments import JSONPathChildSegment, JSONPathRecursiveDescentSegment, JSONPathSegment
+from jsonpath.selectors import NameSelector
+from jsonpath.stream import TokenStream
+from jsonpath.token import Token
+
+from .bounds import Bounds
+from .compare import equal, ordered
+from .errors import ConditionError
+from .paths import Missing, Part, PathError, follow, shown_path
+from .patterns import PatternMistake, compiled_pattern, matches
+from .plain import plain_or_cut
+
+DEEPEST = 100
+MOST_NODES = 100_000
+
+_bounds: ContextVar[Bounds] = ContextVar("bounds of the $ path that is being followed")
+_ORDERS = {"<": python.lt, ">": python.gt}
+_PIECE = re.compile(r"\\.|\[(?:\\.|[^\]\\])*\]|\.", re.DOTALL)
+
+
+class _Node(JSONPathMatch):
+    """A node that counts itself, and keeps neither its place nor its children."""
+
+    __slots__ = ()
+
+    def new_child(self, obj: object, key: int | str) -> _Node:
+        _bounds.get().step()
+        return _node(obj, self.root)
+
+    def add_child(self, *children: JSONPathMatch) -> None:
+        pass
+
+
+def _node(value: Any, root: Any) -> _Node:
+    return _Node(filter_context={}, obj=value, parent=None, path="", parts=(), root=root)
+
+
+def _counted(nodes: Iterable[JSONPathMatch]) -> Iterator[JSONPathMatch]:
+    bounds = _bounds.get()
+    for node in nodes:
+        bounds.step()
+        yield node if isinstance(node, _Node) else _node(node.obj, node.root)
+
+
+class _Child(JSONPathChildSegment):
+    __slots__ = ()
+
+    def resolve(self, nodes: Iterable[JSONPathMatch]) -> Iterable[JSONPathMatch]:
+        return super().resolve(_counted(nodes))
+
+
+class _Descent(JSONPathRecursiveDescentSegment):
+    __slots__ = ()
+
+    def resolve(self, nodes: Iterable[JSONPathMatch]) -> Iterable[JSONPathMatch]:
+        return super().resolve(_counted(nodes))
+
+
+class _Current(RelativeFilterQuery):
+    """`@` alone is there, whatever stands at it."""
+
+    __slots__ = ()
+
+    def evaluate(self, context: Any) -> object:
+        if self.path.empty():
+            return NodeList([_node(context.current, context.root)])
+        return super().evaluate(context)
+
+
+class _Parser(Parser):
+    def parse_query(self, stream: TokenStream) -> Iterable[JSONPathSegment]:
+        for segment in super().parse_query(stream):
+            kind = _Descent if isinstance(segment, JSONPathRecursiveDescentSegment) else _Child
+            yield kind(env=segment.env, token=segment.token, selectors=segment.selectors)
+
+    def parse_integer_literal(self, stream: TokenStream) -> BaseExpression:
+        """Exact, where the library goes through a float."""
+        token = stream.current()
+        try:
+            literal = super().parse_integer_literal(stream)
+        except OverflowError:
+            raise JSONPathSyntaxError("this number is out of range", token=token) from None
+        return literal if "e" in token.value.lower() else IntegerLiteral(value=int(token.value))
+
+    def parse_relative_query(self, stream: TokenStream) -> BaseExpression:
+        return _Current(cast("RelativeFilterQuery", super().parse_relative_query(stream)).path)
+
+
+class _Match(Match):
+    whole = True
+
+    def __call__(self, value: object, pattern: object) -> bool:
+        if not isinstance(value, str) or not isinstance(pattern, str):
+            return False
+        try:
+            return matches(_as_regex(pattern), value, _bounds.get(), whole=self.whole)
+        except PatternMistake:  # of a pattern that comes from the value: RFC 9535 says false
+            return False
+
+
+class _Search(_Match, Search):
+    whole = False
+
+
+class _Environment(JSONPathEnvironment):
+    parser_class = _Parser
+    max_recursion_depth = DEEPEST + 10
+
+    def setup_function_extensions(self) -> None:
+        super().setup_function_extensions()
+        self.function_extensions.update(match=_Match(), search=_Search())
+
+    def check_well_typedness(self, token: Token, func: Any, args: list[BaseExpression]) -> None:
+        super().check_well_typedness(token, func, args)
+        if isinstance(func, _Match) and isinstance(args[1], StringLiteral):
+            compiled_pattern(_as_regex(args[1].value))
+
+    def compare(self, left: object, operator: str, right: object) -> bool:
+        if operator in ("&&", "||"):
+            return super().compare(left, operator, right)
+        one, other = _side(left), _side(right)
+        if operator in ("==", "!="):
+            return self._same(one, other) is (operator == "==")
+        holds = ordered(one, other, _ORDERS[operator[0]], instants=False)
+        return holds or ("=" in operator and self._same(one, other))
+
+    def _same(self, one: object, other: object) -> bool:
+        if one is UNDEFINED or other is UNDEFINED:
+            return one is other
+        return equal(one, other, _bounds.get(), instants=False)
+
+
+def _side(side: object) -> object:
+    """One side of a comparison: Nothing, or a value that JSON has."""
+    if isinstance(side, NodeList):
+        return UNDEFINED
+    return side.isoformat() if isinstance(side, date) else side
+
+
+def _as_regex(pattern: str) -> str:
+    """An I-Regexp: its dot matches anything but the ends of lines."""
+    return _PIECE.sub(lambda found: r"[^\r\n]" if found[0] == "." else found[0], pattern)
+
+
+_environment = _Environment(strict=True)
+
+
+@lru_cache(maxsize=500)
+def compiled(path: str) -> JSONPath:
+    """The `$` path, ready to follow. Raises `PathError`."""
+    try:
+        return cast("JSONPath", _environment.compile(path))
+    except JSONPathError as error:
+        at = 1
+        why = "it is nested too deep"
+        if error.token is not None:
+            at = (error.token.index if error.token.index >= 0 else len(path)) + 1
+            why = str(error.message)
+        raise PathError(
+            f"{shown_path(path)} cannot be read at column {at}: {why}; RFC 9535 says how", at
+        ) from None
+    except (PatternMistake, RecursionError, ValueError) as error:
+        raise PathError(f"{shown_path(path)} cannot be read: {error}") from None
+
+
+def found(path: str, value: Any, bounds: Bounds | None = None) -> Any:
+    """What the path finds: the value of a singular query, else the list of what there is; or a `Missing`."""
+    query = compiled(path)
+    if query.singular_query():
+        return follow([_part(segment) for segment in query.segments], value)
+    data, cut = plain_or_cut(value, depth=DEEPEST, items=MOST_NODES)
+    if cut:
+        raise ConditionError(
+            f"{shown_path(path)} cannot be followed in a value of more than {DEEPEST} levels "
+            f"or {MOST_NODES:,} parts",
+            path,
+        )
+    values = _all(query, data, bounds or Bounds(), path)
+    return values or Missing(lambda: f"{shown_path(path)} finds nothing")
+
+
+def _part(segment: JSONPathSegment) -> Part:
+    """A singular query's step: a name is a key only, a number a place only."""
+    selector = cast("Any", segment.selectors[0])
+    if isinstance(selector, NameSelector):
+        return Part(selector.name)
+    return Part(f"[{selector.index}]", selector.index, is_key=False)
+
+
+def _all(query: JSONPath, data: Any, bounds: Bounds, path: str) -> list[Any]:
+    nodes: Iterable[JSONPathMatch] = [_node(data, data)]
+    token = _bounds.set(bounds)
+    try:
+        for segment in query.segments:
+            nodes = segment.resolve(nodes)
+        return [node.obj for node in nodes]
+    except (JSONPathError, RecursionError):
+        raise ConditionError(
+            f"{shown_path(path)} cannot be followed: it or the value is nested too deep", path
+        ) from None
+    finally:
+        _bounds.reset(token)

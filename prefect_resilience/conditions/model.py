@@ -1,0 +1,278 @@
+"""Condition: a question about a result or an error, the same in Python, in JSON and in Prefect's forms."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Any, Literal, cast
+
+from pydantic import (
+    GetJsonSchemaHandler,
+    ModelWrapValidatorHandler,
+    SerializationInfo,
+    ValidationError,
+    ValidationInfo,
+    model_serializer,
+    model_validator,
+)
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema, InitErrorDetails, PydanticCustomError
+from pydantic_core.core_schema import definition_reference_schema
+
+from prefect_resilience.configuration import Policy
+from prefect_resilience.errors.exceptions import ConfigurationError
+
+from .describe import describe
+from .errors import ConditionError
+from .evaluate import Explanation, Source, evaluate, explain
+from .operators import WITH_VALUE, Operator, type_of
+from .reading import Form, Place, Reading, too_large
+from .schema import json_schema
+from .values import not_json, shortly
+
+__all__ = ["Condition", "ConditionError", "Explanation", "condition_mistakes", "place_text"]
+
+_MOST_TOLD = 5
+
+
+class Condition(Policy):
+    """A question about a result or an error; build one with `path`, `succeeded` and `failed`, or from JSON.
+
+    operator: what is asked; see `operators.py`.
+    path: where to look: `a.b[0].c`, or `$...` as in RFC 9535 (`$` alone is the whole value).
+    value: what to compare with, as JSON can carry it; datetimes are kept as their ISO texts.
+    source_task: the task whose result is looked at; None for the one that the condition belongs to.
+    conditions: those that `all`, `any` and `not` put together.
+    category, code: the error that `failed` asks for, as an ErrorContext names it; None for any.
+
+    JSON writes a `type` beside the operator: "error_catch", "output_check", "comparison", or the operator's
+    own name in its place. `&`, `|` and `~` put conditions together.
+    """
+
+    operator: Operator
+    path: str | None = None
+    value: Any = None
+    source_task: str | None = None
+    conditions: tuple[Condition, ...] = ()
+    category: str | None = None
+    code: str | None = None
+
+    def __init__(self, /, **values: Any) -> None:
+        try:
+            super(Policy, self).__init__(**values)
+        except ValidationError as error:
+            raise ConfigurationError(_told(error)) from None
+
+    # Inside other models pydantic then validates without this __init__, and keeps the place of every mistake.
+    __init__.__pydantic_base_init__ = True  # pyright: ignore[reportFunctionMemberAccess]
+
+    def evaluate(
+        self,
+        value: Any,
+        *,
+        error: Any = None,
+        scope: Mapping[str, Any] | None = None,
+        source: Source | None = None,
+    ) -> bool:
+        """Whether the condition holds of `value`.
+
+        error: the failure, if there was one: an ErrorContext, an ErrorInfo, the JSON of one or an exception.
+        scope: mappings in which a path is followed that begins with their name, such as `state` and `inputs`.
+        source: gives (value, error) of the task that a part names in `source_task`; without it, such a part
+            looks at `value` and `error` too.
+
+        Values of kinds that do not compare make a comparison false, and `not_equals` true. Raises
+        `ConditionError` when a path leads nowhere, except for `exists` and `not_exists`, and when the
+        evaluation computes for longer than 0.5 s, a pattern for 0.25 s, or takes 1,000,000 steps.
+        """
+        return evaluate(self, value, error=error, scope=scope, source=source)
+
+    def explain(
+        self,
+        value: Any,
+        *,
+        error: Any = None,
+        scope: Mapping[str, Any] | None = None,
+        source: Source | None = None,
+    ) -> Explanation:
+        """As `evaluate`, with the reason in words: `confidence is 0.71, not >= 0.9`. Secrets are masked."""
+        return explain(self, value, error=error, scope=scope, source=source)
+
+    def describe(self, limit: int = 200) -> str:
+        """The condition as a line of at most `limit` characters: `confidence >= 0.9`. Secrets are masked."""
+        return describe(self, limit)
+
+    @cached_property
+    def extent(self) -> tuple[int, int]:
+        """How many levels deep the condition is, and how many parts it has."""
+        inside = [part.extent for part in self.conditions]
+        levels, parts = zip(*inside, strict=True) if inside else ((0,), (0,))
+        return 1 + max(levels), 1 + sum(parts)
+
+    def __and__(self, other: Condition) -> Condition:
+        return self._with("all", other, "&")
+
+    def __or__(self, other: Condition) -> Condition:
+        return self._with("any", other, "|")
+
+    def __invert__(self) -> Condition:
+        if self.operator == "not":
+            return self.conditions[0]
+        levels, size = self.extent
+        return _composed("not", (self,), (levels + 1, size + 1))
+
+    def __bool__(self) -> bool:
+        raise TypeError(
+            "a condition is neither true nor false before it is evaluated: put conditions together with "
+            "& | ~ instead of and, or, not, and test for None with `is None`"
+        )
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Condition):
+            return NotImplemented
+        return self is other or self._canonical() == other._canonical()
+
+    def __hash__(self) -> int:
+        return hash(self._canonical())
+
+    def __str__(self) -> str:
+        return self.describe()
+
+    def __repr__(self) -> str:
+        made = "operator" in self.__dict__  # a debugger may ask too soon
+        return f"Condition({self.describe() if made else '?'})"
+
+    def _canonical(self) -> str:
+        """Text that is the same for the same condition; unlike Python's ==, it tells 1 from true."""
+        return json.dumps(self._form(), sort_keys=True, ensure_ascii=False)
+
+    def _with(self, operator: Literal["all", "any"], other: Condition, sign: str) -> Condition:
+        if not isinstance(cast("Any", other), Condition):
+            raise ConfigurationError(
+                f"{sign} puts two conditions together, not a condition and {shortly(other)}"
+            )
+        parts: list[Condition] = []
+        levels, size = 1, 1
+        for side in (self, other):
+            inside = side.operator == operator
+            parts += side.conditions if inside else (side,)
+            levels = max(levels, side.extent[0] + (not inside))
+            size += side.extent[1] - inside
+        return _composed(operator, tuple(parts), (levels, size))
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _read(
+        cls, data: Any, handler: ModelWrapValidatorHandler[Condition], info: ValidationInfo
+    ) -> Condition:
+        if isinstance(data, Condition):
+            return data
+        reading = Reading(data, Condition, json=info.mode == "json")
+        if reading.mistakes:
+            raise _placed(cls.__name__, data, reading.mistakes)
+        return handler(_fields(reading.forms))
+
+    @model_serializer(mode="plain")
+    def _dump(self, info: SerializationInfo) -> dict[str, Any]:
+        if info.mode == "json":
+            self._refuse_nan()
+        return self._form()
+
+    def _refuse_nan(self) -> None:
+        sentence = not_json(self.value)
+        if sentence is not None:
+            raise ConfigurationError(sentence)
+        for part in self.conditions:
+            part._refuse_nan()
+
+    def _form(self) -> dict[str, Any]:
+        """The JSON form: what applies, and nothing else."""
+        kind = type_of(self.operator)
+        form: dict[str, Any] = {"type": kind}
+        if kind != self.operator:
+            form["operator"] = self.operator
+        for name in ("source_task", "path", "category", "code"):
+            if getattr(self, name) is not None:
+                form[name] = getattr(self, name)
+        if self.operator in WITH_VALUE:
+            form["value"] = self.value
+        if self.operator == "not":
+            form["condition"] = self.conditions[0]._form()
+        elif self.conditions:
+            form["conditions"] = [part._form() for part in self.conditions]
+        return form
+
+    @classmethod
+    def __get_pydantic_json_schema__(
+        cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
+        itself = definition_reference_schema(cast("dict[str, Any]", core_schema)["ref"])
+        return json_schema(handler(itself))
+
+
+def _composed(operator: Operator, parts: tuple[Condition, ...], extent: tuple[int, int]) -> Condition:
+    """Conditions put together: each is right already, so that only the whole is looked at."""
+    sentence = too_large(*extent)
+    if sentence:
+        raise ConfigurationError(f"Condition: {sentence}")
+    made = Condition.model_construct(operator=operator, conditions=parts)
+    vars(made)["extent"] = extent
+    return made
+
+
+def condition_mistakes(data: Any, *, json: bool = False) -> list[tuple[Place, str]]:
+    """Every mistake of a condition as it is written: where, and the sentence about it; never raises.
+
+    With `json`, NaN and the infinities are mistakes too.
+    """
+    return Reading(data, Condition, json=json).mistakes
+
+
+def place_text(place: Place) -> str:
+    """A place as it is read: `conditions[1].operator`."""
+    text = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in place)
+    return text.removeprefix(".")
+
+
+def _fields(forms: list[Any]) -> dict[str, Any]:
+    """The fields of the outermost condition, after those inside it have been made."""
+    for form in reversed(forms):
+        if isinstance(form, Form) and form.inside:
+            form.fields["conditions"] = tuple(_made(forms[index]) for index in form.inside)
+    return forms[0].fields
+
+
+def _made(form: Any) -> Condition:
+    return Condition.model_construct(**form.fields) if isinstance(form, Form) else form
+
+
+def _placed(title: str, data: Any, mistakes: list[tuple[Place, str]]) -> ValidationError:
+    return ValidationError.from_exception_data(
+        title,
+        [
+            InitErrorDetails(
+                type=PydanticCustomError("condition", "{sentence}", {"sentence": sentence}),
+                loc=place,
+                input=_at(data, place),
+            )
+            for place, sentence in mistakes
+        ],
+    )
+
+
+def _at(data: Any, place: Place) -> Any:
+    """What stands at a place, shortened."""
+    for part in place:
+        try:
+            data = data[part]
+        except (LookupError, TypeError):
+            return None
+    return data if isinstance(data, bool | float | None) else shortly(data)
+
+
+def _told(error: ValidationError) -> str:
+    mistakes = error.errors(include_url=False)
+    told = [f"Condition({place_text(each['loc'])}): {each['msg']}" for each in mistakes[:_MOST_TOLD]]
+    more = len(mistakes) - len(told)
+    return "; ".join(told).replace("Condition():", "Condition:") + (f"; and {more} more" if more else "")

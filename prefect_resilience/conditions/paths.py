@@ -1,0 +1,240 @@
+"""Paths into a result: `a.b[0].c`, `results.-1.id`, `a["x.y"]`, or `$...` as in RFC 9535.
+
+A name between dots is a key of a mapping; whole numbers are a key of a mapping and a place in a list, counted
+from the end when negative. Only what stands in mappings and lists is found, never an attribute.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from prefect_resilience.errors.exceptions import ConfigurationError
+from prefect_resilience.errors.redact import redact
+
+from .plain import unfolded
+from .values import can_be_written
+
+if TYPE_CHECKING:
+    from .bounds import Bounds
+
+LONGEST = 1_000
+"""Characters that a path may have."""
+
+_INDEX = re.compile(r"0|-?[1-9][0-9]{0,17}", re.ASCII)
+_NAME = re.compile(r"""[^.\[\]"']+""")
+_QUOTED = re.compile(r"""\[("(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')\]""", re.DOTALL)
+_BRACKETED = re.compile(r"\[([^\[\]]*)\]")
+_NOTHING: Final = object()
+_MOST_COMPARED = 1_000
+_LETTERS_COMPARED = 100
+
+
+class PathError(ConfigurationError):
+    """A path that cannot be read. `column` counts from 1."""
+
+    def __init__(self, message: str, column: int = 1) -> None:
+        self.column = column
+        super().__init__(message)
+
+    def __reduce__(self) -> tuple[type[PathError], tuple[str, int]]:
+        return type(self), (str(self), self.column)
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One step of a path: the key of a mapping, the place in a list, or whichever is there."""
+
+    key: str
+    index: int | None = None
+    is_key: bool = True
+
+
+class Missing:
+    """Nothing is there; `why` says what was there instead."""
+
+    __slots__ = ("_why",)
+
+    def __init__(self, why: Callable[[], str]) -> None:
+        self._why = why
+
+    @property
+    def why(self) -> str:
+        return self._why()
+
+
+def check_path(path: str) -> None:
+    """Raises `PathError` unless `path` can be followed."""
+    if path.startswith("$"):
+        _as_text(path)
+        from .jsonpaths import compiled
+
+        compiled(path)
+    else:
+        parsed(path)
+
+
+@lru_cache(maxsize=1_000)
+def parsed(path: str) -> tuple[Part, ...]:
+    """The steps of a dotted path."""
+    _as_text(path)
+    parts: list[Part] = []
+    at = 0
+    while at < len(path) or not parts:
+        part, at = _part(path, at, first=not parts)
+        parts.append(part)
+    return tuple(parts)
+
+
+def _as_text(path: str) -> None:
+    if len(path) > LONGEST:
+        raise PathError(f"a path of {len(path)} characters is longer than {LONGEST}")
+    if not can_be_written(path):
+        raise PathError(f"{shown_path(path)} has half of a surrogate pair, which no JSON can carry")
+
+
+def _part(path: str, at: int, *, first: bool) -> tuple[Part, int]:
+    """The step that begins at `at`, and where the next one begins."""
+    if path.startswith("[", at):
+        return _in_brackets(path, at)
+    if not first:
+        if path[at] != ".":
+            raise _wrong(path, at, f"a '.' or '[' must stand before {path[at]!r}")
+        at += 1
+    name = _NAME.match(path, at)
+    if name is None:
+        found = f"not {path[at]!r}" if at < len(path) else "but the path ends"
+        raise _wrong(path, at, f"a name must stand here, {found}: write a path like a.b[0].c, or a $ path")
+    text = name[0]
+    if text != text.strip() or not text.isprintable():
+        why = "has white space at its ends or letters that cannot be seen"
+        raise _wrong(path, at, f"{shown_path(text)} {why}: write it without, or as a key in quotes")
+    if text == "*":
+        raise _wrong(path, at, "'*' selects in a $ path only, such as $.items[*].id")
+    return _named(text), name.end()
+
+
+def _in_brackets(path: str, at: int) -> tuple[Part, int]:
+    quoted = _QUOTED.match(path, at)
+    if quoted is not None:
+        return Part(_unquoted(path, at + 1, quoted[1])), quoted.end()
+    inside = _BRACKETED.match(path, at)
+    if inside is None:
+        raise _wrong(path, at, "this bracket is not closed")
+    if not _INDEX.fullmatch(inside[1]):
+        why = f"{shown_path(inside[1])} is no place in a list: write [0], [-1] or a key in quotes"
+        raise _wrong(path, at + 1, why)
+    return _named(inside[1]), inside.end()
+
+
+def _named(text: str) -> Part:
+    return Part(text, int(text) if _INDEX.fullmatch(text) else None)
+
+
+def _unquoted(path: str, at: int, quoted: str) -> str:
+    inner = quoted[1:-1]
+    if quoted[0] == "'":
+        inner = re.sub(r'\\(.)|(")', lambda found: _requoted(found[0]), inner, flags=re.DOTALL)
+    try:
+        return cast(str, json.loads(f'"{inner}"', strict=False))
+    except json.JSONDecodeError:
+        raise _wrong(path, at, f"{shown_path(quoted)} has an escape that JSON does not know") from None
+
+
+def _requoted(text: str) -> str:
+    """A piece of a text in single quotes, as it stands in double ones."""
+    return {"\\'": "'", '"': '\\"'}.get(text, text)
+
+
+def _wrong(path: str, at: int, why: str) -> PathError:
+    return PathError(f"{shown_path(path)} cannot be read at column {at + 1}: {why}", at + 1)
+
+
+def shown_path(path: str) -> str:
+    return repr(path if len(path) <= 60 else path[:59] + "…")
+
+
+def look_up(
+    path: str,
+    value: Any,
+    scope: Mapping[str, Any] | None = None,
+    bounds: Bounds | None = None,
+) -> Any:
+    """What stands at `path` in `value`, or a `Missing`.
+
+    A dotted path whose first name stands in `scope` is followed there. A `$` path that can only lead to one
+    place gives what stands there, any other one the list of what it finds. Raises `PathError` for a path that
+    cannot be read, `ConditionError` for one whose following passes `bounds`.
+    """
+    if path.startswith("$"):
+        from .jsonpaths import found
+
+        return found(path, value, bounds)
+    parts = parsed(path)
+    if scope is not None and parts[0].key in scope:
+        return follow(parts, dict(scope))
+    return follow(parts, value)
+
+
+def follow(parts: Sequence[Part], value: Any) -> Any:
+    """What the steps lead to, or a `Missing`."""
+    here = value
+    for steps, part in enumerate(parts):
+        if type(here) is not dict or part.key not in here:  # else the whole mapping need not be looked at
+            here = unfolded(here)
+        step = _step(here, part)
+        if step is _NOTHING:
+            return _missing(here, part, parts[:steps])
+        here = step
+    return unfolded(here)
+
+
+def _step(here: Any, part: Part) -> Any:
+    if isinstance(here, dict):
+        return cast("dict[str, Any]", here).get(part.key, _NOTHING) if part.is_key else _NOTHING
+    if isinstance(here, list) and part.index is not None:
+        items = cast("list[Any]", here)
+        return items[part.index] if -len(items) <= part.index < len(items) else _NOTHING
+    return _NOTHING
+
+
+def _missing(here: Any, part: Part, before: Sequence[Part]) -> Missing:
+    return Missing(lambda: _why(here, part, before))
+
+
+def _why(here: Any, part: Part, before: Sequence[Part]) -> str:
+    """What there was instead."""
+    name = shown_path(".".join(each.key for each in before)) if before else "the value"
+    key = shown_path(part.key) if part.is_key else part.key
+    if isinstance(here, dict) and part.is_key:
+        return f"there is no {key} in {name}{_meant(cast('dict[str, Any]', here), part.key)}"
+    return f"{name} is {kind_of(here)}, which has no {key}"
+
+
+def _meant(here: dict[str, Any], key: str) -> str:
+    if len(here) > _MOST_COMPARED:
+        return ""
+    close = difflib.get_close_matches(
+        key[:_LETTERS_COMPARED], [k for k in here if len(k) <= _LETTERS_COMPARED], 1
+    )
+    return f"; did you mean {redact(close[0])!r}?" if close else ""
+
+
+def kind_of(value: Any) -> str:
+    """What a plain value is, in a few words."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, list | dict):
+        size = len(cast("list[Any]", value))
+        return f"a {'list' if isinstance(value, list) else 'mapping'} of {size:,}"
+    if isinstance(value, date):
+        return "a time"
+    return "a text" if isinstance(value, str) else "a number"

@@ -1,0 +1,166 @@
+"""Whatever an action returned, as plain data: mappings with text keys, lists, texts, numbers and times.
+
+    pydantic model, dataclass, NamedTuple   its fields, in a mapping
+    mapping                                 with the keys as JSON would write them
+    tuple, set, range, deque, numpy array   a list (a set in the order of its texts)
+    Enum                                    its value
+    numpy's and other numbers               int or float; a Decimal stays one
+    datetime, date                          stay; a time is its ISO text, a timedelta its seconds
+    UUID, bytes, Path, URL, anything else   text; secrets stay masked
+
+Attributes of other objects are never read.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import numbers
+from base64 import b64encode
+from collections import deque
+from collections.abc import Iterable, Mapping, Set
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from enum import Enum
+from typing import Any, cast
+
+from pydantic import BaseModel
+
+CUT = "…"
+"""What stands where a value was cut: too deep, too large, or inside itself."""
+
+_EXACT = frozenset({str, int, float, bool, type(None), Decimal, datetime, date, list})
+_LISTS = (list, tuple, range, deque)
+_TEXT_LIMIT = 10_000
+
+
+def plain(value: Any, *, depth: int = 100, items: int = 100_000) -> Any:
+    """`value` as plain data, copied. Never raises.
+
+    What lies deeper than `depth` levels, comes after `items` parts or contains itself becomes `…`.
+    """
+    return plain_or_cut(value, depth=depth, items=items)[0]
+
+
+def plain_or_cut(value: Any, *, depth: int, items: int) -> tuple[Any, bool]:
+    """As `plain`, and whether anything was cut."""
+    copy = _Copy(items)
+    return copy.of(value, depth), copy.cut
+
+
+def unfolded(value: Any) -> Any:
+    """The outermost level of `value` as plain data; what lies inside a mapping or a list stays as it is."""
+    kind = cast("type[Any]", type(value))
+    if kind in _EXACT or (kind is dict and all(type(key) is str for key in value)):
+        return value
+    try:
+        return _unfolded(value)
+    except Exception:  # noqa: BLE001 - the code of a user's class, which may do anything
+        return f"<{kind.__name__}>"
+
+
+class _Copy:
+    """One copying: how many parts it may still make, and inside which values it is."""
+
+    def __init__(self, items: int) -> None:
+        self.left = items
+        self.cut = False
+        self._inside: set[int] = set()
+
+    def of(self, value: Any, depth: int) -> Any:
+        level = unfolded(value)
+        if not isinstance(level, dict | list):
+            return level
+        if depth <= 0 or id(value) in self._inside:
+            self.cut = True
+            return CUT
+        self._inside.add(id(value))
+        try:
+            return self._parts(cast("dict[str, Any] | list[Any]", level), depth - 1)
+        finally:
+            self._inside.discard(id(value))
+
+    def _parts(self, level: dict[str, Any] | list[Any], depth: int) -> Any:
+        if isinstance(level, list):
+            return [self.of(item, depth) for item in self._taken(level)]
+        return {key: self.of(level[key], depth) for key in self._taken(level)}
+
+    def _taken(self, parts: Iterable[Any]) -> Iterable[Any]:
+        for part in parts:
+            if self.left <= 0:
+                self.cut = True
+                return
+            self.left -= 1
+            yield part
+
+
+def _unfolded(value: Any) -> Any:
+    if isinstance(value, Enum):
+        return unfolded(value.value)
+    if isinstance(value, (BaseModel, Mapping)) or _has_fields(value):
+        return _mapping(value)
+    if isinstance(value, _LISTS):
+        return list(cast("Iterable[Any]", value))
+    if isinstance(value, Set):
+        return sorted(cast("Iterable[Any]", value), key=_order)
+    return _scalar(value)
+
+
+def _has_fields(value: Any) -> bool:
+    kind = cast("type[Any]", type(value))
+    return dataclasses.is_dataclass(kind) or (
+        isinstance(value, tuple) and hasattr(cast("Any", kind), "_fields")
+    )
+
+
+def _mapping(value: Any) -> dict[str, Any]:
+    if isinstance(value, BaseModel):
+        computed = {name: getattr(value, name) for name in type(value).model_computed_fields}
+        return {**dict(value), **computed}
+    if isinstance(value, Mapping):
+        return {_key(key): item for key, item in cast("Mapping[Any, Any]", value).items()}
+    if isinstance(value, tuple):
+        items = cast("Any", value)
+        return dict(zip(items._fields, items, strict=True))
+    return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+
+
+def _key(key: Any) -> str:
+    """A key as JSON would write it."""
+    if isinstance(key, str) and not isinstance(key, Enum):
+        return str.__str__(key)
+    if key is None or isinstance(key, bool):
+        return {None: "null", True: "true", False: "false"}[key]
+    scalar = unfolded(key)
+    return scalar if isinstance(scalar, str) else str(scalar)[:_TEXT_LIMIT]
+
+
+def _order(item: Any) -> tuple[str, str]:
+    return type(item).__name__, str(item)[:_TEXT_LIMIT]
+
+
+def _scalar(value: Any) -> Any:
+    if isinstance(value, str):
+        return str.__str__(value)
+    if isinstance(value, Decimal | datetime | date):
+        return value
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    if isinstance(value, time):
+        return value.isoformat()
+    if isinstance(value, bytes | bytearray | memoryview):
+        return _text(bytes(cast("bytes", value)))
+    if type(value).__module__.partition(".")[0] == "numpy" and hasattr(value, "tolist"):
+        return value.tolist()
+    if isinstance(value, numbers.Integral):
+        return int.__int__(int(value))
+    if isinstance(value, numbers.Real):
+        return float.__float__(float(value))
+    return str(value)[:_TEXT_LIMIT]
+
+
+def _text(value: bytes) -> str:
+    """UTF-8 as it reads, anything else in base64."""
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return b64encode(value).decode()

@@ -1,0 +1,264 @@
+"""The JSON forms of conditions: read with every mistake in its place, and without recursion."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+from prefect_resilience.configuration import nearest
+from prefect_resilience.errors.taxonomy import ErrorCategory
+
+from .operators import OF_CONDITIONS, OPERATORS, TYPES, WITH_PATH, WITH_VALUE, operators_of
+from .paths import PathError, check_path
+from .patterns import PatternMistake, compiled_pattern
+from .values import ValueMistake, can_be_written, json_value, not_json, shortly
+
+DEEPEST = 100
+MOST_PARTS = 10_000
+
+Place = tuple[str | int, ...]
+FIELDS = (
+    "type",
+    "operator",
+    "path",
+    "field",
+    "value",
+    "source_task",
+    "conditions",
+    "condition",
+    "category",
+    "code",
+)
+_AT_LEAST = {"condition": "a condition", "conditions": "a list of conditions, one at least"}
+_EXAMPLE = "{'operator': 'gte', 'path': 'confidence', 'value': 0.9}"
+
+
+@dataclass(slots=True)
+class Form:
+    """One condition as it was written: its fields, as far as they are right, and where its parts are kept."""
+
+    data: Mapping[Any, Any]
+    place: Place
+    operator: str | None = None
+    fields: dict[str, Any] = field(default_factory=dict[str, Any])
+    inside: list[int] = field(default_factory=list[int])
+
+    def has(self, name: str) -> bool:
+        """Whether something is written there: what a form leaves empty is not."""
+        value = self.data.get(name)
+        return value is not None and value != [] and value != ()
+
+
+class Reading:
+    """One condition with everything inside it.
+
+    `mistakes` are (place, sentence) pairs. `forms` has every part, an outer one before those inside it;
+    a part that is a condition already (an instance of `known`) stands there itself. `json`: NaN is a mistake.
+    """
+
+    def __init__(self, data: Any, known: type[Any], *, json: bool = False) -> None:
+        self.mistakes: list[tuple[Place, str]] = []
+        self.forms: list[Any] = []
+        self._known = known
+        self._json = json
+        self._parts = 0
+        self._waiting: list[tuple[Any, Place, int, Form | None]] = [(data, (), 1, None)]
+        while self._waiting:
+            self._one(*self._waiting.pop())
+
+    def _one(self, data: Any, place: Place, depth: int, outer: Form | None) -> None:
+        levels, parts = data.extent if isinstance(data, self._known) else (1, 1)
+        self._parts += parts
+        sentence = too_large(depth + levels - 1, self._parts)
+        if sentence is not None:
+            self._waiting.clear()
+            return self._wrong(place[:1], sentence)
+        if outer is not None:
+            outer.inside.append(len(self.forms))
+        if isinstance(data, Mapping):
+            form = Form(cast("Mapping[Any, Any]", data), place)
+            self.forms.append(form)
+            return self._read(form, depth)
+        self.forms.append(data)
+        if not isinstance(data, self._known):
+            self._wrong(place, f"{shortly(data)} is no condition: write one like {_EXAMPLE}")
+
+    def _wrong(self, place: Place, sentence: str) -> None:
+        self.mistakes.append((place, sentence))
+
+    def _read(self, form: Form, depth: int) -> None:
+        for name in form.data:
+            if name not in FIELDS:
+                known = nearest(name, FIELDS) if isinstance(name, str) else "; its names are texts"
+                self._wrong((*form.place, str(name)[:60]), f"a condition has no {shortly(name)}{known}")
+        form.operator = self._operator(form)
+        if form.operator is not None:
+            form.fields["operator"] = form.operator
+            self._belongs(form, form.operator)
+        self._path(form)
+        self._value(form)
+        self._texts(form)
+        self._conditions(form, depth)
+
+    def _operator(self, form: Form) -> str | None:
+        kind, operator = form.data.get("type"), form.data.get("operator")
+        if kind is not None and kind not in TYPES:
+            self._wrong((*form.place, "type"), _no_such(kind, "type of condition", TYPES))
+            kind = None
+        if operator is None:
+            return self._only_operator(form, kind)
+        if not isinstance(operator, str) or operator not in OPERATORS:
+            among = operators_of(kind) if kind else OPERATORS
+            self._wrong((*form.place, "operator"), _no_such(operator, "operator", OPERATORS, among))
+            return None
+        if kind is not None and operator not in operators_of(kind):
+            right = ", ".join(operators_of(kind))
+            self._wrong(
+                (*form.place, "operator"),
+                f"{operator!r} is no operator of the type {kind!r}; write one of {right}",
+            )
+        return operator
+
+    def _only_operator(self, form: Form, kind: str | None) -> str | None:
+        if kind in OPERATORS:
+            return kind
+        if form.has("type") and kind is None:  # told already
+            return None
+        words = f"the type {kind!r}" if kind else "a condition"
+        right = ", ".join(operators_of(kind) if kind else OPERATORS)
+        self._wrong((*form.place, "operator"), f"{words} needs an operator; write one of {right}")
+        return None
+
+    def _belongs(self, form: Form, operator: str) -> None:
+        """Everything the operator needs is there, and nothing else."""
+        inside = operator in OF_CONDITIONS
+        takes = {
+            "path": operator in WITH_PATH,
+            "value": operator in WITH_VALUE,
+            "conditions": inside,
+            "condition": operator == "not",
+            "category": operator == "failed",
+            "code": operator == "failed",
+            "source_task": not inside,
+        }
+        for name, belongs in takes.items():
+            if form.has(name) and not belongs:
+                self._wrong((*form.place, name), f"{operator!r} takes no {name}{_instead(operator, name)}")
+        if takes["path"] and not form.has("path") and not form.has("field"):
+            self._wrong((*form.place, "path"), f"{operator!r} needs a path; write '$' for the whole value")
+        if takes["value"] and "value" not in form.data:
+            self._wrong((*form.place, "value"), f"{operator!r} needs a value to compare with")
+        if inside and not form.has("conditions") and not (operator == "not" and form.has("condition")):
+            name = "condition" if operator == "not" else "conditions"
+            self._wrong((*form.place, name), f"{operator!r} needs {_AT_LEAST[name]}")
+
+    def _path(self, form: Form) -> None:
+        place, path = (*form.place, "path"), form.data.get("path")
+        if form.has("field"):
+            place, path = self._field(form)
+        if path is None:
+            return
+        if not isinstance(path, str):
+            return self._wrong(place, f"a path is a text such as 'results[0].id', not {shortly(path)}")
+        try:
+            check_path(path)
+        except PathError as error:
+            return self._wrong(place, str(error))
+        form.fields["path"] = path
+
+    def _field(self, form: Form) -> tuple[Place, Any]:
+        """The path inside `field`, which is another way to write one."""
+        place, data = (*form.place, "field"), form.data["field"]
+        if form.has("path"):
+            self._wrong(place, "a path stands here and in 'path': write one of them")
+        pairs = cast("Mapping[Any, Any]", data if isinstance(data, Mapping) else {})
+        if set(pairs) != {"type", "path"} or pairs["type"] != "field":
+            self._wrong(place, "a field is written {'type': 'field', 'path': ...}")
+        return (*place, "path"), pairs.get("path")
+
+    def _value(self, form: Form) -> None:
+        if "value" not in form.data or not (form.operator is None or form.operator in WITH_VALUE):
+            return
+        place = (*form.place, "value")
+        try:
+            value = json_value(form.data["value"])
+        except ValueMistake as error:
+            return self._wrong(place, str(error))
+        sentence = not_json(value) if self._json else None
+        sentence = sentence or _unfit(form.operator, value)
+        if sentence is not None:
+            return self._wrong(place, sentence)
+        form.fields["value"] = value
+
+    def _texts(self, form: Form) -> None:
+        for name in ("source_task", "category", "code"):
+            if not form.has(name):
+                continue
+            value = form.data[name]
+            if name == "code" and isinstance(value, int) and not isinstance(value, bool):
+                value = shortly(value)
+            elif not isinstance(value, str) or not value or not can_be_written(value):
+                self._wrong((*form.place, name), f"{name} is a text, not {shortly(value)}")
+                continue
+            if name == "category" and value not in (known := [word.value for word in ErrorCategory]):
+                self._wrong((*form.place, name), _no_such(value, "error category", known))
+            form.fields[name] = str(value)
+
+    def _conditions(self, form: Form, depth: int) -> None:
+        if form.operator is not None and form.operator not in OF_CONDITIONS:
+            return
+        parts: list[tuple[Place, Any]] = []
+        if form.has("condition"):
+            parts.append(((*form.place, "condition"), form.data["condition"]))
+        if form.has("conditions"):
+            parts += self._listed(form, (*form.place, "conditions"))
+        if form.operator == "not" and len(parts) > 1:
+            self._wrong(
+                (*form.place, "conditions"), "'not' takes one condition: put any or all around several"
+            )
+        self._waiting += [(data, place, depth + 1, form) for place, data in reversed(parts)]
+
+    def _listed(self, form: Form, place: Place) -> Iterable[tuple[Place, Any]]:
+        listed = form.data["conditions"]
+        if not isinstance(listed, list | tuple):
+            self._wrong(place, f"conditions are written as a list, not {shortly(listed)}")
+            return []
+        return [((*place, index), data) for index, data in enumerate(cast("list[Any]", listed))]
+
+
+def too_large(levels: int, parts: int) -> str | None:
+    """The sentence about a condition that is too deep or has too many parts, None if it is neither."""
+    if levels > DEEPEST:
+        return f"conditions are nested more than {DEEPEST} levels deep"
+    return f"a condition may have {MOST_PARTS:,} parts at most" if parts > MOST_PARTS else None
+
+
+def _no_such(value: Any, what: str, known: Iterable[str], among: Iterable[str] | None = None) -> str:
+    """`'gte ' is no operator; did you mean 'gte'?`"""
+    if not isinstance(value, str):
+        return f"{shortly(value)} is no {what}; write one of {', '.join(among or known)}"
+    return f"{shortly(value)} is no {what}{nearest(value[:60], known)}"
+
+
+def _instead(operator: str, name: str) -> str:
+    if operator == "error_occurred" and name in ("category", "code"):
+        return "; write 'failed'"
+    if name == "source_task":
+        return "; write it in the conditions inside"
+    return ""
+
+
+def _unfit(operator: str | None, value: Any) -> str | None:
+    """What is wrong with a value for this operator, None if nothing is."""
+    if operator == "in" and not isinstance(value, list):
+        return f"'in' needs a list of values, not {shortly(value)}"
+    if operator != "matches":
+        return None
+    if not isinstance(value, str):
+        return f"'matches' needs a regular expression, not {shortly(value)}"
+    try:
+        compiled_pattern(value)
+    except PatternMistake as error:
+        return str(error)
+    return None

@@ -1,0 +1,141 @@
+"""The builder: what it makes, and what it refuses."""
+
+from __future__ import annotations
+
+import copy
+import functools
+from enum import Enum
+from typing import Any
+
+import pytest
+
+from prefect_resilience.conditions import Condition, failed, path, succeeded
+from prefect_resilience.errors import ConfigurationError, ErrorCategory
+
+
+class Status(str, Enum):
+    DONE = "done"
+
+
+MADE = [
+    (path("a") == 1, "equals", 1),
+    (path("a") != 1, "not_equals", 1),
+    (path("a") > 1, "gt", 1),
+    (path("a") >= 1, "gte", 1),
+    (path("a") < 1, "lt", 1),
+    (path("a") <= 1, "lte", 1),
+    (path("a") > 1, "gt", 1),
+    (path("a") == 1, "equals", 1),
+    (path("a").contains("x"), "contains", "x"),
+    (path("a").matches("^x"), "matches", "^x"),
+    (path("a").is_in([1, "x"]), "in", [1, "x"]),
+    (path("a").is_in((1, 2)), "in", [1, 2]),
+    (path("a").is_in({"b", "a"}), "in", ["a", "b"]),
+    (path("a").is_in(range(3)), "in", [0, 1, 2]),
+    (path("a").is_in([]), "in", []),
+    (path("a").exists(), "exists", None),
+    (path("a").not_exists(), "not_exists", None),
+    (path("a") == Status.DONE, "equals", "done"),
+    (path("a") == None, "equals", None),  # noqa: E711
+]
+
+
+@pytest.mark.parametrize(("condition", "operator", "value"), MADE)
+def test_path_makes_conditions(condition: Condition, operator: str, value: Any) -> None:
+    assert isinstance(condition, Condition)
+    assert (condition.operator, condition.path, condition.value) == (operator, "a", value)
+
+
+def test_errors() -> None:
+    assert succeeded().operator == "success"
+    assert failed() == Condition(operator="error_occurred")
+    assert (
+        failed(ErrorCategory.TIMEOUT) == failed("timeout") == Condition(operator="failed", category="timeout")
+    )
+    assert failed(code=503).code == "503"
+    assert failed("timeout", "TIMEOUT").model_dump() == {
+        "type": "error_catch",
+        "operator": "failed",
+        "category": "timeout",
+        "code": "TIMEOUT",
+    }
+
+
+def test_and_or_not_put_together_and_flatten() -> None:
+    a, b, c = path("a").exists(), path("b").exists(), path("c").exists()
+    assert (a & b & c).conditions == (a, b, c)
+    assert (a | b | c).conditions == (a, b, c)
+    assert (a & b | c).operator == "any"
+    assert (a & (b | c)).conditions == (a, b | c)
+    assert (~a).operator == "not"
+    assert ~~a == a
+    assert (~(a & b) & c).extent == (4, 6)
+
+
+def test_thousands_are_put_together_quickly_and_no_more_than_allowed() -> None:
+    many = functools.reduce(lambda left, right: left & right, [path("a").exists()] * 5_000)
+    assert many.extent == (2, 5_001)
+    with pytest.raises(ConfigurationError, match=r"Condition: a condition may have 10,000 parts at most"):
+        many | many
+    deep = path("a").exists()
+    for turn in range(99):
+        deep = (deep & succeeded()) if turn % 2 else (deep | succeeded())
+    with pytest.raises(ConfigurationError, match="nested more than 100 levels deep"):
+        _ = deep & succeeded()
+    assert deep.extent[0] == 100
+    assert Condition.model_validate_json(deep.model_dump_json()) == deep
+    assert copy.deepcopy(deep) == deep
+    assert deep.evaluate({"a": 1})
+
+
+REFUSED: list[tuple[Any, str]] = [
+    (lambda: path(3), r"^path\(\) takes a text such as 'results\[0\]\.id', not 3$"),  # pyright: ignore
+    (lambda: path(None), r"^path\(\) takes a text such as"),  # pyright: ignore
+    (lambda: path("a."), "cannot be read at column 3"),
+    (lambda: path("a").is_in("abc"), r"^path\('a'\)\.is_in\(\) takes a list of values, not 'abc'$"),
+    (lambda: path("a").is_in(3), r"takes a list of values, not 3$"),  # pyright: ignore
+    (lambda: path("a").is_in({"a": 1}), r"takes a list of values, not a dict$"),
+    (lambda: path("a").matches(3), "'matches' needs a regular expression, not 3"),  # pyright: ignore
+    (lambda: path("a").matches("("), "is no regular expression"),
+    (lambda: path("a") == path("b"), r"^path\('a'\) is compared with a value, not with path\('b'\)$"),
+    (lambda: path("a") > succeeded(), r"compared with a value, not with Condition\(succeeded\)$"),
+    (lambda: path("a") == object(), "what JSON can carry"),
+    (lambda: failed("timeot"), "no error category; did you mean 'timeout'"),
+    (lambda: failed(3), "category is a text, not 3"),  # pyright: ignore
+    (lambda: succeeded() & True, r"^& puts two conditions together, not a condition and True$"),
+    (lambda: succeeded() | path("a"), r"^\| puts two conditions together, not a condition and path\('a'\)$"),
+    (
+        lambda: Condition(operator="gte", path="a"),
+        r"^Condition\(value\): 'gte' needs a value to compare with$",
+    ),
+]
+
+
+@pytest.mark.parametrize(("make", "says"), REFUSED)
+def test_wrong_arguments_are_refused_in_one_sentence(make: Any, says: str) -> None:
+    with pytest.raises(ConfigurationError, match=says):
+        make()
+
+
+def test_neither_a_condition_nor_a_path_is_true_or_false() -> None:
+    with pytest.raises(TypeError, match=r"& \| ~"):
+        bool(succeeded())
+    with pytest.raises(TypeError, match="no condition yet"):
+        bool(path("a"))
+    with pytest.raises(TypeError):
+        _ = path("a") > 1 and path("b") > 1
+    with pytest.raises(TypeError):
+        _ = 1 < path("a") < 3
+    with pytest.raises(TypeError, match="unhashable"):
+        hash(path("a"))
+
+
+def test_conditions_are_compared_and_hashed_like_values() -> None:
+    assert (path("a") == 1) == (path("a") == 1)
+    assert ((path("a") == 1) == 1) is False
+    assert len({path("a") == 1, path("a") == 1, path("a") == 2}) == 2
+    assert repr(path("a.b")) == "path('a.b')"
+    with pytest.raises(Exception, match="frozen"):
+        succeeded().operator = "failed"  # pyright: ignore
+    changed = (path("a") == 1).model_copy(update={"source_task": "t"})
+    assert changed != (path("a") == 1)

@@ -1,0 +1,287 @@
+"""Conditions and values that somebody made to hang, to fill the memory or to break the stack: none does."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+import tracemalloc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from prefect_resilience.conditions import Condition, ConditionError, condition_mistakes, path
+from prefect_resilience.errors import ConfigurationError
+
+MOST_SECONDS = 1.0
+MOST_BYTES = 100 * 2**20
+
+
+@contextmanager
+def cheap() -> Iterator[None]:
+    """Under a second of computing, whatever else the machine does."""
+    start = time.thread_time()
+    yield
+    assert time.thread_time() - start < MOST_SECONDS
+
+
+@contextmanager
+def small() -> Iterator[None]:
+    tracemalloc.start()
+    try:
+        yield
+        assert tracemalloc.get_traced_memory()[1] < MOST_BYTES
+    finally:
+        tracemalloc.stop()
+
+
+def error_of(call: Callable[[], Any]) -> str:
+    """What the ConditionError of a call says, nothing if there was none."""
+    try:
+        call()
+    except ConditionError as error:
+        return str(error)
+    return ""
+
+
+def nested(levels: int, kind: str = "not") -> dict[str, Any]:
+    form: dict[str, Any] = {"operator": "success"}
+    for _ in range(levels):
+        form = {"type": "not", "condition": form} if kind == "not" else {"type": kind, "conditions": [form]}
+    return form
+
+
+SLOW_PATTERNS = [
+    "(a+)+$",
+    "(a|a)+$",
+    "(a|aa)+$",
+    "(?:a?){50}a{50}$",
+    r"^(\w+\s?)*$",
+    "^(([a-z])+.)+[A-Z]([a-z])+$",
+    "(x+x+)+y",
+    "(.*)*[!]{3}",
+    r"(?:(a)|(b)|(c))*[^abc!]",
+    r"(\w)*\1{20}[^a]",
+    "(?<=(a+)+)[^a!]",
+    "((a*)*)*[^a!]",
+    "(?:foo){e<=20}$",
+    "(?=(a+)+$)b",
+]
+
+
+@pytest.mark.parametrize("pattern", SLOW_PATTERNS)
+def test_no_pattern_runs_for_ever(pattern: str) -> None:
+    condition = path("a").matches(pattern)
+    says = f"the pattern {pattern!r} took longer than 0.25 s to match"
+    for text in ("a" * 100_000 + "!", "ab" * 50_000, "x" * 1_000_000):
+        with cheap():
+            assert error_of(lambda: condition.evaluate({"a": text})) in ("", says)  # noqa: B023
+
+
+@pytest.mark.parametrize("function", ["match", "search"])
+def test_no_pattern_in_a_filter_runs_for_ever(function: str) -> None:
+    with cheap(), pytest.raises(ConditionError, match="took longer"):
+        (path(f"$..[?{function}(@.a, '(a+)+$')]").exists()).evaluate([{"a": "a" * 100_000 + "!"}] * 50)
+
+
+REFUSED_PATTERNS = [
+    "(?:a{1000}){1000}",
+    "((a{100}){100}){100}",
+    "a{1000000}",
+    "a{99999999999999999999}",
+    "(?:(?:(?:x{50}){50}){50}){50}",
+    "(" * 100 + ")" * 100,
+    "a" * 1_001,
+    "(?R)*",
+    "(a)(?1)",
+    "(?P<n>a)(?&n)",
+    "(?x) a # (",
+    "(?#comment)a",
+    "(?V1)[a--[b]]",
+    "(?(1)a|b)",
+    r"\L<words>",
+    "[",
+    "*",
+]
+
+
+@pytest.mark.parametrize("pattern", REFUSED_PATTERNS)
+def test_a_pattern_that_is_dear_or_wrong_is_refused_before_it_is_compiled(pattern: str) -> None:
+    form = {"operator": "matches", "path": "a", "value": pattern}
+    with cheap(), small():
+        ((place, sentence),) = condition_mistakes(form)
+    assert place == ("value",)
+    assert len(sentence) < 300
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        "(?i)a",
+        "(?im-s:a)",
+        "(?P<n>a)(?P=n)",
+        "(?<n>a)",
+        "(?:a)(?=b)(?!c)(?>d)",
+        "(?|a|b)",
+        "[[:alpha:]]",
+        r"[\]({]{3}",
+        r"\(\[{2}",
+        "a{2,5000}",
+        "a{,3}",
+        "x{,}",
+        "{}",
+        "()",
+    ],
+)
+def test_usual_patterns_are_accepted(pattern: str) -> None:
+    assert path("a").matches(pattern).value == pattern
+
+
+@pytest.mark.parametrize("kind", ["not", "all", "any"])
+@pytest.mark.parametrize("levels", [100, 5_000, 100_000])
+def test_nesting_is_refused_without_recursion(kind: str, levels: int) -> None:
+    form = nested(levels, kind)
+    with cheap():
+        assert [sentence for _, sentence in condition_mistakes(form)] == [
+            "conditions are nested more than 100 levels deep"
+        ]
+        with pytest.raises(ValidationError, match="nested more than 100 levels deep"):
+            Condition.model_validate(form)
+        with pytest.raises(ConfigurationError, match="nested more than 100 levels deep"):
+            Condition(**form)
+
+
+def test_the_deepest_condition_that_is_allowed_can_do_everything() -> None:
+    condition = Condition.model_validate(nested(99, "all"))
+    assert condition.extent == (100, 100)
+    assert condition.evaluate({})
+    assert condition.explain({}).text
+    assert Condition.model_validate_json(condition.model_dump_json()) == condition
+    with pytest.raises(ConfigurationError, match="nested more than 100 levels"):
+        _ = ~condition
+    with pytest.raises(ConfigurationError, match="nested more than 100 levels"):
+        Condition(operator="all", conditions=(condition,))
+
+
+def test_parts_are_counted_through_and_through() -> None:
+    wide = {"type": "all", "conditions": [{"operator": "exists", "path": f"p{i}"} for i in range(9_999)]}
+    with cheap():
+        condition = Condition.model_validate(wide)
+    assert condition.extent == (2, 10_000)
+    with cheap():
+        ((place, sentence),) = condition_mistakes({"type": "any", "conditions": [wide, wide]})
+    assert (place, sentence) == (("conditions",), "a condition may have 10,000 parts at most")
+    with pytest.raises(ConfigurationError, match="10,000 parts"):
+        Condition(operator="any", conditions=[condition, condition])
+
+
+def loop() -> list[Any]:
+    value: list[Any] = [1]
+    value.append(value)
+    return value
+
+
+def tower(levels: int) -> Any:
+    value: Any = 1
+    for _ in range(levels):
+        value = [value]
+    return value
+
+
+def laughs() -> Any:
+    value: Any = ["ha"]
+    for _ in range(30):
+        value = [value] * 10
+    return value
+
+
+MADE_VALUES: list[tuple[str, Callable[[], Any]]] = [
+    ("loop", loop),
+    ("tower", lambda: tower(100_000)),
+    ("laughs", laughs),
+    ("many", lambda: list(range(500_000))),
+    ("keys", lambda: {f"k{i}": i for i in range(150_000)}),
+    ("long key", lambda: {"k" * 1_000_000: {f"{i}" * 100_000: [1] * 100 for i in range(10)}}),
+    ("long text", lambda: "a" * 10_000_000),
+    ("big number", lambda: 10**100_000),
+]
+
+ASKED = [
+    path("it") == [[[1]]],
+    path("it") == "x",
+    path("it").contains("zz"),
+    path("it").is_in([[1], {"a": 1}, 2]),
+    path("it").matches("b+c"),
+    path("it.k1.zz") == 1,
+    path("$..zz").exists(),
+    path("$..*..*..*") == 1,
+    path("$..[?count($..*) > 1]") == 1,
+]
+
+
+@pytest.mark.parametrize(("name", "made"), MADE_VALUES, ids=[name for name, _ in MADE_VALUES])
+def test_no_value_takes_long_or_breaks_the_stack(name: str, made: Callable[[], Any]) -> None:
+    value = {"it": made()}
+    for condition in ASKED:
+        with cheap():
+            assert len(error_of(lambda: condition.explain(value))) < 600  # noqa: B023
+
+
+@pytest.mark.parametrize(("name", "made"), MADE_VALUES, ids=[name for name, _ in MADE_VALUES])
+def test_no_such_value_is_kept_in_a_condition(name: str, made: Callable[[], Any]) -> None:
+    value = made()
+    with cheap():
+        ((place, sentence),) = condition_mistakes({"operator": "equals", "path": "a", "value": value})
+    assert place == ("value",)
+    assert "at most" in sentence
+
+
+def test_two_values_that_contain_themselves_end_with_an_error() -> None:
+    one, other = loop(), loop()
+    condition = Condition.model_construct(operator="equals", path="a", value=one)
+    with cheap(), pytest.raises(ConditionError, match=r"too many parts|took longer"):
+        condition.evaluate({"a": other})
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "$" + "..*" * 300,
+        "$" + "[*]" * 300,
+        "$[?" + "(" * 450 + "@" + ")" * 450 + "]",
+        "$[?" + "!" * 900 + "@]",
+        "$" + "[?@" * 240 + "]" * 240,
+        "$[" + "0," * 480 + "0]",
+        "$[?" + "@.a && " * 130 + "@.a]",
+        "$[?@.a == " + "1" * 900 + "]",
+        "$[" + "9" * 900 + "]",
+        "$['" + "\\u0041" * 150 + "']",
+    ],
+)
+def test_no_query_breaks_the_parser(query: str) -> None:
+    value = {"a": [{"a": [1, 2]}] * 20}
+    with cheap():
+        mistakes = condition_mistakes({"type": "exists", "path": query})
+        assert all(len(sentence) < 600 for _, sentence in mistakes)
+        if not mistakes:
+            assert len(error_of(lambda: path(query).exists().evaluate(value))) < 600
+
+
+def test_importing_and_asking_simple_things_load_neither_jsonpath_nor_regex() -> None:
+    code = (
+        "import sys; from prefect_resilience.conditions import *\n"
+        "assert ((path('a.b[0]') >= 1) & path('c').exists()).evaluate({'a': {'b': [1]}, 'c': 2})\n"
+        "assert not {'jsonpath', 'regex', 'numpy', 'prefect'} & set(sys.modules), sys.modules.keys()\n"
+        "assert path('$.a').matches('x').evaluate({'a': 'x'}) and {'jsonpath', 'regex'} <= set(sys.modules)\n"
+    )
+    package = (
+        "import sys, types; p = types.ModuleType('prefect_resilience'); p.__path__ = ['prefect_resilience']\n"
+    )
+    script = f"{package}sys.modules['prefect_resilience'] = p\n{code}"
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert done.returncode == 0, done.stderr

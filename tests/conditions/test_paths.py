@@ -1,0 +1,293 @@
+"""Paths: what they find, what they do not, and what is said about one that cannot be read."""
+
+from __future__ import annotations
+
+import pickle
+from datetime import datetime
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from prefect_resilience.conditions.bounds import Bounds
+from prefect_resilience.conditions.errors import ConditionError
+from prefect_resilience.conditions.paths import LONGEST, Missing, PathError, check_path, look_up
+from tests.conditions.strategies import quoted, results
+
+VALUE = {
+    "a": {"b": [{"c": 1}, {"c": 2}], "x.y": 3, 'say "so"': 4, "it's": 5, "back\\slash": 6, "": 7},
+    "results": [{"id": 7}, {"id": 8}],
+    "0": {"z": 9},
+    "-1": "minus",
+    "007": "bond",
+    "größe": {"名": 10},
+    "drug name": "aspirin",
+    "kg-query": 11,
+    "nothing": None,
+    "matrix": [[1, 2], [3, 4]],
+    "text": "abc",
+    "list": [],
+    "when": datetime(2024, 1, 1),
+    "yes": True,
+}
+
+FOUND = [
+    ("a.b[0].c", 1),
+    ("a.b[1].c", 2),
+    ("a.b[-1].c", 2),
+    ("a.b[-2].c", 1),
+    ('a["x.y"]', 3),
+    ("a['x.y']", 3),
+    ("a['say \"so\"']", 4),
+    ('a["say \\"so\\""]', 4),
+    ('a["it\'s"]', 5),
+    ("a['it\\'s']", 5),
+    ('a["back\\\\slash"]', 6),
+    ('a["\\u0062"][0].c', 1),
+    ('a[""]', 7),
+    ("results.0.id", 7),
+    ("results.-1.id", 8),
+    ("results[1].id", 8),
+    ("0.z", 9),
+    ("[0].z", 9),
+    ('["0"].z', 9),
+    ("-1", "minus"),
+    ("007", "bond"),
+    ("größe.名", 10),
+    ("drug name", "aspirin"),
+    ("kg-query", 11),
+    ("nothing", None),
+    ("matrix[1][0]", 3),
+    ("matrix.1.0", 3),
+    ("$", VALUE),
+    ("$.a.b[0].c", 1),
+    ("$['a']['x.y']", 3),
+    ("$.results[-1].id", 8),
+    ("$.nothing", None),
+]
+
+
+@pytest.mark.parametrize(("path", "expected"), FOUND)
+def test_found(path: str, expected: Any) -> None:
+    assert look_up(path, VALUE) == expected
+
+
+MISSING = [
+    ("confidnce", "there is no 'confidnce' in the value"),
+    ("resluts", "there is no 'resluts' in the value; did you mean 'results'?"),
+    ("a.bb", "there is no 'bb' in 'a'; did you mean 'b'?"),
+    ("a.b[2]", "'a.b' is a list of 2, which has no '2'"),
+    ("a.b[-3]", "'a.b' is a list of 2, which has no '-3'"),
+    ("results.id", "'results' is a list of 2, which has no 'id'"),
+    ('results["0"]', "'results' is a list of 2, which has no '0'"),
+    ("results.00", "'results' is a list of 2, which has no '00'"),
+    ("results.+0", "'results' is a list of 2, which has no '+0'"),
+    ("results.٠", "'results' is a list of 2, which has no '٠'"),
+    ("results.count", "'results' is a list of 2, which has no 'count'"),
+    ("text.0", "'text' is a text, which has no '0'"),
+    ("text.upper", "'text' is a text, which has no 'upper'"),
+    ("nothing.x", "'nothing' is null, which has no 'x'"),
+    ("a.b.0.c.d", "'a.b.0.c' is a number, which has no 'd'"),
+    ("list[0]", "'list' is a list of 0, which has no '0'"),
+    ("a.__class__", "there is no '__class__' in 'a'"),
+    ("when.year", "'when' is a time, which has no 'year'"),
+    ("yes.x", "'yes' is true, which has no 'x'"),
+    ("$.a.zz", "there is no 'zz' in 'a'"),
+    ("$.a[0]", "'a' is a mapping of 6, which has no [0]"),
+    ("$.results['0']", "'results' is a list of 2, which has no '0'"),
+    ("$..zz", "'$..zz' finds nothing"),
+]
+
+
+@pytest.mark.parametrize(("path", "why"), MISSING)
+def test_missing_says_what_there_was_instead(path: str, why: str) -> None:
+    found = look_up(path, VALUE)
+    assert isinstance(found, Missing)
+    assert found.why == why
+
+
+def test_the_nearest_key_is_not_searched_among_very_many_nor_told_when_it_is_a_secret() -> None:
+    many = look_up("k1000000", {f"k{i}": i for i in range(2_000)})
+    assert isinstance(many, Missing)
+    assert many.why == "there is no 'k1000000' in the value"
+    secret = look_up("sk-ant-api03-" + "a" * 80, {"sk-ant-api03-" + "a" * 81: 1})
+    assert isinstance(secret, Missing)
+    assert "did you mean '***'?" in secret.why
+
+
+UNREADABLE = [
+    ("", 1, "a name must stand here, but the path ends"),
+    (".a", 1, "a name must stand here, not '.'"),
+    ("a.", 3, "but the path ends"),
+    ("a..b", 3, "not '.'"),
+    ("a.[0]", 3, "not '['"),
+    ("a[0]b", 5, "a '.' or '[' must stand before 'b'"),
+    ("a[0", 2, "this bracket is not closed"),
+    ('a["x', 2, "this bracket is not closed"),
+    ("a[x]", 3, "'x' is no place in a list"),
+    ("a[]", 3, "'' is no place in a list"),
+    ("a[ 0 ]", 3, "' 0 ' is no place in a list"),
+    ("a[01]", 3, "'01' is no place in a list"),
+    ("a[-0]", 3, "'-0' is no place in a list"),
+    ("a[1:2]", 3, "'1:2' is no place in a list"),
+    ("a]", 2, "must stand before ']'"),
+    (" a", 1, "white space at its ends"),
+    ("a ", 1, "white space at its ends"),
+    ("a.b\n", 3, "white space at its ends"),
+    ("a\u200bb", 1, "white space at its ends or letters that cannot be seen"),
+    ("a.*.b", 3, "'*' selects in a $ path only"),
+    ('a["\\q"]', 3, "an escape that JSON does not know"),
+    ("it's", 3, "must stand before"),
+    ("$.", 3, ""),
+    ("$.a[", 5, ""),
+    ("$ ", 2, "whitespace"),
+    ("$x", 2, ""),
+    ("$[?foo(@)]", 4, "function 'foo' is not defined"),
+    ("$.a | $.b", 5, ""),
+    ("$[?match(@, '(')]", 1, "is no regular expression"),
+    ("$[?search(@, '(?:a{1000}){1000}')]", 1, "repeats or nests too much"),
+    ("$[?" + "!" * 900 + "@]", 1, "nested too deep"),
+    ("$[" + "9" * 200 + "]", 3, ""),
+    ('["\ud800"]', 1, "half of a surrogate pair"),
+    ("a" * (LONGEST + 1), 1, "longer than 1000"),
+    ("$" + ".a" * LONGEST, 1, "longer than 1000"),
+]
+
+
+@pytest.mark.parametrize(("path", "column", "why"), UNREADABLE)
+def test_an_unreadable_path_is_refused_with_its_column(path: str, column: int, why: str) -> None:
+    with pytest.raises(PathError) as raised:
+        check_path(path)
+    assert raised.value.column == column
+    assert why in str(raised.value)
+    assert len(str(raised.value)) < 400
+    again = pickle.loads(pickle.dumps(raised.value))
+    assert (str(again), again.column) == (str(raised.value), column)
+
+
+def test_scope_takes_the_first_name() -> None:
+    scope = {"state": {"_last_error": {"code": "429"}}, "inputs": {}}
+    value = {"state": {"own": 1}, "other": 2}
+    assert look_up("state._last_error.code", value, scope) == "429"
+    assert isinstance(look_up("state.own", value, scope), Missing)
+    assert look_up("state.own", value) == 1
+    assert look_up("other", value, scope) == 2
+    assert isinstance(look_up("inputs.x", value, scope), Missing)
+    assert look_up("$.state.own", value, scope) == 1
+
+
+def test_a_number_in_a_query_is_a_place_only() -> None:
+    assert isinstance(look_up("$[0]", {"[0]": 1, "0": 2}), Missing)
+    assert look_up("[0]", {"[0]": 1, "0": 2}) == 2
+
+
+BOOKS = {
+    "books": [
+        {"t": "a", "p": 8.95, "note": "x"},
+        {"t": "b", "p": 12.99, "note": None},
+        {"t": "c", "p": True},
+        {"t": "d", "p": "9"},
+    ],
+    "big": [2**53, 2**53 + 1, 100, -0.0],
+    "flags": [0, False, None, "", [], {}, 1],
+}
+
+QUERIES = [
+    ("$.books[*].t", ["a", "b", "c", "d"]),
+    ("$..t", ["a", "b", "c", "d"]),
+    ("$.books[1:3].t", ["b", "c"]),
+    ("$.books[::-1].t", ["d", "c", "b", "a"]),
+    ("$.books[0, -1].t", ["a", "d"]),
+    ("$.books[0]['t', 'p']", ["a", 8.95]),
+    ("$.books[?@.p < 10].t", ["a"]),
+    ("$.books[?@.p <= 8.95].t", ["a"]),
+    ("$.books[?@.p > 9].t", ["b"]),
+    ("$.books[?@.p >= 12.99].t", ["b"]),
+    ("$.books[?@.p == 1].t", None),
+    ("$.books[?@.p == true].t", ["c"]),
+    ("$.books[?@.p != true].t", ["a", "b", "d"]),
+    ("$.books[?@.p == '9'].t", ["d"]),
+    ("$.books[?@.p < 'a'].t", ["d"]),
+    ("$.books[?@.note].t", ["a", "b"]),
+    ("$.books[?!@.note].t", ["c", "d"]),
+    ("$.books[?@.note == null].t", ["b"]),
+    ("$.books[?@.note == @.zz].t", ["c", "d"]),
+    ("$.books[?@.p == $.books[0].p].t", ["a"]),
+    ("$.books[?@.t == 'a' || @.t == 'b'].t", ["a", "b"]),
+    ("$.books[?@.t == 'a' && @.p > 10].t", None),
+    ("$.books[?(@.t == 'a')].t", ["a"]),
+    ("$.books[?match(@.t, '[ab]')].t", ["a", "b"]),
+    ("$.books[?match(@.t, '.')].t", ["a", "b", "c", "d"]),
+    ("$.books[?match(@.t, @.note)].t", None),
+    ("$.books[?search(@.note, 'x')].t", ["a"]),
+    ("$.books[?length(@.t) == 1 && count(@.*) == 3].t", ["a", "b"]),
+    ("$.books[?value(@.t) == 'c'].p", [True]),
+    ("$.flags[?@]", [0, False, None, "", [], {}, 1]),
+    ("$.flags[?@ == 0]", [0]),
+    ("$.flags[?@ == false]", [False]),
+    ("$.flags[?@ == 1]", [1]),
+    ("$.flags[?@ == '']", [""]),
+    ("$.flags[?@.x]", None),
+    ("$.big[?@ == 9007199254740993]", [2**53 + 1]),
+    ("$.big[?@ == 1e2]", [100]),
+    ("$.big[?@ > -1 && @ < 1e1]", [-0.0]),
+]
+
+
+@pytest.mark.parametrize(("query", "expected"), QUERIES)
+def test_queries_of_rfc_9535_compare_strictly(query: str, expected: Any) -> None:
+    found = look_up(query, BOOKS)
+    if expected is None:
+        assert isinstance(found, Missing)
+    else:
+        assert [(type(each), each) for each in found] == [(type(each), each) for each in expected]
+
+
+def test_a_text_is_not_read_as_json_and_patterns_from_the_value_may_be_wrong() -> None:
+    assert isinstance(look_up("$[*]", "[1, 2]"), Missing)
+    assert isinstance(look_up("$[?match(@.text, @.pattern)]", [{"text": "a", "pattern": "("}]), Missing)
+    assert look_up(r"$[?match(@, 'a\\.[.]b')]", ["a..b", "axxb"]) == ["a..b"]
+    assert look_up("$[?search(@, 'a.b')]", ["a\nb", "a b"]) == ["a b"]
+
+
+def test_a_query_is_bounded_in_nodes_and_depth() -> None:
+    with pytest.raises(ConditionError, match="too many parts"):
+        look_up("$..*", {"a": [list(range(100))] * 10}, bounds=Bounds(steps=500, clock=None))
+    deep: list[Any] = []
+    for _ in range(150):
+        deep = [deep]
+    with pytest.raises(ConditionError, match="more than 100 levels"):
+        look_up("$..x", deep)
+    with pytest.raises(ConditionError, match="nested too deep"):
+        look_up("$[*]" + ".a" * 490, {"a": {"b": 1}})
+
+
+@given(results, st.data())
+@settings(max_examples=120, deadline=None)
+def test_every_place_of_a_value_is_found_by_its_path(value: Any, data: st.DataObject) -> None:
+    path, here = "", {"root": value}
+    while isinstance(here, dict | list) and here:
+        if isinstance(here, dict):
+            key = data.draw(st.sampled_from(sorted(here)))
+            path, here = path + quoted(key), here[key]
+        else:
+            index = data.draw(st.integers(-len(here), len(here) - 1))
+            path, here = f"{path}[{index}]", here[index]
+    if isinstance(here, bytes):
+        return
+    found = look_up(path, {"root": value})
+    assert found is here or found == here or repr(found) == repr(here)
+
+
+@given(st.text(max_size=20))
+@settings(max_examples=120, deadline=None)
+def test_any_text_is_read_or_refused(text: str) -> None:
+    try:
+        check_path(text)
+    except PathError as error:
+        column = error.column
+    else:
+        look_up(text, {"a": [1]})
+        column = 1
+    assert 1 <= column <= len(text) + 1

@@ -1,0 +1,125 @@
+"""Laws: a condition is the same after JSON, after a pickle, and whichever way it is put together."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import BaseModel
+
+from prefect_resilience.conditions import Condition, ConditionError, condition_mistakes
+from prefect_resilience.errors import ErrorCategory, ErrorInfo
+from tests.conditions.strategies import conditions, leaves, results, values
+
+FAILURE = ErrorInfo.of(ErrorCategory.RATE_LIMIT, "429")
+
+
+class Holder(BaseModel):
+    condition: Condition | None = None
+    several: list[Condition] = []
+
+
+def answer(condition: Condition, value: Any, error: Any = None) -> bool | None:
+    try:
+        return condition.evaluate(value, error=error)
+    except ConditionError:
+        return None
+
+
+@given(conditions)
+@settings(max_examples=120, deadline=None)
+def test_json_gives_the_same_condition(condition: Condition) -> None:
+    for form in (
+        condition.model_dump(mode="json"),
+        condition.model_dump(),
+        condition.model_dump(exclude_none=True),
+    ):
+        again = Condition.model_validate(form)
+        assert again == condition
+        assert hash(again) == hash(condition)
+        assert again.model_dump() == condition.model_dump()
+    text = condition.model_dump_json()
+    assert Condition.model_validate_json(text) == condition
+    assert Condition.model_validate(json.loads(text)) == condition
+    assert condition_mistakes(json.loads(text), json=True) == []
+
+
+@given(conditions)
+@settings(max_examples=100, deadline=None)
+def test_a_condition_survives_inside_other_models_and_pickles(condition: Condition) -> None:
+    holder = Holder(condition=condition, several=[condition, condition])
+    assert Holder.model_validate_json(holder.model_dump_json()) == holder
+    assert pickle.loads(pickle.dumps(condition)) == condition
+    assert condition.model_copy(deep=True) == condition
+    assert Condition(**{name: getattr(condition, name) for name in Condition.model_fields}) == condition
+
+
+@given(conditions, results, st.sampled_from([None, FAILURE]))
+@settings(max_examples=120, deadline=None)
+def test_evaluation_answers_or_raises_condition_error_and_explains_the_same(
+    condition: Condition, value: Any, error: Any
+) -> None:
+    holds = answer(condition, value, error)
+    assert holds in (True, False, None)
+    if holds is None:
+        with pytest.raises(ConditionError):
+            condition.explain(value, error=error)
+        return
+    explanation = condition.explain(value, error=error)
+    assert explanation.holds is holds
+    assert explanation.text
+    assert answer(~condition, value, error) is not holds
+
+
+@given(leaves(), leaves(), results)
+@settings(max_examples=120, deadline=None)
+def test_all_and_any_stop_as_soon_as_they_can(one: Condition, other: Condition, value: Any) -> None:
+    first, second = answer(one, value), answer(other, value)
+    assert answer(one & other, value) is (second if first is True else first)
+    assert answer(one | other, value) is (second if first is False else first)
+
+
+@given(conditions, conditions, conditions)
+@settings(max_examples=100, deadline=None)
+def test_operators_flatten(one: Condition, two: Condition, three: Condition) -> None:
+    assert (one & two) & three == one & (two & three)
+    assert (one | two) | three == one | (two | three)
+    assert ~~one == one or one.operator == "not"
+    for made in (one & two & three, one | two, ~one):
+        assert made.extent == Condition.model_validate(made.model_dump()).extent
+
+
+@given(values, values)
+@settings(max_examples=120, deadline=None)
+def test_conditions_are_equal_only_with_the_same_value_of_the_same_kind(one: Any, other: Any) -> None:
+    left = Condition(operator="equals", path="a", value=one)
+    right = Condition(operator="equals", path="a", value=other)
+    assert (left == right) is (
+        json.dumps(left.value, sort_keys=True) == json.dumps(right.value, sort_keys=True)
+    )
+    assert left.evaluate({"a": left.value}) is True
+
+
+def test_true_one_and_one_point_zero_are_different_values_of_a_condition() -> None:
+    made = {Condition(operator="equals", path="a", value=value) for value in (1, True, 1.0, "1", None)}
+    assert len(made) == 5
+
+
+@given(conditions)
+@settings(max_examples=100, deadline=None)
+def test_a_condition_is_described_in_one_short_line(condition: Condition) -> None:
+    assert 0 < len(str(condition)) <= 200
+    assert len(condition.describe(20)) <= 20
+    assert repr(condition) == f"Condition({condition})"
+
+
+@given(
+    st.recursive(results, lambda inner: st.dictionaries(st.sampled_from(["type", "operator", "path"]), inner))
+)
+@settings(max_examples=120, deadline=None)
+def test_mistakes_are_listed_and_never_raised(data: Any) -> None:
+    assert all(sentence for _, sentence in condition_mistakes(data))

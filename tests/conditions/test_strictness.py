@@ -1,0 +1,40 @@
+"""The table of strict comparison, row by row."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from prefect_resilience.conditions import Condition, ConditionError
+from tests.conditions.strictness import ERROR, NOTHING, TABLE
+
+ROWS = [(name, row) for name, rows in TABLE.items() for row in rows]
+LAWS = {"equals": "not_equals", "not_equals": "equals"}
+
+
+def asks(operator: str, value: Any) -> Condition:
+    if operator in ("exists", "not_exists"):
+        return Condition(operator=operator, path="it")
+    return Condition(operator=operator, path="it", value=value)
+
+
+def test_the_table_is_long_and_has_no_row_twice() -> None:
+    assert len(ROWS) >= 220
+    assert len({f"{row[:3]!r}" for _, row in ROWS}) == len(ROWS)
+
+
+@pytest.mark.parametrize(("name", "row"), ROWS, ids=[f"{name}-{i}" for i, (name, _) in enumerate(ROWS)])
+def test_row(name: str, row: tuple[Any, str, Any, Any]) -> None:
+    there, operator, value, holds = row
+    result = {} if there is NOTHING else {"it": there}
+    condition = asks(operator, value)
+    if holds is ERROR:
+        with pytest.raises(ConditionError, match="'it'"):
+            condition.evaluate(result)
+        return
+    assert condition.evaluate(result) is holds
+    assert condition.explain(result).holds is holds
+    if operator in LAWS:
+        assert asks(LAWS[operator], value).evaluate(result) is not holds
+    assert (~condition).evaluate(result) is not holds

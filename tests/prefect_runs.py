@@ -1,0 +1,173 @@
+"""One scenario, run as a sync and as an async task, against a real Prefect API."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+from uuid import UUID, uuid4
+
+import httpx
+import pytest
+from prefect import flow
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.objects import State
+from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
+from prefect.testing.utilities import prefect_test_harness
+
+from prefect_resilience import resilient_task
+from prefect_resilience.circuits.registry import forget_circuits
+
+
+@pytest.fixture(scope="session", autouse=True)
+def prefect_api() -> Iterator[None]:
+    # A flow run waits for its heartbeat's thread at the end: a second in each of hundreds of runs.
+    quiet = temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None})
+    with prefect_test_harness(server_startup_timeout=120), quiet:
+        yield
+
+
+@pytest.fixture(autouse=True)
+def own_store(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Circuits of one test know nothing of another's."""
+    forget_circuits()
+    monkeypatch.setenv("PREFECT_RESILIENCE_STORE_URL", f"memory://{uuid4().hex}")
+
+
+class Mode:
+    """How a scenario is run: its body is a plain function, which async tasks await."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.isasync = name == "async"
+
+    def function(self, body: Callable[..., Any]) -> Callable[..., Any]:
+        """The body as a function of this mode, with its own name and parameters."""
+        if not self.isasync:
+            return body
+
+        async def coroutine(*args: Any, **kwargs: Any) -> Any:
+            await asyncio.sleep(0)
+            return body(*args, **kwargs)
+
+        coroutine.__name__ = coroutine.__qualname__ = body.__name__
+        coroutine.__signature__ = inspect.signature(body)  # type: ignore[attr-defined]
+        return coroutine
+
+    def task(self, body: Callable[..., Any], **options: Any) -> Any:
+        return resilient_task(**options)(self.function(body))
+
+    def state(self, task: Any, *args: Any, **kwargs: Any) -> State:
+        """The final state of one run of the task inside a flow."""
+        return self.flow(task, *args, return_state=True, **kwargs)
+
+    def value(self, task: Any, *args: Any, **kwargs: Any) -> Any:
+        """What one call of the task inside a flow gives; its error is raised."""
+        return self.flow(task, *args, **kwargs)
+
+    def flow(self, task: Any, *args: Any, **kwargs: Any) -> Any:
+        held: list[Any] = []
+        if self.isasync:
+
+            @flow
+            async def scenario() -> None:
+                try:
+                    held.append(await task(*args, **kwargs))
+                except Exception as error:
+                    held.append(error)
+
+            asyncio.run(scenario())
+        else:
+
+            @flow
+            def scenario() -> None:
+                try:
+                    held.append(task(*args, **kwargs))
+                except Exception as error:
+                    held.append(error)
+
+            scenario()
+        if isinstance(held[0], Exception):
+            raise held[0]
+        return held[0]
+
+
+@pytest.fixture(params=["sync", "async"])
+def mode(request: pytest.FixtureRequest) -> Mode:
+    return Mode(request.param)
+
+
+@pytest.fixture
+def get(service: Any) -> Callable[..., Any]:
+    """Call the service through httpx, as a user's task does."""
+    client = httpx.Client()
+
+    def get(path: str = "/", **options: Any) -> str:
+        response = client.get(service.url + path, **options)
+        response.raise_for_status()
+        return response.text
+
+    return get
+
+
+class Seen:
+    """What the Prefect API knows, asked until it has arrived there."""
+
+    def task_run(self, task_run_id: UUID) -> Any:
+        with get_client(sync_client=True) as client:
+            return until(lambda: _final(client, task_run_id))
+
+    def states(self, task_run_id: UUID) -> list[State]:
+        self.task_run(task_run_id)
+        with get_client(sync_client=True) as client:
+            answer = client.request("GET", "/task_run_states/", params={"task_run_id": str(task_run_id)})
+        found = [State.model_validate(state) for state in answer.json()]
+        return sorted(found, key=lambda state: state.timestamp)
+
+    def events(
+        self, name: str, matches: Callable[[dict[str, Any]], bool] = lambda event: True
+    ) -> list[dict[str, Any]]:
+        """Events of that name, waited for."""
+
+        return until(lambda: [event for event in self.all_events(name) if matches(event)])
+
+    def all_events(self, name: str) -> list[dict[str, Any]]:
+        """Every event of that name which the API has by now, page by page."""
+        with get_client(sync_client=True) as client:
+            body = {"filter": {"event": {"name": [name]}}, "limit": 50}
+            page = client.request("POST", "/events/filter", json=body).json()
+            found = page["events"]
+            while page["next_page"]:
+                page = client._client.get(page["next_page"]).json()
+                found += page["events"]
+        return found
+
+
+def _final(client: Any, task_run_id: UUID) -> Any:
+    try:
+        task_run = client.read_task_run(task_run_id)
+    except Exception:
+        return None
+    return task_run if task_run.state and task_run.state.is_final() else None
+
+
+@pytest.fixture(name="until")
+def until_fixture() -> Callable[..., Any]:
+    return until
+
+
+def until(ask: Callable[[], Any], seconds: float = 30.0) -> Any:
+    """Ask again until there is an answer."""
+    deadline = time.monotonic() + seconds
+    while not (answer := ask()):
+        if time.monotonic() > deadline:
+            raise AssertionError("the API did not come to know of it")
+        time.sleep(0.1)
+    return answer
+
+
+@pytest.fixture
+def seen() -> Seen:
+    return Seen()
