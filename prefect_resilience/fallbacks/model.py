@@ -41,6 +41,11 @@ class Fallback:
             )
         if not self.name:
             object.__setattr__(self, "name", _name_of(self.to))
+        if isinstance(self.when, type):
+            raise ConfigurationError(
+                f"Fallback({self.name}, when={self.when.__name__}): a class is no condition: name categories, "
+                f"kinds or codes such as 'timeout' or '503', or write a function of the ErrorContext"
+            )
         if self.when is not None and not callable(self.when):
             object.__setattr__(self, "when", _names(self.name, self.when))
 

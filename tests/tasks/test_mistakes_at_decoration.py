@@ -63,6 +63,7 @@ MISTAKES = {
         "did you mean 'attempts'",
     ),
     "unknown when": (lambda: Fallback(work, when=["rate_limits"]), "did you mean 'rate_limit'"),
+    "a class as when": (lambda: Fallback(work, when=ValueError), "a class is no condition"),
     "age of nothing": (lambda: Fallback.last_known_good(max_age=0), "max_age"),
 }
 

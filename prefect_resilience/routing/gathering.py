@@ -1,0 +1,246 @@
+"""`gather`: the outcome of every item, a verdict, and a table of the items that failed."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any, Generic, TypeVar, cast
+
+from prefect.artifacts import create_markdown_artifact
+from prefect.client.schemas.objects import State
+from prefect.context import FlowRunContext, TaskRunContext
+from prefect.futures import PrefectFuture
+from prefect.logging import get_run_logger
+
+from prefect_resilience.errors.context import ErrorContext, attach_context
+from prefect_resilience.errors.exceptions import ConfigurationError
+from prefect_resilience.errors.info import bounded
+from prefect_resilience.errors.redact import redact
+from prefect_resilience.routing.exceptions import TooManyFailures
+from prefect_resilience.routing.upstream import (
+    Ending,
+    Failed,
+    Gave,
+    NeverRan,
+    check_upstream,
+    context_of,
+    ending_of,
+)
+
+T = TypeVar("T")
+
+MOST_ROWS = 100
+MOST_CARRIED = 100
+CELL = 200
+
+
+@dataclass(frozen=True)
+class Outcome(Generic[T]):
+    """What became of one item. `state` is the name of its last state; `value` is None when it failed.
+
+    An item that was blocked or cancelled has an `error` too, of the category `cancelled`.
+    """
+
+    index: int
+    name: str
+    state: str
+    value: T | None = None
+    error: ErrorContext | None = None
+    task_run_id: str | None = None
+
+    @property
+    def succeeded(self) -> bool:
+        return self.error is None
+
+    @property
+    def attempts(self) -> int | None:
+        """How many attempts were made, where that is known: our tasks keep count."""
+        if self.error is None or not self.error.history:
+            return None
+        return self.error.attempt
+
+
+@dataclass(frozen=True)
+class Gathered(Generic[T]):
+    """Every item's outcome, in the order of the items. `allowed` is how many of them may fail."""
+
+    outcomes: tuple[Outcome[T], ...]
+    allowed: int
+
+    @property
+    def values(self) -> list[T]:
+        """The values of the items that succeeded."""
+        return [cast("T", outcome.value) for outcome in self.outcomes if outcome.succeeded]
+
+    @property
+    def failures(self) -> list[Outcome[T]]:
+        return [outcome for outcome in self.outcomes if not outcome.succeeded]
+
+    @property
+    def succeeded(self) -> bool:
+        """The verdict: no more items failed than were allowed to."""
+        return len(self.failures) <= self.allowed
+
+    @property
+    def table(self) -> str:
+        """The failed items as a markdown table of at most 100 rows, secrets masked; empty without any."""
+        failures = self.failures
+        if not failures:
+            return ""
+        rows = ["| item | error | attempts |", "| --- | --- | --- |"]
+        rows += [_row(outcome) for outcome in failures[:MOST_ROWS]]
+        if len(failures) > MOST_ROWS:
+            rows.append(f"| … | and {len(failures) - MOST_ROWS:,} more | |")
+        return "\n".join(rows)
+
+    def raise_for_failures(self) -> None:
+        """Raise `TooManyFailures` if more items failed than were allowed to."""
+        if self.succeeded:
+            return
+        failures = self.failures
+        error = TooManyFailures(
+            tuple(failures[:MOST_CARRIED]), len(failures), len(self.outcomes), self.allowed
+        )
+        details = {
+            "failed": len(failures),
+            "total": len(self.outcomes),
+            "allowed": self.allowed,
+            "items": [outcome.name for outcome in failures[:MOST_CARRIED]],
+        }
+        first = cast("ErrorContext", failures[0].error)
+        as_cause = {"cause": first, "kind": first.kind, "retryable": first.retryable}
+        attach_context(error, context_of(error).model_copy(update={**as_cause, "details": details}))
+        raise error
+
+    def result(self) -> list[T]:
+        """The values of the items that succeeded. Raises `TooManyFailures` if too few did."""
+        self.raise_for_failures()
+        return self.values
+
+
+def gather(
+    futures: Iterable[PrefectFuture[T] | State[T] | T],
+    allow_failures: float = 0,
+    *,
+    names: Sequence[str] | None = None,
+    key: str | None = None,
+) -> Gathered[T]:
+    """Wait for every item and say what became of each; what failed raises nothing here.
+
+    futures: futures, such as those of `.map`, states, or plain values; a caught exception counts as failed.
+    allow_failures: how many may fail: a share below 1 (0.1 for a tenth), a number of items, or True for all.
+    names: what the table calls the items; by default their numbers, from 0.
+    key: the artifact's key is `failed-items-<key>`; by default the flow's name.
+
+    If items failed and a run is going on, the table becomes a markdown artifact. Blocks this thread: in a
+    coroutine write `await agather(...)`.
+    """
+    items, allowed, called = _checked(futures, allow_failures, names)
+    outcomes = [_outcome(index, called[index], item) for index, item in enumerate(items)]
+    gathered: Gathered[T] = Gathered(tuple(outcomes), allowed)
+    if gathered.failures:
+        _publish(gathered, key)
+    return gathered
+
+
+async def agather(
+    futures: Iterable[PrefectFuture[T] | State[T] | T],
+    allow_failures: float = 0,
+    *,
+    names: Sequence[str] | None = None,
+    key: str | None = None,
+) -> Gathered[T]:
+    """As `gather`, without blocking the event loop meanwhile."""
+    return await asyncio.to_thread(gather, futures, allow_failures, names=names, key=key)
+
+
+def _checked(futures: Any, allow: Any, names: Any) -> tuple[list[Any], int, list[str]]:
+    if isinstance(futures, PrefectFuture | State | str | bytes) or not isinstance(futures, Iterable):
+        raise ConfigurationError(
+            f"gather(...) takes a list of futures, states or values, not {futures!r}: write gather([...])"
+        )
+    items = [check_upstream(item, "gather(...)") for item in cast("Iterable[Any]", futures)]
+    called = [str(index) for index in range(len(items))] if names is None else [str(name) for name in names]
+    if len(called) != len(items):
+        raise ConfigurationError(f"gather(names=...) has {len(called)} names for {len(items)} items")
+    return items, allowed_of(allow, len(items)), called
+
+
+def allowed_of(allow: Any, total: int) -> int:
+    """How many of `total` items may fail. A share is taken at its word: 0.29 of 100 are 29."""
+    if allow is True:
+        return total
+    if isinstance(allow, float) and 0 <= allow <= 1:
+        return int(Fraction(repr(allow)) * total)
+    if isinstance(allow, int) and allow >= 0:
+        return int(allow)
+    raise ConfigurationError(
+        f"gather(allow_failures={allow!r}): write a share from 0.0 to 1.0, a whole number of items, or True"
+    )
+
+
+def _outcome(index: int, name: str, item: Any) -> Outcome[Any]:
+    ending = ending_of(item)
+    run = getattr(item, "task_run_id", None)
+    if run is None and isinstance(item, State):
+        run = item.state_details.task_run_id
+    error = None if isinstance(ending, Gave) else ending.context
+    return Outcome(
+        index=index,
+        name=name,
+        state=_state_name(item, ending),
+        value=ending.value if isinstance(ending, Gave) else None,
+        error=error,
+        task_run_id=str(run) if run else (error.task_run_id if error else None),
+    )
+
+
+def _state_name(item: Any, ending: Ending) -> str:
+    if isinstance(ending, NeverRan):
+        return str(ending.state.name)
+    state: Any = cast("Any", item) if isinstance(item, State) else getattr(item, "_final_state", None)
+    if state is not None:
+        return str(state.name)
+    return (
+        ("Crashed" if isinstance(item, PrefectFuture) else "Failed")
+        if isinstance(ending, Failed)
+        else "Completed"
+    )
+
+
+def _row(outcome: Outcome[Any]) -> str:
+    error = outcome.error
+    said = outcome.state if error is None else error.summary()
+    attempts = "" if outcome.attempts is None else str(outcome.attempts)
+    return f"| {_cell(outcome.name)} | {_cell(said)} | {attempts} |"
+
+
+def _cell(text: str) -> str:
+    """Text that stays within its cell and means nothing to markdown."""
+    flat = " ".join(redact(text).split())
+    return re.sub(r"([\\`*_|\[\]<>#~])", r"\\\1", bounded(flat, CELL))
+
+
+def _publish(gathered: Gathered[Any], key: str | None) -> None:
+    """Put the table where people look. What goes wrong with that is no reason to fail."""
+    flow_run, task_run = FlowRunContext.get(), TaskRunContext.get()
+    if flow_run is None and task_run is None:
+        return
+    failed, total = len(gathered.failures), len(gathered.outcomes)
+    verdict = "which is allowed" if gathered.succeeded else f"and {gathered.allowed} may"
+    heading = f"{failed:,} of {total:,} items failed, {verdict}."
+    name = key or getattr(getattr(flow_run, "flow", None), "name", None) or "items"
+    slug = re.sub(r"[^a-z0-9]+", "-", str(name).lower()).strip("-") or "items"
+    try:
+        get_run_logger().warning(heading)
+        create_markdown_artifact(  # pyright: ignore[reportUnknownVariableType, reportCallIssue]
+            markdown=f"{heading}\n\n{gathered.table}",
+            key=f"failed-items-{slug}"[:200],
+            description=heading,
+            _sync=True,  # type: ignore[call-arg]
+        )
+    except Exception:  # noqa: BLE001 - the work itself is done
+        get_run_logger().warning("The table of failed items could not be kept as an artifact", exc_info=True)

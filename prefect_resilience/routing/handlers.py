@@ -1,0 +1,174 @@
+"""`on_error`: a node that takes over when what stands before it has failed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+
+from prefect.client.schemas.objects import State
+from prefect.futures import PrefectFuture
+from prefect.runtime import task_run
+
+from prefect_resilience.conditions.model import Condition
+from prefect_resilience.errors.context import ErrorContext, attach_context
+from prefect_resilience.errors.exceptions import ConfigurationError
+from prefect_resilience.errors.notes import add_note
+from prefect_resilience.errors.redact import redact
+from prefect_resilience.events import emit, error_payload
+from prefect_resilience.retries.policy import as_names, dotted
+from prefect_resilience.routing.nodes import Parcel, ended, not_run, opened, passed_on, submit_node
+from prefect_resilience.routing.targets import Request, call, check_target, following, name_of
+from prefect_resilience.routing.upstream import (
+    Failed,
+    Gave,
+    NeverRan,
+    check_upstream,
+    context_of,
+    ending_of,
+    runs_behind,
+)
+
+MOST_CAUSES = 20
+
+When = Condition | Callable[[ErrorContext], bool] | tuple[str, ...] | None
+
+
+@dataclass(frozen=True)
+class Handler:
+    """What an error-handler node does when it is needed."""
+
+    target: Any
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    when: When
+    even_if_not_run: bool
+
+    @property
+    def name(self) -> str:
+        return name_of(self.target)
+
+
+def on_error(
+    upstream: Any,
+    handler: Any,
+    *args: Any,
+    when: Any = None,
+    even_if_not_run: bool = False,
+    **kwargs: Any,
+) -> PrefectFuture[Any]:
+    """Let `handler` answer if `upstream` failed; else the upstream's value passes through.
+
+    upstream: as for `route`. For several handlers, put one node behind another:
+        `on_error(on_error(a, first), second)`.
+    handler: a function (which becomes a task run of its own), a task, which keeps its policies, a flow or a
+        `quorum`, plain or async. It gets `args` and `kwargs`, and the ErrorContext if it declares `error`.
+    when: which errors it is for: a condition (its paths look at the ErrorContext), a function that is given
+        the ErrorContext, or categories, kinds, codes or exception classes. Any other error passes through.
+    even_if_not_run: call it as well when the upstream was cancelled, or blocked by what comes before it.
+        Otherwise the node then ends as the upstream did, since nothing has failed there.
+
+    Returns a future at once. The node is a task run that ends `Skipped` (the upstream gave a value) or
+    `Handled`, with the reason as its message. An upstream that crashed has failed.
+
+    An error of the handler ends there: `result()` raises it, the upstream's error is in its notes and its
+    ErrorContext's `cause`.
+    """
+    upstream = check_upstream(upstream, "on_error(...)")
+    check_target("on_error(...)", handler, args, kwargs, offers=False)
+    node = Handler(handler, args, kwargs, _as_when(when), even_if_not_run)
+    runs = runs_behind(upstream)
+    return submit_node("on_error", handle, (upstream, node, runs), runs=runs, name=f"on_error: {node.name}")
+
+
+def _as_when(when: Any) -> When:
+    if when is None or isinstance(when, Condition):
+        return when
+    if isinstance(when, bool):
+        raise ConfigurationError(
+            f"on_error(when={when}) was decided before anything failed: write a condition such as "
+            f"failed(category='rate_limit'), a function of the ErrorContext, or categories"
+        )
+    if callable(when) and not isinstance(when, type):
+        return cast("Callable[[ErrorContext], bool]", when)
+    try:
+        names = as_names(when)
+    except ValueError as error:
+        raise ConfigurationError(f"on_error(when=...): {error}") from None
+    if not names:
+        raise ConfigurationError(
+            f"on_error(when={when!r}) is for no error at all: leave it out for every error"
+        )
+    return names
+
+
+def handle(upstream: Parcel, handed: list[Parcel]) -> State[Any]:
+    """The work of an error handler's task run."""
+    given, node, runs = opened(upstream, handed)
+    handler = cast("Handler", node)
+    ending = ending_of(given)
+    if isinstance(ending, Gave):
+        return ended("Skipped", f"The upstream gave a value, so {handler.name} was not needed", ending.value)
+    if isinstance(ending, NeverRan) and not handler.even_if_not_run:
+        return not_run(ending, f"{handler.name} was not called, since the upstream never ran")
+    context = ending.context
+    try:
+        against = _against(handler.when, ending)
+    except Exception as error:  # noqa: BLE001 - it is raised on, with what it was about
+        raise after_failed_handler(error, f"when= of {handler.name}", context) from error.__cause__
+    if against is not None:
+        if isinstance(ending, NeverRan):
+            return not_run(ending, f"{handler.name} is not for this ({against})")
+        passed_on(ending, f"{handler.name} is not for this ({against})")
+    _announce(handler, context)
+    request = Request(handler.args, handler.kwargs, named={"error": context}, after=following(runs))
+    outcome = call(handler.target, request)
+    if isinstance(outcome, Failed):
+        raise after_failed_handler(outcome.error, handler.name, context)
+    if isinstance(outcome, NeverRan):
+        return not_run(outcome, f"{handler.name} was to handle {context.summary()}, but it never ran")
+    return ended(
+        "Handled", f"{handler.name} took over: {context.summary()}", outcome.value, instead_of=context
+    )
+
+
+def _against(when: When, ending: Failed | NeverRan) -> str | None:
+    """What speaks against calling the handler for this error, None if nothing does."""
+    context = ending.context
+    if when is None:
+        return None
+    if isinstance(when, Condition):
+        found = when.explain(context.model_dump(mode="json"), error=context)
+        return None if found.holds else found.text
+    if callable(when):
+        return None if when(context) else f"{name_of(when)} says no"
+    names = {context.category.value, context.kind.value, context.code}
+    if isinstance(ending, Failed):
+        names.update(dotted(cls) for cls in type(ending.error).__mro__)
+    return None if names.intersection(when) else f"it is for {', '.join(when)}"
+
+
+def after_failed_handler(error: BaseException, name: str, handled: ErrorContext) -> BaseException:
+    """The handler's own error, with the error that it was to handle in its notes and behind its context."""
+    add_note(error, redact(f"prefect-resilience: {name} failed while it handled: {handled.summary()}"))
+    attach_context(error, with_cause(context_of(error), handled))
+    return error
+
+
+def with_cause(context: ErrorContext, cause: ErrorContext, room: int = MOST_CAUSES) -> ErrorContext:
+    """`context` with `cause` behind everything that is known to have caused it, at most 20 deep."""
+    if room <= 0:
+        return context
+    behind = cause if context.cause is None else with_cause(context.cause, cause, room - 1)
+    return context.model_copy(update={"cause": behind})
+
+
+def _announce(handler: Handler, context: ErrorContext) -> None:
+    payload: dict[str, Any] = {
+        "task_run_id": task_run.get_id(),
+        "chosen": handler.name,
+        "why": context.summary(),
+        "passed_over": [],
+        "error": error_payload(context),
+    }
+    emit("plan.branched", "on_error", handler.name, payload)

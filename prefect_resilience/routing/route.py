@@ -1,0 +1,207 @@
+"""`route`: the first branch whose condition holds is the way that the flow takes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, cast
+from uuid import UUID
+
+from prefect.client.schemas.objects import State
+from prefect.futures import PrefectFuture
+from prefect.runtime import task_run
+
+from prefect_resilience.conditions.describe import shown
+from prefect_resilience.conditions.errors import ConditionError
+from prefect_resilience.conditions.evaluate import Explanation
+from prefect_resilience.conditions.model import Condition
+from prefect_resilience.conditions.operators import OF_ERRORS
+from prefect_resilience.conditions.plain import unfolded
+from prefect_resilience.errors.context import ErrorContext
+from prefect_resilience.errors.exceptions import ConfigurationError
+from prefect_resilience.errors.notes import add_note
+from prefect_resilience.events import emit, error_payload
+from prefect_resilience.routing.exceptions import NoRoute
+from prefect_resilience.routing.nodes import Parcel, ended, not_run, opened, passed_on, submit_node, value_of
+from prefect_resilience.routing.targets import NOTHING, Request, call, check_target, following, name_of
+from prefect_resilience.routing.upstream import Failed, Gave, NeverRan, check_upstream, ending_of, runs_behind
+
+
+@dataclass(frozen=True)
+class Branch:
+    """One way to go: `when(...)` or `otherwise(...)`. Without a condition it is for every value."""
+
+    condition: Condition | None
+    target: Any
+    args: tuple[Any, ...] = ()
+    kwargs: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    name: str = ""
+
+    @property
+    def says(self) -> str:
+        return "otherwise" if self.condition is None else self.condition.describe()
+
+
+def when(condition: Condition, target: Any, *args: Any, name: str | None = None, **kwargs: Any) -> Branch:
+    """A branch of `route`: run `target` if `condition` holds.
+
+    target: a function (which becomes a task run of its own, called as the function), a task, a flow, or a
+        `quorum`, plain or async. It gets the upstream's value as its first argument if it takes one, then
+        `args` and `kwargs`; a parameter named `error` gets the ErrorContext, or None if nothing failed.
+    name: how messages call the branch; the target's name by default.
+
+    A failed upstream has no value: then the target gets `args` and `kwargs` only, and `error`.
+    """
+    if isinstance(cast("Any", condition), bool):
+        raise ConfigurationError(
+            f"when({condition}, ...) was decided before the route runs: write a condition, "
+            f"such as when(path('confidence') >= 0.9, ...)"
+        )
+    if not isinstance(condition, Condition):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise ConfigurationError(
+            f"when(...) needs a condition, not {condition!r}: write one, such as path('confidence') >= 0.9, "
+            f"path('answer').exists() or failed()"
+        )
+    only_errors = condition.operator in ("error_occurred", "failed")
+    check_target("when(...)", target, args, kwargs, offers=not only_errors)
+    return Branch(condition, target, args, kwargs, name or name_of(target))
+
+
+def otherwise(target: Any, *args: Any, name: str | None = None, **kwargs: Any) -> Branch:
+    """The last branch of `route`, for every value that no other branch is for. Arguments as in `when`.
+
+    It is for values: an upstream that failed does not come here.
+    """
+    check_target("otherwise(...)", target, args, kwargs, offers=True)
+    return Branch(None, target, args, kwargs, name or name_of(target))
+
+
+def route(upstream: Any, *branches: Branch, name: str | None = None) -> PrefectFuture[Any]:
+    """Run the first branch whose condition holds, and give its value.
+
+    upstream: a Prefect future (of `.submit`, `.map`, `on_error` or another route), a state, a caught
+        exception, or any value.
+    branches: `when(condition, target, ...)`, asked in their order, and perhaps `otherwise(target)` last.
+    name: how the UI calls the node; by default `route: ` and the names of its branches.
+
+    Returns a future at once. The node is a task run that ends `Routed`, with the reason as its message; the
+    branch that was taken is a task run inside it, behind the upstream. The others have no run at all. Inside
+    an async flow it is called just the same, as `.submit` is.
+
+    A failed upstream is taken by the first branch that speaks of errors (`failed(...)`, `succeeded()`, also
+    within `&`, `|`, `~`) and holds; paths then look at the ErrorContext. Without any, the node fails with
+    the upstream's own error. An upstream that never ran takes no branch, and the node ends as it did.
+
+    The future's `result()` raises `NoRoute` when no branch is for the value, and `ConditionError` when a
+    condition cannot be answered, such as one on a path that the value does not have.
+    """
+    upstream = check_upstream(upstream, "route(...)")
+    _check_branches(branches)
+    shown_as = name or f"route: {' | '.join(branch.name for branch in branches)}"
+    runs = runs_behind(upstream)
+    content = (upstream, list(branches), runs)
+    return submit_node("route", take_route, content, runs=runs, name=shown_as)
+
+
+def _check_branches(branches: tuple[Any, ...]) -> None:
+    if not branches:
+        raise ConfigurationError(
+            "route(...) has no branch: write route(upstream, when(condition, target), ...)"
+        )
+    for branch in branches:
+        if not isinstance(branch, Branch):
+            raise ConfigurationError(f"route(...) takes when(...) and otherwise(...), not {branch!r}")
+    for branch in branches[:-1]:
+        if branch.condition is None:
+            raise ConfigurationError(
+                f"otherwise({branch.name}) must be the last branch of route(...): none after it is ever asked"
+            )
+
+
+def speaks_of_errors(condition: Condition | None) -> bool:
+    """Whether a failure may be what the condition is about."""
+    waiting = [condition] if condition is not None else []
+    while waiting:
+        part = waiting.pop()
+        if part.operator in OF_ERRORS:
+            return True
+        waiting.extend(part.conditions)
+    return False
+
+
+@dataclass
+class Decision:
+    """Which branch is taken, and what the others had against it."""
+
+    branch: Branch | None = None
+    why: str = ""
+    passed_over: list[tuple[Branch, str]] = field(default_factory=list[tuple[Branch, str]])
+
+
+def decide(branches: list[Branch], ending: Gave | Failed) -> Decision:
+    """The first branch that is for this ending. Raises ConditionError for a condition without an answer."""
+    decision = Decision()
+    for branch, found in _asked(branches, ending):
+        if found.holds:
+            decision.branch, decision.why = branch, found.text
+            return decision
+        decision.passed_over.append((branch, found.text))
+    return decision
+
+
+def _asked(branches: list[Branch], ending: Gave | Failed) -> Iterator[tuple[Branch, Explanation]]:
+    failed = isinstance(ending, Failed)
+    for branch in branches:
+        if failed and not speaks_of_errors(branch.condition):
+            yield branch, Explanation(False, "not for errors")
+        elif branch.condition is None:
+            yield branch, Explanation(True, "no other branch is for it")
+        else:
+            yield branch, _explained(branch, branch.condition, ending)
+
+
+def _explained(branch: Branch, condition: Condition, ending: Gave | Failed) -> Explanation:
+    try:
+        if isinstance(ending, Failed):
+            return condition.explain(ending.context.model_dump(mode="json"), error=ending.context)
+        return condition.explain(ending.value)
+    except ConditionError as error:
+        add_note(error, f"prefect-resilience: it was asked for the branch {branch.name!r}")
+        raise
+
+
+def take_route(upstream: Parcel, handed: list[Parcel]) -> State[Any]:
+    """The work of a route's task run."""
+    given, branches, runs = opened(upstream, handed)
+    ending = ending_of(given)
+    if isinstance(ending, NeverRan):
+        return not_run(ending, "No branch was asked, since the upstream never ran")
+    decision = decide(branches, ending)
+    branch = decision.branch
+    if branch is None:
+        if isinstance(ending, Failed):
+            passed_on(ending, "The upstream failed, and no branch is for that")
+        raise NoRoute(shown(unfolded(ending.value)), tuple(branch.says for branch in branches))
+    _announce(decision, branch, ending, runs)
+    value = NOTHING if isinstance(ending, Failed) else ending.value
+    error = ending.context if isinstance(ending, Failed) else None
+    asked = Request(branch.args, branch.kwargs, value, {"error": error}, following(runs))
+    outcome = call(branch.target, asked)
+    if isinstance(outcome, NeverRan):
+        return not_run(outcome, f"The branch {branch.name} was taken, but it never ran")
+    return ended("Routed", f"{branch.name}, because {decision.why}", value_of(outcome), instead_of=error)
+
+
+def _announce(decision: Decision, branch: Branch, ending: Gave | Failed, runs: list[UUID]) -> None:
+    """Tell the event feed which way it goes, before it goes there."""
+    failed: ErrorContext | None = ending.context if isinstance(ending, Failed) else None
+    payload = {
+        "task_run_id": task_run.get_id(),
+        "chosen": branch.name,
+        "condition": branch.says,
+        "why": decision.why,
+        "passed_over": [{"branch": other.name, "why": why} for other, why in decision.passed_over],
+        "upstream": [str(run) for run in runs],
+        "error": None if failed is None else error_payload(failed),
+    }
+    emit("plan.branched", "route", str(task_run.get_name() or "route"), payload)

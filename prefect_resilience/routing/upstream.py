@@ -1,0 +1,198 @@
+"""What became of an upstream: it gave a value, it failed, or it never ran.
+
+An upstream is a Prefect future, a Prefect state, an exception that was caught, or any other value; also a
+list or mapping of these, which has failed when one of them has.
+"""
+
+from __future__ import annotations
+
+import inspect
+from concurrent.futures import CancelledError
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from typing import Any, cast
+from uuid import UUID
+
+from prefect.client.schemas.objects import State, StateDetails, TaskRunResult
+from prefect.exceptions import UpstreamTaskError
+from prefect.futures import PrefectFuture, PrefectFutureList
+from prefect.states import Cancelled, Crashed, Pending, get_state_exception
+from prefect.utilities.collections import visit_collection
+from prefect.utilities.engine import collect_task_run_inputs_sync
+
+from prefect_resilience.errors.context import ErrorContext, attached_context, error_context
+from prefect_resilience.errors.exceptions import ConfigurationError
+from prefect_resilience.errors.info import ErrorInfo
+from prefect_resilience.errors.states import state_error
+from prefect_resilience.errors.taxonomy import ErrorCategory
+
+
+@dataclass(frozen=True, slots=True)
+class Gave:
+    """It ran and gave a value."""
+
+    value: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """It ran and failed or crashed."""
+
+    error: BaseException
+    context: ErrorContext
+
+
+@dataclass(frozen=True, slots=True)
+class NeverRan:
+    """It was cancelled, or it was blocked by what comes before it. `state` is its last state."""
+
+    state: State[Any]
+
+    @property
+    def why(self) -> str:
+        message = f": {self.state.message}" if self.state.message else ""
+        return f"{self.state.name}{message}"
+
+    @property
+    def context(self) -> ErrorContext:
+        """The same as an error, for whoever wants to treat it as one."""
+        cancelled = error_context(self.state)
+        if cancelled is not None:
+            return cancelled
+        info = ErrorInfo.of(ErrorCategory.CANCELLED, "NOT_RUN", message=self.why)
+        return ErrorContext.from_info(info, timestamp=_now(), **_ids(self.state))
+
+
+Ending = Gave | Failed | NeverRan
+
+
+def _ids(state: State[Any]) -> dict[str, str]:
+    details = state.state_details
+    ids = {"task_run_id": details.task_run_id, "flow_run_id": details.flow_run_id}
+    return {name: str(value) for name, value in ids.items() if value is not None}
+
+
+def check_upstream(upstream: Any, what: str) -> Any:
+    """`upstream` as it is used from here on. Raises ConfigurationError for one that nobody awaited."""
+    if inspect.isawaitable(upstream) and not isinstance(upstream, PrefectFuture):
+        if inspect.iscoroutine(upstream):
+            upstream.close()
+        raise ConfigurationError(
+            f"{what} was given something that must be awaited first: write await, or .submit(...)"
+        )
+    return list(cast("list[Any]", upstream)) if isinstance(upstream, PrefectFutureList) else upstream
+
+
+def ending_of(upstream: Any) -> Ending:
+    """Wait until `upstream` has come to its end, and say which. Blocks this thread."""
+    if isinstance(upstream, PrefectFuture):
+        return _ending_of_state(state_after(cast("PrefectFuture[Any]", upstream)))
+    if isinstance(upstream, State):
+        return _ending_of_state(cast("State[Any]", upstream))
+    if isinstance(upstream, BaseException):
+        return Failed(upstream, context_of(upstream))
+    return _ending_of_collection(upstream)
+
+
+def _ending_of_collection(upstream: Any) -> Ending:
+    """A failure among its members is the whole's failure; one that never ran counts only after those."""
+    bad: list[Ending] = []
+
+    def resolve(part: Any) -> Any:
+        if not isinstance(part, PrefectFuture | State):
+            return part
+        ending = ending_of(part)
+        if isinstance(ending, Gave):
+            return ending.value
+        bad.append(ending)
+        return None
+
+    value = visit_collection(upstream, visit_fn=resolve, return_data=True)
+    failed = [ending for ending in bad if isinstance(ending, Failed)]
+    return next(iter([*failed, *bad]), Gave(value))
+
+
+def _ending_of_state(state: State[Any]) -> Ending:
+    if state.is_completed():
+        return Gave(result_of(state))
+    if state.is_failed() or state.is_crashed():
+        error = cast("BaseException", get_state_exception(state, _sync=True))  # pyright: ignore
+        return Failed(error, context_of(error, state))
+    return NeverRan(state)
+
+
+def result_of(state: State[Any]) -> Any:
+    """The value of a completed state; raises what Prefect raises when it was not kept."""
+    return state.result(raise_on_failure=False, _sync=True)  # pyright: ignore
+
+
+def context_of(error: BaseException, state: State[Any] | None = None) -> ErrorContext:
+    """The context of a failure: the one that the exception carries, else what the state knows."""
+    found = attached_context(error)
+    if found is None and state is not None and (state.is_crashed() or state_error(state) is not error):
+        found = error_context(state)
+    if found is None:
+        ids: dict[str, Any] = {} if state is None else {**_ids(state)}
+        timestamp = _now() if state is None else state.timestamp
+        found = ErrorContext.from_exception(error, timestamp=timestamp, **ids)
+    return found
+
+
+def _now() -> datetime:
+    return datetime.now(timezone.utc)
+
+
+def state_after(future: PrefectFuture[Any]) -> State[Any]:
+    """The last state of a future's run, waited for. A run that its runner lost has crashed.
+
+    A run that crashed raises what crashed it in whoever waits, which here must not crash as well.
+    """
+    try:
+        future.wait()
+    except BaseException as error:
+        lost = _lost(future)
+        if lost is None or (lost is not error and type(lost) is not type(error)):
+            raise  # it is ours: the waiting itself was ended
+        return _state_of_lost(future, error)
+    state = future.state
+    if not state.is_final() and (lost := _lost(future)) is not None:
+        return _state_of_lost(future, lost)
+    return state
+
+
+def _lost(future: PrefectFuture[Any]) -> BaseException | None:
+    """What the runner's own future has for an error: then there is no state."""
+    inner = getattr(future, "wrapped_future", None)
+    if inner is None or not inner.done():
+        return None
+    try:
+        return inner.exception()
+    except BaseException as error:  # noqa: BLE001 - a cancelled future raises that it was cancelled
+        return error
+
+
+def _state_of_lost(future: PrefectFuture[Any], error: BaseException) -> State[Any]:
+    details = StateDetails(task_run_id=getattr(future, "task_run_id", None))
+    if isinstance(error, UpstreamTaskError):
+        return Pending(name="NotReady", message=str(error), state_details=details)
+    if isinstance(error, CancelledError):
+        return Cancelled(message="Its task runner stopped before it could run.", state_details=details)
+    return Crashed(message=f"{type(error).__name__}: {error}", data=error, state_details=details)
+
+
+def futures_in(expression: Any) -> list[PrefectFuture[Any]]:
+    """Every future inside lists, mappings, dataclasses and models, each once."""
+    found: dict[int, PrefectFuture[Any]] = {}
+
+    def note(part: Any) -> None:
+        if isinstance(part, PrefectFuture):
+            found[id(cast("object", part))] = cast("PrefectFuture[Any]", part)
+
+    visit_collection(expression, visit_fn=note, return_data=False)
+    return list(found.values())
+
+
+def runs_behind(upstream: Any) -> list[UUID]:
+    """The task runs that gave `upstream`, as Prefect knows them from futures, states and results."""
+    found = collect_task_run_inputs_sync(upstream)
+    return sorted(run.id for run in found if isinstance(run, TaskRunResult))
