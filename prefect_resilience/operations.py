@@ -1,4 +1,4 @@
-"""The flows that an operator deploys, and runs from the Prefect UI: set one circuit, reset them all.
+"""The flows that an operator deploys, and runs from the Prefect UI: circuits by hand, and plans.
 
 In a prefect.yaml their entrypoint is a module path, with a dot before the flow, so that a worker finds them
 in the wheel and pulls no code: `entrypoint: prefect_resilience.operations.set_circuit`. The worker must be
@@ -7,18 +7,21 @@ configured with the store of the fleet.
 
 from __future__ import annotations
 
+import asyncio
 import difflib
 import hashlib
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime, timedelta, timezone
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from prefect import flow
 from prefect.artifacts import create_markdown_artifact
 from prefect.context import FlowRunContext
 from prefect.logging import get_run_logger
-from pydantic import BaseModel, ConfigDict, Field
+from prefect.runtime import flow_run
+from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 
 from prefect_resilience.circuits import CircuitSnapshot, get_circuit, get_circuits
 from prefect_resilience.circuits.registry import StoreReference
@@ -26,8 +29,18 @@ from prefect_resilience.configuration import nearest
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.errors.redact import redact
 from prefect_resilience.naming import shorten, template_fields
+from prefect_resilience.plans.actions import Actions
+from prefect_resilience.plans.model import Plan
+from prefect_resilience.plans.result import PlanResult
+from prefect_resilience.plans.start import carry_out, title_of
 
 Action = Literal["open", "close", "disable", "reset"]
+
+ActionsOption = Annotated[
+    Actions | Mapping[str, Callable[..., Any]] | list[str] | str | None,
+    WithJsonSchema({"anyOf": [{"type": "array", "items": {"type": "string"}}, {"type": "null"}]}),
+]
+"""The actions of a plan, as `Actions.of` takes them; in a form, the names of modules."""
 
 DONE: dict[Action, str] = {"open": "opened", "close": "closed", "disable": "disabled", "reset": "reset"}
 NAMES_SHOWN = 10
@@ -151,6 +164,46 @@ def reset_circuits(reason: str = "") -> list[dict[str, Any]]:
     get_run_logger().info("Circuits that were reset: %d", len(changes))
     _write_artifact("circuits-reset", f"Circuits that were reset: {len(changes)}", changes, reason)
     return [change.after.model_dump(mode="json") for change in changes]
+
+
+def _plan_run_name() -> str:
+    return title_of(flow_run.parameters.get("plan"))
+
+
+# The plan itself says what is wrong with it, all at once; the types are for the form in the UI.
+@flow(name="run-plan", flow_run_name=_plan_run_name, validate_parameters=False)
+def run_plan(
+    plan: Plan | dict[str, Any] | str | Path,
+    *,
+    inputs: dict[str, Any] | None = None,
+    actions: ActionsOption = None,
+) -> PlanResult:
+    """Run a plan, each of its nodes as a task run; what became of each is returned.
+
+    Raises PlanError with every mistake of a plan that cannot run, before anything has run, and PlanFailed
+    when a node failed that no other node took over. From a coroutine: `await arun_plan(...)`.
+
+    Args:
+        plan: The plan itself, or a file with one in JSON or YAML.
+        inputs: What the plan calls inputs, in place of the values that it has for them.
+        actions: The modules whose actions the plan uses, as in ["my_team.actions"]; in Python also a
+            mapping of names to functions, asked before those that are registered.
+    """
+    return carry_out(plan, inputs, actions, _run_inside)
+
+
+async def arun_plan(
+    plan: Plan | dict[str, Any] | str | Path,
+    *,
+    inputs: dict[str, Any] | None = None,
+    actions: ActionsOption = None,
+) -> PlanResult:
+    """`run_plan` from a coroutine, whose event loop goes on meanwhile."""
+    return await asyncio.to_thread(run_plan, plan, inputs=inputs, actions=actions)
+
+
+def _run_inside(plan: Any, inputs: Mapping[str, Any] | None, actions: Actions) -> PlanResult:
+    return run_plan(plan, inputs=None if inputs is None else dict(inputs), actions=actions)
 
 
 def _moment(action: Action, until: datetime | None) -> datetime | None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-pytest_plugins = ["tests.stores_servers"]
+pytest_plugins = ["tests.prefect_runs", "tests.stores_servers"]
 
 
 @dataclass

@@ -1,4 +1,7 @@
-"""One scenario, run as a sync and as an async task, against a real Prefect API."""
+"""One scenario, run as a sync and as an async task, against a real Prefect API.
+
+A plugin, so that all files of a worker share one server: each takes its time to start.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ from prefect_resilience import resilient_task
 from prefect_resilience.circuits.registry import forget_circuits
 
 
-@pytest.fixture(scope="session", autouse=True)
+@pytest.fixture(scope="session")
 def prefect_api() -> Iterator[None]:
     # A flow run waits for its heartbeat's thread at the end: a second in each of hundreds of runs.
     quiet = temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None})
@@ -29,7 +32,7 @@ def prefect_api() -> Iterator[None]:
         yield
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def own_store(monkeypatch: pytest.MonkeyPatch) -> None:
     """Circuits of one test know nothing of another's."""
     forget_circuits()

@@ -21,6 +21,11 @@ LONGEST_TEXT = 1_000_000
 _MOST_PIECES = 1_000
 _DEEPEST = 50
 
+_TRIAL_SECONDS = 0.05
+_REPEATS = 500
+_MOST_LETTERS = 4
+_REPEATED_GROUP = re.compile(r"\)[*+{]")
+
 _PIECE = re.compile(
     r"(?P<one>\\.|\[\^?\]?(?:\\.|[^\]\\])*\])"
     r"|(?P<open>\()"
@@ -65,6 +70,24 @@ def matches(pattern: str, text: str, bounds: Bounds, *, whole: bool = False) -> 
         if left < PATTERN_SECONDS:
             raise bounds.passed() from None
     raise ConditionError(f"the pattern {shortly(pattern)} took longer than {PATTERN_SECONDS:g} s to match")
+
+
+@lru_cache(maxsize=1_000)
+def runs_away(pattern: str) -> bool:
+    """Whether the search takes for ever on short texts that almost match, made of the pattern's own letters.
+
+    A trial and no proof: what it does not find is stopped when it searches.
+    """
+    if _REPEATED_GROUP.search(pattern) is None:
+        return False
+    ready = compiled_pattern(pattern)
+    letters = list(dict.fromkeys(letter for letter in pattern if letter.isalnum()))[:_MOST_LETTERS] or ["a"]
+    try:
+        for part in (*letters, "".join(letters), "a", "0", " "):
+            ready.search(part * _REPEATS + "\0", timeout=_TRIAL_SECONDS)
+    except TimeoutError:
+        return True
+    return False
 
 
 def _affordable(pattern: str) -> None:

@@ -43,8 +43,8 @@ class Fallback:
             object.__setattr__(self, "name", _name_of(self.to))
         if isinstance(self.when, type):
             raise ConfigurationError(
-                f"Fallback({self.name}, when={self.when.__name__}): a class is no condition: name categories, "
-                f"kinds or codes such as 'timeout' or '503', or write a function of the ErrorContext"
+                f"Fallback({self.name}, when={self.when.__name__}): a class is no condition: write "
+                f"categories, kinds or codes such as 'timeout' or '503', or a function of the ErrorContext"
             )
         if self.when is not None and not callable(self.when):
             object.__setattr__(self, "when", _names(self.name, self.when))

@@ -16,18 +16,13 @@ from prefect.client.orchestration import get_client
 from prefect.deployments.runner import EntrypointType
 from prefect.flow_engine import run_flow
 from prefect.flows import load_flow_from_entrypoint, load_flow_from_flow_run
-from prefect.testing.utilities import prefect_test_harness
 
 from prefect_resilience.circuits import CircuitSnapshot, get_circuits, set_default_store
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.operations import reset_circuits, set_circuit
 from prefect_resilience.settings import circuit_store_url
 
-
-@pytest.fixture(scope="module", autouse=True)
-def prefect_api() -> Iterator[None]:
-    with prefect_test_harness(server_startup_timeout=120):
-        yield
+pytestmark = pytest.mark.usefixtures("prefect_api")
 
 
 @pytest.fixture(autouse=True)

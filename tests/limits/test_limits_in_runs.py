@@ -18,7 +18,6 @@ from prefect import flow, task
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.actions import GlobalConcurrencyLimitUpdate
 from prefect.settings import PREFECT_API_URL, temporary_settings
-from prefect.testing.utilities import prefect_test_harness
 
 from prefect_resilience.limits import leases, line, shared
 from prefect_resilience.limits.bulkhead import Bulkhead
@@ -30,9 +29,8 @@ pytestmark = pytest.mark.filterwarnings("ignore:Logger 'prefect.task_runs' attem
 
 
 @pytest.fixture(scope="module", autouse=True)
-def api_url():
-    with prefect_test_harness(server_startup_timeout=120):
-        yield PREFECT_API_URL.value()
+def api_url(prefect_api):
+    return PREFECT_API_URL.value()
 
 
 @pytest.fixture

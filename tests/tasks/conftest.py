@@ -1,5 +1,10 @@
 """These tests run against a real Prefect API."""
 
-from tests.prefect_runs import get, mode, own_store, prefect_api, seen, until_fixture
+from __future__ import annotations
 
-__all__ = ["get", "mode", "own_store", "prefect_api", "seen", "until_fixture"]
+import pytest
+
+
+@pytest.fixture(autouse=True)
+def in_prefect(prefect_api: None, own_store: None) -> None:
+    """A server that is there, and circuits that know nothing of another test's."""

@@ -1,0 +1,126 @@
+"""A mail server and a notice board on loopback, which keep every message that they take.
+
+The mail server is real SMTP (aiosmtpd), the board real HTTP (starlette and uvicorn come with Prefect):
+
+    POST   /posts               takes a post, under its `Idempotency-Key`; a second one is a second post
+    GET    /posts?key=..        the posts under a key
+    DELETE /posts/{id}          takes one back
+
+The board may be told to have a bad moment: then it does not answer, and whoever sends is killed meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from email import message_from_bytes
+from typing import Any
+
+import uvicorn
+from aiosmtpd.controller import Controller
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+NOBODY_WAITS = 30.0
+"""Seconds after which the board answers all the same, should nobody have died."""
+
+
+class Mailbox:
+    """What the mail server took: recipients, with the ids of their messages."""
+
+    def __init__(self) -> None:
+        self.taken: list[tuple[str, str]] = []
+
+    async def handle_DATA(self, server: Any, session: Any, envelope: Any) -> str:
+        message_id = message_from_bytes(envelope.content)["Message-ID"]
+        self.taken += [(recipient, message_id) for recipient in envelope.rcpt_tos]
+        return "250 taken"
+
+
+class Board:
+    """What the board took. `moments` says what happens to the n-th post that arrives, counted from 1:
+
+    "taken" (it is on the board, and nobody hears of it) or "lost" (it never gets there). Either way it is a
+    `bad_moment`, and the answer does not come.
+    """
+
+    def __init__(self, moments: dict[int, str]) -> None:
+        self.posts: list[dict[str, Any]] = []
+        self.retracted: list[str] = []
+        self.moments = moments
+        self.bad_moment = threading.Event()
+        self.arrived = 0
+
+    async def post(self, request: Request) -> Response:
+        content, key = await request.json(), request.headers["Idempotency-Key"]
+        self.arrived += 1
+        moment = self.moments.get(self.arrived)
+        made = {**content, "id": f"post-{len(self.posts) + 1}", "key": key}
+        if moment != "lost":
+            self.posts.append(made)
+        if moment is not None:
+            self.bad_moment.set()
+            await asyncio.sleep(NOBODY_WAITS)
+            return JSONResponse({"error": "a bad moment"}, 504)
+        return JSONResponse(made)
+
+    async def search(self, request: Request) -> Response:
+        return JSONResponse([post for post in self.posts if post["key"] == request.query_params["key"]])
+
+    async def retract(self, request: Request) -> Response:
+        self.retracted.append(request.path_params["id"])
+        return JSONResponse({})
+
+    def app(self) -> Starlette:
+        return Starlette(
+            routes=[
+                Route("/posts", self.post, methods=["POST"]),
+                Route("/posts", self.search),
+                Route("/posts/{id}", self.retract, methods=["DELETE"]),
+            ]
+        )
+
+
+@contextmanager
+def mail_server(mailbox: Mailbox) -> Iterator[int]:
+    """Serve in a thread on a free port of the loopback; gives the port."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    controller = Controller(mailbox, hostname="127.0.0.1", port=port)
+    controller.start()
+    try:
+        yield port
+    finally:
+        controller.stop()
+
+
+@contextmanager
+def board_server(board: Board) -> Iterator[str]:
+    """Serve in a thread on a free port of the loopback; gives the address."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    config = uvicorn.Config(board.app(), log_config=None, log_level="critical", timeout_graceful_shutdown=1)
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run, args=([listener],), name="board", daemon=True)
+    thread.start()
+    while not server.started:
+        time.sleep(0.01)
+    try:
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+    finally:
+        server.should_exit = True
+        thread.join(timeout=5)
+        listener.close()
+
+
+@contextmanager
+def receivers(moments: dict[int, str]) -> Iterator[tuple[Mailbox, Board, list[str]]]:
+    """Both of them, and their addresses: the mail server's port, the board's URL."""
+    mailbox, board = Mailbox(), Board(moments)
+    with mail_server(mailbox) as port, board_server(board) as address:
+        yield mailbox, board, [str(port), address]

@@ -1,0 +1,220 @@
+"""`prefect-resilience plan ...`: run a plan, check one, draw it, and see what it may be made of."""
+
+from __future__ import annotations
+
+import sys
+from json import dumps
+from typing import Annotated, Literal
+
+from cyclopts import App, Parameter
+
+from prefect_resilience.cli import output, plan_files, plan_run, plan_tables
+from prefect_resilience.cli.plan_inputs import check_names, read_inputs
+from prefect_resilience.cli.plan_modules import import_actions
+from prefect_resilience.errors.exceptions import ConfigurationError
+from prefect_resilience.plans.actions import BUILT_IN, Actions
+from prefect_resilience.plans.mistakes import PlanError
+from prefect_resilience.plans.model import Plan
+
+
+def _no_option(kind: object, value: object) -> None:
+    """A file may begin with a hyphen because of `-` alone; what else does is a slip of the pen."""
+    for file in value if isinstance(value, tuple) else (value,):  # pyright: ignore[reportUnknownVariableType]
+        if isinstance(file, str) and file.startswith("-") and file != plan_files.STDIN:
+            raise ValueError(f"There is no option {file}; a file of that name is written ./{file}.")
+
+
+File = Annotated[
+    str,
+    Parameter(
+        allow_leading_hyphen=True,
+        validator=_no_option,
+        help="The plan, as JSON or YAML; - reads it from stdin.",
+    ),
+]
+Modules = Annotated[
+    list[str] | None,
+    Parameter(
+        name="--actions",
+        negative="",
+        show_default=False,
+        help="A module with the actions, as in my_team.actions, or a .py file; repeat it for several.",
+    ),
+]
+Json = Annotated[
+    bool,
+    Parameter(name="--json", negative="", show_default=False, help="Print JSON on stdout, and nothing else."),
+]
+
+Pairs = Annotated[
+    list[str] | None,
+    Parameter(
+        negative="",
+        show_default=False,
+        help="name=value, the value as JSON where it reads as JSON, else as text; repeat it for several.",
+    ),
+]
+Inputs = Annotated[
+    str | None, Parameter(show_default=False, help="All inputs as one JSON object; --input goes over it.")
+]
+Format = Annotated[
+    Literal["mermaid", "svg"] | None,
+    Parameter(show_default=False, help="svg when --output ends in .svg, mermaid otherwise."),
+]
+OutputFile = Annotated[
+    str | None,
+    Parameter(name="--output", show_default=False, help="The file to write; stdout when left out."),
+]
+ResultFile = Annotated[
+    str | None,
+    Parameter(
+        allow_leading_hyphen=True,
+        show_default=False,
+        help="What `plan run --json` printed, or -: the picture then shows the way it went.",
+    ),
+]
+
+# What shells say of a command that Ctrl-C ended
+INTERRUPTED = 130
+
+app = App(
+    name="plan",
+    help="Run plans, check them and draw them.",
+    help_format="plaintext",
+    version_flags=[],
+)
+
+
+@app.command
+def run(
+    file: File,
+    /,
+    *,
+    input: Pairs = None,
+    inputs: Inputs = None,
+    actions: Modules = None,
+    json: Json = False,
+) -> int:
+    """Run a plan as a Prefect flow, and show what became of its nodes. Exit code 1 when it failed.
+
+    Example: prefect-resilience plan run research.json --actions my_team.actions --input drug=aspirin
+    """
+    given = read_inputs(input or [], inputs)
+    import_actions(actions or [])
+    try:
+        # What can be seen before a run is said without one.
+        source = plan_files.read_plan(file, Actions.of(), given)
+        check_names(given, source.plan)
+        ended = plan_run.run(source, given)
+    except PlanError as error:
+        return _refused(file, error)
+    except KeyboardInterrupt:
+        output.say("Stopped by Ctrl-C: the flow run has crashed.")
+        return INTERRUPTED
+    if json:
+        output.as_json(ended.result)
+    else:
+        output.show(plan_tables.result_table(ended.result), plan_tables.summary(ended.result))
+    if ended.failure:
+        output.say(ended.failure)
+    return 0 if ended.result.succeeded else 1
+
+
+@app.command
+def validate(*files: File, actions: Modules = None, json: Json = False) -> int:
+    """Show every mistake of every plan, with its place. Exit code 1 when there is one.
+
+    With --actions, the nodes' types and inputs are checked too.
+
+    Example: prefect-resilience plan validate plans/*.json --actions my_team.actions
+    """
+    if not files:
+        raise ConfigurationError(
+            "name the plans to check, as in `plan validate research.json`; - reads stdin"
+        )
+    import_actions(actions or [])
+    checked = [plan_files.checked(file, Actions.of() if actions else None) for file in files]
+    if json:
+        output.as_json(checked)
+    else:
+        for one in checked:
+            output.show(*(output.printable(line) for line in one.lines))
+    if not actions:
+        output.say("Types and inputs of the nodes were not checked: name their modules with --actions.")
+    return 0 if all(one.valid for one in checked) else 1
+
+
+@app.command
+def graph(
+    file: File,
+    /,
+    *,
+    format: Format = None,
+    output_file: OutputFile = None,
+    result: ResultFile = None,
+    json: Json = False,
+) -> int:
+    """Draw a plan: before a run with all its ways, after one with those that were taken.
+
+    Example: prefect-resilience plan graph research.json --output research.svg
+    """
+    if file == result == "-":
+        raise ConfigurationError("stdin can be the plan or its result, and not both: name one of the files")
+    kind = format or ("svg" if (output_file or "").endswith(".svg") else "mermaid")
+    try:
+        picture = plan_files.picture(file, kind, result)
+    except PlanError as error:
+        return _refused(file, error)
+    if output_file is not None:
+        plan_files.write(output_file, picture)
+    if json:
+        drawn = plan_files.Drawn(format=kind, output=output_file, picture=None if output_file else picture)
+        output.as_json(drawn)
+    elif output_file is not None:
+        output.say(f"The picture is in {output_file}.")
+    else:
+        _print(picture)
+    return 0
+
+
+@app.command
+def schema(*, json: Json = False) -> int:
+    """Print the JSON Schema of plans, for editors and for those who write plans.
+
+    Example: prefect-resilience plan schema > plan.schema.json
+    """
+    # It is JSON with or without the option.
+    _print(dumps(Plan.model_json_schema(), indent=2))
+    return 0
+
+
+@app.command(name="actions")
+def list_actions(*, actions: Modules = None, json: Json = False) -> int:
+    """Show what the nodes of a plan can do: each action with its inputs.
+
+    Example: prefect-resilience plan actions --actions my_team.actions
+    """
+    import_actions(actions or [])
+    specs = Actions.of().specs()
+    if json:
+        output.as_json(specs)
+    else:
+        output.show(plan_tables.actions_list(specs))
+    if all(spec.name in BUILT_IN for spec in specs):
+        output.say(
+            'No actions are registered: write @action("name") above a function, and name its module '
+            "with --actions."
+        )
+    return 0
+
+
+def _refused(file: str, error: PlanError) -> int:
+    """A line on stderr for each mistake of a plan that was refused."""
+    for mistake in error.mistakes:
+        output.say(plan_files.line_of(plan_files.placed(mistake, file), file))
+    return 1
+
+
+def _print(text: str) -> None:
+    """What is asked for as it is, on stdout: a terminal's width must not change it."""
+    sys.stdout.write(text.rstrip("\n") + "\n")

@@ -1,0 +1,161 @@
+"""The files that `plan` reads and writes: plans, results, pictures. Each error names its file."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from prefect_resilience.cli.output import printable
+from prefect_resilience.errors.exceptions import ConfigurationError
+from prefect_resilience.plans.actions import Actions
+from prefect_resilience.plans.mistakes import Mistake, PlanError
+from prefect_resilience.plans.model import Asked, Plan
+from prefect_resilience.plans.reading import from_file, from_text
+from prefect_resilience.plans.render import plan_to_mermaid, plan_to_svg
+from prefect_resilience.plans.result import PlanResult
+
+STDIN = "-"
+
+
+class Placed(BaseModel):
+    """One mistake of a plan; `place` is empty where it is about the whole file."""
+
+    model_config = ConfigDict(frozen=True)
+
+    place: str
+    message: str
+
+
+class Checked(BaseModel):
+    """What `plan validate` found in one file. `nodes` is None when it could not be read as a plan."""
+
+    model_config = ConfigDict(frozen=True)
+
+    file: str
+    valid: bool
+    actions_checked: bool
+    nodes: int | None
+    mistakes: list[Placed]
+
+    @property
+    def lines(self) -> Iterator[str]:
+        """A line for each mistake, or one that there is none."""
+        if self.valid:
+            yield f"{self.file}: no mistakes, {'1 node' if self.nodes == 1 else f'{self.nodes} nodes'}"
+        for mistake in self.mistakes:
+            yield line_of(mistake, self.file)
+
+
+class Drawn(BaseModel):
+    """What `plan graph --json` prints: the picture itself, or the file that it is in."""
+
+    model_config = ConfigDict(frozen=True)
+
+    format: str
+    output: str | None
+    picture: str | None
+
+
+@dataclass(frozen=True)
+class Source:
+    """A plan, and its file unless it came from stdin."""
+
+    plan: Plan
+    path: Path | None
+
+
+def read_plan(file: str, actions: Actions | None = None, inputs: Mapping[str, Any] | None = None) -> Source:
+    """The plan of a file, or of stdin where it is `-`; checked for these actions and inputs if given.
+
+    Raises PlanError with every mistake, one for a file that cannot be read.
+    """
+    asked = Asked(actions, inputs)
+    if file != STDIN:
+        return Source(from_file(file, asked), Path(file))
+    try:
+        text = _stdin()
+    except ValueError as error:
+        raise PlanError([Mistake("", _why(error))], name_of(file)) from None
+    return Source(from_text(text, asked, name_of(file)), None)
+
+
+def checked(file: str, actions: Actions | None) -> Checked:
+    """Every mistake of one file; with `actions`, those of its nodes' types and inputs too."""
+    nodes: int | None = None
+    found: Iterable[Mistake] = ()
+    try:
+        nodes = len(read_plan(file, actions).plan.tasks)
+    except PlanError as error:
+        found = error.mistakes
+    return Checked(
+        file=name_of(file),
+        valid=nodes is not None,
+        actions_checked=actions is not None,
+        nodes=nodes,
+        mistakes=[placed(mistake, file) for mistake in found],
+    )
+
+
+def name_of(file: str) -> str:
+    """What a file is called in sentences."""
+    return "stdin" if file == STDIN else file
+
+
+def placed(mistake: Mistake, file: str) -> Placed:
+    """A mistake with its place inside the file; that of a file that cannot be read begins with its name."""
+    place, name = mistake.place, name_of(file)
+    if place == name or place.startswith(f"{name}, "):
+        place = place.removeprefix(name).removeprefix(", ")
+    return Placed(place=place, message=printable(mistake.message))
+
+
+def line_of(mistake: Placed, file: str) -> str:
+    """`file: place: message`."""
+    return ": ".join(filter(None, (name_of(file), mistake.place, mistake.message)))
+
+
+def picture(file: str, kind: str, result: str | None) -> str:
+    """The plan as mermaid or SVG, with the way it went where the result of a run is given."""
+    plan = read_plan(file).plan
+    ran = None if result is None else _read_result(result, plan)
+    draw = plan_to_svg if kind == "svg" else plan_to_mermaid
+    return draw(plan, ran, added=ran.added if ran else ())
+
+
+def write(file: str, text: str) -> None:
+    """Write a text file. Raises ConfigurationError where it cannot be written."""
+    try:
+        Path(file).write_text(text if text.endswith("\n") else f"{text}\n", encoding="utf-8")
+    except OSError as error:
+        raise ConfigurationError(f"--output {file} cannot be written: {_why(error)}") from None
+
+
+def _read_result(file: str, plan: Plan) -> PlanResult:
+    try:
+        text = _stdin() if file == STDIN else Path(file).read_text(encoding="utf-8-sig")
+    except (OSError, ValueError) as error:
+        raise ConfigurationError(f"--result {file} cannot be read: {_why(error)}") from None
+    try:
+        result = PlanResult.model_validate_json(text)
+    except ValidationError:
+        raise ConfigurationError(
+            f"--result {file} is no result of a plan: `plan run FILE --json` prints one"
+        ) from None
+    if not result.nodes.keys() & {node.id for node in plan.tasks}:
+        raise ConfigurationError(f"--result {file} is that of another plan: they have no node in common")
+    return result
+
+
+def _stdin() -> str:
+    return sys.stdin.buffer.read().decode("utf-8-sig")
+
+
+def _why(error: Exception) -> str:
+    if isinstance(error, UnicodeDecodeError):
+        return f"it is not UTF-8 text (byte {error.start})"
+    return (getattr(error, "strerror", None) or str(error)).lower()

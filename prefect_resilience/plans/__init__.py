@@ -1,0 +1,1 @@
+"""Plans: flows as data. Import what is needed from its file; nothing is imported here."""

@@ -1,0 +1,296 @@
+"""What the nodes of a plan do: functions and tasks, registered under the names that plans use as `type`.
+
+Nothing here imports Prefect: a task is known by its shape, as a fallback's is.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, TypeVar, cast
+
+from pydantic import BaseModel, ConfigDict
+
+from prefect_resilience.configuration import nearest
+from prefect_resilience.errors.exceptions import ConfigurationError
+from prefect_resilience.plans import subplans
+from prefect_resilience.plans.documentation import Documentation, documentation_of
+from prefect_resilience.plans.mistakes import Mistake
+from prefect_resilience.plans.model import Node
+from prefect_resilience.plans.parameters import Parameter, parameters_of
+from prefect_resilience.plans.templates import has_template
+
+F = TypeVar("F", bound=Callable[..., Any])
+ERROR = "error"
+"""The parameter that is filled with the ErrorContext of what led to the node, or None."""
+
+RESERVED = ("return_state", "wait_for")
+
+
+class ParameterSpec(BaseModel):
+    """One input of an action. `type` is as it was annotated; `default` counts when it is not required."""
+
+    model_config = ConfigDict(frozen=True)
+
+    name: str
+    type: str = ""
+    required: bool
+    default: Any = None
+    description: str = ""
+
+
+class ActionSpec(BaseModel):
+    """What an action is for and what it takes, as its docstring and its annotations say."""
+
+    model_config = ConfigDict(frozen=True)
+
+    name: str
+    description: str = ""
+    parameters: list[ParameterSpec] = []
+
+
+@dataclass(frozen=True)
+class Action:
+    """A name and the function or the Prefect task that stands behind it."""
+
+    name: str
+    target: Callable[..., Any]
+
+    @property
+    def is_task(self) -> bool:
+        return hasattr(self.target, "submit") and hasattr(self.target, "task_key")
+
+    @cached_property
+    def function(self) -> Callable[..., Any]:
+        """The user's own function, without what tasks and decorators put around it."""
+        return inspect.unwrap(getattr(self.target, "fn", self.target))
+
+    @cached_property
+    def parameters(self) -> dict[str, Parameter]:
+        """What the node's input may name, `error` included."""
+        return parameters_of(self.function)
+
+    @cached_property
+    def takes_any(self) -> bool:
+        kinds = [parameter.kind for parameter in inspect.signature(self.function).parameters.values()]
+        return inspect.Parameter.VAR_KEYWORD in kinds
+
+    @cached_property
+    def takes_error(self) -> bool:
+        return ERROR in self.parameters
+
+    @property
+    def place(self) -> str:
+        """Where it was written: `package.module:function (line 12)`."""
+        code = getattr(self.function, "__code__", None)
+        line = f" (line {code.co_firstlineno})" if code else ""
+        return f"{self.function.__module__}:{_qualname(self.function)}{line}"
+
+    def converted(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """The inputs as the annotations want them: JSON becomes a model, a date, an enum.
+
+        Raises ValueError, in one sentence, for what does not fit.
+        """
+        parameters = self.parameters
+        return {
+            name: parameters[name].converted(value) if name in parameters else value
+            for name, value in given.items()
+        }
+
+    def spec(self) -> ActionSpec:
+        """The action described: this reads the docstring."""
+        written: Documentation = documentation_of(self.function)
+        parameters = [
+            ParameterSpec(
+                name=name,
+                type=parameter.type_text,
+                required=parameter.required,
+                default=parameter.shown_default,
+                description=written.parameters.get(name, ""),
+            )
+            for name, parameter in self.parameters.items()
+            if name != ERROR
+        ]
+        return ActionSpec(name=self.name, description=written.description, parameters=parameters)
+
+
+class Actions:
+    """Actions by their names. `parent` is asked for the names that are not here."""
+
+    def __init__(self, parent: Actions | None = None) -> None:
+        self._parent = parent
+        self._known: dict[str, Action] = {}
+
+    @classmethod
+    def of(cls, given: Actions | Mapping[str, Callable[..., Any]] | Iterable[str] | None = None) -> Actions:
+        """What `actions=` may be.
+
+        None: whatever `@action` registered. A mapping: its functions, before the registered ones. Names of
+        modules, such as ["my_team.actions"]: they are imported, so that their `@action`s are registered.
+        """
+        if given is None:
+            return REGISTERED
+        if isinstance(given, Actions):
+            return given
+        if isinstance(given, Mapping):
+            made = cls(parent=REGISTERED)
+            for name, target in cast("Mapping[str, Callable[..., Any]]", given).items():
+                made.add(name, target)
+            return made
+        for module in [given] if isinstance(given, str) else given:
+            _imported(module)
+        return REGISTERED
+
+    def add(self, name: str, target: Callable[..., Any]) -> None:
+        """Register `target`. Raises ConfigurationError when the name is taken, or its inputs have none."""
+        made = Action(name, target)
+        _check(made)
+        known = self._known.get(name) or BUILT_IN.get(name)
+        if known is not None and not _same(known, made):
+            raise ConfigurationError(
+                f"the action {name!r} is registered twice: as {known.place} and as {made.place}; "
+                "give one of them another name"
+            )
+        self._known[name] = made
+
+    def get(self, name: str) -> Action | None:
+        """The action of that name, or None."""
+        found = self._known.get(name)
+        if found is None and self._parent is not None:
+            found = self._parent.get(name)
+        return found or BUILT_IN.get(name)
+
+    def names(self) -> list[str]:
+        """Every name that a node's `type` may be, sorted."""
+        inherited = self._parent.names() if self._parent else list(BUILT_IN)
+        return sorted({*self._known, *inherited})
+
+    def specs(self) -> list[ActionSpec]:
+        """Every action described, sorted by name."""
+        found = (self.get(name) for name in self.names())
+        return [one.spec() for one in found if one is not None]
+
+    def mistakes(self, node: Node, place: str) -> list[Mistake]:
+        """What is wrong with a node's type and input, each with its place: `tasks[3].input.query`."""
+        found = self.get(node.type)
+        if found is None:
+            return [Mistake(f"{place}.type", self._unknown(node.type))]
+        offered = {*node.input, node.map.item} if node.map else {*node.input}
+        return [
+            *_not_taken(found, node, place),
+            *_missing(found, offered, place),
+            *_misfits(found, node, place),
+        ]
+
+    def _unknown(self, name: str) -> str:
+        own = [known for known in self.names() if known not in BUILT_IN]
+        if not own:
+            return (
+                f"there is no action {name!r}, for none is registered: write @action({name!r}) above a "
+                f"function and import its module, or give actions={{{name!r}: function}}"
+            )
+        return f"there is no action {name!r}{nearest(name, self.names())}"
+
+
+REGISTERED = Actions()
+"""The actions of this process, made by `@action`."""
+
+BUILT_IN = {subplans.NAME: Action(subplans.NAME, subplans.run_subplan)}
+"""The actions that every plan has."""
+
+
+def action(name: str) -> Callable[[F], F]:
+    """Register a function, plain or async, or a Prefect task as an action; gives back the very same object.
+
+    The node's `input` fills its parameters; one called `error` gets the ErrorContext of what led to the
+    node, or None. Raises ConfigurationError when the name is taken.
+    """
+    if not isinstance(name, str) or not name.strip():  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise ConfigurationError(f'an action needs a name, as in @action("kg_query"), not {name!r}')
+
+    def register(target: F) -> F:
+        REGISTERED.add(name, target)
+        return target
+
+    return register
+
+
+def _check(made: Action) -> None:
+    if not callable(made.target):
+        raise ConfigurationError(
+            f"the action {made.name!r} must be a function or a task, not {made.target!r}"
+        )
+    for name, parameter in inspect.signature(made.function).parameters.items():
+        if parameter.kind is parameter.POSITIONAL_ONLY:
+            raise ConfigurationError(
+                f"the action {made.name!r} takes {name!r} by position only, but a plan gives inputs by name: "
+                f"leave out the / in {_qualname(made.function)}"
+            )
+
+
+def _same(known: Action, made: Action) -> bool:
+    """Whether a module that is imported again registers what it did; a notebook may change its mind."""
+    if known.function is made.function:
+        return True
+    if made.function.__module__ == "__main__":
+        return _qualname(known.function) == _qualname(made.function)
+    return known.place == made.place
+
+
+def _qualname(function: Callable[..., Any]) -> str:
+    return getattr(function, "__qualname__", None) or type(function).__name__
+
+
+def _imported(module: object) -> None:
+    if not isinstance(module, str):
+        raise ConfigurationError(
+            f"actions={module!r} is neither a mapping of names to functions nor the name of a module"
+        )
+    try:
+        importlib.import_module(module)
+    except ConfigurationError:
+        raise
+    except Exception as error:
+        raise ConfigurationError(
+            f"the module of actions {module!r} cannot be imported: {type(error).__name__}: {error}"
+        ) from error
+
+
+def _not_taken(found: Action, node: Node, place: str) -> list[Mistake]:
+    if found.takes_any:
+        taken = [name for name in node.input if name in RESERVED]
+        says = "is an option of Prefect's tasks, and cannot be an input: write another name"
+        return [Mistake(f"{place}.input.{name}", f"{name!r} {says}") for name in taken]
+    return [
+        Mistake(f"{place}.input.{name}", _no_such(found, name))
+        for name in node.input
+        if name not in found.parameters
+    ]
+
+
+def _no_such(found: Action, name: str) -> str:
+    known = [known for known in found.parameters if known != ERROR]
+    if not known:
+        return f"{name!r} is no input of {found.name!r}, which takes none"
+    return f"{name!r} is no input of {found.name!r}{nearest(name, known)}"
+
+
+def _missing(found: Action, offered: set[str], place: str) -> list[Mistake]:
+    return [
+        Mistake(f"{place}.input", f"{found.name!r} needs {name!r}: write it in the input")
+        for name, parameter in found.parameters.items()
+        if parameter.required and name not in offered and name != ERROR
+    ]
+
+
+def _misfits(found: Action, node: Node, place: str) -> list[Mistake]:
+    """Inputs that are written out, and that the annotation of their parameter does not take."""
+    made: list[Mistake] = []
+    for name, value in node.input.items():
+        parameter = found.parameters.get(name)
+        if parameter is not None and not has_template(value) and (why := parameter.refuses(value)):
+            made.append(Mistake(f"{place}.input.{name}", why))
+    return made

@@ -1,0 +1,78 @@
+"""Inject: what an action returns to add nodes to the plan that is running."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from prefect_resilience.plans.meaning import Entry, Meaning
+from prefect_resilience.plans.mistakes import Mistake, PlanError
+from prefect_resilience.plans.model import Cache, CheckedActions, Node, Plan
+from prefect_resilience.plans.templates import references
+from prefect_resilience.plans.validate import read_node
+
+
+@dataclass(frozen=True)
+class Inject:
+    """Add `nodes` to the plan, and give `output` as the node's own.
+
+    A node is a `Node`, or a mapping as in a plan's JSON. They may depend on any node of the plan and lead to
+    each other; those named in `before` wait for all of them. They are checked like a plan: with a mistake in
+    them, or beyond the plan's bounds, the node that returned this fails.
+    """
+
+    nodes: Sequence[Node | Mapping[str, Any]]
+    output: Any = None
+    before: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "nodes", tuple(self.nodes))
+        before: Any = self.before
+        object.__setattr__(self, "before", (before,) if isinstance(before, str) else tuple(before))
+
+
+def read_added(
+    inject: Inject,
+    *,
+    by: str,
+    nodes: Mapping[str, Node],
+    ended: Container[str],
+    plan: Plan,
+    actions: CheckedActions,
+) -> list[Node]:
+    """The nodes to add, read and checked. Raises PlanError, whose places are `inject[0].type` and so on.
+
+    nodes: those that the plan has. ended: the ids of which the outcome is known.
+    """
+    entries: list[Entry] = []
+    mistakes: list[Mistake] = []
+    for n, written in enumerate(inject.nodes):
+        entry, wrong = read_node(written, f"inject[{n}]")
+        entries.append(entry)
+        mistakes += wrong
+    known = [_known(node) for node in nodes.values()]
+    whole = [_after(entry, {by}, ended) if entry.whole else entry for entry in entries]
+    mistakes += [mistake for _, mistake in Meaning([*known, *whole], plan.bounds).mistakes()]
+    for entry in entries:
+        if entry.whole:
+            mistakes += actions.mistakes(entry.node, entry.place)
+    if mistakes:
+        raise PlanError(mistakes, f"what {by!r} adds")
+    return [entry.node for entry in entries]
+
+
+def _known(node: Node) -> Entry:
+    """A node of the plan, which was looked at before: only its name counts."""
+    return Entry(node.id, "the plan", Node.model_construct(id=node.id, type=node.type), True)
+
+
+def _after(entry: Entry, by: set[str], ended: Container[str]) -> Entry:
+    """The node as one that waits for what has ended already: it may look at all of that."""
+    node = entry.node
+    looked_at = references([node.input, node.map and node.map.over], names=node.names) | by
+    sources = {name for name in looked_at if name in by or name in ended} - {node.id}
+    if isinstance(node.cache, Cache) and node.cache.key:
+        sources |= {name for name in references(node.cache.key, names=node.names) if name in ended}
+    behind = node.model_copy(update={"depends_on": (*node.depends_on, *sorted(sources - {*node.depends_on}))})
+    return entry._replace(node=behind)

@@ -1,0 +1,307 @@
+"""What the nodes of a plan mean together: names that lead somewhere, an order without circles, templates."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator, Sequence
+from typing import Any, NamedTuple, cast
+
+from prefect_resilience.conditions.model import Condition
+from prefect_resilience.conditions.patterns import runs_away
+from prefect_resilience.plans.expressions import Expression
+from prefect_resilience.plans.fields import RESERVED_IDS
+from prefect_resilience.plans.graph import Edge, Order, edges_of
+from prefect_resilience.plans.mistakes import Mistake, quoted
+from prefect_resilience.plans.model import Bounds, Node
+from prefect_resilience.plans.suggestions import Names
+from prefect_resilience.plans.templates import (
+    Pieces,
+    Unreadable,
+    is_node,
+    mistakes_in,
+    paths_in,
+    pieces,
+    texts,
+)
+
+UNREAD = "\0"
+"""What stands in a node for a name that could not be read."""
+
+MOST_CYCLES = 100
+LONGEST_CYCLE = 12
+MOST_COMPUTED = 10_000
+"""Expressions of a plan that are more than a path: reading one takes about 50 microseconds."""
+MOST_RUNAWAYS = 5
+
+Numbered = Iterator[tuple[int, Mistake]]
+
+
+class Entry(NamedTuple):
+    """A node as far as it could be read: what others call it, its place, its readable fields.
+
+    `whole`: nothing is wrong with it by itself. `single`: its fields with one name and no list around it.
+    """
+
+    id: str
+    place: str
+    node: Node
+    whole: bool
+    single: frozenset[str] = frozenset()
+
+    def place_of(self, edge: Edge) -> str:
+        return edge.kind if edge.kind in self.single else edge.place
+
+
+class Use(NamedTuple):
+    """Node number `user` looks at node number `used`, which therefore has to come before it."""
+
+    used: int
+    user: int
+    place: str
+    itself: bool
+    """Whether it may look at itself: a condition is asked after its node has ended."""
+
+
+class Meaning:
+    """The nodes of a plan, some of them perhaps only read in part, looked at together."""
+
+    def __init__(self, entries: Sequence[Entry], bounds: Bounds) -> None:
+        self.entries = entries
+        self.bounds = bounds
+        self.at: dict[str, int] = {}
+        for n, entry in enumerate(entries):
+            if entry.id:
+                self.at.setdefault(entry.id, n)
+        self.names = Names(self.at)
+        self.uses: list[Use] = []
+        self._computed: set[str] = set()
+        self._runaways = 0
+
+    def mistakes(self) -> Numbered:
+        """Every mistake with the number of its node."""
+        yield from self._counted()
+        for n, entry in enumerate(self.entries):
+            yield from ((n, Mistake(f"{entry.place}.{place}", says)) for place, says in self._of(n, entry))
+        yield from self._in_order()
+
+    def _counted(self) -> Numbered:
+        branches = sum(_branches(entry.node) for entry in self.entries)
+        if len(self.entries) + branches > self.bounds.nodes:
+            yield (
+                0,
+                Mistake(
+                    "tasks",
+                    f"{len(self.entries):,} nodes and {branches:,} branches are more than the "
+                    f"{self.bounds.nodes:,} that bounds.nodes allows",
+                ),
+            )
+
+    def _of(self, n: int, entry: Entry) -> Iterator[tuple[str, str]]:
+        """What is wrong with one node: places inside it, and sentences."""
+        first = self.at.get(entry.id)
+        if first is not None and first != n:
+            yield "id", f"{quoted(entry.id)} is the id of {self.entries[first].place} already: write another"
+        for edge in edges_of(entry.node):
+            yield from self._of_edge(entry, edge)
+        yield from _written_twice(entry.node)
+        yield from self._of_fan_out(entry.node)
+        yield from self._of_templates(n, entry.node)
+        yield from self._of_conditions(n, entry.node)
+
+    def _of_edge(self, entry: Entry, edge: Edge) -> Iterator[tuple[str, str]]:
+        says = edge.kind in ("depends_on", "handles_error")
+        other = edge.source if says else edge.target
+        if other == UNREAD:
+            return
+        if other not in self.at:
+            yield entry.place_of(edge), self._unknown(other)
+        elif other == entry.id:
+            yield entry.place_of(edge), _ITSELF[edge.kind].format(quoted(other))
+
+    def _unknown(self, name: str) -> str:
+        return f"there is no node {quoted(name)}{self.names.suggestion(name)}"
+
+    def _of_fan_out(self, node: Node) -> Iterator[tuple[str, str]]:
+        if node.map is None:
+            return
+        item, count = node.map.item, _branches(node)
+        if count > self.bounds.fan_out:
+            says = f"{count:,} items are more than the {self.bounds.fan_out:,} that bounds.fan_out allows"
+            yield "map.over", says
+        if not re.fullmatch(r"[^\W\d]\w*", item) or len(item) > 100:
+            yield "map.as", f"{quoted(item)} is no name: write letters, digits and _, such as 'document'"
+        elif item != "item" and item in RESERVED_IDS:
+            yield "map.as", f"{item!r} means something else in templates: write another name"
+        elif item in self.at:
+            yield "map.as", f"{item!r} is the id of {self.entries[self.at[item]].place}: write another name"
+
+    def _of_templates(self, n: int, node: Node) -> Iterator[tuple[str, str]]:
+        for place, value, names in _templates(node):
+            for at, text in texts(value, place):
+                if len(self._computed) > MOST_COMPUTED:
+                    return
+                found = pieces(text)
+                self._count_computed(found)
+                if len(self._computed) > MOST_COMPUTED:
+                    yield (
+                        at,
+                        f"the plan has more than {MOST_COMPUTED:,} expressions that compute: use actions",
+                    )
+                    return
+                yield from ((at, says) for says in mistakes_in(found, self.at, names, self.names))
+                for path in paths_in(found):
+                    if is_node(path, names) and path.root in self.at:
+                        self.uses.append(Use(self.at[path.root], n, at, itself=False))
+
+    def _count_computed(self, found: Pieces | Unreadable) -> None:
+        if not isinstance(found, Unreadable):
+            for piece in found:
+                if isinstance(piece, Expression) and piece.computes:
+                    self._computed.add(piece.source)
+
+    def _of_conditions(self, n: int, node: Node) -> Iterator[tuple[str, str]]:
+        for place, condition in _conditions(node):
+            if condition.operator == "matches" and self._runs_away(condition.value):
+                yield (
+                    f"{place}.value",
+                    f"{quoted(condition.value)} takes for ever on a text that almost matches: "
+                    "write it without a repetition inside a repetition",
+                )
+            name = condition.source_task
+            if name is None:
+                continue
+            if name in self.at:
+                self.uses.append(Use(self.at[name], n, f"{place}.source_task", itself=True))
+            else:
+                yield f"{place}.source_task", self._unknown(name)
+
+    def _runs_away(self, pattern: str) -> bool:
+        """Each that does takes its time to be found out, so that only some are looked for."""
+        if self._runaways >= MOST_RUNAWAYS or not runs_away(pattern):
+            return False
+        self._runaways += 1
+        return True
+
+    def _in_order(self) -> Numbered:
+        """Circles, and what is looked at before it is there."""
+        written: dict[tuple[int, int], tuple[int, str]] = {}
+        for n, entry in enumerate(self.entries):
+            for edge in edges_of(entry.node):
+                says = edge.kind in ("depends_on", "handles_error")
+                other = self.at.get(edge.source if says else edge.target)
+                if other is not None and other != n:
+                    place = f"{entry.place}.{entry.place_of(edge)}"
+                    written.setdefault((other, n) if says else (n, other), (n, place))
+        order = Order(len(self.entries), written)
+        left = MOST_CYCLES
+        for knot in order.knots:
+            for cycle in order.cycles(knot, left):
+                left -= 1
+                n, place = written[cycle[-1], cycle[0]]
+                yield n, Mistake(place, self._circle(cycle))
+        yield from self._too_early(order)
+
+    def _circle(self, cycle: Sequence[int]) -> str:
+        ids = [self.entries[n].id for n in (*cycle, cycle[0])]
+        shown = ids if len(ids) <= LONGEST_CYCLE else [*ids[:6], f"... {len(ids) - 9} more ...", *ids[-3:]]
+        return f"{quoted(ids[0])} would wait for itself: {' -> '.join(shown)}; take one of these arrows away"
+
+    def _too_early(self, order: Order) -> Numbered:
+        asked = [(use.used, use.user) for use in self.uses if use.used != use.user]
+        early = order.not_before(asked)
+        after = _reversed_before(order, early)
+        told: set[Use] = set()
+        for use in self.uses:
+            if use in told:
+                continue
+            told.add(use)
+            used, user = (quoted(self.entries[n].id) for n in (use.used, use.user))
+            if use.used == use.user:
+                if not use.itself:
+                    says = f"{user} looks at itself: what it gives is not there before it has run"
+                    yield use.user, Mistake(f"{self.entries[use.user].place}.{use.place}", says)
+            elif (use.used, use.user) in early:
+                says = (
+                    f"{used} runs after {user}: what it gives is not there yet"
+                    if (use.used, use.user) in after
+                    else f"{used} need not have ended when {user} runs: add {used} to depends_on"
+                )
+                yield use.user, Mistake(f"{self.entries[use.user].place}.{use.place}", says)
+
+
+def _reversed_before(order: Order, early: Collection[tuple[int, int]]) -> set[tuple[int, int]]:
+    """Of the pairs that are not in order, those that are in the opposite order."""
+    some = [(then, first) for first, then in list(early)[:1000]]
+    return {(first, then) for then, first in set(some) - order.not_before(some)}
+
+
+_ITSELF = {
+    "depends_on": "{} waits for itself: take it away",
+    "on_success": "{} leads to itself: name another node",
+    "on_failure": "{} leads to itself: name another node, or write a retry_policy",
+    "transitions": "{} leads to itself: name another node, or write a retry_policy",
+    "handles_error": "{} handles its own error: name another node, or write a retry_policy",
+}
+
+
+def _branches(node: Node) -> int:
+    """How many branches a node is known to have."""
+    over: Any = node.map.over if node.map else None
+    return len(cast("list[Any]", over)) if isinstance(over, list) else 0
+
+
+def _written_twice(node: Node) -> Iterator[tuple[str, str]]:
+    for name in ("retry_policy", "timeout_ms"):
+        if node.execution and getattr(node, name) is not None and getattr(node.execution, name) is not None:
+            yield f"execution.{name}", f"{name} is written here and in the node itself: write one of them"
+
+
+def _templates(node: Node) -> Iterator[tuple[str, object, frozenset[str]]]:
+    """What of a node may have templates, with its place and the names that they may use beside nodes."""
+    yield "input", node.templated, node.names
+    if node.map:
+        yield "map.over", node.map.over, frozenset()
+    if node.cache is not True and node.cache is not False and node.cache.key:
+        yield "cache.key", node.cache.key, node.names
+
+
+def _conditions(node: Node) -> Iterator[tuple[str, Condition]]:
+    """Every condition of a node, those inside others too, with its place."""
+    waiting = [("condition", node.condition)]
+    waiting += [(f"transitions[{n}].condition", way.condition) for n, way in enumerate(node.transitions)]
+    while waiting:
+        place, condition = waiting.pop(0)
+        if condition is None:
+            continue
+        yield place, condition
+        if condition.operator == "not":
+            waiting += [(f"{place}.condition", part) for part in condition.conditions]
+        else:
+            waiting += [(f"{place}.conditions[{n}]", part) for n, part in enumerate(condition.conditions)]
+
+
+_INPUT = re.compile(r"(?:\$\.)?inputs\.([^\W\d]\w*)")
+
+
+def unknown_inputs(entries: Sequence[Entry], known: Collection[str]) -> Numbered:
+    """Inputs that a plan's templates and conditions look at and that nobody gives."""
+    names = Names(known)
+    for n, entry in enumerate(entries):
+        for place, name in _inputs_of(entry.node):
+            if name not in known:
+                says = f"there is no input {quoted(name)}{names.suggestion(name)}"
+                yield (
+                    n,
+                    Mistake(f"{entry.place}.{place}", f"{says}; give it, or declare it in the plan's inputs"),
+                )
+
+
+def _inputs_of(node: Node) -> Iterator[tuple[str, str]]:
+    for place, value, names in _templates(node):
+        for at, path in ((at, path) for at, text in texts(value, place) for path in paths_in(pieces(text))):
+            if path.root == "inputs" and not path.node and "inputs" not in names and path.steps:
+                yield at, str(path.steps[0])
+    for place, condition in _conditions(node):
+        found = _INPUT.match(condition.path or "")
+        if found:
+            yield f"{place}.path", found[1]

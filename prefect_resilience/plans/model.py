@@ -1,0 +1,305 @@
+"""A plan: nodes, what they wait for, and where each one leads. Its JSON and YAML are read in `reading.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol
+
+from pydantic import (
+    AfterValidator,
+    AliasChoices,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ModelWrapValidatorHandler,
+    Strict,
+    ValidationError,
+    ValidationInfo,
+    WithJsonSchema,
+    model_validator,
+)
+from typing_extensions import Self
+
+from prefect_resilience.conditions.model import Condition
+from prefect_resilience.configuration import Policy
+from prefect_resilience.plans import fields
+from prefect_resilience.plans.mistakes import Mistake, PlanError
+from prefect_resilience.retries.policy import Retry
+
+if TYPE_CHECKING:
+    from prefect_resilience.plans.result import PlanResult
+
+__all__ = [
+    "Bounds",
+    "Cache",
+    "Condition",
+    "Execution",
+    "FanOut",
+    "Node",
+    "Plan",
+    "Transition",
+    "TriggerRule",
+]
+
+TriggerRule = Literal["all_settled", "all_success", "any_success", "always"]
+
+Text = Annotated[str, Strict()]
+Whole = Annotated[int, Strict()]
+Number = Annotated[float, Strict()]
+NodeId = Annotated[Text, AfterValidator(fields.node_id)]
+NodeType = Annotated[Text, AfterValidator(fields.not_blank)]
+Names = Annotated[
+    tuple[Text, ...], BeforeValidator(fields.several), WithJsonSchema(fields.NAMES_SCHEMA, mode="validation")
+]
+RetryPolicy = Annotated[Retry, BeforeValidator(fields.retry_policy), fields.RetrySchema()]
+
+
+class CheckedActions(Protocol):
+    """What a plan's actions are asked: the mistakes of one node, whose place is `tasks[3]`."""
+
+    def mistakes(self, node: Node, place: str, /) -> list[Mistake]: ...
+
+
+@dataclass
+class Asked:
+    """What a plan is read for, handed along as pydantic's context; `mistakes` are filled in."""
+
+    actions: CheckedActions | None = None
+    inputs: Mapping[str, Any] | None = None
+    mistakes: list[Mistake] = field(default_factory=list[Mistake])
+
+
+class PlanPart(Policy):
+    """A part of a plan. Everything that is wrong with it is raised at once, as a `PlanError`."""
+
+    def __init__(self, /, **values: Any) -> None:
+        try:
+            super(Policy, self).__init__(**values)
+        except ValidationError as error:
+            from prefect_resilience.plans.wrong import mistakes_of
+
+            raise PlanError(mistakes_of(error, type(self), values), type(self).__name__) from None
+
+    # Inside other models pydantic then validates without this __init__, and keeps the place of every mistake.
+    __init__.__pydantic_base_init__ = True  # pyright: ignore[reportFunctionMemberAccess]
+
+
+SUBPLAN = "plan"
+"""The type of a node that runs another plan."""
+
+
+class Transition(PlanPart):
+    """A way out of a node: the first one whose condition holds is taken, the lowest `priority` first."""
+
+    to: Text = Field(
+        validation_alias=AliasChoices("to", "to_node_id"), description="The id of the node that runs next."
+    )
+    priority: Whole = Field(default=0, description="The lowest is tried first; equal ones in their order.")
+    condition: Condition | None = Field(
+        default=None, description="Looks at the output of this node; without one, the way is always open."
+    )
+
+
+class FanOut(PlanPart):
+    """One branch per item of `over`: a list, or a template that gives one; `as` is its name in the input."""
+
+    model_config = ConfigDict(populate_by_name=True)
+
+    over: Annotated[Any, AfterValidator(fields.over)] = Field(
+        description="A list, or a template that gives one, such as {{load.output.items}}.",
+        json_schema_extra={"anyOf": [{"type": "array", "items": {}}, {"type": "string"}]},
+    )
+    item: Text = Field(
+        default="item", alias="as", description="The item's name in the templates of the input."
+    )
+    max_concurrent: Whole | None = Field(
+        default=None, ge=1, description="How many branches run at a time; all of them if not given."
+    )
+    allow_failures: Number = Field(
+        default=0, ge=0, description="Below 1 a share of the branches, from 1 a number of them that may fail."
+    )
+
+
+class Cache(PlanPart):
+    """Keep a node's output for other runs. `ttl` in seconds; `key` a template, by default the whole input."""
+
+    ttl: Number | None = Field(
+        default=None, gt=0, description="Seconds after which it is computed again; never if not given."
+    )
+    key: Text | None = Field(
+        default=None,
+        description="A template; runs with the same key share the output. The input if not given.",
+    )
+
+
+class Execution(PlanPart):
+    """How a node is executed: the same as the node's own `timeout_ms` and `retry_policy`."""
+
+    timeout_ms: Number | None = Field(default=None, gt=0, description="Milliseconds for one attempt.")
+    retry_policy: RetryPolicy | None = Field(default=None, description="Whether and when to try again.")
+
+
+class Node(PlanPart):
+    """One step of a plan.
+
+    It runs when the nodes in `depends_on` have settled, by its `trigger_rule`. A node that others lead to
+    (`on_success`, `on_failure`, `transitions`) or that `handles_error` of others runs only if led to.
+    """
+
+    id: NodeId = Field(description="The node's name: letters, digits, _ and -; templates call it so.")
+    type: NodeType = Field(
+        validation_alias=AliasChoices("type", "kind"), description="The name of the action that it runs."
+    )
+    description: Text = Field(default="", description="What the node is for.")
+    cell_type: Text | None = Field(default=None, description="A label, shown with the node.")
+    input: dict[str, Any] = Field(
+        default_factory=dict[str, Any],
+        description="The action's parameters; texts may have templates such as {{kg_query.output.text}}.",
+    )
+    depends_on: Names = Field(default=(), description="The nodes that it waits for.")
+    trigger_rule: TriggerRule = Field(
+        default="all_settled",
+        description="When it runs: all_settled once all have settled and one gave a value, all_success once "
+        "all succeeded, any_success once one did, always once all have settled.",
+    )
+    condition: Condition | None = Field(
+        default=None, description="Decides between on_success and on_failure; looks at this node's output."
+    )
+    on_success: Names = Field(default=(), description="Run next if it succeeded and the condition holds.")
+    on_failure: Names = Field(default=(), description="Run next if it failed or the condition does not hold.")
+    handles_error: Names = Field(default=(), description="The nodes whose failure it takes over.")
+    transitions: Annotated[tuple[Transition, ...], BeforeValidator(fields.listed)] = Field(
+        default=(), description="Ways out, of which at most one is taken."
+    )
+    retry_policy: RetryPolicy | None = Field(default=None, description="Whether and when to try again.")
+    timeout_ms: Number | None = Field(default=None, gt=0, description="Milliseconds for one attempt.")
+    execution: Execution | None = Field(
+        default=None, description="Another place for retry_policy and timeout_ms."
+    )
+    circuit: Annotated[str | dict[str, Any] | None, BeforeValidator(fields.circuit)] = Field(
+        default=None, description="A circuit's name, or an object with its name and its options."
+    )
+    effect: Annotated[str | dict[str, Any] | None, BeforeValidator(fields.effect)] = Field(
+        default=None, description="idempotent, conditional or external, or an object with kind and key."
+    )
+    cache: Annotated[bool | Cache, BeforeValidator(fields.cache)] = Field(
+        default=False, description="true, or an object with ttl and key: keep the output for other runs."
+    )
+    map: FanOut | None = Field(default=None, description="Run once for each item of a list.")
+
+    @property
+    def retry(self) -> Retry | None:
+        return self.retry_policy or (self.execution.retry_policy if self.execution else None)
+
+    @property
+    def timeout(self) -> float | None:
+        """Seconds that one attempt may take."""
+        written = self.timeout_ms or (self.execution.timeout_ms if self.execution else None)
+        return None if written is None else written / 1000
+
+    @property
+    def templated(self) -> dict[str, Any]:
+        """What of its input may have templates: those of a plan that is written out in it are its own."""
+        if self.type != SUBPLAN or not isinstance(self.input.get("plan"), Mapping):
+            return self.input
+        return {name: value for name, value in self.input.items() if name != "plan"}
+
+    @property
+    def names(self) -> frozenset[str]:
+        """What templates in its input may name beside nodes: in a fan-out the item and `index`."""
+        return frozenset({self.map.item, "index"}) if self.map else frozenset()
+
+
+class Bounds(PlanPart):
+    """How far a plan may grow while it runs. `seconds` bounds the whole run."""
+
+    nodes: Whole = Field(
+        default=100_000, ge=1, le=1_000_000, description="Nodes, with those added later and all branches."
+    )
+    fan_out: Whole = Field(default=10_000, ge=1, le=100_000, description="Branches of one fan-out.")
+    depth: Whole = Field(default=5, ge=0, le=50, description="Levels of plans inside plans.")
+    seconds: Number | None = Field(default=None, gt=0, description="Seconds for the whole run.")
+
+
+class PlanHead(PlanPart):
+    """What a plan says beside its nodes."""
+
+    name: Text = Field(default="", description="The plan's name.")
+    version: Text = Field(default="", description="Which version of the plan this is, as you count them.")
+    description: Text = Field(default="", description="What the plan does.")
+    intent: Text = Field(default="", description="What is to be achieved.")
+    inputs: dict[str, Any] = Field(
+        default_factory=dict[str, Any],
+        description="What templates call {{inputs.name}}, with the values that hold unless others are given.",
+    )
+    bounds: Bounds = Field(default=Bounds(), description="How far the plan may grow while it runs.")
+
+
+class Plan(PlanHead):
+    """A flow as data: read whole, with every mistake in its place, or refused with a `PlanError`."""
+
+    tasks: Annotated[tuple[Node, ...], BeforeValidator(fields.listed)] = Field(
+        min_length=1, description="The nodes."
+    )
+
+    def __init__(self, /, **values: Any) -> None:
+        asked = Asked()
+        try:
+            self.__pydantic_validator__.validate_python(values, self_instance=self, context=asked)
+        except ValidationError:
+            raise PlanError(asked.mistakes) from None
+
+    __init__.__pydantic_base_init__ = True  # pyright: ignore[reportFunctionMemberAccess]
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _read(cls, data: Any, handler: ModelWrapValidatorHandler[Self], info: ValidationInfo) -> Self:
+        if isinstance(data, cls):
+            return data
+        from prefect_resilience.plans.validate import read_fields
+        from prefect_resilience.plans.wrong import as_validation_error
+
+        asked = info.context if isinstance(info.context, Asked) else Asked()
+        values = read_fields(data, asked)
+        if asked.mistakes:
+            raise as_validation_error(cls.__name__, asked.mistakes)
+        return handler(values)
+
+    @classmethod
+    def from_file(cls, path: str | Path) -> Plan:
+        """The plan in a `.json`, `.yaml` or `.yml` file. Raises `PlanError` with every mistake."""
+        from prefect_resilience.plans.reading import from_file
+
+        return from_file(path)
+
+    @classmethod
+    def from_text(cls, text: str) -> Plan:
+        """The plan that a text is, in JSON or YAML. Raises `PlanError` with every mistake."""
+        from prefect_resilience.plans.reading import from_text
+
+        return from_text(text)
+
+    def check(
+        self, actions: CheckedActions | None = None, inputs: Mapping[str, Any] | None = None
+    ) -> list[Mistake]:
+        """What keeps this plan from being run with these actions and these inputs; nothing does if empty.
+
+        What can be seen without them was seen when the plan was made.
+        """
+        from prefect_resilience.plans.validate import mistakes_of_run
+
+        return mistakes_of_run(self, actions, inputs)
+
+    def to_mermaid(self, result: PlanResult | None = None) -> str:
+        """The plan as a mermaid flowchart; with `result`, as it went."""
+        from prefect_resilience.plans.render import plan_to_mermaid
+
+        return plan_to_mermaid(self, result, added=result.added if result else ())
+
+    def to_svg(self, result: PlanResult | None = None) -> str:
+        """The plan as a picture that stands alone; with `result`, as it went."""
+        from prefect_resilience.plans.render import plan_to_svg
+
+        return plan_to_svg(self, result, added=result.added if result else ())

@@ -1,0 +1,130 @@
+"""The parameters of an action, and what may be written for them."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import types
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Union, get_args, get_origin
+
+from pydantic import TypeAdapter, ValidationError
+from pydantic.errors import PydanticUserError
+
+JSON_TYPES = (
+    *(Any, object, str, int, float, bool, None, type(None), inspect.Parameter.empty),
+    *(list, dict, Mapping, Sequence),
+)
+"""What a plan's JSON is made of: values of these are handed on as they are."""
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """One parameter of an action."""
+
+    name: str
+    annotation: Any
+    default: Any
+
+    @property
+    def required(self) -> bool:
+        return self.default is inspect.Parameter.empty
+
+    @property
+    def shown_default(self) -> Any:
+        """The default as JSON can have it."""
+        if self.required or isinstance(self.default, str | int | float | bool | None):
+            return None if self.required else self.default
+        return repr(self.default)
+
+    @property
+    def type_text(self) -> str:
+        if self.annotation is inspect.Parameter.empty:
+            return ""
+        if isinstance(self.annotation, str):
+            return self.annotation
+        return inspect.formatannotation(self.annotation).replace("typing.", "")
+
+    @cached_property
+    def adapter(self) -> TypeAdapter[Any] | None:
+        """What checks values, where the annotation is one that can be checked."""
+        if self.annotation is inspect.Parameter.empty or isinstance(self.annotation, str):
+            return None
+        try:
+            return TypeAdapter(self.annotation)
+        except (PydanticUserError, TypeError, NameError):
+            return None
+
+    @cached_property
+    def is_json(self) -> bool:
+        return _is_json(self.annotation)
+
+    def refuses(self, value: Any) -> str:
+        """Why a value that was written out does not fit, in one sentence; "" when it does."""
+        if self.adapter is None:
+            return ""
+        try:
+            # As JSON, where a text may stand for a date, but "5" is no number.
+            self.adapter.validate_json(json.dumps(value), strict=True)
+        except ValidationError as error:
+            return self._sentence(error, value)
+        except (TypeError, ValueError):  # not JSON: given in Python
+            return self._refuses_object(value)
+        return ""
+
+    def _refuses_object(self, value: Any) -> str:
+        try:
+            self._converted(value)
+        except ValueError as error:
+            return str(error)
+        return ""
+
+    def converted(self, value: Any) -> Any:
+        """The value as the annotation wants it; plain JSON types are left alone. Raises ValueError."""
+        return value if self.is_json else self._converted(value)
+
+    def _converted(self, value: Any) -> Any:
+        if self.adapter is None:
+            return value
+        try:
+            return self.adapter.validate_python(value)
+        except ValidationError as error:
+            raise ValueError(self._sentence(error, value)) from None
+
+    def _sentence(self, error: ValidationError, value: Any) -> str:
+        first = error.errors(include_url=False)[0]
+        inside = "".join(f"[{part!r}]" for part in first["loc"])
+        says = first["msg"][0].lower() + first["msg"][1:]
+        shown = repr(value) if len(repr(value)) <= 80 else repr(value)[:79] + "…"
+        return f"{self.name}={shown} is no {self.type_text}: {inside + ': ' if inside else ''}{says}"
+
+
+def parameters_of(function: Callable[..., Any]) -> dict[str, Parameter]:
+    """The parameters of a function that can be given by name, in their order."""
+    named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    return {
+        name: Parameter(name, _evaluated(parameter.annotation, function), parameter.default)
+        for name, parameter in inspect.signature(function).parameters.items()
+        if parameter.kind in named
+    }
+
+
+def _evaluated(annotation: Any, function: Callable[..., Any]) -> Any:
+    """An annotation that is written as text, as what it names; as it is where that cannot be found."""
+    if not isinstance(annotation, str):
+        return annotation
+    known = getattr(inspect.unwrap(function), "__globals__", {})
+    try:
+        return eval(annotation, known)
+    except Exception:  # noqa: BLE001 - a name of a function's inside, or one for type checkers only
+        return annotation
+
+
+def _is_json(annotation: Any) -> bool:
+    """Whether values of this type are what JSON gives, all the way down."""
+    origin = get_origin(annotation)
+    if origin in (Union, types.UnionType, list, dict, Mapping, Sequence):
+        return all(_is_json(argument) for argument in get_args(annotation))
+    return isinstance(annotation, str) or any(annotation is known for known in JSON_TYPES)

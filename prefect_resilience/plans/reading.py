@@ -1,0 +1,123 @@
+"""A plan from a file, a text or data: read whole, or refused with every mistake in its place."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NoReturn, cast
+
+from prefect_resilience.plans.json_text import load_json
+from prefect_resilience.plans.mistakes import Mistake, PlanError, quoted, shortened
+from prefect_resilience.plans.model import Asked, CheckedActions, Plan
+from prefect_resilience.plans.suggestions import suggestion
+from prefect_resilience.plans.validate import built
+from prefect_resilience.plans.yaml_text import load_yaml
+
+LARGEST_FILE = 32_000_000
+"""Bytes of a plan's file, and characters of its text."""
+
+SUFFIXES = (".json", ".yaml", ".yml")
+
+
+def read_plan(
+    source: Plan | Mapping[str, Any] | str | Path,
+    *,
+    actions: CheckedActions | None = None,
+    inputs: Mapping[str, Any] | None = None,
+    base: str | Path | None = None,
+) -> Plan:
+    """The plan that `source` is or names: a plan, its data, a file's path, or a text in JSON or YAML.
+
+    A text is a plan's when it begins with `{` or `[` or has several lines, else a path, which may be relative
+    to `base`. With `actions` and `inputs` it is also checked that the plan can be run with these.
+
+    Raises `PlanError`, whose `mistakes` are all that is wrong, each in its place.
+    """
+    asked = Asked(actions, inputs)
+    if isinstance(source, Plan):
+        wrong = source.check(actions, inputs)
+        if wrong:
+            raise PlanError(wrong)
+        return source
+    if isinstance(source, Mapping):
+        return built(source, asked)
+    if isinstance(source, Path) or (isinstance(cast("Any", source), str) and not is_text(source)):
+        return from_file(source, asked, base)
+    if isinstance(cast("Any", source), str):
+        return from_text(source, asked)
+    _refuse("the plan", f"write a plan, its data, a file or a text, not {quoted(source)}")
+
+
+def is_text(source: str) -> bool:
+    """Whether a text is a plan, rather than a path to one."""
+    begins = source.lstrip()[:1]
+    return begins in ("", "{", "[") or "\n" in source
+
+
+def from_text(text: str, asked: Asked | None = None, source: str = "the plan") -> Plan:
+    """The plan that a text is: JSON if it begins with `{` or `[`, else YAML. Raises PlanError."""
+    if len(text) > LARGEST_FILE:
+        _refuse(source, f"{len(text):,} characters are more than the {LARGEST_FILE:,} that a plan may have")
+    begins = text.lstrip()[:1]
+    if not begins:
+        _refuse(source, 'is empty: write {"tasks": [...]}')
+    data = load_json(text, source) if begins in "{[" else load_yaml(text, source)
+    return built(data, asked or Asked(), source)
+
+
+def from_file(path: str | Path, asked: Asked | None = None, base: str | Path | None = None) -> Plan:
+    """The plan in a `.json`, `.yaml` or `.yml` file. Raises PlanError."""
+    place = Path(base or "", path)
+    source = shortened(str(path), 200) or "the plan"
+    if place.suffix.lower() not in SUFFIXES:
+        _refuse(source, f"is no plan's file: its name ends in {', '.join(SUFFIXES)}")
+    text = _text_of(place, source)
+    asked = asked or Asked()
+    if not text.strip():
+        _refuse(source, 'is empty: write {"tasks": [...]}')
+    load = load_json if place.suffix.lower() == ".json" else load_yaml
+    return built(load(text, source), asked, source)
+
+
+def _text_of(path: Path, source: str) -> str:
+    try:
+        kind = os.stat(path)
+        if stat.S_ISDIR(kind.st_mode):
+            _refuse(source, "is a directory: name a file in it")
+        if not stat.S_ISREG(kind.st_mode):
+            _refuse(source, "is no ordinary file")
+        if kind.st_size > LARGEST_FILE:
+            _refuse(source, f"{kind.st_size:,} bytes are more than the {LARGEST_FILE:,} that a plan may have")
+        with open(path, "rb") as file:
+            written = file.read(LARGEST_FILE + 1)
+    except PlanError:
+        raise
+    except FileNotFoundError:
+        _refuse(
+            source, f"there is no such file in {shortened(str(path.parent.absolute()), 200)}{_similar(path)}"
+        )
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else str(error)
+        _refuse(source, f"cannot be read: {shortened(str(why), 200)}")
+    try:
+        return written.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = written.count(b"\n", 0, error.start) + 1
+        _refuse(f"{source}, line {line}", "is not encoded in UTF-8: save it as UTF-8")
+
+
+def _similar(path: Path) -> str:
+    """The file that may have been meant."""
+    try:
+        with os.scandir(path.parent) as found:
+            names = [entry.name for _, entry in zip(range(500), found, strict=False)]
+    except (OSError, ValueError):
+        return ""
+    near = suggestion(path.name, [name for name in names if name.lower().endswith(SUFFIXES)])
+    return near if near.startswith("; did") else ""
+
+
+def _refuse(place: str, says: str) -> NoReturn:
+    raise PlanError([Mistake(place, says)], place) from None

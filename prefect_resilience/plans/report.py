@@ -1,0 +1,158 @@
+"""What the Prefect UI shows of a plan beside its task runs: how far it is, and how it went.
+
+Whatever happens here is no reason for a run to fail.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+import threading
+from collections.abc import Generator
+from contextlib import contextmanager
+from contextvars import copy_context
+from typing import Any, Protocol
+
+from prefect.artifacts import create_markdown_artifact, create_progress_artifact, update_progress_artifact
+
+from prefect_resilience.errors.info import bounded
+from prefect_resilience.errors.redact import redact
+from prefect_resilience.plans.model import Plan
+from prefect_resilience.plans.progress import Progress
+from prefect_resilience.plans.render import plan_to_mermaid, plan_to_svg
+from prefect_resilience.plans.result import NodeResult, PlanResult
+
+BEGINS_AFTER = 2.0
+"""Seconds that a plan runs before it gets a progress artifact."""
+EVERY = 1.0
+MOST_ROWS = 300
+MOST_DRAWN = 150
+"""Nodes that a picture can have and still be read; mermaid draws no more than 500 edges."""
+KEY_LIMIT = 60
+FAILED_FIRST = {"failed": 0, "handled": 1, "succeeded": 2, "skipped": 2}
+
+
+class Running(Protocol):
+    """A plan that runs, and that may be asked from another thread."""
+
+    logger: Any
+
+    @property
+    def progress(self) -> Progress: ...
+
+
+@contextmanager
+def progress_shown(key: str, run: Running) -> Generator[None]:
+    """Keep a progress artifact up to date while the block runs, from a thread beside it."""
+    over = threading.Event()
+    follow = copy_context().run
+    thread = threading.Thread(target=follow, args=(_follow, key, run, over), name=key, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+
+
+def _follow(key: str, run: Running, over: threading.Event) -> None:
+    if over.wait(BEGINS_AFTER):
+        return
+    create: Any = create_progress_artifact
+    update: Any = update_progress_artifact
+    try:
+        shown = _percent(run.progress)
+        artifact = create(shown, key=key, description=_description(run.progress), _sync=True)
+        ended = False
+        while not ended:
+            ended = over.wait(EVERY)
+            if _percent(run.progress) != shown:
+                shown = _percent(run.progress)
+                update(artifact, shown, description=_description(run.progress), _sync=True)
+    except Exception as error:  # noqa: BLE001 - whatever the API says
+        run.logger.debug("The progress of the plan is not shown any more: %s", redact(str(error)))
+
+
+def _percent(progress: Progress) -> float:
+    return round(100 * progress.ended / max(progress.total, 1), 1)
+
+
+def _description(progress: Progress) -> str:
+    return f"{progress.ended:,} of {progress.total:,} nodes have ended, {progress.running:,} are running"
+
+
+def write_report(plan: Plan, result: PlanResult, title: str, logger: Any) -> None:
+    """Leave a markdown artifact `plan-<title>`: the nodes in a table, and a picture of the way it went."""
+    try:
+        create: Any = create_markdown_artifact
+        create(
+            markdown=markdown(plan, result, title),
+            key=artifact_key(title),
+            description=f"How the plan went: {bounded(title, 200)}",
+            _sync=True,
+        )
+    except Exception as error:  # noqa: BLE001 - whatever the API says
+        logger.warning("The plan has run, but no artifact shows how: %s", redact(str(error)))
+
+
+def artifact_key(title: str) -> str:
+    """Lowercase letters, digits and dashes are all that a key may have."""
+    slug = re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")[:KEY_LIMIT].strip("-")
+    return f"plan-{slug or 'run'}"
+
+
+def markdown(plan: Plan, result: PlanResult, title: str) -> str:
+    """The report as markdown, without secrets."""
+    count = len(result.nodes)
+    said = "succeeded" if result.succeeded else "failed"
+    lines = [f"# {_text(title)}", "", f"The plan {said}: {_counts(result)}.", ""]
+    lines += ["| node | status | attempts | seconds | why |", "|---|---|--:|--:|---|"]
+    rows = (
+        sorted(result.nodes.items(), key=lambda item: FAILED_FIRST[item[1].status])
+        if count > MOST_ROWS
+        else [*result.nodes.items()]
+    )
+    lines += [_row(name, node) for name, node in rows[:MOST_ROWS]]
+    if count > MOST_ROWS:
+        lines += ["", f"and {count - MOST_ROWS:,} more nodes."]
+    return "\n".join([*lines, "", *_pictures(plan, result)])
+
+
+def _counts(result: PlanResult) -> str:
+    statuses = [node.status for node in result.nodes.values()]
+    told = [
+        f"{statuses.count(one)} {one}"
+        for one in ("succeeded", "handled", "failed", "skipped")
+        if one in statuses
+    ]
+    return ", ".join(told) or "it has no nodes"
+
+
+def _row(name: str, node: NodeResult) -> str:
+    why = node.reason
+    if node.error is not None:
+        why = f"{node.error.summary()}; {why}" if why else node.error.summary()
+    seconds = "" if node.duration is None else f"{node.duration:.1f}"
+    attempts = node.attempts or ""
+    return f"| {_code(name)} | {node.status} | {attempts} | {seconds} | {_text(bounded(why, 300))} |"
+
+
+def _pictures(plan: Plan, result: PlanResult) -> list[str]:
+    if len(result.nodes) > MOST_DRAWN:
+        return []
+    try:
+        svg = base64.b64encode(redact(plan_to_svg(plan, result, added=result.added)).encode()).decode()
+        mermaid = redact(plan_to_mermaid(plan, result, added=result.added))
+    except Exception:  # noqa: BLE001 - the table is there without it
+        return []
+    return [f"![the plan](data:image/svg+xml;base64,{svg})", "", "```mermaid", mermaid, "```"]
+
+
+def _code(text: str) -> str:
+    """`text` as code in a table's cell, whatever it contains."""
+    return "`" + " ".join(redact(text).replace("`", "'").replace("|", "¦").split()) + "`"
+
+
+def _text(text: str) -> str:
+    """`text` as words, whatever it contains."""
+    line = " ".join(redact(text).replace("|", "¦").split())
+    return re.sub(r"([\\`*_{}\[\]<>#!~])", r"\\\1", line)

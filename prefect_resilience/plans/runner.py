@@ -1,0 +1,392 @@
+"""A plan as a Prefect flow run: one task run for each node, and the way it goes.
+
+The flow's own thread decides everything: it submits what may run to the flow's task runner, and sleeps until
+a task run ends, which says so through a queue. It never asks, and the tasks never wait for each other.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from datetime import datetime, timezone
+from queue import Empty, SimpleQueue
+from typing import Any, cast
+from uuid import UUID
+
+from prefect.client.schemas.objects import TaskRun
+from prefect.context import FlowRunContext
+from prefect.futures import PrefectFuture
+from prefect.logging import get_run_logger
+
+from prefect_resilience.errors.context import ErrorContext
+from prefect_resilience.events import emit
+from prefect_resilience.plans import records
+from prefect_resilience.plans.arrows import EndedRun
+from prefect_resilience.plans.failures import failure_of
+from prefect_resilience.plans.fan_out import Branches
+from prefect_resilience.plans.inject import Inject, read_added
+from prefect_resilience.plans.model import Node, Plan
+from prefect_resilience.plans.nodes import Workshop, outside_transactions, witnessing
+from prefect_resilience.plans.outcomes import Outcome, not_begun, outcome_of, refused
+from prefect_resilience.plans.preparation import Job, Preparation
+from prefect_resilience.plans.progress import Progress, current_listener
+from prefect_resilience.plans.result import NodeResult, PlanResult
+from prefect_resilience.plans.routes import Routing, routes
+from prefect_resilience.plans.schedule import Ended, Schedule, Skip, Step
+
+MOST_RUNNING = 100
+"""Task runs of one plan that are at work at a time; each has a thread of its own."""
+MOST_ARROWS = 100
+"""Dependencies that are shown for one task run."""
+
+
+class Run:
+    """One plan while it runs, inside the flow run that is going on."""
+
+    def __init__(self, plan: Plan, workshop: Workshop, inputs: Mapping[str, Any], level: int = 0) -> None:
+        context = FlowRunContext.get()
+        self.flow_run_id = context.flow_run.id if context and context.flow_run else None
+        self.logger: Any = get_run_logger()
+        self.plan = plan
+        self.workshop = workshop
+        self.level = level
+        self.inputs = inputs
+        self.schedule = Schedule(plan.tasks)
+        self.results: dict[str, NodeResult] = {}
+        self._preparation = Preparation(workshop, self.results, inputs, self.logger)
+        self.nodes: dict[str, Node] = {}
+        self.handlers: dict[str, list[str]] = {}
+        self.errors: dict[str, ErrorContext] = {}
+        self.outputs: dict[str, Any] = {}
+        self.led_by: dict[str, list[str]] = {}
+        self.arrows: dict[str, EndedRun] = {}
+        self.injected: dict[str, int] = {}
+        self.overdue: str | None = None
+        self._steps: deque[Step] = deque()
+        self._jobs: deque[Job] = deque()
+        self._branches: dict[str, Branches] = {}
+        self._running: dict[UUID, Job] = {}
+        self._inbox: SimpleQueue[PrefectFuture[Any]] = SimpleQueue()
+        self._task_runs: dict[UUID, TaskRun] = {}
+        self._listener = current_listener()
+        self._latest = ""
+        self._total = len(plan.tasks)
+        self._know(plan.tasks)
+
+    def run(self) -> PlanResult:
+        """Run every node that is to run. Raises PlanFailed when one failed that nobody handled."""
+        seconds = self.plan.bounds.seconds
+        deadline = None if seconds is None else time.monotonic() + seconds
+        self._steps.append(self.schedule.start())
+        with witnessing(self._task_runs), outside_transactions():
+            self._advance()
+            while self._running:
+                future = self._next(deadline)
+                if future is None:
+                    self._stop()
+                    deadline = None
+                else:
+                    self._take(future)
+                self._advance()
+        return self._finished()
+
+    # -- what may run
+
+    def _know(self, nodes: Sequence[Node]) -> None:
+        for node in nodes:
+            self.nodes[node.id] = node
+            for failing in node.handles_error:
+                self.handlers.setdefault(failing, []).append(node.id)
+
+    def _advance(self) -> None:
+        """Follow what was decided until there is nothing to do but wait."""
+        while self._steps or (self._jobs and len(self._running) < MOST_RUNNING):
+            while self._steps:
+                step = self._steps.popleft()
+                for skip in step.skipped:
+                    self._skip(skip)
+                for node_id in step.ready:
+                    self._begin(self.nodes[node_id])
+            while self._jobs and len(self._running) < MOST_RUNNING:
+                self._submit(self._jobs.popleft())
+
+    def _skip(self, skip: Skip) -> None:
+        node = self.nodes[skip.node]
+        run = records.skipped(node.id, node.type, skip.reason, self._after(node), self.flow_run_id)
+        self._ended_as(node.id, run.id)
+        self.results[node.id] = NodeResult(status="skipped", reason=skip.reason, task_run_id=str(run.id))
+        self._latest = node.id
+
+    def _begin(self, node: Node) -> None:
+        try:
+            if node.map is None:
+                self._jobs.append(self._preparation.single(node, self.schedule.error_seen_by(node.id)))
+            else:
+                self._fan_out(node)
+        except ValueError as error:
+            self._refuse(node, str(error), type(error).__name__)
+
+    def _fan_out(self, node: Node) -> None:
+        items = self._preparation.items(node, self.schedule.error_seen_by(node.id))
+        most = self.plan.bounds.fan_out
+        if len(items) > most:
+            raise ValueError(f"map.over: {len(items):,} items, and bounds.fan_out is {most:,}")
+        self._count(len(items), "branches")
+        branches = self._branches[node.id] = Branches(node, items, _now())
+        self._start_branches(branches)
+
+    def _start_branches(self, branches: Branches) -> None:
+        """Start as many branches as may run; the node has ended when there are none left."""
+        node, seen = branches.node, self.schedule.error_seen_by(branches.node.id)
+        while started := branches.startable():
+            for index in started:
+                name = f"{node.id}[{index}]"
+                try:
+                    self._jobs.append(
+                        self._preparation.branch(node, name, index, branches.items[index], seen)
+                    )
+                except ValueError as error:
+                    records.failed(name, node.type, str(error), self._after(node), self.flow_run_id)
+                    branches.ended(index, refused(str(error), name, _now(), type(error).__name__))
+        if branches.over:
+            self._join(branches)
+
+    def _submit(self, job: Job) -> None:
+        arrows = [self.arrows[name] for name in self._upstream(job.node) if name in self.arrows]
+        try:
+            future: PrefectFuture[Any] = cast(Any, job.task).submit(**job.parameters, wait_for=arrows or None)
+        except Exception as error:  # noqa: BLE001 - the task runner's own ways to refuse a task
+            name, node = job.task.name, job.node
+            run = records.failed(name, node.type, str(error), self._after(node), self.flow_run_id)
+            outcome = refused(str(error), name, _now(), type(error).__name__)
+            self._end(job, replace(outcome, task_run_id=run.id))
+            return
+        self._running[future.task_run_id] = job
+        future.add_done_callback(self._inbox.put)
+        self._tell()
+
+    def _upstream(self, node: Node) -> list[str]:
+        """What a node came after, to be shown as arrows."""
+        return [*node.depends_on, *self.led_by.get(node.id, ())][:MOST_ARROWS]
+
+    def _after(self, node: Node) -> list[UUID]:
+        return [self.arrows[name].task_run_id for name in self._upstream(node) if name in self.arrows]
+
+    # -- what has ended
+
+    def _next(self, deadline: float | None) -> PrefectFuture[Any] | None:
+        """The next task run that has ended; None when the plan's time is up first."""
+        if deadline is None:
+            return self._inbox.get()
+        left = deadline - time.monotonic()
+        with suppress(Empty):
+            return self._inbox.get(timeout=left) if left > 0 else None
+        return None
+
+    def _take(self, future: PrefectFuture[Any]) -> None:
+        job = self._running.pop(future.task_run_id)
+        task_run = self._task_runs.pop(future.task_run_id, None)
+        self._end(job, outcome_of(future, job.task.name, task_run, _now()))
+
+    def _end(self, job: Job, outcome: Outcome) -> None:
+        if job.index is None:
+            self._settle(job.node, outcome)
+            return
+        branches = self._branches[job.node.id]
+        branches.ended(job.index, outcome)
+        self._start_branches(branches)
+
+    def _join(self, branches: Branches) -> None:
+        """Every branch has ended: so has the node, which gets a task run of its own to be seen by."""
+        node = branches.node
+        del self._branches[node.id]
+        outcome = branches.outcome(_now())
+        failed = outcome.error
+        message = failed.message if failed else f"{len(branches.items)} branches"
+        record = records.failed if failed else records.completed
+        run = record(node.id, node.type, message, self._after(node), self.flow_run_id, branches.began)
+        self._settle(node, replace(outcome, task_run_id=run.id, task_run=run))
+
+    def _refuse(self, node: Node, message: str, exception: str) -> None:
+        """A node that cannot begin has failed."""
+        run = records.failed(node.id, node.type, message, self._after(node), self.flow_run_id)
+        self._settle(node, replace(refused(message, node.id, _now(), exception), task_run_id=run.id))
+
+    def _settle(self, node: Node, outcome: Outcome) -> None:
+        """A node has ended for good: find out where it leads, and who may run now."""
+        if outcome.error is None and isinstance(outcome.value, Inject):
+            outcome = self._inject(node, outcome.value, outcome)
+        routing = routes(
+            node,
+            handlers=tuple(self.handlers.get(node.id, ())),
+            output=outcome.value,
+            error=outcome.error,
+            outputs=self.outputs,
+            errors=self.errors,
+            inputs=self.inputs,
+            now=_now(),
+        )
+        if routing.error is not None and outcome.error is None and outcome.task_run is not None:
+            records.failed_after_all(outcome.task_run, routing.error.message)
+        self._keep(node, outcome, routing)
+        self._latest = node.id
+        if routing.to or (routing.why and not routing.error):
+            self._tell_branching(node, routing)
+        ended = Ended(routing.error is None, routing.error, routing.to)
+        self._steps.append(self.schedule.settle(node.id, ended))
+        self._tell()
+
+    def _keep(self, node: Node, outcome: Outcome, routing: Routing) -> None:
+        error = routing.error
+        run_id = outcome.task_run_id
+        self.results[node.id] = NodeResult(
+            status="succeeded" if error is None else "failed",
+            output=outcome.value if error is None else None,
+            error=error,
+            attempts=outcome.attempts,
+            reason=routing.why,
+            routed_to=routing.to,
+            started_at=outcome.started_at,
+            duration=outcome.duration,
+            task_run_id=None if run_id is None else str(run_id),
+        )
+        if run_id is not None:
+            self._ended_as(node.id, run_id)
+        if error is None:
+            self.outputs[node.id] = outcome.value
+        else:
+            self.errors[node.id] = error
+        for name in routing.to:
+            self.led_by.setdefault(name, []).append(node.id)
+
+    def _ended_as(self, node_id: str, run_id: UUID) -> None:
+        """Remember a node's task run, for the arrows to what comes after it."""
+        self.arrows[node_id] = EndedRun(run_id, self.flow_run_id)
+
+    def _inject(self, node: Node, inject: Inject, outcome: Outcome) -> Outcome:
+        """Add the nodes that an action asks for; the node fails when they cannot be added."""
+        level = self.injected.get(node.id, 0) + 1
+        try:
+            added = self._added(node, inject, level)
+            self._steps.append(self.schedule.add(added, by=node.id, before=inject.before))
+        except ValueError as error:
+            if outcome.task_run is not None:
+                records.failed_after_all(outcome.task_run, str(error))
+            refusal = refused(str(error), node.id, _now(), type(error).__name__)
+            return replace(outcome, value=None, error=refusal.error)
+        self._know(added)
+        self.injected.update((one.id, level) for one in added)
+        self.logger.info(
+            "Node %r added %d nodes: %s", node.id, len(added), _listed([one.id for one in added])
+        )
+        return replace(outcome, value=inject.output)
+
+    def _added(self, node: Node, inject: Inject, level: int) -> list[Node]:
+        """The nodes of an `Inject`. Raises ValueError when they are wrong, or too many."""
+        bounds = self.plan.bounds
+        if level > bounds.depth:
+            raise ValueError(
+                f"nodes that add nodes lie {level} deep here, and bounds.depth is {bounds.depth}"
+            )
+        self._count(len(inject.nodes), "added nodes")
+        self.workshop.expect(one for one in inject.nodes if isinstance(one, Node))
+        return read_added(
+            inject,
+            by=node.id,
+            nodes=self.nodes,
+            ended=self.results,
+            plan=self.plan,
+            actions=self.workshop,
+        )
+
+    def _count(self, more: int, what: str) -> None:
+        """Nodes and branches together stay within the plan's bounds. Raises ValueError otherwise."""
+        most = self.plan.bounds.nodes
+        if self._total + more > most:
+            raise ValueError(
+                f"{more:,} {what} beside {self._total:,} nodes and branches are more than the {most:,} that "
+                "bounds.nodes allows"
+            )
+        self._total += more
+
+    # -- the end
+
+    def _stop(self) -> None:
+        """The plan's time is up: nothing more begins; what is at work is waited for."""
+        reason = f"the {self.plan.bounds.seconds:g} s of the plan were over"
+        self.overdue = reason
+        self.logger.error("No more nodes begin: %s", reason)
+        self._steps.append(self.schedule.stop(reason))
+        for branches in self._branches.values():
+            branches.abandon(reason, _now())
+        waiting, self._jobs = self._jobs, deque()
+        for job in waiting:
+            if job.index is not None:
+                self._end(job, not_begun(reason, job.task.name, _now()))
+            else:
+                self._skip(Skip(job.node.id, reason))
+                self._steps.append(self.schedule.settle(job.node.id, Ended(False)))
+
+    def _finished(self) -> PlanResult:
+        results = {name: self._final(name) for name in self.nodes}
+        good = self.overdue is None and all(result.status != "failed" for result in results.values())
+        result = PlanResult(
+            succeeded=good, nodes=results, added=tuple(map(self.nodes.__getitem__, self.injected))
+        )
+        if good:
+            return result
+        overdue = None
+        if self.overdue is not None:
+            left = sum(one.reason == self.overdue for one in results.values())
+            nodes = "node" if left == 1 else "nodes"
+            overdue = f"{self.overdue}, and {left} {nodes} did not begin"
+        raise failure_of(
+            result,
+            now=_now(),
+            first=next((name for name in self.errors if results[name].status == "failed"), None),
+            flow_run_id=None if self.flow_run_id is None else str(self.flow_run_id),
+            overdue=overdue,
+        )
+
+    def _final(self, name: str) -> NodeResult:
+        """A node that failed is handled when at least one of those it led to did not end up skipped."""
+        result = self.results[name]
+        if result.status == "failed" and self.schedule.took_over(name):
+            return result.model_copy(update={"status": "handled"})
+        return result
+
+    # -- what is told to people
+
+    @property
+    def progress(self) -> Progress:
+        return Progress(len(self.results), len(self.nodes), len(self._running), self._latest, self.level)
+
+    def _tell(self) -> None:
+        if self._listener is not None:
+            try:
+                self._listener(self.progress)
+            except Exception:  # noqa: BLE001 - somebody who only looks on
+                self._listener = None
+
+    def _tell_branching(self, node: Node, routing: Routing) -> None:
+        way = ", ".join(routing.to) or "nowhere"
+        self.logger.info("Node %r leads to %s: %s", node.id, way, routing.why)
+        payload = {
+            "node": node.id,
+            "to": list(routing.to),
+            "why": routing.why,
+            "failed": routing.error is not None,
+            "plan": self.plan.name,
+        }
+        emit("plan.branched", "plan-node", node.id, payload)
+
+
+def _now() -> datetime:
+    return datetime.now(timezone.utc)
+
+
+def _listed(names: list[str], most: int = 10) -> str:
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")

@@ -1,0 +1,253 @@
+"""The nodes of a schedule, linked to what waits for them; what may be added; why one is skipped."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping, Sequence
+from enum import IntEnum
+from graphlib import CycleError, TopologicalSorter
+from itertools import islice
+
+from prefect_resilience.errors.context import ErrorContext
+from prefect_resilience.errors.exceptions import ConfigurationError
+from prefect_resilience.plans.model import Node, TriggerRule
+from prefect_resilience.plans.trails import Trail
+
+MOST_NAMES = 5
+
+
+class Status(IntEnum):
+    """Where a node stands; from `SUCCEEDED` on it has settled."""
+
+    WAITING = 0
+    RUNNING = 1
+    SUCCEEDED = 2
+    FAILED = 3
+    SKIPPED = 4
+
+
+class Seat:
+    """A node in the schedule: what it waits for, counted, and who waits for it."""
+
+    __slots__ = (
+        "behind",
+        "deps",
+        "followers",
+        "id",
+        "led_by",
+        "routed_to",
+        "routers",
+        "routers_left",
+        "rule",
+        "seen",
+        "status",
+        "targets",
+        "values",
+        "waits",
+    )
+
+    def __init__(self, node_id: str, rule: TriggerRule) -> None:
+        self.id = node_id
+        self.rule = rule
+        self.status = Status.WAITING
+        self.deps: Sequence[Seat] = ()
+        self.waits = 0
+        """Dependencies that have not settled."""
+        self.values = 0
+        """Dependencies that produced a value, or that failed and led here."""
+        self.followers: Sequence[Seat] = ()
+        self.routers: Sequence[Seat] = ()
+        self.routers_left = 0
+        self.led_by: Sequence[Seat] = ()
+        self.targets: dict[Seat, None] | None = None
+        """Where it may lead."""
+        self.routed_to: tuple[str, ...] = ()
+        self.seen: ErrorContext | None = None
+        self.behind: Trail | None = None
+        """The trail of those that come after it."""
+
+    def depend_on(self, dep: Seat) -> None:
+        self.deps = _with(self.deps, dep)
+        if dep.status < Status.SUCCEEDED:
+            self.waits += 1
+            dep.followers = _with(dep.followers, self)
+        else:
+            self.values += dep.status is Status.SUCCEEDED
+
+    def may_lead_to(self, target: Seat) -> None:
+        """Once for each target, however often the plan says it."""
+        if self.targets is None:
+            self.targets = {}
+        elif target in self.targets:
+            return
+        self.targets[target] = None
+        target.routers = _with(target.routers, self)
+        target.routers_left += self.status < Status.SUCCEEDED
+
+    def led_to_by(self, router: Seat) -> None:
+        self.led_by = _with(self.led_by, router)
+
+
+def _with(seats: Sequence[Seat], one: Seat) -> Sequence[Seat]:
+    """`seats` and one more. Most seats have none of most kinds: they have no list for them either."""
+    if isinstance(seats, list):
+        seats.append(one)
+        return seats
+    return [one]
+
+
+def leads(node: Node) -> list[str]:
+    """Where a node says that it may lead, in the order of its fields, each once."""
+    if not (node.on_success or node.on_failure or node.transitions):
+        return []
+    ways = (*node.on_success, *node.on_failure, *(way.to for way in node.transitions))
+    return list(dict.fromkeys(ways))
+
+
+def link(nodes: Iterable[Node], seats: Mapping[str, Seat]) -> None:
+    """Join each node's seat with those it names."""
+    for node in nodes:
+        seat = seats[node.id]
+        try:
+            for dep in node.depends_on if len(node.depends_on) < 2 else dict.fromkeys(node.depends_on):
+                seat.depend_on(seats[dep])
+            for router in node.handles_error:
+                seats[router].may_lead_to(seat)
+            for target in leads(node):
+                seat.may_lead_to(seats[target])
+        except KeyError as unknown:
+            raise _unknown(node.id, unknown.args[0], seats) from None
+
+
+def _near(name: str, known: Iterable[str]) -> str:
+    close = difflib.get_close_matches(name, [*islice(known, 1000)], n=1)
+    return f"; did you mean {close[0]!r}?" if close else ""
+
+
+def _unknown(node_id: str, name: str, known: Iterable[str]) -> ConfigurationError:
+    return ConfigurationError(
+        f"node {node_id!r} names {name!r}, which is no node of the plan{_near(name, known)}"
+    )
+
+
+def check_addition(
+    nodes: Sequence[Node], seats: Mapping[str, Seat], *, by: str, before: Iterable[str]
+) -> None:
+    """Refuse nodes that cannot be added any more, with a ConfigurationError; changes nothing."""
+    if by not in seats:
+        raise ConfigurationError(f"{by!r} adds nodes, but is no node of the plan{_near(by, seats)}")
+    if seats[by].status in (Status.WAITING, Status.SKIPPED):
+        raise ConfigurationError(f"{by!r} adds nodes, but has not run")
+    new: dict[str, Node] = {}
+    for node in nodes:
+        if node.id in seats or node.id in new:
+            raise ConfigurationError(f"{by!r} adds a node {node.id!r}, but there is one of that name already")
+        new[node.id] = node
+    for name in before:
+        _check_waiting(name, seats, f"{by!r} adds nodes before {name!r}")
+    for node in nodes:
+        for name in (*node.depends_on, *node.handles_error):
+            if name not in new and name not in seats:
+                raise _unknown(node.id, name, [*new, *seats])
+        for name in leads(node):
+            if name not in new:
+                _check_target(node.id, name, seats, new)
+    _check_order(new, seats, by, before)
+
+
+def _check_waiting(name: str, seats: Mapping[str, Seat], says: str) -> None:
+    if name not in seats:
+        raise ConfigurationError(f"{says}, which is no node of the plan{_near(name, seats)}")
+    if seats[name].status is not Status.WAITING:
+        state = "is running" if seats[name].status is Status.RUNNING else "is over"
+        raise ConfigurationError(f"{says}, which {state} already: name nodes that have not started")
+
+
+def _check_target(node_id: str, name: str, seats: Mapping[str, Seat], new: Mapping[str, Node]) -> None:
+    if name not in seats:
+        raise _unknown(node_id, name, [*new, *seats])
+    _check_waiting(name, seats, f"the added node {node_id!r} leads to {name!r}")
+    if not seats[name].routers:
+        raise ConfigurationError(
+            f"the added node {node_id!r} leads to {name!r}, which runs by itself: lead to added nodes, or to "
+            f"nodes that the plan leads to"
+        )
+
+
+def _check_order(new: Mapping[str, Node], seats: Mapping[str, Seat], by: str, before: Iterable[str]) -> None:
+    """Refuse nodes that would wait for each other, among themselves or through what waits already."""
+    order: TopologicalSorter[str] = TopologicalSorter()
+    held_up: list[Seat] = [seats[name] for name in before]
+    for name in before:
+        order.add(name, *new)
+    for node in new.values():
+        order.add(node.id, *node.depends_on, *node.handles_error)
+        for target in leads(node):
+            order.add(target, node.id)
+            if target in seats:
+                held_up.append(seats[target])
+    reached = set(held_up)
+    while held_up:
+        seat = held_up.pop()
+        for later in (*seat.followers, *(seat.targets or ())):
+            if later.status is Status.WAITING:
+                order.add(later.id, seat.id)
+                if later not in reached:
+                    reached.add(later)
+                    held_up.append(later)
+    try:
+        order.prepare()
+    except CycleError as cycle:
+        round_trip = " -> ".join(cycle.args[1])
+        raise ConfigurationError(f"{by!r} adds nodes that wait for each other: {round_trip}") from None
+
+
+def not_led_to(seat: Seat) -> str:
+    """Why nothing led to a conditional node, in words."""
+    said = [_why_not(router) for router in seat.routers[:MOST_NAMES]]
+    return f"nothing led to it: {_listed(said, len(seat.routers))}"
+
+
+def _why_not(router: Seat) -> str:
+    state = _state(router)
+    if not router.routed_to:
+        return state
+    others = _listed(router.routed_to[:MOST_NAMES], len(router.routed_to))
+    return f"{state} and led to {others}"
+
+
+def not_met(seat: Seat) -> str:
+    """Why the trigger rule of a node will never hold, in words. Every dependency has settled."""
+    lacking = seat.deps
+    if seat.rule == "all_success":
+        lacking = [dep for dep in lacking if not met(dep, seat)]
+    said = _listed([_state(dep) for dep in lacking[:MOST_NAMES]], len(lacking))
+    match seat.rule:
+        case "all_success":
+            return f"not all of its dependencies succeeded: {said}"
+        case "any_success":
+            return f"none of its dependencies succeeded: {said}"
+        case _:
+            return f"none of its dependencies produced a value: {said}"
+
+
+def met(dep: Seat, seat: Seat) -> bool:
+    """Whether a settled dependency gives the node what it waits for: a value, or the failure it handles."""
+    return dep.status is Status.SUCCEEDED or seat.id in dep.routed_to
+
+
+def _state(seat: Seat) -> str:
+    return f"{seat.id} {_WORDS[seat.status]}"
+
+
+_WORDS = {
+    Status.WAITING: "waits",
+    Status.RUNNING: "runs",
+    Status.SUCCEEDED: "succeeded",
+    Status.FAILED: "failed",
+    Status.SKIPPED: "was skipped",
+}
+
+
+def _listed(said: Sequence[str], total: int) -> str:
+    return ", ".join(said) + (f" and {total - len(said)} more" if total > len(said) else "")

@@ -1,0 +1,123 @@
+"""From what `run_plan` is given to a plan that runs: read, checked whole, carried out and shown."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, cast
+
+from prefect_resilience.errors.exceptions import ConfigurationError
+from prefect_resilience.errors.info import bounded
+from prefect_resilience.errors.redact import redact
+from prefect_resilience.plans import subplans
+from prefect_resilience.plans.actions import Actions
+from prefect_resilience.plans.failures import PlanFailed
+from prefect_resilience.plans.mistakes import Mistake, PlanError
+from prefect_resilience.plans.model import Node, Plan
+from prefect_resilience.plans.nodes import Workshop
+from prefect_resilience.plans.reading import is_text, read_plan
+from prefect_resilience.plans.report import artifact_key, progress_shown, write_report
+from prefect_resilience.plans.result import PlanResult
+from prefect_resilience.plans.runner import Run
+from prefect_resilience.plans.subplans import Nest
+from prefect_resilience.plans.templates import has_template
+
+LONGEST_TITLE = 80
+
+RunInside = Callable[[Any, Mapping[str, Any] | None, Actions], PlanResult]
+"""Runs a plan as a flow run of its own inside the one that is going on."""
+
+
+def carry_out(source: Any, inputs: Mapping[str, Any] | None, given: Any, inside: RunInside) -> PlanResult:
+    """Run a plan inside the flow run that is going on.
+
+    Raises PlanError, with every mistake, before anything is run; PlanFailed when a node failed that nobody
+    handled; ConfigurationError for actions that cannot be had.
+    """
+    actions = Actions.of(given)
+    around = subplans.current_nest()
+    source = subplans.located(source, around.files if around else ())
+    workshop = Workshop(actions)
+    plan = read_plan(source, actions=workshop, inputs=inputs or {})
+
+    def run_inside(inner: Any, values: Mapping[str, Any] | None) -> PlanResult:
+        return inside(inner, values, actions)
+
+    nest = _nest(plan, source, around, run_inside)
+    if mistakes := mistakes_inside(plan, actions, nest):
+        raise PlanError(mistakes, _name(source))
+    workshop.expect(plan.tasks)
+    run = Run(plan, workshop, {**plan.inputs, **(inputs or {})}, nest.level)
+    title = title_of(plan, source)
+    with subplans.inside(nest), progress_shown(f"{artifact_key(title)}-progress", run):
+        try:
+            result = run.run()
+        except PlanFailed as failure:
+            write_report(plan, failure.result, title, run.logger)
+            raise
+    write_report(plan, result, title, run.logger)
+    return result
+
+
+def mistakes_inside(plan: Plan, actions: Actions, nest: Nest) -> list[Mistake]:
+    """What is wrong with the plans that a plan's nodes run, as far as they are written out."""
+    return [
+        mistake
+        for number, node in enumerate(plan.tasks)
+        if node.type == subplans.NAME
+        for mistake in _of_inner(node, f"tasks[{number}].input.plan", actions, nest)
+    ]
+
+
+def _of_inner(node: Node, place: str, actions: Actions, nest: Nest) -> list[Mistake]:
+    written = node.input.get("plan")
+    if written is None or (isinstance(written, str) and has_template(written)):
+        return []
+    try:
+        source = subplans.located(written, nest.files)
+        plan = read_plan(source, actions=Workshop(actions))
+        inner = _nest(plan, source, nest, nest.run)
+        return [_placed(place, one, source) for one in mistakes_inside(plan, actions, inner)]
+    except PlanError as error:
+        return [_placed(place, one, written) for one in error.mistakes]
+    except ConfigurationError as error:
+        return [Mistake(place, str(error))]
+
+
+def _placed(place: str, mistake: Mistake, source: Any) -> Mistake:
+    """A mistake inside a plan inside a plan: in its own place, or by the name of its file."""
+    if isinstance(source, str | Path):
+        return Mistake(place, f"{Path(source).name}: {mistake}")
+    return Mistake(f"{place}.{mistake.place}" if mistake.place else place, mistake.message)
+
+
+def _nest(plan: Plan, source: Any, around: Nest | None, run: Any) -> Nest:
+    """Where this plan is. Raises ConfigurationError when it lies deeper than those around it allow."""
+    files = around.files if around else ()
+    if isinstance(source, Path):
+        files = (*files, source)
+    if around is None:
+        return Nest(run, files, 0, plan.bounds.depth)
+    if around.depth < 1:
+        raise ConfigurationError(
+            f"plans inside plans lie {around.level + 1} deep here, and bounds.depth is {around.level}"
+        )
+    return Nest(run, files, around.level + 1, min(around.depth - 1, plan.bounds.depth))
+
+
+def title_of(plan: Any, source: Any = None) -> str:
+    """What a plan is called: its name, its intent, its file, or just that."""
+    known = cast("dict[str, Any]", plan) if isinstance(plan, dict) else {}
+    if isinstance(plan, Plan):
+        known = {"name": plan.name, "intent": plan.intent}
+    for said in (known.get("name"), known.get("intent")):
+        if isinstance(said, str) and said.strip():
+            return bounded(redact(" ".join(said.split())), LONGEST_TITLE)
+    path = cast(Any, plan) if source is None else source
+    if isinstance(path, Path) or (isinstance(path, str) and not is_text(path)):
+        return bounded(redact(Path(path).stem), LONGEST_TITLE) or "plan"
+    return "plan"
+
+
+def _name(source: Any) -> str:
+    return source.name if isinstance(source, Path) else "the plan"

@@ -1,0 +1,215 @@
+"""Every mistake of a plan, each with its place: first of what is written, then of what it means together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from typing import Any, cast
+
+from pydantic import ValidationError
+
+from prefect_resilience.plans.data import Repeated, wrong_data
+from prefect_resilience.plans.meaning import UNREAD, Entry, Meaning, unknown_inputs
+from prefect_resilience.plans.mistakes import MOST_MISTAKES, Mistake, PlanError, quoted
+from prefect_resilience.plans.model import Asked, Bounds, CheckedActions, Node, Plan, PlanHead
+from prefect_resilience.plans.wrong import Place, mistakes_of, place_text
+
+ROUTES = ("depends_on", "on_success", "on_failure", "handles_error")
+
+
+def read_fields(data: Any, asked: Asked) -> dict[str, Any]:
+    """The values of a plan's fields, its nodes read. If `asked` then has mistakes, they mean nothing."""
+    found = Found(asked.mistakes)
+    if not isinstance(data, Mapping):
+        found.add("", f"a plan is an object with its nodes in 'tasks', not {quoted(data)}")
+        return {}
+    written = cast("Mapping[Any, Any]", data)
+    values: dict[str, Any] = {str(key): part for key, part in written.items() if key != "tasks"}
+    found.extend(_wrong_fields(written, values))
+    bounds = values.get("bounds")
+    bounds = bounds if isinstance(bounds, Bounds) else Bounds()
+    tasks: Any = written.get("tasks")
+    wrong = _wrong_list(written, tasks, bounds)
+    if wrong:
+        found.add("tasks", wrong)
+    else:
+        given: Any = values.get("inputs")
+        declared: dict[str, Any] = (
+            dict(cast("Mapping[str, Any]", given)) if isinstance(given, Mapping) else {}
+        )
+        values["tasks"] = _read_nodes(tasks, bounds, declared, asked, found)
+    return values
+
+
+def _wrong_list(written: Mapping[Any, Any], tasks: Any, bounds: Bounds) -> str:
+    if "tasks" not in written:
+        return "is missing: the list of the plan's nodes"
+    if not isinstance(tasks, list | tuple):
+        return f"write a list of nodes, not {quoted(tasks)}"
+    count = len(cast("list[Any]", tasks))
+    if count > bounds.nodes:
+        return f"{count:,} nodes are more than the {bounds.nodes:,} that bounds.nodes allows"
+    return "" if count else "is empty: write at least one node"
+
+
+def built(data: Any, asked: Asked, source: str = "the plan") -> Plan:
+    """A plan of data, or the `PlanError` with every mistake."""
+    try:
+        return Plan.model_validate(data, context=asked)
+    except ValidationError:
+        raise PlanError(asked.mistakes, source) from None
+
+
+def mistakes_of_run(
+    plan: Plan, actions: CheckedActions | None, inputs: Mapping[str, Any] | None
+) -> list[Mistake]:
+    """What keeps a plan that is right in itself from being run with these actions and inputs."""
+    found = Found([])
+    entries = [Entry(node.id, f"tasks[{n}]", node, True) for n, node in enumerate(plan.tasks)]
+    for _, mistake in _of_run(entries, plan.inputs, Asked(actions, inputs)):
+        found.extend([mistake])
+    return found.mistakes
+
+
+class Found:
+    """Mistakes, up to the most that a plan is told."""
+
+    def __init__(self, mistakes: list[Mistake]) -> None:
+        self.mistakes = mistakes
+
+    @property
+    def full(self) -> bool:
+        return len(self.mistakes) >= MOST_MISTAKES
+
+    def add(self, place: str, message: str) -> None:
+        self.extend([Mistake(place, message)])
+
+    def extend(self, more: Iterable[Mistake]) -> None:
+        for mistake in more:
+            if self.full:
+                return
+            self.mistakes.append(mistake)
+
+
+def _wrong_fields(written: Mapping[Any, Any], values: dict[str, Any]) -> Iterator[Mistake]:
+    """What is wrong with the plan's own fields; those that are right are put in `values` as they are read."""
+    if isinstance(written, Repeated):
+        for key in written.keys_repeated:
+            yield Mistake(key, f"{quoted(key)} is written more than once: write it once")
+    unreadable: set[str] = set()
+    for name, value in values.items():
+        for place, says in wrong_data(value, 1) if not isinstance(value, Bounds) else ():
+            unreadable.add(name)
+            yield Mistake(place_text((name, *place)), says)
+    for name in unreadable:
+        del values[name]
+    try:
+        read = PlanHead.model_validate(values)
+    except ValidationError as error:
+        yield from mistakes_of(error, Plan, values)
+        for place in {one["loc"][0] for one in error.errors(include_url=False)}:
+            values.pop(str(place), None)
+    else:
+        values.update({name: getattr(read, name) for name in read.model_fields_set})
+
+
+def _read_nodes(
+    tasks: Sequence[Any], bounds: Bounds, declared: Any, asked: Asked, found: Found
+) -> tuple[Node, ...]:
+    """The nodes; what is wrong with them goes to `found`, in the order of the nodes."""
+    entries: list[Entry] = []
+    wrong: dict[int, list[Mistake]] = {}
+    left = MOST_MISTAKES
+    for n, raw in enumerate(tasks):
+        entry, mistakes = read_node(raw, f"tasks[{n}]")
+        entries.append(entry)
+        if mistakes:
+            wrong[n] = mistakes
+            left -= len(mistakes)
+        if left <= 0:
+            break
+    else:
+        for n, mistake in islice(_together(entries, bounds, declared, asked), left):
+            wrong.setdefault(n, []).append(mistake)
+    for n in sorted(wrong):
+        found.extend(wrong[n])
+    return tuple(entry.node for entry in entries)
+
+
+def _together(
+    entries: Sequence[Entry], bounds: Bounds, declared: Any, asked: Asked
+) -> Iterator[tuple[int, Mistake]]:
+    yield from Meaning(entries, bounds).mistakes()
+    yield from _of_run(entries, declared, asked)
+
+
+def _of_run(
+    entries: Sequence[Entry], declared: Mapping[str, Any], asked: Asked
+) -> Iterator[tuple[int, Mistake]]:
+    if asked.inputs is not None:
+        yield from unknown_inputs(entries, {*declared, *asked.inputs})
+    if asked.actions is not None:
+        for n, entry in enumerate(entries):
+            if entry.whole:
+                yield from ((n, mistake) for mistake in asked.actions.mistakes(entry.node, entry.place))
+
+
+def read_node(raw: Any, place: str) -> tuple[Entry, list[Mistake]]:
+    """A node, as far as it can be read, and what is wrong with it by itself."""
+    if isinstance(raw, Node):
+        wrong = [*wrong_data(raw.input, 2)]
+        return Entry(raw.id, place, raw, not wrong), _placed(wrong, f"{place}.input")
+    if not isinstance(raw, Mapping):
+        return Entry("", place, NOTHING, False), [
+            Mistake(place, f"write a node, an object with id and type, not {quoted(raw)}")
+        ]
+    written = cast("Mapping[Any, Any]", raw)
+    name: Any = written.get("id")
+    wrong = list(wrong_data(written, 2))
+    bad = {part[0] for part, _ in wrong if part}
+    fields = {key: part for key, part in written.items() if key not in bad and isinstance(key, str)}
+    mistakes = _placed(wrong, place)
+    try:
+        node = Node.model_validate(fields)
+    except ValidationError as error:
+        more = mistakes_of(error, Node, fields, place)
+        bad_places = [one["loc"] for one in error.errors(include_url=False, include_input=False)]
+        mistakes += [one for one in more if not _follows(one, bad, place)]
+        node = _salvaged(fields, bad_places)
+    single = frozenset(key for key in ROUTES if isinstance(written.get(key), str))
+    return Entry(name if isinstance(name, str) else "", place, node, not mistakes, single), mistakes
+
+
+def _placed(wrong: Iterable[tuple[Place, str]], start: str) -> list[Mistake]:
+    return [Mistake(place_text(place, start), says) for place, says in wrong]
+
+
+def _follows(mistake: Mistake, bad: set[Any], place: str) -> bool:
+    """Whether a field is only missing because it was left out for another mistake."""
+    return any(mistake.place == f"{place}.{name}" for name in bad)
+
+
+NOTHING = Node(id="_", type="_")
+"""A node of which nothing could be read."""
+
+
+def _salvaged(fields: Mapping[str, Any], wrong: Sequence[Place]) -> Node:
+    """The node without what could not be read, so that the rest is looked at too."""
+    bad = {place[0] for place in wrong}
+    kept = {key: part for key, part in fields.items() if key not in bad and key in Node.model_fields}
+    for name in ROUTES:
+        value: Any = fields.get(name)
+        if name in bad and isinstance(value, list | tuple):
+            kept[name] = [one if isinstance(one, str) else UNREAD for one in cast("list[Any]", value)]
+    if "transitions" in bad and isinstance(fields["transitions"], list | tuple):
+        lost = {place[1] for place in wrong if place[0] == "transitions" and len(place) > 1}
+        ways = cast("list[Any]", fields["transitions"])
+        kept["transitions"] = [_way(way) if n in lost else way for n, way in enumerate(ways)]
+    return Node.model_validate({"id": "_", "type": "_", **kept})
+
+
+def _way(way: Any) -> dict[str, Any]:
+    """Where a transition leads that is wrong in some other way."""
+    fields: Mapping[str, Any] = cast("Mapping[str, Any]", way) if isinstance(way, Mapping) else {}
+    to: Any = fields.get("to", fields.get("to_node_id"))
+    return {"to": to if isinstance(to, str) else UNREAD}

@@ -1,0 +1,352 @@
+"""`plan validate, graph, schema, actions`: files, stdin, JSON, mistakes. Nothing here needs a Prefect API."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+from prefect.settings import PREFECT_API_URL, temporary_settings
+
+from prefect_resilience.cli.app import main
+from prefect_resilience.plans import actions as registry
+from tests.cli.conftest import Done
+
+GOOD = {
+    "intent": "look it up, and ask a person where that is not enough",
+    "tasks": [
+        {
+            "id": "look",
+            "type": "look_up",
+            "input": {"drug": "{{inputs.drug}}"},
+            "condition": {"type": "comparison", "operator": "gte", "path": "confidence", "value": 0.9},
+            "on_success": ["report"],
+            "on_failure": ["review"],
+        },
+        {"id": "report", "type": "write", "input": {"text": "{{look.output}}"}},
+        {"id": "review", "type": "write", "input": {"text": "please look"}},
+    ],
+    "inputs": {"drug": "aspirin"},
+}
+WRONG = {
+    "tasks": [
+        {"id": "a", "type": "x", "condition": {"operator": "gte ", "path": "c", "value": 1}},
+        {"id": "b", "type": "x", "depends_on": ["aa"]},
+    ]
+}
+STEPS = '''
+from prefect_resilience.plans.actions import action
+
+
+@action("look_up")
+def look_up(drug: str, limit: int = 3) -> dict:
+    """Ask the knowledge base.
+
+    Args:
+        drug: Its generic name.
+        limit: How many facts at most.
+    """
+    return {"drug": drug, "confidence": 0.95}
+
+
+@action("write")
+def write(text: str) -> str:
+    return text
+'''
+RAN = {
+    "succeeded": True,
+    "nodes": {
+        "look": {"status": "succeeded", "attempts": 2, "routed_to": ["report"]},
+        "report": {"status": "succeeded", "attempts": 1},
+        "review": {"status": "skipped", "reason": "nothing led to it"},
+    },
+}
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The current folder, with a right plan, a wrong one, and actions that are forgotten afterwards."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setattr(registry.REGISTERED, "_known", {})
+    modules = set(sys.modules)
+    (tmp_path / "good.json").write_text(json.dumps(GOOD))
+    (tmp_path / "wrong.json").write_text(json.dumps(WRONG))
+    (tmp_path / "plan_steps.py").write_text(STEPS)
+    (tmp_path / "ran.json").write_text(json.dumps(RAN))
+    yield tmp_path
+    for name in set(sys.modules) - modules:
+        del sys.modules[name]
+
+
+@pytest.fixture
+def fed(cli: Any, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Callable[..., Done]:
+    """A command with something on its stdin."""
+
+    def run(data: str | bytes, *words: str) -> Done:
+        raw = data.encode() if isinstance(data, str) else data
+        monkeypatch.setattr(sys, "argv", ["prefect-resilience", *words])
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(raw), encoding="utf-8"))
+        capfd.readouterr()
+        with pytest.raises(SystemExit) as left:
+            main()
+        out, err = capfd.readouterr()
+        return Done(int(left.value.code or 0), out, err)
+
+    return run
+
+
+# -- validate
+
+
+def test_a_right_plan_has_no_mistakes(cli: Any) -> None:
+    done = cli("plan", "validate", "good.json")
+    assert (done.code, done.out) == (0, "good.json: no mistakes, 3 nodes\n")
+    assert done.err.startswith("Types and inputs of the nodes were not checked: name their modules with")
+    done = cli("plan", "validate", "good.json", "--actions", "plan_steps.py")
+    assert (done.code, done.out, done.err) == (0, "good.json: no mistakes, 3 nodes\n", "")
+
+
+def test_every_mistake_of_every_file_has_its_place(cli: Any, folder: Path) -> None:
+    done = cli("plan", "validate", "wrong.json", "good.json", "xyz.yaml", "no")
+    assert done.code == 1
+    said = [re.sub(r"; did you mean '(good|wrong).*", "", line) for line in done.out.splitlines()]
+    assert said == [
+        "wrong.json: tasks[0].condition.operator: 'gte ' is no operator; did you mean 'gte'?",
+        "wrong.json: tasks[1].depends_on[0]: there is no node 'aa'; did you mean 'a'?",
+        "good.json: no mistakes, 3 nodes",
+        f"xyz.yaml: there is no such file in {folder}",
+        "no: is no plan's file: its name ends in .json, .yaml, .yml",
+    ]
+
+
+def test_types_and_inputs_are_checked_with_actions(cli: Any, folder: Path) -> None:
+    plan = {
+        "tasks": [{"id": "a", "type": "look_upp"}, {"id": "b", "type": "look_up", "input": {"durg": "x"}}]
+    }
+    (folder / "types.json").write_text(json.dumps(plan))
+    assert cli("plan", "validate", "types.json").code == 0
+    done = cli("plan", "validate", "types.json", "--actions", "plan_steps")
+    assert done.code == 1
+    assert done.err == ""
+    assert done.out.splitlines() == [
+        "types.json: tasks[0].type: there is no action 'look_upp'; did you mean 'look_up'?",
+        "types.json: tasks[1].input.durg: 'durg' is no input of 'look_up'; did you mean 'drug'?",
+        "types.json: tasks[1].input: 'look_up' needs 'drug': write it in the input",
+    ]
+
+
+def test_validate_as_json(cli: Any) -> None:
+    done = cli("plan", "validate", "good.json", "wrong.json", "--json")
+    assert done.code == 1
+    good, wrong = done.json
+    assert good == {
+        "file": "good.json",
+        "valid": True,
+        "actions_checked": False,
+        "nodes": 3,
+        "mistakes": [],
+    }
+    assert (wrong["valid"], wrong["nodes"]) == (False, None)
+    assert [mistake["place"] for mistake in wrong["mistakes"]] == [
+        "tasks[0].condition.operator",
+        "tasks[1].depends_on[0]",
+    ]
+
+
+def test_a_plan_from_stdin(fed: Any) -> None:
+    assert fed(json.dumps(GOOD), "plan", "validate", "-").out == "stdin: no mistakes, 3 nodes\n"
+    assert fed("tasks:\n- {id: a, type: x}\n", "plan", "validate", "-").out == "stdin: no mistakes, 1 node\n"
+    done = fed(json.dumps(WRONG), "plan", "validate", "-")
+    assert done.code == 1
+    assert done.out.startswith("stdin: tasks[0].condition.operator: 'gte '")
+
+
+@pytest.mark.parametrize("data", ["", "[1, 2", "a: [", b"\xff\xfe\x00", "3", "{}", "a: &a [*a]"])
+def test_what_is_no_plan_is_one_mistake_in_a_line(fed: Any, data: str | bytes) -> None:
+    done = fed(data, "plan", "validate", "-")
+    assert done.code == 1
+    assert "Traceback" not in done.err
+    assert "this is a mistake in" not in done.err
+    assert all(line.startswith("stdin: ") for line in done.out.splitlines())
+    assert done.out.count("\n") == 1
+
+
+def test_a_file_that_is_no_text(cli: Any, folder: Path) -> None:
+    (folder / "binary.json").write_bytes(bytes(range(256)))
+    done = cli("plan", "validate", "binary.json")
+    assert done.code == 1
+    assert done.out.startswith("binary.json: ")
+    assert done.out.count("\n") == 1
+
+
+# -- graph
+
+
+def test_a_picture_of_a_plan(cli: Any, folder: Path) -> None:
+    done = cli("plan", "graph", "good.json")
+    assert (done.code, done.err) == (0, "")
+    assert done.out.startswith(("flowchart", "graph", "---", "%%"))
+    assert all(name in done.out for name in ("look", "report", "review", "confidence"))
+    done = cli("plan", "graph", "good.json", "--format", "svg")
+    assert "<svg" in done.out
+    assert done.out.rstrip().endswith("</svg>")
+
+
+def test_a_picture_goes_into_a_file_by_its_name(cli: Any, folder: Path) -> None:
+    done = cli("plan", "graph", "good.json", "--output", "good.svg")
+    assert (done.code, done.out, done.err) == (0, "", "The picture is in good.svg.\n")
+    ElementTree.fromstring((folder / "good.svg").read_text(encoding="utf-8"))
+    assert cli("plan", "graph", "good.json", "--output", "good.mmd", "--json").json == {
+        "format": "mermaid",
+        "output": "good.mmd",
+        "picture": None,
+    }
+    drawn = (folder / "good.mmd").read_text(encoding="utf-8")
+    assert cli("plan", "graph", "good.json", "--json").json["picture"].strip() == drawn.strip()
+
+
+def test_a_picture_of_the_way_it_went(cli: Any, fed: Any) -> None:
+    before = cli("plan", "graph", "good.json").out
+    after = cli("plan", "graph", "good.json", "--result", "ran.json").out
+    assert before != after
+    assert "skipped" in after
+    assert fed(json.dumps(RAN), "plan", "graph", "good.json", "--result", "-").out == after
+
+
+# -- schema and actions
+
+
+def test_the_schema_is_that_of_plans(cli: Any) -> None:
+    done = cli("plan", "schema")
+    assert (done.code, done.err) == (0, "")
+    schema = done.json
+    assert schema["properties"].keys() >= {"tasks", "inputs", "bounds"}
+    assert cli("plan", "schema", "--json").out == done.out
+
+
+def test_actions_with_their_parameters(cli: Any) -> None:
+    done = cli("plan", "actions", "--actions", "plan_steps.py")
+    assert (done.code, done.err) == (0, "")
+    rows = [" ".join(line.split()) for line in done.out.splitlines()]
+    assert "look_up" in rows
+    assert "Ask the knowledge base." in rows
+    assert "drug str required Its generic name." in rows
+    assert "limit int = 3 How many facts at most." in rows
+    spec = next(
+        item
+        for item in cli("plan", "actions", "--actions", "plan_steps.py", "--json").json
+        if item["name"] == "look_up"
+    )
+    assert spec == {
+        "name": "look_up",
+        "description": "Ask the knowledge base.",
+        "parameters": [
+            {
+                "name": "drug",
+                "type": "str",
+                "required": True,
+                "default": None,
+                "description": "Its generic name.",
+            },
+            {
+                "name": "limit",
+                "type": "int",
+                "required": False,
+                "default": 3,
+                "description": "How many facts at most.",
+            },
+        ],
+    }
+
+
+def test_that_there_are_no_actions_is_said(cli: Any) -> None:
+    done = cli("plan", "actions")
+    assert done.code == 0
+    assert done.err.startswith('No actions are registered: write @action("name") above a function')
+
+
+# -- mistakes
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ("plan validate", "Name the plans to check"),
+        ("plan validte good.json", 'Did you mean "validate"?'),
+        ("plan validate good.json --actions nowhere", "there is no module 'nowhere'"),
+        ("plan graph missing.json", "missing.json: there is no such file"),
+        ("plan graph good.json --format png", "--format"),
+        ("plan graph good.json --output no/such/folder.svg", "cannot be written: no such file or directory"),
+        ("plan graph good.json --result good.json", "is no result of a plan"),
+        ("plan graph - --result -", "Stdin can be the plan or its result"),
+        ("plan run missing.json", "missing.json: there is no such file"),
+        ("plan run good.json --input aspirin", "--input 'aspirin' is no name=value"),
+        ("plan run good.json --inputs [1]", "--inputs must be a JSON object"),
+        ("plan run good.json --actions plan_stpes", "no module 'plan_stpes'"),
+        ("plan run", "FILE"),
+    ],
+)
+def test_a_mistake_is_one_sentence(cli: Any, words: str, says: str) -> None:
+    done = cli(*words.split())
+    assert says in done.sentence
+    assert done.out == ""
+
+
+def test_a_result_of_another_plan_is_refused(cli: Any, folder: Path) -> None:
+    (folder / "other.json").write_text(json.dumps({"succeeded": True, "nodes": {"x": {"status": "skipped"}}}))
+    done = cli("plan", "graph", "good.json", "--result", "other.json")
+    assert "--result other.json is that of another plan" in done.sentence
+
+
+def test_a_plan_that_is_wrong_is_not_run(cli: Any) -> None:
+    done = cli("plan", "run", "wrong.json", "--actions", "plan_steps.py")
+    assert (done.code, done.out) == (1, "")
+    lines = done.err.splitlines()
+    assert all(line.startswith("wrong.json: tasks[") for line in lines)
+    places = [line.split(": ")[1] for line in lines]
+    assert places == ["tasks[0].condition.operator", "tasks[1].depends_on[0]", "tasks[1].type"]
+
+
+def test_a_plan_without_actions_is_not_run(cli: Any) -> None:
+    done = cli("plan", "run", "good.json")
+    assert (done.code, done.out) == (1, "")
+    assert "good.json: tasks[0].type: there is no action 'look_up', for none is registered" in done.err
+
+
+def test_an_input_that_the_plan_does_not_have(cli: Any, folder: Path) -> None:
+    done = cli("plan", "run", "good.json", "--actions", "plan_steps.py", "--input", "durg=x")
+    assert done.sentence == "The plan has no input 'durg'; did you mean 'drug'?"
+    (folder / "none.json").write_text('{"tasks": [{"id": "a", "type": "write", "input": {"text": "x"}}]}')
+    done = cli("plan", "run", "none.json", "--actions", "plan_steps.py", "--inputs", '{"drug": 1}')
+    assert done.sentence == "The plan has no input 'drug', nor any other"
+
+
+def test_an_input_that_the_plan_needs(cli: Any, folder: Path) -> None:
+    plan = {"tasks": [{"id": "a", "type": "write", "input": {"text": "{{inputs.drug}}"}}]}
+    (folder / "needs.json").write_text(json.dumps(plan))
+    done = cli("plan", "run", "needs.json", "--actions", "plan_steps.py")
+    assert (done.code, done.out) == (1, "")
+    assert done.err.startswith("needs.json: tasks[0].input.text: ")
+
+
+def test_an_api_that_is_away(cli: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    with temporary_settings({PREFECT_API_URL: "http://127.0.0.1:9/api"}):
+        done = cli("plan", "run", "good.json", "--actions", "plan_steps.py")
+    assert done.out == ""
+    said = done.err.splitlines()[-1]
+    assert said.startswith("The Prefect API cannot be used (Failed to reach API at http://127.0.0.1:9/api/)")
+    assert "PREFECT_API_URL (http://127.0.0.1:9/api) is right" in said
+
+
+def test_help_has_examples(cli: Any) -> None:
+    for command in ("run", "validate", "graph", "schema", "actions"):
+        done = cli("plan", command, "--help")
+        assert done.code == 0
+        assert "Example: prefect-resilience plan " in done.out

@@ -1,0 +1,240 @@
+"""The plans about aspirin on a real graph: which nodes run, are skipped, fail, whatever the day is like."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import re
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import httpx
+import pytest
+from prefect.settings import get_current_settings
+
+from flows.bad_day_service import running
+from flows.drug_graph import ALWAYS, GraphService, ask_graph, build_graph
+from flows.drug_library import abstracts, search, summarise
+from prefect_resilience.operations import run_plan
+from prefect_resilience.plans.actions import REGISTERED
+
+pytestmark = pytest.mark.usefixtures("prefect_api")
+
+ROOT = Path(__file__).parents[2]
+PLANS = ROOT / "flows" / "plans"
+FALLBACK, BRANCH = "drug_research_fallback", "confidence_branch"
+
+WELL: dict[str, Any] = {}
+STUMBLES = {"failing": 2}
+DOWN = {"failing": ALWAYS}
+UNREVIEWED = {"unreviewed": True}
+
+
+@pytest.fixture(scope="module")
+def research() -> Iterator[Any]:
+    """The example's module; its actions are registered for these tests alone."""
+    known = dict(REGISTERED._known)
+    yield importlib.import_module("flows.drug_research")
+    REGISTERED._known = known
+    del sys.modules["flows.drug_research"]
+
+
+@pytest.fixture(autouse=True)
+def reviews(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    monkeypatch.setenv("DRUG_REVIEWS", str(tmp_path / "reviews.db"))
+    monkeypatch.setenv("PREFECT_RESILIENCE_STORE_URL", f"sqlite:///{tmp_path}/resilience.db")
+    return tmp_path / "reviews.db"
+
+
+# -- the plans
+
+
+@pytest.mark.parametrize("name", [FALLBACK, BRANCH])
+def test_the_plans_are_the_published_ones(name: str) -> None:
+    published = ROOT / "tests" / "plans" / "files" / f"{name}.json"
+    assert (PLANS / f"{name}.json").read_bytes() == published.read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("name", "mood", "nodes", "answers"),
+    [
+        (FALLBACK, WELL, {"kg_query": ("succeeded", 1), "text_search": "skipped", "analysis": 1}, [200]),
+        (
+            FALLBACK,
+            STUMBLES,
+            {"kg_query": ("succeeded", 3), "text_search": "skipped", "analysis": 1},
+            [503, 503, 200],
+        ),
+        (FALLBACK, DOWN, {"kg_query": ("handled", 4), "text_search": 1, "analysis": 1}, [503] * 4),
+        (FALLBACK, UNREVIEWED, {"kg_query": 1, "text_search": "skipped", "analysis": 1}, [200]),
+        (BRANCH, WELL, {"kg_query": 1, "generate_report": 1, "manual_review": "skipped"}, [200]),
+        (
+            BRANCH,
+            STUMBLES,
+            {"kg_query": ("handled", 1), "generate_report": "skipped", "manual_review": 1},
+            [503],
+        ),
+        (BRANCH, DOWN, {"kg_query": ("handled", 1), "generate_report": "skipped", "manual_review": 1}, [503]),
+        (BRANCH, UNREVIEWED, {"kg_query": 1, "generate_report": "skipped", "manual_review": 1}, [200]),
+    ],
+)
+def test_which_nodes_run(
+    research: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    mood: dict[str, Any],
+    nodes: dict[str, Any],
+    answers: list[int],
+) -> None:
+    service = GraphService(**mood)
+    with running(service) as address:
+        monkeypatch.setenv("DRUG_GRAPH_URL", address)
+        result = run_plan(PLANS / f"{name}.json")
+    assert result.succeeded
+    expected = {
+        node: ("succeeded", what) if isinstance(what, int) else ("skipped", 0) if what == "skipped" else what
+        for node, what in nodes.items()
+    }
+    assert {node: (ran.status, ran.attempts) for node, ran in result.nodes.items()} == expected
+    assert service.given == answers
+
+
+def test_the_analysis_goes_on_with_what_was_found(research: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    with running(GraphService(**DOWN)) as address:
+        monkeypatch.setenv("DRUG_GRAPH_URL", address)
+        result = run_plan(PLANS / f"{FALLBACK}.json")
+    error = result.nodes["kg_query"].error
+    assert error is not None
+    assert error.code == "503"
+    assert "aspirin" in result.nodes["text_search"].output["text"].lower()
+    assert len(result.nodes["analysis"].output["sources"]) == 3
+
+
+def test_a_question_for_a_person_says_what_and_why(
+    research: Any, monkeypatch: pytest.MonkeyPatch, reviews: Path
+) -> None:
+    for mood in (UNREVIEWED, DOWN):
+        with running(GraphService(**mood)) as address:
+            monkeypatch.setenv("DRUG_GRAPH_URL", address)
+            result = run_plan(PLANS / f"{BRANCH}.json")
+    assert result.nodes["manual_review"].output["review"] == 2
+    rows = sqlite3.connect(reviews).execute("SELECT question, why FROM reviews ORDER BY id").fetchall()
+    assert rows == [
+        ("aspirin interactions", "the answer was not good enough"),
+        ("aspirin interactions", "kg_query failed: 503 unavailable"),
+    ]
+
+
+def test_it_runs_as_it_is_written_down(tmp_path: Path) -> None:
+    pictures = tmp_path / "pictures"
+    env = {name: value for name, value in os.environ.items() if not name.startswith(("COV_", "COVERAGE_"))}
+    env["PREFECT_API_URL"] = str(get_current_settings().api.url)
+    done = subprocess.run(
+        [sys.executable, "-m", "flows.drug_research", "--pictures", str(pictures)],
+        cwd=ROOT,
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stderr == ""
+    rows = [re.split(r"\s{2,}", line.strip()) for line in done.stdout.splitlines()]
+    asked = [row[1:3] for row in rows if row[0] == "kg_query"]
+    assert asked == [
+        ["✓ succeeded", "1"],
+        ["✓ succeeded", "1"],
+        ["✓ succeeded", "3"],
+        ["! handled", "1"],
+        ["! handled", "4"],
+        ["! handled", "1"],
+        ["✓ succeeded", "1"],
+        ["✓ succeeded", "1"],
+    ]
+    searched = [row[1] for row in rows if row[0] == "text_search"]
+    assert searched == ["- skipped", "- skipped", "✓ succeeded", "- skipped"]
+    assert f"The pictures of the runs are in {pictures}" in done.stdout
+    drawn = sorted(pictures.glob("*.svg"))
+    assert len(drawn) == 8
+    for picture in drawn:
+        ElementTree.fromstring(picture.read_text(encoding="utf-8"))
+
+
+# -- the graph and the service
+
+
+def test_an_answer_is_as_sure_as_its_weakest_claim() -> None:
+    graph = build_graph()
+    reviewed = ask_graph(graph, "aspirin interactions")
+    assert reviewed is not None
+    assert reviewed["drug"] == "aspirin"
+    assert len(reviewed["interactions"]) == 10
+    assert reviewed["confidence"] == min(claim["confidence"] for claim in reviewed["interactions"]) >= 0.9
+    every = ask_graph(graph, "Aspirin?", unreviewed=True)
+    assert every is not None
+    assert every["confidence"] < 0.9
+    assert len(every["interactions"]) == 12
+
+
+def test_an_interaction_is_known_from_both_ends() -> None:
+    graph = build_graph()
+    warfarin = ask_graph(graph, "what about warfarin")
+    assert warfarin is not None
+    assert {claim["drug"] for claim in warfarin["interactions"]} == {"aspirin", "fluconazole", "amiodarone"}
+    assert ask_graph(graph, "water") is None
+
+
+def test_claims_are_about_known_drugs() -> None:
+    graph = build_graph()
+    strangers = graph.execute(
+        "SELECT drug_a FROM claims WHERE drug_a NOT IN (SELECT name FROM drugs) UNION "
+        "SELECT drug_b FROM claims WHERE reviewed AND drug_b NOT IN (SELECT name FROM drugs)"
+    ).fetchall()
+    assert strangers == []
+
+
+def test_the_service_does_as_it_is_told() -> None:
+    with running(GraphService()) as address, httpx.Client(base_url=address, trust_env=False) as client:
+        question = {"query": "aspirin"}
+        assert client.put("/mood", json={"failing": 1}).json() == {"failing": 1, "unreviewed": False}
+        assert [client.get("/graph", params=question).status_code for _ in range(2)] == [503, 200]
+        assert client.get("/graph", params={"query": "water"}).status_code == 404
+        client.put("/mood", json={"failing": ALWAYS, "unreviewed": True})
+        assert [client.get("/graph", params=question).status_code for _ in range(3)] == [503] * 3
+        client.put("/mood", json={"failing": 0})
+        assert client.get("/graph", params=question).json()["confidence"] < 0.9
+        assert client.get("/stats").json() == {"asked": 7, "answered": [503, 200, 404, 503, 503, 503, 200]}
+
+
+# -- the texts
+
+
+def test_a_search_finds_what_is_asked_for() -> None:
+    assert len(abstracts()) == 20
+    assert all(3 <= len(abstract.sentences) <= 5 for abstract in abstracts())
+    assert search("valproate with aspirin")[0].title == "Aspirin sets valproate free"
+    assert search("simvastatin")[0].title.startswith("Muscle under simvastatin")
+    assert search("Search pubmed for it") == search("zebra") == []
+
+
+@pytest.mark.parametrize(
+    "question", ['"', "a OR b AND", "NEAR(aspirin", "aspirin*", "title:aspirin", "'; --"]
+)
+def test_a_question_is_never_a_query_of_the_database(question: str) -> None:
+    assert len(search(question)) <= 3
+
+
+def test_a_summary_quotes_and_repeats_itself() -> None:
+    found = search("aspirin and warfarin")
+    summary = summarise("aspirin and warfarin", found)
+    assert summary == summarise("aspirin and warfarin", search("aspirin and warfarin"))
+    for abstract in found:
+        (quoted,) = [sentence for sentence in abstract.sentences if sentence.strip() in summary]
+        assert f"{abstract.title}: {quoted.strip()}" in summary
+    assert summarise("zebra", []) == ""

@@ -1,0 +1,48 @@
+"""The digest, sent for real by processes that are killed: what it prints is what it promises."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+pytestmark = pytest.mark.timeout(300)
+
+
+@pytest.fixture(scope="module")
+def printed(tmp_path_factory: pytest.TempPathFactory) -> str:
+    unwanted = ("PREFECT_", "COV_", "COVERAGE_")
+    env = {name: value for name, value in os.environ.items() if not name.startswith(unwanted)}
+    env["PREFECT_HOME"] = str(tmp_path_factory.mktemp("prefect-home"))
+    done = subprocess.run(
+        [sys.executable, "-m", "flows.send_digest"],
+        cwd=ROOT,
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return " ".join(done.stdout.split())
+
+
+def test_each_receiver_got_each_message_exactly_once(printed):
+    cells = [cell.strip() for cell in printed.split("│")]
+    mails = [cells[place + 1 : place + 4] for place, cell in enumerate(cells) if cell == "mail"]
+    posts = [cells[place + 1 : place + 4] for place, cell in enumerate(cells) if cell == "board"]
+    assert len(mails) == len(posts) == 5
+    assert {tuple(row[1:]) for row in mails} == {("1", "-")}
+    assert {tuple(row[1:]) for row in posts} == {("1", "1")}
+
+
+def test_it_was_killed_in_the_middle_and_withdrawn_in_reverse(printed):
+    assert "Killed while post 2 was on its way: the board had it" in printed
+    assert "Killed while post 4 was on its way: it never got there" in printed
+    assert "The flow was killed 2 times" in printed
+    assert "5 compensated, 5 without a compensation" in printed
+    assert printed.endswith("taken back in this order: post-5, post-4, post-3, post-2, post-1")

@@ -1,0 +1,407 @@
+"""The registry of actions: names, inputs that fit, and what their docstrings say."""
+
+from __future__ import annotations
+
+import datetime as dt
+import functools
+import sys
+import textwrap
+from collections.abc import Iterator, Mapping
+from enum import Enum
+from pathlib import Path
+from typing import Any, Literal, Optional
+
+import pytest
+from prefect import task
+from pydantic import BaseModel
+
+from prefect_resilience import ConfigurationError, ErrorContext, resilient_task
+from prefect_resilience.plans.actions import BUILT_IN, REGISTERED, Actions, action
+from prefect_resilience.plans.model import Node
+from prefect_resilience.plans.parameters import parameters_of
+
+
+@pytest.fixture(autouse=True)
+def registered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a test registers is forgotten after it."""
+    monkeypatch.setattr(REGISTERED, "_known", {})
+
+
+class Session:
+    """What pydantic knows nothing of."""
+
+
+class Depth(Enum):
+    SHALLOW = "shallow"
+    DEEP = "deep"
+
+
+class Limits(BaseModel):
+    most: int
+    since: dt.date | None = None
+
+
+def search(
+    query: str, top: int = 10, *, limits: Limits | None = None, error: ErrorContext | None = None
+) -> dict:
+    """Search the library."""
+    return {"query": query, "top": top, "limits": limits, "error": error}
+
+
+def said(actions: Actions, **node: Any) -> list[str]:
+    made = Node.model_validate({"id": "n", "type": "search", **node})
+    return [str(mistake) for mistake in actions.mistakes(made, "tasks[3]")]
+
+
+@pytest.fixture
+def library() -> Actions:
+    return Actions.of({"search": search})
+
+
+# -- registering
+
+
+def test_the_decorator_gives_back_the_very_same_object() -> None:
+    plain, prefects, ours = (lambda: 1), task(search), resilient_task(retry=None)(search)
+    assert action("plain")(plain) is plain
+    assert action("prefects")(prefects) is prefects
+    assert action("ours")(ours) is ours
+    assert plain() == 1
+    found = Actions.of(None)
+    assert [found.get(name).is_task for name in ("plain", "prefects", "ours")] == [False, True, True]
+    assert found.get("ours").function is search
+    assert found.names() == ["ours", "plain", "plan", "prefects"]
+
+
+def test_a_name_is_registered_once_and_both_places_are_named() -> None:
+    def first() -> None: ...
+    def second() -> None: ...
+
+    action("mail")(first)
+    action("mail")(first)
+    with pytest.raises(ConfigurationError) as caught:
+        action("mail")(second)
+    assert "the action 'mail' is registered twice" in str(caught.value)
+    assert "first (line" in str(caught.value)
+    assert "second (line" in str(caught.value)
+
+
+def test_two_functions_of_the_same_name_are_two(tmp_path: Path) -> None:
+    def made() -> Any:
+        def run() -> None: ...
+
+        return run
+
+    def other() -> Any:
+        def run() -> None: ...
+
+        return run
+
+    one, two = made(), other()
+    two.__qualname__ = one.__qualname__
+    action("run")(one)
+    action("run")(made())
+    with pytest.raises(ConfigurationError, match="registered twice"):
+        action("run")(two)
+
+
+def test_a_notebook_may_change_its_mind() -> None:
+    def first() -> None: ...
+    def second() -> None: ...
+
+    first.__module__ = second.__module__ = "__main__"
+    first.__qualname__ = second.__qualname__ = "step"
+    action("step")(first)
+    action("step")(second)
+    assert REGISTERED.get("step").function is second
+
+
+@pytest.mark.parametrize("name", ["", "  ", None, print])
+def test_an_action_needs_a_name(name: Any) -> None:
+    with pytest.raises(ConfigurationError, match="an action needs a name"):
+        action(name)
+
+
+def test_what_cannot_be_an_action_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="must be a function or a task, not 3"):
+        Actions.of({"three": 3})  # type: ignore[dict-item]
+
+    def positional(query: str, /) -> None: ...
+
+    with pytest.raises(ConfigurationError, match="takes 'query' by position only"):
+        action("positional")(positional)
+
+
+def test_the_name_plan_is_taken() -> None:
+    with pytest.raises(ConfigurationError, match="'plan' is registered twice"):
+        action("plan")(search)
+    assert Actions.of(None).get("plan") is BUILT_IN["plan"]
+
+
+def test_a_mapping_comes_before_what_is_registered() -> None:
+    action("search")(search)
+    action("other")(print)
+    double = Actions.of({"search": lambda query: query})
+    assert double.get("search").function is not search
+    assert double.get("other").function is print
+    assert double.names() == ["other", "plan", "search"]
+    assert Actions.of(double) is double
+
+
+@pytest.fixture
+def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    (tmp_path / "team_actions.py").write_text(
+        textwrap.dedent(
+            """
+            from prefect_resilience.plans.actions import action
+
+            @action("from_team")
+            def from_team(x: int = 1) -> int:
+                return x
+            """
+        )
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    yield "team_actions"
+    sys.modules.pop("team_actions", None)
+
+
+def test_modules_are_imported_for_their_actions(module: str) -> None:
+    assert Actions.of([module]).get("from_team").function(3) == 3
+    del sys.modules[module]
+    assert Actions.of(module).get("from_team") is not None
+
+
+def test_a_module_that_is_not_there(module: str) -> None:
+    with pytest.raises(
+        ConfigurationError, match="the module of actions 'no_such_team' cannot be imported: ModuleNot"
+    ):
+        Actions.of(["no_such_team"])
+    with pytest.raises(
+        ConfigurationError, match="neither a mapping of names to functions nor the name of a module"
+    ):
+        Actions.of([search])  # type: ignore[list-item]
+
+
+def test_a_module_with_two_actions_of_one_name_says_so(module: str, tmp_path: Path) -> None:
+    text = (tmp_path / "team_actions.py").read_text()
+    (tmp_path / "team_actions.py").write_text(text + '\n@action("from_team")\ndef from_team(): ...\n')
+    with pytest.raises(ConfigurationError, match="registered twice"):
+        Actions.of([module])
+
+
+# -- what a node may ask of one
+
+
+def test_a_node_that_fits_has_no_mistakes(library: Actions) -> None:
+    assert (
+        said(library, input={"query": "aspirin", "top": 3, "limits": {"most": 5, "since": "2026-11-21"}})
+        == []
+    )
+    assert said(library, input={"query": "{{inputs.drug}}", "top": "{{inputs.top}}"}) == []
+
+
+@pytest.mark.parametrize(
+    ("node", "mistake"),
+    [
+        ({"type": "serch"}, "tasks[3].type: there is no action 'serch'; did you mean 'search'?"),
+        ({"input": {}}, "tasks[3].input: 'search' needs 'query': write it in the input"),
+        (
+            {"input": {"query": "x", "topp": 3}},
+            "tasks[3].input.topp: 'topp' is no input of 'search'; did you mean 'top'?",
+        ),
+        (
+            {"input": {"query": 5}},
+            "tasks[3].input.query: query=5 is no str: input should be a valid string",
+        ),
+        (
+            {"input": {"query": "x", "top": "3"}},
+            "tasks[3].input.top: top='3' is no int: input should be a valid integer",
+        ),
+        ({"input": {"query": "x", "top": True}}, "top=True is no int"),
+        ({"input": {"query": "x", "limits": {"most": "many"}}}, "['most']: input should be a valid integer"),
+    ],
+)
+def test_mistakes_have_their_place_and_the_nearest_name(
+    library: Actions, node: dict[str, Any], mistake: str
+) -> None:
+    [found] = said(library, **node)
+    assert mistake in found
+
+
+def test_several_mistakes_are_all_told(library: Actions) -> None:
+    assert len(said(library, input={"topp": 1, "limits": 3})) == 3
+
+
+def test_when_none_is_registered_it_says_how() -> None:
+    [mistake] = said(Actions.of(None))
+    assert "there is no action 'search', for none is registered: write @action('search')" in mistake
+
+
+def test_an_unknown_name_lists_what_there_is(library: Actions) -> None:
+    [mistake] = said(library, type="zzz")
+    assert mistake == "tasks[3].type: there is no action 'zzz'; write one of plan, search"
+
+
+def test_an_action_without_inputs_says_so() -> None:
+    def stamp(error: Any) -> None: ...
+
+    actions = Actions.of({"search": stamp})
+    assert said(actions) == []
+    assert said(actions, input={"x": 1}) == [
+        "tasks[3].input.x: 'x' is no input of 'search', which takes none"
+    ]
+
+
+def test_the_item_of_a_fan_out_counts_as_given(library: Actions) -> None:
+    assert said(library, map={"over": ["a"], "as": "query"}) == []
+    assert len(said(library, map={"over": ["a"]})) == 1
+
+
+def test_an_action_that_takes_anything_takes_anything() -> None:
+    def anything(**given: Any) -> None: ...
+
+    assert said(Actions.of({"search": anything}), input={"x": 1, "y": 2}) == []
+    [mistake] = said(Actions.of({"search": anything}), input={"wait_for": 1})
+    assert mistake.startswith("tasks[3].input.wait_for: 'wait_for' is an option of Prefect's tasks")
+
+
+def test_wrapped_functions_are_asked_for_their_own_parameters() -> None:
+    @functools.wraps(search)
+    def around(*args: Any, **kwargs: Any) -> Any:
+        return search(*args, **kwargs)
+
+    assert said(Actions.of({"search": around}), input={"query": "x"}) == []
+    assert len(said(Actions.of({"search": functools.partial(search, top=3)}), input={"query": "x"})) == 0
+
+
+def test_values_given_in_python_are_looked_at_as_they_are(library: Actions) -> None:
+    assert said(library, input={"query": "x", "limits": {"most": 1}}) == []
+
+    def takes(when: dt.datetime, tags: set[str], who: Any = None) -> None: ...
+
+    actions = Actions.of({"search": takes})
+    assert said(actions, input={"when": "2026-11-21T10:00:00Z", "tags": ["a"]}) == []
+    assert len(said(actions, input={"when": "yesterday", "tags": "a"})) == 2
+
+
+def test_an_annotation_that_cannot_be_checked_takes_anything() -> None:
+    def uses(session: Session, later: Unknown = None, text: "Missing" = None) -> None: ...  # type: ignore # noqa: F821, UP037
+
+    actions = Actions.of({"search": uses})
+    assert said(actions, input={"session": 1, "later": 2, "text": 3}) == []
+    assert actions.get("search").converted({"session": 1, "later": 2}) == {"session": 1, "later": 2}
+
+
+# -- inputs as the annotations want them
+
+
+def convert(annotation: Any, value: Any) -> Any:
+    def takes(x: Any) -> None: ...
+
+    takes.__annotations__["x"] = annotation
+    return parameters_of(takes)["x"].converted(value)
+
+
+def test_json_becomes_what_the_annotation_says() -> None:
+    assert convert(Limits, {"most": 3}) == Limits(most=3)
+    assert convert(Optional[Limits], None) is None  # noqa: UP045
+    assert convert(dt.date, "2026-11-21") == dt.date(2026, 11, 21)
+    assert convert(Depth, "deep") is Depth.DEEP
+    assert convert(set[int], [1, 2]) == {1, 2}
+    assert convert(Path, "a/b") == Path("a/b")
+    given = Limits(most=1)
+    assert convert(Limits, given) is given
+
+
+@pytest.mark.parametrize(
+    "annotation",
+    [Any, str, int, dict, dict[str, Any], list[int], Mapping[str, Any], int | None, "whatever", object],
+)
+def test_plain_json_is_left_alone(annotation: Any) -> None:
+    value = {"a": [1, "2"]}
+    assert convert(annotation, value) is value
+
+
+def test_what_does_not_fit_is_one_sentence() -> None:
+    with pytest.raises(ValueError, match=r"x='steep' is no .*Depth: input should be 'shallow' or 'deep'"):
+        convert(Depth, "steep")
+    with pytest.raises(ValueError, match="…"):
+        convert(Limits, {"most": "x" * 200})
+
+
+def test_a_value_that_is_no_json_is_checked_in_python() -> None:
+    def takes(x: Depth, y: bytes) -> None: ...
+
+    parameters = parameters_of(takes)
+    assert parameters["x"].refuses(Depth.DEEP) == ""
+    assert "is no" in parameters["x"].refuses(object())
+    assert parameters["y"].refuses(b"x") == ""
+
+
+# -- descriptions
+
+STYLES = {
+    "google": """
+        Look it up.
+
+        More about it.
+
+        Args:
+            query: What to look for,
+                in words.
+            depth: How far.
+
+        Returns:
+            What was found.
+        """,
+    "numpy": """
+        Look it up.
+
+        More about it.
+
+        Parameters
+        ----------
+        query : str
+            What to look for,
+            in words.
+        depth : int
+            How far.
+        """,
+    "sphinx": """
+        Look it up.
+
+        More about it.
+
+        :param query: What to look for,
+            in words.
+        :param depth: How far.
+        :returns: What was found.
+        """,
+}
+
+
+@pytest.mark.parametrize("style", STYLES)
+def test_descriptions_are_read_in_every_style(style: str) -> None:
+    def look(
+        query: str, depth: Literal["a", "b"] = "a", *, deep: Depth = Depth.DEEP, error: Any = None
+    ) -> None: ...
+
+    look.__doc__ = textwrap.dedent(STYLES[style])
+    spec = Actions.of({"look": look}).get("look").spec()
+    assert spec.description == "Look it up.\n\nMore about it."
+    query, depth, deep = spec.parameters
+    assert (query.name, query.type, query.required) == ("query", "str", True)
+    assert query.description == "What to look for, in words."
+    assert (depth.type, depth.default, depth.description) == ("Literal['a', 'b']", "a", "How far.")
+    assert (deep.required, deep.default, deep.description) == (False, "<Depth.DEEP: 'deep'>", "")
+
+
+def test_an_action_without_a_docstring_has_no_description() -> None:
+    def look(query) -> None: ...  # type: ignore[no-untyped-def]
+
+    actions = Actions.of({"look": look})
+    [built_in, spec] = sorted(actions.specs(), key=lambda spec: spec.name != "plan")
+    assert (spec.name, spec.description, spec.parameters[0].type) == ("look", "", "")
+    assert [parameter.name for parameter in built_in.parameters] == ["plan", "inputs"]
+    assert built_in.description.startswith("Run another plan")

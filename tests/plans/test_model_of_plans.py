@@ -1,0 +1,216 @@
+"""The model of a plan: its fields, its JSON Schema, and that it reads back what it writes."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+from pydantic import BaseModel, ValidationError
+
+from prefect_resilience import ConfigurationError, Retry
+from prefect_resilience.plans.graph import Order, edges, order, routers
+from prefect_resilience.plans.mistakes import Mistake, PlanError, quoted, shortened
+from prefect_resilience.plans.model import Cache, FanOut, Node, Plan, Transition
+from tests.plans.mutants_of_plans import RICH
+
+FILES = sorted((Path(__file__).parent / "files").glob("*.json"))
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_each_file_is_a_plan_that_reads_back(path: Path) -> None:
+    plan = Plan.from_file(path)
+    written = plan.model_dump(mode="json", by_alias=True, exclude_defaults=True)
+    assert Plan.model_validate(written) == plan
+    assert Plan.model_validate_json(path.read_text()) == plan
+    assert Plan(**json.loads(path.read_text())) == plan
+    assert Plan.model_validate(plan) is plan
+    assert pickle.loads(pickle.dumps(plan)) == plan
+
+
+def test_everything_reads_back() -> None:
+    plan = Plan(**RICH)
+    assert Plan.model_validate(plan.model_dump(mode="json", by_alias=True)) == plan
+    assert plan.tasks[1].type == "reasoning"
+    assert plan.tasks[1].depends_on == ("load",)
+    assert plan.tasks[1].map == FanOut(
+        over="{{load.output.items}}", item="doc", max_concurrent=3, allow_failures=0.1
+    )
+    assert plan.tasks[1].cache == Cache(ttl=60, key="{{doc.id}}")
+    assert plan.tasks[1].names == {"doc", "index"}
+    assert plan.tasks[2].transitions[0] == Transition(to="again", priority=2)
+
+
+def test_the_schema_is_one_and_describes_every_field() -> None:
+    schema = Plan.model_json_schema()
+    jsonschema.Draft202012Validator.check_schema(schema)
+    for model in (
+        schema,
+        *(schema["$defs"][name] for name in ("Node", "Transition", "FanOut", "Bounds", "Cache")),
+    ):
+        assert all(field.get("description") for field in model["properties"].values()), model["title"]
+
+
+@pytest.mark.parametrize("plan", [*(json.loads(path.read_text()) for path in FILES), RICH])
+def test_plans_keep_to_the_schema(plan: Any) -> None:
+    plan = json.loads(
+        json.dumps(plan).replace("to_node_id", "to").replace('"kind": "reasoning"', '"type": "r"')
+    )
+    jsonschema.Draft202012Validator(Plan.model_json_schema()).validate(plan)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {},
+        {"tasks": [{"id": "a"}]},
+        {"tasks": [{"id": "a", "type": "x", "dependson": ["b"]}]},
+        {"tasks": [{"id": "a", "type": "x", "depends_on": [1]}]},
+        {"tasks": [{"id": "a", "type": "x", "retry_policy": {"max_retry": 1}}]},
+    ],
+)
+def test_the_schema_refuses_what_is_wrong(wrong: Any) -> None:
+    assert not jsonschema.Draft202012Validator(Plan.model_json_schema()).is_valid(wrong)
+
+
+def test_mistakes_arrive_as_whoever_asked_wants_them() -> None:
+    wrong: dict[str, Any] = {"tasks": [{"id": "a", "type": "x", "timeout_ms": "5"}, {"id": "b", "type": 1}]}
+    with pytest.raises(PlanError) as told:
+        Plan(**wrong)
+    assert told.value.mistakes == (
+        Mistake("tasks[0].timeout_ms", "write a number, not '5'"),
+        Mistake("tasks[1].type", "write a text, not 1"),
+    )
+    assert isinstance(told.value, ConfigurationError)
+    assert str(told.value) == (
+        "the plan has 2 mistakes:\n"
+        "tasks[0].timeout_ms: write a number, not '5'\n"
+        "tasks[1].type: write a text, not 1"
+    )
+    copied = pickle.loads(pickle.dumps(told.value))
+    assert (copied.mistakes, str(copied), copied.source) == (told.value.mistakes, str(told.value), "the plan")
+
+    with pytest.raises(ValidationError) as formed:
+        Plan.model_validate(wrong)
+    assert [error["loc"] for error in formed.value.errors()] == [
+        ("tasks", 0, "timeout_ms"),
+        ("tasks", 1, "type"),
+    ]
+    assert "tasks[0].timeout_ms: write a number, not '5'" in str(formed.value)
+
+    class Form(BaseModel):
+        plan: Plan
+
+    with pytest.raises(ValidationError, match=r"plan\.tasks\.0\.timeout_ms"):
+        Form(plan=wrong)
+
+
+def test_thousands_of_mistakes_are_kept_and_a_few_shown() -> None:
+    with pytest.raises(PlanError) as told:
+        Plan(tasks=[{"id": "a", "type": "x", f"wrong{n}": 1} for n in range(300)])
+    assert len(told.value.mistakes) == 599
+    assert str(told.value).splitlines()[0] == "the plan has 599 mistakes:"
+    assert str(told.value).splitlines()[-1] == "and 549 more"
+    with pytest.raises(ValidationError, match="and 399 more"):
+        Plan.model_validate({"tasks": [{"id": "a", "type": "x", f"wrong{n}": 1} for n in range(300)]})
+    with pytest.raises(PlanError, match="at least 10,000 mistakes") as most:
+        Plan(tasks=[{"id": f"n{n}", "type": "x", "wrong": 1} for n in range(10_500)])
+    assert len(most.value.mistakes) == 10_000
+    with pytest.raises(PlanError, match="at least 10,000 mistakes"):
+        Plan(**{f"field{n}": 1 for n in range(10_500)}, tasks=[])
+
+
+def test_parts_tell_all_their_mistakes() -> None:
+    with pytest.raises(PlanError) as told:
+        Node(id="a b", type="", cache=3, retry_policy={"max_retries": -1, "max_retrys": 1})  # type: ignore[arg-type]
+    assert [str(mistake) for mistake in told.value.mistakes] == [
+        "id: 'a b' is no id: letters, digits, _ and -, a - not at the beginning; write 'a_b'",
+        "type: is empty: write a name",
+        "retry_policy.max_retries: write how often to try again, a whole number from 0, not -1",
+        "retry_policy.max_retrys: there is no such field; did you mean 'max_retries'?",
+        "cache: write true, false, or an object with ttl and key, not 3",
+    ]
+
+
+def test_a_node_has_one_retry_policy_and_one_timeout_wherever_written() -> None:
+    assert Node(id="a", type="x").retry is None
+    assert Node(id="a", type="x").timeout is None
+    beside = Node.model_validate({"id": "a", "type": "x", "timeout_ms": 50, "retry_policy": 2})
+    inside = Node.model_validate(
+        {"id": "a", "type": "x", "execution": {"timeout_ms": 50, "retry_policy": {"attempts": 2}}}
+    )
+    assert beside.retry == inside.retry == Retry(attempts=2)
+    assert beside.timeout == inside.timeout == 0.05
+
+
+def test_the_graph_of_a_plan() -> None:
+    plan = Plan.from_file(Path(__file__).parent / "files" / "drug_research_fallback.json")
+    assert [(edge.source, edge.target, edge.kind, edge.routes) for edge in edges(plan)] == [
+        ("kg_query", "text_search", "on_failure", True),
+        ("kg_query", "text_search", "handles_error", True),
+        ("kg_query", "analysis", "depends_on", False),
+        ("text_search", "analysis", "depends_on", False),
+    ]
+    assert [(name, len(ways)) for name, ways in routers(plan).items()] == [("text_search", 2)]
+    assert order(plan) == ["kg_query", "text_search", "analysis"]
+    routed = Plan.from_file(Path(__file__).parent / "files" / "failure_transitions.json")
+    assert [(edge.priority, str(edge.condition)) for edge in edges(routed)] == [
+        (1, str(routed.tasks[0].transitions[0].condition)),
+        (2, str(routed.tasks[0].transitions[1].condition)),
+    ]
+
+
+def test_order_with_many_questions_is_that_of_a_search() -> None:
+    # every node waits for the one before and for one far before: asked in several parts
+    count = 5000
+    pairs = [(n - 1, n) for n in range(1, count)] + [(n - 40, n) for n in range(40, count)]
+    made = Order(count, pairs)
+    asked = [(n, n + 100) for n in range(count - 100)] + [(n + 1, n) for n in range(100)]
+    assert made.not_before(asked) == {(n + 1, n) for n in range(100)}
+    apart = Order(6, [(0, 1), (1, 2), (3, 4), (4, 5)])
+    assert apart.not_before([(0, 2), (0, 5), (3, 5), (0, 3)]) == {(0, 5), (0, 3)}
+
+
+def test_order_looks_through_knots() -> None:
+    # 0 -> (1 <-> 2) -> 3, and 4 -> 4
+    made = Order(5, [(0, 1), (1, 2), (2, 1), (2, 3), (4, 4)])
+    assert sorted(made.knots) == [[1, 2], [4]]
+    asked = [(0, 3), (1, 2), (2, 1), (3, 0), (1, 3), (4, 4)]
+    assert made.not_before(asked) == {(3, 0)}
+    assert [list(made.cycles(knot)) for knot in made.knots if len(knot) > 1] == [[[1, 2]]]
+    # 0 <-> 1, 0 -> 2 -> 1, and back again by a way of its own; 3 hangs on all of them
+    made = Order(4, [(0, 1), (1, 0), (0, 2), (2, 1), (2, 0), (0, 3), (1, 3), (2, 3)])
+    assert list(made.cycles(made.knots[0])) == [[0, 1], [0, 2]]
+    assert made.order[-1] == 3
+    twice = Order(2, [(0, 1), (1, 0), (1, 0)])
+    assert list(twice.cycles(twice.knots[0])) == [[0, 1]]
+    many = Order(30, [(a, b) for a in range(30) for b in range(30) if a != b])
+    assert len(list(many.cycles(many.knots[0], most=7))) == 7
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        ("a", "'a'"),
+        ("it's", '"it\'s"'),
+        ("\0", "'\\x00'"),
+        ("x" * 100, "'" + "x" * 59 + "…'"),
+        ({}, "an object"),
+        ((), "a list"),
+        (None, "null"),
+        (True, "true"),
+        (False, "false"),
+        (1.5, "1.5"),
+        (10**500, "a very long number"),
+        (b"x", "a bytes"),
+    ],
+)
+def test_values_as_mistakes_show_them(value: Any, shown: str) -> None:
+    assert quoted(value) == shown
+
+
+def test_shown_text_is_bounded_and_printable() -> None:
+    assert shortened("a\ud800\n" + "b" * 100, 10) == "a\\ud800\\nbbbbbb…"

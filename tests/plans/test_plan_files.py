@@ -1,0 +1,265 @@
+"""Every plan of the examples as it stands, under every outcome of its conditional nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from prefect_resilience import ErrorContext
+from tests.plans.ran import ran
+
+FILES = Path(__file__).parent / "files"
+
+OK, FAILED, HANDLED, SKIPPED = "succeeded", "failed", "handled", "skipped"
+SHOWN = {OK: "Completed", FAILED: "Failed", HANDLED: "Failed", SKIPPED: "Skipped"}
+
+
+class Answers:
+    """Actions that give what the test wants of each, or raise it; `asked` are the inputs that came."""
+
+    def __init__(self, **answers: Any) -> None:
+        self.answers = answers
+        self.asked: dict[str, list[dict[str, Any]]] = {}
+
+    def action(self, name: str) -> Callable[..., Any]:
+        def answer(error: ErrorContext | None = None, **given: Any) -> Any:
+            self.asked.setdefault(name, []).append({**given, "error": error})
+            said = self.answers.get(name, {"text": name})
+            said = said(given) if callable(said) else said
+            if isinstance(said, Exception):
+                raise said
+            return said
+
+        return answer
+
+    @property
+    def actions(self) -> dict[str, Any]:
+        return {
+            name: self.action(name)
+            for name in ("kg_query", "reasoning", "hybrid", "llm_call", "error_handler")
+        }
+
+
+def broken(what: str) -> ValueError:
+    return ValueError(f"{what} is broken")
+
+
+def only(fails: str) -> Callable[[dict[str, Any]], Any]:
+    """An action that several nodes share, and that fails for the prompt with this text."""
+
+    def answer(given: dict[str, Any]) -> Any:
+        prompt = str(given.get("prompt", ""))
+        return broken(fails) if fails in prompt else {"text": prompt}
+
+    return answer
+
+
+CASES: list[tuple[str, str, dict[str, Any], dict[str, str]]] = [
+    (
+        "confidence_branch",
+        "confident",
+        {"kg_query": {"confidence": 0.95, "text": "none"}},
+        {"kg_query": OK, "generate_report": OK, "manual_review": SKIPPED},
+    ),
+    (
+        "confidence_branch",
+        "exactly as confident as needed",
+        {"kg_query": {"confidence": 0.9, "text": "none"}},
+        {"kg_query": OK, "generate_report": OK, "manual_review": SKIPPED},
+    ),
+    (
+        "confidence_branch",
+        "not confident",
+        {"kg_query": {"confidence": 0.71}},
+        {"kg_query": OK, "generate_report": SKIPPED, "manual_review": OK},
+    ),
+    (
+        "confidence_branch",
+        "nothing said about it",
+        {"kg_query": {"text": "hm"}},
+        {"kg_query": HANDLED, "generate_report": SKIPPED, "manual_review": OK},
+    ),
+    (
+        "confidence_branch",
+        "the query fails",
+        {"kg_query": broken("the graph")},
+        {"kg_query": HANDLED, "generate_report": SKIPPED, "manual_review": OK},
+    ),
+    (
+        "confidence_branch",
+        "the query fails and so does the review",
+        {"kg_query": broken("the graph"), "error_handler": broken("the review")},
+        {"kg_query": HANDLED, "generate_report": SKIPPED, "manual_review": FAILED},
+    ),
+    (
+        "confidence_branch",
+        "the report fails",
+        {"kg_query": {"confidence": 1.0}, "reasoning": broken("the report")},
+        {"kg_query": OK, "generate_report": FAILED, "manual_review": SKIPPED},
+    ),
+    (
+        "drug_research_fallback",
+        "the graph answers",
+        {"kg_query": "bleeding"},
+        {"kg_query": OK, "text_search": SKIPPED, "analysis": OK},
+    ),
+    (
+        "drug_research_fallback",
+        "the graph fails",
+        {"kg_query": broken("the graph")},
+        {"kg_query": HANDLED, "text_search": OK, "analysis": OK},
+    ),
+    (
+        "drug_research_fallback",
+        "graph and search fail",
+        {"kg_query": broken("the graph"), "reasoning": only("Search pubmed")},
+        {"kg_query": HANDLED, "text_search": FAILED, "analysis": SKIPPED},
+    ),
+    (
+        "drug_research_fallback",
+        "the analysis fails",
+        {"kg_query": "bleeding", "reasoning": only("Analyze")},
+        {"kg_query": OK, "text_search": SKIPPED, "analysis": FAILED},
+    ),
+    (
+        "drug_research_fallback",
+        "the graph fails and the analysis too",
+        {"kg_query": broken("the graph"), "reasoning": only("Analyze")},
+        {"kg_query": HANDLED, "text_search": OK, "analysis": FAILED},
+    ),
+    (
+        "failure_transitions",
+        "the model answers",
+        {"llm_call": "a summary"},
+        {"llm_call": OK, "publish": OK, "notify": SKIPPED},
+    ),
+    (
+        "failure_transitions",
+        "the model fails",
+        {"llm_call": broken("the model")},
+        {"llm_call": HANDLED, "publish": SKIPPED, "notify": OK},
+    ),
+    (
+        "failure_transitions",
+        "the notification fails as well",
+        {"llm_call": broken("the model"), "error_handler": broken("the pager")},
+        {"llm_call": HANDLED, "publish": SKIPPED, "notify": FAILED},
+    ),
+    (
+        "failure_transitions",
+        "publishing fails",
+        {"llm_call": "a summary", "reasoning": broken("the press")},
+        {"llm_call": OK, "publish": FAILED, "notify": SKIPPED},
+    ),
+    (
+        "parallel_with_fallback",
+        "the graph answers",
+        {"kg_query": "bleeding"},
+        {"kg_query": OK, "fallback_search": SKIPPED, "synthesize": OK},
+    ),
+    (
+        "parallel_with_fallback",
+        "the graph fails",
+        {"kg_query": broken("the graph")},
+        {"kg_query": HANDLED, "fallback_search": OK, "synthesize": OK},
+    ),
+    (
+        "parallel_with_fallback",
+        "both fail",
+        {"kg_query": broken("the graph"), "reasoning": broken("the search")},
+        {"kg_query": HANDLED, "fallback_search": FAILED, "synthesize": SKIPPED},
+    ),
+    (
+        "parallel_with_fallback",
+        "the synthesis fails",
+        {"hybrid": broken("the synthesis")},
+        {"kg_query": OK, "fallback_search": SKIPPED, "synthesize": FAILED},
+    ),
+    (
+        "quality_branch",
+        "good enough",
+        {"reasoning": {"quality_score": 0.85, "text": "evidence"}},
+        {"analysis": OK, "publish_report": OK, "manual_review": SKIPPED, "refinement": SKIPPED},
+    ),
+    (
+        "quality_branch",
+        "not good enough",
+        {"reasoning": {"quality_score": 0.84, "text": "evidence"}},
+        {"analysis": OK, "publish_report": SKIPPED, "manual_review": OK, "refinement": OK},
+    ),
+    (
+        "quality_branch",
+        "the analysis fails",
+        {"reasoning": only("Assess")},
+        {"analysis": HANDLED, "publish_report": SKIPPED, "manual_review": OK, "refinement": OK},
+    ),
+    (
+        "quality_branch",
+        "the analysis fails and one of those that take over",
+        {"reasoning": only("Assess"), "error_handler": broken("the review")},
+        {"analysis": HANDLED, "publish_report": SKIPPED, "manual_review": FAILED, "refinement": OK},
+    ),
+    (
+        "quality_branch",
+        "a score that is no number",
+        {"reasoning": {"quality_score": "0.99", "text": "evidence"}},
+        {"analysis": OK, "publish_report": SKIPPED, "manual_review": OK, "refinement": OK},
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "answers", "expected"), [pytest.param(c[0], c[2], c[3], id=f"{c[0]}: {c[1]}") for c in CASES]
+)
+def test_which_nodes_ran_and_which_did_not(
+    name: str, answers: dict[str, Any], expected: dict[str, str]
+) -> None:
+    told = Answers(**answers)
+    done = ran(FILES / f"{name}.json", actions=told.actions)
+    assert done.statuses() == expected
+    assert {key: run.state_name for key, run in done.task_runs().items()} == {
+        key: SHOWN[status] for key, status in expected.items()
+    }
+    failed = [key for key, status in expected.items() if status == FAILED]
+    assert done.state.is_failed() == bool(failed)
+    assert done.result.succeeded is not bool(failed)
+    for key in failed:
+        assert repr(key) in (done.state.message or "")
+    for key, node in done.result.nodes.items():
+        assert (node.reason != "") if expected[key] == SKIPPED else True
+        assert (node.error is None) == (expected[key] in (OK, SKIPPED))
+
+
+def test_the_files_are_those_of_the_examples() -> None:
+    assert {case[0] for case in CASES} == {file.stem for file in FILES.iterdir()}
+
+
+def test_what_the_nodes_of_the_fallback_plan_are_told() -> None:
+    told = Answers(kg_query=broken("the graph"))
+    ran(FILES / "drug_research_fallback.json", actions=told.actions)
+    assert told.asked["kg_query"][0]["query"] == "aspirin interactions"
+    search, analysis = told.asked["reasoning"]
+    assert search["error"].node_id == "kg_query"
+    assert search["error"].message == "the graph is broken"
+    assert analysis["error"] is None
+    assert analysis["prompt"].startswith("Analyze results from:  or {")
+
+
+def test_a_transient_failure_is_retried_as_the_file_says() -> None:
+    told = Answers(kg_query=ConnectionError("cut"))
+    done = ran(FILES / "drug_research_fallback.json", actions=told.actions)
+    assert done.result.nodes["kg_query"].attempts == 4 == len(told.asked["kg_query"])
+    assert done.states("kg_query").count("AwaitingRetry") == 3
+    assert done.statuses() == {"kg_query": HANDLED, "text_search": OK, "analysis": OK}
+
+
+def test_the_handler_is_told_the_error() -> None:
+    told = Answers(llm_call=PermissionError("403 Forbidden"))
+    done = ran(FILES / "failure_transitions.json", actions=told.actions)
+    [handled] = told.asked["error_handler"]
+    assert handled["text"] == f"{handled['error'].code}: {handled['error'].message}"
+    assert done.result.nodes["llm_call"].routed_to == ("notify",)
+    assert done.result.nodes["publish"].reason == "nothing led to it: llm_call failed and led to notify"

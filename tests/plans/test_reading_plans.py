@@ -1,0 +1,256 @@
+# ruff: noqa: E501 - what is said stands whole in its line
+"""Plans from files and texts: what is read, and what is said of what cannot be."""
+
+from __future__ import annotations
+
+import json
+import os
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from prefect_resilience.plans import json_text, reading, yaml_text
+from prefect_resilience.plans.mistakes import PlanError
+from prefect_resilience.plans.model import Plan
+from prefect_resilience.plans.reading import read_plan
+from prefect_resilience.plans.yaml_text import load_yaml
+
+FILES = sorted((Path(__file__).parent / "files").glob("*.json"))
+ONE = '{"tasks": [{"id": "a", "type": "x"%s}]}'
+
+
+def says(source: Any, **options: Any) -> list[str]:
+    with pytest.raises(PlanError) as refused:
+        read_plan(source, **options)
+    return [str(mistake) for mistake in refused.value.mistakes]
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_the_same_plan_in_every_form(path: Path, tmp_path: Path) -> None:
+    data = json.loads(path.read_text())
+    plan = read_plan(path)
+    written = tmp_path / "plan.yaml"
+    written.write_text("# a comment\n" + yaml.safe_dump(data, sort_keys=False))
+    (tmp_path / "plan.YML").write_bytes(b"\xef\xbb\xbf" + written.read_bytes())
+    for source in (
+        data,
+        plan,
+        str(path),
+        path.read_text(),
+        "\n" + path.read_text(),
+        written,
+        written.read_text(),
+    ):
+        assert read_plan(source) == plan
+    assert read_plan("plan.YML", base=tmp_path) == plan
+    assert Plan.from_file(written) == plan
+    assert Plan.from_text(json.dumps(data)) == plan
+
+
+def test_files_that_are_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "plan.json").write_text(ONE % "")
+    (tmp_path / "folder.json").mkdir()
+    (tmp_path / "empty.json").write_text(" ")
+    (tmp_path / "empty.yaml").write_text("# nothing\n")
+    (tmp_path / "latin.json").write_bytes(b'{"tasks":\n["\xe9"]}')
+    (tmp_path / "utf16.json").write_bytes((ONE % "").encode("utf-16"))
+    os.mkfifo(tmp_path / "pipe.json")
+    assert says("plna.json") == [f"plna.json: there is no such file in {tmp_path}; did you mean 'plan.json'?"]
+    assert says("other/x.json") == [f"other/x.json: there is no such file in {tmp_path}/other"]
+    assert says("zzzzzzzz.yaml") == [f"zzzzzzzz.yaml: there is no such file in {tmp_path}"]
+    assert says(Path("folder.json")) == ["folder.json: is a directory: name a file in it"]
+    assert says("pipe.json") == ["pipe.json: is no ordinary file"]
+    assert says("plan.toml") == ["plan.toml: is no plan's file: its name ends in .json, .yaml, .yml"]
+    assert says("empty.json") == ['empty.json: is empty: write {"tasks": [...]}']
+    assert says("empty.yaml") == ["a plan is an object with its nodes in 'tasks', not null"]
+    assert says("latin.json") == ["latin.json, line 2: is not encoded in UTF-8: save it as UTF-8"]
+    assert says("utf16.json") == ["utf16.json, line 1: is not encoded in UTF-8: save it as UTF-8"]
+    assert says("x" * 5000 + ".json")[0].endswith(": cannot be read: File name too long")
+    assert says("a\0.json") == ["a\\x00.json: cannot be read: embedded null byte"]
+    assert says("") == ['the plan: is empty: write {"tasks": [...]}']
+    assert says(Path("")) == [".: is no plan's file: its name ends in .json, .yaml, .yml"]
+    assert says(5) == ["the plan: write a plan, its data, a file or a text, not 5"]
+    monkeypatch.setattr(reading, "LARGEST_FILE", 10)
+    assert says("plan.json") == ["plan.json: 37 bytes are more than the 10 that a plan may have"]
+    assert says(ONE % "") == ["the plan: 37 characters are more than the 10 that a plan may have"]
+
+
+def test_a_files_mistakes_carry_its_name(tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    path.write_text(ONE % ', "wrong_field": 1')
+    with pytest.raises(PlanError, match=r"plan\.json has 1 mistake:\ntasks\[0\]\.wrong_field") as refused:
+        Plan.from_file(path)
+    assert refused.value.source == str(path)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('{"tasks": [}', "the plan, line 1, column 12: is no JSON: expecting value, at '}'"),
+        ('{"tasks": []', "the plan, line 1, column 13: is no JSON: expecting ',' delimiter, at the end"),
+        ('{\n "tasks": \'a\'}', "the plan, line 2, column 11: is no JSON: expecting value, at \"'a'}\""),
+        ('{"tasks": [],}', "the plan, line 1, column 13: is no JSON: illegal trailing comma before end of object, at ',}'"),
+        (ONE % ', "input": {"p": "NaN", "q": NaN}', "the plan, line 1, column 64: NaN is no JSON: write a number, null, or a text"),
+        (ONE % ', "timeout_ms": -1e999', "the plan, line 1, column 51: -1e999 is larger than a number can be: write it as a text"),
+        (ONE % (', "timeout_ms": ' + "9" * 2000), "the plan, line 1, column 51: is a number of too many digits: write it as a text"),
+        (ONE % (', "timeout_ms": 1.' + "9" * 2000), f"the plan, line 1, column 51: 1.{'9' * 37}… is larger than a number can be: write it as a text"),
+        (ONE % ', "type": "y"', "tasks[0].type: 'type' is written more than once: write it once"),
+        (ONE % ', "input": {"p": [{"x": 1, "x": 1, "x": 2}]}', "tasks[0].input.p[0].x: 'x' is written more than once: write it once"),
+        ('{"name": "a", "name": "b", "tasks": [{"id": "a", "type": "x"}]}', "name: 'name' is written more than once: write it once"),
+        (ONE % (', "input": {"p": "[[", "q": ' + "[]," * 3 + "[" * 5000), "the plan, line 1, column 66: is no JSON: expecting property name enclosed in double quotes, at '[],[],[[[[[[[[[[[[[['"),
+        ("[" * 50_000 + "]" * 10, "the plan, line 1, column 101: is nested more than 100 levels deep: write it flatter"),
+        ('["]", {}, ' + "[" * 50_000, "the plan, line 1, column 110: is nested more than 100 levels deep: write it flatter"),
+        ("tasks:\n- id: a\n  type: x\n  cache: yes\n", "the plan, line 4, column 10: yes may mean true or false, or the word: write true, false or 'yes'"),
+        ("tasks:\n- id: On\n", "the plan, line 2, column 7: On may mean true or false, or the word: write true, false or 'On'"),
+        ("no: 1\n", "the plan, line 1, column 1: no may mean true or false, or the word: write true, false or 'no'"),
+        ("x: 012\n", "the plan, line 1, column 4: 012 is read differently by different YAML: write it in quotes"),
+        ("x: 1:30\n", "the plan, line 1, column 4: 1:30 is read differently by different YAML: write it in quotes"),
+        ("x: 0x1F\n", "the plan, line 1, column 4: 0x1F is read differently by different YAML: write it in quotes"),
+        ("x: .inf\n", "the plan, line 1, column 4: .inf is no number that a plan can have: write a finite one, null or a text"),
+        ("x: 1e999\n", "the plan, line 1, column 4: 1e999 is larger than a number can be: write it as a text"),
+        ("x: " + "9" * 2000 + "\n", f"the plan, line 1, column 4: {'9' * 39}… is larger than a number can be: write it as a text"),
+        ("1: 2\n", "the plan, line 1, column 1: 1 is no key: write a text, in quotes if need be"),
+        ("? [a]\n: 2\n", "the plan, line 1, column 5: a list is no key: write a text, in quotes if need be"),
+        ("a: *b\n", "the plan, line 1, column 4: the alias *b names nothing above it"),
+        ("a: &b [*b]\n", "the plan, line 1, column 8: the alias *b stands inside what it names"),
+        ("a: !!set {x}\n", "the plan, line 1, column 4: the tag 'tag:yaml.org,2002:set' is not read: write plain data"),
+        ("a: ! x\n", "the plan, line 1, column 4: the tag '!' is not read: write plain data"),
+        ("a: !mine x\n", "the plan, line 1, column 4: the tag '!mine' is not read: write plain data"),
+        ("a: {<<: 5}\n", "the plan, line 1, column 9: '<<' takes an object or a list of objects"),
+        ("a: 1\n---\nb: 2\n", "the plan, line 2, column 1: a second document begins: write one plan in a file"),
+        ("a:\n\t- b\n", "the plan, line 2, column 1: is no YAML: found character that cannot start any token; indent with spaces, not tabs"),
+        ("a: [\n", "the plan, line 2, column 1: is no YAML: did not find expected node content"),
+        ("a: 'b\n", "the plan, line 2, column 1: is no YAML: found unexpected end of stream"),
+        ("a: \0\n", "the plan: is no YAML: unacceptable character #x0000: control characters are not allowed"),
+        ("a: \ud800\n", "the plan: is no YAML: 'utf-8' codec can't encode character '\\ud800' in position 3: surrogates not allowed"),
+        ("a: " + "[" * 5000, "the plan: is no YAML"),
+        ("just a text\n", "a plan is an object with its nodes in 'tasks', not 'just a text'"),
+        ("- a\n- b\n", "a plan is an object with its nodes in 'tasks', not a list"),
+    ],
+)  # fmt: skip
+def test_texts_that_are_no_plan(text: str, said: str) -> None:
+    if text == "a: " + "[" * 5000:
+        text, said = (
+            text + "\n",
+            "the plan, line 1, column 103: is nested more than 100 levels deep: write it flatter",
+        )
+    told = says(text)
+    if "illegal trailing comma" in said and "property name" in told[0]:
+        return  # Python before 3.13 says it so
+    assert told == [said]
+
+
+def test_yaml_says_what_json_says() -> None:
+    plan = Plan.from_text(
+        """
+        tasks:
+        - id: a
+          type: x
+          description: >
+            several
+            lines
+          timeout_ms: 1.5e3
+          retry_policy: &retry {max_retries: 3, initial_delay_ms: 5}
+          input:
+            "yes": 'no'
+            "on": "on"
+            date: 2026-01-02
+            version: 1.2.3
+            minus: -4
+            half: .5
+            nothing: ~
+            empty:
+            right: True
+            wrong: false
+            y: n
+        - {id: b, type: x, depends_on: a, retry_policy: {<<: *retry, max_retries: 4}, input: {all: [*retry]}}
+        - id: c
+          type: x
+          retry_policy:
+            <<: [*retry, {max_delay_ms: 7}]
+            "max_retries": 1
+        """
+    )
+    assert plan.tasks[0].description == "several lines\n"
+    assert plan.tasks[0].timeout_ms == 1500
+    assert plan.tasks[0].input == {
+        "yes": "no", "on": "on", "date": "2026-01-02", "version": "1.2.3", "minus": -4, "half": 0.5, "nothing": None,
+        "empty": None, "right": True, "wrong": False, "y": "n",
+    }  # fmt: skip
+    assert [node.retry.attempts for node in plan.tasks if node.retry] == [4, 5, 2]
+    assert plan.tasks[1].input == {"all": [{"max_retries": 3, "initial_delay_ms": 5}]}
+
+
+def test_yaml_keys_written_twice() -> None:
+    text = "tasks:\n- id: a\n  type: x\n  type: y\n  input: {p: 1, q: 2, p: 3}\n"
+    assert says(text) == [
+        "tasks[0].type: 'type' is written more than once: write it once",
+        "tasks[0].input.p: 'p' is written more than once: write it once",
+    ]
+
+
+def test_yaml_has_its_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(yaml_text, "LONGEST_YAML", 10)
+    assert says("tasks:\n- id: a\n") == ["the plan: 15 characters of YAML are more than 10: write it as JSON"]
+
+
+def test_a_full_stack_is_told_as_what_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*args: Any, **options: Any) -> Any:
+        raise RecursionError
+
+    monkeypatch.setattr(json, "loads", full)
+    assert says(ONE % "") == ["the plan: cannot be read here: the program is nested too deep itself"]
+
+
+def test_json_has_its_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(json_text, "MOST_PARTS", 2)
+    assert says(ONE % "") == ["the plan: has more than 2 commas and brackets: a plan carries little data"]
+
+
+def test_aliases_are_what_they_stand_for() -> None:
+    assert load_yaml("a: &x 5\nb: [*x, &y {z: *x}, *y]\n", "x") == {"a": 5, "b": [5, {"z": 5}, {"z": 5}]}
+    assert says(
+        "a: &a [1, 2]\n"
+        + "".join(f"{b}: &{b} [*{a}, *{a}]\n" for a, b in pairwise("abcdefghijklmnopqrstuvwxyz"))
+    ) == ["the plan, line 16, column 12: has more than 200,000 values, those of its aliases counted"]
+
+
+def test_yaml_without_its_fast_reader(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(yaml, "CSafeLoader")
+    assert read_plan("tasks:\n- id: a\n  type: x\n") == read_plan(ONE % "")
+    assert says("a: [\n")[0].startswith("the plan, line 2, column 1: is no YAML: ")
+
+
+scalars = (
+    st.none()
+    | st.booleans()
+    | st.integers(-(10**9), 10**9)
+    | st.floats(allow_nan=False, allow_infinity=False)
+)
+
+
+def trees(texts: st.SearchStrategy[str]) -> st.SearchStrategy[Any]:
+    inner = st.recursive(
+        scalars | texts,
+        lambda part: st.lists(part, max_size=3) | st.dictionaries(texts, part, max_size=3),
+        max_leaves=12,
+    )
+    return st.dictionaries(texts, inner, min_size=1)
+
+
+@settings(max_examples=100, deadline=None)
+@given(trees(st.text(st.characters(codec="utf-8", exclude_categories=["Cc", "Cs"]), max_size=8)))
+def test_json_is_the_same_when_read_as_yaml(data: Any) -> None:
+    assert load_yaml(json.dumps(data, ensure_ascii=False), "x") == data
+
+
+@settings(max_examples=100, deadline=None)
+@given(trees(st.text("abc<ü #:-\n'", max_size=6)))
+def test_data_is_the_same_through_blocks_of_yaml(data: Any) -> None:
+    assert load_yaml(yaml.dump(data, Dumper=yaml.CSafeDumper, allow_unicode=True), "x") == data

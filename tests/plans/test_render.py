@@ -1,0 +1,334 @@
+"""Pictures of plans: what stands in them, that nothing breaks out of them, and how large they get."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+
+from prefect_resilience.conditions import path
+from prefect_resilience.plans.model import FanOut, Node, Plan, Transition
+from prefect_resilience.plans.picture import one_line, picture_of, seconds
+from prefect_resilience.plans.render import plan_to_mermaid, plan_to_svg
+from prefect_resilience.plans.result import NodeResult, PlanResult
+from prefect_resilience.plans.svg import text_width
+
+from .plan_builders import PLANS, error_at, node, result_of
+
+SVG = "{http://www.w3.org/2000/svg}"
+HOSTILE = [
+    '"];click n0 "javascript:alert(1)"',
+    '<script>alert("1")</script>',
+    "&amp; #quot; #35; %%{init: {}}%%",
+    "end",
+    "]]> -->|x| --> ```",
+    "`md` **bold** 1. first\nsecond\r\n---",
+    "漢字 \u202e rtl \ud800 \x00\x1b[31m",
+    "'; DROP",
+]
+
+
+def plan_of(*nodes: Node, **fields: Any) -> Plan:
+    return Plan(tasks=nodes, **fields)
+
+
+def shipped(name: str) -> Plan:
+    return Plan.from_file(PLANS / f"{name}.json")
+
+
+def texts(svg: str) -> list[str]:
+    """What can be read in the picture; it must be XML."""
+    return [text.text or "" for text in ElementTree.fromstring(svg).iter(f"{SVG}text")]
+
+
+def tooltips(svg: str) -> list[str]:
+    return [title.text or "" for title in ElementTree.fromstring(svg).iter(f"{SVG}title")]
+
+
+def boxes(svg: str) -> dict[str, str]:
+    """The class of each box, by the first words of its tooltip."""
+    groups = [g for g in ElementTree.fromstring(svg).iter(f"{SVG}g") if "class" in g.attrib]
+    return {g.findtext(f"{SVG}title", "").split(" ")[0].rstrip("."): g.attrib["class"] for g in groups}
+
+
+class TestBeforeARun:
+    def test_every_node_and_every_way_with_its_condition(self) -> None:
+        svg = plan_to_svg(shipped("confidence_branch"))
+        said = texts(svg)
+        assert {"kg_query", "generate_report", "manual_review", "confidence >= 0.9", "else"} <= set(said)
+        assert {"runs only if led to", "may lead to"} <= set(said)
+        assert "kg_query leads to manual_review: else" in tooltips(svg)
+        assert boxes(svg) == dict.fromkeys(("kg_query", "generate_report", "manual_review"), "node waiting")
+
+    def test_dependencies_handlers_and_transitions(self) -> None:
+        fallback = plan_to_svg(shipped("drug_research_fallback"))
+        assert texts(fallback).count("on error") == 1
+        assert {"analysis depends on kg_query", "analysis depends on text_search"} <= set(tooltips(fallback))
+        said = texts(plan_to_svg(shipped("failure_transitions")))
+        assert {"1: state._last_error does not exist", "2: state._last_error exists"} <= set(said)
+
+    def test_marks(self) -> None:
+        plan = plan_of(
+            node("three", map=FanOut(over=[1, 2, 3])),
+            node("each", "three", map=FanOut(over="{{three.output.items}}")),
+            node("last", "three", "each", rule="always", description="Sweeps up."),
+            node("h", "three", handles_error="three", rule="all_success"),
+            node("w", transitions=[Transition(to="v", priority=7)]),
+            node("v"),
+        )
+        svg = plan_to_svg(plan)
+        assert {"step · ×3", "step · × each of three.output.items", "step · always", "7: otherwise"} <= set(
+            texts(svg)
+        )
+        assert "last (step). Sweeps up" in tooltips(svg)
+        assert "three leads to h, which also depends on three: on error" in tooltips(svg)
+
+    def test_mermaid(self) -> None:
+        text = plan_to_mermaid(shipped("confidence_branch"))
+        assert 'n0["kg#95;query"]' in text
+        assert 'n1(["generate#95;report<br/>reasoning"])' in text
+        assert 'n0 -.->|"confidence #62;= 0#46;9"| n1' in text
+        assert "n0 --> n2" in plan_to_mermaid(shipped("parallel_with_fallback"))
+
+
+class TestAfterARun:
+    def test_what_ran_what_was_skipped_and_why(self) -> None:
+        plan = shipped("drug_research_fallback")
+        svg = plan_to_svg(plan, result_of(plan, {"kg_query": error_at("kg_query")}))
+        assert boxes(svg) == {
+            "kg_query": "node handled",
+            "text_search": "node succeeded",
+            "analysis": "node succeeded",
+        }
+        said = texts(svg)
+        assert {"↷", "✓", "handled · 4 attempts · 2.8 s", "503 unavailable: kg_query broke"} <= set(said)
+        assert {"led to", "gave its value to", "not taken", "failed, another node took over"} <= set(said)
+        assert "succeeded in 9.45 s: 2 succeeded, 1 handled" in said
+
+    def test_a_failure_that_nobody_handled(self) -> None:
+        plan = shipped("parallel_with_fallback")
+        fails = {name: error_at(name) for name in ("kg_query", "fallback_search")}
+        svg = plan_to_svg(plan, result_of(plan, fails))
+        assert boxes(svg)["fallback_search"] == "node failed"
+        said = texts(svg)
+        assert {"✗", "–", "failed · 5.25 s"} <= set(said)
+        assert "skipped: none of its dependencies" in said
+        assert any(
+            tip.endswith("produced a value: kg_query failed, fallback_search failed") for tip in tooltips(svg)
+        )
+
+    def test_taken_ways_are_strong_and_the_others_faint(self) -> None:
+        plan = shipped("quality_branch")
+        result = result_of(plan, outputs={"analysis": {"quality_score": 0.2}})
+        taken = {(arrow.target, arrow.taken) for arrow in picture_of(plan, result).arrows}
+        assert taken == {("publish_report", False), ("manual_review", True), ("refinement", True)}
+        text = plan_to_mermaid(plan, result)
+        assert text.count("==>") == 2
+        assert text.count("-.->") == 1
+        assert "✓".encode().decode() not in text
+        assert "#10003; analysis" in text
+
+    def test_a_dependency_is_taken_where_it_gave_something(self) -> None:
+        plan = plan_of(
+            node("a"), node("b"), node("c", "a", "b"), node("d", "a", "b", rule="always"), node("e", "a")
+        )
+        arrows = picture_of(plan, result_of(plan, {"a": error_at("a")})).arrows
+        taken = {(arrow.source, arrow.target): arrow.taken for arrow in arrows}
+        assert taken == {
+            ("a", "c"): False,
+            ("b", "c"): True,
+            ("a", "d"): True,
+            ("b", "d"): True,
+            ("a", "e"): False,
+        }
+
+    def test_a_run_that_is_still_going_on(self) -> None:
+        plan = plan_of(node("a", on_success="b"), node("b"), node("c", "a"))
+        result = PlanResult(succeeded=False, nodes={"a": NodeResult(status="succeeded", routed_to=("b",))})
+        svg = plan_to_svg(plan, result)
+        assert boxes(svg) == {"a": "node succeeded", "b": "node waiting", "c": "node waiting"}
+        assert {"failed: 1 succeeded, 2 not run", "has not run"} <= set(texts(svg))
+
+    def test_nothing_ran(self) -> None:
+        assert "failed: 1 not run" in texts(plan_to_svg(plan_of(node("a")), PlanResult(succeeded=False)))
+
+    def test_a_skip_without_a_reason(self) -> None:
+        result = PlanResult(succeeded=True, nodes={"a": NodeResult(status="skipped")})
+        assert "skipped" in texts(plan_to_svg(plan_of(node("a")), result))
+
+    def test_injected_nodes(self) -> None:
+        plan = plan_of(node("a"), node("z", "a"))
+        ends = {name: NodeResult(status="succeeded") for name in ("a", "z", "n", "m")}
+        ends["n"] = NodeResult(status="succeeded", routed_to=("m",))
+        known = plan_to_svg(plan, PlanResult(succeeded=True, nodes=ends), added=[node("n", "a"), node("a")])
+        assert "step · added while it ran" in texts(known)
+        assert {"n depends on a", "n leads to m"} <= set(tooltips(known))
+        unknown = plan_to_svg(plan, PlanResult(succeeded=True, nodes=ends))
+        assert texts(unknown).count("added while it ran") == 2
+        assert set(boxes(unknown)) == {"a", "z", "n", "m"}
+
+    def test_how_many_branches_a_fan_out_had(self) -> None:
+        plan = plan_of(node("f", map=FanOut(over="{{inputs.items}}")), inputs={"items": []})
+        result = PlanResult(succeeded=True, nodes={"f": NodeResult(status="succeeded", output=[1] * 1200)})
+        assert "step · ×1,200" in texts(plan_to_svg(plan, result))
+
+
+class TestHostileTexts:
+    plan = plan_of(
+        *(
+            Node(
+                id=f"n{i}",
+                type=text,
+                description=text,
+                on_success=f"n{i + 1}",
+                condition=path("x") == text.replace("\ud800", ""),
+            )
+            for i, text in enumerate(HOSTILE)
+        ),
+        node(f"n{len(HOSTILE)}"),
+        name=" ".join(HOSTILE[:3]),
+        intent="x",
+    )
+
+    def test_the_svg_is_xml_with_nothing_in_it_but_shapes_and_texts(self) -> None:
+        for result in (None, result_of(self.plan, {"n3": error_at(HOSTILE[1])})):
+            root = ElementTree.fromstring(plan_to_svg(self.plan, result))
+            assert {one.tag for one in root.iter()} <= {
+                f"{SVG}{tag}" for tag in ("svg", "g", "rect", "path")
+            } | {f"{SVG}{tag}" for tag in ("text", "title", "circle")}
+            assert not any(
+                name.startswith("on") or "href" in name for one in root.iter() for name in one.attrib
+            )
+
+    def test_labels_of_mermaid_have_no_sign_of_its_language(self) -> None:
+        text = plan_to_mermaid(self.plan, result_of(self.plan, {"n3": error_at(HOSTILE[1])}))
+        labels = re.findall(r'"([^"]*)"', text.partition("flowchart TD")[2])
+        assert len(labels) == 2 * len(HOSTILE) + 1
+        for label in labels:
+            assert re.fullmatch(r"(?:[\w ,:;!?/()=+]|#\d+;|<br/>)*", label)
+        *structure, _ = [line for line in re.sub(r'"[^"]*"', '""', text).splitlines() if "n" in line]
+        assert not any("script" in line or "click" in line for line in structure)
+
+    def test_secrets_are_masked(self) -> None:
+        key = "sk-ant-api03-" + "a" * 80
+        plan = plan_of(
+            Node(id="a", type="x", description=f"with {key}", condition=path("k") == key, on_success="b"),
+            node("b"),
+        )
+        result = PlanResult(succeeded=False, nodes={"a": NodeResult(status="skipped", reason=key)})
+        for picture in (plan_to_svg(plan, result), plan_to_mermaid(plan, result)):
+            assert "aaaaaaaa" not in picture
+
+    def test_long_texts_are_shortened_and_whole_in_the_tooltip(self) -> None:
+        long = "a_name_that_goes_on_and_on_and_on_for_ever"
+        svg = plan_to_svg(plan_of(Node(id=long, type="x"), name="word " * 100))
+        assert max(map(len, texts(svg))) <= 90
+        assert f"{long} (x)" in tooltips(svg)
+
+
+class TestSize:
+    @pytest.mark.parametrize("name", ["chain", "wide", "layers"])
+    def test_large_plans_are_cut_and_say_so(self, name: str) -> None:
+        size = 700
+        plan = plan_of(
+            *{
+                "chain": lambda: (node(f"n{i}", *([f"n{i - 1}"] if i else [])) for i in range(size)),
+                "wide": lambda: (node(f"n{i}", *(["n0"] if i else [])) for i in range(size)),
+                "layers": lambda: (
+                    node(
+                        f"n{i}",
+                        *(f"n{(i // 50 - 1) * 50 + (i * 7 + k * 13) % 50}" for k in range(5) if i >= 50),
+                    )
+                    for i in range(size)
+                ),
+            }[name]()
+        )
+        svg, text = plan_to_svg(plan, result_of(plan, {f"n{size - 1}": error_at("x")})), plan_to_mermaid(plan)
+        assert len(boxes(svg)) == 300
+        assert boxes(svg)[f"n{size - 1}"] == "node failed"
+        sentence = "300 of 700 nodes are drawn: those that failed, then the first of the others."
+        assert any(line.startswith(sentence) for line in texts(svg))
+        assert len(svg) < 700_000
+        assert len(text) < 50_000
+        assert 'note["300 of 700 nodes are drawn' in text
+        assert len(re.findall(r"--> n\d", text)) <= 500
+
+    def test_ways_to_what_is_not_drawn_are_left_out(self) -> None:
+        plan = plan_of(node("a", on_success="b"), node("b"), node("c", "a"))
+        assert picture_of(plan, most_boxes=1).arrows == ()
+
+    def test_as_many_arrows_as_can_be_followed(self) -> None:
+        plan = plan_of(*(node(f"n{i}", *(f"n{j}" for j in range(i))) for i in range(40)))
+        picture = picture_of(plan, most_arrows=100)
+        assert len(picture.arrows) == 100
+        assert picture.note == "100 of 780 arrows between them are drawn."
+
+    def test_mermaid_gets_what_it_takes(self) -> None:
+        reason = "漢" * 114
+        plan = plan_of(*(node(f"n{i}") for i in range(300)))
+        ends = {f"n{i}": NodeResult(status="skipped", reason=reason) for i in range(300)}
+        text = plan_to_mermaid(plan, PlanResult(succeeded=True, nodes=ends))
+        assert "of 300 nodes are drawn" in text
+        assert 20_000 < len(text) <= 45_000
+
+    def test_the_document_has_its_size(self) -> None:
+        root = ElementTree.fromstring(plan_to_svg(shipped("confidence_branch")))
+        width, height = float(root.attrib["width"]), float(root.attrib["height"])
+        assert root.attrib["viewBox"] == f"0 0 {width:g} {height:g}"
+        first = root.find(f"{SVG}rect")
+        assert first is not None
+        assert first.attrib["fill"] == "#ffffff"
+
+    def test_titles_of_mermaid_are_short(self) -> None:
+        plan = shipped("drug_research_fallback")
+        assert 'title: "Aspirin interactions: knowledge graph first, text search if it…"' in plan_to_mermaid(
+            plan
+        )
+        assert 'title: "succeeded in 5.6 s' in plan_to_mermaid(plan, result_of(plan))
+        assert "title" not in plan_to_mermaid(plan_of(node("a")))
+        quoted = plan_to_mermaid(plan_of(node("a"), name='a "b" \\ <c> & d'))
+        assert 'title: "a \\"b\\" \\\\ ‹c› ＆ d"' in quoted
+
+
+def test_the_same_plan_gives_the_same_picture() -> None:
+    plan = shipped("drug_research_fallback")
+    result = result_of(plan, {"kg_query": error_at("kg_query")})
+    again = Plan.model_validate(plan.model_dump(mode="json"))
+    assert plan_to_svg(plan, result) == plan_to_svg(again, result)
+    assert plan_to_mermaid(plan, result) == plan_to_mermaid(again, result)
+
+
+@pytest.mark.parametrize(
+    ("duration", "words"),
+    [
+        (0.0123, "12 ms"),
+        (0.9999, "1 s"),
+        (2.345, "2.35 s"),
+        (59.99, "60 s"),
+        (61, "1 min 1 s"),
+        (7260, "2 h 1 min"),
+    ],
+)
+def test_durations(duration: float, words: str) -> None:
+    assert seconds(duration) == words
+
+
+def test_texts_on_one_line() -> None:
+    assert one_line("a\n b\tc", 10) == "a b c"
+    assert one_line("abcdef", 4) == "abc…"
+    assert one_line("a\x00b\ud800", 10) == "a\N{REPLACEMENT CHARACTER}b\N{REPLACEMENT CHARACTER}"
+
+
+def test_wide_letters_take_more_room() -> None:
+    assert text_width("漢字", 10) == 20
+    assert text_width("ii", 10) < text_width("oo", 10) < text_width("MM", 10)
+    assert text_width("a", 10, bold=True) > text_width("a", 10)
+
+
+def test_pictures_for_the_plans_in_the_repository() -> None:
+    for file in sorted(Path(PLANS).glob("*.json")):
+        plan = Plan.from_file(file)
+        assert set(boxes(plan_to_svg(plan))) == {one.id for one in plan.tasks}

@@ -1,0 +1,208 @@
+"""Where a node leads, and the sentence that says why."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from prefect_resilience.conditions import Condition, failed, path, succeeded
+from prefect_resilience.errors import ErrorCategory
+from prefect_resilience.plans.model import Node, Plan, Transition
+from prefect_resilience.plans.routes import Routing, about_errors, routes, with_last_error
+
+from .plan_builders import NOW, PLANS, error_at, node, result_of
+
+SURE = path("confidence") >= 0.9
+LAST = path("state._last_error")
+
+
+def decided(one: Node, output: Any = None, *, fails: bool = False, **more: Any) -> Routing:
+    return routes(one, output=output, error=error_at(one.id) if fails else None, now=NOW, **more)
+
+
+def error_code(code: str) -> Condition:
+    return path("state._last_error.code") == code
+
+
+class TestAfterSuccess:
+    def test_without_a_condition_it_leads_to_on_success(self) -> None:
+        routing = decided(node("a", on_success="b", on_failure="c"), {"x": 1}, handlers=("h",))
+        assert routing == Routing(("b",), "it succeeded: on_success", None, False)
+
+    def test_with_nowhere_to_go_there_is_nothing_to_say(self) -> None:
+        assert decided(node("a", on_failure="c")) == Routing((), "", None, False)
+
+    @pytest.mark.parametrize(
+        ("confidence", "to", "why"),
+        [
+            (0.95, ("b",), "confidence is 0.95, >= 0.9: on_success"),
+            (0.71, ("c", "d"), "confidence is 0.71, not >= 0.9: on_failure"),
+            ("0.95", ("c", "d"), "confidence is '0.95', not >= 0.9: on_failure"),
+        ],
+    )
+    def test_its_condition_decides(self, confidence: Any, to: tuple[str, ...], why: str) -> None:
+        one = node("a", condition=SURE, on_success="b", on_failure=("c", "d"))
+        assert decided(one, {"confidence": confidence}) == Routing(to, why, None, False)
+
+    def test_an_answer_for_which_no_node_is_named(self) -> None:
+        one = node("a", condition=SURE, on_success="b")
+        why = "confidence is 0.1, not >= 0.9: no node is named for that"
+        assert decided(one, {"confidence": 0.1}) == Routing((), why, None, False)
+
+    def test_a_condition_may_look_at_other_nodes_and_at_state_and_inputs(self) -> None:
+        other = Condition.model_validate(
+            {"type": "comparison", "operator": "gt", "path": "n", "value": 3, "source_task": "other"}
+        )
+        both = other & (path("inputs.region") == "eu") & (path("state.seen") == 1)
+        one = node("a", condition=both, on_success="b", on_failure="c")
+        scope = {"inputs": {"region": "eu"}, "state": {"seen": 1}}
+        assert decided(one, {}, outputs={"other": {"n": 4}}, **scope).to == ("b",)
+        assert decided(one, {}, outputs={"other": {"n": 3}}, **scope).to == ("c",)
+
+    def test_a_condition_may_ask_whether_another_node_failed(self) -> None:
+        asks = Condition.model_validate(
+            {"type": "error_catch", "operator": "error_occurred", "source_task": "other"}
+        )
+        one = node("a", condition=asks, on_success="b", on_failure="c")
+        assert decided(one, errors={"other": error_at("other")}).to == ("b",)
+        assert decided(one, outputs={"other": 1}).to == ("c",)
+        assert decided(one).to == ("c",)
+
+    def test_the_output_of_a_node_that_gave_none_is_missing(self) -> None:
+        there = Condition.model_validate({"type": "exists", "path": "n", "source_task": "other"})
+        one = node("a", condition=there, on_success="b", on_failure="c")
+        assert decided(one, errors={"other": error_at("other")}).to == ("c",)
+
+    def test_conditions_about_no_error_do_not_hold_and_do_not_fail(self) -> None:
+        one = node("a", condition=error_code("429"), on_success="wait", on_failure="go")
+        assert decided(one, {})[::2] == (("go",), None)
+        way = node("a", transitions=[Transition(to="w", condition=error_code("429")), Transition(to="go")])
+        assert decided(way, {}) == Routing(("go",), "transition to go", None, False)
+
+
+class TestAfterFailure:
+    def test_it_leads_to_on_failure_and_to_its_handlers_each_once(self) -> None:
+        one = node("kg", condition=SURE, on_success="b", on_failure=("text", "tell"))
+        routing = decided(one, fails=True, handlers=("text", "other"))
+        assert routing.to == ("text", "tell", "other")
+        assert routing.why == "it failed (503): on_failure and handled by text, other"
+        assert (routing.handled, routing.error) == (True, error_at("kg"))
+
+    def test_nobody_handles_it(self) -> None:
+        routing = decided(node("a", on_success="b"), fails=True)
+        assert routing == Routing((), "it failed (503): no node is named for that", error_at("a"), False)
+
+    @pytest.mark.parametrize(
+        ("condition", "after_success", "after_failure"),
+        [
+            (~succeeded(), "c", "b"),
+            (succeeded(), "b", "c"),
+            (failed(category="unavailable"), "c", "b"),
+            (failed(category="rate_limit") | failed(code="429"), "c", "c"),
+            (LAST.exists(), "c", "b"),
+            (error_code("503"), "c", "b"),
+            (path("state._last_error.details.nothing") == 1, "c", "c"),
+        ],
+    )
+    def test_a_condition_about_errors_decides_in_both_cases(
+        self, condition: Condition, after_success: str, after_failure: str
+    ) -> None:
+        one = node("a", condition=condition, on_success="b", on_failure="c")
+        assert decided(one, {}).to == (after_success,)
+        assert decided(one, fails=True, handlers=("h",)).to == (after_failure, "h")
+
+    def test_the_reason_says_that_the_condition_chose_on_success(self) -> None:
+        routing = decided(node("a", condition=~succeeded(), on_success="b"), fails=True)
+        assert routing.why == "it failed (503): on_success, as the condition holds"
+
+
+class TestTransitions:
+    ways = (
+        Transition(to="last", priority=9),
+        Transition(to="high", priority=1, condition=SURE),
+        Transition(to="told", priority=1, condition=LAST.exists()),
+    )
+
+    @pytest.mark.parametrize(("confidence", "to"), [(0.95, "high"), (0.5, "last")])
+    def test_the_first_by_priority_that_holds_is_taken(self, confidence: float, to: str) -> None:
+        one = node("a", on_success="also", transitions=self.ways)
+        assert decided(one, {"confidence": confidence}).to == ("also", to)
+
+    def test_after_a_failure_what_needs_an_output_does_not_hold(self) -> None:
+        routing = decided(node("a", transitions=self.ways), fails=True)
+        assert routing.to == ("told",)
+        assert routing.handled
+        assert routing.why.endswith("; state._last_error exists: transition to told")
+
+    def test_none_holds(self) -> None:
+        ways = [Transition(to="b", condition=SURE)]
+        assert decided(node("a", transitions=ways), {"confidence": 0}) == Routing((), "", None, False)
+
+
+class TestWithoutAnAnswer:
+    def test_the_node_fails_and_is_handled_as_a_failure(self) -> None:
+        one = node("a", condition=SURE, on_success="b", on_failure="c")
+        routing = decided(one, {"confidense": 1}, handlers=("h",))
+        assert routing.to == ("c", "h")
+        assert routing.handled
+        assert routing.error is not None
+        assert (routing.error.category, routing.error.code) == (ErrorCategory.INVALID, "ConditionError")
+        assert (routing.error.node_id, routing.error.timestamp) == ("a", NOW)
+        assert routing.error.details == {"path": "confidence"}
+        assert "did you mean 'confidense'" in routing.why
+
+    def test_an_unanswered_transition_takes_back_on_success_and_is_not_asked_for_ever(self) -> None:
+        ways = [Transition(to="b", condition=SURE), Transition(to="tell", condition=LAST.exists())]
+        routing = decided(node("a", on_success="s", on_failure="f", transitions=ways), {})
+        assert routing.to == ("f", "tell")
+        assert routing.error is not None
+
+    def test_secrets_stay_out_of_the_reason(self) -> None:
+        one = node("a", condition=path("key") == "x", on_failure="b")
+        assert "sk-ant" not in decided(one, {"key": "sk-ant-api03-" + "a" * 80}).why
+
+
+def test_what_is_about_errors() -> None:
+    assert about_errors(succeeded() & ~LAST.exists())
+    assert about_errors(path("state._last_error['code']").exists())
+    assert not about_errors(path("state._last_error_count").exists())
+    assert not about_errors(succeeded() | SURE)
+
+
+def test_without_an_error_there_is_no_last_error() -> None:
+    stale = {"x": 1, "_last_error": {"code": "old"}}
+    assert with_last_error(stale, None) == {"x": 1}
+    shown = with_last_error(stale, error_at("a"))
+    assert (shown["_last_error"]["code"], shown["_last_error"]["node_id"]) == ("503", "a")
+
+
+CASES: list[tuple[str, dict[str, Any], list[str], str]] = [
+    ("confidence_branch", {"kg_query": {"confidence": 0.9}}, [], "s s -"),
+    ("confidence_branch", {"kg_query": {"confidence": 0.89}}, [], "s - s"),
+    ("confidence_branch", {}, ["kg_query"], "h - s"),
+    ("confidence_branch", {"kg_query": {}}, [], "h - s"),
+    ("confidence_branch", {}, ["kg_query", "manual_review"], "h - f"),
+    ("drug_research_fallback", {}, [], "s - s"),
+    ("drug_research_fallback", {}, ["kg_query"], "h s s"),
+    ("drug_research_fallback", {}, ["kg_query", "text_search"], "h f -"),
+    ("drug_research_fallback", {}, ["analysis"], "s - f"),
+    ("failure_transitions", {}, [], "s s -"),
+    ("failure_transitions", {}, ["llm_call"], "h - s"),
+    ("failure_transitions", {}, ["publish"], "s f -"),
+    ("parallel_with_fallback", {}, [], "s - s"),
+    ("parallel_with_fallback", {}, ["kg_query"], "h s s"),
+    ("parallel_with_fallback", {}, ["kg_query", "fallback_search"], "h f -"),
+    ("quality_branch", {"analysis": {"quality_score": 0.85}}, [], "s s - -"),
+    ("quality_branch", {"analysis": {"quality_score": 0.2}}, [], "s - s s"),
+    ("quality_branch", {}, ["analysis"], "h - s s"),
+    ("quality_branch", {"analysis": {"quality_score": 0.2}}, ["refinement"], "s - s f"),
+]
+
+
+@pytest.mark.parametrize(("name", "outputs", "fails", "expected"), CASES)
+def test_the_shipped_plans(name: str, outputs: dict[str, Any], fails: list[str], expected: str) -> None:
+    result = result_of(Plan.from_file(PLANS / f"{name}.json"), {one: error_at(one) for one in fails}, outputs)
+    letters = {"succeeded": "s", "failed": "f", "handled": "h", "skipped": "-"}
+    assert " ".join(letters[end.status] for end in result.nodes.values()) == expected
+    assert result.succeeded is ("f" not in expected)

@@ -1,0 +1,494 @@
+"""Plans that grow: fan-outs, nodes that are added, plans inside plans, and what bounds them."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.filters import FlowRunFilter, TaskRunFilter
+
+from prefect_resilience import ErrorContext
+from prefect_resilience.operations import run_plan
+from prefect_resilience.plans.inject import Inject
+from prefect_resilience.plans.mistakes import PlanError
+from prefect_resilience.plans.model import Node
+from tests.plans.ran import Ran, ran
+from tests.prefect_runs import until
+
+
+def echo(value: Any = None) -> Any:
+    return value
+
+
+def fail(error: ErrorContext | None = None) -> None:
+    raise ConnectionError("down")
+
+
+BASIC: dict[str, Callable[..., Any]] = {"echo": echo, "fail": fail}
+
+
+def node(name: str, kind: str = "echo", **fields: Any) -> dict[str, Any]:
+    return {"id": name, "type": kind, **fields}
+
+
+def run(*nodes: dict[str, Any], actions: dict[str, Any] | None = None, **plan: Any) -> Ran:
+    return ran({"tasks": list(nodes), **plan}, actions={**BASIC, **(actions or {})})
+
+
+def states(done: Ran) -> dict[str, str | None]:
+    return {name: run.state_name for name, run in done.task_runs().items()}
+
+
+# -- fan-out
+
+
+def test_a_fan_out_is_one_task_run_for_each_item_and_one_for_the_node() -> None:
+    done = run(
+        node("list", input={"value": {"drugs": ["a", "b", "c"]}}),
+        node(
+            "each",
+            input={"value": "{{index}}:{{drug}}"},
+            map={"over": "{{list.output.drugs}}", "as": "drug"},
+            depends_on="list",
+        ),
+        node("all", input={"value": "{{each.output}}"}, depends_on="each"),
+    )
+    assert done.result.nodes["all"].output == ["0:a", "1:b", "2:c"]
+    assert done.result.nodes["each"].attempts == 3
+    until(lambda: len(done.task_runs()) == 6)
+    assert states(done) == dict.fromkeys(
+        ["list", "each[0]", "each[1]", "each[2]", "each", "all"], "Completed"
+    )
+
+
+def test_the_item_is_a_parameter_of_its_own_name() -> None:
+    done = run(node("each", map={"over": [1, 2], "as": "value"}), node("nothing", map={"over": []}))
+    assert done.result.outputs == {"each": [1, 2], "nothing": []}
+
+
+def test_branches_that_fail_fail_the_node_once_all_have_ended() -> None:
+    ended: list[int] = []
+
+    def odd(item: int) -> int:
+        ended.append(item)
+        if item % 2 == 0:
+            raise ValueError(f"{item} is even")
+        return item
+
+    done = run(node("each", "odd", map={"over": [1, 2, 3, 4]}), actions={"odd": odd})
+    assert sorted(ended) == [1, 2, 3, 4]
+    assert done.statuses() == {"each": "failed"}
+    error = done.result.nodes["each"].error
+    assert error is not None
+    assert error.message.startswith(
+        "2 of 4 branches failed: each[1] (ValueError unexpected: 2 is even), each[3]"
+    )
+    assert error.details["failed"] == [1, 3]
+    assert error.details["partial_results"] == {"0": 1, "2": 3}
+    assert error.cause is not None
+    assert (error.cause.node_id, error.cause.nesting_depth) == ("each[1]", 1)
+    assert states(done) == {
+        "each": "Failed",
+        "each[0]": "Completed",
+        "each[1]": "Failed",
+        "each[2]": "Completed",
+        "each[3]": "Failed",
+    }
+
+
+@pytest.mark.parametrize(
+    ("allowed", "status"), [(0.25, "failed"), (0.5, "succeeded"), (1, "failed"), (2, "succeeded")]
+)
+def test_some_branches_may_fail(allowed: float, status: str) -> None:
+    def odd(item: int) -> int:
+        if item % 2 == 0:
+            raise ValueError("even")
+        return item
+
+    fan_out = {"over": [1, 2, 3, 4], "allow_failures": allowed}
+    done = run(node("each", "odd", map=fan_out), actions={"odd": odd})
+    assert done.statuses() == {"each": status}
+    if status == "succeeded":
+        assert done.result.nodes["each"].output == [1, None, 3, None]
+
+
+def test_at_most_so_many_branches_at_a_time() -> None:
+    lock, now, most = threading.Lock(), [0], [0]
+    pair = threading.Barrier(2, timeout=20)
+
+    def work() -> None:
+        with lock:
+            now[0] += 1
+            most[0] = max(most[0], now[0])
+        pair.wait()
+        with lock:
+            now[0] -= 1
+
+    done = run(
+        node("each", "work", map={"over": list(range(6)), "max_concurrent": 2}), actions={"work": work}
+    )
+    assert done.result.succeeded
+    assert most[0] == 2
+
+
+@pytest.mark.parametrize("over", ["{{text.output}}", "{{text.output.x}}"])
+def test_a_fan_out_needs_a_list(over: str) -> None:
+    done = run(node("text", input={"value": "abc"}), node("each", map={"over": over}, depends_on="text"))
+    assert done.result.nodes["each"].error is not None
+    assert "map.over: a list is needed" in done.result.nodes["each"].error.message
+    assert states(done)["each"] == "Failed"
+
+
+def test_a_branch_that_cannot_be_filled_in_fails_alone() -> None:
+    def takes(item: int, day: Path) -> str:
+        return str(day)
+
+    done = run(
+        node("each", "takes", input={"day": "{{item}}"}, map={"over": ["a", 3], "allow_failures": 1}),
+        actions={"takes": takes},
+    )
+    assert done.result.nodes["each"].output == ["a", None]
+    assert states(done) == {"each": "Completed", "each[0]": "Completed", "each[1]": "Failed"}
+
+
+def test_too_many_branches_are_refused_before_one_has_run() -> None:
+    ran_anyway: list[int] = []
+    done = run(
+        node("list", "many"),
+        node("each", "note", map={"over": "{{list.output}}"}, depends_on="list"),
+        actions={"many": lambda: list(range(20_000)), "note": lambda: ran_anyway.append(1)},
+    )
+    assert done.statuses() == {"list": "succeeded", "each": "failed"}
+    assert "20,000 items, and bounds.fan_out is 10,000" in (done.state.message or "")
+    done = run(
+        node("list", input={"value": [1, 2, 3]}),
+        node("each", "note", map={"over": "{{list.output}}"}, depends_on="list"),
+        actions={"note": lambda: ran_anyway.append(1)},
+        bounds={"nodes": 4},
+    )
+    assert "more than the 4 that bounds.nodes allows" in (done.state.message or "")
+    assert ran_anyway == []
+
+
+def test_a_condition_looks_at_the_whole_list() -> None:
+    condition = {"operator": "equals", "path": "$[1]", "value": 2}
+    done = run(
+        node("each", map={"over": [1, 2], "as": "value"}, condition=condition, on_success="b"), node("b")
+    )
+    assert done.statuses() == {"each": "succeeded", "b": "succeeded"}
+    condition = {"operator": "gt", "path": "x.y", "value": 2}
+    done = run(
+        node("each", map={"over": [1, 2], "as": "value"}, condition=condition, on_success="b"), node("b")
+    )
+    assert done.statuses() == {"each": "failed", "b": "skipped"}
+    assert states(done)["each"] == "Failed"
+
+
+# -- nodes that are added
+
+
+def test_an_action_adds_nodes_to_the_plan() -> None:
+    def split(error: Any) -> Inject:
+        nodes = [
+            node("left", input={"value": "{{split.output}}-left"}),
+            Node(id="right", type="echo", input={"value": "{{left.output}}-right"}, depends_on=("left",)),
+        ]
+        return Inject(nodes, output="half", before="join")
+
+    done = run(
+        node("split", "split"),
+        node("join", input={"value": "{{split.output}} joined"}, depends_on="split"),
+        actions={"split": split},
+        name="grows",
+    )
+    assert done.result.outputs == {
+        "split": "half",
+        "join": "half joined",
+        "left": "half-left",
+        "right": "half-left-right",
+    }
+    assert list(done.result.nodes) == ["split", "join", "left", "right"]
+    assert [one.id for one in done.result.added] == ["left", "right"]
+    runs = done.task_runs()
+    assert runs["join"].start_time >= runs["right"].end_time
+
+
+@pytest.mark.parametrize(
+    ("inject", "says"),
+    [
+        (
+            Inject([{"id": "x", "type": "ecko"}]),
+            "inject[0].type: there is no action 'ecko'; did you mean 'echo'?",
+        ),
+        (Inject([{"id": "x"}, {"id": "y", "type": "echo", "input": {"v": 1}}]), "inject[1].input.v"),
+        (Inject([node("after")]), "is the id of"),
+        (Inject([node("x", depends_on="nobody")]), "there is no node 'nobody'"),
+        (Inject([node("x", input={"value": "{{after.output}}"})]), "add 'after' to depends_on"),
+        (Inject([node("x", depends_on="y"), node("y", depends_on="x")]), "would wait for itself"),
+        (Inject([node("x")], before=("start",)), "is running already"),
+        (Inject([node("x", depends_on="after")], before=("after",)), "wait for each other"),
+        (Inject([node(f"x{i}") for i in range(9)]), "more than the 10 that bounds.nodes allows"),
+    ],
+)
+def test_nodes_that_cannot_be_added_fail_the_node(inject: Inject, says: str) -> None:
+    done = run(
+        node("start", "add", on_failure="sorry"),
+        node("after", depends_on="start"),
+        node("sorry"),
+        actions={"add": lambda: inject},
+        bounds={"nodes": 10},
+    )
+    assert done.statuses() == {"start": "handled", "after": "skipped", "sorry": "succeeded"}
+    error = done.result.nodes["start"].error
+    assert error is not None
+    assert says in error.message
+    assert error.category == "invalid"
+    assert states(done)["start"] == "Failed"
+
+
+def test_nodes_that_add_nodes_for_ever_are_stopped() -> None:
+    count = [0]
+
+    def more() -> Inject:
+        count[0] += 1
+        return Inject([node(f"n{count[0]}", "more")])
+
+    done = run(node("n0", "more"), actions={"more": more}, bounds={"depth": 3})
+    assert done.statuses() == {"n0": "succeeded", "n1": "succeeded", "n2": "succeeded", "n3": "failed"}
+    assert "bounds.depth is 3" in (done.state.message or "")
+
+
+# -- plans inside plans
+
+
+def test_a_plan_inside_a_plan_is_a_flow_run_of_its_own(tmp_path: Path) -> None:
+    nodes = [
+        node("a", input={"value": "{{inputs.x}}"}),
+        node("b", "fail", on_failure="c"),
+        node("c"),
+        node("d", depends_on="b"),
+    ]
+    (tmp_path / "inner.json").write_text(json.dumps({"name": "inner", "tasks": nodes}))
+    done = run(
+        node("outer", "plan", input={"plan": str(tmp_path / "inner.json"), "inputs": {"x": 7}}),
+        node("after", input={"value": "{{outer.output.a}}"}, depends_on="outer"),
+    )
+    assert done.result.nodes["after"].output == 7
+    assert {"outer", "after"} <= set(done.task_runs())
+    with get_client(sync_client=True) as client:
+        chosen = FlowRunFilter(parent_flow_run_id={"any_": [done.flow_run_id]})
+        ended = TaskRunFilter(state={"type": {"any_": ["COMPLETED", "FAILED"]}})
+        inside: list[Any] = []
+
+        def all_four() -> bool:
+            inside[:] = client.read_task_runs(flow_run_filter=chosen, task_run_filter=ended)
+            return len(inside) == 4
+
+        until(all_four)
+    assert {run.name: run.state_name for run in inside} == {
+        "a": "Completed",
+        "b": "Failed",
+        "c": "Completed",
+        "d": "Skipped",
+    }
+
+
+def test_the_chain_of_errors_goes_down_to_the_innermost_node() -> None:
+    def inside(plan: dict[str, Any]) -> dict[str, Any]:
+        return {"tasks": [node("good", input={"value": 1}), node("step", "plan", input={"plan": plan})]}
+
+    done = run(*inside(inside({"tasks": [node("bottom", "fail")]}))["tasks"])
+    link = done.error
+    chain: list[tuple[str | None, str, int]] = []
+    while link is not None:
+        chain.append((link.node_id, str(link.category), link.nesting_depth))
+        link = link.cause
+    assert chain == [
+        ("step", "subtask", 0),
+        ("step", "subtask", 1),
+        ("step", "subtask", 2),
+        ("step", "subtask", 3),
+        ("bottom", "subtask", 4),
+        ("bottom", "network", 5),
+    ]
+    assert done.error is not None
+    assert done.error.retryable
+    assert done.error.code == "NETWORK_ERROR"
+    assert done.error.details["partial_results"] == {"good": 1}
+
+
+def test_files_are_found_beside_the_plan_around_them(tmp_path: Path) -> None:
+    (tmp_path / "deep").mkdir()
+    (tmp_path / "deep" / "inner.json").write_text(json.dumps({"tasks": [node("a", input={"value": 3})]}))
+    (tmp_path / "deep" / "middle.json").write_text(
+        json.dumps({"tasks": [node("b", "plan", input={"plan": "inner.json"})]})
+    )
+    (tmp_path / "outer.json").write_text(
+        json.dumps({"tasks": [node("c", "plan", input={"plan": "deep/middle.json"})]})
+    )
+    done = ran(tmp_path / "outer.json", actions=BASIC)
+    assert done.result.outputs == {"c": {"b": {"a": 3}}}
+
+
+def test_a_plan_that_is_inside_itself_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text(json.dumps({"tasks": [node("x", "plan", input={"plan": "b.json"})]}))
+    (tmp_path / "b.json").write_text(json.dumps({"tasks": [node("y", "plan", input={"plan": "a.json"})]}))
+    with pytest.raises(
+        PlanError, match=r"tasks\[0\].input.plan: .*'a.json' is inside itself: a.json -> b.json -> a.json"
+    ):
+        run_plan(tmp_path / "a.json", actions=BASIC)
+
+
+def test_a_plan_that_makes_itself_is_stopped_by_its_depth() -> None:
+    own = {
+        "tasks": [
+            node("again", "plan", input={"plan": "{{inputs.own}}", "inputs": {"own": "{{inputs.own}}"}})
+        ]
+    }
+    done = ran({**own, "bounds": {"depth": 2}}, actions=BASIC, inputs={"own": own})
+    assert done.statuses() == {"again": "failed"}
+    assert "bounds.depth is 2" in (done.state.message or "")
+
+
+def test_mistakes_of_a_plan_inside_are_placed_in_the_plan_around_it(tmp_path: Path) -> None:
+    (tmp_path / "inner.json").write_text(json.dumps({"tasks": [node("a", "ecko")]}))
+    plan = {
+        "tasks": [
+            node("ok"),
+            node("x", "plan", input={"plan": {"tasks": [node("a", "ecko")]}}),
+            node("y", "plan", input={"plan": str(tmp_path / "inner.json")}),
+            node("z", "plan", input={"plan": "nowhere.json"}),
+            node(
+                "d",
+                "plan",
+                input={"plan": {"tasks": [node("a", "plan", input={"plan": {"tasks": [node("b")]}})]}},
+            ),
+        ],
+        "bounds": {"depth": 1},
+    }
+    with pytest.raises(PlanError) as caught:
+        run_plan(plan, actions=BASIC)
+    x, y, z, d = caught.value.mistakes
+    assert str(x) == "tasks[1].input.plan.tasks[0].type: there is no action 'ecko'; did you mean 'echo'?"
+    assert str(y).startswith("tasks[2].input.plan: inner.json: tasks[0].type: there is no action 'ecko'")
+    assert z.place == "tasks[3].input.plan"
+    assert d.place == "tasks[4].input.plan.tasks[0].input.plan"
+    assert "bounds.depth is 1" in d.message
+
+
+def test_the_action_plan_is_for_plans() -> None:
+    from prefect_resilience import ConfigurationError
+    from prefect_resilience.plans.subplans import run_subplan
+
+    with pytest.raises(ConfigurationError, match="elsewhere call run_plan"):
+        run_subplan({"tasks": []})
+
+
+# -- time
+
+
+def test_no_node_begins_when_the_time_is_up() -> None:
+    over = threading.Event()
+
+    def slow(item: int = 0) -> int:
+        over.wait(1.0)
+        return item
+
+    done = run(
+        node("a", "slow"),
+        node("b", depends_on="a"),
+        node("each", "slow", map={"over": [1, 2], "max_concurrent": 1}),
+        actions={"slow": slow},
+        bounds={"seconds": 0.3},
+    )
+    assert done.state.is_failed()
+    assert done.statuses() == {"a": "succeeded", "b": "skipped", "each": "failed"}
+    assert done.result.nodes["b"].reason == "the 0.3 s of the plan were over"
+    message = done.state.message or ""
+    assert (
+        "the 0.3 s of the plan were over, and 1 node did not begin; 1 of 3 nodes failed: 'each' (" in message
+    )
+    assert "1 of 2 branches failed: each[1] (timeout: the 0.3 s of the plan were over)" in message
+    assert done.error is not None
+    assert (done.error.category, done.error.reason) == ("timeout", "execution_timeout")
+    assert not done.result.succeeded
+
+
+def test_what_was_ready_and_found_no_place_does_not_begin(monkeypatch: pytest.MonkeyPatch) -> None:
+    from prefect_resilience.plans import runner
+
+    monkeypatch.setattr(runner, "MOST_RUNNING", 1)
+    done = run(
+        node("a", "slow"),
+        node("b"),
+        node("c", depends_on="b"),
+        actions={"slow": lambda: time.sleep(0.6)},
+        bounds={"seconds": 0.2},
+    )
+    assert done.statuses() == {"a": "succeeded", "b": "skipped", "c": "skipped"}
+
+
+def test_a_long_chain_of_nodes_that_cannot_begin_is_no_matter_of_recursion() -> None:
+    nodes = [node("n0", "fail")]
+    for i in range(1, 60):
+        bad = {"over": "{{n0.status}}"}
+        nodes.append(node(f"n{i}", map=bad, depends_on=["n0", f"n{i - 1}"], trigger_rule="always"))
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(400)
+    try:
+        done = run(*nodes)
+    finally:
+        sys.setrecursionlimit(limit)
+    assert set(done.statuses().values()) == {"failed"}
+
+
+# -- the end by force
+
+INTERRUPTED = """
+import sys, time
+from prefect_resilience.operations import run_plan
+
+def work(name: str) -> None:
+    print("began", name, flush=True)
+    time.sleep(0.5)
+
+nodes = [{"id": f"n{i}", "type": "work", "input": {"name": f"n{i}"}} for i in range(20)]
+for i in range(1, 20):
+    nodes[i]["depends_on"] = [f"n{i - 1}"]
+run_plan({"tasks": nodes}, actions={"work": work})
+"""
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
+def test_a_plan_that_is_interrupted_ends_with_what_is_running(tmp_path: Path, how: signal.Signals) -> None:
+    from prefect.settings import PREFECT_API_URL
+
+    script = tmp_path / "interrupted.py"
+    script.write_text(textwrap.dedent(INTERRUPTED))
+    environment = {**os.environ, "PREFECT_API_URL": str(PREFECT_API_URL.value()), "PYTHONPATH": os.getcwd()}
+    with subprocess.Popen(
+        [sys.executable, str(script)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        env=environment,
+    ) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            if line.startswith("began n1"):
+                process.send_signal(how)
+                break
+        rest = process.stdout.read()
+        assert process.wait(30) != 0
+    assert rest.count("began") <= 1

@@ -1,0 +1,380 @@
+"""The corners of the schedule, one by one."""
+
+from __future__ import annotations
+
+import pytest
+
+from prefect_resilience.errors import ConfigurationError
+from prefect_resilience.plans.model import Node, Transition
+from prefect_resilience.plans.schedule import Ended, Schedule, Skip, Step
+from prefect_resilience.plans.trails import MOST
+
+from .plan_builders import ended, node, play
+
+
+def test_a_chain_goes_on_one_by_one() -> None:
+    schedule = Schedule([node("b", "a"), node("a"), node("c", "b")])
+    assert schedule.start() == Step(("a",))
+    assert schedule.settle("a", Ended(True)) == Step(("b",))
+    assert schedule.settle("b", Ended(True)) == Step(("c",))
+    assert not schedule.over
+    assert schedule.settle("c", Ended(True)) == Step()
+    assert schedule.over
+
+
+def test_nothing_to_do_is_over_at_once() -> None:
+    schedule = Schedule([])
+    assert schedule.start() == Step()
+    assert schedule.over
+
+
+def test_independent_branches_go_on_after_a_failure() -> None:
+    course = play([node("a"), node("b"), node("c", "a"), node("d", "b")], {"a": ended("a", fails=True)})
+    assert course.status == {"a": "failed", "b": "succeeded", "c": "skipped", "d": "succeeded"}
+    assert course.reasons == {"c": "none of its dependencies produced a value: a failed"}
+
+
+@pytest.mark.parametrize(
+    ("rule", "outcome", "reason"),
+    [
+        ("all_settled", "succeeded", None),
+        ("all_success", "skipped", "not all of its dependencies succeeded: b failed, d was skipped"),
+        ("any_success", "succeeded", None),
+        ("always", "succeeded", None),
+    ],
+)
+def test_trigger_rules_when_one_of_three_produced_a_value(
+    rule: str, outcome: str, reason: str | None
+) -> None:
+    nodes = [node("a"), node("b"), node("c"), node("d", "c"), node("e", "a", "b", "d", rule=rule)]
+    course = play(nodes, {"b": ended("b", fails=True), "c": ended("c", fails=True)})
+    assert course.status["e"] == outcome
+    assert course.reasons.get("e") == reason
+
+
+@pytest.mark.parametrize(
+    ("rule", "reason"),
+    [
+        ("all_settled", "none of its dependencies produced a value: a failed, b was skipped"),
+        ("all_success", "not all of its dependencies succeeded: a failed, b was skipped"),
+        ("any_success", "none of its dependencies succeeded: a failed, b was skipped"),
+        ("always", None),
+    ],
+)
+def test_trigger_rules_when_nothing_produced_a_value(rule: str, reason: str | None) -> None:
+    course = play([node("a"), node("b", "a"), node("c", "a", "b", rule=rule)], {"a": ended("a", fails=True)})
+    assert course.reasons.get("c") == reason
+
+
+def test_any_success_starts_at_the_first_and_does_not_start_again() -> None:
+    schedule = Schedule([node("a"), node("b"), node("c", "a", "b", rule="any_success")])
+    assert schedule.start().ready == ("a", "b")
+    assert schedule.settle("b", Ended(True)) == Step(("c",))
+    assert schedule.settle("c", Ended(True)) == Step()
+    assert schedule.settle("a", ended("a", fails=True)) == Step()
+    assert schedule.over
+
+
+def test_a_handler_runs_when_its_node_fails_and_is_skipped_otherwise() -> None:
+    nodes = [node("kg", on_failure="text"), node("text", handles_error="kg"), node("sum", "kg", "text")]
+    good = play(nodes)
+    assert good.status == {"kg": "succeeded", "text": "skipped", "sum": "succeeded"}
+    assert good.reasons == {"text": "nothing led to it: kg succeeded"}
+    bad = play(nodes, {"kg": ended("kg", fails=True, to=["text"])})
+    assert bad.status == {"kg": "failed", "text": "succeeded", "sum": "succeeded"}
+    assert bad.started == ["kg", "text", "sum"]
+
+
+def test_a_handler_may_depend_on_what_it_handles() -> None:
+    nodes = [node("a"), node("h", "a", handles_error="a", rule="all_success")]
+    assert play(nodes).status["h"] == "skipped"
+    assert play(nodes, {"a": ended("a", fails=True, to=["h"])}).status["h"] == "succeeded"
+
+
+def test_one_that_is_led_to_waits_for_its_dependencies_too() -> None:
+    schedule = Schedule([node("a"), node("slow"), node("h", "slow", handles_error="a")])
+    schedule.start()
+    assert schedule.settle("a", ended("a", fails=True, to=["h"])) == Step()
+    assert schedule.settle("slow", Ended(True)) == Step(("h",))
+
+
+def test_one_that_nothing_leads_to_does_not_wait_for_its_dependencies() -> None:
+    schedule = Schedule([node("a"), node("slow"), node("h", "slow", handles_error="a"), node("z", "h")])
+    schedule.start()
+    step = schedule.settle("a", Ended(True))
+    assert [skip.node for skip in step.skipped] == ["h", "z"]
+
+
+def test_a_failed_dependency_of_one_that_is_led_to_skips_it_and_takes_nothing_over() -> None:
+    schedule = Schedule([node("a"), node("b"), node("h", "b", handles_error="a")])
+    schedule.start()
+    schedule.settle("b", ended("b", fails=True))
+    step = schedule.settle("a", ended("a", fails=True, to=["h"]))
+    assert step.skipped == (Skip("h", "none of its dependencies produced a value: b failed"),)
+    assert schedule.took_over("a") == ()
+
+
+def test_the_node_that_took_over_is_told() -> None:
+    schedule = Schedule([node("a", on_failure="h"), node("h")])
+    schedule.start()
+    schedule.settle("a", ended("a", fails=True, to=["h"]))
+    assert schedule.took_over("a") == ("h",)
+
+
+def test_led_to_twice_it_runs_once_and_as_soon_as_the_first_leads() -> None:
+    schedule = Schedule([node("a", on_failure="tell"), node("b", on_failure="tell"), node("tell")])
+    schedule.start()
+    assert schedule.settle("b", ended("b", fails=True, to=["tell"])) == Step(("tell",))
+    assert schedule.settle("a", ended("a", fails=True, to=["tell"])) == Step()
+    seen = schedule.error_seen_by("tell")
+    assert seen is not None
+    assert seen.node_id == "b"
+
+
+def test_a_skipped_router_leads_nowhere() -> None:
+    nodes = [
+        node("a", on_success="b", transitions=[Transition(to="c")]),
+        node("b", on_success="d"),
+        node("c"),
+        node("d"),
+        node("e", "b", "d"),
+    ]
+    course = play(nodes, {"a": ended("a", to=["c"])})
+    assert course.status == {
+        "a": "succeeded",
+        "b": "skipped",
+        "c": "succeeded",
+        "d": "skipped",
+        "e": "skipped",
+    }
+    assert course.reasons["b"] == "nothing led to it: a succeeded and led to c"
+    assert course.reasons["d"] == "nothing led to it: b was skipped"
+    assert course.reasons["e"] == "none of its dependencies produced a value: b was skipped, d was skipped"
+
+
+def test_the_order_of_endings_does_not_choose_the_reason() -> None:
+    nodes = [node("a", on_success="c"), node("b"), node("c", "b")]
+    ends = {"a": Ended(True), "b": ended("b", fails=True)}
+    first = play(nodes, ends, lambda running: 0)
+    last = play(nodes, ends, lambda running: -1)
+    assert first.reasons == last.reasons == {"c": "nothing led to it: a succeeded"}
+
+
+def test_a_long_reason_names_five() -> None:
+    many = [f"n{i}" for i in range(9)]
+    course = play([*map(node, many), node("z", *many)], {name: ended(name, fails=True) for name in many})
+    assert course.reasons["z"].endswith("n3 failed, n4 failed and 4 more")
+
+
+@pytest.mark.parametrize("size", [20_000])
+def test_a_long_chain_of_skips_is_one_step(size: int) -> None:
+    chain = [Node.model_construct(**node("n0").__dict__)]
+    for i in range(1, size):
+        fields = {**chain[0].__dict__, "id": f"n{i}", "depends_on": (f"n{i - 1}",)}
+        chain.append(Node.model_construct(**fields))
+    schedule = Schedule(chain)
+    schedule.start()
+    assert len(schedule.settle("n0", ended("n0", fails=True)).skipped) == size - 1
+    assert schedule.over
+    seen = schedule.error_seen_by(f"n{size - 1}")
+    assert seen is not None
+    assert seen.node_id == "n0"
+
+
+class TestLastError:
+    def test_a_success_clears_it_and_a_skipped_node_passes_it_on(self) -> None:
+        nodes = [
+            node("a", on_failure="h"),
+            node("h"),
+            node("after", "h"),
+            node("skipped", "a"),
+            node("last", "skipped", rule="always"),
+        ]
+        seen = play(nodes, {"a": ended("a", fails=True, to=["h"])}).seen
+        assert seen == {"a": None, "h": "a", "after": None, "skipped": "a", "last": "a"}
+
+    def test_what_a_handler_has_put_right_is_not_seen_by_what_waited_for_both(self) -> None:
+        nodes = [
+            node("a", on_failure="h"),
+            node("h"),
+            node("mid", "h"),
+            node("both", "a", "h"),
+            node("far", "a", "mid", rule="always"),
+        ]
+        seen = play(nodes, {"a": ended("a", fails=True, to=["h"])}).seen
+        assert (seen["both"], seen["far"]) == (None, None)
+
+    def test_an_independent_failure_is_still_seen(self) -> None:
+        nodes = [node("a"), node("b"), node("c", "b", "a"), node("d", "c")]
+        seen = play(nodes, {"a": ended("a", fails=True)}).seen
+        assert (seen["c"], seen["d"]) == ("a", None)
+
+    def test_the_error_of_the_last_failure_stands_for_those_before(self) -> None:
+        nodes = [node("a", on_failure="b"), node("b", on_failure="c"), node("c"), node("d", "a", "b", "c")]
+        ends = {"a": ended("a", fails=True, to=["b"]), "b": ended("b", fails=True, to=["c"])}
+        assert play(nodes, ends).seen == {"a": None, "b": "a", "c": "b", "d": None}
+
+    def test_parallel_branches_do_not_see_each_other(self) -> None:
+        nodes = [node("a"), node("b"), node("after_a", "a", rule="always"), node("after_b", "b")]
+        seen = play(nodes, {"a": ended("a", fails=True)}).seen
+        assert (seen["after_a"], seen["after_b"]) == ("a", None)
+
+    def test_without_an_error_a_failure_leaves_nothing_to_see(self) -> None:
+        assert play([node("a"), node("b", "a", rule="always")], {"a": Ended(False)}).seen["b"] is None
+
+    def test_a_crowd_of_failures_is_remembered_up_to_a_bound(self) -> None:
+        many = [f"n{i}" for i in range(MOST + 20)]
+        nodes = [*map(node, many), node("x", *many, rule="always"), node("y", "x", many[-1], rule="always")]
+        nodes += [node("p", *many, rule="all_success"), node("q", "p", *many[3:], rule="always")]
+        seen = play(nodes, {name: ended(name, fails=True) for name in many}).seen
+        assert (seen["x"], seen["q"]) == ("n0", "n0")
+        assert seen["y"] == many[-1]  # too many for all of them to be remembered as healed
+
+
+class TestAdd:
+    def started(self, *nodes: Node) -> Schedule:
+        schedule = Schedule(nodes)
+        schedule.start()
+        return schedule
+
+    def test_added_nodes_follow_the_same_rules(self) -> None:
+        schedule = self.started(node("a"), node("z", "a"))
+        step = schedule.add(
+            [node("n", "a"), node("free"), node("h", handles_error="n")], by="a", before=["z"]
+        )
+        assert step == Step(("free",))
+        assert schedule.settle("free", Ended(True)) == Step()
+        assert schedule.settle("a", Ended(True)) == Step(("n",))
+        assert schedule.settle("n", ended("n", fails=True, to=["h"])) == Step(("h",))
+        assert schedule.settle("h", Ended(True)) == Step(("z",))
+
+    def test_they_may_come_after_nodes_that_are_over(self) -> None:
+        schedule = self.started(node("a"), node("b"), node("c", "b"))
+        schedule.settle("a", Ended(True))
+        schedule.settle("b", ended("b", fails=True))
+        late = [node("n", "a", "b"), node("h", handles_error="b"), node("m", "b")]
+        step = schedule.add(late, by="a")
+        assert step.ready == ("n",)
+        assert step.skipped == (
+            Skip("h", "nothing led to it: b failed"),
+            Skip("m", "none of its dependencies produced a value: b failed"),
+        )
+
+    def test_they_may_lead_to_conditional_nodes_that_wait(self) -> None:
+        schedule = self.started(node("a", on_failure="tell"), node("tell"))
+        schedule.add([node("n", on_failure="tell")], by="a")
+        assert schedule.settle("a", Ended(True)) == Step()
+        assert schedule.settle("n", ended("n", fails=True, to=["tell"])) == Step(("tell",))
+
+    @pytest.mark.parametrize(
+        ("nodes", "by", "before", "message"),
+        [
+            ([node("b")], "a", [], "'a' adds a node 'b', but there is one of that name already"),
+            ([node("n"), node("n")], "a", [], "'a' adds a node 'n', but there is one of that name already"),
+            (
+                [node("n", "bb")],
+                "a",
+                [],
+                "node 'n' names 'bb', which is no node of the plan; did you mean 'b'?",
+            ),
+            ([node("n", on_success="xyz")], "a", [], "node 'n' names 'xyz', which is no node of the plan"),
+            ([node("n")], "q", [], "'q' adds nodes, but is no node of the plan"),
+            ([node("n")], "b", [], "'b' adds nodes, but has not run"),
+            ([node("n")], "a", ["q"], "'a' adds nodes before 'q', which is no node of the plan"),
+            ([node("n")], "a", ["a"], "'a' adds nodes before 'a', which is running already"),
+            ([node("n")], "a", ["done"], "'a' adds nodes before 'done', which is over already"),
+            ([node("n", on_success="b")], "a", [], "the added node 'n' leads to 'b', which runs by itself"),
+            ([node("n", "m"), node("m", "n")], "a", [], "'a' adds nodes that wait for each other: "),
+            ([node("n", "c")], "a", ["b"], "'a' adds nodes that wait for each other: "),
+            ([node("n", "h", on_failure="h")], "a", [], "'a' adds nodes that wait for each other: "),
+            ([node("n", "k", on_failure="h")], "a", [], "'a' adds nodes that wait for each other: "),
+        ],
+    )
+    def test_what_cannot_be_added_is_refused_whole(
+        self, nodes: list[Node], by: str, before: list[str], message: str
+    ) -> None:
+        plan = [
+            node("a", on_failure="h"),
+            node("h"),
+            node("k", "h"),
+            node("done"),
+            node("b", "a"),
+            node("c", "b"),
+        ]
+        schedule = self.started(*plan)
+        schedule.settle("done", Ended(True))
+        with pytest.raises(ConfigurationError) as refusal:
+            schedule.add(nodes, by=by, before=before)
+        assert str(refusal.value).startswith(message)
+        assert schedule.settle("a", Ended(True)).ready == ("b",)
+        schedule.settle("b", Ended(True))
+        schedule.settle("c", Ended(True))
+        assert schedule.over
+
+    def test_a_way_through_the_plan_that_is_no_circle_is_taken(self) -> None:
+        schedule = self.started(node("a", on_failure="h"), node("h"), node("b", "a"), node("c", "b"))
+        assert schedule.add([node("n", on_success="h"), node("m", "h", "c")], by="a") == Step(("n",))
+
+    def test_they_may_lead_to_each_other_and_stand_before_a_part_of_the_plan_that_has_begun(self) -> None:
+        plan = [node("a"), node("b", "k"), node("c", "b", "a", rule="any_success"), node("k", "a")]
+        plan += [node("d", "b"), node("e", "b"), node("f", "d", "e")]
+        schedule = self.started(*plan)
+        assert schedule.settle("a", Ended(True)).ready == ("c", "k")
+        step = schedule.add([node("n", on_success="m"), node("m"), node("o", "n", "m")], by="k", before=["b"])
+        assert step == Step(("n",))
+        assert schedule.settle("k", Ended(True)) == Step()
+        assert schedule.settle("n", ended("n", to=["m"])) == Step(("m",))
+        assert schedule.settle("m", Ended(True)) == Step(("o",))
+        assert schedule.settle("o", Ended(True)) == Step(("b",))
+
+    def test_nothing_is_added_before_the_start(self) -> None:
+        with pytest.raises(ConfigurationError, match="before the plan has been started"):
+            Schedule([node("a")]).add([node("n")], by="a")
+
+
+class TestStop:
+    def test_all_that_has_not_started_is_skipped(self) -> None:
+        schedule = Schedule([node("a"), node("b", "a"), node("c", "b", rule="always")])
+        schedule.start()
+        assert schedule.stop("out of time").skipped == (Skip("b", "out of time"), Skip("c", "out of time"))
+        assert schedule.settle("a", Ended(True)) == Step()
+        assert schedule.over
+
+    def test_what_is_added_later_is_skipped_too(self) -> None:
+        schedule = Schedule([node("a")])
+        schedule.start()
+        schedule.stop("out of time")
+        assert schedule.add([node("n")], by="a") == Step(skipped=(Skip("n", "out of time"),))
+
+
+class TestMisuse:
+    def test_names_must_be_those_of_nodes(self) -> None:
+        with pytest.raises(
+            ConfigurationError, match="node 'a' names 'bb', which is no node of the plan; did"
+        ):
+            Schedule([node("a", "bb"), node("b")])
+        with pytest.raises(ConfigurationError, match="same id"):
+            Schedule([node("a"), node("a")])
+        with pytest.raises(ConfigurationError, match="'q' is no node"):
+            Schedule([node("a")]).error_seen_by("q")
+
+    def test_a_circle_is_told_and_not_waited_for(self) -> None:
+        with pytest.raises(ConfigurationError, match="'a' waits for itself: the plan has a cycle"):
+            Schedule([node("a", "b"), node("b", "a")]).start()
+
+    def test_only_what_runs_can_end_and_only_once(self) -> None:
+        schedule = Schedule([node("a"), node("b", "a")])
+        schedule.start()
+        with pytest.raises(ConfigurationError, match="'b' cannot end, because it has not been made ready"):
+            schedule.settle("b", Ended(True))
+        schedule.settle("a", Ended(True))
+        with pytest.raises(ConfigurationError, match="'a' cannot end, because it has succeeded"):
+            schedule.settle("a", Ended(True))
+        with pytest.raises(ConfigurationError, match="started already"):
+            schedule.start()
+
+    def test_a_node_leads_only_where_the_plan_says(self) -> None:
+        schedule = Schedule([node("a"), node("b", "a")])
+        schedule.start()
+        with pytest.raises(ConfigurationError, match="'a' leads to 'b', which the plan does not say"):
+            schedule.settle("a", ended("a", to=["b"]))

@@ -1,0 +1,438 @@
+# ruff: noqa: E501 - what is said stands whole in its line
+"""Templates: what each one gives, what is said of those that give nothing, and that none gives more."""
+
+from __future__ import annotations
+
+import re
+import time
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from decimal import Decimal
+from enum import Enum
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import BaseModel
+
+from prefect_resilience import ErrorContext, error_context
+from prefect_resilience.plans import lookups
+from prefect_resilience.plans.expressions import Expression, expression
+from prefect_resilience.plans.lookups import Path, Scope
+from prefect_resilience.plans.templates import (
+    TemplateError,
+    View,
+    check_template,
+    has_template,
+    is_one_template,
+    references,
+    render,
+)
+from tests.plans.hostile_plans import ESCAPES
+
+
+@dataclass
+class Ended:
+    status: str = "succeeded"
+    output: Any = None
+    error: Any = None
+
+
+class Colour(Enum):
+    RED = "red"
+
+
+class Report(BaseModel):
+    text: str
+    colour: Colour = Colour.RED
+
+
+OUTPUT: dict[str, Any] = {
+    "text": "hi",
+    "n": 3,
+    "half": 0.5,
+    "yes": True,
+    "null": None,
+    "items": [1, {"b": "x"}, [2, 3]],
+    "keys": {"0": "zero", "a key": 1, "values": "v", "é": "e"},
+    "report": Report(text="r"),
+    "when": datetime(2026, 1, 2, tzinfo=timezone.utc),
+    "price": Decimal("1.50"),
+    "braces": "{{ a.output.n }}{% for %}",
+    "empty": {},
+    "none": [],
+}
+
+
+def _error() -> ErrorContext:
+    try:
+        raise TimeoutError("too slow")
+    except TimeoutError as error:
+        made = error_context(error)
+    assert made
+    return made
+
+
+VIEW = View(
+    nodes={"a": Ended(output=OUTPUT), "f": Ended("failed", output=1, error=_error()), "s": Ended("skipped")},
+    state={"_last_error": {"code": "503"}, "x": 1},
+    inputs={"drug": "aspirin"},
+    names={"item": {"id": 7}, "index": 0},
+)
+
+
+@pytest.mark.parametrize(
+    ("template", "gives"),
+    [
+        ("no template", "no template"),
+        ("{ a }} {", "{ a }} {"),
+        (5, 5),
+        (None, None),
+        ("{{a.output.text}}", "hi"),
+        ("{{a.output.n}}", 3),
+        ("{{ a.output.n }}!", "3!"),
+        ("{{a.output}}", OUTPUT),
+        ("{{a.output.items}}", OUTPUT["items"]),
+        ("{{a.output.items[1].b}}", "x"),
+        ("{{a.output.items.1.b}}", "x"),
+        ("{{a.output.items[-1]}}", [2, 3]),
+        ("{{a.output.items['0']}}", 1),
+        ("{{a.output.keys[0]}}", "zero"),
+        ("{{a.output.keys['a key']}}", 1),
+        ('{{a.output["keys"].values}}', "v"),
+        ("{{a.output.keys.é}}", "e"),
+        ("{{a.output.report.text}}/{{a.output.report.colour}}", "r/red"),
+        ("{{a.output.report}}!", '{"text": "r", "colour": "red"}!'),
+        ("{{a.output.when}}.", "2026-01-02T00:00:00+00:00."),
+        ("{{[a.output.when]}}.", '["2026-01-02T00:00:00+00:00"].'),
+        ("{{[a.output.price]}}.", '["1.50"].'),
+        ("{{a.output.yes}} {{a.output.null}} {{a.output.half}}", "true  0.5"),
+        ("{{a.output.items}}", [1, {"b": "x"}, [2, 3]]),
+        ("-> {{a.output.items}}", '-> [1, {"b": "x"}, [2, 3]]'),
+        ("{{a.status}} {{f.status}}", "succeeded failed"),
+        ("{{f.error.code}}: {{f.error.message}} {{f.error.category}}", "TIMEOUT: too slow timeout"),
+        ("{{f.output}}|{{f.output.x}}|{{s.output.y}}|{{a.error.code}}|{{never.output}}", "||||"),
+        ("{{s.output}}", None),
+        ("{{state._last_error.code}} {{state.x}}", "503 1"),
+        ("{{inputs.drug}}", "aspirin"),
+        ("{{item.id}} of {{index}}", "7 of 0"),
+        ('{{nodes["a"].output.n}} {{nodes.a.output.n}}', "3 3"),
+        ("{{ a.output.n + 1 }}", 4),
+        ("{{ a.output.n - 1.5 }}", 1.5),
+        ("{{ 'a' + a.output.text }}", "ahi"),
+        ("{{ a.output.items + a.output.none }}", [1, {"b": "x"}, [2, 3]]),
+        ("{{ -a.output.n }}", -3),
+        ("{{ 'a' ~ a.output.n ~ a.output.null ~ s.output ~ true }}", "a3true"),
+        ("{{ a.output.n > 2 and not a.output.null }}", True),
+        ("{{ a.output.n in [1, 3] }}", True),
+        ("{{ 'text' in a.output }}", True),
+        ("{{ 'big' if a.output.n > 2 else 'small' }}", "big"),
+        ("{{ 'big' if a.output.n > 9 }}", None),
+        ("{{ s.output or 'other' }}", "other"),
+        ("{{ s.output.x | default('d') }} {{ '' | d('e', true) }} {{ 0 | d('x') }}", "d e 0"),
+        ("{{ a.output.items | length }} {{ a.output.text | count }} {{ a.output.empty | length }}", "3 2 0"),
+        ("{{ s.output | length }}", 0),
+        ("{{ a.output.text | upper | lower | capitalize }}{{ ' x ' | trim }}", "Hix"),
+        ("{{ a.output.items | join(', ') }}", '1, {"b": "x"}, [2, 3]'),
+        ("{{ s.output | join }}", ""),
+        ("{{ (a.output.items | last)[0] }} {{ a.output.items | first }} {{ a.output.keys | first }}", "2 1 0"),
+        ("{{ (a.output.items | last)[9] }}", None),
+        ("{{ (s.output | first).x }}", None),
+        ("{{ 'abc' | first }}", "a"),
+        ("{{ a.output.none | first }}", None),
+        ("{{ 2.567 | round(1) }} {{ 2.5 | round }}", "2.6 2.0"),
+        ("{{ '42' | int + 1 }} {{ '4.7' | int }} {{ 'x' | int(7) }} {{ 2.9 | int }} {{ [] | int }}", "43 4 7 2 0"),
+        ("{{ '1.5' | float }} {{ 'x' | float }} {{ s.output | int }}", "1.5 0 0"),
+        ("{{ ('9' ~ '9') | int(1) }}", 99),
+        ("{{ 5 | string }}", "5"),
+        ("{{ 'abcdef' | truncate(4) }} {{ 'abc' | truncate(4) }} {{ a.output.items | truncate(5) }}", "abc… abc [1, …"),
+        ("{{ a.output.keys | tojson }}", '{"0": "zero", "a key": 1, "values": "v", "é": "e"}'),
+        ("{{ 'x' | tojson }} {{ s.output | tojson }} {{ a.output.when | tojson }}", '"x" null 2026-01-02T00:00:00+00:00'),
+        ("{{ s.output is defined }} {{ s.output is undefined }} {{ a.output.null is none }}", "false true true"),
+        ("{{ a.output.n is number }} {{ true is number }} {{ 'x' is string }} {{ true is boolean }}", "true false true true"),
+        ("{{ a.output is mapping }} {{ a.output.items is sequence }}", "true true"),
+        ("{{ [a.output.n, s.output] }}", [3, None]),
+        ("{{ a.output.items[a.output.n - 2].b }}", "x"),
+        ("{{ a.output.keys[a.output.n - 3] }}", "zero"),
+        ("{{ '{{' }} {{ '}}' }} {{ '{%' }}", "{{ }} {%"),
+        ("{{a.output.braces}}", "{{ a.output.n }}{% for %}"),
+        ("x {{a.output.braces}}", "x {{ a.output.n }}{% for %}"),
+        ("{{a.output.text}}\n", "hi\n"),
+        ({"{{a}}": ["{{a.output.n}}", {"x": "{{a.output.n}}."}, ("{{a.output.n}}",)]}, {"{{a}}": [3, {"x": "3."}, [3]]}),
+    ],
+)  # fmt: skip
+def test_what_a_template_gives(template: Any, gives: Any) -> None:
+    rendered = render(template, VIEW)
+    assert rendered.value == gives
+    assert type(rendered.value) is type(gives)
+
+
+def test_a_lone_template_gives_the_very_value() -> None:
+    assert render("{{a.output.report}}", VIEW).value is OUTPUT["report"]
+
+
+@pytest.mark.parametrize(
+    ("template", "warns"),
+    [
+        ("{{a.output.txt}}", "{{ a.output.txt }}: a.output has no 'txt'; did you mean 'text'?"),
+        ("{{a.output.zzz}}", "{{ a.output.zzz }}: a.output has no 'zzz'"),
+        ("x{{a.output.items[9].b}}", "{{ a.output.items[9].b }}: a.output.items is a list of 3, and has no 9"),
+        ("{{a.output.keys['no key'].x}}", "{{ a.output.keys['no key'].x }}: a.output.keys has no 'no key'; did you mean 'a key'?"),
+        ("{{a.output.text.x}}", "{{ a.output.text.x }}: a.output.text is a text, and has no 'x'"),
+        ("{{a.output.null.x}}", "{{ a.output.null.x }}: a.output.null is null, and has no 'x'"),
+        ("{{a.output.n.x}}", "{{ a.output.n.x }}: a.output.n is 3, and has no 'x'"),
+        ("{{a.output.empty.x}}", "{{ a.output.empty.x }}: a.output.empty has no 'x'; it is empty"),
+        ("{{a.output.empty[" + repr("x" * 101) + "]}}", None),
+        ("{{nodes['a'].output.txt}}", "{{ nodes['a'].output.txt }}: nodes['a'].output has no 'txt'; did you mean 'text'?"),
+        ("{{ a.output.txt ~ '!' }}", "{{ a.output.txt ~ '!' }}: a.output has no 'txt'; did you mean 'text'?"),
+        ("{{ a.output.txt == 1 }}", "{{ a.output.txt == 1 }}: a.output has no 'txt'; did you mean 'text'?"),
+        ("{{ a.output.txt | upper }}", "{{ a.output.txt | upper }}: a.output has no 'txt'; did you mean 'text'?"),
+        ("{{ [a.output.txt] }}", "{{ [a.output.txt] }}: a.output has no 'txt'; did you mean 'text'?"),
+        ("{{ (a.output.items | first).x }}", "{{ (a.output.items | first).x }}: its value is 1, and has no 'x'"),
+        ("{{ a.output.none | last }}", "{{ a.output.none | last }}: the list is empty"),
+        ("{{ a.output.txt | default('') }}", None),
+        ("{{ a.output.txt is defined }}", None),
+        ("{{inputs.drugs}}", "{{ inputs.drugs }}: inputs has no 'drugs'; did you mean 'drug'?"),
+        ("{{state.y}}", "{{ state.y }}: state has no 'y'; write one of _last_error, x"),
+        ("{{item.name}}", "{{ item.name }}: item has no 'name'; write one of id"),
+        ("{{s.output.x}} {{f.output}} {{a.error.x}}", None),
+    ],
+)  # fmt: skip
+def test_what_is_missing_is_said(template: str, warns: str | None) -> None:
+    said = render({"p": [template]}, VIEW).warnings
+    assert len(said) == (warns is not None) or "xxx" in template
+    if warns:
+        assert said[0].startswith(f"input.p[0]: {warns}")
+
+
+def test_no_error_yet_is_no_mistake() -> None:
+    assert render("{{state._last_error.code}}", View()).value is None
+    assert render("{{state._last_error.code}}", View(state={"_last_error": None})) == (None, ())
+
+
+def test_a_warning_is_said_once_and_suggestions_end() -> None:
+    assert len(render(["{{a.output.x}}{{a.output.x}}"] * 1, VIEW).warnings) == 1
+    many = render("".join(f"{{{{a.output.t{n}}}}}" for n in range(100)), VIEW).warnings
+    assert len(many) == 100
+    assert many[99] == "input: {{ a.output.t99 }}: a.output has no 't99'"
+
+
+@pytest.mark.parametrize(
+    ("template", "says"),
+    [
+        ("{{ 1 < 'a' }}", "input: {{ 1 < 'a' }} cannot be evaluated: '<' not supported between instances of 'int' and 'str'"),
+        ("{{ a.output.txt > 1 }}", "input: {{ a.output.txt > 1 }} cannot be evaluated: a.output has no 'txt'; did you mean 'text'?"),
+        ("{{ s.output > 1 }}", "input: {{ s.output > 1 }} cannot be evaluated: its node gave no value"),
+        ("{{ a.output.txt + 1 }}", "input: '+' lacks a value: a.output has no 'txt'; did you mean 'text'?"),
+        ("{{ 'a' + 1 }}", "input: '+' wants a number, not a str"),
+        ("{{ 'a' - 'b' }}", "input: '-' wants a number, not a str"),
+        ("{{ true + 1 }}", "input: '+' wants a number, not a bool"),
+        ("{{ a.output.null | round }}", "input: round wants a number, not null"),
+        ("{{ s.output | round }}", "input: round wants a number, not a missing value: its node gave no value"),
+        ("{{ 5 | length }}", "input: a int has no length"),
+        ("{{ 5 | join }}", "input: join wants a list, not a int"),
+        ("{{ 5 | first }}", "input: first and last want a list, not a int"),
+        ("{{ a.output[a.output.items] }}", "input: what stands between brackets must be a name or a whole number"),
+        ("{{ a.output['__class' ~ '__'] }}", "input: what stands between brackets must be a name or a whole number"),
+        ("{{ a.output.x() }}", "input: {{ a.output.x() }}: templates call nothing: write a path such as kg_query.output.text, or a filter such as | upper"),
+        ("{% if %}", "input: '{%' begins a statement, which a plan's text cannot have; to write it out: {{ \"{%\" }}"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_rendered(template: str, says: str) -> None:
+    with pytest.raises(TemplateError) as refused:
+        render(template, VIEW)
+    assert str(refused.value) == says
+
+
+def test_whatever_is_refused_when_read_is_refused_when_rendered() -> None:
+    for name, written in ESCAPES.items():
+        if name not in ("unknown node", "not before", "item outside"):
+            assert check_template(written, "input", {"a", "b"}), name
+            try:
+                made = render(written, VIEW).value
+            except TemplateError:
+                continue
+            assert made in (None, ""), name  # names of the language that stand for nothing here
+
+
+def test_sizes_are_bounded() -> None:
+    big = View(nodes={"a": Ended(output={"t": "x" * 600_000, "list": ["y" * 1000] * 5000, "huge": 10**5000})})
+    assert len(render("{{a.output.t}}", big).value) == 600_000
+    for template in (
+        "{{a.output.t}}{{a.output.t}}",
+        "{{ a.output.t ~ a.output.t }}",
+        "{{ a.output.t + a.output.t }}",
+        "{{ a.output.list | join('-') }}",
+        "{{ a.output.list | join(a.output.t) }}",
+        "x{{a.output.list}}",
+        "x{{a.output.list | tojson}}",
+    ):
+        with pytest.raises(TemplateError, match="the text has more than 1,000,000 characters"):
+            render(template, big)
+    with pytest.raises(TemplateError, match="cannot be written as text"):
+        render("x{{a.output.huge}}", big)
+    with pytest.raises(TemplateError, match="at most 100,000 characters"):
+        render("{{a.output}}" + "x" * 100_000, big)
+    deep: Any = []
+    for _ in range(200):
+        deep = [deep]
+    with pytest.raises(TemplateError, match="too large or too deep"):
+        render("x{{a.output}}", View(nodes={"a": Ended(output=deep)}))
+
+
+@pytest.mark.parametrize(
+    ("template", "says"),
+    [
+        ("{{ a.output[1.5] }}", "write a name or a whole number between the brackets"),
+        ("{{ a.output[true] }}", "write a name or a whole number between the brackets"),
+        ("{{ a.output is number(1) }}", "the test 'number' takes no values"),
+        ("{{ a.output is odd }}", "there is no test 'odd'; write one of boolean, defined, mapping, none, number, sequence, string, undefined"),
+        ("{{ a.output | upper(1) }}", "the filter 'upper' takes no values, without names"),
+        ("{{ a.output | join(1, 2) }}", "the filter 'join' takes at most 1 values, without names"),
+        ("{{ a.output, 1 }}", "write one value; several stand in a list [a, b]"),
+        ("{{ +a.output }}", "'+' stands between two values"),
+        ("{{ a.output.x__y }}", "'x__y': names with '__' are not looked up"),
+        ("{{ nodes[1] }}", 'write nodes["the node\'s id"].output, with the id in quotes'),
+        ("{{ a[0] }}", "a node has no 0; write one of error, output, status"),
+        ("{{ a }}", "write a.output, or another of error, output, status"),
+        ("{{ 1 + " + "9" * 6000 + " }}", "no expression that can be read"),
+        ("{{ 'x }}", "the braces of this text are no template: unexpected char \"'\" at 3; to write braces out: {{ \"{{\""),
+        ("{{ a.output ) }}", "the braces of this text are no template: unexpected ')'; to write braces out: {{ \"{{\""),
+    ],
+)  # fmt: skip
+def test_what_is_said_of_a_template(template: str, says: str) -> None:
+    (mistake,) = check_template({"p": template}, "input", {"a"})
+    assert mistake.place == "input.p"
+    assert mistake.message.split(" }}: ")[-1].removesuffix(" }}") == says
+
+
+def test_what_is_missing_can_be_looked_for() -> None:
+    assert render("{{ a.output.zz in a.output }}", VIEW).value is False
+    assert render("{{ a.output.keys['" + "x" * 101 + "'] }}", VIEW).warnings[0].endswith("…'")
+    assert expression("a.x | upper }} {{ b.y").mistakes == ("no expression: write one value",)
+
+
+def test_numbers_in_texts_are_bounded() -> None:
+    long = View(nodes={"a": Ended(output="9" * 100_000)})
+    assert render("{{ a.output | int(-1) }}", long).value == -1
+    assert render("{{ '1e999' | int(3) }}", long).value == 3
+
+
+def test_time_is_bounded_by_what_is_written() -> None:
+    output = {"list": list(range(100_000)), "text": "x" * 100_000}
+    view = View(nodes={"a": Ended(output=output)})
+    for part in (
+        "{{ a.output.list | length }}",
+        "{{ a.output.text | upper | lower | length }}",
+        "{{a.output.zz}}",
+    ):
+        began = time.process_time()
+        render(part * 300, view)
+        assert time.process_time() - began < 3, part
+
+
+def test_references_and_whether_there_is_a_template() -> None:
+    value = {
+        "p": ["{{a.output}} {{ b.output.x | default(c.output) }}", "{{ x.__y__() }}", "{{"],
+        "q": '{{nodes["d-1"].status}} {{state.x}} {{inputs.y}} {{item}} {{doc.x}} {{ [index] }}',
+    }
+    assert references(value, names={"doc"}) == {"a", "b", "c", "d-1"}
+    assert references("{{doc.x}}") == {"doc"}
+    assert references(5) == set()
+    assert has_template(value)
+    assert has_template("{% x %}")
+    assert not has_template({"{{a}}": ["a", 5, None, {"x": "{ a }"}]})
+    assert is_one_template("{{ a.output }}")
+    assert is_one_template("{{ a.output | first }}")
+    assert is_one_template("{{ a")
+    assert not is_one_template("{{a}}{{b}}")
+    assert not is_one_template("a")
+
+
+def test_keys_that_are_methods_of_objects_are_data() -> None:
+    view = View(nodes={"a": Ended(output={"items": 1, "get": 2, "keys": 3, "pop": 4, "copy": 5})})
+    assert (
+        render(
+            "{{a.output.items}}{{a.output.get}}{{a.output.keys}}{{a.output.pop}}{{a.output.copy}}", view
+        ).value
+        == "12345"
+    )
+    assert render("{{ a.output.values | default('none') }}", view).value == "none"
+
+
+def test_objects_show_their_data_and_nothing_else() -> None:
+    class Secret:
+        token = "sk"
+
+        def __str__(self) -> str:
+            return "shown"
+
+    view = View(nodes={"a": Ended(output={"s": Secret(), "m": Report(text="t")})})
+    assert render("{{a.output.s.token}}", view).value is None
+    assert render("{{a.output.m.model_dump}}", view).value is None
+    assert render("{{ a.output.m.text | default('') }}", view).value == "t"
+
+
+def test_the_sandbox_reads_no_attributes_even_if_it_were_asked_to() -> None:
+    from prefect_resilience.plans.sandbox import SANDBOX
+
+    assert not SANDBOX.is_safe_callable(print)
+    for ask in (SANDBOX.getattr, SANDBOX.getitem):
+        with pytest.raises(TemplateError):
+            ask({}, "x")
+    assert not SANDBOX.globals
+
+
+def test_expressions_are_read_once() -> None:
+    assert expression("a.output | upper") is expression("a.output | upper")
+    long = "a.output ~ '" + "x" * 3000 + "'"
+    assert expression(long) == expression(long)
+    assert expression("x") == Expression("x", (Path("x", ()),))
+    assert str(Path("a", ("output", "a key", 0))) == "a.output['a key'][0]"
+
+
+names = st.text("abcxyz_", min_size=1, max_size=6).filter(lambda name: "__" not in name and name != "nodes")
+trees = st.recursive(
+    st.none() | st.booleans() | st.integers(-9, 9) | st.text("ab{}% ", max_size=4),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(names, inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(trees, st.lists(names | st.integers(0, 3), max_size=4))
+def test_a_path_means_the_same_alone_and_inside_an_expression(output: Any, steps: list[str | int]) -> None:
+    written = "".join(f".{step}" if isinstance(step, str) else f"[{step}]" for step in steps)
+    view = View(nodes={"a": Ended(output=output)})
+    alone = render(f"{{{{a.output{written}}}}}", view).value
+    assert render(f"{{{{ (a.output{written}) }}}}", view).value == alone
+    assert render(f"{{{{ a.output{written} if true else 0 }}}}", view).value == alone
+    assert render(f">{{{{a.output{written}}}}}", view).value == ">" + Scope(view).text(alone)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.text("ab{}%#'\"\\ \n", max_size=20))
+def test_what_a_template_gives_is_never_read_again(text: str) -> None:
+    view = View(nodes={"a": Ended(output={"t": text})})
+    assert render("{{a.output.t}}", view).value == text
+    assert render("<{{a.output.t}}>", view).value == f"<{text}>"
+    assert render("{{ a.output.t ~ '' }}", view).value == text
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.text("ab.output{}%#|[]()'\"-+~0 \n", max_size=40))
+def test_any_text_is_rendered_or_refused_in_a_sentence(text: str) -> None:
+    said = check_template(text, "input", {"a", "b"}, names={"item"})
+    refused = ""
+    try:
+        render(text, VIEW)
+    except TemplateError as error:
+        refused = str(error)
+    assert not refused or refused.startswith("input: ")
+    if not re.search(r"\{[{%#]", text):
+        assert (said, render(text, VIEW)) == ([], (text, ()))
+
+
+def test_the_limits_are_as_documented() -> None:
+    assert (lookups.TEXT_LIMIT, lookups.DATA_LIMIT) == (1_000_000, 1_000_000)
