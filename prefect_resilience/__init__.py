@@ -1,7 +1,12 @@
-"""Resilience for Prefect 3: retries by kind of error, circuits, deadlines and fallbacks, seen in its UI.
+"""Resilience for Prefect 3: retries, circuits, fallbacks, routing, plans, and effects that happen once.
 
-Importing this opens no file, socket or thread.
+Importing this opens no file, socket or thread; what only some programs use is imported when it is asked for.
 """
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
 
 from prefect_resilience.circuits.breaker import CircuitBreaker
 from prefect_resilience.circuits.fleet import get_circuits, reset_all_circuits
@@ -18,6 +23,7 @@ from prefect_resilience.errors.exceptions import (
     AttemptTimeout,
     CircuitOpenError,
     ConfigurationError,
+    InDoubt,
     ResilienceError,
     StoreUnavailable,
 )
@@ -37,17 +43,69 @@ from prefect_resilience.settings import circuit_store_url
 from prefect_resilience.stores import open_store
 from prefect_resilience.tasks import ResilientTask, resilient_task
 
+if TYPE_CHECKING:
+    from prefect_resilience import dead_letters
+    from prefect_resilience.conditions import Condition, ConditionError, failed, path, succeeded
+    from prefect_resilience.effects import (
+        AppendResult,
+        BatchStatus,
+        Compensation,
+        Done,
+        Effect,
+        NotDone,
+        RollbackReport,
+        Unknown,
+        append_once,
+        arollback,
+        batch,
+        batch_status,
+        idempotency_key,
+        rollback,
+        savepoint,
+        send_idempotency_key,
+    )
+    from prefect_resilience.operations import arun_plan, run_plan
+    from prefect_resilience.plans.actions import action
+    from prefect_resilience.plans.failures import PlanFailed
+    from prefect_resilience.plans.inject import Inject
+    from prefect_resilience.plans.mistakes import PlanError
+    from prefect_resilience.plans.model import Plan
+    from prefect_resilience.plans.result import NodeResult, PlanResult
+    from prefect_resilience.routing import (
+        NoProgress,
+        NoQuorum,
+        NoRoute,
+        RoundsExhausted,
+        TooManyFailures,
+        agather,
+        aiterate,
+        gather,
+        iterate,
+        on_error,
+        otherwise,
+        quorum,
+        route,
+        when,
+    )
+
 __all__ = [
+    "AppendResult",
     "AttemptRecord",
     "AttemptTimeout",
     "Backoff",
+    "BatchStatus",
     "Bulkhead",
     "BulkheadFullError",
     "CircuitBreaker",
     "CircuitOpenError",
     "CircuitPolicy",
     "CircuitSnapshot",
+    "Compensation",
+    "Condition",
+    "ConditionError",
     "ConfigurationError",
+    "Done",
+    "Effect",
     "ErrorCategory",
     "ErrorContext",
     "ErrorInfo",
@@ -55,29 +113,141 @@ __all__ = [
     "FailureReason",
     "Fallback",
     "Hedge",
+    "InDoubt",
+    "Inject",
     "LimitRefused",
+    "NoProgress",
+    "NoQuorum",
+    "NoRoute",
+    "NodeResult",
+    "NotDone",
     "PartialOutput",
+    "Plan",
+    "PlanError",
+    "PlanFailed",
+    "PlanResult",
     "RateLimit",
     "RateLimitedError",
     "ResilienceError",
     "ResilientTask",
     "Retry",
     "RetryBudget",
+    "RollbackReport",
+    "RoundsExhausted",
     "StoreUnavailable",
     "Timeout",
+    "TooManyFailures",
+    "Unknown",
     "Verdict",
+    "action",
+    "agather",
+    "aiterate",
+    "append_once",
+    "arollback",
+    "arun_plan",
+    "batch",
+    "batch_status",
     "classifier",
     "classify",
+    "dead_letters",
     "error_context",
+    "failed",
+    "gather",
     "get_circuits",
+    "idempotency_key",
+    "iterate",
+    "on_error",
     "open_store",
+    "otherwise",
+    "path",
+    "quorum",
     "redact",
     "register_classifier",
     "register_secret",
     "register_secret_pattern",
     "reset_all_circuits",
     "resilient_task",
+    "rollback",
+    "route",
+    "run_plan",
+    "savepoint",
+    "send_idempotency_key",
+    "succeeded",
+    "when",
 ]
+
+_LATER: dict[str, tuple[str, ...]] = {
+    "conditions": (
+        "Condition",
+        "ConditionError",
+        "failed",
+        "path",
+        "succeeded",
+    ),
+    "effects": (
+        "AppendResult",
+        "BatchStatus",
+        "Compensation",
+        "Done",
+        "Effect",
+        "NotDone",
+        "RollbackReport",
+        "Unknown",
+        "append_once",
+        "arollback",
+        "batch",
+        "batch_status",
+        "idempotency_key",
+        "rollback",
+        "savepoint",
+        "send_idempotency_key",
+    ),
+    "operations": (
+        "arun_plan",
+        "run_plan",
+    ),
+    "plans.actions": ("action",),
+    "plans.failures": ("PlanFailed",),
+    "plans.inject": ("Inject",),
+    "plans.mistakes": ("PlanError",),
+    "plans.model": ("Plan",),
+    "plans.result": (
+        "NodeResult",
+        "PlanResult",
+    ),
+    "routing": (
+        "NoProgress",
+        "NoQuorum",
+        "NoRoute",
+        "RoundsExhausted",
+        "TooManyFailures",
+        "agather",
+        "aiterate",
+        "gather",
+        "iterate",
+        "on_error",
+        "otherwise",
+        "quorum",
+        "route",
+        "when",
+    ),
+}
+"""What is imported when it is first asked for, by the module that has it."""
+
+
+def __getattr__(name: str) -> Any:
+    if name == "dead_letters":
+        return importlib.import_module("prefect_resilience.dead_letters")
+    for module, names in _LATER.items():
+        if name in names:
+            value = globals()[name] = getattr(importlib.import_module(f"prefect_resilience.{module}"), name)
+            return value
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
 
 set_default_store(circuit_store_url)
 announce_circuits()

@@ -1,0 +1,95 @@
+"""Who may replay a letter, as pure functions of the letter and the store's time.
+
+    waiting ── claimed ──> replaying ── succeeded ──> replayed
+       ^                    │    │
+       └── failed, let go ──┘    └── cut off: in_doubt ── settled, or claimed by force
+
+A claim that has run out leaves its letter in doubt: its owner died, and how far the call had come is unknown.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+from prefect_resilience.dead_letters.model import REPLAYS_KEPT, Claim, DeadLetter, Outcome, Replay
+
+MESSAGE = 300
+
+
+def standing(letter: DeadLetter, now: datetime) -> DeadLetter:
+    """The letter as it is to be seen now: in doubt, where a claim has run out."""
+    claim = letter.claim
+    if letter.status == "replaying" and (claim is None or claim.until <= now):
+        return letter.model_copy(update={"status": "in_doubt"})
+    return letter
+
+
+def refusal(letter: DeadLetter, now: datetime, *, despite_doubt: bool) -> str | None:
+    """Why nobody may claim the letter now, in words; None when it is free."""
+    letter = standing(letter, now)
+    if letter.status == "replayed":
+        return "it has been replayed already"
+    if letter.status == "replaying":
+        assert letter.claim is not None
+        left = (letter.claim.until - now).total_seconds()
+        return f"{letter.claim.owner} is replaying it, and has {left:.0f} s before somebody else may"
+    if letter.status == "in_doubt" and not despite_doubt:
+        return "a replay of it was cut off, and nobody knows how far it had come: look, then use force"
+    return None
+
+
+def claimed(
+    letter: DeadLetter, owner: str, token: str, now: datetime, lease: float, run_id: str | None
+) -> DeadLetter:
+    """The letter in the hands of `owner` for `lease` seconds. A cut-off replay before goes on record."""
+    letter = standing(letter, now)
+    if letter.status == "in_doubt" and letter.claim is not None:
+        letter = ended(letter, "in_doubt", now, "it was cut off")
+    claim = Claim(owner=owner, token=token, since=now, until=now + timedelta(seconds=lease), run_id=run_id)
+    return letter.model_copy(update={"status": "replaying", "claim": claim})
+
+
+def renewed(letter: DeadLetter, token: str, now: datetime, lease: float) -> DeadLetter | None:
+    """The claim, good for another while; None when it is somebody else's by now."""
+    claim = letter.claim
+    if claim is None or claim.token != token:
+        return None
+    until = now + timedelta(seconds=lease)
+    return letter.model_copy(update={"claim": claim.model_copy(update={"until": until})})
+
+
+def settled(
+    letter: DeadLetter, token: str, outcome: Outcome, now: datetime, message: str = ""
+) -> DeadLetter | None:
+    """The letter after its replay; None when the claim is somebody else's by now."""
+    if letter.claim is None or letter.claim.token != token:
+        return None
+    return ended(letter, outcome, now, message)
+
+
+def released(letter: DeadLetter, token: str) -> DeadLetter | None:
+    """The letter as if it had not been claimed: nothing was called; None when another has the claim."""
+    if letter.claim is None or letter.claim.token != token:
+        return None
+    return letter.model_copy(update={"status": "waiting", "claim": None})
+
+
+def ended(letter: DeadLetter, outcome: Outcome, now: datetime, message: str = "") -> DeadLetter:
+    """The replay that is going on, or was cut off, put on record with its outcome."""
+    claim = letter.claim
+    replay = Replay(
+        started_at=claim.since if claim else now,
+        finished_at=now,
+        outcome=outcome,
+        owner=claim.owner if claim else "",
+        run_id=claim.run_id if claim else None,
+        message=message[:MESSAGE],
+    )
+    return letter.model_copy(
+        update={
+            "status": {"replayed": "replayed", "failed": "waiting", "in_doubt": "in_doubt"}[outcome],
+            "claim": None,
+            "settled_at": now if outcome == "replayed" else letter.settled_at,
+            "replays": (*letter.replays, replay)[-REPLAYS_KEPT:],
+        }
+    )

@@ -1,0 +1,243 @@
+"""The dead letters of the configured store, in Python and as the flows that an operator deploys."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta, timezone
+from typing import Any, cast
+
+from prefect import flow
+from prefect.blocks.system import Secret
+from prefect.context import FlowRunContext
+from prefect.logging import get_run_logger
+
+from prefect_resilience.dead_letters.configured import StoreReference, queue_of
+from prefect_resilience.dead_letters.model import DeadLetter
+from prefect_resilience.dead_letters.queue import DeadLetterQueue
+from prefect_resilience.dead_letters.replay import Replaying, replay_letters
+from prefect_resilience.dead_letters.report import LetterOutcome, Progress, ReplayReport
+from prefect_resilience.errors.exceptions import ConfigurationError
+
+LETTERS_SHOWN = 100
+"""So many ids at most are written among a flow run's parameters."""
+
+Letters = str | DeadLetter | Iterable["str | DeadLetter"] | None
+OPEN = ("waiting", "in_doubt")
+
+
+@dataclass
+class _Handed:
+    """What goes into the flow beside its parameters, which Prefect keeps and shows."""
+
+    store: StoreReference = None
+    letters: list[str] | None = None
+    values: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    progress: Progress | None = None
+    report: ReplayReport | None = None
+
+
+_handed: ContextVar[_Handed | None] = ContextVar("prefect_resilience_replay", default=None)
+
+
+def list_letters(
+    status: str | Iterable[str] | None = None,
+    task: str | None = None,
+    since: datetime | timedelta | None = None,
+    limit: int | None = None,
+    *,
+    store: StoreReference = None,
+) -> list[DeadLetter]:
+    """The dead letters, the newest first.
+
+    Args:
+        status: "waiting", "replaying", "in_doubt" or "replayed", or several of them; all when left out.
+        task: Only those of the task or flow of this name, key or import path ("module:function").
+        since: Only those that came in after this time (without an offset: in UTC), or that long ago.
+        limit: At most so many.
+        store: A store or its URL; the configured one when left out.
+
+    Raises StoreUnavailable, and ConfigurationError for a status that does not exist.
+    """
+    return queue_of(store).list(status, task, since, limit)
+
+
+def get_letter(letter_id: str, *, store: StoreReference = None) -> DeadLetter:
+    """One dead letter, with its parameters and its error. Raises DeadLetterError when there is none."""
+    return queue_of(store).get(letter_id)
+
+
+def replay(
+    letters: Letters = None,
+    dry_run: bool = False,
+    rate: float | None = None,
+    *,
+    status: str | Iterable[str] | None = None,
+    task: str | None = None,
+    since: datetime | timedelta | None = None,
+    limit: int | None = None,
+    force: bool = False,
+    values: Mapping[str, Any] | None = None,
+    lease: float = 60.0,
+    progress: Progress | None = None,
+    store: StoreReference = None,
+) -> ReplayReport:
+    """Make the calls of dead letters again, the oldest first, in a flow run `replay-dead-letters`.
+
+    Each is made in its letter's batch: an effect that is done there is not done again. A letter is replayed
+    by one at a time, and once. Stopped in the middle and called again, this goes on where it stopped; the
+    letter that was cut off is taken up only where nothing can happen twice (see `force`).
+
+    Args:
+        letters: Ids or letters; or leave it out and choose by `status`, `task`, `since` and `limit`. Without
+            any of them: all that wait.
+        dry_run: Only say what would be called. Nothing is called, and no flow run is made.
+        rate: At most so many letters a second.
+        limit: At most so many letters.
+        force: Also letters in doubt, whose last replay was cut off by nobody knows where. What they call may
+            then happen twice, unless it has an `effect=`.
+        values: What was left out of letters, by its path: {"api_key": "...", "order.card.number": "..."}.
+        lease: Seconds after which a replay that gives no sign of life counts as dead.
+        progress: Called after each letter with (done, total, outcome).
+
+    Raises ConfigurationError for what cannot be meant, StoreUnavailable when the store is away.
+    """
+    queue = queue_of(store)
+    how = Replaying(queue, rate, force, values or {}, lease, progress)
+    chosen = choose(queue, letters, status, task, since, limit)
+    if dry_run or not chosen:
+        return replay_letters(how, chosen, dry_run=dry_run)
+    if FlowRunContext.get() is not None:
+        return replay_letters(how, chosen)
+    ids = [letter.id for letter in chosen]
+    handed = _Handed(store, ids, values or {}, progress)
+    token = _handed.set(handed)
+    try:
+        few = ids if len(ids) <= LETTERS_SHOWN else None
+        replay_dead_letters(letters=few, task=task, rate=rate, force=force, lease=lease)
+    finally:
+        _handed.reset(token)
+    assert handed.report is not None
+    return handed.report
+
+
+def purge(
+    older_than: datetime | timedelta,
+    *,
+    include_waiting: bool = False,
+    archive: str | os.PathLike[str] | None = None,
+    dry_run: bool = False,
+    store: StoreReference = None,
+) -> list[DeadLetter]:
+    """Remove letters that were replayed before a time, or that long ago; returns those.
+
+    Args:
+        older_than: A time (without an offset: in UTC), or a span before now.
+        include_waiting: Also letters that were never replayed, or are in doubt, if they came in before.
+        archive: A file to which each is added, as a line of JSON, before any is removed.
+        dry_run: Only say which they are.
+    """
+    return queue_of(store).purge(
+        older_than, include_waiting=include_waiting, archive=archive, dry_run=dry_run
+    )
+
+
+def choose(
+    queue: DeadLetterQueue,
+    letters: Letters,
+    status: str | Iterable[str] | None = None,
+    task: str | None = None,
+    since: datetime | timedelta | None = None,
+    limit: int | None = None,
+) -> list[DeadLetter]:
+    """The letters that a replay is about, the oldest first."""
+    if letters is None:
+        return queue.list(status or OPEN, task, since)[::-1][:limit]
+    if status is not None or task is not None or since is not None:
+        raise ConfigurationError(
+            "say which letters to replay: either by their ids, or by status, task and since"
+        )
+    named = [letters] if isinstance(letters, str | DeadLetter) else list(letters)
+    ids = {one.id if isinstance(one, DeadLetter) else one for one in named}
+    return [queue.get(letter_id) for letter_id in sorted(ids)][:limit]
+
+
+# -- the flows
+
+
+@flow(name="replay-dead-letters")
+def replay_dead_letters(
+    letters: list[str] | None = None,
+    task: str | None = None,
+    since: datetime | None = None,
+    rate: float | None = None,
+    limit: int | None = None,
+    dry_run: bool = False,
+    force: bool = False,
+    secrets: dict[str, str] | None = None,
+    lease: float = 60.0,
+) -> dict[str, Any]:
+    """Make the calls of dead letters again, the oldest first. Run again, it goes on where it was stopped.
+
+    Args:
+        letters: Ids; all that wait when left out.
+        task: Only letters of the task or flow of this name or import path.
+        since: Only letters that came in after this time, in UTC where it has no offset.
+        rate: At most so many letters a second.
+        limit: At most so many letters.
+        dry_run: Only say what would be called.
+        force: Also letters whose last replay was cut off by nobody knows where: their calls may happen twice,
+            unless they have an effect.
+        secrets: What was left out of letters, by its path, and the Secret block that has it:
+            {"api_key": "my-block"}.
+        lease: Seconds after which a replay that gives no sign of life counts as dead.
+    """
+    log = get_run_logger()
+    handed = _handed.get() or _Handed()
+    values = {**{path: _secret(name) for path, name in (secrets or {}).items()}, **handed.values}
+    queue = queue_of(handed.store)
+
+    def told(done: int, total: int, outcome: LetterOutcome) -> None:
+        log.info("%s/%s %s of %s: %s", done, total, outcome.result, outcome.name, outcome.message)
+        if handed.progress is not None:
+            handed.progress(done, total, outcome)
+
+    how = Replaying(queue, rate, force, values, lease, told)
+    if handed.letters is not None:
+        chosen = choose(queue, handed.letters)
+    else:
+        chosen = choose(queue, letters, None, task, since, limit)
+    report = replay_letters(how, chosen, dry_run=dry_run)
+    log.info("%s", report.summary())
+    handed.report = report
+    return report.model_dump(mode="json")
+
+
+@flow(name="purge-dead-letters")
+def purge_dead_letters(
+    older_than_days: float = 30.0,
+    include_waiting: bool = False,
+    archive: str | None = None,
+    dry_run: bool = False,
+) -> list[str]:
+    """Remove dead letters that were replayed long ago; returns their ids.
+
+    Args:
+        older_than_days: How long ago.
+        include_waiting: Also letters that were never replayed, if they came in that long ago.
+        archive: A file on the worker to which each is added, as a line of JSON, before any is removed.
+        dry_run: Only say which they are.
+    """
+    if older_than_days < 0:
+        raise ConfigurationError(f"older_than_days={older_than_days} must be 0 or more")
+    before = datetime.now(timezone.utc) - timedelta(days=older_than_days)
+    gone = purge(before, include_waiting=include_waiting, archive=archive, dry_run=dry_run)
+    get_run_logger().info("Dead letters %s: %d", "to be removed" if dry_run else "removed", len(gone))
+    return [letter.id for letter in gone]
+
+
+def _secret(block: str) -> str:
+    loaded: Any = cast("Any", Secret.load)(block, _sync=True)
+    return str(loaded.get())

@@ -1,0 +1,393 @@
+"""Replaying dead letters: the same call again, in the same batch, by one at a time.
+
+A letter is claimed right before its call, under the id of the run that the replay will be. A replay that is
+cut off in the middle leaves its letter in doubt. It is taken up again without being told to only where that
+can send nothing twice: the task has an `effect=`, whose ledger knows what was done in the batch; or Prefect
+knows how the run of the replay ended; or the replay is a deployment's run, which Prefect creates once for a
+key. Everything else waits for a person, who says `force`.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Generator, Iterable, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Any, cast
+from uuid import UUID, uuid4
+
+from prefect import Flow, Task
+from prefect.blocks.core import Block
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.objects import State
+from prefect.exceptions import ObjectNotFound
+from prefect.flow_engine import run_flow
+from prefect.task_engine import run_task
+from prefect.utilities.asyncutils import run_coro_as_sync
+from prefect.utilities.importtools import load_script_as_module
+from pydantic_core import to_jsonable_python
+
+from prefect_resilience.batches import TAG
+from prefect_resilience.dead_letters.classes import DeadLetterError
+from prefect_resilience.dead_letters.decoding import Reader
+from prefect_resilience.dead_letters.model import DeadLetter
+from prefect_resilience.dead_letters.queue import DeadLetterQueue
+from prefect_resilience.dead_letters.report import LetterOutcome, Progress, ReplayReport, outcome_of
+from prefect_resilience.dead_letters.sources import Finder
+from prefect_resilience.effects.batch import batch
+from prefect_resilience.errors.context import error_context
+from prefect_resilience.errors.exceptions import ConfigurationError, StoreUnavailable
+from prefect_resilience.errors.redact import redact, register_secret
+from prefect_resilience.events import emit
+
+LETTER_TAG = "dead-letter:"
+"""A run of a deployment that replays a letter bears its id in a tag."""
+SHOWN = 60
+
+_replaying: ContextVar[str | None] = ContextVar("prefect_resilience_replaying", default=None)
+
+
+def in_replay() -> bool:
+    """Whether a letter is being replayed around this code."""
+    return _replaying.get() is not None
+
+
+def is_replay_itself(run: object) -> bool:
+    """Whether this task run (by id), or a run of this flow (by name), is the replay that is going on."""
+    return _replaying.get() == str(run)
+
+
+@dataclass
+class Replaying:
+    """How letters are replayed.
+
+    `rate`: letters a second, at most; None: as fast as they go. `lease`: seconds after which a replay that
+    says nothing counts as dead. `values`: what was left out of letters, by path. `force`: also in doubt.
+    """
+
+    queue: DeadLetterQueue
+    rate: float | None = None
+    force: bool = False
+    values: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    lease: float = 60.0
+    progress: Progress | None = None
+    sleep: Callable[[float], None] = time.sleep
+    clock: Callable[[], float] = time.monotonic
+
+    def __post_init__(self) -> None:
+        if self.rate is not None and not 0 < self.rate < float("inf"):
+            raise ConfigurationError(
+                f"rate={self.rate} must be more than 0 letters a second; None for no limit"
+            )
+        if not 1 <= self.lease <= 86_400:
+            raise ConfigurationError(f"lease={self.lease} must be from 1 second to a day")
+        self.owner = f"{socket.gethostname()}:{os.getpid()}"
+        self.finder = Finder(load_script_as_module)
+        self.next_at = self.clock()
+        self.succeeded: dict[str, int | None] = {}
+        for value in self.values.values():
+            if isinstance(value, str):
+                register_secret(value)
+
+
+def replay_letters(how: Replaying, letters: Iterable[DeadLetter], *, dry_run: bool = False) -> ReplayReport:
+    """Replay these letters one after the other. What one of them meets stops none of the others.
+
+    Raises StoreUnavailable when the store is away: what has been replayed until then is on record there.
+    """
+    listed = list(letters)
+    outcomes: list[LetterOutcome] = []
+    for letter in listed:
+        outcome = _look_at(how, letter) if dry_run else _replay_one(how, letter)
+        outcomes.append(outcome)
+        if how.progress is not None:
+            how.progress(len(outcomes), len(listed), outcome)
+    return ReplayReport(outcomes=tuple(outcomes), dry_run=dry_run)
+
+
+@dataclass(frozen=True)
+class _Call:
+    """A letter's call, ready to be made. `protected`: made twice, it does nothing twice."""
+
+    subject: Any
+    parameters: dict[str, Any]
+    protected: bool
+
+
+def _look_at(how: Replaying, letter: DeadLetter) -> LetterOutcome:
+    """What a replay of the letter would do. Nothing is changed and nothing called."""
+    try:
+        if letter.status not in ("waiting", "in_doubt"):
+            return outcome_of(letter, "skipped", _not_now(letter))
+        call = _prepared(how, letter)
+        if letter.status == "in_doubt" and not (how.force or call.protected):
+            return outcome_of(letter, "skipped", _not_now(letter))
+    except DeadLetterError as error:
+        return outcome_of(letter, "skipped", redact(str(error)))
+    told = ", ".join(
+        f"{name}={redact(repr(value))[:SHOWN]}"
+        for name, value in call.parameters.items()
+        if all(name != missing.path.partition(".")[0] for missing in letter.left_out)
+    )
+    where = f"deployment {letter.deployment_id}" if letter.deployment_id else str(letter.source)
+    return outcome_of(
+        letter, "would_replay", f"{letter.kind} {letter.name} ({where}) with {told or 'nothing'}"
+    )
+
+
+def _not_now(letter: DeadLetter) -> str:
+    return {
+        "replayed": "it has been replayed already",
+        "replaying": "somebody is replaying it",
+        "in_doubt": "a replay of it was cut off, and nobody knows how far it had come: look, then use force",
+    }[letter.status]
+
+
+def _prepared(how: Replaying, letter: DeadLetter) -> _Call:
+    """Find the task or flow, and read the parameters. Raises DeadLetterError, which says what is missing."""
+    deployed = letter.deployment_id is not None
+    subject = None if deployed else how.finder.subject(letter.source, letter.key)
+    kind: type[Any] = Task if letter.kind == "task" else Flow
+    if not deployed and not isinstance(subject, kind):
+        raise DeadLetterError(f"{letter.source} is no {letter.kind} any more")
+    reader = Reader(
+        values=how.values, find_module=how.finder.modules_of(letter.source), load_block=_load_block
+    )
+    contents = letter.contents
+    if not contents.parameters and letter.size > 2:
+        raise DeadLetterError("its parameters are gone")
+    parameters = reader.parameters(contents.parameters)
+    if reader.missing:
+        raise DeadLetterError(_missing(reader))
+    effect = getattr(getattr(subject, "guard", None), "effect", None)
+    return _Call(subject, parameters, deployed or effect is not None)
+
+
+def _missing(reader: Reader) -> str:
+    first = reader.missing[0]
+    names = ", ".join(one.path for one in reader.missing)
+    why = {
+        "secret": "secrets are left out of letters",
+        "too large": "it was too large to be kept",
+        "unknown kind": f"a {first.type} cannot be kept as JSON",
+    }[first.why]
+    return f"it needs {names}, for {why}: give it, as in --set {first.path}=..."
+
+
+def _load_block(name: str) -> Any:
+    try:
+        loaded = cast("Any", Block.load)(name)
+        return run_coro_as_sync(loaded) if hasattr(loaded, "__await__") else loaded
+    except Exception as error:
+        raise DeadLetterError(f"the block {name} cannot be loaded here: {error}") from error
+
+
+# -- one letter
+
+
+def _replay_one(how: Replaying, letter: DeadLetter) -> LetterOutcome:
+    try:
+        call = _prepared(how, letter)
+        if (since := _succeeded_since(how, letter)) is not None:
+            return since
+        if letter.status == "in_doubt" and (known := _known_end(how, letter)) is not None:
+            return known
+    except DeadLetterError as error:
+        return outcome_of(letter, "skipped", redact(str(error)))
+    run_id = str(uuid4())
+    taken, why = how.queue.claim(
+        letter.id,
+        how.owner,
+        how.lease,
+        run_id=run_id if letter.kind == "task" else None,
+        despite_doubt=how.force or call.protected,
+    )
+    if why is not None or taken.claim is None:
+        return outcome_of(letter, "skipped", why or "it is gone")
+    return _replay_claimed(how, taken.holding(letter.contents), call, taken.claim.token, run_id)
+
+
+def _replay_claimed(
+    how: Replaying, letter: DeadLetter, call: _Call, token: str, run_id: str
+) -> LetterOutcome:
+    """Make the call while the claim is renewed beside it, and write down how it went."""
+    _keep_to(how)
+    try:
+        with _held(how, letter.id, token):
+            if letter.deployment_id is not None:
+                outcome = _run_deployment(letter, call.parameters)
+            else:
+                outcome = _call(letter, call, run_id)
+    except BaseException as error:
+        # Cut off from here, as by Ctrl-C: how far it had come is as unknown as if the process had died.
+        with suppress(StoreUnavailable):
+            how.queue.settle(letter.id, token, "in_doubt", redact(f"cut off by {error!r}"))
+        raise
+    ended = "replayed" if outcome.result == "replayed" else "failed"
+    how.queue.settle(letter.id, token, ended, outcome.message)
+    emit(
+        "dead-letter.replayed",
+        "dead-letter",
+        letter.id,
+        {**outcome.model_dump(mode="json"), "batch_id": letter.batch_id, "kind": letter.kind},
+    )
+    return outcome
+
+
+def _keep_to(how: Replaying) -> None:
+    """Wait for this letter's turn, where a rate is given."""
+    if how.rate is None:
+        return
+    now = how.clock()
+    if now < how.next_at:
+        how.sleep(how.next_at - now)
+    how.next_at = max(now, how.next_at) + 1 / how.rate
+
+
+@contextmanager
+def _held(how: Replaying, letter_id: str, token: str) -> Generator[None, None, None]:
+    """Renew a claim for as long as the call takes."""
+    over = threading.Event()
+
+    def renew() -> None:
+        while not over.wait(how.lease / 3):
+            with suppress(StoreUnavailable):
+                if not how.queue.renew(letter_id, token, how.lease):
+                    return
+
+    thread = threading.Thread(target=renew, name="dead-letter-lease", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+def _call(letter: DeadLetter, call: _Call, run_id: str) -> LetterOutcome:
+    """Call the task or flow again, in the letter's batch."""
+    own_batch: AbstractContextManager[object] = (
+        batch(letter.batch_id) if letter.batch_id is not None else nullcontext()
+    )
+    token = _replaying.set(run_id if letter.kind == "task" else letter.key)
+    try:
+        with own_batch:
+            if letter.kind == "task":
+                state = _run_task(call, run_id)
+            else:
+                state = _finished(run_flow(call.subject, parameters=call.parameters, return_type="state"))
+    finally:
+        _replaying.reset(token)
+    return _judged(letter, state, run_id)
+
+
+def _run_task(call: _Call, run_id: str) -> State[Any] | BaseException | None:
+    task = cast("Task[..., Any]", call.subject)
+    made: Any = run_task(
+        task,
+        task_run_id=UUID(run_id),
+        parameters=call.parameters,
+        return_type="result" if task.isgenerator else "state",
+    )
+    if not task.isgenerator:
+        return _finished(made)
+    try:  # a generator is at its end when somebody has read it
+        if task.isasync:
+            run_coro_as_sync(_read_to_end(made))
+        else:
+            for _ in made:
+                pass
+    except Exception as error:  # noqa: BLE001 - whatever the task raised
+        return error
+    return None
+
+
+async def _read_to_end(stream: Any) -> None:
+    async for _ in stream:
+        pass
+
+
+def _finished(made: Any) -> State[Any] | None:
+    return run_coro_as_sync(made) if hasattr(made, "__await__") else made
+
+
+def _judged(letter: DeadLetter, ended: State[Any] | BaseException | None, run_id: str) -> LetterOutcome:
+    if isinstance(ended, State):
+        details = ended.state_details
+        run_id = str((details.task_run_id if letter.kind == "task" else details.flow_run_id) or run_id)
+        if ended.is_completed():
+            return outcome_of(letter, "replayed", str(ended.name), run_id)
+    elif ended is None:
+        return outcome_of(letter, "replayed", "Completed", run_id)
+    error = error_context(ended)
+    message = error.summary() if error else str(getattr(ended, "message", ended))
+    return outcome_of(letter, "failed", redact(message), run_id)
+
+
+def _run_deployment(letter: DeadLetter, parameters: dict[str, Any]) -> LetterOutcome:
+    """A run of the letter's deployment. However often this is tried for one replay, there is one run."""
+    definite = [one.finished_at.isoformat() for one in letter.replays if one.outcome != "in_doubt"]
+    key = "-".join(["dead-letter", letter.id, *definite[-1:]])
+    tags = [f"{LETTER_TAG}{letter.id}", *([f"{TAG}{letter.batch_id}"] if letter.batch_id else [])]
+    with get_client(sync_client=True) as client:
+        try:
+            run = client.create_flow_run_from_deployment(
+                UUID(letter.deployment_id),
+                parameters=to_jsonable_python(parameters),
+                tags=tags,
+                idempotency_key=key,
+            )
+        except ObjectNotFound:
+            return outcome_of(letter, "failed", f"there is no deployment {letter.deployment_id} any more")
+    return outcome_of(letter, "replayed", f"a run of its deployment was created: {run.name}", str(run.id))
+
+
+# -- what Prefect knows
+
+
+def _succeeded_since(how: Replaying, letter: DeadLetter) -> LetterOutcome | None:
+    """Whether the flow run was started again and has succeeded, so that there is nothing left to do."""
+    run_id = letter.flow_run_id
+    if run_id is None or letter.status != "waiting":
+        return None
+    if run_id not in how.succeeded:
+        how.succeeded[run_id] = _completed_start(run_id)
+    start = how.succeeded[run_id]
+    if start is None or start <= letter.run_count:
+        return None
+    message = "its flow run was started again, and has succeeded"
+    claimed, why = how.queue.claim(letter.id, how.owner, how.lease, run_id=run_id, despite_doubt=False)
+    if why is None and claimed.claim is not None:
+        how.queue.settle(letter.id, claimed.claim.token, "replayed", message)
+    return outcome_of(letter, "skipped", message, run_id)
+
+
+def _completed_start(flow_run_id: str) -> int | None:
+    """Which start of the flow run succeeded; None when it did not, or nobody knows."""
+    with get_client(sync_client=True) as client:
+        try:
+            run = client.read_flow_run(UUID(flow_run_id))
+        except (ObjectNotFound, ValueError):
+            return None
+    return run.run_count if run.state is not None and run.state.is_completed() else None
+
+
+def _known_end(how: Replaying, letter: DeadLetter) -> LetterOutcome | None:
+    """How a replay that was cut off ended after all, as far as Prefect knows; None when it may go again."""
+    run_id = letter.claim.run_id if letter.claim else next((r.run_id for r in letter.replays[::-1]), None)
+    if run_id is None or letter.kind != "task":
+        return None
+    with get_client(sync_client=True) as client:
+        try:
+            state = client.read_task_run(UUID(run_id)).state
+        except (ObjectNotFound, ValueError):
+            return None
+    if state is None or not (state.is_completed() or state.is_failed()):
+        return None
+    ended = f"the replay that was cut off had ended: {state.name}"
+    how.queue.resolve(letter.id, "replayed" if state.is_completed() else "failed", ended)
+    return outcome_of(letter, "replayed", ended, run_id) if state.is_completed() else None

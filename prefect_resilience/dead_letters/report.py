@@ -1,0 +1,71 @@
+"""What became of the letters of one replay."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from prefect_resilience.dead_letters.model import DeadLetter
+
+Result = Literal["replayed", "failed", "skipped", "would_replay"]
+
+
+class LetterOutcome(BaseModel):
+    """What became of one letter.
+
+    result: "replayed" with success (a deployment's run: created); "failed" again, so that it waits on;
+        "skipped", nothing was called; "would_replay" in a dry run.
+    message: why, or what would be called. run_id: the task or flow run that was the replay.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    id: str
+    name: str
+    result: Result
+    message: str = ""
+    run_id: str | None = None
+
+
+class ReplayReport(BaseModel):
+    """What became of every letter, in the order they were taken: the oldest first."""
+
+    model_config = ConfigDict(frozen=True)
+
+    outcomes: tuple[LetterOutcome, ...] = ()
+    dry_run: bool = False
+
+    def of(self, result: Result) -> list[LetterOutcome]:
+        return [one for one in self.outcomes if one.result == result]
+
+    @property
+    def replayed(self) -> int:
+        return len(self.of("replayed"))
+
+    @property
+    def failed(self) -> int:
+        return len(self.of("failed"))
+
+    @property
+    def skipped(self) -> int:
+        return len(self.of("skipped"))
+
+    def summary(self) -> str:
+        """One line: `12 letters: 10 replayed, 1 failed, 1 skipped`."""
+        number = "1 letter" if len(self.outcomes) == 1 else f"{len(self.outcomes)} letters"
+        counts = [
+            f"{count} {result.replace('_', ' ')}"
+            for result in ("replayed", "failed", "skipped", "would_replay")
+            if (count := len(self.of(result)))  # pyright: ignore[reportArgumentType]
+        ]
+        return f"{number}: {', '.join(counts)}" if counts else "no letter"
+
+
+Progress = Callable[[int, int, LetterOutcome], None]
+"""Told after each letter: how many are done, of how many, and what became of this one."""
+
+
+def outcome_of(letter: DeadLetter, result: Result, message: str, run_id: str | None = None) -> LetterOutcome:
+    return LetterOutcome(id=letter.id, name=letter.name, result=result, message=message, run_id=run_id)

@@ -1,0 +1,136 @@
+"""Where tasks and flows are, so that another process finds them again."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+from weakref import WeakValueDictionary
+
+from prefect_resilience.dead_letters.classes import DeadLetterError
+from prefect_resilience.dead_letters.model import Source
+
+LOADED_BY_PREFECT = "__prefect_loader_"
+
+# What no import finds, as a task in a function or a notebook: good for as long as this process lives.
+_local: WeakValueDictionary[str, Any] = WeakValueDictionary()
+
+
+def source_of(subject: Any) -> Source | None:
+    """Where a task or flow is bound to a name; None for what only this process may find again, or nobody."""
+    fn = getattr(subject, "fn", subject)
+    module = sys.modules.get(getattr(fn, "__module__", "") or "")
+    qualname = getattr(fn, "__qualname__", "")
+    if module is None or not qualname:
+        return None
+    name = _bound_name(module, subject, qualname)
+    source = Source(module=module.__name__, qualname=name or qualname, file=getattr(module, "__file__", None))
+    if name is None:
+        _local[f"{source}|{_key(subject)}"] = subject
+    return source
+
+
+def _bound_name(module: ModuleType, subject: Any, qualname: str) -> str | None:
+    """The name that leads to the very task, or else to one of the same key, such as a variant of it."""
+    for name, value in list(vars(module).items()):
+        if value is subject:
+            return name
+    return qualname if _same(_attribute(module, qualname), subject) else None
+
+
+def _same(found: Any, subject: Any) -> bool:
+    return hasattr(found, "fn") and _key(found) == _key(subject)
+
+
+def _key(subject: Any) -> str:
+    return str(getattr(subject, "task_key", None) or getattr(subject, "name", ""))
+
+
+def _attribute(module: ModuleType | None, qualname: str) -> Any:
+    found: Any = module
+    for part in qualname.split("."):
+        found = getattr(found, part, None)
+    return found
+
+
+class Finder:
+    """Finds what letters name. `load_file` runs a Python file as a module; each file is run once."""
+
+    def __init__(self, load_file: Callable[[str], ModuleType]) -> None:
+        self._load_file = load_file
+        self._loaded: dict[str, ModuleType] = {}
+
+    def subject(self, source: Source | None, key: str) -> Any:
+        """The task or flow. Raises DeadLetterError when it is not there."""
+        if source is None:
+            raise DeadLetterError("nothing says where its function is")
+        if (local := _local.get(f"{source}|{key}")) is not None:
+            return local
+        if "<locals>" in source.qualname:
+            raise DeadLetterError(
+                f"{source} was made in a function, where only its own process finds it: "
+                "define it at the top of its module"
+            )
+        try:
+            module = self.module(source.module, source)
+        except DeadLetterError:
+            raise
+        except Exception as error:
+            raise DeadLetterError(
+                f"{source} cannot be imported here ({error!r}): work in the folder of its project"
+            ) from error
+        found = _attribute(module, source.qualname)
+        if found is None:
+            raise DeadLetterError(f"there is no {source.qualname} in {source.module} any more")
+        return found
+
+    def modules_of(self, source: Source | None) -> Callable[[str], ModuleType]:
+        """What finds the modules of a letter's classes."""
+        return lambda name: self.module(name, source)
+
+    def module(self, name: str, source: Source | None) -> ModuleType:
+        """A module by its name; where that says little, by the file that the letter names."""
+        file = source.file if source is not None and source.module == name else None
+        passing = name == "__main__" or name.startswith(LOADED_BY_PREFECT)
+        known = sys.modules.get(name)
+        if known is not None and (file is None or _is_at(known, file) or not passing):
+            return known
+        if passing:
+            if file is None:
+                raise DeadLetterError(f"{name} was another program, and nothing says which")
+            return self._of_file(file)
+        try:
+            return importlib.import_module(name)
+        except ImportError:
+            if file is None:
+                raise
+            return self._of_file(file)
+
+    def _of_file(self, file: str) -> ModuleType:
+        for module in list(sys.modules.values()):
+            if _is_at(module, file):
+                return module
+        path = _present(file)
+        if path not in self._loaded:
+            self._loaded[path] = self._load_file(path)
+        return self._loaded[path]
+
+
+def _is_at(module: ModuleType, file: str) -> bool:
+    there = getattr(module, "__file__", None)
+    return isinstance(there, str) and Path(there).absolute() == Path(file).absolute()
+
+
+def _present(file: str) -> str:
+    """The file itself or, where a worker had pulled it into a folder that is gone, its like in this one."""
+    path = Path(file)
+    if path.is_file():
+        return str(path)
+    for start in range(1, len(path.parts)):
+        here = Path(*path.parts[start:])
+        if here.is_file():
+            return str(here.absolute())
+    raise DeadLetterError(f"there is no file {file} here: work in the folder of its project")

@@ -1,0 +1,208 @@
+"""Hooks for plain Prefect tasks and flows: `@task(on_failure=[dead_letter])`."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from datetime import datetime, timezone
+from typing import Any, cast
+
+from prefect import Flow, Task
+from prefect.client.schemas.objects import FlowRun, State, TaskRun
+from prefect.context import FlowRunContext, TaskRunContext
+from prefect.logging.loggers import flow_run_logger, task_run_logger
+from prefect.utilities.engine import resolve_inputs_sync
+
+from prefect_resilience.batches import batch_of, named_in
+from prefect_resilience.dead_letters.capture import letter_of, loss
+from prefect_resilience.dead_letters.configured import queue_of, spool_of
+from prefect_resilience.dead_letters.model import Contents, DeadLetter
+from prefect_resilience.dead_letters.replay import LETTER_TAG, in_replay, is_replay_itself
+from prefect_resilience.dead_letters.sources import source_of
+from prefect_resilience.effects.batch import explicit_batch
+from prefect_resilience.errors.context import ErrorContext, error_context
+from prefect_resilience.errors.exceptions import ConfigurationError, StoreUnavailable
+from prefect_resilience.errors.redact import redact
+from prefect_resilience.errors.sightings import learn_secrets
+from prefect_resilience.events import emit
+from prefect_resilience.logs import keep_secrets_out_of_logs
+from prefect_resilience.settings import enabled
+
+Log = logging.LoggerAdapter[Any]
+
+
+def dead_letter(
+    task: Any = None, task_run: Any = None, state: Any = None, *, flow: Any = None, flow_run: Any = None
+) -> None:
+    """Keep a call that finally failed as a dead letter, to be replayed when its cause is mended.
+
+    For `@task(on_failure=[dead_letter])`, and `@flow(on_failure=[dead_letter], on_crashed=[dead_letter])`.
+    Never raises: a letter that cannot be kept is told to the log.
+    """
+    # Prefect hands over a flow by position while it runs here, by name when its process has died.
+    subject, run = task if flow is None else flow, task_run if flow_run is None else flow_run
+    if not enabled():
+        return
+    if isinstance(subject, Flow):
+        capture_for_flow(cast("Flow[..., Any]", subject), run, state)
+    else:
+        capture_for_task(subject, run, state)
+
+
+def capture_for_task(
+    task: Task[..., Any],
+    task_run: TaskRun,
+    state: State[Any] | None = None,
+    *,
+    parameters: Mapping[str, Any] | None = None,
+    context: ErrorContext | None = None,
+) -> DeadLetter | None:
+    """Keep a failed task run as a dead letter; None when it is no new one, or could not be kept.
+
+    `parameters` are those of the call as Prefect has them, the run's own when left out; `context` is what
+    went wrong, else it is read from `state`. Never raises.
+    """
+    log = task_run_logger(task_run=task_run, task=task)
+    try:
+        if is_replay_itself(task_run.id):
+            return None  # the letter exists, and its replay writes down how it ended
+        given = _parameters_of(task_run) if parameters is None else dict(parameters)
+        error = context or _error_of(state, given)
+        flow_run = _flow_run()
+        letter, contents = letter_of(
+            given,
+            error and _with_run(error, task, task_run),
+            now=datetime.now(timezone.utc),
+            kind="task",
+            name=task.name,
+            key=task.task_key,
+            source=source_of(task),
+            batch_id=_batch_of(task_run),
+            flow_run_id=str(task_run.flow_run_id) if task_run.flow_run_id else None,
+            task_run_id=str(task_run.id),
+            run_count=flow_run.run_count if flow_run is not None else 1,
+            attempts=max(error.attempt if error else 1, task_run.run_count, 1),
+        )
+        return _keep(letter, contents, log)
+    except Exception as failure:  # noqa: BLE001 - the task has failed already, and its error counts
+        log.error("No dead letter could be made: %s", redact(repr(failure)))
+        return None
+
+
+def capture_for_flow(flow: Flow[..., Any], flow_run: FlowRun, state: State[Any]) -> DeadLetter | None:
+    """Keep a failed or crashed flow run as a dead letter; as `capture_for_task`."""
+    log = flow_run_logger(flow_run=flow_run, flow=flow)
+    try:
+        replayed = next((t.removeprefix(LETTER_TAG) for t in flow_run.tags if t.startswith(LETTER_TAG)), None)
+        parameters = _parameters_of_flow(flow_run)
+        error = _error_of(state, parameters)
+        if replayed is not None:
+            queue_of().failed_again(replayed, str(flow_run.id), error.summary() if error else str(state.name))
+            return None
+        if is_replay_itself(flow.name):
+            return None
+        letter, contents = letter_of(
+            parameters,
+            error and error.model_copy(update={"node_id": flow.name, "flow_run_id": str(flow_run.id)}),
+            now=datetime.now(timezone.utc),
+            kind="flow",
+            name=flow.name,
+            key=flow.name,
+            source=source_of(flow),
+            deployment_id=str(flow_run.deployment_id) if flow_run.deployment_id else None,
+            batch_id=_batch_of_flow(flow_run),
+            flow_run_id=str(flow_run.id),
+            run_count=max(flow_run.run_count, 1),
+            attempts=max(flow_run.run_count, 1),
+        )
+        return _keep(letter, contents, log)
+    except Exception as failure:  # noqa: BLE001 - the flow has failed already, and its error counts
+        log.error("No dead letter could be made: %s", redact(repr(failure)))
+        return None
+
+
+def _keep(letter: DeadLetter, contents: Contents, log: Log) -> DeadLetter | None:
+    """Store the letter, or else write it to this host's disk, or else say in the log what is lost."""
+    queue = None
+    try:
+        queue = queue_of()
+        kept = queue.bury(letter, contents, in_replay=in_replay())
+    except (StoreUnavailable, ConfigurationError) as failure:
+        emit("store.unavailable", "store", "dead-letters", {"reason": redact(str(failure))})
+        try:
+            if queue is None:
+                raise failure
+            kept = spool_of(queue).keep(letter, contents, datetime.now(timezone.utc))
+        except (OSError, ValueError, StoreUnavailable) as worse:
+            log.error(loss(letter, worse))
+            return None
+        log.warning("The dead letter %s waits on this host for its store: %s", kept.id, redact(str(failure)))
+    else:
+        log.warning("Kept as dead letter %s: %s", kept.id, kept.summary())
+    emit("dead-letter.created", "dead-letter", kept.id, _told(kept))
+    return kept
+
+
+def _told(letter: DeadLetter) -> dict[str, Any]:
+    """What an event says of a letter: nothing of its parameters."""
+    return letter.model_dump(
+        mode="json", exclude={"left_out", "claim", "replays", "size", "identity"}, exclude_none=True
+    )
+
+
+def _error_of(state: State[Any] | None, parameters: Mapping[str, Any]) -> ErrorContext | None:
+    data = None if state is None else cast("Any", state.data)
+    keep_secrets_out_of_logs()
+    learn_secrets(data if isinstance(data, BaseException) else Exception(), parameters)
+    return error_context(state)
+
+
+def _with_run(error: ErrorContext, task: Task[..., Any], task_run: TaskRun) -> ErrorContext:
+    """The error of a plain task knows nothing of its run."""
+    if error.node_id is not None:
+        return error
+    known = {
+        "node_id": task.name,
+        "task_run_id": str(task_run.id),
+        "flow_run_id": str(task_run.flow_run_id) if task_run.flow_run_id else None,
+        "attempt": max(task_run.run_count, 1),
+    }
+    return error.model_copy(update=known)
+
+
+def _parameters_of(task_run: TaskRun) -> dict[str, Any]:
+    """The arguments of the task run that goes on here, with the results of those it waited for."""
+    context = TaskRunContext.get()
+    if context is None or context.task_run.id != task_run.id:
+        raise LookupError("its parameters are known in its own run only")
+    return resolve_inputs_sync(context.parameters, return_data=True)
+
+
+def _parameters_of_flow(flow_run: FlowRun) -> dict[str, Any]:
+    """The arguments of the flow; of a deployment as the API has them, since a replay hands them back."""
+    context = FlowRunContext.get()
+    here = context is not None and context.flow_run is not None and context.flow_run.id == flow_run.id
+    if flow_run.deployment_id is None and here and context is not None and context.parameters is not None:
+        return dict(context.parameters)
+    return dict(flow_run.parameters)
+
+
+def _flow_run() -> FlowRun | None:
+    context = FlowRunContext.get()
+    return context.flow_run if context is not None else None
+
+
+def _batch_of(task_run: TaskRun) -> str | None:
+    try:
+        return batch_of(task_run)
+    except StoreUnavailable:
+        return str(task_run.flow_run_id) if task_run.flow_run_id else None
+
+
+def _batch_of_flow(flow_run: FlowRun) -> str:
+    """The batch of a flow run: the one that is named around it or on it, else that of its root."""
+    named = explicit_batch() or named_in(flow_run.tags)
+    if named is not None:
+        return named
+    stand_in = TaskRun.model_construct(id=flow_run.id, flow_run_id=flow_run.id, task_inputs={})
+    return _batch_of(stand_in) or str(flow_run.id)

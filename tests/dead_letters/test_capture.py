@@ -1,0 +1,252 @@
+"""What finally fails in real runs becomes a letter, through the hooks, and nothing else does."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sqlite3
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prefect import flow, task
+from pydantic import SecretStr
+
+from prefect_resilience import ErrorCategory, Retry, dead_letters, resilient_task
+from prefect_resilience.dead_letters.configured import queue_of, spool_of
+from prefect_resilience.effects.batch import batch
+from prefect_resilience.hooks import dead_letter
+from prefect_resilience.retries.backoff import Backoff
+from tests.dead_letters import shop
+from tests.dead_letters.receiver import Receiver
+
+WHEN = datetime(2026, 11, 20, tzinfo=timezone.utc)
+
+
+@flow
+def campaign(*messages: Any, **options: Any) -> Any:
+    return [shop.send(message, **options, return_state=True) for message in messages]
+
+
+def one_letter() -> dead_letters.DeadLetter:
+    (letter,) = dead_letters.list()
+    return letter
+
+
+def test_a_plain_task_that_failed_is_a_letter_with_everything_in_it(receiver: Receiver) -> None:
+    receiver.broken = True
+    order = shop.Order(id=1, items=[], placed=WHEN)
+    ended = campaign((order, b"\xff"), to="ada", return_state=True)
+    letter = one_letter()
+    assert letter.parameters == {"message": (order, b"\xff"), "to": "ada"}
+    assert (letter.status, letter.kind, letter.name) == ("waiting", "task", "send")
+    assert str(letter.source) == "tests.dead_letters.shop:send"
+    assert (letter.category, letter.code) == ("unavailable", "503")
+    assert letter.flow_run_id == letter.batch_id == str(ended.state_details.flow_run_id)
+    error = letter.error
+    assert error is not None
+    assert error.category is ErrorCategory.UNAVAILABLE
+    assert (error.node_id, error.task_run_id) == ("send", letter.task_run_id)
+    assert "raise_for_status" in (error.stack_trace or "")
+    assert dead_letters.get(letter.id) == letter
+    assert dead_letters.get(letter.id).error == error
+
+
+def test_success_makes_no_letter(receiver: Receiver) -> None:
+    campaign("a", "b")
+    assert receiver.got == ["a", "b"]
+    assert dead_letters.list() == []
+
+
+def test_a_task_that_retries_makes_one_letter_after_the_last_attempt(receiver: Receiver) -> None:
+    receiver.broken = True
+
+    @flow
+    def outer() -> None:
+        shop.send.with_options(retries=2)("again", return_state=True)
+
+    outer()
+    letter = one_letter()
+    assert letter.attempts == 3
+    assert letter.error is not None
+    assert letter.error.attempt == 3
+
+
+def test_the_history_of_a_resilient_task_is_kept(receiver: Receiver) -> None:
+    receiver.broken = True
+    retry = Retry(attempts=3, backoff=Backoff.none())
+    resilient = resilient_task(retry=retry, on_failure=[dead_letter])(shop.send.fn)
+
+    @flow
+    def outer() -> None:
+        resilient("again", return_state=True)
+
+    outer()
+    error = one_letter().error
+    assert error is not None
+    assert [record.attempt for record in error.history] == [1, 2, 3]
+
+
+def test_submitted_and_mapped_tasks_with_futures_as_arguments(receiver: Receiver) -> None:
+    receiver.broken = True
+
+    @task
+    def name() -> str:
+        return "ada"
+
+    @flow
+    def outer() -> None:
+        to = name.submit()
+        shop.send.map(["a", "b"], to=to).wait()
+
+    outer()
+    letters = dead_letters.list()
+    assert sorted(letter.parameters["message"] for letter in letters) == ["a", "b"]
+    assert {letter.parameters["to"] for letter in letters} == {"ada"}
+
+
+def test_async_tasks_variadic_arguments_and_methods(receiver: Receiver) -> None:
+    receiver.broken = True
+
+    @flow
+    async def outer() -> None:
+        await shop.send_async("a", 1, 2, extra=(3,), return_state=True)
+
+    asyncio.run(outer())
+    assert one_letter().parameters == {"message": "a", "more": (1, 2), "options": {"extra": (3,)}}
+
+    @flow
+    def mailing() -> None:
+        shop.Mailer("ada").mail("hello", return_state=True)
+
+    mailing()
+    letter = dead_letters.list(task="mail")[0]
+    assert letter.parameters == {"self": shop.Mailer("ada"), "message": "hello"}
+    assert str(letter.source) == "tests.dead_letters.shop:Mailer.mail"
+
+
+def test_the_batch_that_the_code_names_is_the_letters(receiver: Receiver) -> None:
+    receiver.broken = True
+    with batch("campaign-7"):
+        campaign("a", return_state=True)
+    assert one_letter().batch_id == "campaign-7"
+
+
+def test_a_flow_that_failed_is_a_letter(receiver: Receiver) -> None:
+    receiver.broken = True
+    ended = shop.ship(7, when=WHEN, return_state=True)
+    letter = one_letter()
+    assert letter.parameters == {"order": 7, "when": WHEN}
+    assert (letter.kind, letter.name, letter.deployment_id) == ("flow", "ship", None)
+    assert letter.flow_run_id == str(ended.state_details.flow_run_id)
+    assert (letter.category, letter.error and letter.error.node_id) == ("unavailable", "ship")
+
+
+def test_prefect_calls_the_hook_of_a_crashed_flow_by_name() -> None:
+    from prefect.client.orchestration import get_client
+    from prefect.states import Crashed
+
+    with get_client(sync_client=True) as client:
+        flow_run = client.create_flow_run(shop.ship, parameters={"order": 5}, state=Crashed())
+    dead_letter(flow=shop.ship, flow_run=flow_run, state=Crashed(message="the process died"))
+    letter = one_letter()
+    assert (letter.kind, letter.parameters) == ("flow", {"order": 5})
+    assert letter.category == "agent_crash"
+    assert letter.batch_id == str(flow_run.id)
+
+
+def test_events_tell_of_a_letter_without_its_parameters(receiver: Receiver, seen: Any) -> None:
+    receiver.broken = True
+    campaign("a-message-of-its-own", return_state=True)
+    letter = one_letter()
+    (event,) = seen.events(
+        "prefect-resilience.dead-letter.created", lambda event: event["payload"]["id"] == letter.id
+    )
+    assert event["payload"]["code"] == "503"
+    assert "a-message-of-its-own" not in json.dumps(event["payload"])
+
+
+def test_a_flow_run_that_is_retried_makes_no_second_letter(receiver: Receiver) -> None:
+    receiver.broken = True
+
+    @flow(retries=1)
+    def retried() -> None:
+        states = [shop.send("same", return_state=True), shop.send("same", return_state=True)]
+        for state in states:
+            state.result()
+
+    retried(return_state=True)
+    letters = dead_letters.list()
+    assert [(letter.failures, letter.run_count) for letter in letters] == [(2, 2), (2, 2)]
+
+
+# -- trouble
+
+
+SECRET = "hunter2-never-to-be-seen"
+
+
+def test_no_secret_is_in_the_stores_bytes(
+    receiver: Receiver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PREFECT_RESILIENCE_STORE_URL", f"sqlite:///{tmp_path}/letters.db")
+
+    @task(on_failure=[dead_letter])
+    def login(user: str, key: SecretStr, nested: dict[str, Any]) -> None:
+        raise PermissionError(f"{user} may not log in with {key.get_secret_value()}")
+
+    @flow
+    def outer() -> None:
+        login("ada", SecretStr(SECRET), {"deep": [f"Bearer {SECRET}", SECRET]}, return_state=True)
+
+    outer()
+    letter = one_letter()
+    assert letter.parameters["user"] == "ada"
+    assert {one.path for one in letter.left_out} == {"key", "nested.deep.0", "nested.deep.1"}
+    raw = b"".join(path.read_bytes() for path in tmp_path.iterdir())
+    assert b"may not log in with" in raw
+    assert SECRET.encode() not in raw
+    with sqlite3.connect(tmp_path / "letters.db") as connection:
+        assert SECRET not in "".join(connection.iterdump())
+
+
+def test_while_the_store_is_away_letters_wait_on_the_disk(
+    receiver: Receiver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    receiver.broken = True
+    folder = tmp_path / "not-there"
+    monkeypatch.setenv("PREFECT_RESILIENCE_STORE_URL", f"sqlite:///{folder}/letters.db")
+    folder.write_text("a file where a folder should be")
+    campaign("kept", "kept too", return_state=True)
+    spool = spool_of(queue_of())
+    waiting = list(spool.folder.iterdir())
+    assert len(waiting) == 2
+    assert {path.stat().st_mode & 0o777 for path in waiting} == {0o600}
+    folder.unlink()
+    folder.mkdir()
+    letters = dead_letters.list()
+    assert [letter.parameters["message"] for letter in letters] == ["kept too", "kept"]
+    assert list(spool.folder.iterdir()) == []
+    assert len(dead_letters.list()) == 2
+
+
+def test_a_letter_that_nothing_can_keep_is_told_to_the_log_and_fails_nothing(
+    receiver: Receiver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    receiver.broken = True
+    blocked = tmp_path / "file"
+    blocked.write_text("")
+    monkeypatch.setenv("PREFECT_RESILIENCE_STORE_URL", f"sqlite:///{blocked}/letters.db")
+    monkeypatch.setattr("prefect_resilience.dead_letters.spool.ENDING", "/not/a/name")
+    (state,) = campaign("lost", return_state=True).result(raise_on_failure=False)
+    assert state.is_failed()
+    assert "503" in state.message
+    assert "is lost, since nothing could keep it" in caplog.text
+
+
+def test_switched_off_it_does_nothing(receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
+    receiver.broken = True
+    monkeypatch.setenv("RESILIENCE_ENABLED", "false")
+    campaign("a", return_state=True)
+    assert dead_letters.list() == []

@@ -1,0 +1,448 @@
+"""Parameters come back equal from what a store keeps of them, and secrets do not get there."""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import math
+import pathlib
+import pickle
+import subprocess
+import sys
+from collections import OrderedDict, deque
+from datetime import date, datetime, time, timedelta, timezone
+from decimal import Decimal
+from fractions import Fraction
+from types import MappingProxyType
+from typing import Any
+from uuid import UUID
+from zoneinfo import ZoneInfo
+
+import pendulum
+import pydantic
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import BaseModel, Secret, SecretBytes, SecretStr
+
+from prefect_resilience.dead_letters.classes import DeadLetterError
+from prefect_resilience.dead_letters.codec import KIND, LeftOut, encode_parameters
+from prefect_resilience.dead_letters.decoding import BlockReference, Reader, wrapped
+from prefect_resilience.errors.redact import register_secret
+from tests.dead_letters import shop
+
+BERLIN = ZoneInfo("Europe/Berlin")
+
+
+def through_a_store(parameters: dict[str, Any], **options: Any) -> dict[str, Any]:
+    encoded = encode_parameters(parameters)
+    return Reader(**options).parameters(json.loads(json.dumps(encoded.parameters, allow_nan=False)))
+
+
+def comes_back(value: Any) -> Any:
+    encoded = encode_parameters({"value": value})
+    assert encoded.left_out == ()
+    back = Reader().parameters(json.loads(json.dumps(encoded.parameters, allow_nan=False)))["value"]
+    assert type(back) is type(value)
+    assert back == value
+    return back
+
+
+ORDER = shop.Order(
+    id=7,
+    items=[shop.Item(sku="a", price=Decimal("1.10"), tags=frozenset({"x", "y"}))],
+    placed=datetime(2026, 11, 20, 18, tzinfo=BERLIN),
+    note={"gift": (1, 2)},
+)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        None,
+        True,
+        0,
+        -(10**400),
+        10**5000,
+        1.5,
+        -0.0,
+        math.inf,
+        -math.inf,
+        "",
+        "a\0b\ud800ü😀",
+        b"",
+        bytes(range(256)),
+        bytearray(b"\xff\0"),
+        (),
+        (1, (2, [3])),
+        [(), {}, set()],
+        {1, 2},
+        frozenset({(1, 2), "x"}),
+        {1: "one", "1": "text", None: 0, (1, 2): [], 2.5: b"x", date(2026, 1, 1): 1},
+        {KIND: "trap"},
+        {"a": {"b": {"c": [1, {"d": (1,)}]}}},
+        deque([1, 2, 3], maxlen=5),
+        datetime(2026, 11, 20, 18, 0, 0, 123456),
+        datetime(2026, 10, 25, 2, 30, fold=1, tzinfo=BERLIN),
+        datetime(2026, 11, 20, tzinfo=timezone.utc),
+        datetime(2026, 11, 20, tzinfo=timezone(timedelta(hours=-3, minutes=-30, seconds=7))),
+        datetime.min,
+        datetime.max,
+        date(1, 1, 1),
+        time(23, 59, 59, 999999, tzinfo=timezone(timedelta(hours=2)), fold=1),
+        time(1, 2),
+        timedelta(days=-1, microseconds=1),
+        timedelta.max,
+        BERLIN,
+        UUID(int=5),
+        Decimal("1.10"),
+        Decimal("-Infinity"),
+        Fraction(1, 3),
+        complex(1, -0.0),
+        range(1, 10, 3),
+        pathlib.PurePosixPath("/a/b"),
+        pathlib.PureWindowsPath("c:/a"),
+        pathlib.Path("a"),
+        ipaddress.ip_address("::1"),
+        ipaddress.ip_interface("10.0.0.1/8"),
+        ipaddress.ip_network("10.0.0.0/8"),
+        pydantic.HttpUrl("https://example.com/a?b=c"),
+        pydantic.TypeAdapter(pydantic.PostgresDsn).validate_python("postgresql://db.example.com/x"),
+        shop.Colour.GREEN,
+        shop.Level.HIGH,
+        shop.Right.READ | shop.Right.WRITE,
+        shop.Right(0),
+        shop.Point(1.0, math.inf, {1: "a"}),
+        shop.Slotted("a", [shop.Point(0, 0), (1,)]),
+        shop.Checked(3),
+        shop.Attrs("a", 2),
+        shop.Card(1, "visa"),
+        shop.Plain(1, (2,)),
+        ORDER,
+        shop.Order(id=1, items=[]),
+        [ORDER, {"deep": (ORDER,)}],
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_comes_back_equal(value: Any) -> None:
+    comes_back(value)
+
+
+def test_what_equality_does_not_show() -> None:
+    assert math.isnan(comes_back_loosely(math.nan))
+    assert math.copysign(1, comes_back(-0.0)) == -1
+    assert comes_back(datetime(2026, 10, 25, 2, 30, fold=1, tzinfo=BERLIN)).fold == 1
+    assert comes_back(datetime(2026, 10, 25, 2, 30, tzinfo=BERLIN)).tzinfo is BERLIN
+    assert str(comes_back(Decimal("1.10"))) == "1.10"
+    assert comes_back(deque([1], maxlen=3)).maxlen == 3
+    assert comes_back_loosely(Decimal("sNaN")).is_snan()
+    order = comes_back(ORDER)
+    assert order.model_fields_set == ORDER.model_fields_set
+    assert type(order.note["gift"]) is tuple
+
+
+def comes_back_loosely(value: Any) -> Any:
+    return through_a_store({"value": value})["value"]
+
+
+def test_subclasses_of_plain_types_come_back_as_what_they_equal() -> None:
+    assert comes_back_loosely(OrderedDict(a=1)) == {"a": 1}
+    assert comes_back_loosely(pendulum.datetime(2026, 1, 1)) == pendulum.datetime(2026, 1, 1)
+    assert comes_back_loosely(type("Text", (str,), {})("x")) == "x"
+
+
+def test_a_cached_property_and_private_attributes(monkeypatch: pytest.MonkeyPatch) -> None:
+    order = ORDER.model_copy()
+    order._attempt = 3
+    order._client = object()  # no JSON: it gets its default again
+    assert order.total == Decimal("1.10")
+    monkeypatch.setenv("SHOP_REFUSES", "1")
+    back = comes_back_loosely(order)
+    assert (back._attempt, back._client) == (3, None)
+    assert "total" not in vars(back)
+    assert back.total == Decimal("1.10")
+
+
+plain = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text() | st.binary()
+scalars = (
+    plain
+    | st.datetimes(timezones=st.none() | st.timezones())
+    | st.dates()
+    | st.times()
+    | st.timedeltas()
+    | st.uuids()
+    | st.decimals(allow_nan=False)
+    | st.fractions()
+    | st.ip_addresses()
+    | st.sampled_from(shop.Colour)
+    | st.complex_numbers(allow_nan=False)
+)
+hashable = st.recursive(scalars, lambda inner: st.tuples(inner, inner) | st.frozensets(inner, max_size=3))
+
+
+def containers(inner: Any) -> Any:
+    return (
+        st.lists(inner, max_size=4)
+        | st.tuples(inner, inner)
+        | st.dictionaries(st.text(), inner, max_size=4)
+        | st.dictionaries(hashable, inner, max_size=3)
+        | st.sets(hashable, max_size=3)
+        | st.builds(shop.Slotted, st.text(), st.lists(inner, max_size=2))
+        | st.builds(shop.Plain, inner, inner)
+    )
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.recursive(scalars, containers, max_leaves=12))
+def test_whatever_it_is_it_comes_back_equal_or_is_said_to_be_missing(value: Any) -> None:
+    encoded = encode_parameters({"value": value})
+    back = Reader().parameters(json.loads(json.dumps(encoded.parameters, allow_nan=False)))["value"]
+    if encoded.left_out:  # a text may look like a secret by chance
+        assert {one.why for one in encoded.left_out} == {"secret"}
+    else:
+        assert back == value
+        assert type(back) is type(value)
+
+
+# -- secrets
+
+SECRETS = ["hunter2-hunter2", "sk-ant-REDACTED", "s3cr3t-of-the-block"]
+
+
+def test_no_secret_is_in_the_json_and_the_rest_is() -> None:
+    register_secret(SECRETS[2])
+    parameters = {
+        "password": SECRETS[0],
+        "config": {
+            "api_key": SECRETS[1],
+            "retries": 3,
+            "hosts": [f"https://u:{SECRETS[0]}@db.example.com/x"],
+        },
+        "customer": shop.Customer(name="Ada", api_key=SecretStr(SECRETS[0]), password=SECRETS[1]),
+        "held": SecretBytes(SECRETS[0].encode()),
+        "wrapped": Secret(SECRETS[0]),
+        "text": f"use {SECRETS[2]} there",
+        "raw": f"use {SECRETS[2]} there".encode(),
+        "path": pathlib.PurePosixPath(f"/{SECRETS[2]}/x"),
+        "credentials": ["ada", SECRETS[0]],
+        "by_key": {SECRETS[2]: 1},
+        "by_number": {1: SECRETS[2], (SECRETS[2], 1): 2},
+        "url": pydantic.AnyUrl(f"https://ada:{SECRETS[0]}@example.com/"),
+        "note": "order 7",
+        "max_token": 5,
+        "token": "",
+    }
+    encoded = encode_parameters(parameters)
+    text = json.dumps(encoded.parameters) + repr(encoded.left_out)
+    for secret in SECRETS:
+        assert secret not in text
+    assert {one.path for one in encoded.left_out} == {
+        "password",
+        "config.api_key",
+        "config.hosts.0",
+        "customer.api_key",
+        "customer.password",
+        "held",
+        "wrapped",
+        "text",
+        "raw",
+        "path",
+        "credentials",
+        "by_key",
+        "by_number",
+        "url",
+    }
+    assert {one.why for one in encoded.left_out} == {"secret"}
+    back = Reader().parameters(encoded.parameters)
+    assert (back["note"], back["config"]["retries"], back["customer"].name) == ("order 7", 3, "Ada")
+    assert (back["max_token"], back["token"]) == (5, "")
+    assert back["password"] == LeftOut(path="password", why="secret", type="str")
+    assert back["config"]["hosts"][0].hint == "https://u:***@db.example.com/x"
+
+
+def test_what_was_left_out_is_given_back_in_its_place() -> None:
+    customer = shop.Customer(name="Ada", api_key=SecretStr("a-b-c-d"), password="e-f-g-h")
+    parameters = {"customers": [customer], "raw_password": b"x" * 8, "held": SecretBytes(b"yyyy")}
+    values = {"customers.0.api_key": "a-b-c-d", "customers.0.password": "e-f-g-h"}
+    reader = Reader(values={**values, "raw_password": "x" * 8, "held": "yyyy"})
+    assert reader.parameters(encode_parameters(parameters).parameters) == parameters
+    assert reader.missing == []
+    reader = Reader(values=values)
+    reader.parameters(encode_parameters(parameters).parameters)
+    assert [one.path for one in reader.missing] == ["raw_password", "held"]
+    assert wrapped("x", "pydantic.types.Secret") == Secret("x")
+    assert wrapped(5, "pydantic.types.SecretStr") == 5
+
+
+# -- what cannot be kept
+
+
+def test_what_is_no_data_is_left_out_and_nothing_else() -> None:
+    loop: list[Any] = []
+    loop.append(loop)
+    parameters = {
+        "handle": object(),
+        "inside": {"handle": shop.NotData(), "n": 1},
+        "loop": loop,
+        "function": test_what_is_no_data_is_left_out_and_nothing_else,
+        "class": dict,
+        "mapping": type("Odd", (dict,), {"items": None}),
+        "n": 1,
+    }
+    encoded = encode_parameters(parameters)
+    assert [one.path for one in encoded.left_out][:2] == ["handle", "inside.handle"]
+    assert {one.why for one in encoded.left_out} == {"unknown kind"}
+    assert encoded.left_out[1].type.endswith("shop.NotData")
+    assert encoded.parameters["n"] == 1
+    assert Reader().parameters(encoded.parameters)["inside"]["n"] == 1
+
+
+class Nanoseconds(datetime):
+    extra = 0
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Nanoseconds)
+
+    __hash__ = datetime.__hash__
+
+
+class Raises(timedelta):
+    def __eq__(self, other: object) -> bool:
+        raise RuntimeError("no")
+
+    __hash__ = timedelta.__hash__
+
+
+class Lookalike(dict[str, Any]):
+    def items(self) -> Any:
+        raise RuntimeError("no")
+
+
+def test_what_would_come_back_unequal_is_left_out() -> None:
+    stranger = object.__new__(shop.Colour)  # as a `_missing_` may make one
+    stranger._name_, stranger._value_ = "BLUE", "b"
+    proxy = MappingProxyType({"a": 1})
+    for value in (
+        stranger,
+        proxy,
+        Nanoseconds(2026, 1, 1),
+        Raises(1),
+        Lookalike(a=1),
+        memoryview(b"x"),
+        ("a", {object(): 1}),
+    ):
+        assert [one.why for one in encode_parameters({"value": value}).left_out] == ["unknown kind"]
+
+
+def test_too_large_parameters_make_room_for_the_others() -> None:
+    encoded = encode_parameters({"a": "x" * 400, "b": "y" * 700, "c": 1}, largest=1000)
+    assert [(one.path, one.why) for one in encoded.left_out] == [("b", "too large")]
+    assert encoded.parameters["a"] == "x" * 400
+    assert encoded.size <= 1000
+    assert len(encode_parameters({"a": 1, "b": 2}, largest=0).left_out) == 2
+    encoded = encode_parameters({"a": b"x" * 2_000_000, "b": ["\0" * 999_000], "c": list(range(300_000))})
+    assert [one.why for one in encoded.left_out] == ["too large"] * 3
+
+
+def test_saved_blocks_go_by_their_name() -> None:
+    class Block(BaseModel):
+        token: SecretStr
+        _block_document_name: str = "mine"
+
+        @classmethod
+        def get_block_type_slug(cls) -> str:
+            return "my-block"
+
+    encoded = encode_parameters({"block": Block(token=SecretStr("abcdefgh"))})
+    assert encoded.left_out == ()
+    assert Reader().parameters(encoded.parameters) == {"block": BlockReference("my-block/mine")}
+    assert Reader(load_block=str.upper).parameters(encoded.parameters) == {"block": "MY-BLOCK/MINE"}
+
+
+# -- reading is safe
+
+
+@pytest.mark.parametrize(
+    ("encoded", "says"),
+    [
+        ({KIND: "pickle", "value": "gASVAAAA"}, "no kind 'pickle'"),
+        ({KIND: "model", "class": "os:system", "fields": {}, "set": []}, "is not read"),
+        ({KIND: "model", "class": "builtins:eval", "fields": {}, "set": []}, "is not read"),
+        ({KIND: "dataclass", "class": "subprocess:Popen", "fields": {"args": "ls"}}, "is not read"),
+        ({KIND: "model", "class": "no_such_module:X", "fields": {}, "set": []}, "cannot be imported"),
+        ({KIND: "model", "class": "tests.dead_letters.shop:Gone", "fields": {}, "set": []}, "no class Gone"),
+        ({KIND: "model", "class": "a:f.<locals>.X", "fields": {}, "set": []}, "top of its module"),
+        ({KIND: "url", "value": ["SecretStr", "x"]}, "no kind of URL"),
+        ({KIND: "datetime", "value": ["x", 0, None]}, "Invalid isoformat"),
+        (
+            {KIND: "model", "class": "tests.dead_letters.shop:Item", "fields": {"sku": "a"}, "set": []},
+            "a new field 'price'",
+        ),
+        (
+            {KIND: "model", "class": "tests.dead_letters.shop:Item", "fields": {"colour": 1}, "set": []},
+            "no field 'colour' any more",
+        ),
+        (
+            {KIND: "model", "class": "tests.dead_letters.shop:Point", "fields": {}, "set": []},
+            "no pydantic model",
+        ),
+        ({KIND: "dataclass", "class": "tests.dead_letters.shop:Point", "fields": {}}, "a new field 'x'"),
+        (
+            {KIND: "dataclass", "class": "tests.dead_letters.shop:Slotted", "fields": {"name": "", "z": 1}},
+            "no field 'z' any more",
+        ),
+        (
+            {KIND: "namedtuple", "class": "tests.dead_letters.shop:Card", "fields": {"a": 1}},
+            "the fields a any",
+        ),
+    ],
+)
+def test_what_cannot_be_read_says_why(encoded: Any, says: str) -> None:
+    with pytest.raises(DeadLetterError, match=says) as raised:
+        Reader().parameters({"order": encoded})
+    assert "the parameter 'order' cannot be read" in str(raised.value)
+
+
+def test_new_fields_with_defaults_are_filled_in() -> None:
+    where = "tests.dead_letters.shop:"
+    item = {KIND: "model", "class": where + "Item", "fields": {"sku": "a", "price": 1}, "set": ["sku"]}
+    point = {KIND: "dataclass", "class": where + "Point", "fields": {"x": 1.0, "y": 2.0}}
+    checked = {KIND: "attrs", "class": where + "Attrs", "fields": {"name": "a", "count": 0}}
+    late = {KIND: "dataclass", "class": where + "Late", "fields": {}}
+    read = Reader().parameters({"item": item, "point": point, "attrs": checked, "late": late})
+    assert read["late"].since == 2026
+    assert read["item"].tags == frozenset()
+    assert read["point"] == shop.Point(1.0, 2.0)
+    assert read["attrs"] == shop.Attrs("a")
+
+
+def test_reading_calls_no_class(monkeypatch: pytest.MonkeyPatch) -> None:
+    encoded = encode_parameters({"order": ORDER})
+    monkeypatch.setenv("SHOP_REFUSES", "1")
+    assert Reader().parameters(encoded.parameters)["order"] == ORDER
+
+
+def test_a_local_class_is_found_in_its_own_process_only() -> None:
+    class Local(BaseModel):
+        n: int
+
+    comes_back(Local(n=1))
+    encoded = json.dumps(encode_parameters({"value": Local(n=1)}).parameters)
+    code = f"""
+import json
+from prefect_resilience.dead_letters.decoding import Reader
+try:
+    Reader().parameters(json.loads({encoded!r}))
+except Exception as error:
+    print(error)
+"""
+    told = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert "define it at the top of its module" in told.stdout
+
+
+def test_left_outs_can_travel() -> None:
+    one = LeftOut(path="a", why="secret")
+    assert pickle.loads(pickle.dumps(one)) == one
+    assert len({one, LeftOut(path="a", why="secret")}) == 1

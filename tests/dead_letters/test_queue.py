@@ -1,0 +1,245 @@
+"""The queue on every store, and the laws of claims."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from prefect_resilience import ConfigurationError, dead_letters
+from prefect_resilience.dead_letters import claims
+from prefect_resilience.dead_letters.capture import letter_of, loss
+from prefect_resilience.dead_letters.ids import entry_key, first_id_at, is_id, new_id
+from prefect_resilience.dead_letters.model import Contents, DeadLetter, Source, as_stored, from_stored
+from prefect_resilience.dead_letters.queue import DeadLetterQueue, is_of
+from prefect_resilience.dead_letters.report import LetterOutcome, ReplayReport
+from prefect_resilience.errors.context import ErrorContext
+from prefect_resilience.stores import open_store
+
+NOW = datetime(2026, 11, 20, 12, tzinfo=timezone.utc)
+SECOND = timedelta(seconds=1)
+
+
+def made(name: str = "send", **fields: Any) -> tuple[DeadLetter, Contents]:
+    error = ErrorContext.from_exception(ConnectionError("no route"), timestamp=NOW, attempt=2)
+    source = Source(module="shop", qualname=name)
+    return letter_of(
+        {"n": 1, "when": NOW},
+        error,
+        now=NOW,
+        kind="task",
+        name=name,
+        key=f"{name}-1",
+        source=source,
+        **fields,
+    )
+
+
+def bury(queue: DeadLetterQueue, *names: str, **fields: Any) -> list[DeadLetter]:
+    return [queue.bury(*made(name, **fields)) for name in names]
+
+
+# -- every store
+
+
+def test_letters_are_listed_the_newest_first_and_read_back_equal(queue: DeadLetterQueue) -> None:
+    buried = bury(queue, "a", "b", "c")
+    assert queue.list() == buried[::-1]
+    assert queue.list(limit=2) == [buried[2], buried[1]]
+    assert queue.list(task="b") == queue.list(task="shop:b") == queue.list(task="b-1") == [buried[1]]
+    assert queue.list(since=timedelta(hours=1)) == buried[::-1]
+    assert queue.list(since=buried[1].created_at) == [buried[2], buried[1]]
+    assert queue.list(since=datetime.now(timezone.utc) + timedelta(days=1)) == []
+    assert queue.list(status=["replayed", "in_doubt"]) == []
+    (read,) = queue.list(task="a")
+    assert read.parameters == {"n": 1, "when": NOW}
+    assert read.error is not None
+    assert (read.error.attempt, read.attempts) == (2, 2)
+    assert hash(read) == hash(queue.get(read.id))
+    assert read.summary() == "NETWORK_ERROR network: no route"
+
+
+def test_a_letter_has_one_owner_until_its_lease_is_over(queue: DeadLetterQueue) -> None:
+    (letter,) = bury(queue, "a")
+    taken, why = queue.claim(letter.id, "me", 60, run_id="r", despite_doubt=False)
+    assert why is None
+    assert taken.claim is not None
+    refused, why = queue.claim(letter.id, "you", 60, run_id=None, despite_doubt=True)
+    assert (refused.status, "me is replaying it" in (why or "")) == ("replaying", True)
+    assert not queue.renew(letter.id, "another token", 60)
+    assert queue.settle(letter.id, "another token", "replayed") is None
+    assert queue.release(letter.id, "another token") is None
+    assert queue.renew(letter.id, taken.claim.token, 90)
+    assert queue.release(letter.id, taken.claim.token).status == "waiting"
+    taken, _ = queue.claim(letter.id, "me", 60, run_id="r", despite_doubt=False)
+    assert queue.settle(letter.id, taken.claim.token, "replayed", "fine").status == "replayed"
+    assert "already" in (queue.claim(letter.id, "me", 60, run_id=None, despite_doubt=True)[1] or "")
+    again = queue.failed_again(letter.id, "run", "no")
+    assert again is not None
+    assert (again.status, [one.outcome for one in again.replays]) == ("waiting", ["replayed", "failed"])
+    assert queue.failed_again(letter.id, "run", "no") is None
+    assert queue.resolve(letter.id, "replayed", "") is None
+
+
+def test_a_claim_that_has_run_out_is_a_doubt(queue: DeadLetterQueue) -> None:
+    (letter,) = bury(queue, "a")
+    queue.claim(letter.id, "dead", 0, run_id="r", despite_doubt=False)
+    assert queue.get(letter.id).status == "in_doubt"
+    assert queue.list(status="in_doubt") == [queue.get(letter.id)]
+    _, why = queue.claim(letter.id, "me", 60, run_id=None, despite_doubt=False)
+    assert "cut off" in (why or "")
+    taken, why = queue.claim(letter.id, "me", 60, run_id=None, despite_doubt=True)
+    assert why is None
+    assert [(one.owner, one.outcome, one.run_id) for one in taken.replays] == [("dead", "in_doubt", "r")]
+    queue.settle(letter.id, taken.claim.token, "in_doubt")
+    assert queue.resolve(letter.id, "failed", "as Prefect says").status == "waiting"
+
+
+def test_purging(queue: DeadLetterQueue, tmp_path: Path) -> None:
+    letters = bury(queue, "done", "waits", "doubtful", "being replayed")
+    for letter, lease in ((letters[0], 60), (letters[2], 0), (letters[3], 60)):
+        taken, _ = queue.claim(letter.id, "me", lease, run_id=None, despite_doubt=False)
+        if letter is letters[0]:
+            queue.settle(letter.id, taken.claim.token, "replayed")
+    assert queue.purge(timedelta(hours=1)) == []
+    tomorrow = datetime.now(timezone.utc) + timedelta(days=1)
+    assert [one.name for one in queue.purge(tomorrow, dry_run=True)] == ["done"]
+    archive = tmp_path / "archive.jsonl"
+    assert [one.name for one in queue.purge(tomorrow, archive=archive)] == ["done"]
+    archived = json.loads(archive.read_text())
+    assert (archived["id"], archived["contents"]["parameters"]["n"]) == (letters[0].id, 1)
+    with pytest.raises(dead_letters.DeadLetterError, match="there is no dead letter"):
+        queue.get(letters[0].id)
+    assert {one.name for one in queue.purge(tomorrow, include_waiting=True)} == {"waits", "doubtful"}
+    assert [one.name for one in queue.list()] == ["being replayed"]
+    leftover = {key.partition(":")[0] for key, _ in queue.store.scan("dead-letter", limit=100)}
+    assert leftover == {"dead-letter", "dead-letter-contents", "dead-letter-same"}
+    assert len(queue.store.scan("dead-letter", limit=100)) == 3
+
+
+def test_the_same_call_of_a_retried_run_makes_no_second_letter(queue: DeadLetterQueue) -> None:
+    first, second = bury(queue, "a", "a", batch_id="b", flow_run_id="f", run_count=1)
+    again = bury(queue, "a", batch_id="b", flow_run_id="f", run_count=2, task_run_id="new")[0]
+    assert again.id in (first.id, second.id)
+    assert (again.failures, again.run_count, queue.get(again.id).task_run_id) == (2, 2, "new")
+    other = bury(queue, "a", batch_id="b", flow_run_id="f", run_count=2)[0]
+    assert {again.id, other.id} == {first.id, second.id}
+    assert len(queue.list()) == 2
+    # A third call that fails in the same start, and one of another run, are others.
+    bury(queue, "a", batch_id="b", flow_run_id="f", run_count=2)
+    bury(queue, "a", batch_id="b", flow_run_id="g", run_count=2)
+    assert len(queue.list()) == 4
+    letter, contents = made("a", batch_id="b", flow_run_id="of the replay")
+    assert queue.bury(letter, contents, in_replay=True).failures >= 2
+    assert len(queue.list()) == 4
+    for one in queue.list():
+        taken, _ = queue.claim(one.id, "me", 60, run_id=None, despite_doubt=False)
+        queue.settle(one.id, taken.claim.token, "replayed")
+    bury(queue, "a", batch_id="b", flow_run_id="f", run_count=3)
+    assert len(queue.list()) == 5
+
+
+def test_pages(opened: Callable[[], DeadLetterQueue], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("prefect_resilience.dead_letters.queue.PAGE", 3)
+    buried = bury(opened(), *"abcdefg")
+    assert opened().list() == buried[::-1]
+
+
+def test_what_cannot_be_meant(opened: Callable[[], DeadLetterQueue]) -> None:
+    with pytest.raises(ConfigurationError, match="limit=0"):
+        opened().list(limit=0)
+    with pytest.raises(ConfigurationError, match="did you mean 'in_doubt'"):
+        opened().list(status="indoubt")
+    with pytest.raises(dead_letters.DeadLetterError):
+        opened().get("")
+    assert opened().contents(new_id(0, 0)) == Contents(parameters={})
+    gone = new_id(0, 0)
+    assert opened().renew(gone, "t", 1) is False
+    assert not is_of(DeadLetter(kind="task", name="a", key="a", created_at=NOW), "b")
+
+
+# -- laws
+
+
+@given(st.lists(st.tuples(st.floats(0, 4e9), st.integers(0, 2**64)), min_size=2, max_size=2))
+def test_keys_go_down_as_time_goes_up(moments: list[tuple[float, int]]) -> None:
+    (early, _), (late, _) = sorted(moments)
+    first, second = (new_id(at, chance) for at, chance in sorted(moments))
+    assert is_id(first)
+    assert UUID(first).version == 7
+    if late - early > 0.001:
+        assert first < second
+        assert entry_key(first) > entry_key(second)
+    assert first_id_at(early) <= first
+    assert not is_id(first.upper() + "x")
+    assert not is_id(5)  # type: ignore[arg-type]
+
+
+actions = st.sampled_from(["claim", "force", "replayed", "failed", "in_doubt", "release", "renew", "wait"])
+
+
+@given(st.lists(st.tuples(actions, st.integers(0, 2)), max_size=25))
+def test_nobody_claims_what_another_holds_and_what_is_replayed_stays_so(steps: list[tuple[str, int]]) -> None:
+    letter, now, holder = made()[0], NOW, None
+    for number, (action, who) in enumerate(steps):
+        now += SECOND
+        if action == "wait":
+            now += 60 * SECOND
+        before = claims.standing(letter, now)
+        token = f"{who}"
+        if action in ("claim", "force"):
+            refused = claims.refusal(letter, now, despite_doubt=action == "force")
+            assert (refused is None) == (
+                before.status == "waiting" or (before.status == "in_doubt" and action == "force")
+            )
+            if refused is None:
+                letter = claims.claimed(letter, "me", token, now, 30, str(number))
+                holder = token
+        elif action in ("replayed", "failed", "in_doubt"):
+            after = claims.settled(letter, token, action, now, "x")  # type: ignore[arg-type]
+            assert (after is not None) == (letter.claim is not None and holder == token)
+            letter = after or letter
+        elif action == "release":
+            letter = claims.released(letter, token) or letter
+        elif action == "renew":
+            letter = claims.renewed(letter, token, now, 30) or letter
+        if before.status == "replayed":
+            assert letter.status == "replayed"
+        assert from_stored(json.loads(json.dumps(as_stored(letter)))) == letter
+        assert len(letter.replays) <= 20
+
+
+# -- small things
+
+
+def test_words() -> None:
+    assert ReplayReport().summary() == "no letter"
+    outcomes = tuple(
+        LetterOutcome(id="1", name="a", result=result)  # type: ignore[arg-type]
+        for result in ("replayed", "failed", "skipped", "skipped")
+    )
+    assert ReplayReport(outcomes=outcomes).summary() == "4 letters: 1 replayed, 1 failed, 2 skipped"
+    assert ReplayReport(outcomes=outcomes[:1]).summary() == "1 letter: 1 replayed"
+    letter, _ = letter_of({}, None, now=NOW, kind="flow", name="f", key="f", flow_run_id="r")
+    assert letter.summary() == ""
+    assert loss(letter, OSError("full")).startswith("The dead letter of flow 'f' (r) is lost")
+    assert letter.parameters == {}
+    assert letter.error is None
+    same = letter.model_copy(update={"code": "TIMEOUT", "category": "timeout", "message": "late"})
+    assert same.summary() == "timeout: late"
+    assert same != "letter"
+
+
+def test_a_store_of_ones_own(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/other.db"
+    DeadLetterQueue(open_store(url)).bury(*made())
+    assert len(dead_letters.list(store=url)) == len(dead_letters.list(store=open_store(url))) == 1
+    assert dead_letters.list() == []
+    assert len(dead_letters.purge(timedelta(0), include_waiting=True, store=url)) == 1

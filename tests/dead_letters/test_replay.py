@@ -1,0 +1,476 @@
+"""Letters replayed against a real receiver that counts: each call once, in its batch, by one at a time."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import threading
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+from prefect import flow, task
+from prefect.client.orchestration import get_client
+from prefect.settings import PREFECT_API_URL
+from pydantic import SecretStr
+
+from prefect_resilience import ConfigurationError, dead_letters
+from prefect_resilience.dead_letters.configured import queue_of
+from prefect_resilience.dead_letters.queue import DeadLetterQueue
+from prefect_resilience.dead_letters.replay import Replaying, replay_letters
+from prefect_resilience.effects.batch import explicit_batch
+from prefect_resilience.hooks import dead_letter
+from tests.dead_letters import shop
+from tests.dead_letters.receiver import Receiver
+
+ROOT = Path(__file__).parents[2]
+
+
+def fail(receiver: Receiver, *messages: Any) -> list[dead_letters.DeadLetter]:
+    """Letters of these messages, the oldest first."""
+    receiver.broken = True
+
+    @flow
+    def campaign() -> Any:
+        return [shop.send(message, return_state=True) for message in messages]
+
+    campaign(return_state=True)
+    receiver.broken = False
+    return dead_letters.list()[::-1]
+
+
+def status_of(letter: dead_letters.DeadLetter) -> str:
+    return dead_letters.get(letter.id).status
+
+
+def test_each_is_sent_once_the_oldest_first(receiver: Receiver) -> None:
+    fail(receiver, "a", "b", "c")
+    told: list[tuple[int, int, str]] = []
+    report = dead_letters.replay(progress=lambda done, total, one: told.append((done, total, one.result)))
+    assert receiver.got == ["a", "b", "c"]
+    assert report.replayed == 3
+    assert report.summary() == "3 letters: 3 replayed"
+    assert told == [(1, 3, "replayed"), (2, 3, "replayed"), (3, 3, "replayed")]
+    assert {letter.status for letter in dead_letters.list()} == {"replayed"}
+    assert dead_letters.replay().outcomes == ()
+    again = dead_letters.replay([letter.id for letter in dead_letters.list()])
+    assert (again.skipped, len(receiver.got)) == (3, 3)
+    assert "replayed already" in again.outcomes[0].message
+
+
+def test_the_ui_shows_the_replay_as_a_flow_run_with_the_task_in_it(receiver: Receiver, seen: Any) -> None:
+    (letter,) = fail(receiver, "a")
+    report = dead_letters.replay(letter.id)
+    run = seen.task_run(UUID(report.outcomes[0].run_id))
+    assert run.state.is_completed()
+    with get_client(sync_client=True) as client:
+        flow_run = client.read_flow_run(run.flow_run_id)
+        flow_id = flow_run.flow_id
+        assert client.read_flow(flow_id).name == "replay-dead-letters"
+    assert flow_run.parameters["letters"] == [letter.id]
+    (replayed,) = dead_letters.get(letter.id).replays
+    assert (replayed.outcome, replayed.run_id) == ("replayed", str(run.id))
+    (event,) = seen.events(
+        "prefect-resilience.dead-letter.replayed", lambda event: event["payload"]["id"] == letter.id
+    )
+    assert event["payload"]["result"] == "replayed"
+
+
+def test_what_fails_again_waits_on_and_makes_no_new_letter(receiver: Receiver) -> None:
+    fail(receiver, "a", "b")
+    receiver.broken = True
+    report = dead_letters.replay()
+    assert (report.failed, report.replayed) == (2, 0)
+    assert "503" in report.outcomes[0].message
+    letters = dead_letters.list()
+    assert [(letter.status, len(letter.replays)) for letter in letters] == [("waiting", 1)] * 2
+    receiver.broken = False
+    assert dead_letters.replay(limit=1).replayed == 1
+    assert receiver.got == ["a"]
+
+
+def test_a_dry_run_sends_nothing_and_changes_nothing(receiver: Receiver) -> None:
+    letters = fail(receiver, "a", shop.Point(1, 2))
+    report = dead_letters.replay(dry_run=True)
+    assert [one.result for one in report.outcomes] == ["would_replay"] * 2
+    assert "task send (tests.dead_letters.shop:send) with message='a'" in report.outcomes[0].message
+    assert receiver.got == []
+    assert dead_letters.list()[::-1] == letters
+
+
+def test_choosing(receiver: Receiver) -> None:
+    letters = fail(receiver, "a", "b", "c")
+    assert dead_letters.replay(task="nobody").outcomes == ()
+    assert dead_letters.replay(since=datetime.now(timezone.utc) + timedelta(hours=1)).outcomes == ()
+    assert dead_letters.replay(letters[1]).replayed == 1
+    assert receiver.got == ["b"]
+    assert dead_letters.replay(task="tests.dead_letters.shop:send", since=timedelta(hours=1)).replayed == 2
+    with pytest.raises(ConfigurationError, match="either by their ids"):
+        dead_letters.replay(letters[0], task="send")
+    with pytest.raises(dead_letters.DeadLetterError, match="there is no dead letter"):
+        dead_letters.replay(str(uuid4()))
+    with pytest.raises(ConfigurationError, match="rate=0"):
+        dead_letters.replay(rate=0)
+    with pytest.raises(ConfigurationError, match="lease="):
+        dead_letters.replay(lease=0)
+    with pytest.raises(ConfigurationError, match="did you mean 'waiting'"):
+        dead_letters.replay(status="waitin")
+
+
+def test_the_rate_is_kept(receiver: Receiver) -> None:
+    letters = fail(receiver, "a", "b", "c", "d")
+    now = [100.0]
+    slept: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        now[0] += seconds
+
+    how = Replaying(queue_of(), rate=4, sleep=sleep, clock=lambda: now[0])
+
+    @flow
+    def replaying() -> int:
+        return replay_letters(how, letters).replayed
+
+    assert replaying() == 4
+    assert slept == [0.25, 0.25, 0.25]
+
+
+def test_async_variadic_generator_and_method_tasks(receiver: Receiver) -> None:
+    receiver.broken = True
+
+    @flow
+    async def outer() -> None:
+        await shop.send_async("a", 1, 2, extra=(3,), return_state=True)
+        with pytest.raises(Exception, match="503"):
+            list(shop.stream("streamed"))
+
+    asyncio.run(outer())
+
+    @flow
+    def mailing() -> None:
+        shop.Mailer("ada").mail("hello", return_state=True)
+
+    mailing()
+    assert len(dead_letters.list()) == 3
+    assert dead_letters.replay().failed == 3
+    receiver.broken = False
+    report = dead_letters.replay()
+    assert report.replayed == 3, report.outcomes
+    assert receiver.got == ["('a', (1, 2), {'extra': (3,)})", "streamed", "ada: hello"]
+
+
+async def test_called_from_async_code(receiver: Receiver) -> None:
+    await asyncio.to_thread(fail, receiver, "a")
+    receiver.broken = True
+
+    @flow
+    async def outer() -> None:
+        await shop.send_async("b", return_state=True)
+
+    await outer()
+    receiver.broken = False
+    assert dead_letters.replay().replayed == 2
+    assert receiver.got == ["a", "('b', (), {})"]
+
+
+def test_a_replay_is_in_the_batch_of_its_letter(receiver: Receiver) -> None:
+    batches: list[str | None] = []
+
+    @task(on_failure=[dead_letter])
+    def note(n: int) -> None:
+        batches.append(explicit_batch())
+        if receiver.broken:
+            raise ConnectionError("no")
+
+    @flow
+    def outer() -> None:
+        note(1, return_state=True)
+
+    receiver.broken = True
+    outer()
+    receiver.broken = False
+    (letter,) = dead_letters.list()
+    assert dead_letters.replay().replayed == 1
+    assert batches == [None, letter.batch_id]
+
+
+def test_secrets_must_be_given_and_leave_no_trace(receiver: Receiver) -> None:
+    used: list[str] = []
+
+    @task(on_failure=[dead_letter])
+    def login(user: str, key: SecretStr) -> None:
+        used.append(key.get_secret_value())
+        if receiver.broken:
+            raise ConnectionError("no")
+
+    @flow
+    def outer() -> None:
+        login("ada", SecretStr("the-real-key-of-ada"), return_state=True)
+
+    receiver.broken = True
+    outer()
+    receiver.broken = False
+    (outcome,) = dead_letters.replay().outcomes
+    assert outcome.result == "skipped"
+    assert "needs key, for secrets are left out of letters: give it, as in --set key=..." in outcome.message
+    assert dead_letters.replay(dry_run=True).outcomes[0].result == "skipped"
+    assert dead_letters.replay(values={"key": "the-real-key-of-ada"}).replayed == 1
+    assert used == ["the-real-key-of-ada"] * 2
+
+
+def test_a_task_that_is_not_to_be_found_is_skipped_with_the_reason(receiver: Receiver) -> None:
+    letters = fail(receiver, "a")
+    queue = queue_of()
+    for changes, says in (
+        ({"qualname": "gone"}, "there is no gone"),
+        ({"module": "no.such.module", "file": None}, "cannot be imported here"),
+        ({"qualname": "Point"}, "is no task any more"),
+        ({"qualname": "f.<locals>.send"}, "top of its module"),
+        ({"module": "__main__", "file": "/no/such/file.py"}, "no file /no/such/file.py here"),
+    ):
+        source = letters[0].source.model_copy(update=changes)
+        queue._change(letters[0].id, lambda old, source=source: old.model_copy(update={"source": source}))
+        (outcome,) = dead_letters.replay().outcomes
+        assert outcome.result == "skipped"
+        assert says in outcome.message
+    assert status_of(letters[0]) == "waiting"
+
+
+def test_a_flow_is_run_again(receiver: Receiver) -> None:
+    receiver.broken = True
+    when = datetime(2026, 11, 20, tzinfo=timezone.utc)
+    shop.ship(7, when=when, return_state=True)
+    assert dead_letters.replay().failed == 1
+    assert len(dead_letters.list()) == 1
+    receiver.broken = False
+    assert dead_letters.replay().replayed == 1
+    assert receiver.got == [f"ship 7 {when}"]
+
+
+def test_a_flow_run_that_was_retried_and_succeeded_is_not_replayed(receiver: Receiver) -> None:
+    @flow(retries=1)
+    def retried() -> None:
+        state = shop.send("once", return_state=True)
+        receiver.broken = False
+        state.result()
+
+    receiver.broken = True
+    retried()
+    (outcome,) = dead_letters.replay().outcomes
+    assert outcome.result == "skipped"
+    assert "has succeeded" in outcome.message
+    assert receiver.got == ["once"]
+    assert dead_letters.list()[0].status == "replayed"
+
+
+def test_deployed_flows_get_a_run_of_their_deployment_and_one_only(receiver: Receiver) -> None:
+    with get_client(sync_client=True) as client:
+        flow_id = client.create_flow(shop.ship)
+        deployment_id = client.create_deployment(flow_id, f"ship-{uuid4().hex}")
+        failed = client.create_flow_run_from_deployment(
+            deployment_id, parameters={"order": 7, "when": "2026-11-20T00:00:00Z"}, tags=["mine"]
+        )
+        from prefect.states import Crashed
+
+        failed.run_count = 1
+        dead_letter(flow=shop.ship, flow_run=failed, state=Crashed(message="died"))
+        (letter,) = dead_letters.list()
+        assert letter.deployment_id == str(deployment_id)
+        queue = queue_of()
+        how = Replaying(queue)
+
+        @flow
+        def twice() -> Any:
+            # Two that both made the run before either could write it down
+            from prefect_resilience.dead_letters.operations import replay  # noqa: F401
+
+            inner = sys.modules["prefect_resilience.dead_letters.replay"]
+            return [inner._run_deployment(letter, letter.parameters).run_id for _ in range(2)]
+
+        first, second = twice()
+        assert first == second
+        report = dead_letters.replay()
+        assert report.outcomes[0].run_id == first
+        run = client.read_flow_run(UUID(first))
+        assert run.parameters == {"order": 7, "when": "2026-11-20T00:00:00Z"}
+        assert f"effects-batch:{failed.id}" in run.tags
+        assert how.owner.endswith(str(os.getpid()))
+        # That run fails: the same letter waits again, and its next replay is another run.
+        dead_letter(flow=shop.ship, flow_run=run, state=Crashed(message="died again"))
+        (letter,) = dead_letters.list()
+        assert (letter.status, letter.replays[-1].outcome) == ("waiting", "failed")
+        assert dead_letters.replay().outcomes[0].run_id not in (None, first)
+
+
+# -- one at a time, and once
+
+
+def test_two_replays_at_once_send_each_once(receiver: Receiver, server_url: str, monkeypatch: Any) -> None:
+    monkeypatch.setenv("PREFECT_RESILIENCE_STORE_URL", server_url)
+    fail(receiver, *(f"m{n}" for n in range(12)))
+    ready = threading.Barrier(3)
+    reports: list[dead_letters.ReplayReport] = []
+
+    def replaying() -> None:
+        ready.wait(30)
+        reports.append(dead_letters.replay())
+
+    threads = [threading.Thread(target=replaying) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert receiver.counts == {f"m{n}": 1 for n in range(12)}
+    assert sum(report.replayed for report in reports) == 12
+    assert {letter.status for letter in dead_letters.list()} == {"replayed"}
+
+
+REPLAY = """
+import sys
+from prefect_resilience import dead_letters
+report = dead_letters.replay(lease=float(sys.argv[1]), force="force" in sys.argv)
+print(report.summary())
+"""
+
+
+def in_a_process(*words: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", REPLAY, *words],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "PREFECT_API_URL": PREFECT_API_URL.value()},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def test_killed_in_the_middle_and_started_again_none_is_sent_twice(
+    receiver: Receiver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, until: Any
+) -> None:
+    monkeypatch.setenv("PREFECT_RESILIENCE_STORE_URL", f"sqlite:///{tmp_path}/letters.db")
+    fail(receiver, *(f"m{n}" for n in range(6)))
+    arrived, killed = threading.Event(), threading.Event()
+
+    def hold(message: str) -> None:
+        if message == "m2" and not killed.is_set():
+            arrived.set()
+            killed.wait(60)
+
+    receiver.on_message = hold
+    process = in_a_process("2")
+    assert arrived.wait(60), process.communicate(timeout=5)
+    process.send_signal(signal.SIGKILL)
+    process.communicate(timeout=30)
+    killed.set()
+    assert receiver.counts == {"m0": 1, "m1": 1, "m2": 1}
+    # While the dead owner's claim holds, its letter is left alone, and the others go out.
+    report = dead_letters.replay()
+    assert receiver.counts == {f"m{n}": 1 for n in range(6)}
+    assert (report.replayed, len(report.outcomes)) in ((3, 3), (3, 4))
+    (doubtful,) = until(lambda: dead_letters.list(status="in_doubt"))
+    assert doubtful.parameters["message"] == "m2"
+    (outcome,) = dead_letters.replay().outcomes
+    assert outcome.result == "skipped"
+    assert "was cut off" in outcome.message
+    assert receiver.counts["m2"] == 1
+    # A person who has looked says so.
+    assert dead_letters.replay(doubtful.id, force=True).replayed == 1
+    assert receiver.counts["m2"] == 2
+    assert [one.outcome for one in dead_letters.get(doubtful.id).replays] == ["in_doubt", "replayed"]
+
+
+def test_a_claim_is_renewed_while_the_call_takes_longer_than_the_lease(
+    receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (letter,) = fail(receiver, "slow")
+    going_on, enough = threading.Event(), threading.Event()
+
+    def hold(message: str) -> None:
+        going_on.set()
+        assert enough.wait(60)
+
+    receiver.on_message = hold
+    reports: list[Any] = []
+    thread = threading.Thread(target=lambda: reports.append(dead_letters.replay(lease=1)))
+    thread.start()
+    assert going_on.wait(30)
+    first = dead_letters.get(letter.id).claim
+    assert first is not None
+    while dead_letters.get(letter.id).claim.until < first.until + timedelta(seconds=1.5):
+        assert status_of(letter) == "replaying"
+        threading.Event().wait(0.05)
+    assert "is replaying it" in dead_letters.replay(letter.id).outcomes[0].message
+    enough.set()
+    thread.join(30)
+    assert reports[0].replayed == 1
+    assert receiver.got == ["slow"]
+
+
+def test_interrupted_by_hand_the_letter_is_in_doubt_at_once(receiver: Receiver) -> None:
+    @task(on_failure=[dead_letter])
+    def stops() -> None:
+        raise KeyboardInterrupt if not receiver.broken else ConnectionError("no")
+
+    @flow
+    def outer() -> None:
+        stops(return_state=True)
+
+    receiver.broken = True
+    outer()
+    receiver.broken = False
+    with pytest.raises(KeyboardInterrupt):
+        dead_letters.replay()
+    (letter,) = dead_letters.list()
+    assert letter.status == "in_doubt"
+    assert letter.replays[-1].run_id
+
+
+def test_a_cut_off_replay_whose_run_prefect_saw_end_is_settled_by_it(receiver: Receiver, seen: Any) -> None:
+    first, second = fail(receiver, "a", "b")
+    report = dead_letters.replay(first.id)
+    seen.task_run(UUID(report.outcomes[0].run_id))
+    queue: DeadLetterQueue = queue_of()
+
+    def lose(letter_id: str, run_id: str) -> None:
+        """As if the process had died before it could write down how the replay ended."""
+        queue._change(letter_id, lambda old: old.model_copy(update={"status": "waiting"}))
+        queue.claim(letter_id, "dead", 0.0, run_id=run_id, despite_doubt=False)
+
+    lose(first.id, report.outcomes[0].run_id)
+    assert status_of(first) == "in_doubt"
+    assert dead_letters.replay(first.id).replayed == 1
+    assert receiver.counts == {"a": 1}
+    # The run of the other one had failed: it may go again.
+    lose(second.id, second.task_run_id)
+    seen.task_run(UUID(second.task_run_id))
+    assert dead_letters.replay(second.id).replayed == 1
+    assert receiver.counts == {"a": 1, "b": 1}
+
+
+def test_a_cut_off_replay_of_an_effect_is_taken_up_and_sends_nothing_that_was_done(
+    receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @flow
+    def billing() -> None:
+        shop.pay(7, return_state=True)
+
+    monkeypatch.setenv("RECEIVER", "http://127.0.0.1:9")  # refused: it never arrived
+    billing()
+    monkeypatch.setenv("RECEIVER", receiver.url)
+    (letter,) = dead_letters.list()
+    assert dead_letters.replay().replayed == 1
+    assert receiver.got == ["pay 7"]
+    # As if the process had died after the effect was done, before its letter was settled.
+    queue = queue_of()
+    queue._change(letter.id, lambda old: old.model_copy(update={"status": "waiting", "replays": ()}))
+    queue.claim(letter.id, "dead", 0.0, run_id=str(uuid4()), despite_doubt=False)
+    assert status_of(letter) == "in_doubt"
+    assert dead_letters.replay().replayed == 1
+    assert receiver.got == ["pay 7"]
+    assert status_of(letter) == "replayed"
