@@ -39,6 +39,9 @@ bench: .venv/.installed-dev ## what a guarded call costs
 	@$(IN_A_HOME_OF_ITS_OWN) $(BIN)/python -m benchmarks.overhead
 	@$(IN_A_HOME_OF_ITS_OWN) $(BIN)/python -m benchmarks.circuit_call
 	@$(IN_A_HOME_OF_ITS_OWN) $(BIN)/python -m benchmarks.circuits
+	@$(IN_A_HOME_OF_ITS_OWN) $(BIN)/python -m benchmarks.plan_scheduling
+	@$(IN_A_HOME_OF_ITS_OWN) $(BIN)/python -m benchmarks.plans
+	@$(IN_A_HOME_OF_ITS_OWN) $(BIN)/python -m benchmarks.dead_letters
 
 clean: ## remove the environment and everything that was generated
 	rm -rf .venv .pytest_cache .ruff_cache .hypothesis .import_linter_cache .coverage coverage.xml build dist

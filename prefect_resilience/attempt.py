@@ -1,8 +1,9 @@
 """One attempt of a guarded call, and what follows it: another one, a fallback, or the error.
 
-The order is fixed, outside in: fallback( retry( circuit( limits( timeout( function ))))). Written once, as
-sequences for the two drivers of `drive.py`; nothing here knows Prefect. What surrounds the call (ids, log,
-events, where results are kept) comes in as `Surroundings`.
+The order is fixed, outside in: fallback( retry( circuit( limits( timeout( function ))))). An effect that is
+done is replayed before anything else is asked; its intention is written last, right before the call. Written
+once, as sequences for the two drivers of `drive.py`; nothing here knows Prefect. What surrounds the call
+(ids, log, events, where results are kept) comes in as `Surroundings`.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from functools import partial
 from typing import Any, Protocol
@@ -18,6 +19,9 @@ from typing import Any, Protocol
 from prefect_resilience.circuits.breaker import CircuitBreaker, Permit
 from prefect_resilience.circuits.guard import entering, leaving
 from prefect_resilience.drive import Blocking, Invoke, Sequence
+from prefect_resilience.effects.claim import Claim, EffectSurroundings, Replayed
+from prefect_resilience.effects.keys import task_name
+from prefect_resilience.effects.policy import Effect
 from prefect_resilience.errors.classify import ErrorInfo, Rule, classify
 from prefect_resilience.errors.context import AttemptRecord, ErrorContext, attach_context
 from prefect_resilience.errors.notes import add_note
@@ -41,6 +45,9 @@ from prefect_resilience.retries.budget import bucket_of
 from prefect_resilience.retries.policy import Retry, Verdict
 
 NO_RETRY = Retry(attempts=1)
+IN_DOUBT = "InDoubt"
+"""What a fallback's `when` names to answer although an external effect may have taken place."""
+
 Held = tuple[Limit, Ticket]
 """A limit that let the call in, and what is handed in when it leaves."""
 
@@ -58,6 +65,7 @@ class Guard:
     hedge: Hedge | None = None
     fallbacks: tuple[Fallback, ...] = ()
     rules: tuple[Rule, ...] = ()
+    effect: Effect | None = None
 
     @property
     def remembers(self) -> bool:
@@ -80,7 +88,7 @@ class RunRecord:
     error: BaseException | None = None
 
 
-class Surroundings(Memory, Protocol):
+class Surroundings(Memory, EffectSurroundings, Protocol):
     """Where a guarded call takes place. None of these may raise."""
 
     @property
@@ -132,16 +140,21 @@ class Substitute:
 
 
 def guarded(guard: Guard, here: Surroundings, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Sequence[Any]:
-    """One attempt. Returns the value or a `Substitute`; raises the function's own error, with a note.
+    """One attempt. Returns the value, `Replayed` or a `Substitute`; raises the function's own error, noted.
 
     When another attempt is due, the error is raised with its verdict in the run's record, for the
     engine to wait and call again.
     """
     began = time.monotonic()
+    effect = guard.effect
+    claim = None if effect is None else Claim(effect, guard.fn, guard.isasync, task_name(guard.fn), here)
     try:
-        value = yield from attempt(guard, here, args, kwargs)
+        if claim is None:
+            value = yield from attempt(guard, here, args, kwargs)
+        else:
+            value = yield from claim.once(partial(attempt, guard, here, args, kwargs, claim))
     except Exception as error:
-        outcome = yield from failed(guard, here, began, error)
+        outcome = yield from failed(guard, here, began, error, claim)
         if isinstance(outcome, Substitute):
             return outcome
         if outcome is error:
@@ -151,17 +164,24 @@ def guarded(guard: Guard, here: Surroundings, args: tuple[Any, ...], kwargs: dic
     return value
 
 
-def attempt(guard: Guard, here: Surroundings, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Sequence[Any]:
+def attempt(
+    guard: Guard,
+    here: Surroundings,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    claim: Claim | None = None,
+) -> Sequence[Any]:
     """Ask the circuit, make the call within its deadline, and tell the circuit how it went."""
+    call = partial(called, guard, here, args, kwargs, claim)
     circuit = guard.circuit
     if circuit is None:
-        return (yield from limited(guard, here, args, kwargs))
+        return (yield from limited(guard, here, call))
     if circuit.fields:
         circuit = circuit.bind(here.parameters)
     permit = yield from entering(circuit)
     began = time.monotonic()
     try:
-        value = yield from limited(guard, here, args, kwargs)
+        value = yield from limited(guard, here, call)
     except BaseException as error:
         yield from told(circuit, permit, guard, began, error)
         raise
@@ -180,14 +200,14 @@ def told(
         yield Blocking(circuit.flush)
 
 
-def limited(guard: Guard, here: Surroundings, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Sequence[Any]:
+def limited(guard: Guard, here: Surroundings, call: Callable[[], Sequence[Any]]) -> Sequence[Any]:
     """Make the call once every limit has let it in."""
     if not guard.limits:
-        return (yield the_call(guard, here, args, kwargs))
+        return (yield from call())
     held: list[Held] = []
     try:
         yield from let_in(guard, here, held)
-        value = yield the_call(guard, here, args, kwargs)
+        value = yield from call()
     except BaseException as error:
         yield from let_out(held, error)
         raise
@@ -207,6 +227,19 @@ def let_out(held: list[Held], error: BaseException | None) -> Sequence[None]:
     while held:
         limit, ticket = held.pop()
         yield from limit.left(ticket, error)
+
+
+def called(
+    guard: Guard,
+    here: Surroundings,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    claim: Claim | None,
+) -> Sequence[Any]:
+    make = partial(the_call, guard, here, args, kwargs)
+    if claim is None:
+        return (yield make())
+    return (yield from claim.called(make, guard.classified))
 
 
 def the_call(guard: Guard, here: Surroundings, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Invoke:
@@ -231,12 +264,12 @@ def succeeded(guard: Guard, here: Surroundings, value: Any) -> Sequence[None]:
         here.done()
     elif guard.retry.budget is not None:
         bucket_of(guard.retry.budget, time.monotonic()).earn()
-    if guard.remembers:
+    if guard.remembers and not isinstance(value, Replayed):
         yield Blocking(here.remember, (value,))
 
 
 def failed(
-    guard: Guard, here: Surroundings, began: float, error: Exception
+    guard: Guard, here: Surroundings, began: float, error: Exception, claim: Claim | None = None
 ) -> Sequence[Substitute | BaseException]:
     """What follows a failed attempt: the answer of a fallback, or the error to raise, free of secrets.
 
@@ -244,11 +277,11 @@ def failed(
     """
     learn_secrets(error, here.parameters)
     clean = scrub_exception(error)
-    context, verdict = yield from judged(guard, here, began, clean)
+    context, verdict = yield from judged(guard, here, began, clean, claim)
     if verdict.retry:
         here.retrying(context, verdict)
         return clean
-    chain = Chain(guard.fallbacks, guard.fn, guard.isasync)
+    chain = Chain(fallbacks_of(guard, claim), guard.fn, guard.isasync)
     answer = yield from chain.answer(here.parameters, context, here)
     here.done()
     if answer is not None:
@@ -259,8 +292,19 @@ def failed(
     return clean
 
 
+def fallbacks_of(guard: Guard, claim: Claim | None) -> tuple[Fallback, ...]:
+    """Who may answer. While an external effect may have taken place, another answer may be the same thing
+    sent twice: then only those may whose `when` names "InDoubt"."""
+    if claim is None or not claim.bars_fallbacks:
+        return guard.fallbacks
+    steps: list[tuple[Fallback, Any]] = [(step, step.when) for step in guard.fallbacks]
+    return tuple(
+        replace(step, when=None) for step, when in steps if isinstance(when, tuple) and IN_DOUBT in when
+    )
+
+
 def judged(
-    guard: Guard, here: Surroundings, began: float, error: BaseException
+    guard: Guard, here: Surroundings, began: float, error: BaseException, claim: Claim | None = None
 ) -> Sequence[tuple[ErrorContext, Verdict]]:
     """Put the failed attempt on record, and decide whether there is another one."""
     now = time.monotonic()
@@ -269,6 +313,8 @@ def judged(
         bucket_of(guard.retry.budget, now).earn()
     info = classify(error, rules=guard.rules)
     verdict = verdict_of(guard.retry, record, info, error, now)
+    if verdict.retry and claim is not None and (why := claim.retry_refusal(error)):
+        verdict = Verdict(False, 0.0, why)
     if verdict.retry and isinstance(error, Exception) and not (yield from here.may_retry(error)):
         verdict = Verdict(False, 0.0, "retry_condition_fn says no")
     record.verdict, record.error = verdict, error

@@ -1,4 +1,4 @@
-"""The flows that an operator deploys, and runs from the Prefect UI: circuits by hand, and plans.
+"""The flows that an operator deploys, and runs from the Prefect UI: circuits, plans, batches, dead letters.
 
 In a prefect.yaml their entrypoint is a module path, with a dot before the flow, so that a worker finds them
 in the wheel and pulls no code: `entrypoint: prefect_resilience.operations.set_circuit`. The worker must be
@@ -26,6 +26,8 @@ from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 from prefect_resilience.circuits import CircuitSnapshot, get_circuit, get_circuits
 from prefect_resilience.circuits.registry import StoreReference
 from prefect_resilience.configuration import nearest
+from prefect_resilience.dead_letters.operations import purge_dead_letters, replay_dead_letters
+from prefect_resilience.effects.operations import abandon_batch, prune_batches, recover_batch, settle_effect
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.errors.redact import redact
 from prefect_resilience.naming import shorten, template_fields
@@ -33,6 +35,23 @@ from prefect_resilience.plans.actions import Actions
 from prefect_resilience.plans.model import Plan
 from prefect_resilience.plans.result import PlanResult
 from prefect_resilience.plans.start import carry_out, title_of
+
+__all__ = [
+    "CircuitChange",
+    "abandon_batch",
+    "arun_plan",
+    "change_circuit",
+    "find_circuit",
+    "prune_batches",
+    "purge_dead_letters",
+    "recover_batch",
+    "replay_dead_letters",
+    "reset_circuits",
+    "run_plan",
+    "set_circuit",
+    "settle_effect",
+    "unknown_circuit",
+]
 
 Action = Literal["open", "close", "disable", "reset"]
 

@@ -13,6 +13,7 @@ from typing_extensions import TypedDict
 from prefect_resilience.attempt import NO_RETRY, Guard
 from prefect_resilience.circuits.breaker import CircuitBreaker
 from prefect_resilience.configuration import nearest
+from prefect_resilience.effects.policy import Effect
 from prefect_resilience.errors.classify import Rule
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.fallbacks.model import Fallback, as_fallbacks
@@ -26,6 +27,7 @@ from prefect_resilience.settings import current_settings
 RetryOption = Retry | int | str | Mapping[str, Any] | Literal[False] | None
 TimeoutOption = Timeout | float | timedelta | str | Mapping[str, Any] | None
 FallbackOption = Fallback | Callable[..., Any] | Iterable[Fallback | Callable[..., Any]] | None
+EffectOption = Effect | Literal["idempotent", "conditional", "external"] | Mapping[str, Any] | None
 LimitsOption = Limit | Iterable[Limit] | None
 ClassifyOption = Rule | Iterable[Rule] | None
 
@@ -53,6 +55,7 @@ class ResilienceOptions(TypedDict, total=False):
     hedge: Hedge | None
     fallback: FallbackOption
     classify: ClassifyOption
+    effect: EffectOption
 
 
 class ResilientTaskOptions(ResilienceOptions, TaskOptions, total=False):
@@ -144,6 +147,7 @@ def make_guard(fn: Callable[..., Any], isasync: bool, retry: Retry, ours: Mappin
     for step in fallbacks:
         step.check_for(fn, isasync=isasync)
     rules: Any = ours.get("classify")
+    hedge = _hedge(ours.get("hedge"), fn)
     return Guard(
         fn,
         isasync,
@@ -151,9 +155,10 @@ def make_guard(fn: Callable[..., Any], isasync: bool, retry: Retry, ours: Mappin
         circuit,
         _limits(ours.get("limits"), fn),
         timeout,
-        _hedge(ours.get("hedge"), fn),
+        hedge,
         fallbacks,
         (cast(Rule, rules),) if callable(rules) else tuple(rules or ()),
+        _effect(ours.get("effect"), fn, isasync, hedge),
     )
 
 
@@ -181,6 +186,26 @@ def _hedge(hedge: Any, fn: Callable[..., Any]) -> Hedge | None:
             f"hedge= is for idempotent async reads: write `async def {name}`, or leave it out"
         )
     return hedge
+
+
+def _effect(value: Any, fn: Callable[..., Any], isasync: bool, hedge: Hedge | None) -> Effect | None:
+    effect = Effect.of(value)
+    if effect is None:
+        return None
+    name = getattr(fn, "__name__", repr(fn))
+    if inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn):
+        raise ConfigurationError(
+            f"effect= is for a call that has one result: {name!r} is a generator, whose chunks cannot be "
+            f"recorded: return a list, or leave it out"
+        )
+    if hedge is not None and effect.kind != "idempotent":
+        raise ConfigurationError(
+            f"hedge= makes a slow call a second time, "
+            f"which effect={effect.kind!r} forbids: leave one of them out"
+        )
+    _check_fields(f"effect key {effect.key!r}", effect.fields, fn)
+    effect.check_for(fn, isasync=isasync)
+    return effect
 
 
 def _check_fields(what: str, fields: Iterable[str], fn: Callable[..., Any]) -> None:

@@ -26,14 +26,18 @@ from prefect.utilities.hashing import hash_objects
 from pydantic import PrivateAttr
 
 from prefect_resilience.attempt import Guard, RunRecord, Substitute, judged
+from prefect_resilience.batches import batch_of
 from prefect_resilience.drive import Invoke, Sequence, drive
+from prefect_resilience.effects.claim import Replayed
+from prefect_resilience.effects.current import EffectInProgress, in_progress
+from prefect_resilience.effects.ledger import Ledger, open_ledger, set_ledger_store
 from prefect_resilience.errors.context import ErrorContext, attached_context
 from prefect_resilience.errors.redact import redact
 from prefect_resilience.events import emit, error_payload
 from prefect_resilience.fallbacks.chain import Answer
 from prefect_resilience.logs import keep_secrets_out_of_logs
 from prefect_resilience.retries.policy import Verdict
-from prefect_resilience.settings import enabled
+from prefect_resilience.settings import current_settings, enabled
 
 if TYPE_CHECKING:
     import logging
@@ -43,11 +47,14 @@ if TYPE_CHECKING:
 MOST_RECORDS = 10_000
 """Runs that were cut off between two attempts leave a record behind; the oldest give way to new ones."""
 
+set_ledger_store(lambda: current_settings().store_url)
+
 _records: OrderedDict[UUID, RunRecord] = OrderedDict()
 
 
 class ReplacedState(State[Any]):
-    """`Completed`, under the name `Fallback` or `Degraded`, with the error that made it necessary."""
+    """`Completed`, under the name `Fallback` or `Degraded` with the error that made it necessary, or under
+    the name `Replayed` without one."""
 
     _error_context: ErrorContext | None = PrivateAttr(default=None)
 
@@ -177,8 +184,52 @@ class TaskSurroundings:
             raise LookupError("the arguments cannot be hashed, so no result is kept for them")
         return f"last-known-good-{hashed}"
 
+    # What effects need.
+
+    def batch_id(self) -> str:
+        return batch_of(self.task_run)
+
+    def ledger(self) -> Ledger:
+        return open_ledger()
+
+    def keep(self, reference: str, value: Any) -> str | None:
+        try:
+            self.context.result_store.write(value, key=reference)
+        except Exception as failure:  # noqa: BLE001 - the effect is done, whatever becomes of its result
+            self.logger.warning("The effect's result is no JSON and could not be kept: %r", failure)
+            return redact(f"it is no JSON, and the result storage said {failure!r}")
+        return None
+
+    def kept(self, reference: str) -> Any:
+        try:
+            return self.context.result_store.read(reference).result
+        except Exception as failure:  # noqa: BLE001 - each storage has its own way to say no
+            said = redact(repr(failure))
+            raise LookupError(
+                f"it is no JSON, and the result storage does not have it here: {said}"
+            ) from None
+
+    def replayed(self, replayed: Replayed) -> None:
+        self.logger.info("Replayed: %s", replayed.message)
+        self._emit_effect(
+            "effect.replayed", replayed.key, replayed.batch_id, external_id=replayed.external_id
+        )
+
+    def in_doubt(self, key: str, batch_id: str, why: str) -> None:
+        self.logger.error(
+            "In doubt: whether %r of batch %r took place is unknown: %s", key, batch_id, redact(why)
+        )
+        self._emit_effect("effect.in-doubt", key, batch_id, why=redact(why))
+
+    def unrecorded(self, why: str) -> None:
+        self.logger.warning("This effect is not in the ledger: %s", redact(why))
+
+    def _emit_effect(self, happening: str, key: str, batch_id: str, **more: Any) -> None:
+        payload = {"key": key, "batch_id": batch_id, **self.identity, **more}
+        emit(happening, "effect", key, payload)
+
     def carry_into_child(self) -> Callable[[Callable[[], Any]], Any]:
-        return InThisRun(serialize_context())
+        return InThisRun(serialize_context(), in_progress.get())
 
 
 @dataclass(frozen=True)
@@ -186,8 +237,10 @@ class InThisRun:
     """Calls something inside a task run, from another process."""
 
     serialized: dict[str, Any]
+    effect: EffectInProgress | None = None
 
     def __call__(self, call: Callable[[], Any]) -> Any:
+        in_progress.set(self.effect)
         with hydrated_context(self.serialized):
             return call()
 
@@ -212,6 +265,17 @@ def as_state(outcome: Substitute, here: TaskSurroundings) -> State[Any]:
     state = Completed(cls=ReplacedState, name=name, message=redact(outcome.message), data=result)
     cast(ReplacedState, state)._error_context = outcome.context  # pyright: ignore[reportPrivateUsage]
     return state
+
+
+def as_answer(outcome: Any, here: TaskSurroundings) -> Any:
+    """What the engine gets: a value, or a state with a name where another one than the function answered."""
+    if isinstance(outcome, Substitute):
+        return as_state(outcome, here)
+    if isinstance(outcome, Replayed):
+        # The real result: it may stand under the run's own cache key.
+        message = redact(outcome.message)
+        return Completed(cls=ReplacedState, name="Replayed", message=message, data=outcome.value)
+    return outcome
 
 
 def value_of(outcome: Any) -> Any:

@@ -8,10 +8,11 @@ from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Mapp
 from copy import copy
 from typing import TYPE_CHECKING, Any, TypeVar, cast, overload
 
+from prefect.cache_policies import NO_CACHE
 from prefect.tasks import Task, TaskOptions
 from typing_extensions import ParamSpec, Unpack
 
-from prefect_resilience.attempt import Guard, Substitute, guarded
+from prefect_resilience.attempt import Guard, guarded
 from prefect_resilience.drive import adrive, drive
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.options import (
@@ -24,7 +25,7 @@ from prefect_resilience.options import (
     split,
     written_policy,
 )
-from prefect_resilience.runs import PolicyDelays, as_state, retry_as_decided, surroundings_of, value_of
+from prefect_resilience.runs import PolicyDelays, as_answer, retry_as_decided, surroundings_of, value_of
 from prefect_resilience.settings import enabled
 from prefect_resilience.streams import astream, stream
 
@@ -93,6 +94,9 @@ class ResilientTask(Task[P, R]):
         self.own_retry_condition = self.retry_condition_fn
         if not enabled():
             return
+        if guard.effect is not None and guard.effect.compensate is not None:
+            # What was undone is done again by the next run, which a result that Prefect kept would prevent.
+            self.cache_policy = NO_CACHE
         self.fn = around(guard, self.isgenerator, bound_to=self.fn)
         self.retries = guard.retry.most_retries
         self.retry_condition_fn = retry_as_decided
@@ -154,6 +158,7 @@ class ResilientTask(Task[P, R]):
             "hedge": guard.hedge,
             "fallback": guard.fallbacks,
             "classify": guard.rules,
+            "effect": guard.effect,
         }
         return self._of(made, make_guard(guard.fn, guard.isasync, retry, {**kept, **ours}))
 
@@ -206,8 +211,7 @@ def run_sync(guard: Guard, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
     here = surroundings_of(guard)
     if here is None:
         return guard.fn(*args, **kwargs)
-    outcome = drive(guarded(guard, here, args, kwargs))
-    return as_state(outcome, here) if isinstance(outcome, Substitute) else outcome
+    return as_answer(drive(guarded(guard, here, args, kwargs)), here)
 
 
 async def run_async(guard: Guard, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -215,8 +219,7 @@ async def run_async(guard: Guard, args: tuple[Any, ...], kwargs: dict[str, Any])
     here = surroundings_of(guard)
     if here is None:
         return await guard.fn(*args, **kwargs)
-    outcome = await adrive(guarded(guard, here, args, kwargs))
-    return as_state(outcome, here) if isinstance(outcome, Substitute) else outcome
+    return as_answer(await adrive(guarded(guard, here, args, kwargs)), here)
 
 
 def _bound_like(bound: Callable[..., Any], copy_of: Callable[..., Any]) -> Callable[..., Any]:
@@ -259,6 +262,9 @@ def resilient_task(fn: Callable[..., Any] | None = None, /, **options: Any) -> A
     fallback: who answers instead, in order: functions, tasks, `Fallback`s.
     classify: rules of this task's own, asked before the others: each takes the exception and returns a
         category, an `ErrorInfo`, or None.
+    effect: what it does to the world outside: "external" (never sent twice), "conditional", "idempotent",
+        or an `Effect`. What is done in a batch, by default a root flow run however often it is run again, is
+        not done again: the run ends `Replayed`, with the recorded result.
 
     Every option of `prefect.task` works too. Raises ConfigurationError for what cannot be meant.
     """

@@ -11,7 +11,10 @@ from typing import NoReturn
 from cyclopts import App, CycloptsError
 
 from prefect_resilience.cli import output
+from prefect_resilience.cli.batches import app as batches
 from prefect_resilience.cli.circuits import app as circuits
+from prefect_resilience.cli.dead_letters import app as dead_letters
+from prefect_resilience.cli.plan import app as plan
 from prefect_resilience.errors.exceptions import ResilienceError
 from prefect_resilience.errors.redact import redact
 
@@ -23,7 +26,10 @@ app = App(
     version=lambda: version(PACKAGE),
     help_format="plaintext",
 )
+app.command(batches)
 app.command(circuits)
+app.command(dead_letters)
+app.command(plan)
 
 
 def main() -> NoReturn:

@@ -4,12 +4,18 @@
     ├── ConfigurationError (also ValueError)    what was written in the code cannot be meant
     ├── CircuitOpenError                        a circuit refused the call, which was not made
     ├── AttemptTimeout (also TimeoutError)      an attempt passed its deadline
-    └── StoreUnavailable                        the store could not answer
+    ├── StoreUnavailable                        the store could not answer
+    ├── NotSent                                 an effect's own code says that it sent nothing
+    ├── InDoubt                                 whether an external effect took place, only a person can say
+    ├── EffectBusy                              another run is doing the same effect
+    └── ResultNotKept                           an effect is done, and its result cannot be given back
 
 Each can be pickled, and its message stands in `args` once.
 """
 
 from __future__ import annotations
+
+from typing import ClassVar
 
 
 class ResilienceError(Exception):
@@ -53,3 +59,61 @@ class AttemptTimeout(ResilienceError, TimeoutError):
 
 class StoreUnavailable(ResilienceError):
     """The store could not answer; whoever asked goes on with what this process knows."""
+
+
+class NotSent(ResilienceError):
+    """Raised by an effect's own code: nothing was sent, whatever went wrong, so it may be tried again."""
+
+
+class InDoubt(ResilienceError):
+    """Nothing can tell whether an external effect took place, so it was not done again: a person must say.
+
+    `key` and `batch_id` name the effect; `why` says what is known.
+    """
+
+    error_category: ClassVar[str] = "unexpected"
+
+    def __init__(self, key: str, batch_id: str, why: str) -> None:
+        self.key = key
+        self.batch_id = batch_id
+        self.why = why
+        super().__init__(
+            f"whether the effect {key!r} of batch {batch_id!r} took place is unknown, and it was not done "
+            f"again: {why}"
+        )
+
+    def __reduce__(self) -> tuple[type[InDoubt], tuple[str, str, str]]:
+        return type(self), (self.key, self.batch_id, self.why)
+
+
+class EffectBusy(ResilienceError):
+    """Another run of the batch was still doing the same effect after `waited` seconds; nothing was sent."""
+
+    error_category: ClassVar[str] = "unavailable"
+
+    def __init__(self, key: str, batch_id: str, waited: float) -> None:
+        self.key = key
+        self.batch_id = batch_id
+        self.waited = waited
+        super().__init__(
+            f"another run is still doing the effect {key!r} of batch {batch_id!r} after {waited:.1f} s"
+        )
+
+    def __reduce__(self) -> tuple[type[EffectBusy], tuple[str, str, float]]:
+        return type(self), (self.key, self.batch_id, self.waited)
+
+
+class ResultNotKept(ResilienceError):
+    """An effect is done and will not be done again, but what it returned cannot be given back.
+
+    Return JSON, or write a return type that pydantic can rebuild.
+    """
+
+    def __init__(self, key: str, batch_id: str, why: str) -> None:
+        self.key = key
+        self.batch_id = batch_id
+        self.why = why
+        super().__init__(f"the effect {key!r} of batch {batch_id!r} is done, but its result is gone: {why}")
+
+    def __reduce__(self) -> tuple[type[ResultNotKept], tuple[str, str, str]]:
+        return type(self), (self.key, self.batch_id, self.why)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 from uuid import uuid4
 
@@ -10,7 +9,6 @@ import pytest
 from prefect import flow
 from prefect.client.orchestration import get_client
 from prefect.states import Crashed
-from prefect.testing.utilities import prefect_test_harness
 
 from prefect_resilience import resilient_task
 from prefect_resilience.cli import batches as commands
@@ -21,10 +19,7 @@ KEY = "hunter2-never-to-be-seen"
 undone: list[str] = []
 
 
-@pytest.fixture(scope="module", autouse=True)
-def prefect_api() -> Iterator[None]:
-    with prefect_test_harness(server_startup_timeout=120):
-        yield
+pytestmark = pytest.mark.usefixtures("prefect_api")
 
 
 @pytest.fixture(autouse=True)

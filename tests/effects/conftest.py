@@ -1,5 +1,50 @@
-"""These tests run against a real Prefect API."""
+"""These tests run against a real Prefect API, and send to a real HTTP service."""
 
-from tests.prefect_runs import get, mode, own_store, prefect_api, seen, until_fixture
+from __future__ import annotations
 
-__all__ = ["get", "mode", "own_store", "prefect_api", "seen", "until_fixture"]
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from prefect_resilience.effects import send_idempotency_key
+from tests.effects.receiver import Receiver
+
+
+@pytest.fixture(autouse=True)
+def in_prefect(prefect_api: None, own_store: None) -> None:
+    """A server that is there, and a store that knows nothing of another test's."""
+
+
+@pytest.fixture
+def receiver() -> Iterator[Receiver]:
+    made = Receiver()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def post(receiver: Receiver) -> Callable[..., Any]:
+    """Send a message as a user's effect does; the receiver's id of it."""
+    client = httpx.Client(
+        event_hooks={"request": [send_idempotency_key]},
+        timeout=20,
+        limits=httpx.Limits(max_keepalive_connections=0),
+    )
+
+    def post(**options: Any) -> str:
+        response = client.post(receiver.url, **options)
+        response.raise_for_status()
+        return response.json()["id"]
+
+    return post
+
+
+@pytest.fixture
+def shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A store that other processes see too; its URL."""
+    url = f"sqlite:///{tmp_path}/effects.db"
+    monkeypatch.setenv("PREFECT_RESILIENCE_STORE_URL", url)
+    return url

@@ -1,0 +1,168 @@
+"""Which batch a run belongs to, and how runs in other processes come to know it."""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Generator, Iterable
+from contextlib import contextmanager
+from functools import partial
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.objects import FlowRun, TaskRun, TaskRunResult
+from prefect.context import FlowRunContext, TagsContext, TaskRunContext
+from prefect.exceptions import ObjectNotFound
+
+from prefect_resilience.effects.batch import carry_batches, explicit_batch
+from prefect_resilience.errors.exceptions import ConfigurationError, StoreUnavailable
+from prefect_resilience.errors.redact import redact
+
+if TYPE_CHECKING:
+    from prefect.client.orchestration import SyncPrefectClient
+
+TAG = "effects-batch:"
+"""Tags travel with every run: to threads, processes, Dask and task workers; and the UI can filter by them."""
+
+ARRIVAL_SECONDS = 10.0
+MOST_ROOTS = 10_000
+_batches: OrderedDict[UUID, str] = OrderedDict()
+"""The batch of each flow run, and of each task run without a flow. It never changes."""
+
+
+@contextmanager
+def tagged(batch_id: str) -> Generator[None, None, None]:
+    """The tags of everything that runs inside name this batch and no other."""
+    others = {tag for tag in TagsContext.get().current_tags if not tag.startswith(TAG)}
+    with TagsContext(current_tags=others | {TAG + batch_id}):
+        yield
+
+
+def tagged_batch() -> str | None:
+    """The batch that the tags around this code name."""
+    return named_in(TagsContext.get().current_tags)
+
+
+def named_in(tags: Iterable[str]) -> str | None:
+    """The batch that a run's tags name."""
+    return next((tag.removeprefix(TAG) for tag in tags if tag.startswith(TAG)), None)
+
+
+def current_batch() -> str:
+    """The batch that the code which asks belongs to: what is named around it, else that of its run.
+
+    Raises ConfigurationError outside of all, and StoreUnavailable while the API cannot be asked.
+    """
+    named = explicit_batch() or tagged_batch()
+    if named is not None:
+        return named
+    task, flow = TaskRunContext.get(), FlowRunContext.get()
+    if task is not None:
+        return batch_of(task.task_run)
+    if flow is None or flow.flow_run is None:
+        raise ConfigurationError(
+            'there is no run here that a batch could belong to: name it, as in rollback("invoices-2026-11"), '
+            'or write `with batch("invoices-2026-11"):` around it'
+        )
+    return _asked(partial(_of_flow_run, flow.flow_run))
+
+
+def batch_of(task_run: TaskRun) -> str:
+    """The batch of a task run: the one that is named around it, else that of its root flow run.
+
+    The tags of a flow run above, such as a replayed one, may name another. A task run without a flow belongs
+    to the outermost task run. Raises StoreUnavailable while the API, which knows what lies above, cannot be
+    asked.
+    """
+    named = explicit_batch() or tagged_batch()
+    if named is not None:
+        return named
+    context = FlowRunContext.get()
+    flow_run = context.flow_run if context is not None else None
+
+    def above() -> str:
+        if flow_run is not None:
+            return _of_flow_run(flow_run)
+        if task_run.flow_run_id is not None:
+            flow_run_id = task_run.flow_run_id
+            return _remembered(flow_run_id, lambda: _above(flow_run_id))
+        return _remembered(task_run.id, lambda: str(_root_task_run(task_run)))
+
+    return _asked(above)
+
+
+def _asked(find: Callable[[], str]) -> str:
+    try:
+        return find()
+    except Exception as error:
+        raise StoreUnavailable(
+            f"the root flow run, which is the batch, could not be found out: {redact(repr(error))}"
+        ) from error
+
+
+def _remembered(run_id: UUID, find: Callable[[], str]) -> str:
+    if run_id not in _batches:
+        _batches[run_id] = find()
+        while len(_batches) > MOST_ROOTS:
+            _batches.popitem(last=False)
+    return _batches[run_id]
+
+
+def _of_flow_run(flow_run: FlowRun) -> str:
+    return _remembered(flow_run.id, lambda: _found_above(flow_run))
+
+
+def _found_above(flow_run: FlowRun) -> str:
+    """What the nearest tags name, else the outermost run: a subflow run hangs on a task run of its parent."""
+    named = named_in(flow_run.tags)
+    if named is not None or flow_run.parent_task_run_id is None:
+        return named or str(flow_run.id)
+    with get_client(sync_client=True) as client:
+        while named is None and flow_run.parent_task_run_id is not None:
+            parent = client.read_task_run(flow_run.parent_task_run_id).flow_run_id
+            if parent is None:
+                break
+            flow_run = client.read_flow_run(parent)
+            named = named_in(flow_run.tags)
+    return named or str(flow_run.id)
+
+
+def _above(flow_run_id: UUID) -> str:
+    with get_client(sync_client=True) as client:
+        flow_run = client.read_flow_run(flow_run_id)
+    return _found_above(flow_run)
+
+
+def _root_task_run(task_run: TaskRun) -> UUID:
+    """The outermost task run above one without a flow."""
+    parent = _parent(task_run)
+    if parent is None:
+        return task_run.id
+    with get_client(sync_client=True) as client:
+        while parent is not None:
+            task_run = _read_task_run(client, parent)
+            parent = _parent(task_run)
+    return task_run.id
+
+
+def _parent(task_run: TaskRun) -> UUID | None:
+    parents = [
+        one.id for one in task_run.task_inputs.get("__parents__", ()) if isinstance(one, TaskRunResult)
+    ]
+    return parents[0] if parents else None
+
+
+def _read_task_run(client: SyncPrefectClient, task_run_id: UUID) -> TaskRun:
+    """A task run that has just begun is known to the API a moment later."""
+    until = time.monotonic() + ARRIVAL_SECONDS
+    while True:
+        try:
+            return client.read_task_run(task_run_id)
+        except ObjectNotFound:
+            if time.monotonic() > until:
+                raise
+        time.sleep(0.1)
+
+
+carry_batches(tagged)

@@ -1,0 +1,351 @@
+"""`prefect-resilience batches ...`: see what runs did to the world outside, and go on from there."""
+
+from __future__ import annotations
+
+import json as json_text
+import os
+import sys
+from typing import Annotated, Any, Literal
+
+from cyclopts import App, Parameter
+from pydantic import RootModel
+from rich.prompt import Confirm
+
+from prefect_resilience.cli import batches_tables as tables
+from prefect_resilience.cli import dead_letters, fleet, output
+from prefect_resilience.effects import recovery, retention, settling
+from prefect_resilience.effects.flow_runs import ApiUnavailable, find_runs
+from prefect_resilience.effects.ledger import open_ledger
+from prefect_resilience.effects.recovery import RecoveryReport
+from prefect_resilience.effects.status import BatchStatus, BatchSummary, batch_status, list_batches
+from prefect_resilience.effects.strategies import Strategy
+from prefect_resilience.errors.exceptions import ConfigurationError
+from prefect_resilience.errors.redact import redact
+
+Id = Annotated[str, Parameter(help="The batch: the id of its flow run, or its name.")]
+Reason = Annotated[str | None, Parameter(help="Why, for the audit log.")]
+Store = Annotated[
+    str | None,
+    Parameter(help="The store's URL, as in sqlite:////srv/fleet.db; the configured one when left out."),
+]
+Json = Annotated[
+    bool,
+    Parameter(name="--json", negative="", show_default=False, help="Print JSON on stdout, and nothing else."),
+]
+Yes = Annotated[bool, Parameter(negative="", show_default=False, help="Do it without being asked.")]
+DryRun = Annotated[
+    bool, Parameter(negative="", show_default=False, help="Say what would be done, and do nothing.")
+]
+Force = Annotated[
+    bool,
+    Parameter(
+        negative="",
+        show_default=False,
+        help="Also while the run is said to be going on: its process is gone for sure.",
+    ),
+]
+HINTS_SHOWN = 200
+DONE = ("rescheduled", "compensated", "abandoned", "nothing")
+
+app = App(
+    name="batches",
+    help="See the effects of a batch, recover it, settle what is in doubt, roll it back or give it up.",
+    help_format="plaintext",
+    version_flags=[],
+)
+
+
+@app.command(name="list")
+def list_all(
+    *,
+    open: Annotated[
+        bool, Parameter(negative="", show_default=False, help="Only those that are not settled.")
+    ] = False,
+    limit: Annotated[int, Parameter(help="Show at most so many.")] = 100,
+    store: Store = None,
+    json: Json = False,
+) -> int:
+    """Show the batches: first those in doubt, then others that are open, then the rest, the newest first.
+
+    Example: prefect-resilience batches list --open
+    """
+    if limit < 1:
+        raise ConfigurationError(f"--limit {limit} must be 1 or more")
+    url = dead_letters.store_url(store)
+    with fleet.explained(url):
+        ledger = open_ledger(url)
+        found = [one for one in list_batches(store=url) if one.open or not open]
+        now = ledger.store.now()
+        hints = {one.batch_id: recovery.hint_of(ledger, one.batch_id) for one in _to_explain(found[:limit])}
+    runs = _names(found[:limit])
+    if json:
+        output.as_json([tables.batch_row(one, hints.get(one.batch_id), runs) for one in found[:limit]])
+    elif not found:
+        output.show(f"There are no {'open ' if open else ''}batches in {redact(url)}.")
+    else:
+        more = f"The first {limit} of " if len(found) > limit else ""
+        table = tables.batches_table(found[:limit], hints, runs, now)
+        output.show(table, more + tables.summary(found, redact(url)))
+    return 0
+
+
+@app.command
+def show(batch: Id, /, *, store: Store = None, json: Json = False) -> int:
+    """Show the effects of a batch, how to go on with it, and what was done to it.
+
+    Example: prefect-resilience batches show 01a1febe-b96e-7be5-9158-1f14ad773e0c
+    """
+    url = dead_letters.store_url(store)
+    with fleet.explained(url):
+        status = _existing(batch, url)
+        hint, audit = status.hint, status.audit
+        now = open_ledger(url).store.now()
+    if json:
+        output.as_json(RootModel[Any](tables.batch_as_json(status, hint, audit)))
+    else:
+        output.show(*tables.batch_card(status, hint, audit, now))
+    return 0
+
+
+@app.command
+def recover(
+    batch: Id,
+    /,
+    *,
+    strategy: Annotated[
+        Literal["auto", "restart"] | Strategy,
+        Parameter(
+            help="auto does what the hint says; restart runs the same flow run again whatever it says."
+        ),
+    ] = "auto",
+    reason: Reason = None,
+    dry_run: DryRun = False,
+    force: Force = False,
+    yes: Yes = False,
+    store: Store = None,
+    json: Json = False,
+) -> int:
+    """Go on with a batch whose run ended badly: the same flow run runs again, and what is done stays done.
+
+    Example: prefect-resilience batches recover 01a1febe-b96e-7be5-9158-1f14ad773e0c --dry-run
+    """
+    url = dead_letters.store_url(store)
+    _look_here()
+    with fleet.explained(url):
+        plan = recovery.recover(batch, strategy, dry_run=True, force=force, store=url)
+    asks = plan.action in ("compensated", "abandoned") or force
+    if not dry_run and not yes and asks and not _agreed(plan):
+        return 1
+    if not dry_run:
+        with fleet.explained(url):
+            plan = recovery.recover(batch, strategy, reason=reason, force=force, store=url)
+    return _shown(plan, json)
+
+
+@app.command
+def settle(
+    batch: Id,
+    key: Annotated[str, Parameter(help="The effect's key, as `batches show` writes it.")],
+    answer: Annotated[
+        Literal["done", "not-done"],
+        Parameter(help="done: it took place. not-done: it did not, and may be done again."),
+    ],
+    /,
+    *,
+    result: Annotated[
+        str | None, Parameter(help="With done: what its task returns from now on, as JSON; null if left out.")
+    ] = None,
+    external_id: Annotated[
+        str | None, Parameter(help="With done: how the receiver calls it, as in msg-4711.")
+    ] = None,
+    reason: Reason = None,
+    store: Store = None,
+    json: Json = False,
+) -> int:
+    """Say what became of an effect that is in doubt; the next run of the batch goes by it.
+
+    Example: prefect-resilience batches settle invoices-2026-11 invoice:7 done --external-id msg-4711
+    """
+    url = dead_letters.store_url(store)
+    value = _json(result)
+    word: settling.Answer = "done" if answer == "done" else "not_done"
+    with fleet.explained(url):
+        after = settling.settle(batch, key, word, value, external_id, reason=reason, store=url)
+    if json:
+        output.as_json(RootModel[Any](tables.effect_as_json(after)))
+    else:
+        meaning = "is done, and will not be done again" if answer == "done" else "may be done again"
+        output.show(f"{output.printable(key)} {meaning}.")
+    return 0
+
+
+@app.command
+def rollback(
+    batch: Id,
+    /,
+    *,
+    to: Annotated[str | None, Parameter(help="The savepoint down to which; all of it when left out.")] = None,
+    reason: Reason = None,
+    dry_run: DryRun = False,
+    force: Force = False,
+    yes: Yes = False,
+    store: Store = None,
+    json: Json = False,
+) -> int:
+    """Undo what was done, the last first, by the compensations of the effects.
+
+    Example: prefect-resilience batches rollback invoices-2026-11 --to before-payment
+    """
+    url = dead_letters.store_url(store)
+    _look_here()
+    with fleet.explained(url):
+        _existing(batch, url)
+        plan = recovery.recover(batch, "compensate", dry_run=True, to=to, force=force, store=url)
+    if not dry_run and plan.action == "compensated" and not yes and not _agreed(plan):
+        return 1
+    if not dry_run:
+        with fleet.explained(url):
+            plan = recovery.recover(batch, "compensate", reason=reason, to=to, force=force, store=url)
+    return _shown(plan, json)
+
+
+@app.command
+def abandon(
+    batch: Id,
+    /,
+    *,
+    reason: Reason = None,
+    forget_doubts: Annotated[
+        bool,
+        Parameter(
+            negative="",
+            show_default=False,
+            help="Also what is in doubt: a later run of the batch may then do it a second time.",
+        ),
+    ] = False,
+    dry_run: DryRun = False,
+    force: Force = False,
+    yes: Yes = False,
+    store: Store = None,
+    json: Json = False,
+) -> int:
+    """Give a batch up: its effects are archived, and what was never done leaves the ledger.
+
+    Example: prefect-resilience batches abandon invoices-2026-11 --reason "sent by hand"
+    """
+    url = dead_letters.store_url(store)
+    options: dict[str, Any] = {"forget_doubts": forget_doubts, "force": force, "store": url}
+    with fleet.explained(url):
+        _existing(batch, url)
+        plan = recovery.abandon(batch, dry_run=True, **options)
+    if not dry_run and plan.action == "abandoned" and not yes and not _agreed(plan):
+        return 1
+    if not dry_run:
+        with fleet.explained(url):
+            plan = recovery.abandon(batch, reason=reason, **options)
+    return _shown(plan, json)
+
+
+@app.command
+def prune(
+    *,
+    older_than: Annotated[str, Parameter(help="A span as in 180d, or a time as in 2026-11-20T18:00.")],
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    store: Store = None,
+    json: Json = False,
+) -> int:
+    """Archive batches in which nothing has happened for that long, and take them out of the ledger.
+
+    Choose a span longer than any run is ever run again: what is not in the ledger would be done again.
+    Example: prefect-resilience batches prune --older-than 180d --dry-run
+    """
+    url = dead_letters.store_url(store)
+    before = dead_letters.when("--older-than", older_than)
+    assert before is not None
+    with fleet.explained(url):
+        old = retention.prune(before, dry_run=True, store=url)
+    if old and not dry_run:
+        if not yes and not _asked(f"Archive {_number(old)} and take them out of the ledger?", _number(old)):
+            return 1
+        with fleet.explained(url):
+            old = retention.prune(before, store=url)
+    if json:
+        output.as_json([tables.batch_row(one, None, {}) for one in old])
+    else:
+        output.show(
+            f"{_number(old)} {'would be' if dry_run else 'were' if len(old) != 1 else 'was'} archived."
+        )
+    return 0
+
+
+# -- what the commands share
+
+
+def _existing(batch: str, url: str) -> BatchStatus:
+    status = batch_status(batch, store=url)
+    if not status.effects and not status.audit:
+        raise ConfigurationError(tables.no_such_batch(batch, list_batches(store=url), redact(url)))
+    return status
+
+
+def _look_here() -> None:
+    """A command that pip has installed does not look for modules where it is called."""
+    sys.path.insert(0, os.getcwd())
+
+
+def _to_explain(found: list[BatchSummary]) -> list[BatchSummary]:
+    return [one for one in found if one.open][:HINTS_SHOWN]
+
+
+def _names(found: list[BatchSummary]) -> dict[str, str]:
+    """The names of the flow runs, as far as the API can be asked for them."""
+    try:
+        return {batch_id: run.name for batch_id, run in find_runs(one.batch_id for one in found).items()}
+    except ApiUnavailable:
+        return {}
+
+
+def _shown(report: RecoveryReport, json: bool) -> int:
+    if json:
+        output.as_json(report)
+    else:
+        output.show(*tables.report_lines(report))
+    return 0 if report.action in DONE or report.dry_run else 1
+
+
+def _agreed(plan: RecoveryReport) -> bool:
+    verb = {"compensated": "Undo what was done in", "abandoned": "Give up"}.get(plan.action, "Go on with")
+    return _asked(f"{verb} the batch {output.printable(plan.batch_id)}?", f"batch {plan.batch_id}")
+
+
+def _asked(question: str, what: str) -> bool:
+    """ConfigurationError where there is nobody to answer."""
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        raise ConfigurationError(
+            f"this would change {what}, and nobody can be asked here: add --yes if it is meant"
+        )
+    console = output.stderr()
+    try:
+        answer = Confirm.ask(question, console=console)
+    except (EOFError, KeyboardInterrupt):
+        console.print()
+        answer = False
+    if not answer:
+        output.say("Nothing was changed.")
+    return answer
+
+
+def _json(text: str | None) -> Any:
+    if text is None:
+        return None
+    try:
+        return json_text.loads(text)
+    except ValueError:
+        raise ConfigurationError(
+            f"--result {text!r:.60} is no JSON: write texts in quotes, as in --result '\"m-1\"'"
+        ) from None
+
+
+def _number(found: list[BatchSummary]) -> str:
+    return "1 batch" if len(found) == 1 else f"{len(found)} batches"

@@ -1,0 +1,248 @@
+"""Batches as tables. A state is told by a word and a sign; everybody can tell its colour apart."""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict
+from datetime import datetime
+from typing import Any
+
+from pydantic import RootModel
+from rich.box import SIMPLE_HEAD
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from prefect_resilience.cli import times
+from prefect_resilience.cli.output import printable
+from prefect_resilience.effects.audit import AuditEntry
+from prefect_resilience.effects.recovery import RecoveryReport
+from prefect_resilience.effects.status import BatchStatus, BatchSummary, EffectStatus
+from prefect_resilience.effects.strategies import RecoveryHint
+from prefect_resilience.errors.redact import redact
+
+SIGNS = {
+    "intended": "»",
+    "unknown": "?",
+    "failed": "✗",
+    "done": "✓",
+    "compensating": "?",
+    "compensated": "↩",
+}
+COLOURS = {
+    "intended": "#f0e442",
+    "unknown": "bold #d55e00",
+    "failed": "#e69f00",
+    "done": "#56b4e9",
+    "compensating": "bold #d55e00",
+    "compensated": "#cc79a7",
+}
+COUNTED = ("unknown", "intended", "failed", "done", "compensated")
+AUDIT_SHOWN = 20
+RESULT_SHOWN = 60
+NAMES_SHOWN = 5
+DRY = {
+    "rescheduled": "would run again",
+    "compensated": "would be undone",
+    "abandoned": "would be given up",
+    "told": "waits for a person",
+    "refused": "would be refused",
+    "nothing": "needs nothing",
+}
+SAID = {
+    "rescheduled": "runs again",
+    "compensated": "was undone",
+    "abandoned": "was given up",
+    "told": "waits for a person",
+    "refused": "was left alone",
+    "nothing": "needs nothing",
+}
+
+
+def batches_table(
+    found: Sequence[BatchSummary],
+    hints: Mapping[str, RecoveryHint | None],
+    runs: Mapping[str, str],
+    now: float,
+) -> Table:
+    """The batches, a row each."""
+    table = _table()
+    table.add_column("state", no_wrap=True)
+    table.add_column("batch", overflow="fold", min_width=16)
+    table.add_column("effects", overflow="fold")
+    table.add_column("age", justify="right", no_wrap=True)
+    table.add_column("hint", overflow="fold", min_width=12)
+    for one in found:
+        hint = hints.get(one.batch_id)
+        name = runs.get(one.batch_id)
+        table.add_row(
+            _standing(one),
+            Text(printable(one.batch_id) + (f" ({printable(name)})" if name else "")),
+            _counts(one),
+            times.rough(now - one.first_at),
+            Text("" if hint is None else f"{hint.strategy}: {printable(redact(hint.why))}"),
+        )
+    return table
+
+
+def summary(found: Iterable[BatchSummary], url: str) -> str:
+    """How many there are, how many are open and how many in doubt, in a line."""
+    found = list(found)
+    number = "1 batch" if len(found) == 1 else f"{len(found)} batches"
+    doubts = sum(one.open and one.unknown > 0 for one in found)
+    return f"{number}, {sum(one.open for one in found) or 'none'} open, {doubts or 'none'} in doubt, in {url}"
+
+
+def batch_card(
+    status: BatchStatus, hint: RecoveryHint | None, audit: Sequence[AuditEntry], now: float
+) -> Iterator[RenderableType]:
+    """Everything that is known of one batch."""
+    card = Table.grid(padding=(0, 2))
+    card.add_column(style="bold", no_wrap=True)
+    card.add_column(overflow="fold")
+    card.add_row("batch", Text(printable(status.batch_id)))
+    for label, text in _hint_rows(hint, now):
+        card.add_row(label, Text(printable(redact(text))))
+    yield card
+    if status.effects:
+        yield effects_table(status.effects, now)
+    if audit:
+        yield audit_table(audit[-AUDIT_SHOWN:])
+    if len(audit) > AUDIT_SHOWN:
+        yield f"and {len(audit) - AUDIT_SHOWN} earlier entries: --json shows them"
+
+
+def _hint_rows(hint: RecoveryHint | None, now: float) -> Iterator[tuple[str, str]]:
+    if hint is None:
+        yield "hint", "there is nothing to recover, or it is going on"
+        return
+    yield "hint", hint.strategy + ("" if hint.automatic else ", by a person")
+    yield "why", hint.why
+    if hint.next_at is not None and hint.next_at > now:
+        yield "not before", times.local(hint.next_at, now)
+    for label, value in (("goes on at", hint.resume_from), ("done up to", hint.skip_until)):
+        if value is not None:
+            yield label, value
+    for key in hint.waiting:
+        yield "settle", key
+
+
+def effects_table(effects: Iterable[EffectStatus], now: float) -> Table:
+    """The effects, a row each."""
+    table = _table()
+    table.add_column("state", no_wrap=True)
+    table.add_column("key", overflow="fold", min_width=12)
+    table.add_column("kind", no_wrap=True)
+    table.add_column("tries", justify="right", no_wrap=True)
+    table.add_column("age", justify="right", no_wrap=True)
+    table.add_column("outcome", overflow="fold", min_width=12)
+    for one in effects:
+        table.add_row(
+            state_text(one.state),
+            Text(printable(one.key)),
+            one.kind,
+            str(one.attempts),
+            times.rough(now - one.intended_at),
+            Text(printable(redact(_outcome(one)))),
+        )
+    return table
+
+
+def _outcome(one: EffectStatus) -> str:
+    if one.error is not None:
+        return one.error
+    parts = [] if one.external_id is None else [f"as {one.external_id}"]
+    if one.result is not None:
+        text = json.dumps(one.result)
+        parts.append(text if len(text) <= RESULT_SHOWN else f"{text[:RESULT_SHOWN]}...")
+    return " ".join(parts)
+
+
+def audit_table(entries: Iterable[AuditEntry]) -> Table:
+    """What was done to a batch, the newest last."""
+    table = _table()
+    table.add_column("when", no_wrap=True)
+    table.add_column("who", overflow="fold", min_width=8)
+    table.add_column("asked", no_wrap=True)
+    table.add_column("outcome", no_wrap=True)
+    table.add_column("why", overflow="fold", min_width=12)
+    for entry in entries:
+        why = entry.why if entry.reason is None else f"{entry.why} ({entry.reason})"
+        after = "" if entry.ended is None else f", then {entry.ended}"
+        table.add_row(
+            _clock(entry.at),
+            Text(printable(entry.by)),
+            entry.asked,
+            Text(printable(entry.outcome.replace("_", " ") + after)),
+            Text(printable(redact(why))),
+        )
+    return table
+
+
+def report_lines(report: RecoveryReport) -> Iterator[RenderableType]:
+    """What a recovery did, in a sentence or two."""
+    words = DRY if report.dry_run else SAID
+    strategy = "" if report.strategy is None else f" ({report.strategy})"
+    yield f"{printable(report.batch_id)} {words[report.action]}{strategy}: {printable(redact(report.why))}."
+    if report.next_at is not None and report.action == "rescheduled":
+        yield f"A worker takes it from {_clock(report.next_at)} on."
+
+
+def state_text(state: str) -> Text:
+    """The state in a word, with its sign and colour."""
+    return Text(f"{SIGNS.get(state, ' ')} {state}", style=COLOURS.get(state, ""))
+
+
+def _standing(one: BatchSummary) -> Text:
+    if one.abandoned_at is not None:
+        return Text("- abandoned", style="#cc79a7")
+    return state_text(next((state for state in COUNTED if getattr(one, state)), "done"))
+
+
+def _counts(one: BatchSummary) -> Text:
+    told = [f"{number} {state}" for state in COUNTED if (number := getattr(one, state))]
+    return Text(", ".join(told))
+
+
+def no_such_batch(batch_id: str, found: Sequence[BatchSummary], url: str) -> str:
+    """That there is none of this id, and which one is meant perhaps."""
+    known = [one.batch_id for one in found]
+    close = difflib.get_close_matches(batch_id, known, n=1)
+    if close:
+        return f"there is no batch {batch_id!r} in {url}; did you mean {close[0]!r}?"
+    others = ", ".join(repr(one) for one in known[:NAMES_SHOWN])
+    return f"there is no batch {batch_id!r} in {url}" + (f"; there are {others}" if others else "")
+
+
+# -- as JSON
+
+
+def batch_row(one: BatchSummary, hint: RecoveryHint | None, runs: Mapping[str, str]) -> RootModel[Any]:
+    shown = None if hint is None else hint.model_dump(mode="json")
+    more = {"open": one.open, "total": one.total, "flow_run": runs.get(one.batch_id), "hint": shown}
+    return RootModel[Any]({**asdict(one), **more})
+
+
+def batch_as_json(
+    status: BatchStatus, hint: RecoveryHint | None, audit: Iterable[AuditEntry]
+) -> dict[str, Any]:
+    return {
+        "batch_id": status.batch_id,
+        "hint": None if hint is None else hint.model_dump(mode="json"),
+        "effects": [effect_as_json(one) for one in status.effects],
+        "audit": [entry.model_dump(mode="json") for entry in audit],
+    }
+
+
+def effect_as_json(one: EffectStatus) -> dict[str, Any]:
+    return asdict(one)
+
+
+def _table() -> Table:
+    return Table(box=SIMPLE_HEAD, collapse_padding=True, pad_edge=False, header_style="bold")
+
+
+def _clock(time: float) -> str:
+    return f"{datetime.fromtimestamp(time).astimezone():%Y-%m-%d %H:%M:%S}"

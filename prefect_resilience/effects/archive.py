@@ -1,0 +1,85 @@
+"""What leaves the ledger: archived first, and only then removed. Archives end by themselves after a year."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from prefect_resilience.effects.ledger import MOST_TRIES, PAGE, PREFIX, Ledger, place_of
+from prefect_resilience.effects.model import EffectDocument
+from prefect_resilience.errors.exceptions import StoreUnavailable
+from prefect_resilience.stores.base import Document, Store
+
+ARCHIVES = "effects-archive/"
+ARCHIVE_SECONDS = 365 * 86_400.0
+
+
+def effect_documents(store: Store, batch_id: str) -> list[tuple[str, Document]]:
+    """Every document of a batch in the ledger, with its place and version."""
+    return list(scanned(store, place_of(batch_id)))
+
+
+def scanned(store: Store, prefix: str) -> Iterator[tuple[str, Document]]:
+    """Every document whose key begins like this, page by page."""
+    after: str | None = None
+    while page := store.scan(prefix, after, PAGE):
+        yield from page
+        after = page[-1][0]
+
+
+def archive(store: Store, batch_id: str, found: Document, why: str, by: str) -> None:
+    """Keep a copy of an effect. The same call of it is kept once, as it was at the last time."""
+    place = f"{_archive_of(batch_id)}{found.value['claim']}"
+    now = store.now()
+    value: dict[str, Any] = {"archived_at": now, "why": why, "by": by, "effect": found.value}
+    for _ in range(MOST_TRIES):
+        before = store.load(place)
+        if store.swap(place, 0 if before is None else before.version, value, now + ARCHIVE_SECONDS):
+            return
+    raise StoreUnavailable(f"the archive of batch {batch_id!r} keeps being changed by others")
+
+
+def archived_effects(ledger: Ledger, batch_id: str) -> list[dict[str, Any]]:
+    """What was archived of a batch: {"archived_at", "why", "by", "effect"}, the oldest first."""
+    found = [document.value for _, document in scanned(ledger.store, _archive_of(batch_id))]
+    return sorted(found, key=lambda one: (one["archived_at"], one["effect"]["first_at"]))
+
+
+def clear(ledger: Ledger, batch_id: str, *, why: str, by: str, forget_doubts: bool) -> tuple[int, list[str]]:
+    """Archive every effect of a batch, then remove those that certainly were not done, or may be done again.
+
+    What is done stays, so that it is not done again; what is external and in doubt stays too, unless doubts
+    are forgotten. Returns how many were removed, and the keys that are still in doubt. Killed in between and
+    done again, it comes to the same.
+    """
+    found = effect_documents(ledger.store, batch_id)
+    for _, document in found:
+        archive(ledger.store, batch_id, document, why, by)
+    removed, doubts = 0, list[str]()
+    for place, document in found:
+        if _may_go(ledger, document.value, forget_doubts):
+            # One that was changed meanwhile is somebody's again, and stays.
+            removed += ledger.store.delete(place, document.version)
+        elif document.value["state"] in ("intended", "unknown", "compensating"):
+            doubts.append(document.value["key"])
+    return removed, doubts
+
+
+def _may_go(ledger: Ledger, document: EffectDocument, forget_doubts: bool) -> bool:
+    if document["state"] not in ("intended", "unknown", "failed"):
+        return False
+    if document["state"] == "intended" and ledger.owner.lives(document["owner"], document["claim"]):
+        return False
+    return document["state"] == "failed" or document["kind"] != "external" or forget_doubts
+
+
+def remove(ledger: Ledger, batch_id: str, *, why: str, by: str) -> int:
+    """Archive every effect of a batch, then remove them all; how many."""
+    found = effect_documents(ledger.store, batch_id)
+    for _, document in found:
+        archive(ledger.store, batch_id, document, why, by)
+    return sum(ledger.store.delete(place, document.version) for place, document in found)
+
+
+def _archive_of(batch_id: str) -> str:
+    return ARCHIVES + place_of(batch_id)[len(PREFIX) :]

@@ -1,0 +1,227 @@
+"""Who did what to a batch, when and why: one bounded document for each, which is also what recoveries claim.
+
+One recovery at a time holds the claim. Whoever dies with it is found out as the owner of an effect is: at
+once on the same machine, after its lease elsewhere. What it had begun is then on record as cut off.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal
+from uuid import uuid4
+
+from pydantic import BaseModel, ConfigDict
+
+from prefect_resilience.effects.ledger import MOST_TRIES, PREFIX, Ledger, place_of
+from prefect_resilience.effects.strategies import Strategy, Trail
+from prefect_resilience.errors.exceptions import StoreUnavailable
+from prefect_resilience.errors.info import bounded
+from prefect_resilience.errors.redact import redact
+
+AUDITS = "effects-audit/"
+KEPT = 100
+"""So many entries of a batch are kept, the newest."""
+
+AUDIT_SECONDS = 365 * 86_400.0
+TEXT = 500
+
+Outcome = Literal[
+    "started",
+    "cut_off",
+    "rescheduled",
+    "compensated",
+    "abandoned",
+    "settled",
+    "pruned",
+    "told",
+    "refused",
+    "nothing",
+    "error",
+]
+
+
+class AuditEntry(BaseModel):
+    """One thing that was done to a batch, or tried.
+
+    `at` and `next_at` are seconds since the epoch, by the store's clock. `asked` is what was asked for:
+    "auto", a strategy, "prune" or "settle". `why` is the reason that the package had, `reason` the one that
+    was given. `ended`: how the run stood when somebody looked the next time.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    id: str
+    at: float
+    by: str
+    asked: str
+    strategy: Strategy | None = None
+    outcome: Outcome = "started"
+    why: str = ""
+    reason: str | None = None
+    flow_run_id: str | None = None
+    next_at: float | None = None
+    ended: str | None = None
+
+
+def said(text: str | None) -> str | None:
+    """What somebody wrote, fit to be kept: one line, bounded, without secrets."""
+    return None if text is None else bounded(redact(" ".join(text.split())), TEXT)
+
+
+class Audit:
+    """The audit log of one batch. Every method may block and raises StoreUnavailable when the store does."""
+
+    def __init__(self, ledger: Ledger, batch_id: str) -> None:
+        self.ledger = ledger
+        self.batch_id = batch_id
+        self.place = AUDITS + place_of(batch_id)[len(PREFIX) : -1]
+
+    # -- reading
+
+    def document(self) -> dict[str, Any]:
+        found = self.ledger.store.load(self.place)
+        return _new(self.batch_id) if found is None else found.value
+
+    def entries(self) -> tuple[AuditEntry, ...]:
+        """The newest last."""
+        return entries_of(self.document())
+
+    # -- claiming
+
+    def claim(self, by: str, asked: str, reason: str | None) -> AuditEntry | None:
+        """Begin a recovery; None while somebody else is at one, which goes on record."""
+        entry = self.entry(by, asked, reason)
+        owner = self.ledger.owner.hold(entry.id)
+        try:
+            taken = self._change(lambda document: self._claimed(document, entry, owner))
+        except BaseException:
+            self.ledger.owner.drop(entry.id)
+            raise
+        if not _holds(taken, entry):
+            self.ledger.owner.drop(entry.id)
+            return None
+        return entry
+
+    def _claimed(self, document: dict[str, Any], entry: AuditEntry, owner: str) -> dict[str, Any]:
+        claim = document["claim"]
+        if claim is not None and self.ledger.owner.lives(claim["owner"], claim["name"]):
+            who = f"{claim['by']} is recovering it"
+            return _with(document, entry.model_copy(update={"outcome": "refused", "why": who}))
+        if claim is not None:
+            document = _marked(document, claim["name"], outcome="cut_off")
+        return _with({**document, "claim": {"owner": owner, "name": entry.id, "by": entry.by}}, entry)
+
+    def begin_restart(self, entry: AuditEntry) -> bool:
+        """Write down, before it is done, that the run is about to run again; False: the claim was lost.
+
+        An automatic one counts from now on, whatever becomes of it; one that a person asked for begins anew.
+        """
+
+        def step(document: dict[str, Any]) -> dict[str, Any]:
+            if not _holds(document, entry):
+                return document
+            automatic = entry.asked == "auto"
+            return {
+                **_marked(document, entry.id, **entry.model_dump(exclude={"id"})),
+                "automatic": document["automatic"] + 1 if automatic else 0,
+                "automatic_at": self.ledger.store.now() if automatic else None,
+            }
+
+        return _holds(self._change(step), entry)
+
+    def finish(self, entry: AuditEntry) -> None:
+        """Say what became of it, and give the claim back."""
+        try:
+            self._finish(entry)
+        except StoreUnavailable:
+            # It was done all the same; the owner's thread says so when the store is back.
+            self.ledger.owner.later(lambda: self._finish(entry))
+        finally:
+            self.ledger.owner.drop(entry.id)
+
+    def _finish(self, entry: AuditEntry) -> None:
+        self._change(lambda document: _finished(document, entry, self.ledger.store.now()))
+
+    def ended(self, state: str) -> None:
+        """How the run stands that was last made to run again."""
+
+        def step(document: dict[str, Any]) -> dict[str, Any]:
+            for entry in reversed(document["entries"]):
+                if entry["outcome"] == "rescheduled":
+                    known = entry["ended"] == state
+                    return document if known else _marked(document, entry["id"], ended=state)
+            return document
+
+        self._change(step)
+
+    def note(self, entry: AuditEntry) -> None:
+        """Record what was done at once, without a claim."""
+        self._change(lambda document: _with(document, entry))
+
+    def settled(self, entry: AuditEntry) -> None:
+        """A person had a hand in it: automatic recoveries begin anew."""
+        self._change(lambda document: {**_with(document, entry), "automatic": 0, "automatic_at": None})
+
+    def entry(self, by: str, asked: str, reason: str | None = None, **more: Any) -> AuditEntry:
+        now = self.ledger.store.now()
+        kept = {"by": said(by) or "somebody", "asked": asked, "reason": said(reason)}
+        return AuditEntry(id=uuid4().hex, at=now, **kept, **more)
+
+    def _change(self, step: Callable[[dict[str, Any]], dict[str, Any]]) -> dict[str, Any]:
+        store = self.ledger.store
+        for _ in range(MOST_TRIES):
+            found = store.load(self.place)
+            before = _new(self.batch_id) if found is None else found.value
+            after = step(before)
+            if after is before:
+                return before
+            version = 0 if found is None else found.version
+            if store.swap(self.place, version, after, store.now() + AUDIT_SECONDS):
+                return after
+        raise StoreUnavailable(f"the audit log of batch {self.batch_id!r} keeps being changed by others")
+
+
+# -- the document
+
+
+def entries_of(document: dict[str, Any]) -> tuple[AuditEntry, ...]:
+    return tuple(AuditEntry.model_validate(entry) for entry in document["entries"])
+
+
+def trail_of(document: dict[str, Any]) -> Trail:
+    return Trail(document["automatic"], document["automatic_at"])
+
+
+def _new(batch_id: str) -> dict[str, Any]:
+    return {
+        "batch": batch_id,
+        "total": 0,
+        "entries": [],
+        "claim": None,
+        "automatic": 0,
+        "automatic_at": None,
+        "abandoned_at": None,
+    }
+
+
+def _with(document: dict[str, Any], entry: AuditEntry) -> dict[str, Any]:
+    entries = [*document["entries"], entry.model_dump(mode="json")][-KEPT:]
+    return {**document, "entries": entries, "total": document["total"] + 1}
+
+
+def _marked(document: dict[str, Any], entry_id: str, **changes: Any) -> dict[str, Any]:
+    entries = [{**entry, **changes} if entry["id"] == entry_id else entry for entry in document["entries"]]
+    return {**document, "entries": entries}
+
+
+def _holds(document: dict[str, Any], entry: AuditEntry) -> bool:
+    return document["claim"] is not None and document["claim"]["name"] == entry.id
+
+
+def _finished(document: dict[str, Any], entry: AuditEntry, now: float) -> dict[str, Any]:
+    after = _marked(document, entry.id, **entry.model_dump(mode="json", exclude={"id"}))
+    if _holds(after, entry):
+        after["claim"] = None
+    if entry.outcome == "abandoned":
+        after["abandoned_at"] = now
+    return after

@@ -1,0 +1,53 @@
+"""Batches: what belongs together, so that nothing in it is done twice however often it is run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextvars import ContextVar
+
+from prefect_resilience.errors.exceptions import ConfigurationError
+
+LONGEST = 200
+
+_explicit: ContextVar[str | None] = ContextVar("prefect_resilience_batch", default=None)
+
+_carrier: Callable[[str], AbstractContextManager[object]] = nullcontext
+"""What takes a batch along to where the context does not reach: other processes."""
+
+
+@contextmanager
+def batch(batch_id: str) -> Generator[str, None, None]:
+    """Everything inside belongs to this batch, also in threads, tasks and subflows that it starts.
+
+    Without it, effects belong to the batch of their root flow run. The id is yours: at most 200 characters,
+    the same whenever the same work is done again. Of nested batches the inner one counts.
+    """
+    check_batch_id(batch_id)
+    token = _explicit.set(batch_id)
+    try:
+        with _carrier(batch_id):
+            yield batch_id
+    finally:
+        _explicit.reset(token)
+
+
+def explicit_batch() -> str | None:
+    """The batch that a `with batch(...)` around this code names."""
+    return _explicit.get()
+
+
+def carry_batches(carrier: Callable[[str], AbstractContextManager[object]]) -> None:
+    """Let `carrier(batch_id)` be entered in every batch; the Prefect edge says how runs take it along."""
+    global _carrier
+    _carrier = carrier
+
+
+def check_batch_id(batch_id: object) -> str:
+    """The id itself. Raises ConfigurationError for what is none."""
+    if not isinstance(batch_id, str) or not batch_id.strip() or len(batch_id) > LONGEST:
+        raise ConfigurationError(
+            f'a batch needs an id of 1 to {LONGEST} characters, such as batch("invoices-2026-11"), '
+            f"not {batch_id!r:.60}"
+        )
+    return batch_id

@@ -1,0 +1,239 @@
+"""One compensation: found by its path, called once as an effect of its own, and what became of it.
+
+A `ResilientTask` has its own guard, which does the recording: it gets the compensation's key, and keeps its
+own retries, kind and `verify`. Anything else is called here within a claim, and once.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from prefect_resilience.drive import Blocking, Command, Invoke, Sequence
+from prefect_resilience.effects import undo
+from prefect_resilience.effects.claim import Claim, Replayed
+from prefect_resilience.effects.compensations import (
+    compensation_of,
+    find,
+    positional,
+    reader_of,
+    recalled,
+    verify_arguments,
+    with_result,
+)
+from prefect_resilience.effects.current import sent_key
+from prefect_resilience.effects.keys import effect_key
+from prefect_resilience.effects.ledger import Ledger
+from prefect_resilience.effects.model import EffectDocument, Verified, generation_of
+from prefect_resilience.effects.policy import Done, Effect, NotDone
+from prefect_resilience.effects.results import pack
+from prefect_resilience.effects.saga_log import SagaLog
+from prefect_resilience.errors.classify import ErrorInfo, classify
+from prefect_resilience.errors.exceptions import InDoubt, StoreUnavailable
+from prefect_resilience.errors.info import bounded
+from prefect_resilience.errors.redact import redact
+from prefect_resilience.settings import enabled
+
+if TYPE_CHECKING:
+    from prefect_resilience.dead_letters.sources import Finder
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of one compensation; `how` is the name of a field of the RollbackReport."""
+
+    how: str
+    why: str = ""
+
+
+@dataclass(slots=True)
+class Compensating:
+    """How the compensations of one rollback are called. `asynchronous`: an event loop drives it."""
+
+    log: SagaLog
+    asynchronous: bool
+    finder: Finder = field(default_factory=lambda: _finder())
+
+    def undone(self, effect: EffectDocument) -> Sequence[Outcome]:
+        """Undo one fenced effect, and record what became of it."""
+        key = self._key(effect)
+        own: EffectDocument | None = yield Blocking(self.log.effect, (key,))
+        if own is not None and own["state"] == "done":
+            yield Blocking(self.log.settle, (effect, undo.undone))
+            return Outcome("already", "by a rollback that was cut off")
+        try:
+            yield from self._call(effect, key)
+        except StoreUnavailable:
+            raise
+        except Exception as error:  # noqa: BLE001 - whatever the user's code raises, the others are still to be undone
+            return (yield from self._failed(effect, key, error))
+        yield Blocking(self.log.settle, (effect, undo.undone))
+        return Outcome("compensated")
+
+    def resolved(self, effect: EffectDocument) -> Sequence[str]:
+        """Ask the receiver what became of an effect in doubt; "" when that is known now, else why not."""
+        said = effect["error"] or {"code": "INTERRUPTED", "message": "nothing is known of the call"}
+        why = f"{said['code']}: {said['message']}"
+        recorded: dict[str, Any] = effect.get("compensation") or {}
+        source = recorded.get("verify")
+        if source is None:
+            return f"{why}; there is no verify that a rollback could ask"
+        try:
+            verify = find(source, self.finder)
+            arguments = verify_arguments(effect, verify, reader_of(effect, self.finder, _load_block))
+            key = sent_key(effect["key"], generation_of(effect))
+            answer: Any = yield self._command(verify, (key,), arguments)
+        except Exception as error:  # noqa: BLE001 - then it cannot tell
+            return f"{why}; asking verify failed: {_brief(error)}"
+        if isinstance(answer, Done):
+            answer = Done(_packed(answer.result), answer.external_id)
+        elif not isinstance(answer, NotDone):
+            return f"{why}; verify cannot tell"
+        place = self.log.place_of(effect)
+        yield Blocking(self.log.ledger.verified, (place, Verified(effect["claim"], answer)))
+        return ""
+
+    # -- the call
+
+    def _key(self, effect: EffectDocument) -> str:
+        return effect_key(_effect_for(effect, None), "", {}, self.log.batch_id)
+
+    def _call(self, effect: EffectDocument, key: str) -> Sequence[Any]:
+        function = find(effect["compensation"]["call"], self.finder)
+        reader = reader_of(effect, self.finder, _load_block)
+        args, kwargs = positional(function, recalled(effect, function, reader))
+        guard = getattr(function, "guard", None)
+        if guard is not None and enabled():
+            recorded: Any = function
+            task = recorded.with_options(effect=_effect_for(effect, guard.effect), cache_policy=_no_cache())
+            return (yield self._command(task, tuple(args), kwargs))
+        if hasattr(function, "task_key") and hasattr(function, "with_options"):
+            # A plain Prefect task: its retries would make the call again whatever became of it.
+            plain: Any = function
+            function = plain.with_options(retries=0, cache_policy=_no_cache())
+        here = _Here(self.log.ledger, self.log.batch_id, {"node_id": compensation_of(effect)})
+        name = compensation_of(effect) or ""
+        claim = Claim(_effect_for(effect, None), function, self.asynchronous, name, here)
+        make = partial(self._command, function, tuple(args), kwargs)
+        outcome = yield from claim.once(lambda: claim.called(make, _classified))
+        return outcome.value if isinstance(outcome, Replayed) else outcome
+
+    def _command(
+        self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Command:
+        """The call, for whoever drives: a loop is not held up, and without one coroutines are run too."""
+        if not _is_async(function):
+            return (Blocking if self.asynchronous else Invoke)(function, args, kwargs)
+        if self.asynchronous:
+            return Invoke(function, args, kwargs)
+        return Invoke(_run_to_its_end, (function, args, kwargs))
+
+    def _failed(self, effect: EffectDocument, key: str, error: Exception) -> Sequence[Outcome]:
+        own: EffectDocument | None = yield Blocking(self.log.effect, (key,))
+        if own is not None and own["state"] == "done":
+            yield Blocking(self.log.settle, (effect, undo.undone))
+            return Outcome("compensated", f"and then: {_brief(error)}")
+        said = {"code": classify(error).code, "message": _brief(error)}
+        if own is None or own["state"] == "failed":
+            yield Blocking(self.log.settle, (effect, partial(undo.still_done, error=said)))
+            return Outcome("failed", f"{_brief(error)}; it is certainly not undone")
+        yield Blocking(self.log.settle, (effect, partial(undo.doubted, error=said)))
+        if isinstance(error, InDoubt):
+            return Outcome("in_doubt", redact(error.why))
+        return Outcome("failed", f"{_brief(error)}; whether it is undone is unknown")
+
+
+def _effect_for(effect: EffectDocument, own: Effect | None) -> Effect:
+    """The compensation as an effect: of its own kind and `verify`, under a key for this one of its calls."""
+    key = undo.compensation_key(effect).replace("{", "{{").replace("}", "}}")
+    return (own or Effect()).model_copy(
+        update={"key": key, "compensates": effect["key"], "compensate": None, "scope": ""}
+    )
+
+
+def _classified(error: BaseException) -> ErrorInfo | None:
+    return classify(error) if isinstance(error, Exception) else None
+
+
+def _brief(error: BaseException) -> str:
+    lines = redact(str(error)).strip().splitlines()
+    return f"{type(error).__name__}: {bounded(lines[0], 200)}" if lines else type(error).__name__
+
+
+def _packed(value: Any) -> dict[str, Any]:
+    """What `verify` told of the result, for the compensation to read."""
+    packed = pack(value) or {"as": "lost", "why": "a rollback learned it from verify, and it is no JSON"}
+    return with_result(packed, value)
+
+
+@dataclass(frozen=True, slots=True)
+class _Here:
+    """A compensation's surroundings (see `claim.EffectSurroundings`): the rollback tells what it came to."""
+
+    opened: Ledger
+    batch: str
+    identity: dict[str, Any]
+
+    @property
+    def parameters(self) -> Mapping[str, Any]:
+        return {}
+
+    def batch_id(self) -> str:
+        return self.batch
+
+    def ledger(self) -> Ledger:
+        return self.opened
+
+    def keep(self, reference: str, value: Any) -> str | None:
+        return "nobody asks for the result of a compensation"
+
+    def kept(self, reference: str) -> Any:
+        raise LookupError(reference)
+
+    def replayed(self, replayed: Replayed) -> None:
+        return
+
+    def in_doubt(self, key: str, batch_id: str, why: str) -> None:
+        return
+
+    def unrecorded(self, why: str) -> None:
+        return
+
+
+# -- Prefect, where a compensation or its parameters need it
+
+
+def _is_async(function: Callable[..., Any]) -> bool:
+    asked = getattr(function, "isasync", None)  # a task says it itself
+    return inspect.iscoroutinefunction(function) if asked is None else bool(asked)
+
+
+def _run_to_its_end(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    from prefect.utilities.asyncutils import run_coro_as_sync
+
+    return run_coro_as_sync(function(*args, **kwargs))
+
+
+def _no_cache() -> Any:
+    from prefect.cache_policies import NO_CACHE
+
+    return NO_CACHE
+
+
+def _load_block(name: str) -> Any:
+    from prefect.blocks.core import Block
+    from prefect.utilities.asyncutils import run_coro_as_sync
+
+    loaded: Any = Block.load(name)
+    return run_coro_as_sync(loaded) if hasattr(loaded, "__await__") else loaded
+
+
+def _finder() -> Finder:
+    from prefect.utilities.importtools import load_script_as_module
+
+    from prefect_resilience.dead_letters.sources import Finder
+
+    return Finder(load_script_as_module)

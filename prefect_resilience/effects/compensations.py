@@ -1,0 +1,230 @@
+"""What is recorded of an effect so that any process can undo it later: which function, and its arguments.
+
+{"call": {"module", "qualname", "file"}, "verify": the same or None, "parameters": {name: JSON}}
+
+Only the parameters that the two functions name are recorded. It is done before the effect itself, so that
+nothing is sent that could not be undone as its task promises.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from prefect_resilience.configuration import nearest
+from prefect_resilience.errors.exceptions import ConfigurationError
+
+# Dead letters know how to write parameters down. They are a large package, imported when there is something
+# to write.
+if TYPE_CHECKING:
+    from prefect_resilience.dead_letters.decoding import Reader
+    from prefect_resilience.dead_letters.sources import Finder
+    from prefect_resilience.effects.policy import Effect
+
+RECALLED = ("result", "external_id")
+"""What a compensation gets of the effect itself, beside the parameters."""
+
+Record = dict[str, Any]
+_VARIADIC = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
+
+
+# -- at decoration
+
+
+def check_compensation(compensate: Callable[..., Any], primary: Callable[..., Any]) -> None:
+    """Refuse what another process could not find, or could not call. Raises ConfigurationError."""
+    name = _name_of(compensate)
+    _source_of(compensate, being_loaded=True)
+    given = inspect.signature(primary).parameters
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in given.values()):
+        return
+    for one in inspect.signature(compensate).parameters.values():
+        wanted = one.default is one.empty and one.kind not in _VARIADIC
+        if wanted and one.name not in given and one.name not in RECALLED:
+            raise ConfigurationError(
+                f"compensate={name} needs {one.name!r}, which {_name_of(primary)!r} does not have"
+                f"{nearest(one.name, [*given, *RECALLED])}"
+            )
+
+
+def _source_of(function: Callable[..., Any], *, being_loaded: bool = False) -> dict[str, Any]:
+    """Where the function is imported from. `being_loaded`: its module may still be on its way."""
+    name = _name_of(function)
+    module = sys.modules.get(getattr(function, "__module__", None) or "")
+    qualname = getattr(function, "__qualname__", None)
+    if module is None or not isinstance(qualname, str):
+        raise _not_found(name, "it has no name of its own")
+    if "<" in qualname:
+        raise _not_found(name, f"{qualname} is made where no import leads to")
+    file = getattr(module, "__file__", None)
+    if _is(_attribute(module, qualname), function):
+        return {"module": module.__name__, "qualname": qualname, "file": file}
+    for bound, value in list(vars(module).items()):
+        if value is function:
+            return {"module": module.__name__, "qualname": bound, "file": file}
+    if not (being_loaded and _is_being_loaded(module)):
+        raise _not_found(name, f"{module.__name__}:{qualname} is something else")
+    return {"module": module.__name__, "qualname": qualname, "file": file}
+
+
+def _not_found(name: str, why: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"compensate={name} cannot be found by another process: {why}; write a function, or a task, at the "
+        f"top of a module"
+    )
+
+
+def _is_being_loaded(module: Any) -> bool:
+    # A script that runs as __main__ is never marked; what is bound in it later is looked at before the call.
+    return module.__name__ == "__main__" or bool(
+        getattr(getattr(module, "__spec__", None), "_initializing", False)
+    )
+
+
+def _attribute(module: Any, qualname: str) -> Any:
+    found = module
+    for part in qualname.split("."):
+        found = getattr(found, part, None)
+    return found
+
+
+def _is(found: Any, function: Any) -> bool:
+    # A classmethod is a new object, and equal, each time it is looked up.
+    return found is function or (inspect.ismethod(function) and found == function)
+
+
+def _name_of(function: Any) -> str:
+    return str(getattr(function, "__name__", None) or repr(function))
+
+
+# -- before the call
+
+
+def recorded_compensation(effect: Effect, parameters: Mapping[str, Any]) -> Record:
+    """What stands in the ledger beside an intention. Raises ConfigurationError: nothing may be sent."""
+    if effect.compensates is not None:
+        return {"compensates": effect.compensates}
+    if effect.compensate is None:
+        return {}
+    from prefect_resilience.dead_letters.codec import encode_parameters
+
+    named, takes_all = _named(effect.compensate)
+    asked, asks_all = _named(effect.verify) if effect.verify is not None else (set[str](), False)
+    wanted = {
+        name: value
+        for name, value in parameters.items()
+        if takes_all or asks_all or name in named or name in asked
+    }
+    encoded = encode_parameters(wanted)
+    missing = {one.path.split(".")[0].split("[")[0]: one for one in encoded.left_out}
+    for name, left_out in missing.items():
+        if name in named:
+            raise ConfigurationError(
+                f"nothing was sent: compensate={_name_of(effect.compensate)} needs {name!r}, which cannot be "
+                f"recorded ({left_out.path}: {left_out.why}); let it find that by itself"
+            )
+    verify = None if asked & missing.keys() else _source_of_verify(effect.verify)
+    compensation = {
+        "call": _source_of(effect.compensate),
+        "verify": verify,
+        "parameters": {name: value for name, value in encoded.parameters.items() if name not in missing},
+    }
+    return {"compensation": compensation}
+
+
+def _named(function: Callable[..., Any]) -> tuple[set[str], bool]:
+    """The names of a function's parameters, and whether it takes any others too."""
+    parameters = inspect.signature(function).parameters
+    return set(parameters), any(one.kind is one.VAR_KEYWORD for one in parameters.values())
+
+
+def _source_of_verify(verify: Callable[..., Any] | None) -> dict[str, Any] | None:
+    """A `verify` that no import finds serves its own runs only."""
+    try:
+        return None if verify is None else _source_of(verify)
+    except ConfigurationError:
+        return None
+
+
+def with_result(packed: Record, value: Any) -> Record:
+    """A packed result, readable without the function that returned it."""
+    if packed["as"] == "json":
+        return packed
+    from prefect_resilience.dead_letters.codec import encode_parameters
+
+    return {**packed, "recalled": encode_parameters({"result": value}).parameters["result"]}
+
+
+# -- when it is undone
+
+
+def compensation_of(document: Mapping[str, Any]) -> str | None:
+    """What can undo a recorded effect, as "module:name"."""
+    recorded = document.get("compensation")
+    return None if recorded is None else f"{recorded['call']['module']}:{recorded['call']['qualname']}"
+
+
+def find(source: Mapping[str, Any], finder: Finder) -> Callable[..., Any]:
+    """The function that was recorded. Raises DeadLetterError, or whatever its module raises."""
+    from prefect_resilience.dead_letters.model import Source
+
+    return finder.subject(Source(**source), "")
+
+
+def reader_of(document: Mapping[str, Any], finder: Finder, load_block: Callable[[str], Any]) -> Reader:
+    """What reads the recorded values of an effect; the classes in them are found where its function is."""
+    from prefect_resilience.dead_letters.decoding import Reader
+    from prefect_resilience.dead_letters.model import Source
+
+    call = Source(**document["compensation"]["call"])
+    return Reader(find_module=finder.modules_of(call), load_block=load_block)
+
+
+def recalled(document: Mapping[str, Any], function: Callable[..., Any], reader: Reader) -> dict[str, Any]:
+    """The arguments that a compensation names: recorded parameters, `result` and `external_id`.
+
+    Raises DeadLetterError for what cannot be read back, LookupError for a result that was not kept.
+    """
+    named, takes_all = _named(function)
+    given = document["compensation"]["parameters"]
+    arguments = reader.parameters({name: given[name] for name in given if takes_all or name in named})
+    if "external_id" in named:
+        arguments["external_id"] = document["external_id"]
+    if "result" in named:
+        arguments["result"] = _result_of(document["result"], reader)
+    return arguments
+
+
+def verify_arguments(
+    document: Mapping[str, Any], verify: Callable[..., Any], reader: Reader
+) -> dict[str, Any]:
+    """The recorded parameters that a `verify` names beside the key, which comes first."""
+    named, takes_all = _named(verify)
+    first = next(iter(inspect.signature(verify).parameters))
+    given = document["compensation"]["parameters"]
+    wanted = {name: given[name] for name in given if (takes_all or name in named) and name != first}
+    return reader.parameters(wanted)
+
+
+def _result_of(packed: Record, reader: Reader) -> Any:
+    if packed["as"] == "json":
+        return packed["value"]
+    if "recalled" not in packed:
+        raise LookupError("its result was not recorded in a form that can be read here")
+    value = reader.value(packed["recalled"], "result")
+    if reader.missing:
+        raise LookupError(f"its result was not recorded whole ({reader.missing[0].why})")
+    return value
+
+
+def positional(function: Callable[..., Any], arguments: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+    """Arguments by name as a call takes them."""
+    parameters = inspect.signature(function).parameters
+    first: Iterable[str] = [
+        name for name, one in parameters.items() if one.kind is one.POSITIONAL_ONLY and name in arguments
+    ]
+    return [arguments[name] for name in first], {
+        name: value for name, value in arguments.items() if name not in first
+    }

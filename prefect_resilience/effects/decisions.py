@@ -1,0 +1,140 @@
+"""What a recovery is to do, decided from how the batch stands and what was asked for; nothing is done."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+from prefect_resilience.effects.audit import trail_of
+from prefect_resilience.effects.strategies import (
+    ENDED_BADLY,
+    RESTARTS,
+    STRATEGIES,
+    Ended,
+    RecoveryHint,
+    RecoveryPolicy,
+    SeenEffect,
+    Strategy,
+    recovery_hint,
+    restart_strategy,
+)
+
+if TYPE_CHECKING:
+    from prefect_resilience.effects.flow_runs import BatchRun
+
+AUTO, RESTART = "auto", "restart"
+ASKED = (AUTO, RESTART, *STRATEGIES)
+
+Action = Literal["rescheduled", "compensated", "abandoned", "told", "refused", "nothing"]
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What somebody wants."""
+
+    strategy: str = AUTO
+    to: str | None = None
+    force: bool = False
+    forget_doubts: bool = False
+    policy: RecoveryPolicy = field(default_factory=RecoveryPolicy)
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """How a batch stands."""
+
+    batch_id: str
+    effects: tuple[SeenEffect, ...]
+    busy: tuple[str, ...]
+    """The keys of those that somebody is at."""
+    run: BatchRun | None
+    named_after_run: bool
+    """Whether the batch is called after a flow run, and not by somebody."""
+    log: dict[str, Any]
+    now: float
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What is to be done, and why; `next_at` is in seconds since the epoch."""
+
+    strategy: Strategy | None
+    action: Action
+    why: str
+    next_at: float | None = None
+
+
+def hint_for(seen: Seen, asked: Asked, chance: float) -> RecoveryHint | None:
+    """How to go on, as far as `auto` may."""
+    run = seen.run
+    ended = run.ended if run is not None else None
+    if asked.force and ended is not None and ended.state not in ENDED_BADLY:
+        ended = Ended("CRASHED")
+    return recovery_hint(seen.effects, ended, trail_of(seen.log), asked.policy, seen.now, chance)
+
+
+def decide(seen: Seen, asked: Asked, chance: float) -> Decision:
+    """What is to be done. `chance` in [0, 1) is for the pause's jitter."""
+    refusal = _refusal(seen, asked)
+    if refusal is not None:
+        return refusal
+    if asked.strategy == AUTO:
+        return _by_hint(seen, asked, chance)
+    if asked.strategy == "manual_only":
+        return Decision("manual_only", "told", "it was asked to be left to a person")
+    if asked.strategy == "compensate":
+        down_to = "all of it" if asked.to is None else f"down to {asked.to!r}"
+        return Decision("compensate", "compensated", f"{down_to} is undone")
+    if asked.strategy == "abandon":
+        return Decision("abandon", "abandoned", "it was given up")
+    strategy = asked.strategy if asked.strategy in RESTARTS else restart_strategy(seen.effects)
+    assert strategy in RESTARTS
+    return _restart(seen, asked, strategy, "it was asked for", seen.now)
+
+
+def _refusal(seen: Seen, asked: Asked) -> Decision | None:
+    if seen.busy:
+        return Decision(None, "refused", f"somebody is at {seen.busy[0]!r} at this moment")
+    run = seen.run
+    if run is None or asked.force or run.type in ENDED_BADLY | {"COMPLETED"}:
+        return None
+    if run.type == "SCHEDULED":
+        why = f"its flow run {run.name!r} is {run.state} and waits for a worker already"
+        return Decision(None, "refused", why, run.next_at)
+    if run.type == "PAUSED":
+        return Decision(None, "refused", f"its flow run {run.name!r} is {run.state}: resume it")
+    why = (
+        f"its flow run {run.name!r} is {run.state}: wait for its end, "
+        "or use force where its process is gone for sure"
+    )
+    return Decision(None, "refused", why)
+
+
+def _by_hint(seen: Seen, asked: Asked, chance: float) -> Decision:
+    hint = hint_for(seen, asked, chance)
+    if hint is None:
+        known = "it has no effects" if not seen.effects else "nothing in it is missing or in doubt"
+        completed = seen.run is not None and seen.run.type == "COMPLETED"
+        return Decision(None, "nothing", "its flow run completed" if completed else known)
+    if hint.strategy in RESTARTS:
+        return _restart(seen, asked, hint.strategy, hint.why, hint.next_at)
+    if hint.automatic:
+        action: Action = "abandoned" if hint.strategy == "abandon" else "compensated"
+        return Decision(hint.strategy, action, hint.why)
+    return Decision(hint.strategy, "told", hint.why)
+
+
+def _restart(seen: Seen, asked: Asked, strategy: Strategy, why: str, at: float | None) -> Decision:
+    run = seen.run
+    if run is not None and run.type == "COMPLETED" and not asked.force:
+        return Decision(strategy, "refused", f"its flow run {run.name!r} completed")
+    if run is not None and run.deployed:
+        return Decision(strategy, "rescheduled", why, at)
+    if run is None or not seen.named_after_run:
+        what = "no deployed flow run is known of it"
+    else:
+        what = f"its flow run {run.name!r} has no deployment, so no worker can run it again"
+    how = (
+        f"run your program again inside `with batch({seen.batch_id!r}):`, and what is done is not done again"
+    )
+    return Decision(strategy, "told", f"{why}; {what}: {how}")

@@ -1,0 +1,164 @@
+"""The ledger: what was intended and what became of it, each step one compare-and-swap on one document."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+from urllib.parse import quote
+
+from prefect_resilience.effects.model import (
+    Decision,
+    Doubted,
+    EffectDocument,
+    Event,
+    Failed,
+    Intend,
+    Look,
+    Send,
+    Succeeded,
+    Verified,
+    decide,
+)
+from prefect_resilience.effects.owner import owner_in
+from prefect_resilience.errors.exceptions import ConfigurationError, StoreUnavailable
+from prefect_resilience.naming import digest
+from prefect_resilience.stores import open_store
+from prefect_resilience.stores.base import Document, Store
+
+PREFIX = "effects/"
+MOST_TRIES = 1_000
+RECORD_FOR = 10.0
+"""Seconds for which a result is tried to be recorded, before whoever made the call is told that it is not."""
+
+PAGE = 500
+
+
+def place_of(batch_id: str, key: str = "") -> str:
+    """Where an effect stands in the store; without a key, what all effects of the batch begin with."""
+    quoted = quote(batch_id, safe="", errors="surrogatepass")
+    short = quoted if len(quoted) <= 600 else f"{quoted[:580]}~{digest(batch_id)}"
+    return f"{PREFIX}{short}/{key}"
+
+
+class Ledger:
+    """The effects in one store. Every method may block, and raises StoreUnavailable when the store does."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self.owner = owner_in(store)
+        self._last: tuple[str, Document | None] | None = None
+
+    def look(self, place: str) -> Decision:
+        """How the effect stands."""
+        return self._step(place, Look)
+
+    def intend(self, place: str, claim: str, kind: Any, about: dict[str, Any]) -> Decision:
+        """Claim the effect; after `Send` the call is the caller's to make, and to report.
+
+        When the store fails in between, whatever it may have taken is withdrawn in the background.
+        """
+        owner = self.owner.hold(claim)
+        try:
+            decision = self._step(
+                place,
+                lambda alive: Intend(owner, claim, alive, kind, about, despite_doubt=kind != "external"),
+                again=True,
+            )
+        except BaseException:
+            self.report_later(place, Failed(claim, {"code": "NOT_SENT", "message": "it was withdrawn"}))
+            raise
+        if not isinstance(decision, Send):
+            self.owner.drop(claim)
+        return decision
+
+    def report(self, place: str, event: Succeeded | Failed | Doubted) -> None:
+        """What became of a call."""
+        self._step(place, lambda alive: event, again=True)
+        self.owner.drop(event.claim)
+
+    def report_patiently(self, place: str, event: Succeeded | Failed | Doubted) -> None:
+        """The same, tried for RECORD_FOR seconds, and then on in the background while StoreUnavailable is
+        raised here."""
+        until = time.monotonic() + RECORD_FOR
+        pause = 0.05
+        while True:
+            try:
+                return self.report(place, event)
+            except StoreUnavailable:
+                if time.monotonic() + pause > until:
+                    self.report_later(place, event)
+                    raise
+            time.sleep(pause)
+            pause = min(2 * pause, 1.0)
+
+    def report_later(self, place: str, event: Succeeded | Failed | Doubted) -> None:
+        """The same, in the background, until the store has taken it. Does not block."""
+        self.owner.later(lambda: self.report(place, event))
+
+    def verified(self, place: str, event: Verified) -> Decision:
+        """Take the receiver's, or a person's, answer."""
+        return self._step(place, lambda alive: event)
+
+    def effects(self, batch_id: str) -> list[tuple[EffectDocument, bool]]:
+        """Every effect of a batch, by key, and whether somebody is busy with it."""
+        prefix = place_of(batch_id)
+        found: list[tuple[str, Document]] = []
+        while page := self.store.scan(prefix, found[-1][0] if found else None, PAGE):
+            found += page
+        return [(document.value, self._alive(document.value)) for _, document in found]
+
+    def _alive(self, document: EffectDocument | None) -> bool:
+        if document is not None and document["state"] == "compensating":
+            rollback: dict[str, Any] = document["compensation"]
+            return bool(rollback["owner"]) and self.owner.lives(rollback["owner"], rollback["claim"])
+        if document is None or document["state"] != "intended":
+            return False
+        return self.owner.lives(document["owner"], document["claim"])
+
+    def _step(self, place: str, event: Callable[[bool], Event], *, again: bool = False) -> Decision:
+        """One step of the effect. `again`: begin with the document that this ledger saw last, since the swap
+        finds out whether it still stands; this saves a question at every step of a call."""
+        last, self._last = self._last, None
+        again = again and last is not None and last[0] == place
+        found = last[1] if again and last is not None else self.store.load(place)
+        for _ in range(MOST_TRIES):
+            before = None if found is None else found.value
+            after, decision = decide(before, event(self._alive(before)), self.owner.now())
+            if after is not None and after is not before:
+                version = self.store.swap(place, 0 if found is None else found.version, after)
+                if version:
+                    self._last = place, Document(after, version)
+                    return decision
+            elif not again:
+                self._last = place, found
+                return decision
+            again = False
+            found = self.store.load(place)
+        raise StoreUnavailable(f"the effect at {place!r} keeps being changed by others")
+
+
+# -- the ledger that is configured
+
+
+def _nowhere() -> str:
+    raise ConfigurationError("no store is configured for effects: call set_ledger_store(url)")
+
+
+_url: Callable[[], str] = _nowhere
+
+
+def set_ledger_store(url: Callable[[], str]) -> None:
+    """Let the ledger live under what `url()` returns whenever it is asked for."""
+    global _url
+    _url = url
+
+
+def open_ledger(store: Store | str | None = None) -> Ledger:
+    """The ledger in a store: one that is open, a URL's, or the configured one. StoreUnavailable: no such."""
+    if store is None or isinstance(store, str):
+        try:
+            store = open_store(store or _url())
+        except ConfigurationError as error:
+            raise StoreUnavailable(str(error)) from None
+    return Ledger(store)

@@ -1,0 +1,105 @@
+"""Recovery as flows: operators deploy them, and automations run them when a flow run fails or crashes."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Annotated, Any, Literal
+
+from prefect import flow
+from prefect.logging import get_run_logger
+from pydantic import Field
+
+from prefect_resilience.effects import recovery, retention, settling
+from prefect_resilience.effects.strategies import RecoveryPolicy, Strategy
+from prefect_resilience.errors.exceptions import ConfigurationError
+
+BatchId = Annotated[str, Field(min_length=1)]
+
+
+@flow(name="recover-batch", flow_run_name="recover {batch_id}")
+def recover_batch(
+    batch_id: BatchId,
+    strategy: Literal["auto", "restart"] | Strategy = "auto",
+    reason: str | None = None,
+    to: str | None = None,
+    dry_run: bool = False,
+    force: bool = False,
+    policy: RecoveryPolicy | None = None,
+) -> dict[str, Any]:
+    """Go on with a batch whose run ended badly: the same flow run runs again, and what is done stays done.
+
+    Args:
+        batch_id: The id of a flow run, or of a batch with a name. In an automation: {{ flow_run.id }}.
+        strategy: auto does what the batch's hint says, as far as the policy lets it. restart runs it again
+            whatever the hint says; compensate undoes what was done; abandon gives it up.
+        reason: Why, for the audit log.
+        to: With compensate: the savepoint down to which everything is undone.
+        dry_run: Only say what would be done.
+        force: Also while the run is said to be going on: its process is gone for sure.
+        policy: How often auto recovers in a row, with which pauses, and what it does about permanent errors.
+    """
+    report = recovery.recover(
+        batch_id, strategy, reason=reason, to=to, dry_run=dry_run, force=force, policy=policy
+    )
+    _told(report)
+    return report.model_dump(mode="json")
+
+
+@flow(name="abandon-batch", flow_run_name="abandon {batch_id}")
+def abandon_batch(
+    batch_id: BatchId, reason: str | None = None, dry_run: bool = False, forget_doubts: bool = False
+) -> dict[str, Any]:
+    """Give a batch up: its effects are archived, and what was never done leaves the ledger.
+
+    Args:
+        batch_id: The id of a flow run, or of a batch with a name.
+        reason: Why, for the audit log.
+        dry_run: Only say what would be done.
+        forget_doubts: Also what is in doubt; a later run of the batch may then do it a second time.
+    """
+    report = recovery.abandon(batch_id, reason=reason, dry_run=dry_run, forget_doubts=forget_doubts)
+    _told(report)
+    return report.model_dump(mode="json")
+
+
+@flow(name="settle-effect", flow_run_name="settle {key}: {answer}")
+def settle_effect(
+    batch_id: BatchId,
+    key: str,
+    answer: Literal["done", "not_done"],
+    result: Any = None,
+    external_id: str | None = None,
+    reason: str | None = None,
+) -> str:
+    """Say what became of an effect that is in doubt; the next run of the batch goes by it.
+
+    Args:
+        batch_id: The id of a flow run, or of a batch with a name.
+        key: The effect, as `prefect-resilience batches show` writes it.
+        answer: done: it took place, and is not done again. not_done: it did not, and may be done.
+        result: With done: what its task is to return from now on.
+        external_id: With done: how the receiver calls it.
+        reason: How you know, for the audit log.
+    """
+    after = settling.settle(batch_id, key, answer, result, external_id, reason=reason)
+    get_run_logger().info("%r of batch %r is %s now", key, batch_id, after.state)
+    return after.state
+
+
+@flow(name="prune-batches")
+def prune_batches(older_than_days: float = 180.0, dry_run: bool = False) -> list[str]:
+    """Archive batches in which nothing has happened for long, and take them out of the ledger; their ids.
+
+    Args:
+        older_than_days: How long; longer than any flow run is ever run again.
+        dry_run: Only say which they are.
+    """
+    if older_than_days < 0:
+        raise ConfigurationError(f"older_than_days={older_than_days} must be 0 or more")
+    gone = retention.prune(timedelta(days=older_than_days), dry_run=dry_run)
+    get_run_logger().info("Batches %s: %d", "to be archived" if dry_run else "archived", len(gone))
+    return [one.batch_id for one in gone]
+
+
+def _told(report: recovery.RecoveryReport) -> None:
+    get_run_logger().info("Batch %r: %s: %s", report.batch_id, report.action, report.why)

@@ -1,0 +1,204 @@
+"""This process as an owner of effects: one lease in each store, renewed by one thread for all effects.
+
+An effect that is going on names its owner; whether the owner lives, its lease says. A process of the same
+machine that is gone is known to be dead at once.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+from uuid import uuid4
+
+from prefect_resilience.effects.processes import is_gone, this_process
+from prefect_resilience.errors.exceptions import StoreUnavailable
+from prefect_resilience.errors.redact import redact
+from prefect_resilience.stores.base import Store
+
+logger = logging.getLogger("prefect_resilience.effects")
+
+LEASE_SECONDS = 30.0
+"""How long another machine takes to see that an owner died."""
+
+RENEW_SECONDS = 10.0
+TICK_SECONDS = 0.5
+PREFIX = "effect-owners/"
+
+
+def ticking() -> float:
+    """Seconds that pass also while the machine sleeps, as leases do."""
+    return time.clock_gettime(_BOOTTIME) if _BOOTTIME is not None else time.monotonic()
+
+
+_BOOTTIME: int | None = getattr(time, "CLOCK_BOOTTIME", None)
+
+
+class Owner:
+    """What this process holds in one store."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self._forget()
+        _owners.append(self)
+
+    def _forget(self) -> None:
+        self.id = uuid4().hex
+        self._ids = {self.id}
+        self._version = 0
+        self._renew_at = float("-inf")
+        self._offset: float | None = None
+        self._held: set[str] = set()
+        self._reports: deque[Callable[[], object]] = deque()
+        self._renewing = threading.Lock()
+
+    def hold(self, claim: str) -> str:
+        """Hold a claim, whose owner lives from now on; the owner's id. Raises StoreUnavailable."""
+        self._held.add(claim)
+        try:
+            with self._renewing:
+                if ticking() >= self._renew_at:
+                    self._renew()
+        except BaseException:
+            self._held.discard(claim)
+            raise
+        _start_thread()
+        return self.id
+
+    def now(self) -> float:
+        """The store's clock, in seconds, as far as it is known without asking again."""
+        return self.store.now() if self._offset is None else ticking() + self._offset
+
+    def drop(self, claim: str) -> None:
+        self._held.discard(claim)
+
+    def lives(self, owner: str, claim: str) -> bool:
+        """Whether somebody is still busy with that claim. Raises StoreUnavailable."""
+        if claim in self._held:
+            return True
+        if owner in self._ids:
+            return False
+        lease = self.store.load(PREFIX + owner)
+        return lease is not None and not is_gone(lease.value["process"])
+
+    def later(self, report: Callable[[], object]) -> None:
+        """Make a report in the background, again and again until the store has taken it."""
+        self._reports.append(report)
+        _start_thread()
+
+    @property
+    def busy(self) -> bool:
+        return bool(self._held or self._reports)
+
+    def tick(self) -> None:
+        """What the thread does for this owner; never raises."""
+        try:
+            self._make_reports()
+            with self._renewing:
+                if self._held and ticking() >= self._renew_at:
+                    self._renew()
+        except StoreUnavailable:
+            return
+        except Exception as error:  # noqa: BLE001 - the thread serves other stores too
+            logger.warning("an owner of effects could not renew its lease: %s", redact(repr(error)))
+
+    def leave(self) -> None:
+        """The process ends in order: what it still holds has no owner any more. Never raises."""
+        try:
+            self._make_reports()
+            if self._version:
+                self.store.delete(PREFIX + self.id, self._version)
+        except Exception:  # noqa: BLE001 - the lease ends by itself
+            return
+
+    def _make_reports(self) -> None:
+        for _ in range(len(self._reports)):
+            report = self._reports[0]
+            try:
+                report()
+            except StoreUnavailable:
+                raise
+            except Exception as error:  # noqa: BLE001 - one report is not to hold up the others
+                logger.warning("what became of an effect could not be recorded: %s", redact(repr(error)))
+            self._reports.popleft()
+
+    def _renew(self) -> None:
+        """Prolong the lease. One that ran out is somebody else's proof by now: begin another."""
+        asked = ticking()
+        if not self._prolonged():
+            self.id, self._version = uuid4().hex, 0
+            self._ids.add(self.id)
+            self._prolonged()
+        self._renew_at = asked + RENEW_SECONDS
+
+    def _prolonged(self) -> bool:
+        value: dict[str, Any] = {"process": this_process(), "host": socket.gethostname(), "pid": os.getpid()}
+        now = self.store.now()
+        self._offset = now - ticking()
+        self._version = self.store.swap(PREFIX + self.id, self._version, value, now + LEASE_SECONDS)
+        return self._version > 0
+
+
+# -- one thread for all owners of the process
+
+_owners: list[Owner] = []
+_lock = threading.Lock()
+_thread: threading.Thread | None = None
+
+
+def owner_in(store: Store) -> Owner:
+    """This process's owner in that store."""
+    with _lock:
+        for owner in _owners:
+            if owner.store is store:
+                return owner
+        return Owner(store)
+
+
+def _start_thread() -> None:
+    global _thread
+    with _lock:
+        if _thread is None:
+            _thread = threading.Thread(target=_tick_all, name="prefect-resilience-effects", daemon=True)
+            _thread.start()
+
+
+_nothing_to_wait_for = threading.Event()
+
+
+def _tick_all() -> None:
+    """The life of the thread: it ends when nothing is held any more."""
+    global _thread
+    while True:
+        _nothing_to_wait_for.wait(TICK_SECONDS)
+        with _lock:
+            owners = [owner for owner in _owners if owner.busy]
+            if not owners:
+                _thread = None
+                return
+        for owner in owners:
+            owner.tick()
+
+
+@atexit.register
+def _leave_all() -> None:
+    for owner in list(_owners):
+        owner.leave()
+
+
+def _after_fork() -> None:
+    """A forked child owns nothing of its parent's."""
+    global _lock, _thread
+    _lock, _thread = threading.Lock(), None
+    for owner in _owners:
+        owner._forget()  # pyright: ignore[reportPrivateUsage]
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

@@ -1,0 +1,149 @@
+"""Effect: what a task does to the world outside, and what its receiver can say about it."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, cast, get_args
+
+from pydantic import Field, field_validator
+
+from prefect_resilience.configuration import Policy, nearest
+from prefect_resilience.effects.compensations import check_compensation
+from prefect_resilience.errors.exceptions import ConfigurationError
+from prefect_resilience.naming import template_fields
+
+EffectKind = Literal["idempotent", "conditional", "external"]
+KINDS: tuple[str, ...] = get_args(EffectKind)
+BATCH_FIELD = "batch_id"
+"""What a key's template may name beside the parameters."""
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """It happened: the answer of a `verify`, or what an effect returns to record the receiver's own id.
+
+    `result` is what the caller of the task gets, `external_id` how the receiver calls it.
+    """
+
+    result: Any
+    external_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NotDone:
+    """It did not happen, and no call made so far will still make it happen: it may be sent again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """The receiver cannot tell; a person must."""
+
+
+class Effect(Policy):
+    """What a task does to the world outside.
+
+    kind: "external" is never sent twice: a message, a payment, a write to somebody else's system.
+        "conditional" may be done again when its outcome is unknown, and is asked about first where there is
+        a `verify`: a generation, a costly computation. "idempotent" may always be done again.
+        Of every kind, what is done in a batch is not done again in it: the recorded result is returned.
+    key: what makes the effect one of its kind in the batch: a template over the task's parameters, as in
+        "invoice:{order_id}", also over `{batch_id}`. `idempotency_key()` gives it as it stands here, so that
+        a receiver which honours keys takes it once even if two batches send it. Left out: a digest of the
+        task, all its parameters and the batch.
+    verify: `verify(key, **parameters)` asks the receiver about an earlier call whose outcome is unknown, and
+        returns `Done(result, external_id)`, `NotDone()` or `Unknown()`. It gets the parameters it names.
+    compensate: undoes it when its batch is rolled back: a function or a task at the top of a module, so that
+        another process finds it too. It gets `result`, `external_id` and those of the parameters that it
+        names; they are recorded before the call. It is an effect of its own in the ledger. Prefect's cache
+        does not answer for such a task: what was undone is to be done again.
+    scope: stands before a key that was left out, so that the same call in two places is two effects.
+    max_wait: seconds to wait for another run of the batch that is doing the same right now.
+    """
+
+    kind: EffectKind = "external"
+    key: str | None = None
+    verify: Callable[..., Any] | None = None
+    compensate: Callable[..., Any] | None = None
+    scope: str = ""
+    max_wait: float = Field(default=300.0, ge=0, le=86_400)
+    compensates: str | None = Field(default=None, repr=False)
+    """Set by a rollback: the key of the effect that this one undoes."""
+
+    @field_validator("kind", mode="before")
+    @classmethod
+    def _known_kind(cls, kind: Any) -> Any:
+        if kind not in KINDS:
+            raise ValueError(f"there is no kind of effect {kind!r}{nearest(str(kind), KINDS)}")
+        return kind
+
+    @field_validator("key")
+    @classmethod
+    def _key_can_be_read(cls, key: str | None) -> str | None:
+        if key is not None and not key.strip():
+            raise ValueError('Effect(key=""): write a template such as "invoice:{order_id}", or leave it out')
+        if key is not None:
+            template_fields(key, "effect key")
+        return key
+
+    @classmethod
+    def of(cls, value: Any) -> Effect | None:
+        """`effect=` as it may be written: an `Effect`, a kind, JSON, or None. Raises ConfigurationError."""
+        if value is None or isinstance(value, Effect):
+            return value
+        if isinstance(value, str):
+            return cls(kind=value)  # pyright: ignore[reportArgumentType]
+        if isinstance(value, Mapping):
+            return cls(**cast("Mapping[str, Any]", value))
+        raise ConfigurationError(
+            f'effect={value!r} is no effect: write "external", "conditional", "idempotent" or Effect(...)'
+        )
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """The parameters that the key needs."""
+        if self.key is None:
+            return ()
+        return tuple(field for field in template_fields(self.key, "effect key") if field != BATCH_FIELD)
+
+    @property
+    def external(self) -> bool:
+        return self.kind == "external"
+
+    def verify_arguments(self, parameters: Mapping[str, Any]) -> dict[str, Any]:
+        """Those of the parameters that `verify` names beside the key; all, where it takes any."""
+        assert self.verify is not None
+        named = list(inspect.signature(self.verify).parameters.values())[1:]
+        if any(parameter.kind is parameter.VAR_KEYWORD for parameter in named):
+            return dict(parameters)
+        return {one.name: parameters[one.name] for one in named if one.name in parameters}
+
+    def check_for(self, fn: Callable[..., Any], *, isasync: bool) -> None:
+        """Refuse, at decoration, what could not be asked, or undone, later."""
+        if self.compensate is not None:
+            check_compensation(self.compensate, fn)
+        if self.verify is None:
+            return
+        asking = getattr(self.verify, "__name__", repr(self.verify))
+        name = getattr(fn, "__name__", repr(fn))
+        if inspect.iscoroutinefunction(self.verify) and not isasync:
+            raise ConfigurationError(
+                f"verify={asking} is async but {name!r} is not: write the task as `async def`, "
+                f"or give it a plain function to ask"
+            )
+        given = inspect.signature(fn).parameters
+        wanted = list(inspect.signature(self.verify).parameters.values())
+        if not wanted:
+            raise ConfigurationError(f"verify={asking} takes nothing: write def {asking}(key, ...)")
+        if any(parameter.kind is parameter.VAR_KEYWORD for parameter in given.values()):
+            return
+        for one in wanted[1:]:
+            if one.default is one.empty and one.name not in given and one.kind not in _VARIADIC:
+                raise ConfigurationError(
+                    f"verify={asking} needs {one.name!r}, which {name!r} does not have"
+                    f"{nearest(one.name, given)}"
+                )
+
+
+_VARIADIC = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)

@@ -1,0 +1,56 @@
+"""prune: what was settled long ago leaves the ledger for the archive."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta, timezone
+
+from prefect_resilience.effects.archive import remove
+from prefect_resilience.effects.audit import Audit
+from prefect_resilience.effects.ledger import open_ledger
+from prefect_resilience.effects.recovery import who
+from prefect_resilience.effects.status import BatchSummary, list_batches
+from prefect_resilience.errors.exceptions import ConfigurationError
+from prefect_resilience.stores.base import Store
+
+
+def prune(
+    older_than: datetime | timedelta,
+    *,
+    dry_run: bool = False,
+    by: str | None = None,
+    store: Store | str | None = None,
+) -> list[BatchSummary]:
+    """Take batches out of the ledger in which nothing has happened for that long; returns those.
+
+    Args:
+        older_than: A time (without an offset: in UTC), or a span before now. Choose it longer than any run is
+            ever run again: what is not in the ledger any more would be done again.
+        dry_run: Only say which they are.
+
+    Their effects are archived before, where they stay for a year. A batch in which something is going on or
+    in doubt stays, unless it was abandoned. Raises StoreUnavailable.
+    """
+    ledger = open_ledger(store)
+    before = _seconds(older_than, ledger.store.now())
+    old = [one for one in list_batches(store=ledger.store) if one.last_at < before and _may_go(one)]
+    if dry_run:
+        return old
+    person = by or who()
+    for one in old:
+        audit = Audit(ledger, one.batch_id)
+        removed = remove(ledger, one.batch_id, why="it is old", by=person)
+        audit.note(audit.entry(person, "prune", outcome="pruned", why=f"{removed} effects were archived"))
+    return old
+
+
+def _may_go(one: BatchSummary) -> bool:
+    return not one.intended and (not one.unknown or one.abandoned_at is not None)
+
+
+def _seconds(older_than: datetime | timedelta, now: float) -> float:
+    if isinstance(older_than, timedelta):
+        if older_than < timedelta():
+            raise ConfigurationError(f"older_than={older_than} must be a span before now, not after it")
+        return now - older_than.total_seconds()
+    moment = older_than if older_than.tzinfo else older_than.replace(tzinfo=timezone.utc)
+    return moment.timestamp()

@@ -1,0 +1,274 @@
+"""Sagas: what a batch did is undone in reverse order, down to its beginning or to a savepoint.
+
+    try:
+        book_flight(trip); savepoint("booked"); charge(trip)
+    except Exception:
+        rollback()          # or rollback(to="booked"); await arollback() in an async flow
+        raise
+
+One rollback of a batch goes on at a time; one that was killed is finished by the next. Written once, for the
+two drivers of `drive.py`.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field
+from time import monotonic
+from typing import Any
+from uuid import uuid4
+
+from prefect_resilience.configuration import nearest
+from prefect_resilience.drive import Blocking, Sequence, adrive, drive
+from prefect_resilience.effects import undo
+from prefect_resilience.effects.batch import batch, check_batch_id
+from prefect_resilience.effects.compensating import Compensating, Outcome
+from prefect_resilience.effects.compensations import compensation_of
+from prefect_resilience.effects.current import in_progress
+from prefect_resilience.effects.ledger import open_ledger
+from prefect_resilience.effects.model import EffectDocument
+from prefect_resilience.effects.rollback_report import Compensation, RollbackReport
+from prefect_resilience.effects.saga_log import SagaLog
+from prefect_resilience.errors.exceptions import ConfigurationError, EffectBusy, InDoubt
+from prefect_resilience.errors.redact import redact
+from prefect_resilience.limits.waiting import slept
+from prefect_resilience.stores.base import Store
+
+SHORTEST_PAUSE, LONGEST_PAUSE = 0.05, 1.0
+MAX_WAIT = 300.0
+
+
+def rollback(
+    batch_id: str | None = None,
+    to: str | None = None,
+    *,
+    store: Store | str | None = None,
+    max_wait: float = MAX_WAIT,
+) -> RollbackReport:
+    """Undo what is done in a batch, the last effect first; with `to`, what was done since that savepoint.
+
+    `batch_id`: None inside a run, or a `with batch(...)`, is the batch that it belongs to. Effects that are
+    going on, and another rollback of the batch, are waited for, `max_wait` seconds at most. A compensation
+    that fails is in the report, for a person, and the others are still made; another rollback tries it again
+    where it is certain that it did nothing. What was undone may be done again in the batch: as a new effect,
+    with a new key.
+
+    Raises ConfigurationError for a savepoint that there is not, EffectBusy when another rollback does not
+    end, and StoreUnavailable: then rollback() again goes on where this one stopped.
+    """
+    made = _rollback(batch_id, to, store, max_wait, asynchronous=False)
+    with batch(made.batch_id):
+        return drive(made.carried_out())
+
+
+async def arollback(
+    batch_id: str | None = None,
+    to: str | None = None,
+    *,
+    store: Store | str | None = None,
+    max_wait: float = MAX_WAIT,
+) -> RollbackReport:
+    """`rollback` for async code: the event loop goes on meanwhile."""
+    made = _rollback(batch_id, to, store, max_wait, asynchronous=True)
+    with batch(made.batch_id):
+        return await adrive(made.carried_out())
+
+
+def savepoint(name: str, *, batch_id: str | None = None, store: Store | str | None = None) -> float:
+    """Mark how far a batch has come: `rollback(to=name)` undoes what is done after it.
+
+    Set again by another run of the batch, it stays where it was. Rolling back farther removes it. Returns its
+    time, in seconds since the epoch by the store's clock. Raises InDoubt while a rollback of the batch is cut
+    off: rollback() finishes it; EffectBusy while one is going on.
+    """
+    batch_id = _batch(batch_id)
+    if not isinstance(name, str) or not name.strip():  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise ConfigurationError(f'a savepoint needs a name, such as savepoint("booked"), not {name!r:.60}')
+    marked = SagaLog(open_ledger(store), batch_id).mark(name)
+    if isinstance(marked, undo.Busy):
+        raise EffectBusy(f"savepoint:{name}", batch_id, 0.0)
+    if isinstance(marked, undo.Interrupted):
+        raise InDoubt(f"savepoint:{name}", batch_id, "a rollback was cut off: rollback() finishes it")
+    return marked
+
+
+def _rollback(
+    batch_id: str | None, to: str | None, store: Any, max_wait: float, *, asynchronous: bool
+) -> _Rollback:
+    now = in_progress.get()
+    batch_id = _batch(batch_id)
+    if now is not None and now.batch_id == batch_id:
+        raise ConfigurationError(
+            f"the effect {now.key!r} rolls back the batch that it belongs to, and is not over: "
+            f"call rollback() in the flow"
+        )
+    return _Rollback(batch_id, to, store, max_wait, asynchronous)
+
+
+def _batch(batch_id: str | None) -> str:
+    if batch_id is not None:
+        return check_batch_id(batch_id)
+    # Only now: it is Prefect that knows, and it asks this package in turn.
+    from prefect_resilience.batches import current_batch
+
+    return current_batch()
+
+
+@dataclass(slots=True)
+class _Rollback:
+    """One rollback, from the beginning to its report."""
+
+    batch_id: str
+    to: str | None
+    store: Store | str | None
+    max_wait: float
+    asynchronous: bool
+    claim: str = field(default_factory=lambda: uuid4().hex)
+    found: dict[str, list[Compensation]] = field(default_factory=dict[str, list[Compensation]])
+
+    def carried_out(self) -> Sequence[RollbackReport]:
+        ledger = yield Blocking(open_ledger, (self.store,))
+        log = SagaLog(ledger, self.batch_id)
+        until = monotonic() + self.max_wait
+        since = yield from self._begun(log, until)
+        try:
+            compensating = Compensating(log, self.asynchronous)
+            yield from self._settled(compensating, since, until)
+            yield from self._undone(compensating, since)
+            report = RollbackReport(
+                self.batch_id, self.to, **{how: tuple(found) for how, found in self.found.items()}
+            )
+            yield Blocking(log.end, (self.claim, report))
+        finally:
+            log.drop(self.claim)
+        _tell_of(report)
+        return report
+
+    def _begun(self, log: SagaLog, until: float) -> Sequence[float | None]:
+        pause, began = SHORTEST_PAUSE, monotonic()
+        while True:
+            decision: Any = yield Blocking(log.begin, (self.claim, self.to))
+            if isinstance(decision, undo.Begun):
+                return decision.since
+            if isinstance(decision, undo.NoSavepoint):
+                known = nearest(str(self.to), decision.names) if decision.names else "; it has none"
+                raise ConfigurationError(f"batch {self.batch_id!r} has no savepoint {self.to!r}{known}")
+            if monotonic() >= until:
+                raise EffectBusy("rollback", self.batch_id, monotonic() - began)
+            yield from slept(pause)
+            pause = min(1.5 * pause, LONGEST_PAUSE)
+
+    def _settled(self, compensating: Compensating, since: float | None, until: float) -> Sequence[None]:
+        """Wait for what is going on, and find out what became of the effects in doubt."""
+        log = compensating.log
+        pause, asked = SHORTEST_PAUSE, dict[str, str]()
+        while True:
+            listed = yield Blocking(log.effects)
+            busy = {
+                document["key"] for document, alive in listed if alive and document["state"] == "intended"
+            }
+            left = undo.unsettled([document for document, _ in listed], since)
+            for effect in left:
+                if effect["key"] not in busy and effect["claim"] not in asked:
+                    yield Blocking(log.ledger.look, (log.place_of(effect),))
+                    asked[effect["claim"]] = yield from compensating.resolved(effect)
+            waiting = [effect for effect in left if effect["key"] in busy]
+            if not waiting or monotonic() >= until:
+                break
+            yield from slept(pause)
+            pause = min(1.5 * pause, LONGEST_PAUSE)
+        for effect in left:
+            why = asked.get(effect["claim"], "somebody is still at it")
+            if why:
+                self._note(effect, Outcome("in_doubt", why))
+
+    def _undone(self, compensating: Compensating, since: float | None) -> Sequence[None]:
+        log = compensating.log
+        listed = yield Blocking(log.effects)
+        todo = undo.to_undo([document for document, _ in listed], since)
+        for effect in todo.already:
+            self._note(effect, Outcome("already"))
+        for effect in todo.skipped:
+            self._note(effect, Outcome("skipped", "it has no compensation"))
+        fenced: list[EffectDocument] = []
+        for effect in todo.effects:
+            ours = yield Blocking(log.fence, (effect, self.claim))
+            if ours is not None:
+                fenced.append(ours)
+        for effect in fenced:
+            self._note(effect, (yield from compensating.undone(effect)))
+
+    def _note(self, effect: EffectDocument, outcome: Outcome) -> None:
+        one = Compensation(
+            key=effect["key"],
+            task=effect.get("task"),
+            function=compensation_of(effect),
+            external_id=effect["external_id"],
+            generation=effect.get("generation", 1),
+            why=redact(outcome.why),
+        )
+        self.found.setdefault(outcome.how, []).append(one)
+        _tell(self.batch_id, one, outcome.how)
+
+
+# -- what people are told
+
+_EVENTS = {
+    "compensated": "effect.compensated",
+    "failed": "effect.compensation-failed",
+    "in_doubt": "effect.in-doubt",
+}
+
+
+def _tell(batch_id: str, one: Compensation, how: str) -> None:
+    from prefect_resilience.events import emit
+
+    said = {
+        "compensated": "Compensated",
+        "failed": "Not compensated, a person must see to it",
+        "in_doubt": "In doubt, a person must see to it",
+    }.get(how)
+    if said is None:
+        return
+    why = f": {one.why}" if one.why else ""
+    _logger().log(
+        logging.INFO if how == "compensated" else logging.ERROR,
+        "%s: %r of batch %r by %s%s",
+        said,
+        one.key,
+        batch_id,
+        one.function,
+        why,
+    )
+    payload = {
+        "key": one.key,
+        "batch_id": batch_id,
+        "generation": one.generation,
+        "compensation": one.function,
+        "external_id": one.external_id,
+        "why": one.why,
+    }
+    emit(_EVENTS[how], "effect", one.key, payload)
+
+
+def _tell_of(report: RollbackReport) -> None:
+    from prefect_resilience.events import emit
+
+    _logger().log(logging.INFO if report.complete else logging.ERROR, "%s", report)
+    emit(
+        "batch.rolled-back",
+        "batch",
+        report.batch_id,
+        {"to": report.to, "complete": report.complete, **report.counts},
+    )
+
+
+def _logger() -> Any:
+    """The run's logger, so that the UI shows it; outside of runs one of this package's."""
+    from prefect.exceptions import MissingContextError
+    from prefect.logging import get_run_logger
+
+    try:
+        return get_run_logger()
+    except MissingContextError:
+        return logging.getLogger("prefect_resilience.effects")

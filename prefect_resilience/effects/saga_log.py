@@ -1,0 +1,105 @@
+"""The durable log of rollbacks: each step one compare-and-swap, on a batch's saga or one of its effects."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from prefect_resilience.effects import undo
+from prefect_resilience.effects.ledger import MOST_TRIES, PREFIX, Ledger, place_of
+from prefect_resilience.effects.model import EffectDocument
+from prefect_resilience.effects.rollback_report import RollbackReport
+from prefect_resilience.errors.exceptions import StoreUnavailable
+
+SAGAS = "effects-saga/"
+T = TypeVar("T")
+
+
+class SagaLog:
+    """One batch's. Every method may block, and raises StoreUnavailable when the store does."""
+
+    def __init__(self, ledger: Ledger, batch_id: str) -> None:
+        self.ledger = ledger
+        self.batch_id = batch_id
+        self.place = SAGAS + place_of(batch_id)[len(PREFIX) :].rstrip("/")
+
+    def begin(self, claim: str, to: str | None) -> undo.Begun | undo.Busy | undo.NoSavepoint:
+        """Take the batch's rollback; after `Begun` it is the caller's, until it ends or `drop`s it."""
+        owner = self.ledger.owner.hold(claim)
+        decision: Any = None
+        try:
+            decision = self._changed(
+                self.place,
+                lambda saga, now: undo.begin(saga, self.batch_id, claim, owner, self._busy(saga), to, now),
+            )
+        finally:
+            if not isinstance(decision, undo.Begun):
+                self.drop(claim)
+        return decision
+
+    def end(self, claim: str, report: RollbackReport) -> None:
+        def ended(saga: Any, now: float) -> tuple[Any, None]:
+            return undo.end(saga, claim, {"at": now, "to": report.to, **report.counts}), None
+
+        self._changed(self.place, ended)
+        self.drop(claim)
+
+    def drop(self, claim: str) -> None:
+        """Nobody is at this rollback any more. Does not block."""
+        self.ledger.owner.drop(claim)
+
+    def mark(self, name: str) -> float | undo.Busy | undo.Interrupted:
+        return self._changed(
+            self.place, lambda saga, now: undo.mark(saga, self.batch_id, name, self._busy(saga), now)
+        )
+
+    def effects(self) -> list[tuple[EffectDocument, bool]]:
+        return self.ledger.effects(self.batch_id)
+
+    def effect(self, key: str) -> EffectDocument | None:
+        found = self.ledger.store.load(place_of(self.batch_id, key))
+        return None if found is None else found.value
+
+    def place_of(self, effect: EffectDocument) -> str:
+        return place_of(self.batch_id, effect["key"])
+
+    def fence(self, effect: EffectDocument, claim: str) -> EffectDocument | None:
+        """The effect as this rollback's; None when it has changed since it was listed."""
+        owner = self.ledger.owner.hold(claim)
+
+        def fenced(found: Any, now: float) -> tuple[Any, EffectDocument | None]:
+            if not _same(found, effect):
+                return found, None
+            after = undo.fenced(found, claim, owner)
+            return after, after
+
+        return self._changed(place_of(self.batch_id, effect["key"]), fenced)
+
+    def settle(
+        self, effect: EffectDocument, change: Callable[[EffectDocument, float], EffectDocument]
+    ) -> None:
+        """What became of a fenced effect."""
+
+        def settled(found: Any, now: float) -> tuple[Any, None]:
+            ours = _same(found, effect) and found["state"] == "compensating"
+            return (change(found, now) if ours else found), None
+
+        self._changed(place_of(self.batch_id, effect["key"]), settled)
+
+    def _busy(self, saga: Any) -> bool:
+        rollback = None if saga is None else saga["rollback"]
+        return rollback is not None and self.ledger.owner.lives(rollback["owner"], rollback["claim"])
+
+    def _changed(self, place: str, step: Callable[[Any, float], tuple[Any, T]]) -> T:
+        store = self.ledger.store
+        for _ in range(MOST_TRIES):
+            found = store.load(place)
+            before = None if found is None else found.value
+            after, decision = step(before, store.now())
+            if after is before or store.swap(place, 0 if found is None else found.version, after):
+                return decision
+        raise StoreUnavailable(f"what stands at {place!r} keeps being changed by others")
+
+
+def _same(found: EffectDocument | None, effect: EffectDocument) -> bool:
+    return found is not None and (found["claim"], found["state"]) == (effect["claim"], effect["state"])

@@ -1,0 +1,235 @@
+"""What is to become of a batch whose run ended badly, as a pure function: `recovery_hint(...)`.
+
+    restart_batch               nothing was sent: run it all again
+    restart_from_last_external  everything up to some external effect is done: go on behind it
+    selective                   what is done and what is not lie mixed: do those that are missing
+    manual_only                 only a person can say how to go on
+    compensate                  undo what was done
+    abandon                     leave it, and clear what was never done
+
+The first three run the same run again. What is done is not done again whichever of them is named: the names
+tell a person what such a run will meet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from prefect_resilience.configuration import Policy
+from prefect_resilience.effects.model import EffectState
+from prefect_resilience.effects.policy import EffectKind
+from prefect_resilience.errors.info import ErrorInfo
+from prefect_resilience.errors.taxonomy import ErrorCategory, ErrorKind
+from prefect_resilience.retries.backoff import Backoff
+
+Strategy = Literal[
+    "restart_batch", "restart_from_last_external", "selective", "manual_only", "compensate", "abandon"
+]
+STRATEGIES: tuple[Strategy, ...] = get_args(Strategy)
+RESTARTS: tuple[Strategy, ...] = ("restart_batch", "restart_from_last_external", "selective")
+
+ENDED_BADLY = frozenset({"FAILED", "CRASHED", "CANCELLED"})
+KEYS_SHOWN = 3
+
+
+class RecoveryPolicy(Policy):
+    """How far recovering goes by itself.
+
+    attempts: so many times in a row, until a person has a hand in it.
+    backoff: the pause between one and the next, in seconds; the first comes at once.
+    permanent: what to do when the run failed for a reason that will not pass: leave it to a person
+        ("manual"), undo what was done ("compensate", as far as there is a `compensate=`), or "abandon" it.
+    """
+
+    attempts: int = Field(default=5, ge=0, le=100_000)
+    backoff: Backoff = Backoff.exponential(60.0, maximum=3_600.0)
+    permanent: Literal["manual", "compensate", "abandon"] = "manual"
+
+
+@dataclass(frozen=True, slots=True)
+class SeenEffect:
+    """What counts of one effect here. `verify` and `compensate`: whether it has one.
+
+    `stuck`: its compensation ended in a way that proves nothing.
+    """
+
+    key: str
+    kind: EffectKind
+    state: EffectState
+    verify: bool = False
+    compensate: bool = False
+    stuck: bool = False
+
+    @property
+    def waits(self) -> bool:
+        """Whether only a person can tell what became of it."""
+        return self.stuck or (self.state == "unknown" and self.kind == "external" and not self.verify)
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How the run stands, by the type of its state; `error`: what it failed with, classified."""
+
+    state: str
+    error: ErrorInfo | None = None
+
+    @property
+    def permanent(self) -> bool:
+        """Whether it fails again until somebody changes something. An error that nobody knows need not."""
+        error = self.error
+        if self.state != "FAILED" or error is None or error.category is ErrorCategory.UNEXPECTED:
+            return False
+        return not error.retryable and error.kind in (ErrorKind.PERMANENT, ErrorKind.RESOURCE)
+
+
+@dataclass(frozen=True, slots=True)
+class Trail:
+    """What was tried so far: recoveries in a row without a person, and when the last of them was."""
+
+    recoveries: int = 0
+    last_at: float | None = None
+
+
+class RecoveryHint(BaseModel):
+    """How to go on with a batch, and why.
+
+    `automatic`: whether `auto` does it. `skip` are the keys that are done, `skip_until` the last external one
+    where all before it are done too, `resume_from` the first that is not. The receivers of those in `verify`
+    will be asked; those in `waiting` a person must settle. `next_at` is when `auto` may, in seconds since the
+    epoch, and `attempt` its number, from 1.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    strategy: Strategy
+    why: str
+    automatic: bool = False
+    skip: tuple[str, ...] = ()
+    skip_until: str | None = None
+    resume_from: str | None = None
+    verify: tuple[str, ...] = ()
+    waiting: tuple[str, ...] = ()
+    next_at: float | None = None
+    attempt: int | None = None
+
+
+def recovery_hint(
+    effects: Sequence[SeenEffect],
+    ended: Ended | None,
+    trail: Trail,
+    policy: RecoveryPolicy,
+    now: float,
+    random: float = 0.5,
+) -> RecoveryHint | None:
+    """How to go on; None when there is nothing to recover, or a run is still going on.
+
+    `effects` are in the order in which they were first intended. `ended` is None where nobody knows of a run:
+    then nobody can run it again but a person. `random` in [0, 1) is for the pause's jitter.
+    """
+    waiting = tuple(effect.key for effect in effects if effect.waits)
+    if ended is not None and ended.state not in ENDED_BADLY | {"COMPLETED"}:
+        return None
+    if waiting:
+        return _for_a_person(waiting, effects)
+    if any(effect.state == "compensating" for effect in effects):
+        why = "a rollback of it was cut off, and is to be finished"
+        return _with_keys("compensate", why, effects).model_copy(update={"automatic": True})
+    if any(effect.state == "compensated" for effect in effects):
+        return _rolled_back(effects, ended)
+    if ended is None:
+        missing = any(effect.state in ("failed", "unknown") for effect in effects)
+        return _restart(effects, "no run of it is known") if missing else None
+    if ended.state == "COMPLETED":
+        return None
+    if ended.state == "CANCELLED":
+        return _with_keys("abandon", "somebody cancelled its run, which is not run again unasked", effects)
+    if ended.permanent:
+        return _permanent(effects, ended, policy)
+    if trail.recoveries >= policy.attempts:
+        times = "once" if trail.recoveries == 1 else f"{trail.recoveries} times in a row"
+        tried = f"it was recovered {times} and ended badly again" if trail.recoveries else "recovery is off"
+        return _with_keys("manual_only", tried, effects)
+    hint = _restart(effects, _how_it_ended(ended))
+    timing = {"attempt": trail.recoveries + 1, "next_at": next_at(trail, policy, now, random)}
+    return hint.model_copy(update={"automatic": True, **timing})
+
+
+def next_at(trail: Trail, policy: RecoveryPolicy, now: float, random: float = 0.5) -> float:
+    """When the next recovery may be, in seconds since the epoch: now or later."""
+    if not trail.recoveries or trail.last_at is None:
+        return now
+    return max(now, trail.last_at + policy.backoff.delay(trail.recoveries - 1, random=random))
+
+
+def restart_strategy(effects: Sequence[SeenEffect]) -> Strategy:
+    """Which of the three restarts it is: what is done of the external effects decides."""
+    done = [effect.state == "done" for effect in effects if effect.kind == "external"]
+    if not any(done):
+        return "restart_batch"
+    last = len(done) - done[::-1].index(True)
+    return "restart_from_last_external" if all(done[:last]) else "selective"
+
+
+def _restart(effects: Sequence[SeenEffect], because: str) -> RecoveryHint:
+    strategy = restart_strategy(effects)
+    external = [effect for effect in effects if effect.kind == "external"]
+    done = [effect.key for effect in external if effect.state == "done"]
+    if strategy == "restart_batch":
+        meets = "no external effect was done"
+    elif strategy == "restart_from_last_external":
+        meets = f"every external effect up to {done[-1]!r} is done and will not be done again"
+    else:
+        meets = f"{len(done)} of {len(external)} external effects are done and will not be done again"
+    verify = tuple(effect.key for effect in effects if effect.state == "unknown" and effect.verify)
+    asked = f"; the receiver is asked about {_named(verify)}" if verify else ""
+    hint = _with_keys(strategy, f"{because}; {meets}{asked}", effects)
+    last = done[-1] if strategy == "restart_from_last_external" else None
+    return hint.model_copy(update={"verify": verify, "skip_until": last})
+
+
+def _for_a_person(waiting: tuple[str, ...], effects: Sequence[SeenEffect]) -> RecoveryHint:
+    why = f"whether {_named(waiting)} took place is unknown, and there is no verify to ask: settle it"
+    return _with_keys("manual_only", why, effects).model_copy(update={"waiting": waiting})
+
+
+def _rolled_back(effects: Sequence[SeenEffect], ended: Ended | None) -> RecoveryHint | None:
+    if ended is None or ended.state == "COMPLETED":
+        return None
+    why = "it was rolled back, and a restart would do again what was undone"
+    return _with_keys("manual_only", why, effects)
+
+
+def _permanent(effects: Sequence[SeenEffect], ended: Ended, policy: RecoveryPolicy) -> RecoveryHint:
+    assert ended.error is not None
+    why = f"{ended.error.code} ({ended.error.category}) will not pass by itself"
+    undoable = [effect for effect in effects if effect.state == "done" and effect.compensate]
+    if policy.permanent == "abandon":
+        return _with_keys("abandon", why, effects).model_copy(update={"automatic": True})
+    if undoable and policy.permanent == "compensate":
+        why = f"{why}; {len(undoable)} done effects can be undone"
+        return _with_keys("compensate", why, effects).model_copy(update={"automatic": True})
+    if undoable:
+        why = f"{why}; mend it and restart, or compensate: {len(undoable)} done effects can be undone"
+    return _with_keys("manual_only", why, effects)
+
+
+def _with_keys(strategy: Strategy, why: str, effects: Sequence[SeenEffect]) -> RecoveryHint:
+    skip = tuple(effect.key for effect in effects if effect.state == "done")
+    missing = next((one.key for one in effects if one.state in ("intended", "unknown", "failed")), None)
+    return RecoveryHint(strategy=strategy, why=why, skip=skip, resume_from=missing)
+
+
+def _how_it_ended(ended: Ended) -> str:
+    error = ended.error
+    if ended.state == "CRASHED" or error is None:
+        return f"its run {ended.state.lower()}"
+    return f"its run failed with {error.code} ({error.category})"
+
+
+def _named(keys: Sequence[str]) -> str:
+    more = len(keys) - KEYS_SHOWN
+    return ", ".join(repr(key) for key in keys[:KEYS_SHOWN]) + (f" and {more} more" if more > 0 else "")

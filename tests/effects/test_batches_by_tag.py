@@ -1,0 +1,40 @@
+"""A flow run whose tags name a batch belongs to it, as one does that replays a dead letter."""
+
+from __future__ import annotations
+
+from prefect import flow
+from prefect.client.orchestration import get_client
+from prefect.flow_engine import run_flow
+
+from prefect_resilience import batch_status, resilient_task
+from prefect_resilience.batches import TAG, current_batch
+
+
+@resilient_task(effect="external")
+def send(what: str) -> str:
+    return f"sent {what}"
+
+
+@flow
+def inner() -> str:
+    return current_batch()
+
+
+@flow
+def outer() -> tuple[str, str]:
+    send("a letter")
+    return current_batch(), inner()
+
+
+def test_the_tags_of_a_flow_run_name_its_batch() -> None:
+    with get_client(sync_client=True) as client:
+        flow_run = client.create_flow_run(outer, tags=[f"{TAG}orders-7"])
+    assert run_flow(outer, flow_run=flow_run) == ("orders-7", "orders-7")
+    [effect] = batch_status("orders-7").effects
+    assert (effect.state, effect.result) == ("done", "sent a letter")
+
+
+def test_without_tags_it_is_the_root_flow_run() -> None:
+    with get_client(sync_client=True) as client:
+        flow_run = client.create_flow_run(outer)
+    assert run_flow(outer, flow_run=flow_run) == (str(flow_run.id), str(flow_run.id))

@@ -1,0 +1,436 @@
+"""Effects of real tasks in real runs: done once, replayed, asked about, or left for a person."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+
+import httpx
+import pytest
+from prefect import flow, task
+from prefect.client.orchestration import get_client
+from prefect.flow_engine import run_flow
+from prefect.states import Scheduled
+
+from prefect_resilience import (
+    Backoff,
+    CircuitBreaker,
+    CircuitOpenError,
+    Fallback,
+    Retry,
+    StoreUnavailable,
+    resilient_task,
+)
+from prefect_resilience.effects import (
+    Done,
+    Effect,
+    NotDone,
+    Unknown,
+    batch,
+    batch_status,
+    idempotency_key,
+)
+from prefect_resilience.effects.ledger import open_ledger, place_of
+from prefect_resilience.effects.model import Intend, decide
+from prefect_resilience.errors.exceptions import EffectBusy, InDoubt, NotSent
+
+QUICK = Retry(attempts=3, backoff=Backoff.none())
+INVOICE = Effect(key="invoice:{order}")
+
+
+def notes(error: BaseException) -> str:
+    return "\n".join(getattr(error, "__notes__", ()))
+
+
+def states(batch_id: str) -> dict[str, str]:
+    return {effect.key: effect.state for effect in batch_status(batch_id).effects}
+
+
+def abandoned(batch_id: str, key: str, owner: str = "somebody who died") -> None:
+    """An intention whose owner has no lease any more."""
+    document, _ = decide(None, Intend(owner, "c0", False, about={"key": key, "batch": batch_id}), 0.0)
+    open_ledger().store.swap(place_of(batch_id, key), 0, document)
+
+
+@pytest.fixture
+def sender(mode, post):
+    """A task that sends an invoice; its options."""
+
+    def make(effect=INVOICE, retry=QUICK, body=None, **options):
+        def send(order, fail=False):
+            made = post()
+            if fail:
+                raise ValueError("after it was sent")
+            return made
+
+        return mode.task(body or send, effect=effect, retry=retry, **options)
+
+    return make
+
+
+def test_it_is_sent_once_and_replayed_from_then_on(mode, sender, receiver, seen):
+    send = sender()
+    with batch("b"):
+        assert mode.value(send, 1) == "m-invoice:1"
+        again = mode.state(send, 1)
+        assert mode.value(send, 2) == "m-invoice:2"
+    assert (again.name, again.type.value) == ("Replayed", "COMPLETED")
+    assert "invoice:1" in again.message
+    assert mode.value(send, 1) == "m-invoice:1", "another batch: its root flow run"
+    assert receiver.taken == {"invoice:1": 2, "invoice:2": 1}
+    assert seen.states(again.state_details.task_run_id)[-1].name == "Replayed"
+    run = str(again.state_details.task_run_id)
+    told = seen.events(
+        "prefect-resilience.effect.replayed", lambda event: event["payload"]["task_run_id"] == run
+    )
+    assert told[0]["payload"]["batch_id"] == "b"
+
+
+def test_a_flow_that_is_retried_and_run_again_by_hand(receiver, post):
+    """Prefect's own retries, and the Retry button: the same root run, so nothing is sent again."""
+    broken = threading.Event()
+    broken.set()
+
+    @resilient_task(effect="external", retry=None)
+    def send(order):
+        return post()
+
+    @flow
+    def part(order):
+        return send(order)
+
+    @flow(retries=1, retry_delay_seconds=0)
+    def invoices():
+        first = send(1)
+        mapped = send.map([2, 3]).result()
+        inner = part(4)
+        if broken.is_set():
+            raise RuntimeError("after four of them")
+        return [first, *mapped, inner, send(5)]
+
+    state = invoices(return_state=True)
+    assert state.is_failed()
+    assert sorted(receiver.taken.values()) == [1, 1, 1, 1]
+    flow_run_id = state.state_details.flow_run_id
+    broken.clear()
+    with get_client(sync_client=True) as client:
+        client.set_flow_run_state(flow_run_id, Scheduled(), force=True)
+        sent = run_flow(invoices, flow_run=client.read_flow_run(flow_run_id))
+    assert len(set(sent)) == 5
+    assert sorted(receiver.taken.values()) == [1, 1, 1, 1, 1]
+    status = batch_status(str(flow_run_id))
+    assert [(effect.state, effect.attempts) for effect in status.effects] == [("done", 1)] * 5
+
+
+def test_errors_that_prove_that_nothing_arrived_are_tried_again(mode, sender, receiver):
+    receiver.says(429, 403, 200)
+    send = sender(retry=Retry(attempts=3, backoff=Backoff.none(), retry_on=["rate_limit", "auth"]))
+    with batch("b"):
+        assert mode.value(send, 1) == "m-invoice:1"
+    assert receiver.calls == ["invoice:1"] * 3
+    assert batch_status("b").effects[0].attempts == 3
+
+
+@pytest.mark.parametrize("line", ["cut", 500, 503])
+def test_an_outcome_that_is_unknown_is_left_for_a_person(mode, sender, receiver, seen, line):
+    receiver.says(line)
+    send = sender(retry=Retry(attempts=3, backoff=Backoff.none(), retry_on=Exception))
+    with batch("b"):
+        with pytest.raises(httpx.HTTPError) as caught:
+            mode.value(send, 1)
+        assert "is unknown, and an external effect without verify is not sent again" in notes(caught.value)
+        assert states("b") == {"invoice:1": "unknown"}
+        with pytest.raises(InDoubt, match=r"'invoice:1' of batch 'b'.*no verify") as doubt:
+            mode.value(send, 1)
+    assert (doubt.value.key, doubt.value.batch_id) == ("invoice:1", "b")
+    assert receiver.taken == {"invoice:1": 1}
+    assert seen.events(
+        "prefect-resilience.effect.in-doubt", lambda event: event["payload"]["key"] == "invoice:1"
+    )
+
+
+def test_a_mistake_in_the_code_proves_nothing_and_not_sent_does(mode, sender, receiver, post):
+    with batch("b"):
+        with pytest.raises(ValueError, match="after it was sent"):
+            mode.value(sender(), 1, fail=True)
+        assert states("b") == {"invoice:1": "unknown"}
+
+    def careful(order):
+        if not receiver.calls:
+            receiver.calls.append("tried")
+            raise NotSent("the template is empty")
+        return post()
+
+    receiver.says(200)
+    with batch("c"):
+        send = sender(body=careful, retry=Retry(attempts=2, backoff=Backoff.none(), retry_on=NotSent))
+        assert mode.value(send, 1) == "m-invoice:1"
+
+
+class Asked:
+    """A verify that answers by a script."""
+
+    def __init__(self, *answers):
+        self.answers = list(answers)
+        self.calls = []
+
+    def __call__(self, key, order):
+        self.calls.append((key, order))
+        answer = self.answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+def test_verify_is_asked_before_the_next_attempt(mode, sender, receiver):
+    receiver.says("cut")
+    verify = Asked(Done("m-1", external_id="x-1"))
+    with batch("b"):
+        state = mode.state(sender(INVOICE.model_copy(update={"verify": verify})), 1)
+    assert (state.name, verify.calls) == ("Replayed", [("invoice:1", 1)])
+    effect = batch_status("b").effects[0]
+    assert (effect.state, effect.result, effect.external_id) == ("done", "m-1", "x-1")
+    assert receiver.taken == {"invoice:1": 1}
+
+
+def test_verify_says_that_it_never_arrived(mode, sender, receiver):
+    receiver.says(500, 200)
+    verify = Asked(NotDone())
+    with batch("b"):
+        made = mode.value(sender(INVOICE.model_copy(update={"verify": verify})), 1)
+    assert made == "m-invoice:1"
+    assert batch_status("b").effects[0].attempts == 2
+
+
+@pytest.mark.parametrize(
+    ("answer", "raises", "says"),
+    [
+        (Unknown(), InDoubt, "verify cannot tell"),
+        ("yes", Exception, r"returned 'yes': write Done\(result\), NotDone\(\) or Unknown\(\)"),
+        (KeyError("in verify"), KeyError, "in verify"),
+    ],
+)
+def test_verify_that_is_no_help(mode, sender, receiver, answer, raises, says):
+    receiver.says("cut")
+    verify = Asked(answer)
+    with batch("b"), pytest.raises(raises, match=says):
+        mode.value(sender(INVOICE.model_copy(update={"verify": verify})), 1)
+    assert receiver.taken == {"invoice:1": 1}
+    with batch("b"):
+        assert states("b") == {"invoice:1": "unknown"}
+
+
+def test_verify_that_cannot_reach_the_receiver_is_asked_again(mode, sender, receiver):
+    receiver.says("cut")
+    verify = Asked(httpx.ConnectError("refused"), Done("m-1"))
+    with batch("b"):
+        assert mode.value(sender(INVOICE.model_copy(update={"verify": verify})), 1) == "m-1"
+    assert receiver.taken == {"invoice:1": 1}
+
+
+def test_an_intention_whose_owner_died(mode, sender, receiver):
+    abandoned("b", "invoice:1")
+    abandoned("b", "invoice:2")
+    assert states("b") == {"invoice:1": "unknown", "invoice:2": "unknown"}
+    with batch("b"):
+        with pytest.raises(InDoubt, match="ended before it said"):
+            mode.value(sender(), 1)
+        verify = Asked(Done("m-2"))
+        assert mode.value(sender(INVOICE.model_copy(update={"verify": verify})), 2) == "m-2"
+    assert not receiver.taken
+
+
+@pytest.mark.parametrize("kind", ["conditional", "idempotent"])
+def test_what_may_be_done_again(mode, sender, receiver, kind):
+    receiver.says("cut", 500, 200)
+    send = sender(Effect(kind=kind, key="page:{order}"))
+    abandoned("b", "page:1")
+    with batch("b"):
+        assert mode.value(send, 1) == "m-page:1"
+        assert mode.state(send, 1).name == "Replayed"
+    assert receiver.taken == {"page:1": 3}
+
+
+def test_a_conditional_effect_asks_first(mode, sender, receiver):
+    receiver.says("cut", "cut", 200)
+    verify = Asked(Unknown(), Done("from there"))
+    with batch("b"):
+        send = sender(Effect(kind="conditional", key="page:{order}", verify=verify))
+        assert mode.value(send, 1) == "from there"
+    assert receiver.taken == {"page:1": 2}
+
+
+async def averify(key, order):
+    await asyncio.sleep(0)
+    return Done(f"{key} is there")
+
+
+async def test_an_async_verify(receiver):
+    abandoned("b", "invoice:1")
+
+    @resilient_task(effect=Effect(key="invoice:{order}", verify=averify))
+    async def send(order): ...
+
+    @flow
+    async def scenario():
+        with batch("b"):
+            return await send(1)
+
+    assert await scenario() == "invoice:1 is there"
+
+
+def test_fallbacks_do_not_send_the_same_a_second_time(mode, sender, receiver):
+    sent = []
+
+    def other_way(order):
+        sent.append(order)
+        return "by pigeon"
+
+    receiver.says("cut", 429, 500)
+    with batch("b"):
+        with pytest.raises(httpx.HTTPError):
+            mode.value(sender(fallback=other_way, retry=None), 1)
+        with pytest.raises(InDoubt):
+            mode.value(sender(fallback=Fallback(other_way, when=["network"]), retry=None), 1)
+        assert sent == []
+        assert mode.value(sender(fallback=other_way, retry=None), 2) == "by pigeon", "429: nothing was sent"
+        named = Fallback(other_way, when=["InDoubt"])
+        assert mode.value(sender(fallback=named, retry=None), 1) == "by pigeon"
+        assert mode.value(sender(fallback=named, retry=None), 3) == "by pigeon"
+    assert states("b") == {"invoice:1": "unknown", "invoice:2": "failed", "invoice:3": "unknown"}
+
+
+def test_a_replay_asks_no_circuit_and_a_refusal_leaves_no_doubt(mode, sender, receiver):
+    circuit = CircuitBreaker(f"mail-{mode.name}", failure_threshold=1, open_for=60)
+    send = sender(circuit=circuit, retry=None)
+    with batch("b"):
+        mode.value(send, 1)
+        circuit.force_open("maintenance")
+        assert mode.state(send, 1).name == "Replayed"
+        with pytest.raises(CircuitOpenError):
+            mode.value(send, 2)
+    assert states("b") == {"invoice:1": "done"}
+
+
+def test_the_same_effect_at_the_same_time_in_one_flow(receiver, post):
+    receiver.says(lambda key: time.sleep(0.3) or 200)
+
+    @resilient_task(effect=INVOICE, retry=None)
+    def send(order):
+        return post()
+
+    @flow
+    def scenario():
+        return send.map([1] * 5).result()
+
+    assert scenario() == ["m-invoice:1"] * 5
+    assert receiver.taken == {"invoice:1": 1}
+
+
+def test_somebody_who_is_busy_for_too_long(receiver, post):
+    inside, leave = threading.Event(), threading.Event()
+
+    def slow(key):
+        inside.set()
+        leave.wait(30)
+        return 200
+
+    receiver.says(slow)
+
+    @resilient_task(effect=Effect(key="invoice:{order}", max_wait=0.1), retry=None, fallback=lambda: "pigeon")
+    def send(order):
+        return post()
+
+    @flow
+    def scenario():
+        owner = send.submit(1)
+        inside.wait(30)
+        second = send(1, return_state=True)
+        leave.set()
+        return owner.result(), second
+
+    sent, second = scenario()
+    assert sent == "m-invoice:1"
+    with pytest.raises(EffectBusy, match=r"still doing the effect 'invoice:1' of batch .* after 0\.\d s"):
+        second.result()
+    assert receiver.taken == {"invoice:1": 1}
+
+
+def test_an_effect_that_calls_itself(receiver):
+    @resilient_task(effect=INVOICE, retry=None)
+    def send(order, depth=1):
+        return send(order, 0) if depth else 1
+
+    @flow
+    def scenario():
+        return send(1)
+
+    with pytest.raises(ValueError, match="calls itself"):
+        scenario()
+
+
+def test_an_effect_inside_a_task_that_has_no_flow(receiver, post, until):
+    """The outermost task run is the batch: the same for every attempt of it."""
+    batches = []
+
+    @resilient_task(effect=INVOICE, retry=None)
+    def send(order):
+        return post()
+
+    @task(retries=1)
+    def outer():
+        send(1)
+        batches.append(None)
+        if len(batches) == 1:
+            raise RuntimeError("after it was sent")
+        return "done"
+
+    assert outer() == "done"
+    assert receiver.taken == {"invoice:1": 1}
+
+    @resilient_task(retry=None, effect="external")
+    def alone():
+        return idempotency_key()
+
+    state = alone(return_state=True)
+    (effect,) = batch_status(str(state.state_details.task_run_id)).effects
+    assert effect.key == state.result()
+
+
+def test_switched_off_it_is_a_plain_task(mode, sender, monkeypatch):
+    monkeypatch.setenv("RESILIENCE_ENABLED", "false")
+
+    def plain(order):
+        return order
+
+    send = mode.task(plain, effect=INVOICE)
+    with batch("b"):
+        assert mode.value(send, 1) == 1
+        assert batch_status("b").effects == ()
+
+
+class TestStoreAway:
+    """A store that cannot record the intention: the effect is not made, and nothing else is held up."""
+
+    @pytest.fixture(autouse=True)
+    def _away(self, monkeypatch, tmp_path):
+        (tmp_path / "file").write_text("")
+        monkeypatch.setenv("PREFECT_RESILIENCE_STORE_URL", f"sqlite:///{tmp_path}/file/effects.db")
+
+    def test_an_external_effect_is_not_made(self, mode, sender, receiver):
+        with batch("b"), pytest.raises(StoreUnavailable, match=r"nothing was sent: .*looked up") as caught:
+            mode.value(sender(fallback=lambda: "by pigeon"), 1)
+        assert "all 3 attempts used" in notes(caught.value), "it may be back"
+        assert not receiver.calls
+
+    def test_any_other_is(self, mode, sender, receiver):
+        with batch("b"):
+            assert mode.value(sender(Effect(kind="conditional", key="page:{order}")), 1) == "m-page:1"
+
+    def test_a_store_that_means_nothing(self, mode, sender, receiver, monkeypatch):
+        monkeypatch.setenv("PREFECT_RESILIENCE_STORE_URL", "mysql://x")
+        with batch("b"), pytest.raises(StoreUnavailable, match="ledger cannot be opened"):
+            mode.value(sender(), 1)
+        with batch("b"):
+            assert mode.value(sender("idempotent"), 1).startswith("m-")

@@ -1,0 +1,509 @@
+"""Owners that die, stores that come and go, and callers that are interrupted in between."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import multiprocessing
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import threading
+import time
+from functools import partial
+
+import pytest
+from prefect import flow
+
+from prefect_resilience import StoreUnavailable, resilient_task
+from prefect_resilience.effects import Effect, batch, batch_status, ledger, owner, processes
+from prefect_resilience.effects.ledger import Ledger, open_ledger, place_of
+from prefect_resilience.effects.model import Ask, Failed, Replay, Send, Succeeded, Wait
+from prefect_resilience.errors.exceptions import ConfigurationError, InDoubt
+from prefect_resilience.stores import MemoryStore, open_store
+
+PLACE = place_of("b", "k")
+
+
+def until(ask, seconds=20.0):
+    deadline = time.monotonic() + seconds
+    while not ask():
+        assert time.monotonic() < deadline, "it never came about"
+        time.sleep(0.005)
+
+
+class HandStore(MemoryStore):
+    """A memory store whose clock is set by hand, and that is away when it is told to."""
+
+    def __init__(self):
+        super().__init__("memory://by-hand")
+        self.time = 1_000_000.0
+        self.away = False
+        self.renewals = 0
+
+    def now(self):
+        return self.time
+
+    def load(self, key):
+        self._contact()
+        return super().load(key)
+
+    def swap(self, key, expected_version, value, expires_at=None):
+        self._contact()
+        self.renewals += key.startswith(owner.PREFIX)
+        return super().swap(key, expected_version, value, expires_at)
+
+    def _contact(self):
+        if self.away:
+            raise StoreUnavailable("the store is away")
+
+
+@pytest.fixture
+def store(monkeypatch):
+    monkeypatch.setattr(owner, "TICK_SECONDS", 0.01)
+    made = HandStore()
+    yield made
+    made.away = False
+    made_owner = owner.owner_in(made)
+    for claim in list(made_owner._held):
+        made_owner.drop(claim)
+
+
+def elsewhere(store) -> Ledger:
+    """The ledger as another process sees it."""
+    other = Ledger(store)
+    other.owner = owner.Owner(store)
+    return other
+
+
+def of_another_machine(monkeypatch):
+    """A process whose death only its lease can tell."""
+    monkeypatch.setattr(owner, "this_process", lambda: None)
+
+
+def test_one_owner_and_one_lease_for_all(store):
+    here, there = Ledger(store), elsewhere(store)
+    assert here.intend(PLACE, "c1", "external", {"key": "k"}) == Send()
+    assert here.intend(place_of("b", "l"), "c2", "external", {"key": "l"}) == Send()
+    assert there.look(PLACE) == here.look(PLACE) == Wait()
+    assert there.intend(PLACE, "c3", "external", {"key": "k"}) == Wait()
+    assert not there.owner._held
+    here.report(PLACE, Succeeded("c1", {"as": "json", "value": 1}, "m"))
+    assert there.look(PLACE) == Replay({"as": "json", "value": 1}, "m")
+    assert store.renewals == 2
+    assert [effect["key"] for effect, _ in here.effects("b")] == ["k", "l"]
+
+
+def test_a_lease_that_ran_out(store, monkeypatch):
+    of_another_machine(monkeypatch)
+    monkeypatch.setattr(owner, "RENEW_SECONDS", 1_000.0)
+    here, there = Ledger(store), elsewhere(store)
+    here.intend(PLACE, "c1", "external", {})
+    store.time += owner.LEASE_SECONDS - 1
+    assert there.look(PLACE) == Wait()
+    store.time += 2
+    assert isinstance(there.look(PLACE), Ask)
+    here.report(PLACE, Succeeded("c1", 1))
+    assert isinstance(there.look(PLACE), Replay), "the truth that comes late"
+
+
+def test_a_lease_is_renewed_while_calls_go_on_and_begun_anew_when_it_was_lost(store, monkeypatch):
+    of_another_machine(monkeypatch)
+    monkeypatch.setattr(owner, "RENEW_SECONDS", 0.02)
+    here, there = Ledger(store), elsewhere(store)
+    here.intend(PLACE, "c1", "external", {})
+    for _ in range(5):
+        renewals = store.renewals
+        store.time += owner.LEASE_SECONDS * 0.6
+        until(lambda: store.renewals > renewals + 1)  # noqa: B023
+        assert there.look(PLACE) == Wait()
+    first = here.owner.id
+    store.away = True
+    time.sleep(0.05)
+    store.time += 2 * owner.LEASE_SECONDS
+    store.away = False
+    until(lambda: here.owner.id != first)
+    assert isinstance(there.look(PLACE), Ask)
+    assert here.intend(place_of("b", "l"), "c2", "external", {}) == Send()
+    assert there.look(place_of("b", "l")) == Wait()
+
+
+def test_what_this_process_let_go_of_has_no_owner(store):
+    here = Ledger(store)
+    here.intend(PLACE, "c1", "external", {})
+    here.owner.drop("c1")
+    assert isinstance(here.look(PLACE), Ask)
+
+
+def test_a_store_that_goes_away_between_the_intention_and_the_call(store):
+    here = Ledger(store)
+    here.owner.hold("warm")
+    swap = store.swap
+
+    def taken_and_lost(*args):
+        swap(*args)
+        store.away = True
+        raise StoreUnavailable("the answer was lost")
+
+    store.swap = taken_and_lost
+    with pytest.raises(StoreUnavailable):
+        here.intend(PLACE, "c1", "external", {})
+    store.swap, store.away = swap, False
+    until(lambda: not here.owner._reports)
+    assert here.look(PLACE) == Send(), "it was withdrawn, since nothing was sent"
+
+
+def test_a_report_is_made_until_the_store_takes_it(store, monkeypatch):
+    monkeypatch.setattr(ledger, "RECORD_FOR", 0.1)
+    here = Ledger(store)
+    here.intend(PLACE, "c1", "external", {})
+    store.away = True
+    with pytest.raises(StoreUnavailable):
+        here.report_patiently(PLACE, Succeeded("c1", 1))
+    assert here.owner.lives(here.owner.id, "c1")
+    store.away = False
+    until(lambda: not here.owner.busy)
+    assert isinstance(here.look(PLACE), Replay)
+
+
+def test_a_report_that_makes_no_sense_does_not_hold_up_others(store, caplog):
+    here = Ledger(store)
+    here.intend(PLACE, "c1", "external", {})
+    here.report_later("", Failed("c0"))
+    here.report_later(PLACE, Failed("c1"))
+    until(lambda: not here.owner.busy)
+    assert here.look(PLACE) == Send()
+    assert "could not be recorded" in caplog.text
+
+
+def test_a_lease_that_cannot_be_written_down(store, monkeypatch, caplog):
+    monkeypatch.setattr(owner, "RENEW_SECONDS", -1.0)
+    here = Ledger(store)
+    here.intend(PLACE, "c1", "external", {})
+    monkeypatch.setattr(owner, "this_process", lambda: object())
+    until(lambda: "could not renew its lease" in caplog.text)
+
+
+def test_a_store_in_which_others_are_always_first(store, monkeypatch):
+    monkeypatch.setattr(ledger, "MOST_TRIES", 3)
+    here = Ledger(store)
+    here.owner.hold("c1")
+    monkeypatch.setattr(store, "swap", lambda *args: 0)
+    with pytest.raises(StoreUnavailable, match="keeps being changed"):
+        here.intend(PLACE, "c1", "external", {})
+
+
+def test_a_hold_that_fails_holds_nothing(store):
+    here = elsewhere(store)
+    store.away = True
+    with pytest.raises(StoreUnavailable):
+        here.intend(PLACE, "c1", "external", {})
+    assert not here.owner.busy
+
+
+def test_leaving_in_order(store):
+    here = Ledger(store)
+    here.intend(PLACE, "c1", "external", {})
+    here.report_later(PLACE, Failed("c1"))
+    here.owner.leave()
+    assert store.load(owner.PREFIX + here.owner.id) is None
+    elsewhere(store).owner.leave()
+    store.away = True
+    here.owner.leave()
+
+
+def test_places():
+    assert place_of("b", "k") == "effects/b/k"
+    assert place_of("a/b") != place_of("a") + "b"
+    long = {place_of("ä" * 150 + letter) for letter in "xy"}
+    assert len(long) == 2
+    assert all(len(place) < 700 for place in long)
+
+
+def test_an_unconfigured_ledger(monkeypatch):
+    monkeypatch.setattr(ledger, "_url", ledger._nowhere)
+    with pytest.raises(StoreUnavailable, match="no store is configured"):
+        open_ledger()
+    with pytest.raises(ConfigurationError):
+        ledger._nowhere()
+
+
+# -- processes
+
+
+def test_processes_of_this_machine():
+    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    there = [*processes.this_process()[:2], child.pid, processes._stat(child.pid)[1]]
+    assert not processes.is_gone(there)
+    assert processes.is_gone([*there[:3], "another start"]), "its id was given to another one"
+    assert not processes.is_gone(["another boot", *there[1:]])
+    os.kill(child.pid, signal.SIGKILL)
+    until(lambda: processes._stat(child.pid)[0] == "Z")
+    assert processes.is_gone(there), "a zombie"
+    child.wait()
+    assert processes.is_gone(there)
+    assert not processes.is_gone(None)
+    assert not processes.is_gone(processes.this_process())
+
+
+def test_where_the_system_says_nothing(monkeypatch):
+    mine = processes.this_process()
+    monkeypatch.setattr(processes, "_stat", lambda pid: None)
+    assert processes.this_process() is None
+    assert not processes.is_gone(mine)
+
+    def not_yours(pid, signal):
+        raise PermissionError
+
+    monkeypatch.setattr(os, "kill", not_yours)
+    assert not processes.is_gone(mine)
+
+    def no_proc(*_):
+        raise OSError
+
+    monkeypatch.setattr(os, "readlink", no_proc)
+    assert processes._machine() is None
+
+
+def test_a_forked_child_owns_nothing(store):
+    here = Ledger(store)
+    here.intend(PLACE, "c1", "external", {})
+
+    def look(answers):
+        answers.send((here.owner.id, bool(here.owner._held), owner._thread is None))
+
+    ours, theirs = multiprocessing.Pipe()
+    child = multiprocessing.get_context("fork").Process(target=look, args=(theirs,))
+    child.start()
+    child.join(20)
+    other, holds, no_thread = ours.recv()
+    assert other != here.owner.id
+    assert (holds, no_thread) == (False, True)
+
+
+# -- in runs
+
+
+def lock(url: str) -> sqlite3.Connection:
+    """Nobody else can write from now on."""
+    connection = sqlite3.connect(url.removeprefix("sqlite:///").partition("?")[0], isolation_level=None)
+    connection.execute("BEGIN IMMEDIATE")
+    return connection
+
+
+def test_a_store_that_is_locked_after_the_call_was_made(tmp_path, monkeypatch, receiver, post):
+    """What cannot be recorded is not handed on; once it is recorded, it is replayed."""
+    url = f"sqlite:///{tmp_path}/effects.db?timeout=0.05"
+    monkeypatch.setenv("PREFECT_RESILIENCE_STORE_URL", url)
+    monkeypatch.setattr(ledger, "RECORD_FOR", 0.1)
+    locks = []
+
+    @resilient_task(effect=Effect(key="{order}"), fallback=lambda: "pigeon")
+    def send(order):
+        made = post()
+        if not locks:
+            locks.append(lock(url))
+        return made
+
+    @flow
+    def scenario():
+        with batch("b"):
+            first = send(1, return_state=True)
+            locks[0].close()
+            return first, send(1, return_state=True)
+
+    first, second = scenario()
+    with pytest.raises(InDoubt, match="it was done, but this could not be recorded"):
+        first.result()
+    assert (second.name, second.result()) == ("Replayed", "m-1")
+    assert receiver.taken == {"1": 1}
+
+
+@pytest.mark.parametrize("kind", ["conditional", "idempotent"])
+def test_what_is_not_external_is_handed_on_all_the_same(kind, tmp_path, monkeypatch):
+    url = f"sqlite:///{tmp_path}/effects.db?timeout=0.05"
+    monkeypatch.setenv("PREFECT_RESILIENCE_STORE_URL", url)
+    monkeypatch.setattr(ledger, "RECORD_FOR", 0.1)
+
+    @resilient_task(effect=kind)
+    def compute(order):
+        return lock(url) and order
+
+    @flow
+    def scenario():
+        return compute(1)
+
+    assert scenario() == 1
+
+
+@pytest.mark.parametrize("fails", ["look", "intend", "verified"])
+@pytest.mark.parametrize("kind", ["external", "conditional"])
+def test_a_store_that_goes_away_at_any_step(kind, fails, monkeypatch):
+    from prefect_resilience.effects import NotDone
+    from tests.effects.test_effects_in_runs import abandoned
+
+    calls = []
+
+    @resilient_task(effect=Effect(kind=kind, key="{order}", verify=lambda key: NotDone()), retry=None)
+    def send(order):
+        calls.append(order)
+        return order
+
+    @flow
+    def scenario():
+        with batch("b"):
+            return send(1)
+
+    def away(*args):
+        raise StoreUnavailable("the store is away")
+
+    abandoned("b", "1")
+    monkeypatch.setattr(Ledger, fails, away)
+    if kind == "external":
+        with pytest.raises(StoreUnavailable, match="nothing was sent"):
+            scenario()
+        assert calls == []
+    else:
+        assert scenario() == 1
+
+
+async def test_a_call_that_is_cancelled_leaves_a_doubt():
+    begun = asyncio.Event()
+
+    @resilient_task(effect=Effect(key="{order}"))
+    async def send(order):
+        begun.set()
+        await asyncio.sleep(60)
+
+    @flow
+    async def scenario():
+        with batch("b"):
+            await send(1)
+
+    running = asyncio.create_task(scenario())
+    await begun.wait()
+    running.cancel()
+    with contextlib.suppress(BaseException):
+        await running
+    await asyncio.to_thread(until, lambda: batch_status("b").effects[0].state == "unknown")
+
+
+async def test_a_cancellation_while_the_intention_is_written_withdraws_it(monkeypatch):
+    writing, go_on = threading.Event(), threading.Event()
+    intend = Ledger.intend
+
+    def slow(self, *args):
+        writing.set()
+        go_on.wait(20)
+        return intend(self, *args)
+
+    monkeypatch.setattr(Ledger, "intend", slow)
+    calls = []
+
+    @resilient_task(effect=Effect(key="{order}"))
+    async def send(order):
+        calls.append(order)
+
+    @flow
+    async def scenario():
+        with batch("b"):
+            await send(1)
+
+    running = asyncio.create_task(scenario())
+    await asyncio.to_thread(writing.wait, 20)
+    running.cancel()
+    await asyncio.sleep(0.05)
+    go_on.set()
+    with contextlib.suppress(BaseException):
+        await running
+
+    def withdrawn():
+        found = batch_status("b").effects
+        return found and found[0].state == "failed"
+
+    await asyncio.to_thread(until, withdrawn)
+    assert calls == []
+
+
+def test_an_interrupted_call_leaves_a_doubt(monkeypatch):
+    @resilient_task(effect=Effect(key="{order}"))
+    def send(order):
+        raise KeyboardInterrupt
+
+    @flow
+    def scenario():
+        with batch("b"):
+            send(1)
+
+    with contextlib.suppress(BaseException):
+        scenario()
+    until(lambda: batch_status("b").effects[0].state == "unknown")
+
+
+def test_a_report_that_fails_once_is_made_in_the_background(monkeypatch):
+    report = Ledger.report
+    failed = threading.Event()
+
+    def once(self, place, event):
+        if not failed.is_set():
+            failed.set()
+            raise StoreUnavailable("for a moment")
+        return report(self, place, event)
+
+    monkeypatch.setattr(Ledger, "report", once)
+
+    @resilient_task(effect=Effect(key="{order}"), retry=None)
+    def send(order):
+        raise ConnectionRefusedError
+
+    @flow
+    def scenario():
+        with batch("b"):
+            send(1)
+
+    with pytest.raises(ConnectionRefusedError):
+        scenario()
+    until(lambda: batch_status("b").effects[0].state == "failed")
+
+
+def test_whoever_is_first_after_both_have_looked():
+    """Somebody else claims the effect between the look and the intention: wait, and replay."""
+    calls = []
+
+    @resilient_task(effect=Effect(key="{order}"), retry=None, circuit="a-race")
+    def send(order):
+        calls.append(order)
+        return "mine"
+
+    @flow
+    def scenario(monkey):
+        with batch("b"), pytest.MonkeyPatch.context() as patch:
+            intend = Ledger.intend
+
+            def second(self, place, claim, *args):
+                other = elsewhere(self.store)
+                intend(other, place, "theirs", *args)
+                answer = intend(self, place, claim, *args)
+                report = partial(other.report, place, Succeeded("theirs", {"as": "json", "value": "theirs"}))
+                threading.Timer(0.1, report).start()
+                return answer
+
+            patch.setattr(Ledger, "intend", second)
+            return send(1, return_state=True)
+
+    state = scenario(None)
+    assert (state.name, state.result()) == ("Replayed", "theirs")
+    assert calls == []
+
+
+def test_status_of_another_store(tmp_path):
+    url = f"sqlite:///{tmp_path}/other.db"
+    here = open_ledger(url)
+    here.intend(place_of("b", "k"), "c1", "external", {"key": "k", "batch": "b"})
+    (effect,) = batch_status("b", store=url).effects
+    assert (effect.state, effect.task, effect.settled_at) == ("intended", None, None)
+    here.report(place_of("b", "k"), Failed("c1", {"code": "429", "message": "later"}))
+    (effect,) = batch_status("b", store=open_store(url)).effects
+    assert (effect.state, effect.error, effect.attempts) == ("failed", "429: later", 1)

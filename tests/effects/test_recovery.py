@@ -1,0 +1,575 @@
+"""recover, settle, abandon and prune: on real flow runs of a real Prefect API."""
+
+from __future__ import annotations
+
+import json
+import threading
+from datetime import datetime, timedelta, timezone
+from uuid import uuid4
+
+import pytest
+from prefect import flow
+from prefect.client.orchestration import get_client
+from prefect.flow_engine import run_flow
+from prefect.settings import PREFECT_API_URL, temporary_settings
+from prefect.states import Cancelled, Completed, Crashed, Failed, Paused, Running
+
+from prefect_resilience import Backoff, ConfigurationError, resilient_task
+from prefect_resilience.effects import (
+    Effect,
+    RecoveryPolicy,
+    abandon,
+    batch,
+    batch_status,
+    list_batches,
+    prune,
+    recover,
+    recovery,
+    settle,
+)
+from prefect_resilience.effects.archive import archived_effects
+from prefect_resilience.effects.audit import KEPT, Audit
+from prefect_resilience.effects.flow_runs import ApiUnavailable
+from prefect_resilience.effects.ledger import Ledger, open_ledger, place_of
+from prefect_resilience.effects.model import Doubted, Intend, Succeeded, decide
+from prefect_resilience.effects.model import Failed as NotDone_
+from prefect_resilience.effects.operations import abandon_batch, prune_batches, recover_batch, settle_effect
+from prefect_resilience.errors.exceptions import EffectBusy
+from prefect_resilience.stores import MemoryStore
+
+EVENTS = {
+    "done": lambda: Succeeded("c", {"as": "json", "value": 1}, "m-1"),
+    "failed": lambda: NotDone_("c", {"code": "429", "message": "later"}),
+    "unknown": lambda: Doubted("c", {"code": "TIMEOUT", "message": "no answer"}),
+}
+
+
+def put(batch_id, store=None, **states):
+    """Effects in the ledger, as calls left them; "intended": whoever intended it died."""
+    store = open_ledger(store).store
+    for number, (key, state) in enumerate(states.items()):
+        state, _, kind = state.partition(":")
+        about = {"key": key, "batch": batch_id}
+        intend = Intend("somebody who died", "c", False, kind or "external", about)
+        document, _ = decide(None, intend, store.now() + number / 1_000_000)
+        if state != "intended":
+            document, _ = decide(document, EVENTS[state](), store.now())
+        document["claim"] = uuid4().hex
+        assert store.swap(place_of(batch_id, key), 0, document)
+
+
+@pytest.fixture(autouse=True)
+def crashes_settle(monkeypatch):
+    """Nobody reports a crash twice here."""
+    monkeypatch.setattr(recovery, "CRASH_SETTLES", 0.0)
+
+
+@pytest.fixture
+def deployed():
+    """A run of a deployed flow in the state that is asked for; its id."""
+
+    @flow
+    def nothing():
+        return None
+
+    deployment_id = nothing.to_deployment(f"d-{uuid4().hex[:8]}").apply()
+
+    def make(state):
+        with get_client(sync_client=True) as client:
+            run = client.create_flow_run_from_deployment(deployment_id)
+            client.set_flow_run_state(run.id, state, force=True)
+        return str(run.id)
+
+    return make
+
+
+def run_of(run_id):
+    with get_client(sync_client=True) as client:
+        return client.read_flow_run(run_id)
+
+
+def set_state(run_id, state):
+    with get_client(sync_client=True) as client:
+        client.set_flow_run_state(run_id, state, force=True)
+
+
+# -- recovering
+
+
+def test_a_deployed_run_runs_again_under_its_own_id(receiver, post):
+    broken = threading.Event()
+    broken.set()
+
+    @resilient_task(effect=Effect(key="{batch_id}.{order}"), retry=None)
+    def send(order):
+        return post()
+
+    @flow
+    def invoices():
+        sent = [send(1), send(2)]
+        if broken.is_set():
+            raise ConnectionError("after two of them")
+        return [*sent, send(3)]
+
+    deployment_id = invoices.to_deployment("d").apply()
+    with get_client(sync_client=True) as client:
+        run = client.create_flow_run_from_deployment(deployment_id)
+    with pytest.raises(ConnectionError):
+        run_flow(invoices, flow_run=run)
+    run_id = str(run.id)
+    hint = batch_status(run_id).hint
+    assert (hint.strategy, hint.skip_until, hint.attempt) == (
+        "restart_from_last_external",
+        f"{run_id}.2",
+        1,
+    )
+    planned = recover(run_id, dry_run=True)
+    assert (planned.action, planned.dry_run, planned.audit) == ("rescheduled", True, ())
+    assert run_of(run_id).state.is_failed(), "a dry run does nothing"
+
+    report = recover(run_id, reason="the network is back", by="ada")
+    assert (report.action, report.strategy) == ("rescheduled", "restart_from_last_external")
+    assert report.flow_run_id == run_id
+    state = run_of(run_id).state
+    assert (state.name, state.type.value) == ("AwaitingRetry", "SCHEDULED")
+    assert state.state_details.scheduled_time.timestamp() == pytest.approx(report.next_at, abs=1)
+    again = recover(run_id)
+    assert again.action == "refused"
+    assert "waits for a worker already" in again.why
+
+    broken.clear()
+    run_flow(invoices, flow_run=run_of(run_id))
+    assert run_of(run_id).state.is_completed()
+    assert receiver.taken == {f"{run_id}.{order}": 1 for order in (1, 2, 3)}
+    assert recover(run_id).action == "nothing"
+    told = [(one.by, one.asked, one.outcome, one.ended, one.reason) for one in batch_status(run_id).audit]
+    assert told[0] == ("ada", "auto", "rescheduled", "Completed", "the network is back")
+    assert [one[2] for one in told[1:]] == ["refused", "nothing"]
+
+
+def test_a_subflow_run_means_its_root(deployed):
+    @flow
+    def inner():
+        raise ConnectionError("inner")
+
+    @flow
+    def outer():
+        return str(inner(return_state=True).state_details.flow_run_id)
+
+    state = outer(return_state=True)
+    root = str(state.state_details.flow_run_id)
+    report = recover(state.result(), dry_run=True)
+    assert (report.batch_id, report.flow_run_id, report.action) == (root, root, "nothing")
+
+
+def test_two_at_once_reschedule_once(deployed):
+    run_id = deployed(Crashed(message="the worker died"))
+    put(run_id, a="done")
+    start = threading.Barrier(4)
+    reports = []
+
+    def one():
+        start.wait()
+        reports.append(recover(run_id))
+
+    threads = [threading.Thread(target=one) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(report.action for report in reports) == ["refused"] * 3 + ["rescheduled"]
+    with get_client(sync_client=True) as client:
+        states = client.request("GET", "/flow_run_states/", params={"flow_run_id": run_id}).json()
+    assert [state["name"] for state in states].count("AwaitingRetry") == 1
+    assert len(batch_status(run_id).audit) == 4
+
+
+def test_what_cannot_be_run_again_is_told(deployed):
+    @flow
+    def invoices():
+        raise ConnectionError("reset")
+
+    run_id = str(invoices(return_state=True).state_details.flow_run_id)
+    report = recover(run_id)
+    assert (report.action, report.strategy) == ("told", "restart_batch")
+    assert f"run your program again inside `with batch('{run_id}'):`" in report.why
+    assert "has no deployment" in report.why
+    assert run_of(run_id).state.is_failed()
+
+    put("invoices-2026-11", a="done", b="failed")
+    report = recover("invoices-2026-11")
+    assert (report.action, report.strategy, report.flow_run_id) == (
+        "told",
+        "restart_from_last_external",
+        None,
+    )
+    assert "with batch('invoices-2026-11')" in report.why
+    assert recover(str(uuid4())).action == "nothing"
+
+
+def test_a_named_batch_of_a_deployed_run(deployed):
+    run_id = deployed(Crashed())
+    put("named", a="done", b="failed")
+    ledger = open_ledger()
+    found = ledger.store.load(place_of("named", "b"))
+    ledger.store.swap(place_of("named", "b"), found.version, {**found.value, "flow_run_id": run_id})
+    report = recover("named")
+    assert (report.action, report.flow_run_id) == ("rescheduled", run_id)
+    assert run_of(run_id).state.name == "AwaitingRetry"
+
+
+@pytest.mark.parametrize(
+    ("state", "action", "says"),
+    [
+        (Running(), "refused", "wait for its end"),
+        (Paused(), "refused", "resume it"),
+        (Completed(), "nothing", "completed"),
+        (Cancelled(), "told", "somebody cancelled"),
+        (Failed(message="Flow run encountered an exception: PermissionError: no"), "told", "will not pass"),
+    ],
+)
+def test_when_not_to(deployed, state, action, says):
+    run_id = deployed(state)
+    report = recover(run_id)
+    assert (report.action, says in report.why) == (action, True), report
+    assert run_of(run_id).state.type == state.type
+
+
+def test_a_person_may_insist(deployed):
+    run_id = deployed(Failed(message="Flow run encountered an exception: PermissionError: no"))
+    put(run_id, a="done")
+    assert recover(run_id, "restart").strategy == "restart_from_last_external"
+    assert run_of(run_id).state.name == "AwaitingRetry"
+    for state in (Running(), Completed()):
+        run_id = deployed(state)
+        assert recover(run_id, "restart_batch").action == "refused"
+        assert recover(run_id, "restart_batch", force=True).action == "rescheduled"
+    run_id = deployed(Running())
+    report = recover(run_id, force=True)
+    assert (report.action, report.strategy) == ("rescheduled", "restart_batch")
+    assert recover(run_id, "manual_only", force=True).action == "told"
+    with pytest.raises(ConfigurationError, match="did you mean 'restart"):
+        recover(run_id, "restrat")
+
+
+undone = []
+
+
+def unbook(name):
+    undone.append(name)
+
+
+@resilient_task(effect=Effect(key="{name}", compensate=unbook), retry=None)
+def book(name):
+    return f"m-{name}"
+
+
+@flow
+def trip(batch_id):
+    with batch(batch_id):
+        book("flight")
+        book("hotel")
+
+
+@pytest.mark.parametrize("permanent", ["compensate", "abandon"])
+def test_what_is_declared_for_permanent_failures_is_done(deployed, permanent):
+    undone.clear()
+    run_id = deployed(Failed(message="Flow run encountered an exception: PermissionError: no"))
+    trip(run_id)
+    put(run_id, c="failed")
+    assert recover(run_id).action == "told", "undeclared, it is left to a person"
+    report = recover(run_id, policy=RecoveryPolicy(permanent=permanent))
+    states = {one.key: one.state for one in batch_status(run_id).effects if one.compensates is None}
+    if permanent == "abandon":
+        assert (report.action, report.strategy, undone) == ("abandoned", "abandon", [])
+        assert states == {"flight": "done", "hotel": "done"}
+        return
+    assert (report.action, report.strategy, undone) == ("compensated", "compensate", ["hotel", "flight"])
+    assert states == {"flight": "compensated", "hotel": "compensated", "c": "failed"}
+    assert batch_status(run_id).hint.why.startswith("it was rolled back")
+    (listed,) = list_batches()
+    assert (listed.compensated, listed.failed, listed.done) == (2, 1, 0)
+
+
+def test_a_rollback_that_was_cut_off_is_finished(monkeypatch, until):
+    undone.clear()
+    trip("b")
+
+    def cut_off(name):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as killed:
+        killed.setattr("tests.effects.test_recovery.unbook", cut_off)
+        with pytest.raises(KeyboardInterrupt):
+            recover("b", "compensate")
+    # Whether the hotel knows that it is cancelled, only a person can say.
+    until(lambda: batch_status("b").hint.strategy == "manual_only")
+    (doubt,) = batch_status("b").hint.waiting
+    assert doubt.startswith("compensate:hotel")
+    assert list_batches()[0].unknown
+    settle("b", doubt, "not_done")
+    hint = batch_status("b").hint
+    assert (hint.strategy, hint.automatic) == ("compensate", True)
+    assert recover("b").action == "compensated"
+    assert undone == ["hotel", "flight"]
+    assert batch_status("b").hint is None
+
+
+class Clocked(MemoryStore):
+    """The store's clock, set forward by the test."""
+
+    ahead = 0.0
+
+    def now(self):
+        return super().now() + self.ahead
+
+
+def test_pauses_grow_and_a_cap_ends_them(deployed):
+    store = Clocked(f"memory://{uuid4().hex}")
+    policy = RecoveryPolicy(attempts=3, backoff=Backoff.exponential(600, maximum=5_000, jitter=0.0))
+    run_id = deployed(Crashed())
+    pauses = []
+    for _ in range(3):
+        began = store.now()
+        report = recover(run_id, policy=policy, store=store)
+        assert report.action == "rescheduled"
+        scheduled = run_of(run_id).state.state_details.scheduled_time.timestamp()
+        assert scheduled == pytest.approx(report.next_at, abs=1)
+        pauses.append(round(report.next_at - began, -1))
+        set_state(run_id, Crashed())
+        store.ahead += 100
+    assert pauses == [0, 500, 1_100], "600 and 1200 s, of which 100 s are over"
+    report = recover(run_id, policy=policy, store=store)
+    assert (report.action, report.strategy) == ("told", "manual_only")
+    assert "3 times in a row" in report.why
+    assert recover(run_id, "restart", policy=policy, store=store).action == "rescheduled", "a person may"
+    set_state(run_id, Crashed())
+    assert recover(run_id, policy=policy, store=store).next_at == pytest.approx(store.now(), abs=5)
+
+
+def test_a_recovery_that_was_cut_off(deployed):
+    run_id = deployed(Crashed())
+    ledger = open_ledger()
+    audit = Audit(ledger, run_id)
+    entry = audit.claim("ada", "auto", None)
+    assert recover(run_id).action == "refused"
+    assert batch_status(run_id).audit[-1].why == "ada is recovering it"
+    ledger.owner.drop(entry.id)  # as if its process had died
+    assert recover(run_id).action == "rescheduled"
+    assert [one.outcome for one in batch_status(run_id).audit] == ["cut_off", "refused", "rescheduled"]
+    assert not audit.begin_restart(entry), "whoever lost its claim does nothing any more"
+    audit.finish(entry)
+    assert audit.document()["claim"] is None
+
+
+def test_a_fresh_crash_is_let_settle(deployed, monkeypatch):
+    """The worker that reports a crash reports it again a little later, which must not end the new run."""
+    run_id = deployed(Crashed())
+    slept = []
+    monkeypatch.setattr(recovery, "CRASH_SETTLES", 10.0)
+    monkeypatch.setattr(recovery.time, "sleep", slept.append)
+    assert recover(run_id, dry_run=True).action == "rescheduled"
+    assert slept == []
+    assert recover(run_id).action == "rescheduled"
+    assert slept[0] == pytest.approx(10, abs=5)
+    run_id = deployed(Crashed())
+    recover(run_id, force=True)
+    recover(deployed(Failed()))
+    assert len(slept) == 1
+
+
+def test_an_error_goes_on_record_and_gives_the_claim_back(deployed, monkeypatch):
+    run_id = deployed(Crashed())
+
+    def fails(*_):
+        raise RuntimeError("the API said no to Bearer hunter2-never-to-be-seen")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(recovery, "run_again", fails)
+        with pytest.raises(RuntimeError):
+            recover(run_id)
+    (entry,) = batch_status(run_id).audit
+    assert entry.outcome == "error"
+    assert "hunter2" not in entry.why
+    assert recover(run_id).action == "rescheduled"
+
+
+def test_without_the_api(deployed):
+    run_id = deployed(Crashed())
+    put(run_id, a="done", b="failed")
+    with temporary_settings({PREFECT_API_URL: "http://127.0.0.1:9/api"}):
+        with pytest.raises(ApiUnavailable, match="could not be asked"):
+            recover(run_id)
+        hint = batch_status(run_id).hint
+    assert hint.strategy == "restart_from_last_external"
+    assert "could not be asked how its run ended" in hint.why
+    assert run_of(run_id).state.is_crashed()
+
+
+def test_the_log_is_bounded():
+    ledger = Ledger(MemoryStore(f"memory://{uuid4().hex}"))
+    audit = Audit(ledger, "b")
+    for number in range(KEPT + 5):
+        audit.note(audit.entry("ada", "settle", why=str(number)))
+    kept = audit.entries()
+    assert (len(kept), kept[0].why, kept[-1].why) == (KEPT, "5", str(KEPT + 4))
+    assert audit.document()["total"] == KEPT + 5
+
+
+# -- settling
+
+
+@pytest.fixture
+def doubtful(post, receiver):
+    """A flow whose one effect was cut off; what becomes of the next run."""
+    receiver.says("cut")
+
+    @resilient_task(effect=Effect(key="invoice:{order}"), retry=None)
+    def send(order):
+        return post()
+
+    states = []
+
+    @flow
+    def invoices(name):
+        with batch(name):
+            states.append(send(7, return_state=True))
+
+    def run(name):
+        invoices(name)
+        return states[-1]
+
+    return run
+
+
+def test_a_person_says_that_it_was_done(doubtful, receiver):
+    doubtful("b")
+    assert batch_status("b").hint.waiting == ("invoice:7",)
+    after = settle("b", "invoice:7", "done", {"id": "m-7"}, "m-7", by="ada", reason="asked them")
+    assert (after.state, after.external_id, after.result) == ("done", "m-7", {"id": "m-7"})
+    state = doubtful("b")
+    assert (state.name, state.result()) == ("Replayed", {"id": "m-7"})
+    assert receiver.taken == {"invoice:7": 1}
+    (entry,) = batch_status("b").audit
+    assert (entry.by, entry.outcome, entry.reason) == ("ada", "settled", "asked them")
+    with pytest.raises(ConfigurationError, match="is done and not in doubt"):
+        settle("b", "invoice:7", "not_done")
+
+
+def test_a_person_says_that_it_was_not_done(doubtful, receiver):
+    doubtful("b")
+    assert settle("b", "invoice:7", "not_done").state == "failed"
+    receiver.says(200)
+    assert doubtful("b").name == "Completed"
+    assert len(receiver.calls) == 1
+
+
+def test_settling_what_cannot_be(doubtful):
+    with pytest.raises(ConfigurationError, match="no batch 'b' in the ledger"):
+        settle("b", "invoice:7", "done")
+    put("b", one="intended", two="done")
+    with pytest.raises(ConfigurationError, match="no effect 'onee' in batch 'b'; did you mean 'one'"):
+        settle("b", "onee", "done")
+    with pytest.raises(ConfigurationError, match="did you mean 'done'"):
+        settle("b", "one", "dome")
+    with pytest.raises(ConfigurationError, match="go with 'done' alone"):
+        settle("b", "one", "not_done", external_id="m")
+    with pytest.raises(ConfigurationError, match="must be plain JSON"):
+        settle("b", "one", "done", {1})
+    ledger = open_ledger()
+    ledger.intend(place_of("b", "three"), "c3", "external", {"key": "three", "batch": "b"})
+    with pytest.raises(EffectBusy):
+        settle("b", "three", "done")
+    assert recover("b").action == "refused"
+    ledger.report(place_of("b", "three"), NotDone_("c3"))
+    assert settle("b", "one", "done").state == "done"
+
+
+# -- giving up, and what is old
+
+
+def test_abandon_archives_before_it_clears():
+    put("b", a="done", b="failed", c="unknown", d="unknown:idempotent", e="intended")
+    planned = abandon("b", dry_run=True)
+    assert (planned.action, len(batch_status("b").effects)) == ("abandoned", 5)
+    report = abandon("b", reason="sent by hand", by="ada")
+    assert (report.action, report.strategy) == ("abandoned", "abandon")
+    assert "2 of 5 effects were archived and cleared; still in doubt: 'c', 'e'" in report.why
+    assert {one.key: one.state for one in batch_status("b").effects} == {
+        "a": "done",
+        "c": "unknown",
+        "e": "unknown",
+    }
+    kept = archived_effects(open_ledger(), "b")
+    assert sorted(one["effect"]["key"] for one in kept) == list("abcde")
+    assert {(one["by"], one["why"]) for one in kept} == {("ada", "sent by hand")}
+    (listed,) = list_batches()
+    assert (listed.open, listed.abandoned_at is not None) == (False, True)
+    abandon("b", forget_doubts=True)
+    assert [one.key for one in batch_status("b").effects] == ["a"], "what is done is never forgotten"
+    assert len(archived_effects(open_ledger(), "b")) == 5
+    put("b", f="failed")
+    assert list_batches()[0].open, "something was begun since"
+
+
+def test_abandon_is_refused_while_it_goes_on(deployed):
+    assert abandon(deployed(Running())).action == "refused"
+
+
+def test_prune_archives_what_is_old():
+    store = Clocked(f"memory://{uuid4().hex}")
+    put("old", store, a="done", b="failed")
+    put("in-doubt", store, a="unknown")
+    put("given-up", store, a="unknown")
+    abandon("given-up", store=store)
+    store.ahead += 1_000
+    put("new", store, a="done")
+    assert sorted(one.batch_id for one in prune(timedelta(seconds=500), dry_run=True, store=store)) == [
+        "given-up",
+        "old",
+    ]
+    assert len(list_batches(store=store)) == 4
+    before = datetime.fromtimestamp(store.now() - 500, timezone.utc).replace(tzinfo=None)
+    assert len(prune(before, store=store)) == 2
+    assert [one.batch_id for one in list_batches(store=store)] == ["in-doubt", "new"]
+    assert len(archived_effects(Ledger(store), "old")) == 2
+    assert Audit(Ledger(store), "old").entries()[-1].outcome == "pruned"
+    assert prune(timedelta(days=1), store=store) == []
+    with pytest.raises(ConfigurationError, match="before now"):
+        prune(timedelta(days=-1), store=store)
+
+
+def test_the_list_has_doubts_first():
+    put("b-done", a="done")
+    put("c-failed", a="failed", b="done")
+    put("d-doubt", a="done", b="intended")
+    ledger = open_ledger()
+    ledger.intend(place_of("e-busy", "a"), "c1", "external", {"key": "a", "batch": "e-busy"})
+    listed = list_batches()
+    assert [one.batch_id for one in listed] == ["d-doubt", "e-busy", "c-failed", "b-done"]
+    assert [(one.unknown, one.intended, one.failed, one.done) for one in listed] == [
+        (1, 0, 0, 1),
+        (0, 1, 0, 0),
+        (0, 0, 1, 1),
+        (0, 0, 0, 1),
+    ]
+    ledger.report(place_of("e-busy", "a"), NotDone_("c1"))
+
+
+# -- as flows
+
+
+def test_the_same_as_flows(deployed):
+    run_id = deployed(Crashed())
+    put(run_id, a="done", b="unknown")
+    assert recover_batch(run_id)["action"] == "told"
+    assert settle_effect(run_id, "b", "not_done", reason="asked them") == "failed"
+    report = recover_batch(run_id, policy={"attempts": 1})
+    assert (report["action"], report["strategy"]) == ("rescheduled", "restart_from_last_external")
+    assert "flow run" in report["audit"][-1]["by"]
+    json.dumps(report)
+    set_state(run_id, Crashed())
+    assert abandon_batch(run_id, "enough")["action"] == "abandoned"
+    assert prune_batches(0.0) == [run_id]
+    with pytest.raises(ConfigurationError, match="0 or more"):
+        prune_batches(-1.0)

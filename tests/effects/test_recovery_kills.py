@@ -1,0 +1,126 @@
+"""Recoveries that are killed between two of their lines: the next one goes on, and nothing is done twice."""
+
+from __future__ import annotations
+
+import os
+import sys
+from multiprocessing.connection import Connection
+from uuid import uuid4
+
+import pytest
+from prefect import flow
+from prefect.client.orchestration import get_client
+from prefect.server.api.server import SubprocessASGIServer
+from prefect.settings import PREFECT_API_URL, PREFECT_LOGGING_LEVEL, temporary_settings
+from prefect.states import Crashed
+
+from prefect_resilience.effects import abandon, batch_status, recover, recovery
+from prefect_resilience.effects.archive import archived_effects
+from prefect_resilience.effects.ledger import open_ledger
+from tests.effects.test_recovery import put
+from tests.effects.victim import context, kill_before_line
+
+POINTS = (0.1, 0.4, 0.7, 0.85, 0.95)
+"""Where a recovery is killed, as parts of the lines that it runs; more of them where it has begun to act."""
+
+
+def recovering(what: str, batch_id: str, store: str, api: str, kill_at: int, answers: Connection) -> None:
+    """The child's life; sends back how many lines it ran, and what came of it."""
+    os.environ["PREFECT_RESILIENCE_STORE_URL"] = store
+    recovery.CRASH_SETTLES = 0.0
+    with temporary_settings({PREFECT_API_URL: api, PREFECT_LOGGING_LEVEL: "CRITICAL"}):
+        lines = kill_before_line(kill_at)
+        report = recover(batch_id) if what == "recover" else abandon(batch_id, reason="enough")
+        sys.settrace(None)
+    answers.send((lines[0], report.action))
+
+
+def killed(what: str, batch_id: str, store: str, api: str, kill_at: int = 0) -> tuple[int, str] | None:
+    """What a recovery in a process of its own says; None when it was killed before."""
+    ours, theirs = context.Pipe(duplex=False)
+    process = context.Process(
+        target=recovering, args=(what, batch_id, store, api, kill_at, theirs), daemon=True
+    )
+    process.start()
+    theirs.close()
+    try:
+        return ours.recv() if ours.poll(100) else None
+    except EOFError:
+        return None
+    finally:
+        process.join(10)
+        process.kill()
+
+
+@pytest.fixture(autouse=True)
+def crashes_settle(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recovery, "CRASH_SETTLES", 0.0)
+
+
+@pytest.fixture
+def api() -> str:
+    return PREFECT_API_URL.value() or SubprocessASGIServer._instances[None].api_url
+
+
+@pytest.fixture
+def crashed():
+    """A new crashed run of a deployed flow; its id."""
+
+    @flow
+    def nothing():
+        return None
+
+    deployment_id = nothing.to_deployment(f"d-{uuid4().hex[:8]}").apply()
+
+    def make():
+        with get_client(sync_client=True) as client:
+            run = client.create_flow_run_from_deployment(deployment_id)
+            client.set_flow_run_state(run.id, Crashed(), force=True)
+        put(str(run.id), a="done", b="failed")
+        return str(run.id)
+
+    return make
+
+
+def restarts(run_id: str) -> int:
+    with get_client(sync_client=True) as client:
+        states = client.request("GET", "/flow_run_states/", params={"flow_run_id": run_id}).json()
+    return [state["name"] for state in states].count("AwaitingRetry")
+
+
+@pytest.mark.timeout(300)
+def test_killed_anywhere_the_run_is_scheduled_once(shared, api, crashed):
+    lines, action = killed("recover", crashed(), shared, api)
+    assert action == "rescheduled"
+    seen = set()
+    for point in POINTS:
+        run_id = crashed()
+        assert killed("recover", run_id, shared, api, int(lines * point)) is None
+        before = restarts(run_id)
+        report = recover(run_id)
+        assert (report.action, before) in (("rescheduled", 0), ("refused", 1)), report
+        assert restarts(run_id) == 1
+        outcomes = [entry.outcome for entry in batch_status(run_id).audit]
+        assert outcomes[-1] == report.action
+        assert set(outcomes[:-1]) <= {"cut_off", "rescheduled"}
+        seen.add(report.action)
+    assert seen == {"rescheduled", "refused"}, "kills before and after the run was scheduled"
+
+
+@pytest.mark.timeout(300)
+def test_killed_anywhere_nothing_leaves_the_ledger_without_its_archive(shared, api):
+    def batch_id():
+        name = f"b-{uuid4().hex}"
+        put(name, a="done", b="failed", c="unknown", d="failed", e="unknown:conditional")
+        return name
+
+    lines, action = killed("abandon", batch_id(), shared, api)
+    assert action == "abandoned"
+    for point in POINTS:
+        name = batch_id()
+        assert killed("abandon", name, shared, api, int(lines * point)) is None
+        kept = {one["effect"]["key"] for one in archived_effects(open_ledger(), name)}
+        assert kept | {one.key for one in batch_status(name).effects} == set("abcde")
+        abandon(name)
+        assert [one.key for one in batch_status(name).effects] == ["a", "c"]
+        assert len(archived_effects(open_ledger(), name)) == 5

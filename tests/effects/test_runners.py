@@ -1,0 +1,107 @@
+"""The batch goes along to wherever a run of it takes place."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from prefect import flow
+from prefect.client.orchestration import get_client
+from prefect.context import tags
+from prefect.task_runners import ProcessPoolTaskRunner, ThreadPoolTaskRunner
+from prefect.task_worker import TaskWorker
+
+from prefect_resilience import resilient_task
+from prefect_resilience.batches import TAG, tagged_batch
+from prefect_resilience.effects import batch, batch_status, idempotency_key
+from prefect_resilience.effects.batch import explicit_batch
+
+
+def dask():
+    from prefect_dask import DaskTaskRunner
+
+    return DaskTaskRunner(
+        cluster_kwargs={
+            "n_workers": 1,
+            "threads_per_worker": 2,
+            "dashboard_address": None,
+            "processes": False,
+        }
+    )
+
+
+@resilient_task(effect="external", retry=None)
+def send(order):
+    return idempotency_key()
+
+
+def keys(batch_id):
+    return sorted(effect.key for effect in batch_status(batch_id).effects)
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize(
+    "runner",
+    [lambda: ThreadPoolTaskRunner(max_workers=2), lambda: ProcessPoolTaskRunner(max_workers=2), dask],
+)
+def test_task_runners(runner, shared):
+    @flow(task_runner=runner())
+    def inner(orders):
+        return send.map(orders).result()
+
+    @flow
+    def outer():
+        plain = inner([1, 2])
+        with batch("named"):
+            return plain, inner([1, 2])
+
+    state = outer(return_state=True)
+    plain, named = state.result()
+    assert keys(str(state.state_details.flow_run_id)) == sorted(plain)
+    assert keys("named") == sorted(named)
+    assert len({*plain, *named}) == 4
+    with batch("named"):
+        assert inner([1, 2]) == named
+
+
+async def test_task_workers(shared):
+    """What is delayed belongs to the batch in which that was done."""
+
+    @flow
+    def delays():
+        first = send.delay(1)
+        with batch("named"):
+            return first.task_run_id, send.delay(2).task_run_id
+
+    state = await asyncio.to_thread(delays, return_state=True)
+    async with get_client() as client, TaskWorker(send) as worker:
+        for task_run_id in await state.result():
+            await worker.execute_task_run(await client.read_task_run(task_run_id))
+    assert len(keys("named")) == 1
+    assert len(keys(str(state.state_details.flow_run_id))) == 1
+
+
+def test_of_nested_batches_the_inner_one_counts():
+    with batch("outer") as outer, tags("others", TAG + "not me"):
+        with batch("inner"):
+            assert explicit_batch() == tagged_batch() == "inner"
+        assert outer == explicit_batch() == "outer"
+    assert explicit_batch() is None
+    assert tagged_batch() is None
+
+
+def test_a_flow_run_deep_down(shared):
+    @flow
+    def leaf():
+        return send(1)
+
+    @flow
+    def middle():
+        return leaf()
+
+    @flow
+    def top():
+        return middle()
+
+    state = top(return_state=True)
+    assert keys(str(state.state_details.flow_run_id)) == [state.result()]

@@ -1,0 +1,466 @@
+"""Rollbacks of real runs, sync and async: order, savepoints, what compensations get, and what goes wrong."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import threading
+from typing import Any
+
+import pytest
+from prefect import flow
+from prefect.client.orchestration import get_client
+
+from prefect_resilience import ConfigurationError, InDoubt, StoreUnavailable, resilient_task
+from prefect_resilience.effects import (
+    Done,
+    Effect,
+    arollback,
+    batch,
+    batch_status,
+    idempotency_key,
+    rollback,
+    savepoint,
+    settle,
+)
+from prefect_resilience.effects.ledger import open_ledger
+from prefect_resilience.effects.saga_log import SagaLog
+from prefect_resilience.errors.exceptions import EffectBusy
+from tests.effects import saga_parts as parts
+
+
+@pytest.fixture(autouse=True)
+def clean(receiver, monkeypatch):
+    monkeypatch.setenv(parts.RECEIVER, receiver.url)
+    parts.calls.clear()
+    parts.troubles.clear()
+
+
+def keys(found) -> list[str]:
+    return [one.key for one in found]
+
+
+def undone() -> list[Any]:
+    return [call[1] for call in parts.calls if call[0] == "undo"]
+
+
+def states(batch_id: str) -> dict[str, str]:
+    return {one.key: one.state for one in batch_status(batch_id).effects if one.compensates is None}
+
+
+def sending(compensate: Any, **more: Any) -> Any:
+    @resilient_task(retry=None, effect=Effect(key="order:{order}", compensate=compensate, **more))
+    def send(order: int) -> Done:
+        parts.calls.append(("send", order))
+        return Done(parts.post(), f"id-{order}")
+
+    return send
+
+
+def in_batch(batch_id: str, task: Any, *orders: int) -> list[Any]:
+    @flow
+    def sends() -> list[Any]:
+        with batch(batch_id):
+            return [task(order) for order in orders]
+
+    return sends()
+
+
+# -- order, savepoints, generations
+
+
+def test_a_failing_flow_undoes_what_it_did_in_reverse_order(receiver, shared):
+    reports = []
+
+    @flow
+    def trip() -> None:
+        try:
+            for order in (1, 2, 3):
+                parts.send(order)
+            raise ValueError("no hotel")
+        except ValueError:
+            reports.append(rollback())
+            raise
+
+    with pytest.raises(ValueError, match="no hotel"):
+        trip()
+    assert keys(reports[0].compensated) == ["order:3", "order:2", "order:1"]
+    assert reports[0].complete
+    assert str(reports[0]).endswith("3 compensated")
+    assert parts.calls[3:] == [("undo", n, f"m-order:{n}", f"id-{n}") for n in (3, 2, 1)]
+    assert all(receiver.taken[f"compensate:order:{n}"] == 1 for n in (1, 2, 3))
+    assert set(states(reports[0].batch_id).values()) == {"compensated"}
+
+
+def test_down_to_a_savepoint_and_again_after_it(shared):
+    @flow
+    def run() -> list[Any]:
+        with batch("b"):
+            parts.send(1)
+            at = savepoint("one")
+            parts.send(2)
+            assert savepoint("one") == at
+            first = rollback(to="one")
+            parts.send(1)
+            parts.send(2)
+            return [first, rollback(to="one"), rollback()]
+
+    first, second, third = run()
+    assert keys(first.compensated) == keys(second.compensated) == ["order:2"]
+    assert [one.generation for one in (*first.compensated, *second.compensated)] == [1, 2]
+    assert keys(third.compensated) == ["order:1"]
+    assert keys(third.already) == ["order:2"]
+    assert [call[:2] for call in parts.calls] == [
+        ("send", 1),
+        ("send", 2),
+        ("undo", 2),
+        ("send", 2),
+        ("undo", 2),
+        ("undo", 1),
+    ]
+    with pytest.raises(ConfigurationError, match="no savepoint 'one'; it has none"):
+        rollback("b", "one")
+
+
+def test_a_retried_flow_sends_anew_what_was_undone_though_its_results_are_kept(receiver, shared):
+    seen = []
+
+    @flow(retries=1, persist_result=True)
+    def trip() -> str:
+        try:
+            seen.append(parts.send(1))
+            if len(seen) == 1:
+                raise ValueError("not yet")
+        except ValueError:
+            rollback()
+            raise
+        return seen[-1]
+
+    assert trip() == "m-order:1~2"
+    assert seen == ["m-order:1", "m-order:1~2"]
+    assert receiver.taken == {"order:1": 1, "compensate:order:1": 1, "order:1~2": 1}
+
+
+def test_what_has_no_compensation_stays_and_is_named(shared, post):
+    @resilient_task(effect=Effect(key="plain"))
+    def plain() -> str:
+        return post()
+
+    @flow
+    def run() -> Any:
+        parts.send(1)
+        plain()
+        return rollback()
+
+    report = run()
+    assert (keys(report.compensated), keys(report.skipped)) == (["order:1"], ["plain"])
+    assert report.complete
+    assert states(report.batch_id)["plain"] == "done"
+
+
+def test_a_subflow_belongs_to_its_root_and_nothing_is_nothing(shared):
+    @flow
+    def below() -> None:
+        parts.send(2)
+
+    @flow
+    def run() -> list[Any]:
+        nothing = rollback()
+        parts.send(1)
+        below()
+        return [nothing, rollback()]
+
+    nothing, report = run()
+    assert str(nothing).endswith("nothing to undo")
+    assert keys(report.compensated) == ["order:2", "order:1"]
+
+
+# -- what compensations are, and what they get
+
+
+@pytest.mark.parametrize(
+    "undo", [parts.undo_send_async, parts.undo_send_task, parts.undo_send_asked, parts.undo_send_resilient]
+)
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_every_kind_of_compensation_sync_and_async(shared, undo, asynchronous):
+    in_batch("b", sending(undo), 1, 2)
+
+    @flow
+    def undoes() -> Any:
+        return rollback("b")
+
+    @flow
+    async def undoes_async() -> Any:
+        return await arollback("b")
+
+    report = asyncio.run(undoes_async()) if asynchronous else undoes()
+    assert keys(report.compensated) == ["order:2", "order:1"], report
+    assert undone() == [2, 1]
+    own = [one for one in batch_status("b").effects if one.compensates]
+    assert sorted(one.key for one in own) == ["compensate:order:1", "compensate:order:2"]
+    assert {one.state for one in own} == {"done"}
+
+
+def test_a_task_is_a_run_of_its_own(shared, until):
+    in_batch("b", sending(parts.undo_send_asked), 1)
+
+    @flow
+    def undoes() -> Any:
+        rollback("b")
+
+    ended = undoes(return_state=True)
+    flow_run_id = ended.state_details.flow_run_id
+
+    def named() -> list[Any]:
+        with get_client(sync_client=True) as client:
+            runs = client.read_task_runs()
+        return [one for one in runs if one.flow_run_id == flow_run_id and "undo_send_asked" in one.name]
+
+    assert len(until(named)) == 1
+
+
+def test_parameters_and_results_come_back_equal(shared):
+    receipt = parts.Receipt(order=1, total=b"\x00\xff")
+
+    @resilient_task(effect=Effect(key="paid", compensate=parts.undo_receipt))
+    def pay() -> parts.Receipt:
+        return receipt
+
+    @resilient_task(effect=Effect(key="kept", compensate=parts.undo_with))
+    def keep(receipt: parts.Receipt, when: set[int], password: str) -> None:
+        return None
+
+    @flow
+    def run() -> Any:
+        pay()
+        keep(receipt, {1, 2}, "hunter2hunter2")
+        return rollback()
+
+    report = run()
+    assert keys(report.compensated) == ["kept", "paid"], report
+    assert parts.calls == [("undo", receipt, {"when": {1, 2}}), ("undo", receipt)]
+
+
+def test_what_cannot_be_recorded_is_refused_before_anything_is_sent(shared):
+    @resilient_task(retry=None, effect=Effect(key="order", compensate=parts.undo_by_token))
+    def send(token: str) -> None:
+        parts.calls.append(("send", token))
+
+    @flow
+    def run() -> None:
+        send("s3cr3t-s3cr3t")
+
+    with pytest.raises(ConfigurationError, match="nothing was sent: compensate=undo_by_token needs 'token'"):
+        run()
+    assert parts.calls == []
+
+
+# -- compensations that fail
+
+
+def test_a_compensation_that_fails_goes_to_a_person_and_the_others_are_made(receiver, shared, seen):
+    parts.troubles["2"] = [RuntimeError("the desk is closed")]
+    parts.troubles["3"] = [ConnectionRefusedError()]
+
+    @flow
+    def run() -> Any:
+        with batch("failing"):
+            for order in (1, 2, 3):
+                parts.send(order)
+            return rollback()
+
+    report = run()
+    assert keys(report.compensated) == ["order:1"]
+    assert keys(report.failed) == ["order:3", "order:2"]
+    assert not report.complete
+    assert "certainly not undone" in report.failed[0].why
+    assert report.failed[1].why == "RuntimeError: the desk is closed; whether it is undone is unknown"
+    assert states("failing") == {"order:1": "compensated", "order:2": "compensating", "order:3": "done"}
+    failing = seen.events("prefect-resilience.effect.compensation-failed")
+    assert {event["payload"]["key"] for event in failing} >= {"order:2", "order:3"}
+    rolled = seen.events("prefect-resilience.batch.rolled-back", lambda one: one["payload"]["failed"] == 2)
+    assert rolled[0]["payload"]["compensated"] == 1
+    # what certainly did nothing is tried again; what is open waits, and nothing goes past it
+    again = rollback("failing")
+    assert (keys(again.compensated), keys(again.in_doubt)) == (["order:3"], ["order:2"])
+    with pytest.raises(InDoubt, match="its compensation ended in"):
+        in_batch("failing", parts.send, 2)
+    settle("failing", "compensate:order:2", "not_done")
+    assert keys(rollback("failing").compensated) == ["order:2"]
+    assert receiver.taken["compensate:order:2"] == 1
+
+
+def test_a_plain_task_is_tried_once(shared):
+    in_batch("b", sending(parts.undo_send_task), 1)
+    parts.troubles["1"] = [RuntimeError("no")]
+    assert keys(rollback("b").failed) == ["order:1"]
+    assert undone() == [1]
+
+
+def test_a_task_with_verify_may_be_tried_again(receiver, shared):
+    in_batch("b", sending(parts.undo_send_asked), 1)
+    parts.troubles["1"] = [ConnectionResetError()]
+    report = rollback("b")
+    assert keys(report.compensated) == ["order:1"]
+    assert undone() == [1]
+    assert receiver.taken["compensate:order:1"] == 1
+
+
+def test_a_compensation_that_is_gone(shared, monkeypatch):
+    in_batch("b", parts.send, 1)
+    kept = parts.undo_send
+    monkeypatch.delattr(parts, "undo_send")
+    report = rollback("b")
+    assert keys(report.failed) == ["order:1"]
+    assert "undo_send" in report.failed[0].why
+    monkeypatch.setattr(parts, "undo_send", kept, raising=False)
+    assert keys(rollback("b").compensated) == ["order:1"]
+
+
+# -- effects in doubt, and effects under way
+
+
+def test_an_effect_in_doubt_is_asked_about(receiver, shared):
+    @resilient_task(
+        retry=None, effect=Effect(key="order:{order}", compensate=parts.undo_send, verify=parts.ask)
+    )
+    def send(order: int) -> str:
+        return parts.post()
+
+    @resilient_task(retry=None, effect=Effect(key="blind", compensate=parts.undo_send))
+    def blind(order: int) -> str:
+        return parts.post()
+
+    @flow
+    def run() -> Any:
+        receiver.says("cut")
+        for task in (send, blind):
+            task(1, return_state=True)
+        receiver.says(200)
+        return rollback()
+
+    report = run()
+    assert keys(report.compensated) == ["order:1"], report
+    assert keys(report.in_doubt) == ["blind"]
+    assert "there is no verify" in report.in_doubt[0].why
+    assert states(report.batch_id) == {"order:1": "compensated", "blind": "unknown"}
+
+
+def test_what_is_going_on_is_waited_for(shared):
+    entered, go_on = threading.Event(), threading.Event()
+
+    @resilient_task(effect=Effect(key="slow", compensate=parts.undo_with))
+    def slow(receipt: str) -> None:
+        entered.set()
+        assert go_on.wait(30)
+
+    @flow
+    def run() -> list[Any]:
+        future = slow.submit("r")
+        assert entered.wait(30)
+        early = rollback(max_wait=0)
+        threading.Timer(0.2, go_on.set).start()
+        late = rollback()
+        future.wait()
+        return [early, late]
+
+    early, late = run()
+    assert keys(early.in_doubt) == ["slow"]
+    assert early.in_doubt[0].why == "somebody is still at it"
+    assert keys(late.compensated) == ["slow"]
+
+
+def test_a_second_rollback_waits_for_the_first(shared):
+    log = SagaLog(open_ledger(), "b")
+    log.begin("theirs", None)
+    with pytest.raises(EffectBusy):
+        rollback("b", max_wait=0)
+    with pytest.raises(EffectBusy):
+        savepoint("one", batch_id="b")
+    log.drop("theirs")
+    with pytest.raises(InDoubt, match="rollback\\(\\) finishes it"):
+        savepoint("one", batch_id="b")
+    assert rollback("b").complete
+    assert savepoint("one", batch_id="b") > 0
+
+
+# -- mistakes
+
+
+def test_mistakes(shared, monkeypatch):
+    with pytest.raises(ConfigurationError, match="no run here that a batch could belong to"):
+        rollback()
+    with pytest.raises(ConfigurationError, match="a savepoint needs a name"):
+        savepoint(" ", batch_id="b")
+    savepoint("booked", batch_id="b")
+    with pytest.raises(ConfigurationError, match="no savepoint 'boked'; did you mean 'booked'"):
+        rollback("b", "boked")
+    monkeypatch.setenv("PREFECT_RESILIENCE_STORE_URL", "redis://127.0.0.1:1/0")
+    with pytest.raises(StoreUnavailable):
+        rollback("b")
+
+
+def test_an_effect_does_not_roll_back_its_own_batch(shared):
+    @resilient_task(retry=None, effect=Effect(key="inner"))
+    def inner() -> None:
+        rollback()
+
+    @flow
+    def run() -> None:
+        inner()
+
+    with pytest.raises(ConfigurationError, match="'inner' rolls back the batch that it belongs to"):
+        run()
+
+
+def test_code_in_a_task_finds_its_batch(shared):
+    @resilient_task
+    def undoes() -> Any:
+        return rollback().batch_id
+
+    @flow
+    def run() -> Any:
+        parts.send(1)
+        return undoes()
+
+    assert states(run()) == {"order:1": "compensated"}
+
+
+# -- at decoration
+
+
+def local(order: int) -> None:
+    return None
+
+
+@pytest.mark.parametrize(
+    ("undo", "message"),
+    [
+        (lambda order: None, "is made where no import leads to"),
+        (parts.Api().undo_here, "is something else"),
+        (functools.partial(local, 1), "it has no name of its own"),
+    ],
+)
+def test_what_another_process_could_not_find_is_refused(undo, message):
+    with pytest.raises(ConfigurationError, match=message):
+        sending(undo)
+
+
+def test_what_could_not_be_called_is_refused():
+    with pytest.raises(ConfigurationError, match="undo_by_token needs 'token', which 'send' does not have"):
+        sending(parts.undo_by_token)
+
+
+@pytest.mark.parametrize("undo", [parts.Api.undo, local, parts.undo_send_task, parts.undo_send])
+def test_what_an_import_finds_is_taken(undo):
+    assert sending(undo).guard.effect.compensate is undo
+
+
+def test_the_key_inside_a_compensation_is_its_own(shared):
+    in_batch("b{1}", sending(parts.undo_send_resilient, scope="s"), 1)
+    report = rollback("b{1}")
+    assert keys(report.compensated) == ["order:1"]
+    own = next(one for one in batch_status("b{1}").effects if one.compensates)
+    assert own.result == own.key == "compensate:order:1"
+    with pytest.raises(ConfigurationError):
+        idempotency_key()

@@ -1,0 +1,46 @@
+"""Rollbacks that are killed at any line, begun again, or made twice at once: nothing is undone twice."""
+
+from __future__ import annotations
+
+import pytest
+from prefect.server.api.server import SubprocessASGIServer
+from prefect.settings import PREFECT_API_URL
+
+from tests.effects.saga_victim import Saga, done, judge, kill_often, start
+from tests.effects.saga_victim import Toll as SagaToll
+
+
+@pytest.fixture
+def api() -> str:
+    return PREFECT_API_URL.value() or SubprocessASGIServer._instances[None].api_url
+
+
+@pytest.mark.timeout(300)
+def test_killed_at_any_line_nothing_is_undone_twice_and_nothing_is_forgotten(receiver, shared, api):
+    toll = kill_often(receiver, shared, api, kills=15, count=3, asked=3)
+    assert toll.mistakes == []
+    assert toll.kills >= 15
+    assert toll.undone > 0
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("home", ["redis", "postgres"])
+def test_the_same_in_other_stores(receiver, api, home, request):
+    toll = kill_often(
+        receiver, request.getfixturevalue(f"{home}_url"), api, kills=3, count=3, asked=0, seed=7
+    )
+    assert toll.mistakes == []
+
+
+@pytest.mark.timeout(120)
+def test_two_rollbacks_at_once(receiver, shared, api):
+    saga = Saga(receiver.url, shared, api, "both", 6)
+    done(saga)
+    said = [answer() for answer in [start(saga), start(saga)]]
+    reports = sorted((one[1] for one in said if one), key=lambda report: len(report.already))
+    assert [len(one.compensated) for one in reports] == [6, 0]
+    assert [len(one.already) for one in reports] == [0, 6]
+    assert receiver.taken == {saga.key(order): 1 for order in range(6)}
+    toll = SagaToll()
+    judge(receiver, saga, reports[0], toll)
+    assert toll.mistakes == []

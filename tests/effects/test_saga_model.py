@@ -1,0 +1,309 @@
+"""What is undone and in which order, and the steps of a rollback, as pure functions."""
+
+from __future__ import annotations
+
+import copy
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from prefect_resilience.effects import undo
+from prefect_resilience.effects.model import (
+    Intend,
+    Look,
+    Recorded,
+    Replay,
+    Send,
+    Succeeded,
+    Undoing,
+    Wait,
+    decide,
+)
+
+COMPENSATION = {"call": {"module": "m", "qualname": "f", "file": None}, "verify": None, "parameters": {}}
+ERROR = {"code": "HTTP", "message": "503"}
+
+
+def effect(
+    key: str, state: str = "done", at: float = 1.0, *, undoable: bool = True, **more: Any
+) -> dict[str, Any]:
+    made: dict[str, Any] = {
+        "key": key,
+        "state": state,
+        "claim": f"c-{key}",
+        "intended_at": at,
+        "settled_at": at,
+    }
+    made |= {"result": {"as": "json", "value": key}, "external_id": None, "error": None, "attempts": 1}
+    made |= {"generation": 1, "kind": "external", "owner": "o", "first_at": at}
+    if undoable:
+        made["compensation"] = dict(COMPENSATION)
+    return {**made, **more}
+
+
+def keys(documents) -> list[str]:
+    return [one["key"] for one in documents]
+
+
+# -- which, and in which order
+
+
+def test_the_last_that_was_completed_is_undone_first():
+    found = [effect("a", at=2.0), effect("b", at=3.0, intended_at=1.0), effect("c", at=1.0)]
+    assert keys(undo.to_undo(found, None).effects) == ["b", "a", "c"]
+
+
+def test_what_was_completed_up_to_the_savepoint_stays():
+    found = [effect("before", at=1.0), effect("at", at=2.0), effect("after", at=3.0)]
+    found += [effect("plain", at=4.0, undoable=False), effect("old", at=1.0, undoable=False)]
+    todo = undo.to_undo(found, 2.0)
+    assert (keys(todo.effects), keys(todo.skipped), keys(todo.already)) == (["after"], ["plain"], [])
+
+
+def test_what_a_rollback_left_behind_is_finished_wherever_it_stands():
+    found = [effect("begun", "compensating", 1.0), effect("done", at=3.0), effect("gone", "compensated", 4.0)]
+    todo = undo.to_undo(found, 2.0)
+    assert (keys(todo.effects), keys(todo.already)) == (["done", "begun"], ["gone"])
+
+
+def test_compensations_are_not_compensated():
+    found = [effect("compensate:a", compensates="a"), effect("compensate:b", "unknown", compensates="b")]
+    assert undo.to_undo(found, None) == undo.ToUndo((), (), ())
+    assert undo.unsettled(found, None) == []
+
+
+def test_open_questions_count_from_when_they_arose():
+    found = [
+        effect("a", "intended", 3.0, settled_at=None),
+        effect("b", "unknown", 3.0),
+        effect("c", "failed", 3.0),
+    ]
+    assert keys(undo.unsettled(found, 2.0)) == ["a", "b"]
+    assert undo.unsettled(found, 3.0) == []
+
+
+# -- one effect
+
+
+def test_the_way_of_one_effect():
+    done = effect("k")
+    fenced = undo.fenced(done, "r1", "me")
+    assert decide(fenced, Look(True), 5.0) == (fenced, Wait())
+    document, decision = decide(fenced, Look(False), 5.0)
+    assert document is fenced
+    assert isinstance(decision, Undoing)
+    assert "rollback() finishes it" in decision.why
+    undone = undo.undone(fenced, 6.0)
+    assert decide(undone, Look(False), 7.0) == (undone, Send(2))
+    again, decision = decide(undone, Intend("o", "c2", False, about={"key": "k"}), 8.0)
+    assert decision == Send(2)
+    assert (again["state"], again["generation"], again["attempts"]) == ("intended", 2, 2)
+    done_again, _ = decide(again, Succeeded("c2", {"as": "json", "value": 2}), 9.0)
+    assert decide(done_again, Look(False), 9.0)[1] == Replay({"as": "json", "value": 2}, None)
+    assert undo.compensation_key(fenced) == "compensate:k"
+    assert undo.compensation_key({**done_again, "state": "compensating"}) == "compensate:k~2"
+
+
+def test_nobody_claims_what_is_being_undone():
+    for despite in (False, True):
+        fenced = undo.fenced(effect("k"), "r1", "me")
+        event = Intend("o", "c2", False, despite_doubt=despite)
+        document, decision = decide(fenced, event, 2.0)
+        assert document is fenced
+        assert isinstance(decision, Undoing)
+
+
+@pytest.mark.parametrize("state", ["compensating", "compensated"])
+def test_a_late_word_does_not_bring_it_back(state):
+    document = effect("k", state)
+    assert decide(document, Succeeded("c-k", 1), 3.0) == (document, Recorded(True))
+
+
+def test_a_compensation_that_did_nothing_and_one_that_nobody_knows_of():
+    fenced = undo.fenced(effect("k"), "r1", "me")
+    back = undo.still_done(fenced, 3.0, ERROR)
+    assert back["state"] == "done"
+    assert back["compensation"]["error"] == ERROR
+    assert undo.fenced(back, "r2", "me")["compensation"]["error"] is None
+    stuck = undo.doubted(fenced, 3.0, ERROR)
+    assert stuck["state"] == "compensating"
+    assert stuck["compensation"]["owner"] is None
+    assert undo.fenced(stuck, "r2", "me")["compensation"]["error"] == ERROR
+    assert "HTTP: 503" in decide(stuck, Look(False), 4.0)[1].why
+
+
+# -- savepoints, and who rolls back
+
+
+def test_a_savepoint_stays_where_it_was_set_first():
+    saga, at = undo.mark(None, "b", "one", False, 1.0)
+    assert at == 1.0
+    assert undo.mark(saga, "b", "one", False, 5.0) == (saga, 1.0)
+    saga, at = undo.mark(saga, "b", "two", False, 6.0)
+    assert [one["name"] for one in saga["savepoints"]] == ["one", "two"]
+
+
+def rolled_back(saga, to):
+    began, decision = undo.begin(saga, "b", "r", "me", False, to, 10.0)
+    assert isinstance(decision, undo.Begun)
+    return undo.end(began, "r", {"at": 11.0})
+
+
+def test_rolling_back_removes_the_savepoints_behind():
+    saga = None
+    for at, name in enumerate(["one", "two", "three"], start=1):
+        saga, _ = undo.mark(saga, "b", name, False, float(at))
+    after = rolled_back(saga, "two")
+    assert [one["name"] for one in after["savepoints"]] == ["one", "two"]
+    assert after["rollback"] is None
+    assert after["last"] == {"at": 11.0}
+    assert rolled_back(saga, None)["savepoints"] == []
+
+
+def test_one_rollback_at_a_time():
+    saga, decision = undo.begin(None, "b", "r1", "me", False, None, 1.0)
+    assert decision == undo.Begun(None)
+    assert undo.begin(saga, "b", "r2", "you", True, None, 2.0) == (saga, undo.Busy())
+    assert undo.mark(saga, "b", "one", True, 2.0) == (saga, undo.Busy())
+    assert undo.mark(saga, "b", "one", False, 2.0) == (saga, undo.Interrupted())
+    taken, decision = undo.begin(saga, "b", "r2", "you", False, None, 2.0)
+    assert decision == undo.Begun(None)
+    assert taken["rollback"]["claim"] == "r2"
+    assert undo.end(taken, "r1", {}) is taken  # it was taken over: not its to end
+    assert undo.end(None, "r1", {}) is None
+
+
+def test_an_unknown_savepoint_is_refused():
+    saga, _ = undo.mark(None, "b", "one", False, 1.0)
+    assert undo.begin(saga, "b", "r", "me", False, "won", 2.0) == (saga, undo.NoSavepoint(("one",)))
+    assert undo.begin(None, "b", "r", "me", False, "won", 2.0) == (None, undo.NoSavepoint(()))
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "since"),
+    [("one", "two", 1.0), ("two", "one", 1.0), (None, "two", None), ("two", None, None), ("one", "one", 1.0)],
+)
+def test_of_a_rollback_that_was_cut_off_and_the_next_the_farther_back_counts(first, second, since):
+    saga, _ = undo.mark(None, "b", "one", False, 1.0)
+    saga, _ = undo.mark(saga, "b", "two", False, 2.0)
+    saga, _ = undo.begin(saga, "b", "r1", "me", False, first, 3.0)
+    saga, decision = undo.begin(saga, "b", "r2", "me", False, second, 4.0)
+    assert decision == undo.Begun(since)
+
+
+# -- against a naive model
+
+moves = st.lists(
+    st.one_of(
+        st.tuples(st.just("do"), st.sampled_from("abcd"), st.booleans()),
+        st.tuples(st.just("mark"), st.sampled_from(["x", "y"])),
+        st.tuples(st.just("roll"), st.sampled_from(["x", "y", None]), st.integers(0, 4)),
+    ),
+    max_size=25,
+)
+
+
+class Naive:
+    """The world as a list of what was done and marked, in order; what is undone is taken off its end."""
+
+    def __init__(self) -> None:
+        self.history: list[tuple[str, str, bool]] = []
+        self.sent: list[str] = []
+        self.undone: list[str] = []
+        self.times: dict[str, int] = {}
+
+    def do(self, key: str, undoable: bool) -> None:
+        if not any(kind == "do" and name == key for kind, name, _ in self.history):
+            self.times[key] = self.times.get(key, 0) + 1
+            self.history.append(("do", key, undoable))
+            self.sent.append(f"{key}{self.times[key]}")
+
+    def mark(self, name: str) -> None:
+        if not any(kind == "mark" and known == name for kind, known, _ in self.history):
+            self.history.append(("mark", name, False))
+
+    def roll(self, to: str | None, cut: int) -> None:
+        """Undo from the end; `cut` rollbacks are cut off before they come to anything more."""
+        if to is not None and ("mark", to, False) not in self.history:
+            return
+        kept: list[tuple[str, str, bool]] = []
+        while self.history and self.history[-1] != ("mark", to, False):
+            kind, name, undoable = self.history.pop()
+            if kind == "do" and undoable:
+                self.undone.append(f"{name}{self.times[name]}")
+            elif kind == "do":
+                kept.insert(0, (kind, name, undoable))
+        self.history += kept
+
+
+class Real:
+    """The same with the pure functions, each document written and read back as JSON."""
+
+    def __init__(self) -> None:
+        self.effects: dict[str, Any] = {}
+        self.saga: Any = None
+        self.now = 0.0
+        self.sent: list[str] = []
+        self.undone: list[str] = []
+
+    def tick(self) -> float:
+        self.now += 1.0
+        return self.now
+
+    def do(self, key: str, undoable: bool) -> None:
+        about: dict[str, Any] = {"key": key, **({"compensation": dict(COMPENSATION)} if undoable else {})}
+        claim = f"{key}{self.now}"
+        document, decision = decide(
+            self.effects.get(key), Intend("o", claim, False, about=about), self.tick()
+        )
+        if isinstance(decision, Send):
+            self.sent.append(f"{key}{decision.generation}")
+            document, _ = decide(document, Succeeded(claim, 1), self.tick())
+        self.effects[key] = json.loads(json.dumps(document))
+
+    def mark(self, name: str) -> None:
+        self.saga, _ = undo.mark(self.saga, "b", name, False, self.tick())
+
+    def roll(self, to: str | None, cut: int) -> None:
+        self.saga, decision = undo.begin(self.saga, "b", "r", "me", False, to, self.tick())
+        if isinstance(decision, undo.NoSavepoint):
+            return
+        if self._carried_out(decision.since, cut):
+            self.saga = undo.end(self.saga, "r", {})
+            return
+        self.saga, decision = undo.begin(self.saga, "b", "r2", "me", False, to, self.tick())
+        assert isinstance(decision, undo.Begun)
+        assert self._carried_out(decision.since, 1_000)
+        self.saga = undo.end(self.saga, "r2", {})
+
+    def _carried_out(self, since: float | None, cut: int) -> bool:
+        """Whether it was: after `cut` steps it is killed."""
+        before = copy.deepcopy(self.effects)
+        todo = undo.to_undo(self.effects.values(), since)
+        assert self.effects == before
+        steps: list[tuple[str, str]] = [("fence", one["key"]) for one in todo.effects]
+        steps += [("undo", one["key"]) for one in todo.effects]
+        for step, key in steps:
+            if cut == 0:
+                return False
+            cut -= 1
+            if step == "fence":
+                self.effects[key] = undo.fenced(self.effects[key], "r", "me")
+            else:
+                self.undone.append(f"{key}{self.effects[key]['generation']}")
+                self.effects[key] = undo.undone(self.effects[key], self.tick())
+        return True
+
+
+@given(moves)
+def test_as_a_stack_would_do_it(script):
+    naive, real = Naive(), Real()
+    for name, *rest in script:
+        getattr(naive, name)(*rest)
+        getattr(real, name)(*rest)
+        assert (real.sent, real.undone) == (naive.sent, naive.undone)
+        marks = [one["name"] for one in (real.saga or {"savepoints": []})["savepoints"]]
+        assert marks == [known for kind, known, _ in naive.history if kind == "mark"]

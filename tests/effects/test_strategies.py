@@ -1,0 +1,207 @@
+"""Which strategy is chosen for which case: a table, and the laws that hold for every batch."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from prefect_resilience import Backoff, ConfigurationError, classify
+from prefect_resilience.effects.strategies import (
+    ENDED_BADLY,
+    RESTARTS,
+    Ended,
+    RecoveryPolicy,
+    SeenEffect,
+    Trail,
+    next_at,
+    recovery_hint,
+    restart_strategy,
+)
+from prefect_resilience.errors.info import ErrorInfo
+from prefect_resilience.errors.taxonomy import ErrorCategory
+
+NOW = 1_000.0
+POLICY = RecoveryPolicy(attempts=3, backoff=Backoff.exponential(60, jitter=0.0, maximum=200))
+CRASHED = Ended("CRASHED", ErrorInfo.of(ErrorCategory.AGENT_CRASH, "CRASHED"))
+PASSING = Ended("FAILED", classify(ConnectionError("reset")))
+PERMANENT = Ended("FAILED", ErrorInfo.of(ErrorCategory.AUTH, "401"))
+TOO_BIG = Ended("FAILED", ErrorInfo.of(ErrorCategory.OVERFLOW, "context_length_exceeded"))
+NOBODY_KNOWS = Ended("FAILED", classify(RuntimeError("1/3 states failed.")))
+CANCELLED, COMPLETED, RUNNING = Ended("CANCELLED"), Ended("COMPLETED"), Ended("RUNNING")
+NOTHING = None
+
+
+def external(key, state="done", **more):
+    return SeenEffect(key, "external", state, **more)
+
+
+def effects(text):
+    """`d`one, `f`ailed, `u`nknown, `v`erifiable doubt, `c`ompensable and done, `i`/`x`: idempotent, done or
+    in doubt, `z`: compensated, `h`alf undone, `s`tuck half undone; the keys are a, b, ..."""
+    made = {
+        "d": lambda key: external(key),
+        "f": lambda key: external(key, "failed"),
+        "u": lambda key: external(key, "unknown"),
+        "v": lambda key: external(key, "unknown", verify=True),
+        "c": lambda key: external(key, compensate=True),
+        "i": lambda key: SeenEffect(key, "idempotent", "done"),
+        "x": lambda key: SeenEffect(key, "idempotent", "unknown"),
+        "z": lambda key: external(key, "compensated", compensate=True),
+        "h": lambda key: external(key, "compensating", compensate=True),
+        "s": lambda key: external(key, "compensating", compensate=True, stuck=True),
+    }
+    return [made[letter](chr(ord("a") + place)) for place, letter in enumerate(text)]
+
+
+TABLE = [
+    # the batch, how it ended, what is chosen, whether by itself, a part of why
+    ("", CRASHED, "restart_batch", True, "no external effect was done"),
+    ("ii", CRASHED, "restart_batch", True, "no external effect was done"),
+    ("f", PASSING, "restart_batch", True, "failed with"),
+    ("x", CRASHED, "restart_batch", True, "run crashed"),
+    ("v", CRASHED, "restart_batch", True, "the receiver is asked about 'a'"),
+    ("dd", CRASHED, "restart_from_last_external", True, "up to 'b' is done"),
+    ("did", CRASHED, "restart_from_last_external", True, "up to 'c' is done"),
+    ("ddf", PASSING, "restart_from_last_external", True, "up to 'b' is done"),
+    ("ddv", CRASHED, "restart_from_last_external", True, "asked about 'c'"),
+    ("dfd", PASSING, "selective", True, "2 of 3 external effects are done"),
+    ("fd", CRASHED, "selective", True, "1 of 2"),
+    ("dvd", CRASHED, "selective", True, "asked about 'b'"),
+    ("dd", NOBODY_KNOWS, "restart_from_last_external", True, "RuntimeError"),
+    ("ddu", CRASHED, "manual_only", False, "whether 'c' took place is unknown"),
+    ("uuuuu", CRASHED, "manual_only", False, "'a', 'b', 'c' and 2 more"),
+    ("u", PERMANENT, "manual_only", False, "settle it"),
+    ("u", COMPLETED, "manual_only", False, "settle it"),
+    ("u", NOTHING, "manual_only", False, "settle it"),
+    ("d", PERMANENT, "manual_only", False, "401 (auth) will not pass by itself"),
+    ("d", TOO_BIG, "manual_only", False, "overflow"),
+    ("dc", PERMANENT, "manual_only", False, "or compensate: 1 done effects can be undone"),
+    ("dd", CANCELLED, "abandon", False, "somebody cancelled its run"),
+    ("ddf", NOTHING, "restart_from_last_external", False, "no run of it is known"),
+    ("df", COMPLETED, None, None, ""),
+    ("dd", COMPLETED, None, None, ""),
+    ("dd", NOTHING, None, None, ""),
+    ("", NOTHING, None, None, ""),
+    ("du", RUNNING, None, None, ""),
+    ("zh", CRASHED, "compensate", True, "a rollback of it was cut off"),
+    ("zh", NOTHING, "compensate", True, "a rollback of it was cut off"),
+    ("zs", CRASHED, "manual_only", False, "whether 'b'"),
+    ("zd", PASSING, "manual_only", False, "would do again what was undone"),
+    ("z", COMPLETED, None, None, ""),
+    ("z", NOTHING, None, None, ""),
+]
+
+
+@pytest.mark.parametrize(("batch", "ended", "strategy", "automatic", "why"), TABLE)
+def test_the_strategy(batch, ended, strategy, automatic, why):
+    hint = recovery_hint(effects(batch), ended, Trail(), POLICY, NOW)
+    if strategy is None:
+        assert hint is None
+        return
+    assert hint is not None
+    assert (hint.strategy, hint.automatic) == (strategy, automatic)
+    assert why in hint.why
+
+
+def test_what_the_hint_names():
+    hint = recovery_hint(effects("dddf"), CRASHED, Trail(), POLICY, NOW)
+    assert (hint.skip, hint.skip_until, hint.resume_from) == (("a", "b", "c"), "c", "d")
+    hint = recovery_hint(effects("dfdv"), CRASHED, Trail(), POLICY, NOW)
+    assert (hint.skip, hint.skip_until, hint.resume_from) == (("a", "c"), None, "b")
+    assert (hint.verify, hint.waiting) == (("d",), ())
+    hint = recovery_hint(effects("duu"), CRASHED, Trail(), POLICY, NOW)
+    assert (hint.waiting, hint.next_at, hint.attempt) == (("b", "c"), None, None)
+
+
+@pytest.mark.parametrize(
+    ("permanent", "batch", "strategy", "automatic"),
+    [
+        ("compensate", "dcc", "compensate", True),
+        ("compensate", "dd", "manual_only", False),
+        ("abandon", "dcf", "abandon", True),
+        ("manual", "dcf", "manual_only", False),
+        ("compensate", "cu", "manual_only", False),
+    ],
+)
+def test_what_becomes_of_a_permanent_failure_is_declared(permanent, batch, strategy, automatic):
+    policy = RecoveryPolicy(permanent=permanent)
+    hint = recovery_hint(effects(batch), PERMANENT, Trail(), policy, NOW)
+    assert (hint.strategy, hint.automatic) == (strategy, automatic)
+
+
+def test_pauses_grow_and_end():
+    seen = []
+    for recoveries in range(5):
+        hint = recovery_hint(effects("d"), CRASHED, Trail(recoveries, NOW), POLICY, NOW + 1)
+        seen.append((hint.strategy, hint.attempt, hint.next_at))
+    assert seen == [
+        ("restart_from_last_external", 1, NOW + 1),
+        ("restart_from_last_external", 2, NOW + 60),
+        ("restart_from_last_external", 3, NOW + 120),
+        ("manual_only", None, None),
+        ("manual_only", None, None),
+    ]
+    assert next_at(Trail(9, NOW), POLICY, NOW) == NOW + 200, "never longer than the maximum"
+    assert next_at(Trail(1, NOW), POLICY, NOW + 500) == NOW + 500, "never in the past"
+    hint = recovery_hint([], CRASHED, Trail(3, NOW), POLICY, NOW)
+    assert hint.why == "it was recovered 3 times in a row and ended badly again"
+    once = RecoveryPolicy(attempts=1)
+    assert "once" in recovery_hint([], CRASHED, Trail(1, NOW), once, NOW).why
+    assert recovery_hint([], CRASHED, Trail(), RecoveryPolicy(attempts=0), NOW).why == "recovery is off"
+
+
+def test_a_policy_that_cannot_be_meant():
+    with pytest.raises(ConfigurationError, match="attempts"):
+        RecoveryPolicy(attempts=-1)
+    with pytest.raises(ConfigurationError, match="permanent"):
+        RecoveryPolicy(permanent="undo")
+
+
+BATCHES = st.text(alphabet="dfuvcixzhs", max_size=8).map(effects)
+ENDS = st.sampled_from(
+    [CRASHED, PASSING, PERMANENT, TOO_BIG, NOBODY_KNOWS, CANCELLED, COMPLETED, RUNNING, None]
+)
+POLICIES = st.builds(
+    RecoveryPolicy,
+    attempts=st.integers(0, 4),
+    permanent=st.sampled_from(["manual", "compensate", "abandon"]),
+)
+
+
+@given(BATCHES, ENDS, st.integers(0, 5), POLICIES)
+def test_laws(batch, ended, recoveries, policy):
+    hint = recovery_hint(batch, ended, Trail(recoveries, NOW), policy, NOW)
+    waits = [one.key for one in batch if one.waits]
+    going_on = ended is not None and ended.state not in ENDED_BADLY | {"COMPLETED"}
+    if waits and not going_on:
+        assert hint is not None
+        assert hint.strategy == "manual_only", "an unknown outcome is never guessed"
+        assert list(hint.waiting) == waits
+    if hint is None:
+        return
+    assert not going_on
+    if hint.automatic:
+        assert not waits
+        assert ended is None or ended.state in {"FAILED", "CRASHED"} or hint.strategy == "compensate"
+    if hint.automatic and hint.strategy in RESTARTS:
+        assert recoveries < policy.attempts
+        assert hint.next_at is not None
+        assert hint.next_at >= NOW
+        assert hint.attempt == recoveries + 1
+        assert not any(one.state in ("compensated", "compensating") for one in batch)
+    if hint.strategy == "restart_batch":
+        assert not any(one.kind == "external" and one.state == "done" for one in batch)
+    assert set(hint.skip) == {one.key for one in batch if one.state == "done"}
+    assert hint.resume_from not in hint.skip
+
+
+@given(BATCHES)
+def test_the_three_restarts_tell_apart_what_is_done(batch):
+    strategy = restart_strategy(batch)
+    done = [one.state == "done" for one in batch if one.kind == "external"]
+    sorted_down = sorted(done, reverse=True) == done
+    expected = (
+        "restart_batch" if not any(done) else "restart_from_last_external" if sorted_down else "selective"
+    )
+    assert strategy == expected
