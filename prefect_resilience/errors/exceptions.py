@@ -2,6 +2,11 @@
 
     ResilienceError
     ├── ConfigurationError (also ValueError)    what was written in the code cannot be meant
+    │   └── PlanError                           a plan is wrong; it has every mistake with its place (plans)
+    ├── ConditionError (also ValueError)        a condition has no answer (conditions)
+    ├── NoRoute, NoQuorum, TooManyFailures, NoProgress, RoundsExhausted     where routing ends (routing)
+    ├── PlanFailed                              a node failed that no other took over (plans)
+    ├── LimitRefused                            a bulkhead or a rate let nobody in (limits)
     ├── CircuitOpenError                        a circuit refused the call, which was not made
     ├── AttemptTimeout (also TimeoutError)      an attempt passed its deadline
     ├── StoreUnavailable                        the store could not answer

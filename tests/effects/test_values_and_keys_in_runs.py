@@ -296,6 +296,7 @@ def test_what_may_be_written():
     wrapped = ResilientTask.wrap(task(work), effect=Effect(key="{order}", verify=verify))
     assert wrapped.guard.effect.fields == ("order",)
     assert Effect().external
+    assert Effect(key=None) == Effect()
     assert Effect.model_validate_json('{"kind": "external", "key": "k"}') == Effect(key="k")
 
 

@@ -332,3 +332,11 @@ def test_pictures_for_the_plans_in_the_repository() -> None:
     for file in sorted(Path(PLANS).glob("*.json")):
         plan = Plan.from_file(file)
         assert set(boxes(plan_to_svg(plan))) == {one.id for one in plan.tasks}
+
+
+def test_a_plan_draws_itself() -> None:
+    plan = Plan(tasks=[{"id": "a", "type": "x"}, {"id": "b", "type": "x", "depends_on": "a"}])
+    result = PlanResult(succeeded=True, nodes={"a": NodeResult(status="succeeded")})
+    for given in (None, result):
+        assert plan.to_mermaid(given) == plan_to_mermaid(plan, given)
+        assert plan.to_svg(given) == plan_to_svg(plan, given)

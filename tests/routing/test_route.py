@@ -61,7 +61,7 @@ def test_the_first_branch_that_holds_runs_and_the_ui_shows_why(mode, seen):
 
     [event] = seen.events(
         "prefect-resilience.plan.branched",
-        lambda event: event["payload"]["task_run_id"] == picture[node].id,
+        lambda event: event["payload"].get("task_run_id") == picture[node].id,
     )
     assert event["payload"]["chosen"] == "generate_report"
     assert event["payload"]["condition"] == "confidence >= 0.9"
