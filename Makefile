@@ -7,7 +7,7 @@ PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check 
 # pip compiles what it installs, but not what it only points at
 COMPILE := $(BIN)/python -m compileall -q prefect_resilience
 TESTS ?= tests
-WORKERS ?= 3
+WORKERS ?= 4
 # Only all the tests together can cover the pure files
 GATE := $(if $(filter tests,$(TESTS)),--cov=prefect_resilience)
 
