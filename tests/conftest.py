@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -12,6 +13,10 @@ from typing import Any
 import pytest
 
 pytest_plugins = ["tests.prefect_runs", "tests.stores_servers"]
+
+# A shell's background job ignores Ctrl-C and hands that down to its children, some of which must be interrupted.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @dataclass

@@ -1,0 +1,211 @@
+"""Faults on purpose: a delay, an error or another answer in place of what a call would have given.
+
+Nothing happens unless `prefect_resilience.testing.inject` asks for it; until then a call looks at one empty
+tuple. The kinds of behaviour are those of Polly's chaos strategies: latency, fault, outcome, each at a rate.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import random
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from typing import Any, cast
+
+from pydantic import Field, field_validator, model_validator
+
+from prefect_resilience.configuration import Policy, nearest
+from prefect_resilience.drive import Invoke, Sequence, adrive, drive
+from prefect_resilience.errors.exceptions import ConfigurationError
+from prefect_resilience.errors.taxonomy import ErrorCategory
+
+STATUS: dict[ErrorCategory, int] = {
+    ErrorCategory.RATE_LIMIT: 429,
+    ErrorCategory.UNAVAILABLE: 503,
+    ErrorCategory.SERVER_ERROR: 500,
+    ErrorCategory.AUTH: 401,
+    ErrorCategory.INVALID: 400,
+    ErrorCategory.NOT_FOUND: 404,
+    ErrorCategory.CONFLICT: 409,
+    ErrorCategory.OVERFLOW: 413,
+}
+"""The HTTP status by which a category is known."""
+
+
+class InjectedFault(Exception):
+    """An error that no service gave. `status_code` is read like that of any HTTP client's error."""
+
+    def __init__(self, status_code: int) -> None:
+        super().__init__(status_code)
+        self.status_code = status_code
+
+    def __str__(self) -> str:
+        return f"injected: HTTP {self.status_code}"
+
+
+class _Nothing:
+    def __repr__(self) -> str:
+        return "nothing"
+
+
+NOTHING: Any = _Nothing()
+
+
+class Injection(Policy):
+    """What is done to the calls of one target, and how often.
+
+    target: the name of a task or circuit, with `*` for any text; None for every call.
+    latency: seconds before the call, or (least, most) to draw from.
+    fault: what is raised instead: an exception, its class, a function that gives one, an HTTP status, or the
+        name of an error category.
+    outcome: what is returned instead; or a function of the real answer, which gives another one.
+    rate: the share of the calls, from 0 to 1. times: the most calls it is done to. seed: repeats the draws.
+    """
+
+    target: str | None = None
+    latency: float | tuple[float, float] | None = None
+    fault: Any = None
+    outcome: Any = NOTHING
+    rate: float = Field(default=1.0, ge=0, le=1)
+    times: int | None = Field(default=None, ge=1)
+    seed: int | None = None
+
+    @field_validator("latency")
+    @classmethod
+    def _is_a_span(cls, value: float | tuple[float, float] | None) -> float | tuple[float, float] | None:
+        least, most = value if isinstance(value, tuple) else (value or 0.0, value or 0.0)
+        if not 0 <= least <= most:
+            raise ValueError(f"latency={value!r}: write seconds, or (least, most) as in (0.1, 2.0)")
+        return value
+
+    @field_validator("fault")
+    @classmethod
+    def _can_be_raised(cls, value: Any) -> Any:
+        error_of(value)
+        return value
+
+    @model_validator(mode="after")
+    def _does_something(self) -> Injection:
+        if self.latency is None and self.fault is None and self.outcome is NOTHING:
+            raise ValueError("Injection does nothing: write latency=, fault= or outcome=")
+        if self.fault is not None and self.outcome is not NOTHING:
+            raise ValueError("Injection: a call that raises a fault has no outcome: write one of the two")
+        return self
+
+    def concerns(self, names: tuple[str, ...]) -> bool:
+        return self.target is None or any(fnmatchcase(name, self.target) for name in names)
+
+
+def error_of(fault: Any) -> BaseException | None:
+    """The exception that a fault stands for. Raises ConfigurationError for what stands for none."""
+    if callable(fault):
+        # A class of exceptions, or a function.
+        fault = cast("Callable[[], Any]", fault)()
+    if fault is None or isinstance(fault, BaseException):
+        return fault
+    if isinstance(fault, int) and not isinstance(fault, bool) and 400 <= fault <= 599:
+        return InjectedFault(fault)
+    if fault == ErrorCategory.TIMEOUT:
+        return TimeoutError("injected: no answer in time")
+    if fault == ErrorCategory.NETWORK:
+        return ConnectionError("injected: the connection was refused")
+    known = {str(category.value): status for category, status in STATUS.items()}
+    if isinstance(fault, str) and str(getattr(fault, "value", fault)) in known:
+        return InjectedFault(known[str(getattr(fault, "value", fault))])
+    names = [*known, ErrorCategory.TIMEOUT.value, ErrorCategory.NETWORK.value]
+    raise ConfigurationError(
+        f"fault={fault!r} cannot be raised: write an exception, a status from 400 to 599, or a category"
+        + nearest(str(fault), names)
+    )
+
+
+@dataclass(eq=False)
+class Injected:
+    """One injection that is going on: how many calls it met, and to how many it was done."""
+
+    injection: Injection
+    calls: int = 0
+    done: int = 0
+    _random: random.Random = field(default_factory=random.Random)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def __post_init__(self) -> None:
+        self._random.seed(self.injection.seed)
+
+    def draw(self) -> float | None:
+        """The latency of a call that it is done to; None for a call that is left alone."""
+        injection = self.injection
+        with self._lock:
+            self.calls += 1
+            chance = self._random.random()
+            span = injection.latency
+            latency = self._random.uniform(*span) if isinstance(span, tuple) else span or 0.0
+            spent = injection.times is not None and self.done >= injection.times
+            if spent or chance >= injection.rate:
+                return None
+            self.done += 1
+            return latency
+
+
+active: tuple[Injected, ...] = ()
+"""What goes on in this process."""
+_changing = threading.Lock()
+
+
+def begin(injection: Injection) -> Injected:
+    global active
+    with _changing:
+        active = (*active, made := Injected(injection))
+    return made
+
+
+def end(injected: Injected) -> None:
+    global active
+    with _changing:
+        active = tuple(other for other in active if other is not injected)
+
+
+def with_faults(fn: Callable[..., Any], isasync: bool, *names: str) -> Callable[..., Any]:
+    """`fn` as it behaves under the injections that concern one of these names; `fn` itself without any."""
+    for injected in active:
+        if injected.injection.concerns(names):
+            fn = _behaving(fn, isasync, injected)
+    return fn
+
+
+def _behaving(fn: Callable[..., Any], isasync: bool, injected: Injected) -> Callable[..., Any]:
+    if isasync:
+
+        async def called_with_faults(*args: Any, **kwargs: Any) -> Any:
+            return await adrive(_call(injected, asyncio.sleep, fn, args, kwargs))
+
+        return functools.wraps(fn)(called_with_faults)
+    return functools.wraps(fn)(lambda *args, **kwargs: drive(_call(injected, time.sleep, fn, args, kwargs)))
+
+
+def _call(
+    injected: Injected,
+    sleep: Callable[[float], Any],
+    fn: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> Sequence[Any]:
+    """One call, with what is done to it if it is its turn."""
+    latency = injected.draw()
+    if latency is None:
+        return (yield Invoke(fn, args, kwargs))
+    if latency:
+        yield Invoke(sleep, (latency,))
+    injection = injected.injection
+    error = error_of(injection.fault)
+    if error is not None:
+        raise error
+    if injection.outcome is NOTHING:
+        return (yield Invoke(fn, args, kwargs))
+    if callable(injection.outcome):
+        return injection.outcome((yield Invoke(fn, args, kwargs)))
+    return injection.outcome

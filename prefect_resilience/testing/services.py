@@ -1,0 +1,148 @@
+"""A real HTTP service on loopback that answers by a script."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+from typing_extensions import Self
+
+from prefect_resilience.errors.exceptions import ConfigurationError
+
+
+@dataclass(frozen=True)
+class Reply:
+    """One answer. `delay` is in seconds; `drop` cuts the connection in place of an answer, `half` in the
+    middle of the body. A body that is no text is sent as JSON."""
+
+    status: int = 200
+    headers: Mapping[str, str] = field(default_factory=dict[str, str])
+    body: Any = "{}"
+    delay: float = 0.0
+    drop: bool = False
+    half: bool = False
+
+    @property
+    def content(self) -> bytes:
+        return (self.body if isinstance(self.body, str) else json.dumps(self.body)).encode()
+
+
+Line = int | Reply | Callable[[], Reply]
+
+
+@dataclass(frozen=True)
+class Request:
+    """What came in. `at` is the time, in seconds since the epoch."""
+
+    method: str
+    path: str
+    headers: Mapping[str, str]
+    body: bytes
+    at: float
+
+
+class ScriptedService:
+    """Answers each request with the next line of its script, and then with the last line for ever.
+
+        with ScriptedService(503, Reply(429, {"Retry-After": "2"}), 200) as service:
+            httpx.get(service.url)
+        assert len(service.requests) == 1
+
+    A line is a status, a `Reply`, or a function that gives one. `on(path, ...)` gives a path a script of its
+    own. `requests` holds what came in. Raises ConfigurationError for a line that cannot be answered with.
+    """
+
+    def __init__(self, *script: Line) -> None:
+        self.requests: list[Request] = []
+        self._scripts: dict[str | None, list[Line]] = {}
+        self._met: dict[str | None, int] = {}
+        self._lock = threading.Lock()
+        self.says(*script or (200,))
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler_of(self))
+        self._server.daemon_threads = True
+        self.url = f"http://127.0.0.1:{self._server.server_port}"
+        threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True).start()
+
+    def says(self, *script: Line) -> Self:
+        """Begin this script, for every path that has none of its own."""
+        return self._begin(None, script)
+
+    def on(self, path: str, *script: Line) -> Self:
+        """Begin this script for one path, its query apart."""
+        return self._begin(path, script)
+
+    def _begin(self, path: str | None, script: tuple[Line, ...]) -> Self:
+        if not script:
+            raise ConfigurationError("a script has at least one line: write says(503, 200)")
+        for line in script:
+            if not (isinstance(line, Reply) or callable(line) or 100 <= line <= 599):
+                raise ConfigurationError(f"{line!r} is no answer: write a status, a Reply, or a function")
+        with self._lock:
+            self._scripts[path], self._met[path] = list(script), 0
+        return self
+
+    def answer(self, request: Request) -> Reply:
+        path = request.path.partition("?")[0]
+        with self._lock:
+            self.requests.append(request)
+            of = path if path in self._scripts else None
+            script, met = self._scripts[of], self._met[of]
+            self._met[of] += 1
+        line = script[min(met, len(script) - 1)]
+        if isinstance(line, int):
+            return Reply(line)
+        return line if isinstance(line, Reply) else line()
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _handler_of(service: ScriptedService) -> type[BaseHTTPRequestHandler]:
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def _any(self) -> None:
+            length = int(self.headers.get("Content-Length") or 0)
+            body = self.rfile.read(length)
+            request = Request(self.command, self.path, dict(self.headers), body, time.time())
+            _send(self, service.answer(request))
+
+        do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = do_HEAD = _any
+
+        def log_message(self, format: str, *args: Any) -> None:
+            return
+
+    return Handler
+
+
+def _send(handler: BaseHTTPRequestHandler, reply: Reply) -> None:
+    time.sleep(reply.delay)
+    if reply.drop:
+        handler.close_connection = True
+        handler.connection.close()
+        return
+    content = reply.content
+    handler.send_response(reply.status)
+    for name, value in reply.headers.items():
+        handler.send_header(name, value)
+    handler.send_header("Content-Length", str(len(content)))
+    handler.end_headers()
+    if reply.half:
+        handler.wfile.write(content[: len(content) // 2])
+        handler.close_connection = True
+        handler.connection.close()
+        return
+    if handler.command != "HEAD":
+        handler.wfile.write(content)
