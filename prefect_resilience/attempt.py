@@ -8,28 +8,31 @@ once, as sequences for the two drivers of `drive.py`; nothing here knows Prefect
 
 from __future__ import annotations
 
-import random
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
-from datetime import datetime, timezone
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
+from prefect_resilience import faults
+from prefect_resilience.budgets.counting import count
+from prefect_resilience.budgets.policy import ErrorBudget
 from prefect_resilience.circuits.breaker import CircuitBreaker, Permit
 from prefect_resilience.circuits.guard import entering, leaving
+from prefect_resilience.decomposition.model import Decompose
+from prefect_resilience.decomposition.work import Decomposed, decomposed
 from prefect_resilience.drive import Blocking, Invoke, Sequence
 from prefect_resilience.effects.claim import Claim, EffectSurroundings, Replayed
 from prefect_resilience.effects.keys import task_name
 from prefect_resilience.effects.policy import Effect
 from prefect_resilience.errors.classify import ErrorInfo, Rule, classify
-from prefect_resilience.errors.context import AttemptRecord, ErrorContext, attach_context
-from prefect_resilience.errors.notes import add_note
-from prefect_resilience.errors.redact import redact
+from prefect_resilience.errors.context import ErrorContext
 from prefect_resilience.errors.scrub import scrub_exception
 from prefect_resilience.errors.sightings import learn_secrets
+from prefect_resilience.errors.taxonomy import ErrorKind
 from prefect_resilience.fallbacks.chain import Answer, Chain, Memory
 from prefect_resilience.fallbacks.model import Fallback
+from prefect_resilience.judging import RunRecord, annotate, judged, replaced_message
 from prefect_resilience.limits.guarding import Limit, Ticket
 from prefect_resilience.limits.hedge import Hedge
 from prefect_resilience.limits.refusals import LimitRefused
@@ -41,6 +44,7 @@ from prefect_resilience.limits.timeout import (
     call_in_process,
     call_within,
 )
+from prefect_resilience.outputs.promise import Expect
 from prefect_resilience.retries.budget import bucket_of
 from prefect_resilience.retries.policy import Retry, Verdict
 
@@ -66,6 +70,18 @@ class Guard:
     fallbacks: tuple[Fallback, ...] = ()
     rules: tuple[Rule, ...] = ()
     effect: Effect | None = None
+    dead_letter: bool = False
+    restart_stream: bool = False
+    error_budget: ErrorBudget | None = None
+    policy: str | None = None
+    """The block whose options override these, as `blocks.live` knows it."""
+    expect: Expect | None = None
+    decompose: Decompose | None = None
+
+    @property
+    def retrying(self) -> Retry:
+        """The retries of the policy, and those that the repair of an output needs."""
+        return self.retry if self.expect is None else self.expect.joined(self.retry)
 
     @property
     def remembers(self) -> bool:
@@ -74,18 +90,6 @@ class Guard:
     def classified(self, error: BaseException) -> ErrorInfo | None:
         """What went wrong by this guard's rules; None for what is no Exception, such as a cancellation."""
         return classify(error, rules=self.rules) if isinstance(error, Exception) else None
-
-
-@dataclass(slots=True)
-class RunRecord:
-    """What has happened to one run so far, in this process. Made when something first goes wrong."""
-
-    started: float
-    history: list[AttemptRecord] = field(default_factory=list[AttemptRecord])
-    counters: dict[int, int] = field(default_factory=dict[int, int])
-    previous_delay: float | None = None
-    verdict: Verdict | None = None
-    error: BaseException | None = None
 
 
 class Surroundings(Memory, EffectSurroundings, Protocol):
@@ -117,6 +121,14 @@ class Surroundings(Memory, EffectSurroundings, Protocol):
         """What the user's own condition says, where the policy would try again."""
         ...
 
+    def went_well(self) -> None:
+        """An attempt was made, and the function itself answered."""
+        ...
+
+    def leave_request(self, error: BaseException) -> None:
+        """Keep on the error that ends this run what it had been asked to do."""
+        ...
+
     def retrying(self, context: ErrorContext, verdict: Verdict) -> None: ...
 
     def replaced(self, context: ErrorContext, answer: Answer, attempts: int) -> None: ...
@@ -140,22 +152,30 @@ class Substitute:
 
 
 def guarded(guard: Guard, here: Surroundings, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Sequence[Any]:
-    """One attempt. Returns the value, `Replayed` or a `Substitute`; raises the function's own error, noted.
+    """One attempt. Returns the value, or `Replayed`, `Decomposed` or a `Substitute`; raises the function's
+    own error, noted.
 
     When another attempt is due, the error is raised with its verdict in the run's record, for the
     engine to wait and call again.
     """
     began = time.monotonic()
     effect = guard.effect
-    claim = None if effect is None else Claim(effect, guard.fn, guard.isasync, task_name(guard.fn), here)
+    direct = guard.circuit is None and not guard.limits
+    claim = (
+        None if effect is None else Claim(effect, guard.fn, guard.isasync, task_name(guard.fn), here, direct)
+    )
+    if guard.expect is not None and (before := here.known()) is not None:
+        args, kwargs = guard.expect.told(guard.fn, args, kwargs, before.notes.previous)
     try:
         if claim is None:
             value = yield from attempt(guard, here, args, kwargs)
         else:
             value = yield from claim.once(partial(attempt, guard, here, args, kwargs, claim))
+        if guard.expect is not None:
+            value = yield from as_promised(guard.expect, value)
     except Exception as error:
         outcome = yield from failed(guard, here, began, error, claim)
-        if isinstance(outcome, Substitute):
+        if not isinstance(outcome, BaseException):
             return outcome
         if outcome is error:
             raise
@@ -245,7 +265,8 @@ def called(
 def the_call(guard: Guard, here: Surroundings, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Invoke:
     """The user's function within its deadline, as a command for either driver."""
     timeout = guard.timeout
-    fn = guard.fn if guard.hedge is None else partial(guard.hedge.acall, guard.fn)
+    own = guard.fn if not faults.active else function_with_faults(guard, here)
+    fn = own if guard.hedge is None else partial(guard.hedge.acall, own)
     if timeout is None or timeout.total is None:
         return Invoke(fn, args, kwargs)
     if timeout.mode == "process":
@@ -254,24 +275,38 @@ def the_call(guard: Guard, here: Surroundings, args: tuple[Any, ...], kwargs: di
     if guard.isasync:
         made = partial(fn, *args, **kwargs)
         return Invoke(acall_with_deadline, (made, timeout.total), {"what": name_of(guard.fn)})
-    return Invoke(call_within, (timeout, guard.fn, args, kwargs))
+    return Invoke(call_within, (timeout, own, args, kwargs))
+
+
+def function_with_faults(guard: Guard, here: Surroundings) -> Callable[..., Any]:
+    """The user's function with what `testing.inject` does to it."""
+    names = [str(here.identity["node_id"])]
+    if guard.circuit is not None:
+        names.append(guard.circuit.bind(here.parameters).name)
+    return faults.with_faults(guard.fn, guard.isasync, *names)
 
 
 def succeeded(guard: Guard, here: Surroundings, value: Any) -> Sequence[None]:
     record = here.known()
     if record is not None:
-        here.recovered(record)
+        if record.history:
+            here.recovered(record)
         here.done()
     elif guard.retry.budget is not None:
         bucket_of(guard.retry.budget, time.monotonic()).earn()
+    if not isinstance(value, Replayed):
+        here.went_well()
+    if guard.error_budget is not None:
+        yield from counted(guard.error_budget, here, good=True)
     if guard.remembers and not isinstance(value, Replayed):
         yield Blocking(here.remember, (value,))
 
 
 def failed(
     guard: Guard, here: Surroundings, began: float, error: Exception, claim: Claim | None = None
-) -> Sequence[Substitute | BaseException]:
-    """What follows a failed attempt: the answer of a fallback, or the error to raise, free of secrets.
+) -> Sequence[Substitute | Decomposed | BaseException]:
+    """What follows a failed attempt: what its parts came to, the answer of a fallback, or the error to raise,
+    free of secrets.
 
     It is raised both for another attempt and for good; the run's record says which.
     """
@@ -281,15 +316,48 @@ def failed(
     if verdict.retry:
         here.retrying(context, verdict)
         return clean
+    if guard.decompose is not None and context.kind is ErrorKind.RESOURCE:
+        outcome = yield from decomposed(guard, cast("Any", here), context, cast("Exception", clean))
+        if isinstance(outcome, Decomposed):
+            yield from done_in_parts(guard, here, outcome)
+            return outcome
+        clean, context = outcome.error, outcome.context
     chain = Chain(fallbacks_of(guard, claim), guard.fn, guard.isasync)
     answer = yield from chain.answer(here.parameters, context, here)
     here.done()
+    if (budget := guard.error_budget) is not None:
+        good = answer is not None and not (answer.fallback.degraded and budget.degraded_counts)
+        yield from counted(budget, here, good)
     if answer is not None:
         here.replaced(context, answer, context.attempt)
         return Substitute(answer, context, replaced_message(context, answer))
     here.gave_up(context, verdict)
     annotate(clean, context, verdict, chain)
+    here.leave_request(clean)
     return clean
+
+
+def as_promised(expect: Expect, value: Any) -> Sequence[Any]:
+    """The value, checked. An effect that is done stays done, whatever its result looks like."""
+    if not isinstance(value, Replayed):
+        return (yield from expect.checked(value))
+    return replace(value, value=(yield from expect.checked(value.value)))
+
+
+def done_in_parts(guard: Guard, here: Surroundings, outcome: Decomposed) -> Sequence[None]:
+    here.done()
+    if guard.error_budget is not None:
+        good = not (outcome.degraded and guard.error_budget.degraded_counts)
+        yield from counted(guard.error_budget, here, good)
+    if guard.remembers and not outcome.replaced:
+        yield Blocking(here.remember, (outcome.value,))
+
+
+def counted(budget: ErrorBudget, here: Surroundings, good: bool) -> Sequence[None]:
+    """Count a run that has ended in its error budget, and merge that into the store when it is due."""
+    merge = count(budget, budget.name or str(here.identity["node_id"]), good)
+    if merge is not None:
+        yield Blocking(merge)
 
 
 def fallbacks_of(guard: Guard, claim: Claim | None) -> tuple[Fallback, ...]:
@@ -301,73 +369,3 @@ def fallbacks_of(guard: Guard, claim: Claim | None) -> tuple[Fallback, ...]:
     return tuple(
         replace(step, when=None) for step, when in steps if isinstance(when, tuple) and IN_DOUBT in when
     )
-
-
-def judged(
-    guard: Guard, here: Surroundings, began: float, error: BaseException, claim: Claim | None = None
-) -> Sequence[tuple[ErrorContext, Verdict]]:
-    """Put the failed attempt on record, and decide whether there is another one."""
-    now = time.monotonic()
-    record = here.record(began)
-    if not record.history and guard.retry.budget is not None:
-        bucket_of(guard.retry.budget, now).earn()
-    info = classify(error, rules=guard.rules)
-    verdict = verdict_of(guard.retry, record, info, error, now)
-    if verdict.retry and claim is not None and (why := claim.retry_refusal(error)):
-        verdict = Verdict(False, 0.0, why)
-    if verdict.retry and isinstance(error, Exception) and not (yield from here.may_retry(error)):
-        verdict = Verdict(False, 0.0, "retry_condition_fn says no")
-    record.verdict, record.error = verdict, error
-    record.previous_delay = verdict.delay if verdict.retry else None
-    record.history.append(
-        AttemptRecord(
-            attempt=len(record.history) + 1,
-            started_at=datetime.fromtimestamp(time.time() - (now - began), timezone.utc),
-            duration=now - began,
-            error=info,
-            delay=verdict.delay if verdict.retry else None,
-        )
-    )
-    context = ErrorContext.from_exception(
-        error,
-        info,
-        timestamp=datetime.now(timezone.utc),
-        attempt=len(record.history),
-        max_attempts=guard.retry.rule_for(info).attempts,
-        history=list(record.history),
-        **here.identity,
-    )
-    attach_context(error, context)
-    return context, verdict
-
-
-def verdict_of(retry: Retry, record: RunRecord, info: ErrorInfo, error: BaseException, now: float) -> Verdict:
-    rule = id(retry.rule_for(info))
-    record.counters[rule] = record.counters.get(rule, 0) + 1
-    verdict = retry.decide(
-        info,
-        record.counters[rule],
-        elapsed=now - record.started,
-        random=random.random(),
-        previous_delay=record.previous_delay,
-        exception=error,
-    )
-    if verdict.retry and retry.budget is not None and not bucket_of(retry.budget, now).spend(now):
-        return Verdict(False, 0.0, f"the retry budget {retry.budget.name!r} is spent")
-    return verdict
-
-
-def replaced_message(context: ErrorContext, answer: Answer) -> str:
-    times = "1 attempt" if context.attempt == 1 else f"{context.attempt} attempts"
-    return f"{answer.fallback.name} answered after {times}: {context.summary()}"
-
-
-def annotate(error: BaseException, context: ErrorContext, verdict: Verdict, chain: Chain) -> None:
-    """Say on the exception itself what was tried (PEP 678)."""
-    times = "1 attempt" if context.attempt == 1 else f"{context.attempt} attempts"
-    notes = [f"prefect-resilience: gave up after {times}: {verdict.why}"]
-    notes += [
-        f"prefect-resilience: fallback {name!r} failed: {failure!r}" for name, failure in chain.failures
-    ]
-    for note in notes:
-        add_note(error, redact(note))

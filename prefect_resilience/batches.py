@@ -92,6 +92,11 @@ def batch_of(task_run: TaskRun) -> str:
     return _asked(above)
 
 
+def batch_of_flow_run(flow_run: FlowRun) -> str:
+    """The batch of a flow run by what the API knows: its tags, those of the runs above it, else its root."""
+    return _found_above(flow_run)
+
+
 def _asked(find: Callable[[], str]) -> str:
     try:
         return find()

@@ -1,4 +1,7 @@
-"""Hooks for plain Prefect tasks and flows: `@task(on_failure=[dead_letter])`."""
+"""Hooks for plain Prefect tasks and flows.
+
+`@task(on_failure=[dead_letter])`, `@flow(on_completion=[run_summary], on_failure=[run_summary])`.
+"""
 
 from __future__ import annotations
 
@@ -27,6 +30,16 @@ from prefect_resilience.errors.sightings import learn_secrets
 from prefect_resilience.events import emit
 from prefect_resilience.logs import keep_secrets_out_of_logs
 from prefect_resilience.settings import enabled
+from prefect_resilience.summaries.ending import recovery_hint, run_summary
+
+__all__ = [
+    "capture_for_flow",
+    "capture_for_task",
+    "dead_letter",
+    "keep_dead_letter",
+    "recovery_hint",
+    "run_summary",
+]
 
 Log = logging.LoggerAdapter[Any]
 
@@ -47,6 +60,12 @@ def dead_letter(
         capture_for_flow(cast("Flow[..., Any]", subject), run, state)
     else:
         capture_for_task(subject, run, state)
+
+
+def keep_dead_letter(task: Task[..., Any], task_run: TaskRun, state: State[Any]) -> None:
+    """The hook of `dead_letter=True`: one letter, also beside a `dead_letter` that the user wrote."""
+    if dead_letter not in task.on_failure_hooks:
+        dead_letter(task, task_run, state)
 
 
 def capture_for_task(

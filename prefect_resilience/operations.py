@@ -30,11 +30,13 @@ from prefect_resilience.dead_letters.operations import purge_dead_letters, repla
 from prefect_resilience.effects.operations import abandon_batch, prune_batches, recover_batch, settle_effect
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.errors.redact import redact
+from prefect_resilience.flows import resilient_flow
 from prefect_resilience.naming import shorten, template_fields
 from prefect_resilience.plans.actions import Actions
 from prefect_resilience.plans.model import Plan
 from prefect_resilience.plans.result import PlanResult
 from prefect_resilience.plans.start import carry_out, title_of
+from prefect_resilience.reports.operations import report, show_circuits
 
 __all__ = [
     "CircuitChange",
@@ -46,10 +48,12 @@ __all__ = [
     "purge_dead_letters",
     "recover_batch",
     "replay_dead_letters",
+    "report",
     "reset_circuits",
     "run_plan",
     "set_circuit",
     "settle_effect",
+    "show_circuits",
     "unknown_circuit",
 ]
 
@@ -190,7 +194,7 @@ def _plan_run_name() -> str:
 
 
 # The plan itself says what is wrong with it, all at once; the types are for the form in the UI.
-@flow(name="run-plan", flow_run_name=_plan_run_name, validate_parameters=False)
+@resilient_flow(name="run-plan", flow_run_name=_plan_run_name, validate_parameters=False)
 def run_plan(
     plan: Plan | dict[str, Any] | str | Path,
     *,

@@ -11,8 +11,11 @@ from prefect.tasks import Task, TaskOptions
 from typing_extensions import TypedDict
 
 from prefect_resilience.attempt import NO_RETRY, Guard
+from prefect_resilience.budgets.policy import ErrorBudget
 from prefect_resilience.circuits.breaker import CircuitBreaker
 from prefect_resilience.configuration import nearest
+from prefect_resilience.decomposition.model import Decompose
+from prefect_resilience.decomposition.splitters import Split
 from prefect_resilience.effects.policy import Effect
 from prefect_resilience.errors.classify import Rule
 from prefect_resilience.errors.exceptions import ConfigurationError
@@ -20,6 +23,7 @@ from prefect_resilience.fallbacks.model import Fallback, as_fallbacks
 from prefect_resilience.limits.guarding import Limit
 from prefect_resilience.limits.hedge import Hedge
 from prefect_resilience.limits.timeout import Timeout
+from prefect_resilience.outputs.promise import Expect
 from prefect_resilience.retries.backoff import Backoff
 from prefect_resilience.retries.policy import Retry
 from prefect_resilience.settings import current_settings
@@ -29,6 +33,9 @@ TimeoutOption = Timeout | float | timedelta | str | Mapping[str, Any] | None
 FallbackOption = Fallback | Callable[..., Any] | Iterable[Fallback | Callable[..., Any]] | None
 EffectOption = Effect | Literal["idempotent", "conditional", "external"] | Mapping[str, Any] | None
 LimitsOption = Limit | Iterable[Limit] | None
+ExpectOption = Expect | str | Mapping[str, Any] | type | Callable[[Any], Any] | None
+DecomposeOption = Decompose | Split | Mapping[str, Any] | None
+BudgetOption = ErrorBudget | Mapping[str, Any] | float | None
 ClassifyOption = Rule | Iterable[Rule] | None
 
 
@@ -56,6 +63,12 @@ class ResilienceOptions(TypedDict, total=False):
     fallback: FallbackOption
     classify: ClassifyOption
     effect: EffectOption
+    dead_letter: bool
+    policy: str | None
+    restart_stream: bool
+    error_budget: BudgetOption
+    expect: ExpectOption
+    decompose: DecomposeOption
 
 
 class ResilientTaskOptions(ResilienceOptions, TaskOptions, total=False):
@@ -63,6 +76,8 @@ class ResilientTaskOptions(ResilienceOptions, TaskOptions, total=False):
 
 
 OPTIONS = tuple(ResilienceOptions.__annotations__)
+MOST_RETRIES_BY_POLICY = 100
+"""So many retries at most a block may ask for; Prefect counts up to it."""
 
 
 def split(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -159,6 +174,12 @@ def make_guard(fn: Callable[..., Any], isasync: bool, retry: Retry, ours: Mappin
         fallbacks,
         (cast(Rule, rules),) if callable(rules) else tuple(rules or ()),
         _effect(ours.get("effect"), fn, isasync, hedge),
+        _dead_letter(ours.get("dead_letter", False)),
+        _restart_stream(ours.get("restart_stream", False), fn),
+        ErrorBudget.of(ours.get("error_budget")),
+        policy=_policy_block(ours.get("policy")),
+        expect=_expect(ours, fn, isasync),
+        decompose=_decompose(ours, fn, isasync),
     )
 
 
@@ -206,6 +227,62 @@ def _effect(value: Any, fn: Callable[..., Any], isasync: bool, hedge: Hedge | No
     _check_fields(f"effect key {effect.key!r}", effect.fields, fn)
     effect.check_for(fn, isasync=isasync)
     return effect
+
+
+def _expect(ours: Mapping[str, Any], fn: Callable[..., Any], isasync: bool) -> Expect | None:
+    expect = Expect.of(ours.get("expect"))
+    if expect is None:
+        return None
+    expect.check_for(fn, isasync=isasync)
+    effect = Effect.of(ours.get("effect"))
+    if effect is not None and effect.kind != "idempotent" and expect.repair:
+        raise ConfigurationError(
+            f"Expect(repair=True) makes the call again, which effect={effect.kind!r} forbids: what is done "
+            f"stays done, so leave repair out"
+        )
+    return expect
+
+
+def _decompose(ours: Mapping[str, Any], fn: Callable[..., Any], isasync: bool) -> Decompose | None:
+    decompose = Decompose.of(ours.get("decompose"))
+    if decompose is None:
+        return None
+    name = getattr(fn, "__name__", repr(fn))
+    if inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn):
+        raise ConfigurationError(
+            f"decompose= is for a call that has one result: {name!r} is a generator, so return a list"
+        )
+    effect = Effect.of(ours.get("effect"))
+    if effect is not None and (effect.kind != "idempotent" or effect.key is not None):
+        raise ConfigurationError(
+            f"decompose= makes several calls of one, and effect= says that there is one: "
+            f"{name!r} can have one of them only"
+        )
+    decompose.check_for(fn, isasync=isasync)
+    return decompose
+
+
+def _dead_letter(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise ConfigurationError(f"dead_letter={value!r} is neither yes nor no: write True or False")
+    return value
+
+
+def _restart_stream(value: Any, fn: Callable[..., Any]) -> bool:
+    name = getattr(fn, "__name__", repr(fn))
+    if not isinstance(value, bool):
+        raise ConfigurationError(f"restart_stream={value!r} is neither yes nor no: write True or False")
+    if value and not (inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn)):
+        raise ConfigurationError(f"restart_stream= is for generators: {name!r} is none, so leave it out")
+    return value
+
+
+def _policy_block(name: Any) -> str | None:
+    if name is not None and (not isinstance(name, str) or not name):
+        raise ConfigurationError(
+            f"policy={name!r} names no block: write the name of a ResiliencePolicy, as in 'llm-default'"
+        )
+    return name
 
 
 def _check_fields(what: str, fields: Iterable[str], fn: Callable[..., Any]) -> None:

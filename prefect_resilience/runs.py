@@ -14,28 +14,34 @@ from dataclasses import dataclass
 from functools import cached_property
 from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Any, SupportsIndex, cast
-from uuid import UUID, uuid4
+from uuid import UUID
 
 from prefect.client.schemas.objects import State, TaskRun
 from prefect.context import TaskRunContext, hydrated_context, serialize_context
 from prefect.logging.loggers import task_run_logger
-from prefect.states import Completed, Failed
+from prefect.states import Failed
 from prefect.utilities.asyncutils import run_coro_as_sync
 from prefect.utilities.callables import explode_variadic_parameter
 from prefect.utilities.hashing import hash_objects
-from pydantic import PrivateAttr
 
-from prefect_resilience.attempt import Guard, RunRecord, Substitute, judged
+from prefect_resilience.again import Again, limited, part_of
+from prefect_resilience.attempt import Guard, RunRecord, judged
 from prefect_resilience.batches import batch_of
-from prefect_resilience.drive import Invoke, Sequence, drive
+from prefect_resilience.decomposition.work import stood_in
+from prefect_resilience.drive import Blocking, Invoke, Sequence, drive
 from prefect_resilience.effects.claim import Replayed
 from prefect_resilience.effects.current import EffectInProgress, in_progress
 from prefect_resilience.effects.ledger import Ledger, open_ledger, set_ledger_store
 from prefect_resilience.errors.context import ErrorContext, attached_context
 from prefect_resilience.errors.redact import redact
-from prefect_resilience.events import emit, error_payload
+from prefect_resilience.errors.requests import SubtaskRequest, attach_request
+from prefect_resilience.events import attempt_failed, emit, error_payload
 from prefect_resilience.fallbacks.chain import Answer
 from prefect_resilience.logs import keep_secrets_out_of_logs
+from prefect_resilience.metrics import attempt_succeeded
+from prefect_resilience.partials.child import Carried, carried
+from prefect_resilience.partials.current import Notes, add_notes_source
+from prefect_resilience.retries.pauses import pause
 from prefect_resilience.retries.policy import Verdict
 from prefect_resilience.settings import current_settings, enabled
 
@@ -52,15 +58,17 @@ set_ledger_store(lambda: current_settings().store_url)
 _records: OrderedDict[UUID, RunRecord] = OrderedDict()
 
 
-class ReplacedState(State[Any]):
-    """`Completed`, under the name `Fallback` or `Degraded` with the error that made it necessary, or under
-    the name `Replayed` without one."""
+def _notes_here(make: bool) -> Notes | None:
+    """The notes of the resilient task run that is going on."""
+    context = TaskRunContext.get()
+    if context is None or not hasattr(context.task, "guard") or not enabled():
+        return None
+    run = context.task_run.id
+    record = _records.setdefault(run, RunRecord(time.monotonic())) if make else _records.get(run)
+    return None if record is None else record.notes
 
-    _error_context: ErrorContext | None = PrivateAttr(default=None)
 
-    @property
-    def error_context(self) -> ErrorContext | None:
-        return self._error_context
+add_notes_source(_notes_here)
 
 
 @dataclass(eq=False)
@@ -69,6 +77,8 @@ class TaskSurroundings:
 
     guard: Guard
     context: TaskRunContext
+    carried: Carried | None = None
+    """What a child process has with it."""
 
     @property
     def task(self) -> ResilientTask[..., Any]:
@@ -80,7 +90,15 @@ class TaskSurroundings:
 
     @property
     def parameters(self) -> Mapping[str, Any]:
-        return explode_variadic_parameter(self.guard.fn, self.context.parameters)
+        return self._parameters
+
+    @cached_property
+    def _parameters(self) -> Mapping[str, Any]:
+        given = self.context.parameters
+        # Those of a `**kwargs` come as a dict; without any dict, the signature need not be looked at.
+        if not any(isinstance(value, dict) for value in given.values()):
+            return given
+        return explode_variadic_parameter(self.guard.fn, given)
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -100,6 +118,11 @@ class TaskSurroundings:
 
     def record(self, started: float) -> RunRecord:
         record = _records.setdefault(self.task_run.id, RunRecord(started))
+        if not record.history:  # code inside may have made it, after the attempt began
+            record.started = min(record.started, started)
+        if self.carried is not None:
+            self.carried.read(record.notes)
+            self.carried = None
         while len(_records) > MOST_RECORDS:
             _records.popitem(last=False)
         return record
@@ -121,7 +144,32 @@ class TaskSurroundings:
             self.logger.error("retry_condition_fn failed, so there is no retry: %s", redact(repr(failure)))
             return False
 
+    # What becomes of work that is too big, and of what the run was asked to do.
+
+    def part(self, changes: Mapping[str, Any], label: str, without_tags: set[str]) -> Callable[[], Any]:
+        return part_of(self.task, self.context.parameters, changes, label, without_tags)
+
+    def limited_tags(self) -> set[str]:
+        return limited(set(self.task_run.tags))
+
+    def leave_request(self, error: BaseException) -> None:
+        again = Again(self.task, dict(self.context.parameters))
+        attach_request(error, SubtaskRequest(self.task.name, self.parameters, "task", again, self.guard.fn))
+
+    def dividing(self, context: ErrorContext, parts: int, depth: int, most: int) -> None:
+        self.logger.warning(
+            "Decomposing into %s parts at depth %s of at most %s, after: %s",
+            parts,
+            depth,
+            most,
+            context.summary(),
+        )
+        self._emit("run.decomposed", context, parts=parts, depth=depth, max_depth=most)
+
     # What is told to people, once it has been decided.
+
+    def went_well(self) -> None:
+        attempt_succeeded(self.task.name)
 
     def retrying(self, context: ErrorContext, verdict: Verdict) -> None:
         self.logger.warning(
@@ -131,11 +179,14 @@ class TaskSurroundings:
             verdict.delay,
             context.summary(),
         )
+        attempt_failed(context)
         self._emit("retry.scheduled", context, delay=verdict.delay, why=verdict.why)
 
     def replaced(self, context: ErrorContext, answer: Answer, attempts: int) -> None:
         fallback = answer.fallback
+        stood_in(self.guard.fn, fallback.name, fallback.degraded)
         self.logger.warning("%s answered instead, after: %s", fallback.name, context.summary())
+        attempt_failed(context)
         self._emit("fallback.used", context, to=fallback.name, degraded=fallback.degraded, attempts=attempts)
         if fallback.degraded:
             self._emit("run.degraded", context, to=fallback.name)
@@ -155,6 +206,7 @@ class TaskSurroundings:
     def gave_up(self, context: ErrorContext, verdict: Verdict) -> None:
         attempts = "1 attempt" if context.attempt == 1 else f"{context.attempt} attempts"
         self.logger.error("Giving up after %s (%s): %s", attempts, verdict.why, context.summary())
+        attempt_failed(context)
         self._emit("run.failed", context, why=verdict.why, exhausted=context.retryable)
 
     def _emit(self, happening: str, context: ErrorContext, **more: Any) -> None:
@@ -229,7 +281,9 @@ class TaskSurroundings:
         emit(happening, "effect", key, payload)
 
     def carry_into_child(self) -> Callable[[Callable[[], Any]], Any]:
-        return InThisRun(serialize_context(), in_progress.get())
+        record = self.known()
+        self.carried = carried(None if record is None else record.notes, self)
+        return InThisRun(serialize_context(), in_progress.get(), self.task_run.id, self.carried)
 
 
 @dataclass(frozen=True)
@@ -238,9 +292,13 @@ class InThisRun:
 
     serialized: dict[str, Any]
     effect: EffectInProgress | None = None
+    task_run_id: UUID | None = None
+    carried: Carried | None = None
 
     def __call__(self, call: Callable[[], Any]) -> Any:
         in_progress.set(self.effect)
+        if self.carried is not None and self.task_run_id is not None:
+            _records[self.task_run_id] = RunRecord(time.monotonic(), notes=self.carried.unpacked())
         with hydrated_context(self.serialized):
             return call()
 
@@ -254,35 +312,15 @@ def surroundings_of(guard: Guard) -> TaskSurroundings | None:
     return TaskSurroundings(guard, context)
 
 
-def as_state(outcome: Substitute, here: TaskSurroundings) -> State[Any]:
-    """A substitute as the engine wants it: a green state with a name.
+def governed(guard: Guard, here: TaskSurroundings) -> Sequence[Guard]:
+    """The guard as its policy block changes it now; the server is asked when what is known of it is old."""
+    from prefect_resilience.blocks import live
 
-    Its result has a key of its own, under which the engine stores it if results are kept: a fallback's value
-    must not be found under the primary's cache key later on.
-    """
-    result = here.context.result_store.create_result_record(outcome.answer.value, key=uuid4().hex)
-    name = "Degraded" if outcome.answer.fallback.degraded else "Fallback"
-    state = Completed(cls=ReplacedState, name=name, message=redact(outcome.message), data=result)
-    cast(ReplacedState, state)._error_context = outcome.context  # pyright: ignore[reportPrivateUsage]
-    return state
-
-
-def as_answer(outcome: Any, here: TaskSurroundings) -> Any:
-    """What the engine gets: a value, or a state with a name where another one than the function answered."""
-    if isinstance(outcome, Substitute):
-        return as_state(outcome, here)
-    if isinstance(outcome, Replayed):
-        # The real result: it may stand under the run's own cache key.
-        message = redact(outcome.message)
-        return Completed(cls=ReplacedState, name="Replayed", message=message, data=outcome.value)
-    return outcome
-
-
-def value_of(outcome: Any) -> Any:
-    """What the caller of a task gets: a substitute's value rather than its state."""
-    if isinstance(outcome, ReplacedState):
-        return cast(Any, outcome.data).result
-    return outcome
+    policy = live.policy_of(guard)
+    answered = policy.looked_at(time.monotonic())
+    if answered is not None:
+        yield Blocking(answered.wait, (live.PATIENCE,))
+    return policy.guard(guard, here.logger)
 
 
 class PolicyDelays(list[float]):
@@ -293,7 +331,7 @@ class PolicyDelays(list[float]):
         record = _records.get(context.task_run.id) if context is not None else None
         if record is None or record.verdict is None:
             return super().__getitem__(index)
-        return record.verdict.delay
+        return pause(record.verdict.delay)
 
 
 def retry_as_decided(task: Any, task_run: TaskRun, state: State[Any]) -> bool:
@@ -315,7 +353,8 @@ def _judge_outside_attempt(task: ResilientTask[..., Any], state: State[Any]) -> 
     error = (
         state.data if isinstance(state.data, Exception) else RuntimeError(state.message or str(state.name))
     )
-    context, verdict = drive(judged(task.guard, here, time.monotonic(), error))
+    guard = task.guard if task.guard.policy is None else drive(governed(task.guard, here))
+    context, verdict = drive(judged(guard, here, time.monotonic(), error))
     if verdict.retry:
         here.retrying(context, verdict)
     else:

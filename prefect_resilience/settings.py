@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import lru_cache
 from pathlib import Path
 
 from prefect.settings import PREFECT_HOME
@@ -23,7 +24,7 @@ class ResilienceSettings(BaseSettings):
     timeouts: seconds by the name of an operation, for `timeout="llm-call"`; merged over the defaults.
     """
 
-    model_config = SettingsConfigDict(env_prefix="PREFECT_RESILIENCE_", extra="ignore")
+    model_config = SettingsConfigDict(env_prefix="PREFECT_RESILIENCE_", extra="ignore", frozen=True)
 
     enabled: bool = Field(
         default=True,
@@ -43,7 +44,19 @@ def default_store_url() -> str:
 
 
 def current_settings() -> ResilienceSettings:
-    """The settings as the environment stands now."""
+    """The settings as the environment stands now. They are asked for before every effect, so they are read
+    again only when a variable, or Prefect's home, is another one."""
+    return _read(tuple(map(os.environ.get, _VARIABLES)), PREFECT_HOME.value())
+
+
+_VARIABLES = (
+    "RESILIENCE_ENABLED",
+    *(f"PREFECT_RESILIENCE_{name.upper()}" for name in ResilienceSettings.model_fields),
+)
+
+
+@lru_cache(maxsize=16)
+def _read(variables: tuple[str | None, ...], home: Path) -> ResilienceSettings:
     return ResilienceSettings()
 
 

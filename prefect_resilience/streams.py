@@ -1,33 +1,46 @@
 """Generator tasks: the same attempt, opened before the first chunk and settled after the last.
 
-A stream that broke after it handed on a chunk is neither started again nor replaced: whoever reads it
-would see the beginning twice.
+A stream that broke after it handed on a chunk is neither started again nor replaced, unless the task says
+`restart_stream=True`: whoever reads it would see the beginning twice. A reader that goes away early is no
+failure.
 """
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
+from prefect_resilience.answers import as_state
 from prefect_resilience.attempt import (
     NO_RETRY,
     Guard,
     Held,
     Substitute,
+    annotate,
     failed,
     let_in,
     let_out,
+    replaced_message,
     succeeded,
     told,
 )
+from prefect_resilience.chunks import ChunksSoFar, EngineStream
 from prefect_resilience.circuits.breaker import CircuitBreaker, Permit
 from prefect_resilience.circuits.guard import entering
 from prefect_resilience.drive import Sequence, adrive, drive
+from prefect_resilience.errors.context import attach_context, attached_context
 from prefect_resilience.errors.notes import add_note
+from prefect_resilience.errors.redact import redact
+from prefect_resilience.fallbacks.chain import Chain
+from prefect_resilience.fallbacks.model import Fallback
 from prefect_resilience.limits.stream import aiterate_with_deadline, iterate_with_deadline
-from prefect_resilience.runs import TaskSurroundings, as_state, surroundings_of
+from prefect_resilience.retries.policy import Verdict
+from prefect_resilience.runs import TaskSurroundings, governed, surroundings_of
+
+_END: Any = object()
 
 
 @dataclass(slots=True)
@@ -37,7 +50,9 @@ class Stream:
     guard: Guard
     here: TaskSurroundings
     began: float
-    chunks: int = 0
+    handed_on: ChunksSoFar = field(default_factory=ChunksSoFar)
+    waited: float = 0.0
+    """Seconds spent waiting for the generator; what its reader does in between says nothing about it."""
     circuit: CircuitBreaker | None = None
     permit: Permit | None = None
     held: list[Held] = field(default_factory=list[Held])
@@ -53,7 +68,8 @@ class Stream:
         yield from let_out(self.held, error)
         if self.circuit is not None and self.permit is not None:
             permit, self.permit = self.permit, None
-            yield from told(self.circuit, permit, self.guard, self.began, error)
+            began = time.monotonic() - self.waited
+            yield from told(self.circuit, permit, self.guard, began, error)
 
     def finished(self) -> Sequence[None]:
         yield from self.ended(None)
@@ -63,13 +79,91 @@ class Stream:
         """The substitute to go on with, or the error to raise."""
         yield from self.ended(error)
         guard = self.guard
-        if self.chunks:
+        if self.handed_on and not guard.restart_stream:
             guard = replace(guard, retry=NO_RETRY, fallbacks=())
-            add_note(
-                error,
-                "prefect-resilience: a stream that broke after a chunk was handed on is not restarted",
-            )
-        return (yield from failed(guard, self.here, self.began, error))
+            add_note(error, _NOT_RESTARTED)
+        outcome = cast("Substitute | BaseException", (yield from failed(guard, self.here, self.began, error)))
+        if not isinstance(outcome, Substitute):
+            self._tell_partial(outcome)
+        return outcome
+
+    def substitute_broke(
+        self, outcome: Substitute, broken: ChunksSoFar, failure: Exception, primary: BaseException
+    ) -> Sequence[Substitute | BaseException]:
+        """A fallback's own stream broke: the next fallback, as long as nothing of it was handed on."""
+        name, context = outcome.answer.fallback.name, outcome.context
+        if broken and not self.guard.restart_stream:
+            add_note(failure, _NOT_RESTARTED)
+            add_note(failure, redact(f"prefect-resilience: {name} stood in, after: {context.summary()}"))
+            guard = replace(self.guard, retry=NO_RETRY, fallbacks=())
+            self.handed_on = broken
+            error = cast("BaseException", (yield from failed(guard, self.here, self.began, failure)))
+            self._tell_partial(error)
+            return error
+        chain = Chain(self._after(outcome.answer.fallback), self.guard.fn, self.guard.isasync)
+        chain.failures.append((name, failure))
+        answer = yield from chain.answer(self.here.parameters, context, self.here)
+        if answer is not None:
+            self.here.replaced(context, answer, context.attempt)
+            return Substitute(answer, context, replaced_message(context, answer))
+        verdict = Verdict(False, 0.0, "no fallback answered")
+        self.here.gave_up(context, verdict)
+        attach_context(primary, context)
+        annotate(primary, context, verdict, chain)
+        return primary
+
+    def _after(self, used: Fallback) -> tuple[Fallback, ...]:
+        steps = self.guard.fallbacks
+        number = next((n for n, step in enumerate(steps) if step is used), len(steps))
+        return steps[number + 1 :]
+
+    def _tell_partial(self, error: BaseException) -> None:
+        """Put the chunks so far into the error's context, unless the task kept something better itself."""
+        context = attached_context(error)
+        if context is not None and context.partial_output is None and self.handed_on:
+            attach_context(error, context.model_copy(update={"partial_output": self.handed_on.told()}))
+
+    def source(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The user's generator within its deadlines."""
+        made = self.guard.fn(*args, **kwargs)
+        timeout = self.guard.timeout
+        if timeout is None:
+            return made
+        within = aiterate_with_deadline if self.guard.isasync else iterate_with_deadline
+        return within(made, timeout.total, timeout.idle)
+
+    def counted(self, source: Generator[Any, Any, Any]) -> Generator[Any, Any, Any]:
+        """The chunks of a generator, counted; what is sent in goes through to it."""
+        asked = time.monotonic()
+        try:
+            chunk = next(source)
+            while True:
+                self.waited += time.monotonic() - asked
+                self.handed_on.add(chunk)
+                sent = yield chunk
+                asked = time.monotonic()
+                chunk = source.send(sent)
+        except StopIteration as stop:
+            return stop.value
+        finally:
+            source.close()
+
+    async def acounted(self, source: AsyncGenerator[Any, Any]) -> AsyncGenerator[Any, None]:
+        asked = time.monotonic()
+        try:
+            async for chunk in source:
+                self.waited += time.monotonic() - asked
+                self.handed_on.add(chunk)
+                yield chunk
+                asked = time.monotonic()
+        finally:
+            await source.aclose()
+
+
+_NOT_RESTARTED = (
+    "prefect-resilience: a stream that broke after a chunk was handed on is not restarted, unless its task "
+    "says restart_stream=True"
+)
 
 
 def stream(guard: Guard, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Generator[Any, Any, Any]:
@@ -78,21 +172,14 @@ def stream(guard: Guard, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Gener
     if here is None:
         alone: Generator[Any, Any, Any] = guard.fn(*args, **kwargs)
         return (yield from alone)
+    if guard.policy is not None:
+        guard = drive(governed(guard, here))
     attempt = Stream(guard, here, time.monotonic())
     try:
         drive(attempt.opened())
-        source = guard.fn(*args, **kwargs)
-        if guard.timeout is not None:
-            source = iterate_with_deadline(source, guard.timeout.total, guard.timeout.idle)
-        result = yield from _counted(source, attempt)
-    except Exception as error:
-        outcome = drive(attempt.broke(error))
-        if not isinstance(outcome, Substitute):
-            if outcome is error:
-                raise
-            raise outcome from outcome.__cause__
-        yield from _chunks(outcome.answer.value)
-        return as_state(outcome, here)
+        result = yield from attempt.counted(attempt.source(args, kwargs))
+    except Exception as error:  # noqa: BLE001 - it is raised on, or replaced
+        return (yield from _instead(attempt, error))
     except BaseException as error:
         drive(attempt.ended(error))
         raise
@@ -100,49 +187,75 @@ def stream(guard: Guard, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Gener
     return result
 
 
-async def astream(guard: Guard, args: tuple[Any, ...], kwargs: dict[str, Any]) -> AsyncGenerator[Any, None]:
+def _instead(attempt: Stream, error: Exception) -> Generator[Any, Any, Any]:
+    """The chunks of whoever stands in; raises when nobody does."""
+    outcome = drive(attempt.broke(error))
+    primary = error
+    while isinstance(outcome, Substitute):
+        chunks = ChunksSoFar()
+        try:
+            for chunk in _chunks(outcome.answer.value):
+                chunks.add(chunk)
+                yield chunk
+            return as_state(outcome, attempt.here)
+        except Exception as failure:  # noqa: BLE001 - the next fallback is there for whatever it is
+            outcome = drive(attempt.substitute_broke(outcome, chunks, failure, primary))
+    if outcome is primary:
+        raise outcome
+    raise outcome from outcome.__cause__
+
+
+def astream(guard: Guard, args: tuple[Any, ...], kwargs: dict[str, Any]) -> AsyncGenerator[Any, None]:
     """Run one attempt of an async generator function inside its task run."""
+    return EngineStream(_astream(guard, args, kwargs))
+
+
+async def _astream(guard: Guard, args: tuple[Any, ...], kwargs: dict[str, Any]) -> AsyncGenerator[Any, None]:
     here = surroundings_of(guard)
     if here is None:
         async for chunk in guard.fn(*args, **kwargs):
             yield chunk
         return
+    if guard.policy is not None:
+        guard = await adrive(governed(guard, here))
     attempt = Stream(guard, here, time.monotonic())
+    instead: AsyncGenerator[Any, None] | None = None
+    chunks: AsyncGenerator[Any, None] | None = None
     try:
         await adrive(attempt.opened())
-        source = guard.fn(*args, **kwargs)
-        if guard.timeout is not None:
-            source = aiterate_with_deadline(source, guard.timeout.total, guard.timeout.idle)
-        async for chunk in source:
-            attempt.chunks += 1
+        chunks = attempt.acounted(attempt.source(args, kwargs))
+        async for chunk in chunks:
             yield chunk
-    except Exception as error:
-        outcome = await adrive(attempt.broke(error))
-        if not isinstance(outcome, Substitute):
-            if outcome is error:
-                raise
-            raise outcome from outcome.__cause__
-        async for chunk in _achunks(outcome.answer.value):
-            yield chunk
-        return
+    except Exception as error:  # noqa: BLE001 - it is raised on, or replaced
+        instead = _ainstead(attempt, error)
     except BaseException as error:
+        if chunks is not None:
+            await chunks.aclose()
         await adrive(attempt.ended(error))
         raise
-    await adrive(attempt.finished())
+    if instead is None:
+        await adrive(attempt.finished())
+        return
+    async for chunk in instead:
+        yield chunk
 
 
-def _counted(source: Generator[Any, Any, Any], attempt: Stream) -> Generator[Any, Any, Any]:
-    """The chunks of a generator, counted; what is sent in goes through to it."""
-    try:
-        chunk = next(source)
-        while True:
-            attempt.chunks += 1
-            sent = yield chunk
-            chunk = source.send(sent)
-    except StopIteration as stop:
-        return stop.value
-    finally:
-        source.close()
+async def _ainstead(attempt: Stream, error: Exception) -> AsyncGenerator[Any, None]:
+    """As `_instead`."""
+    outcome = await adrive(attempt.broke(error))
+    primary = error
+    while isinstance(outcome, Substitute):
+        chunks = ChunksSoFar()
+        try:
+            async for chunk in _achunks(outcome.answer.value):
+                chunks.add(chunk)
+                yield chunk
+            return
+        except Exception as failure:  # noqa: BLE001 - the next fallback is there for whatever it is
+            outcome = await adrive(attempt.substitute_broke(outcome, chunks, failure, primary))
+    if outcome is primary:
+        raise outcome
+    raise outcome from outcome.__cause__
 
 
 def _chunks(value: Any) -> Iterator[Any]:
@@ -157,6 +270,10 @@ async def _achunks(value: Any) -> AsyncIterator[Any]:
     if isinstance(value, AsyncIterator):
         async for chunk in cast("AsyncIterator[Any]", value):
             yield chunk
-    else:
-        for chunk in _chunks(value):
+    elif isinstance(value, Iterator):
+        chunks = cast("Iterator[Any]", value)
+        # A plain generator may block, so its steps have a thread.
+        while (chunk := await asyncio.to_thread(next, chunks, _END)) is not _END:
             yield chunk
+    else:
+        yield value

@@ -12,10 +12,13 @@ from prefect.cache_policies import NO_CACHE
 from prefect.tasks import Task, TaskOptions
 from typing_extensions import ParamSpec, Unpack
 
+from prefect_resilience.answers import as_answer, value_of
 from prefect_resilience.attempt import Guard, guarded
+from prefect_resilience.chunks import in_one_task
 from prefect_resilience.drive import adrive, drive
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.options import (
+    MOST_RETRIES_BY_POLICY,
     UNSET,
     ResilienceOptions,
     ResilientTaskOptions,
@@ -25,7 +28,7 @@ from prefect_resilience.options import (
     split,
     written_policy,
 )
-from prefect_resilience.runs import PolicyDelays, as_answer, retry_as_decided, surroundings_of, value_of
+from prefect_resilience.runs import PolicyDelays, governed, retry_as_decided, surroundings_of
 from prefect_resilience.settings import enabled
 from prefect_resilience.streams import astream, stream
 
@@ -92,22 +95,28 @@ class ResilientTask(Task[P, R]):
         self.own_retries = self.retries
         self.own_retry_delay = self.retry_delay_seconds
         self.own_retry_condition = self.retry_condition_fn
+        self.on_failure_hooks = [*self.on_failure_hooks, *_letter_hooks(guard)]
         if not enabled():
             return
         if guard.effect is not None and guard.effect.compensate is not None:
             # What was undone is done again by the next run, which a result that Prefect kept would prevent.
             self.cache_policy = NO_CACHE
         self.fn = around(guard, self.isgenerator, bound_to=self.fn)
-        self.retries = guard.retry.most_retries
+        self.retries = guard.retrying.most_retries
         self.retry_condition_fn = retry_as_decided
-        delays = [guard.retry.delay(n) for n in range(min(self.retries, 50))]
-        asks_server = guard.retry.respect_retry_after
+        delays = [guard.retrying.delay(n) for n in range(min(self.retries, 50))]
+        asks_server = guard.retrying.respect_retry_after
+        if guard.policy is not None:
+            # The block may ask for more than the code does, and Prefect must know how much that can be.
+            self.retries, asks_server, delays = MOST_RETRIES_BY_POLICY, True, delays or [0.0]
         self.retry_delay_seconds = PolicyDelays(delays) if any(delays) or (delays and asks_server) else None
 
     def _unguarded(self) -> Task[P, R]:
         """A copy as Prefect alone would have it: its own function, retries and condition."""
         plain = copy(self)
         plain.fn = _bound_like(self.fn, copy_of=self.guard.fn)
+        ours = _letter_hooks(self.guard)
+        plain.on_failure_hooks = [hook for hook in self.on_failure_hooks if hook not in ours]
         plain.retries = self.own_retries
         plain.retry_delay_seconds = self.own_retry_delay
         plain.retry_condition_fn = self.own_retry_condition
@@ -131,6 +140,8 @@ class ResilientTask(Task[P, R]):
                 return _value_of_awaited(outcome)
             if inspect.isgenerator(outcome):
                 return _with_value_returned(outcome)
+            if inspect.isasyncgen(outcome):
+                return in_one_task(outcome)
             return value_of(outcome)
 
         def with_options(self, **options: Any) -> ResilientTask[P, R]:
@@ -159,6 +170,12 @@ class ResilientTask(Task[P, R]):
             "fallback": guard.fallbacks,
             "classify": guard.rules,
             "effect": guard.effect,
+            "dead_letter": guard.dead_letter,
+            "policy": guard.policy,
+            "restart_stream": guard.restart_stream,
+            "error_budget": guard.error_budget,
+            "expect": guard.expect,
+            "decompose": guard.decompose,
         }
         return self._of(made, make_guard(guard.fn, guard.isasync, retry, {**kept, **ours}))
 
@@ -177,9 +194,8 @@ def around(guard: Guard, isgenerator: bool, bound_to: Callable[..., Any]) -> Cal
     """The function that the engine calls once per attempt. It looks like the user's own."""
     if isgenerator and guard.isasync:
 
-        async def guarded_async_generator(*args: Any, **kwargs: Any) -> AsyncGenerator[Any, None]:
-            async for chunk in astream(guard, args, kwargs):
-                yield chunk
+        def guarded_async_generator(*args: Any, **kwargs: Any) -> AsyncGenerator[Any, None]:
+            return astream(guard, args, kwargs)
 
         made: Callable[..., Any] = guarded_async_generator
     elif isgenerator:
@@ -206,11 +222,23 @@ def around(guard: Guard, isgenerator: bool, bound_to: Callable[..., Any]) -> Cal
     return _bound_like(bound_to, copy_of=made)
 
 
+def _letter_hooks(guard: Guard) -> list[Callable[..., None]]:
+    """What keeps a call that finally failed, where the task asks for it."""
+    if not guard.dead_letter:
+        return []
+    # Only now: it is a large part of the package.
+    from prefect_resilience.hooks import keep_dead_letter
+
+    return [keep_dead_letter]
+
+
 def run_sync(guard: Guard, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """One attempt of a plain function inside its task run; outside of one, just the function."""
     here = surroundings_of(guard)
     if here is None:
         return guard.fn(*args, **kwargs)
+    if guard.policy is not None:
+        guard = drive(governed(guard, here))
     return as_answer(drive(guarded(guard, here, args, kwargs)), here)
 
 
@@ -219,6 +247,8 @@ async def run_async(guard: Guard, args: tuple[Any, ...], kwargs: dict[str, Any])
     here = surroundings_of(guard)
     if here is None:
         return await guard.fn(*args, **kwargs)
+    if guard.policy is not None:
+        guard = await adrive(governed(guard, here))
     return as_answer(await adrive(guarded(guard, here, args, kwargs)), here)
 
 
@@ -265,6 +295,18 @@ def resilient_task(fn: Callable[..., Any] | None = None, /, **options: Any) -> A
     effect: what it does to the world outside: "external" (never sent twice), "conditional", "idempotent",
         or an `Effect`. What is done in a batch, by default a root flow run however often it is run again, is
         not done again: the run ends `Replayed`, with the recorded result.
+    dead_letter: True keeps a call that finally failed, after its retries and fallbacks, as a dead letter with
+        its parameters: `dead_letters.replay()` makes it again when the cause is mended.
+    policy: the name of a `ResiliencePolicy` block. What it says overrides the options above, and what
+        somebody changes of it in the UI is in force within 30 seconds. The code's own options hold where the
+        block says nothing, is missing, or is broken.
+    restart_stream: True, for generators, lets a stream that broke after its first chunk be retried and
+        replaced: its reader then sees chunks again from the beginning.
+    expect: what it promises to return: a type of JSON ("array"), a JSON Schema, a pydantic model, a function
+        that says yes or no, or an `Expect`, which can have an output that is not as promised repaired.
+    decompose: a `Decompose`, or a splitter such as `split_text("document")`: work that is too big, by an
+        error of the kind "resource", is split, each part is a run of this same task, and they are merged.
+    error_budget: an `ErrorBudget`, or its objective such as 0.99: how large a share of the runs must go well.
 
     Every option of `prefect.task` works too. Raises ConfigurationError for what cannot be meant.
     """

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, overload
 
 from pydantic import ValidationError
 
+from prefect_resilience import faults
 from prefect_resilience.circuits import machine, registry
 from prefect_resilience.circuits.circuit import Circuit
 from prefect_resilience.circuits.guard import entering, guarded, leaving
@@ -76,21 +77,44 @@ class CircuitBreaker:
 
     @classmethod
     def from_policy(
-        cls, name: str, policy: CircuitPolicy, store: registry.StoreReference = None
+        cls,
+        name: str,
+        policy: CircuitPolicy,
+        store: registry.StoreReference = None,
+        *,
+        apart: bool = False,
     ) -> CircuitBreaker:
-        """A breaker with a policy that was read from JSON or a block."""
-        return cls._make(name, policy, store, literal=False)
+        """A breaker with a policy that was read from JSON or a block.
+
+        `apart`: an operator chose the policy, for the circuit that the code may use with its own.
+        """
+        return cls._make(name, policy, store, literal=False, apart=apart)
+
+    def beside(self, policy: CircuitPolicy, name: str | None = None) -> CircuitBreaker:
+        """A breaker with an operator's policy, for this circuit or another one of the same store."""
+        literal = name is None and not self.fields
+        return self._make(name or self.name, policy, self._store, literal, apart=True)
 
     @classmethod
     def _make(
-        cls, name: str, policy: CircuitPolicy, store: registry.StoreReference, literal: bool
+        cls,
+        name: str,
+        policy: CircuitPolicy,
+        store: registry.StoreReference,
+        literal: bool,
+        apart: bool = False,
     ) -> CircuitBreaker:
         breaker = cls.__new__(cls)
-        breaker._set_up(name, policy, store, literal)
+        breaker._set_up(name, policy, store, literal, apart)
         return breaker
 
     def _set_up(
-        self, name: str, policy: CircuitPolicy, store: registry.StoreReference, literal: bool
+        self,
+        name: str,
+        policy: CircuitPolicy,
+        store: registry.StoreReference,
+        literal: bool,
+        apart: bool = False,
     ) -> None:
         fields = () if literal else template_fields(name, "circuit")
         # Without fields, doubled braces are the only thing left of the template.
@@ -100,7 +124,8 @@ class CircuitBreaker:
         self._store = store
         self._bound: OrderedDict[str, CircuitBreaker] = OrderedDict()
         # A template is declared, too, so that two of the same name agree; it is never called.
-        self._circuit = registry.declare(self.name, policy, store)
+        self._apart = apart
+        self._circuit = registry.declare(self.name, policy, store, apart)
 
     # -- templates
 
@@ -114,7 +139,8 @@ class CircuitBreaker:
         name = fill(self.name, parameters, "circuit")
         bound = self._bound.get(name)
         if bound is None:
-            bound = self._bound[name] = self._make(name, self.policy, self._store, literal=True)
+            bound = self._make(name, self.policy, self._store, literal=True, apart=self._apart)
+            self._bound[name] = bound
             while len(self._bound) > BOUND_KEPT:
                 self._bound.popitem(last=False)
         return bound
@@ -127,7 +153,7 @@ class CircuitBreaker:
                 f".bind({{{self.fields[0]!r}: ...}}) first, or decorate a function that has the parameter"
             )
         if self._circuit.retired:
-            self._circuit = registry.declare(self.name, self.policy, self._store)
+            self._circuit = registry.declare(self.name, self.policy, self._store, self._apart)
         return self._circuit
 
     # -- guarding calls
@@ -140,7 +166,7 @@ class CircuitBreaker:
         # Closed and fresh: no lock, no store, nothing allocated; even a `cast` would be felt here.
         result: Any
         until, successes, permit = self._circuit.fresh
-        if monotonic() < until:
+        if monotonic() < until and not faults.active:
             try:
                 # An empty dictionary to unpack would cost an eighth of all this.
                 result = fn(*args, **kwargs) if kwargs else fn(*args)
@@ -286,14 +312,16 @@ class CircuitBreaker:
 
     def __reduce__(self) -> tuple[Any, ...]:
         store = self._store if isinstance(self._store, str | None) else self._store.url
-        return _remake, (self.name, self.policy, store, not self.fields)
+        return _remake, (self.name, self.policy, store, not self.fields, self._apart)
 
     def __repr__(self) -> str:
         return f"CircuitBreaker({self.name!r})"
 
 
-def _remake(name: str, policy: CircuitPolicy, store: str | None, literal: bool) -> CircuitBreaker:
-    return CircuitBreaker._make(name, policy, store, literal)  # pyright: ignore[reportPrivateUsage]
+def _remake(
+    name: str, policy: CircuitPolicy, store: str | None, literal: bool, apart: bool
+) -> CircuitBreaker:
+    return CircuitBreaker._make(name, policy, store, literal, apart)  # pyright: ignore[reportPrivateUsage]
 
 
 def _policy(name: object, given: dict[str, Any]) -> CircuitPolicy:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 import threading
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
+from prefect_resilience import faults
 from prefect_resilience.circuits.permits import Permit
 from prefect_resilience.drive import Blocking, Invoke, Sequence
 
@@ -79,9 +81,15 @@ def guarded(breaker: CircuitBreaker, invoke: Invoke) -> Sequence[Any]:
     permit = yield from entering(breaker)
     began = monotonic()
     try:
-        result = yield invoke
+        result = yield with_faults(breaker, invoke) if faults.active else invoke
     except BaseException as error:
         yield from leaving(breaker, permit, error, began)
         raise
     yield from leaving(breaker, permit, None, began)
     return result
+
+
+def with_faults(breaker: CircuitBreaker, invoke: Invoke) -> Invoke:
+    """The call with what `testing.inject` does to the calls of this circuit."""
+    fn = faults.with_faults(invoke.fn, inspect.iscoroutinefunction(invoke.fn), breaker.name)
+    return Invoke(fn, invoke.args, invoke.kwargs)

@@ -17,6 +17,8 @@ from prefect_resilience.stores import Store, parse_url
 
 LINKS_KEPT = 64
 DEFAULT = "default"
+APART = " by "
+"""Between a place and the policy of a circuit that an operator's policy was set on."""
 
 StoreReference = Store | str | None
 """What `store=` may be: None for the configured store, a URL, or a store that was opened already."""
@@ -55,7 +57,7 @@ def set_default_store(url: Callable[[], str] | str | None) -> None:
     with _lock:
         _links.pop(DEFAULT, None)
         for (place, _), circuit in list(_circuits.items()):
-            if place == DEFAULT:
+            if place.partition(APART)[0] == DEFAULT:
                 circuit.retire()
                 _circuits.pop((place, circuit.name), None)
 
@@ -94,14 +96,15 @@ def _known_link(place: str, make: Callable[[], StoreLink]) -> StoreLink:
     return link
 
 
-def declare(name: str, policy: CircuitPolicy, store: StoreReference) -> Circuit:
+def declare(name: str, policy: CircuitPolicy, store: StoreReference, apart: bool = False) -> Circuit:
     """The circuit of this name in this store, made when it is new.
 
-    Raises ConfigurationError when a breaker that is still in use declared it with another policy.
+    `apart`: beside those of other policies. They meet in the store, as those of two processes do. Raises
+    ConfigurationError, without it, when a breaker that is still in use declared it with another policy.
     """
     global _leaving
     link = link_to(store)
-    place = _place_of(store, link)
+    place = _place_of(store, link) + (f"{APART}{policy!r}" if apart else "")
     with _lock:
         circuit = _circuits.get((place, name))
         if circuit is None:

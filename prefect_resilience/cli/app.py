@@ -14,7 +14,10 @@ from prefect_resilience.cli import output
 from prefect_resilience.cli.batches import app as batches
 from prefect_resilience.cli.circuits import app as circuits
 from prefect_resilience.cli.dead_letters import app as dead_letters
+from prefect_resilience.cli.doctor import doctor
+from prefect_resilience.cli.install import install
 from prefect_resilience.cli.plan import app as plan
+from prefect_resilience.cli.report import report_command
 from prefect_resilience.errors.exceptions import ResilienceError
 from prefect_resilience.errors.redact import redact
 
@@ -29,7 +32,10 @@ app = App(
 app.command(batches)
 app.command(circuits)
 app.command(dead_letters)
+app.command(doctor)
+app.command(install)
 app.command(plan)
+app.command(report_command, name="report")
 
 
 def main() -> NoReturn:

@@ -45,6 +45,12 @@ Force = Annotated[
     ),
 ]
 HINTS_SHOWN = 200
+_MEANS: dict[str, str] = {
+    "done": "is done, and will not be done again",
+    "not_done": "may be done again",
+    "undone": "is undone, and a later run of the batch may do it anew",
+    "kept": "stays done, and no rollback will undo it",
+}
 DONE = ("rescheduled", "compensated", "abandoned", "nothing")
 
 app = App(
@@ -147,8 +153,11 @@ def settle(
     batch: Id,
     key: Annotated[str, Parameter(help="The effect's key, as `batches show` writes it.")],
     answer: Annotated[
-        Literal["done", "not-done"],
-        Parameter(help="done: it took place. not-done: it did not, and may be done again."),
+        Literal["done", "not-done", "undone", "kept"],
+        Parameter(
+            help="done: it took place. not-done: it did not, and may be done again. Of one that a rollback "
+            "could not undo: undone: it is by now. kept: it stays done, and no rollback tries to undo it."
+        ),
     ],
     /,
     *,
@@ -162,20 +171,19 @@ def settle(
     store: Store = None,
     json: Json = False,
 ) -> int:
-    """Say what became of an effect that is in doubt; the next run of the batch goes by it.
+    """Say what became of an effect that is in doubt, or could not be undone; the next run goes by it.
 
     Example: prefect-resilience batches settle invoices-2026-11 invoice:7 done --external-id msg-4711
     """
     url = dead_letters.store_url(store)
     value = _json(result)
-    word: settling.Answer = "done" if answer == "done" else "not_done"
+    word: settling.Answer = "not_done" if answer == "not-done" else answer
     with fleet.explained(url):
         after = settling.settle(batch, key, word, value, external_id, reason=reason, store=url)
     if json:
         output.as_json(RootModel[Any](tables.effect_as_json(after)))
     else:
-        meaning = "is done, and will not be done again" if answer == "done" else "may be done again"
-        output.show(f"{output.printable(key)} {meaning}.")
+        output.show(f"{output.printable(key)} {_MEANS[word]}.")
     return 0
 
 

@@ -5,11 +5,13 @@
        └── failed, let go ──┘    └── cut off: in_doubt ── settled, or claimed by force
 
 A claim that has run out leaves its letter in doubt: its owner died, and how far the call had come is unknown.
+One whose process is known to be gone runs out at once.
 """
 
 from __future__ import annotations
 
 from datetime import datetime, timedelta
+from typing import Any
 
 from prefect_resilience.dead_letters.model import REPLAYS_KEPT, Claim, DeadLetter, Outcome, Replay
 
@@ -22,6 +24,14 @@ def standing(letter: DeadLetter, now: datetime) -> DeadLetter:
     if letter.status == "replaying" and (claim is None or claim.until <= now):
         return letter.model_copy(update={"status": "in_doubt"})
     return letter
+
+
+def orphaned(letter: DeadLetter, now: datetime) -> DeadLetter:
+    """The letter of an owner that is gone: its claim runs out now, whatever was agreed."""
+    claim = letter.claim
+    if letter.status != "replaying" or claim is None or claim.until <= now:
+        return letter
+    return letter.model_copy(update={"claim": claim.model_copy(update={"until": now})})
 
 
 def refusal(letter: DeadLetter, now: datetime, *, despite_doubt: bool) -> str | None:
@@ -39,13 +49,26 @@ def refusal(letter: DeadLetter, now: datetime, *, despite_doubt: bool) -> str | 
 
 
 def claimed(
-    letter: DeadLetter, owner: str, token: str, now: datetime, lease: float, run_id: str | None
+    letter: DeadLetter,
+    owner: str,
+    token: str,
+    now: datetime,
+    lease: float,
+    run_id: str | None,
+    process: list[Any] | None = None,
 ) -> DeadLetter:
     """The letter in the hands of `owner` for `lease` seconds. A cut-off replay before goes on record."""
     letter = standing(letter, now)
     if letter.status == "in_doubt" and letter.claim is not None:
         letter = ended(letter, "in_doubt", now, "it was cut off")
-    claim = Claim(owner=owner, token=token, since=now, until=now + timedelta(seconds=lease), run_id=run_id)
+    claim = Claim(
+        owner=owner,
+        token=token,
+        since=now,
+        until=now + timedelta(seconds=lease),
+        run_id=run_id,
+        process=process,
+    )
     return letter.model_copy(update={"status": "replaying", "claim": claim})
 
 

@@ -4,7 +4,8 @@ Plain JSON stands as it is. Everything else is an object with a `$kind`: bytes, 
 whose keys are no texts, enumerations, pydantic models, dataclasses, attrs classes, named tuples, saved
 Prefect blocks (by name: their secrets stay with Prefect). `decoding` reads it back into equal values.
 
-What is secret, too large, or of no known kind is left out and marked in its place by a `LeftOut`.
+What is secret, too large, inside itself, or of no known kind is left out, and marked in its place by a
+`LeftOut`.
 """
 
 from __future__ import annotations
@@ -25,13 +26,13 @@ from prefect_resilience.dead_letters.secrecy import hides, is_secret_holder, mas
 
 KIND = "$kind"
 LEFT_OUT = "left-out"
-LARGEST = 1_000_000
+LARGEST = 4_000_000
 """The most JSON, in characters, that a letter keeps of a call's parameters."""
 DEEPEST = 60
 HINT = 120
 _NODE = 4
 
-Why = Literal["secret", "too large", "unknown kind"]
+Why = Literal["secret", "too large", "too deep", "inside itself", "unknown kind"]
 
 
 class LeftOut(BaseModel):
@@ -120,6 +121,7 @@ class _Encoder:
     def __init__(self, left: int) -> None:
         self.left = left
         self.left_out: list[LeftOut] = []
+        self._around: set[int] = set()
 
     def named(self, name: str, value: Any, path: str, depth: int) -> Any:
         """A value under a name, which may say that it is secret."""
@@ -130,16 +132,21 @@ class _Encoder:
     def value(self, value: Any, path: str, depth: int) -> Any:
         """A value as JSON, or the mark that it was left out."""
         self._spend(_NODE)
+        if depth <= 1:
+            return self._leave_out(path, "too deep", value)
+        if id(value) in self._around:
+            return self._leave_out(path, "inside itself", value)
         missing = len(self.left_out)
+        self._around.add(id(value))
         try:
             return self._known(value, path, depth - 1)
         except (_Unknown, RecursionError):
             del self.left_out[missing:]  # of its parts; now it is missing as a whole
             return self._leave_out(path, "unknown kind", value)
+        finally:
+            self._around.discard(id(value))
 
     def _known(self, value: Any, path: str, depth: int) -> Any:
-        if depth <= 0:
-            raise _Unknown
         if value is None or value is True or value is False:
             return value
         if is_secret_holder(value):

@@ -11,6 +11,7 @@ import importlib
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from decimal import Decimal
 from typing import Any, cast
 
 import pydantic
@@ -190,8 +191,11 @@ def wrapped(value: Any, type_name: str) -> Any:
         return pydantic.SecretBytes(value.encode())
     if type_name == "pydantic.types.Secret":
         return pydantic.Secret(value)
+    if type_name in _NUMBERS:
+        return _NUMBERS[type_name](value)
     return value.encode() if type_name == "bytes" else value
 
 
+_NUMBERS: dict[str, Callable[[str], Any]] = {"int": int, "float": float, "decimal.Decimal": Decimal}
 _SIMPLE: dict[str, Callable[[Any], Any]] = {"float": float, "int": lambda text: int(text, 16)}
 _CONTAINERS: dict[str, Callable[[Any], Any]] = {"tuple": tuple, "set": set, "frozenset": frozenset}

@@ -34,7 +34,8 @@ class Source(BaseModel):
 class Claim(BaseModel):
     """Who replays a letter right now. It holds until `until`, unless it is renewed or given back before.
 
-    `token` is this claim's own; `run_id` the task or flow run that is the replay.
+    `token` is this claim's own; `run_id` the task or flow run that is the replay; `process` whose it is, as
+    far as the system says.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -44,6 +45,7 @@ class Claim(BaseModel):
     since: datetime
     until: datetime
     run_id: str | None = None
+    process: list[Any] | None = None
 
 
 class Replay(BaseModel):

@@ -99,7 +99,8 @@ def replay(
         force: Also letters in doubt, whose last replay was cut off by nobody knows where. What they call may
             then happen twice, unless it has an `effect=`.
         values: What was left out of letters, by its path: {"api_key": "...", "order.card.number": "..."}.
-        lease: Seconds after which a replay that gives no sign of life counts as dead.
+        lease: Seconds after which a replay that gives no sign of life counts as dead; one on this machine
+            whose process is gone counts so at once.
         progress: Called after each letter with (done, total, outcome).
 
     Raises ConfigurationError for what cannot be meant, StoreUnavailable when the store is away.
@@ -178,6 +179,7 @@ def replay_dead_letters(
     force: bool = False,
     secrets: dict[str, str] | None = None,
     lease: float = 60.0,
+    categories: list[str] | None = None,
 ) -> dict[str, Any]:
     """Make the calls of dead letters again, the oldest first. Run again, it goes on where it was stopped.
 
@@ -193,6 +195,7 @@ def replay_dead_letters(
         secrets: What was left out of letters, by its path, and the Secret block that has it:
             {"api_key": "my-block"}.
         lease: Seconds after which a replay that gives no sign of life counts as dead.
+        categories: Only letters whose error is of one of these, as in ["unavailable", "timeout"].
     """
     log = get_run_logger()
     handed = _handed.get() or _Handed()
@@ -208,7 +211,8 @@ def replay_dead_letters(
     if handed.letters is not None:
         chosen = choose(queue, handed.letters)
     else:
-        chosen = choose(queue, letters, None, task, since, limit)
+        chosen = choose(queue, letters, None, task, since)
+        chosen = [one for one in chosen if categories is None or one.category in categories][:limit]
     report = replay_letters(how, chosen, dry_run=dry_run)
     log.info("%s", report.summary())
     handed.report = report

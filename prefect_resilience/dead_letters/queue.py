@@ -40,6 +40,7 @@ from prefect_resilience.dead_letters.model import (
     as_stored,
     from_stored,
 )
+from prefect_resilience.effects.processes import is_gone, this_process
 from prefect_resilience.errors.exceptions import ConfigurationError, StoreUnavailable
 from prefect_resilience.stores import Document, Store
 
@@ -128,7 +129,7 @@ class DeadLetterQueue:
                 if end is not None and key > end:
                     return
                 contents = partial(self.contents, document.value["id"])
-                yield claims.standing(from_stored(document.value, contents), now)
+                yield claims.standing(_read(document, now, contents), now)
             if len(page) < PAGE:
                 return
             after = page[-1][0]
@@ -165,7 +166,8 @@ class DeadLetterQueue:
         found = self.store.load(entry_key(letter_id)) if is_id(letter_id) else None
         if found is None:
             raise DeadLetterError(f"there is no dead letter {letter_id!r}: `list` names those that there are")
-        return claims.standing(from_stored(found.value, self.contents(letter_id)), self.now())
+        now = self.now()
+        return claims.standing(_read(found, now, self.contents(letter_id)), now)
 
     def contents(self, letter_id: str) -> Contents:
         """The parameters and the error of a letter; empty when they have been purged."""
@@ -184,14 +186,14 @@ class DeadLetterQueue:
         self, letter_id: str, owner: str, lease: float, *, run_id: str | None, despite_doubt: bool
     ) -> tuple[DeadLetter, str | None]:
         """Take a letter for a replay: the letter with its claim; or as it is, and why it cannot be taken."""
-        token = uuid4().hex
+        token, process = uuid4().hex, this_process()
         why: str | None = None
 
         def take(letter: DeadLetter) -> DeadLetter | None:
             nonlocal why
             now = self.now()
             why = claims.refusal(letter, now, despite_doubt=despite_doubt)
-            return None if why else claims.claimed(letter, owner, token, now, lease, run_id)
+            return None if why else claims.claimed(letter, owner, token, now, lease, run_id, process)
 
         taken = self._change(letter_id, take)
         return (taken, None) if taken is not None else (self.get(letter_id), why)
@@ -236,7 +238,7 @@ class DeadLetterQueue:
         key = entry_key(letter_id)
         for _ in range(MOST_SWAPS):
             document = self.store.load(key)
-            changed = None if document is None else change(from_stored(document.value))
+            changed = None if document is None else change(_read(document, self.now))
             if document is None or changed is None:
                 return None
             if self.store.swap(key, document.version, as_stored(changed)):
@@ -277,7 +279,8 @@ class DeadLetterQueue:
         if document is None:
             return False
         # Somebody may have claimed it since it was chosen.
-        still = claims.standing(from_stored(document.value), self.now())
+        now = self.now()
+        still = claims.standing(_read(document, now), now)
         if not _may_go(still, before, include_waiting):
             return False
         if not self.store.delete(entry_key(letter.id), document.version):
@@ -289,6 +292,18 @@ class DeadLetterQueue:
             if (found := self.store.load(key)) is not None:
                 self.store.delete(key, found.version)
         return True
+
+
+def _read(
+    document: Document,
+    now: datetime | Callable[[], datetime],
+    contents: Contents | Callable[[], Contents] | None = None,
+) -> DeadLetter:
+    """A stored letter. Who died on this machine in the middle of its replay is known to be gone at once."""
+    letter = from_stored(document.value, contents)
+    if letter.claim is None or not is_gone(letter.claim.process):
+        return letter
+    return claims.orphaned(letter, now() if callable(now) else now)
 
 
 @contextmanager

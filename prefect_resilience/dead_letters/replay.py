@@ -173,6 +173,8 @@ def _missing(reader: Reader) -> str:
     why = {
         "secret": "secrets are left out of letters",
         "too large": "it was too large to be kept",
+        "too deep": "it was nested too deep to be kept",
+        "inside itself": "it contains itself",
         "unknown kind": f"a {first.type} cannot be kept as JSON",
     }[first.why]
     return f"it needs {names}, for {why}: give it, as in --set {first.path}=..."

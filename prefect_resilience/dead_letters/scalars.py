@@ -18,6 +18,8 @@ from zoneinfo import ZoneInfo
 import pydantic
 import pydantic_core
 
+from prefect_resilience.dead_letters.arrays import is_array, read_array, write_array
+
 GREATEST_PLAIN_BITS = 10_000
 """Python's JSON reads no longer integers; those are written in hexadecimal."""
 
@@ -140,7 +142,8 @@ SCALARS: tuple[Scalar, ...] = (
     ),
     Scalar("url", _URLS, _write_url, _read_url),
 )
-BY_NAME: dict[str, Scalar] = {scalar.name: scalar for scalar in SCALARS}
+ARRAY = Scalar("array", (), write_array, read_array)
+BY_NAME: dict[str, Scalar] = {scalar.name: scalar for scalar in (*SCALARS, ARRAY)}
 
 
 def scalar_of(value: Any) -> Scalar | None:
@@ -148,7 +151,7 @@ def scalar_of(value: Any) -> Scalar | None:
     for scalar in SCALARS:
         if isinstance(value, scalar.types):
             return scalar if type(value) in scalar.types or _comes_back(scalar, value) else None
-    return None
+    return ARRAY if is_array(value) else None
 
 
 def _comes_back(scalar: Scalar, value: Any) -> bool:

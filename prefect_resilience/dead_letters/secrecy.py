@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from decimal import Decimal
 from functools import lru_cache
 from typing import Any, cast
 
@@ -9,12 +11,21 @@ from prefect_resilience.errors.redact import redact, redact_data
 from prefect_resilience.errors.shapes import read
 
 _PROBE = "any text"
+_WORDS = re.compile(r"[a-z]+(?![a-z])|[A-Z][a-z]+|[A-Z]+", re.ASCII)
+_CODES = frozenset({"password", "passwd", "pwd", "passphrase", "passcode", "pin", "cvv", "cvc", "otp"})
+"""What a secret number is called."""
+
+_MORE = _CODES | {"jwt", "bearer"}
 
 
 @lru_cache(maxsize=10_000)
 def names_secret(name: str) -> bool:
-    """Whether a value of this name is a secret whatever it looks like: "password", "api_key"."""
-    return next(iter(redact_data({name: _PROBE}).values())) != _PROBE
+    """Whether a value of this name is a secret whatever it looks like: "password", "api_keys"."""
+    if next(iter(redact_data({name: _PROBE}).values())) != _PROBE or _last_word(name) in _MORE:
+        return True
+    singular = name.removesuffix("s")
+    # Tokens are parts of a text more often than not.
+    return singular != name and singular.casefold() != "token" and names_secret(singular)
 
 
 def is_secret_holder(value: object) -> bool:
@@ -25,11 +36,22 @@ def is_secret_holder(value: object) -> bool:
 def hides(name: str, value: Any) -> bool:
     """Whether a value is to be left out for its name: texts, and containers that may have them anywhere.
 
-    Models and dataclasses are looked into: their own fields have names.
+    Numbers where the name is that of a secret number, and a pair under "auth". Models and dataclasses are
+    looked into: their own fields have names.
     """
+    if isinstance(value, int | float | Decimal) and not isinstance(value, bool):
+        return _last_word(name) in _CODES
     if not isinstance(value, str | bytes | bytearray | dict | list | tuple | set | frozenset) or not value:
         return False
+    if _last_word(name) == "auth" and isinstance(value, tuple | list):
+        return True
     return names_secret(name)
+
+
+@lru_cache(maxsize=10_000)
+def _last_word(name: str) -> str:
+    words = _WORDS.findall(name)
+    return words[-1].casefold() if words else ""
 
 
 def masked(text: str) -> str | None:

@@ -7,10 +7,12 @@ from typing import Any
 
 from prefect_resilience.effects.ledger import MOST_TRIES, PAGE, PREFIX, Ledger, place_of
 from prefect_resilience.effects.model import EffectDocument
+from prefect_resilience.effects.saga_log import SAGAS, saga_place
 from prefect_resilience.errors.exceptions import StoreUnavailable
 from prefect_resilience.stores.base import Document, Store
 
 ARCHIVES = "effects-archive/"
+SAGA_ARCHIVES = "effects-saga-archive/"
 ARCHIVE_SECONDS = 365 * 86_400.0
 
 
@@ -30,13 +32,16 @@ def scanned(store: Store, prefix: str) -> Iterator[tuple[str, Document]]:
 def archive(store: Store, batch_id: str, found: Document, why: str, by: str) -> None:
     """Keep a copy of an effect. The same call of it is kept once, as it was at the last time."""
     place = f"{_archive_of(batch_id)}{found.value['claim']}"
-    now = store.now()
-    value: dict[str, Any] = {"archived_at": now, "why": why, "by": by, "effect": found.value}
+    _kept_for_a_year(store, place, {"archived_at": store.now(), "why": why, "by": by, "effect": found.value})
+
+
+def _kept_for_a_year(store: Store, place: str, value: dict[str, Any]) -> None:
+    until = value["archived_at"] + ARCHIVE_SECONDS
     for _ in range(MOST_TRIES):
         before = store.load(place)
-        if store.swap(place, 0 if before is None else before.version, value, now + ARCHIVE_SECONDS):
+        if store.swap(place, 0 if before is None else before.version, value, until):
             return
-    raise StoreUnavailable(f"the archive of batch {batch_id!r} keeps being changed by others")
+    raise StoreUnavailable(f"the archive at {place!r} keeps being changed by others")
 
 
 def archived_effects(ledger: Ledger, batch_id: str) -> list[dict[str, Any]]:
@@ -74,11 +79,23 @@ def _may_go(ledger: Ledger, document: EffectDocument, forget_doubts: bool) -> bo
 
 
 def remove(ledger: Ledger, batch_id: str, *, why: str, by: str) -> int:
-    """Archive every effect of a batch, then remove them all; how many."""
+    """Archive the effects of a batch, its savepoints and rollbacks, then remove them; how many effects."""
     found = effect_documents(ledger.store, batch_id)
     for _, document in found:
         archive(ledger.store, batch_id, document, why, by)
-    return sum(ledger.store.delete(place, document.version) for place, document in found)
+    removed = sum(ledger.store.delete(place, document.version) for place, document in found)
+    saga = ledger.store.load(saga_place(batch_id))
+    if saga is not None:
+        kept = {"archived_at": ledger.store.now(), "why": why, "by": by, "saga": saga.value}
+        _kept_for_a_year(ledger.store, SAGA_ARCHIVES + saga_place(batch_id)[len(SAGAS) :], kept)
+        ledger.store.delete(saga_place(batch_id), saga.version)
+    return removed
+
+
+def archived_saga(ledger: Ledger, batch_id: str) -> dict[str, Any] | None:
+    """What was archived of a batch's rollbacks the last time: {"archived_at", "why", "by", "saga"}."""
+    found = ledger.store.load(SAGA_ARCHIVES + saga_place(batch_id)[len(SAGAS) :])
+    return None if found is None else found.value
 
 
 def _archive_of(batch_id: str) -> str:

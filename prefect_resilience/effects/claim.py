@@ -4,7 +4,7 @@
       └── done already: replayed
 
 The intention is written when nothing stands before the call any more, so that whoever dies while it waits
-for a place leaves no doubt behind.
+for a place leaves no doubt behind. Where nothing does from the beginning, asking and intending are one step.
 """
 
 from __future__ import annotations
@@ -34,11 +34,13 @@ from prefect_resilience.effects.model import (
     Verified,
 )
 from prefect_resilience.effects.policy import Done, Effect, NotDone, Unknown
-from prefect_resilience.effects.results import Packed, pack, unpack
+from prefect_resilience.effects.remedies import remedy
+from prefect_resilience.effects.results import Packed, pack, rebuilt, unpack
 from prefect_resilience.errors.exceptions import (
     ConfigurationError,
     EffectBusy,
     InDoubt,
+    NotRecorded,
     ResultNotKept,
     StoreUnavailable,
 )
@@ -47,6 +49,7 @@ from prefect_resilience.errors.redact import redact
 from prefect_resilience.limits.refusals import LimitRefused
 from prefect_resilience.limits.waiting import slept
 
+_INTENDING = "the intention could not be recorded"
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.05, 1.0
 
 
@@ -110,6 +113,8 @@ class Claim:
     isasync: bool
     task: str
     here: EffectSurroundings
+    direct: bool = False
+    """Whether nothing stands between the question and the call: no circuit, no limit."""
     name: str = field(default_factory=lambda: uuid4().hex)
     key: str = ""
     batch_id: str = ""
@@ -122,6 +127,10 @@ class Claim:
     """Whether this attempt's own call ended without anybody knowing what became of it."""
     generation: int = 1
     """Above 1: the effect was compensated before, and this call is a new one to its receiver."""
+    _place: str = ""
+    _doing: str = "the ledger cannot be opened"
+    """What it is that has failed when the store is away."""
+    _claimed: bool = False
     _gone: bool = False
     _undo: dict[str, Any] = field(default_factory=dict[str, Any])
 
@@ -155,7 +164,6 @@ class Claim:
 
     def asked(self) -> Sequence[Replayed | None]:
         """What was recorded if the effect is done; None when the call may be made."""
-        yield from self._opened()
         began, pause = monotonic(), SHORTEST_PAUSE
         while True:
             decision: Decision = yield from self._stands()
@@ -164,7 +172,7 @@ class Claim:
                 if isinstance(decision, Ask):
                     continue  # another call went wrong meanwhile
             if isinstance(decision, Send):
-                self.clear = True
+                self.clear = not self._claimed
                 return None
             if isinstance(decision, Replay):
                 return (yield from self._replayed(decision))
@@ -178,21 +186,10 @@ class Claim:
 
     def intended(self) -> Sequence[None]:
         """Write down that the call is about to be made. Raises `Taken` when somebody else was first."""
-        if not self.recorded:
+        if not self.recorded or self._claimed:
             return
-        try:
-            decision: Decision = yield Blocking(self._intend)
-        except StoreUnavailable as error:
-            self._do_without(error, "the intention could not be recorded")
-            return
-        except BaseException:
-            # Cancelled beside a thread that may still be writing: it withdraws what it wrote.
-            self._gone = True
-            self._withdraw()
-            raise
-        if not isinstance(decision, Send):
+        if not isinstance((yield from self._in_ledger(self._intend)), Send):
             raise Taken(f"another run was first with the effect {self.key!r} of batch {self.batch_id!r}")
-        self.clear, self.generation = False, decision.generation
 
     # -- after
 
@@ -248,39 +245,64 @@ class Claim:
         assert self.ledger is not None
         return self.ledger
 
-    @property
-    def _place(self) -> str:
-        return place_of(self.batch_id, self.key)
-
-    def _opened(self) -> Sequence[None]:
-        if self.ledger is not None:
-            return
-        try:
-            self.batch_id = yield Blocking(self.here.batch_id)
-            self.key = effect_key(self.effect, self.task, self.here.parameters, self.batch_id)
-            self.ledger = yield Blocking(self.here.ledger)
-        except StoreUnavailable as error:
-            self._do_without(error, "the ledger cannot be opened")
-        self._undo = recorded_compensation(self.effect, self.here.parameters)
-        now = in_progress.get()
-        if self.recorded and now is not None and (now.key, now.batch_id) == (self.key, self.batch_id):
-            raise ConfigurationError(
-                f"the effect {self.key!r} calls itself: give the inner one a key of its own"
-            )
-
     def _stands(self) -> Sequence[Decision]:
         if not self.recorded:
             return Send()
+        return (yield from self._in_ledger(self._stand))
+
+    def _in_ledger(self, step: Callable[[], Decision]) -> Sequence[Decision]:
+        """A step of this claim; `Send` where the effect is one that goes on without the store."""
         try:
-            return (yield Blocking(self._ledger.look, (self._place,)))
+            return (yield Blocking(step))
         except StoreUnavailable as error:
-            self._do_without(error, "it cannot be looked up whether it is done")
+            self._do_without(error, self._doing)
             return Send()
+        except Exception:
+            raise
+        except BaseException:
+            # Cancelled beside a thread that may still be writing: it withdraws what it wrote.
+            self._gone = True
+            if self.ledger is not None:
+                self._withdraw()
+            raise
+
+    def _stand(self) -> Decision:
+        """How the effect stands; where nothing else has to be asked, it is claimed at once."""
+        if self.ledger is None:
+            self._open()
+        if not self.direct:
+            return self._look()
+        try:
+            return self._intend(in_doubt=False)
+        except StoreUnavailable:
+            # A store that may only be read still tells what is done.
+            decision = self._look()
+            if not isinstance(decision, Replay):
+                self._doing = _INTENDING
+                raise
+            return decision
+
+    def _look(self) -> Decision:
+        self._doing = "it cannot be looked up whether it is done"
+        return self._ledger.look(self._place)
+
+    def _open(self) -> None:
+        self._undo = recorded_compensation(self.effect, self.here.parameters)
+        self.batch_id = self.here.batch_id()
+        self.key = effect_key(self.effect, self.task, self.here.parameters, self.batch_id)
+        self._place = place_of(self.batch_id, self.key)
+        now = in_progress.get()
+        if now is not None and (now.key, now.batch_id) == (self.key, self.batch_id):
+            raise ConfigurationError(
+                f"the effect {self.key!r} calls itself: give the inner one a key of its own"
+            )
+        self.ledger = self.here.ledger()
 
     def _do_without(self, error: StoreUnavailable, what: str) -> None:
         """The store is away: an external effect is not made, any other goes on unrecorded."""
         if self.effect.external:
-            raise StoreUnavailable(redact(f"nothing was sent: {what}: {error}")) from error
+            said = redact(f"nothing was sent: {what}: {error}")
+            raise NotRecorded(f"{said}; {remedy(str(error))}") from error
         self.recorded = False
         self.here.unrecorded(f"{what}: {error}")
 
@@ -296,7 +318,7 @@ class Claim:
         key = sent_key(self.key, asked.generation)
         answer: Any = yield kind(self.effect.verify, (key,), arguments)
         if isinstance(answer, Done):
-            packed = yield from self._packed(answer.result)
+            packed = yield from self._packed(rebuilt(answer.result, self.fn))
             answer = Done(packed, answer.external_id)
         elif isinstance(answer, Unknown):
             return self._undecided(f"{why}; verify cannot tell")
@@ -320,12 +342,17 @@ class Claim:
         self.here.in_doubt(self.key, self.batch_id, why)
         return InDoubt(self.key, self.batch_id, why)
 
-    def _intend(self) -> Decision:
+    def _intend(self, in_doubt: bool = True) -> Decision:
+        """Claim the effect. `in_doubt`: also one that is not external, and of which nothing is known."""
+        self._doing = _INTENDING
         about = {"key": self.key, "batch": self.batch_id, "task": self.task, **self.here.identity}
         about |= {"verify": self.effect.verify is not None, **self._undo}
-        decision = self._ledger.intend(self._place, self.name, self.effect.kind, about)
+        despite_doubt = in_doubt and not self.effect.external
+        decision = self._ledger.intend(self._place, self.name, self.effect.kind, about, despite_doubt)
         if self._gone:
             self._withdraw()
+        elif isinstance(decision, Send):
+            self._claimed, self.clear, self.generation = True, False, decision.generation
         return decision
 
     def _withdraw(self) -> None:

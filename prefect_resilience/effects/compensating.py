@@ -29,7 +29,7 @@ from prefect_resilience.effects.keys import effect_key
 from prefect_resilience.effects.ledger import Ledger
 from prefect_resilience.effects.model import EffectDocument, Verified, generation_of
 from prefect_resilience.effects.policy import Done, Effect, NotDone
-from prefect_resilience.effects.results import pack
+from prefect_resilience.effects.results import pack_told
 from prefect_resilience.effects.saga_log import SagaLog
 from prefect_resilience.errors.classify import ErrorInfo, classify
 from prefect_resilience.errors.exceptions import InDoubt, StoreUnavailable
@@ -59,7 +59,7 @@ class Compensating:
 
     def undone(self, effect: EffectDocument) -> Sequence[Outcome]:
         """Undo one fenced effect, and record what became of it."""
-        key = self._key(effect)
+        key = key_of_undoing(effect, self.log.batch_id)
         own: EffectDocument | None = yield Blocking(self.log.effect, (key,))
         if own is not None and own["state"] == "done":
             yield Blocking(self.log.settle, (effect, undo.undone))
@@ -97,9 +97,6 @@ class Compensating:
         return ""
 
     # -- the call
-
-    def _key(self, effect: EffectDocument) -> str:
-        return effect_key(_effect_for(effect, None), "", {}, self.log.batch_id)
 
     def _call(self, effect: EffectDocument, key: str) -> Sequence[Any]:
         function = find(effect["compensation"]["call"], self.finder)
@@ -146,6 +143,11 @@ class Compensating:
         return Outcome("failed", f"{_brief(error)}; whether it is undone is unknown")
 
 
+def key_of_undoing(effect: EffectDocument, batch_id: str) -> str:
+    """The key under which the undoing of an effect stands in the ledger, as an effect of its own."""
+    return effect_key(_effect_for(effect, None), "", {}, batch_id)
+
+
 def _effect_for(effect: EffectDocument, own: Effect | None) -> Effect:
     """The compensation as an effect: of its own kind and `verify`, under a key for this one of its calls."""
     key = undo.compensation_key(effect).replace("{", "{{").replace("}", "}}")
@@ -165,7 +167,7 @@ def _brief(error: BaseException) -> str:
 
 def _packed(value: Any) -> dict[str, Any]:
     """What `verify` told of the result, for the compensation to read."""
-    packed = pack(value) or {"as": "lost", "why": "a rollback learned it from verify, and it is no JSON"}
+    packed = pack_told(value) or {"as": "lost", "why": "a rollback learned it from verify, and it is no JSON"}
     return with_result(packed, value)
 
 

@@ -10,8 +10,11 @@ from __future__ import annotations
 
 import inspect
 import sys
+import typing
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
+
+from pydantic import TypeAdapter
 
 from prefect_resilience.configuration import nearest
 from prefect_resilience.errors.exceptions import ConfigurationError
@@ -150,7 +153,7 @@ def _source_of_verify(verify: Callable[..., Any] | None) -> dict[str, Any] | Non
 
 def with_result(packed: Record, value: Any) -> Record:
     """A packed result, readable without the function that returned it."""
-    if packed["as"] == "json":
+    if packed["as"] in ("json", "told"):
         return packed
     from prefect_resilience.dead_letters.codec import encode_parameters
 
@@ -193,7 +196,7 @@ def recalled(document: Mapping[str, Any], function: Callable[..., Any], reader: 
     if "external_id" in named:
         arguments["external_id"] = document["external_id"]
     if "result" in named:
-        arguments["result"] = _result_of(document["result"], reader)
+        arguments["result"] = _result_of(document["result"], reader, function)
     return arguments
 
 
@@ -208,15 +211,26 @@ def verify_arguments(
     return reader.parameters(wanted)
 
 
-def _result_of(packed: Record, reader: Reader) -> Any:
+def _result_of(packed: Record, reader: Reader, function: Callable[..., Any]) -> Any:
     if packed["as"] == "json":
         return packed["value"]
+    if packed["as"] == "told":
+        return _as_annotated(packed["value"], function)
     if "recalled" not in packed:
         raise LookupError("its result was not recorded in a form that can be read here")
     value = reader.value(packed["recalled"], "result")
     if reader.missing:
         raise LookupError(f"its result was not recorded whole ({reader.missing[0].why})")
     return value
+
+
+def _as_annotated(value: Any, function: Callable[..., Any]) -> Any:
+    """JSON that a person gave as the result, as the compensation's own annotation wants it."""
+    try:
+        wanted = typing.get_type_hints(getattr(function, "fn", function), include_extras=True).get("result")
+        return value if wanted is None or value is None else TypeAdapter(wanted).validate_python(value)
+    except Exception:  # noqa: BLE001 - the user's types may raise anything; then it gets the JSON
+        return value
 
 
 def positional(function: Callable[..., Any], arguments: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:

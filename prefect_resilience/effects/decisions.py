@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from prefect_resilience.effects.audit import trail_of
@@ -36,7 +36,8 @@ class Asked:
     to: str | None = None
     force: bool = False
     forget_doubts: bool = False
-    policy: RecoveryPolicy = field(default_factory=RecoveryPolicy)
+    policy: RecoveryPolicy | None = None
+    """None: the one that the run's flow says, else the default."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +71,8 @@ def hint_for(seen: Seen, asked: Asked, chance: float) -> RecoveryHint | None:
     ended = run.ended if run is not None else None
     if asked.force and ended is not None and ended.state not in ENDED_BADLY:
         ended = Ended("CRASHED")
-    return recovery_hint(seen.effects, ended, trail_of(seen.log), asked.policy, seen.now, chance)
+    policy = asked.policy or (run.policy if run is not None else None) or RecoveryPolicy()
+    return recovery_hint(seen.effects, ended, trail_of(seen.log), policy, seen.now, chance)
 
 
 def decide(seen: Seen, asked: Asked, chance: float) -> Decision:

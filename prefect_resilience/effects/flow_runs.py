@@ -14,14 +14,22 @@ from prefect.client.schemas.objects import FlowRun
 from prefect.client.schemas.responses import SetStateStatus
 from prefect.exceptions import ObjectNotFound
 from prefect.states import AwaitingRetry
+from pydantic import BaseModel
 
 from prefect_resilience.effects.model import EffectDocument
-from prefect_resilience.effects.strategies import Ended
+from prefect_resilience.effects.strategies import Ended, RecoveryPolicy
 from prefect_resilience.errors.classify import classify
-from prefect_resilience.errors.exceptions import ResilienceError
+from prefect_resilience.errors.exceptions import ConfigurationError, ResilienceError
+from prefect_resilience.errors.info import ErrorInfo
 from prefect_resilience.errors.redact import redact
 
 PAGE = 200
+RECOVERY_TAG = "recovery:auto"
+"""On a flow run that may be recovered by itself: what the automation that does it looks for."""
+RECOVERY_LABEL = "prefect-resilience.recovery"
+"""The policy of such a run, as JSON."""
+ERROR_LABEL = "prefect-resilience.error"
+"""What a run failed with, as JSON with the id of the state: of the state itself the API has but a message."""
 
 
 class ApiUnavailable(ResilienceError):
@@ -41,6 +49,8 @@ class BatchRun:
     deployed: bool
     next_at: float | None
     ended: Ended
+    policy: RecoveryPolicy | None = None
+    """How far the flow lets it be recovered by itself, where it says so."""
 
 
 def run_id_of(batch_id: str) -> UUID | None:
@@ -83,6 +93,22 @@ def find_runs(batch_ids: Iterable[str]) -> dict[str, BatchRun]:
     return found
 
 
+def asks_for_recovery(batch_id: str) -> bool:
+    """Whether the root flow run of a batch may be recovered by itself: its flow or its deployment says so.
+
+    Raises ApiUnavailable.
+    """
+    run_id = run_id_of(batch_id)
+    if run_id is None:
+        return False
+    with _asking() as client:
+        try:
+            run = _root(client, client.read_flow_run(run_id))
+        except ObjectNotFound:
+            return False
+    return RECOVERY_TAG in run.tags or RECOVERY_LABEL in run.labels
+
+
 def run_again(run_id: UUID, at: float | None, why: str) -> str | None:
     """Let a worker run the same flow run again, at `at` (seconds since the epoch; None: now).
 
@@ -122,7 +148,7 @@ def _seen(run: FlowRun) -> BatchRun:
     if state is None:
         return BatchRun(run.id, run.name, "PENDING", "Pending", 0.0, False, None, Ended("PENDING"))
     kind = state.type.value
-    error = classify(state) if kind in ("FAILED", "CRASHED", "CANCELLED") else None
+    error = _error_on(run) or classify(state) if kind in ("FAILED", "CRASHED", "CANCELLED") else None
     scheduled = state.state_details.scheduled_time if kind == "SCHEDULED" else None
     return BatchRun(
         id=run.id,
@@ -133,4 +159,36 @@ def _seen(run: FlowRun) -> BatchRun:
         deployed=run.deployment_id is not None,
         next_at=None if scheduled is None else scheduled.timestamp(),
         ended=Ended(kind, error),
+        policy=_policy_on(run),
     )
+
+
+def label_of_error(state_id: UUID, error: ErrorInfo) -> str:
+    """What a run failed with, to be written on it."""
+    return ErrorOnRun(state=state_id, error=error.model_copy(update={"details": {}})).model_dump_json()
+
+
+class ErrorOnRun(BaseModel):
+    """The error that a state of a flow run came from."""
+
+    state: UUID
+    error: ErrorInfo
+
+
+def _error_on(run: FlowRun) -> ErrorInfo | None:
+    written = run.labels.get(ERROR_LABEL)
+    if not isinstance(written, str) or run.state is None:
+        return None
+    try:
+        known = ErrorOnRun.model_validate_json(written)
+    except ValueError:  # it was written by another version, or by somebody else
+        return None
+    return known.error if known.state == run.state.id else None
+
+
+def _policy_on(run: FlowRun) -> RecoveryPolicy | None:
+    written = run.labels.get(RECOVERY_LABEL)
+    try:
+        return RecoveryPolicy.model_validate_json(written) if isinstance(written, str) else None
+    except (ValueError, ConfigurationError):  # it was written by another version, or by somebody else
+        return None

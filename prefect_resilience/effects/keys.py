@@ -7,10 +7,12 @@ import hashlib
 import inspect
 import json
 import math
+import re
 from collections.abc import Callable, Mapping
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum
+from functools import lru_cache
 from pathlib import PurePath
 from typing import Any, cast
 from urllib.parse import quote
@@ -55,16 +57,25 @@ def effect_key(effect: Effect, task: str, parameters: Mapping[str, Any], batch_i
         filled = fill(effect.key, {BATCH_FIELD: batch_id, **parameters}, "effect key")
         return shorten(_printable(filled))
     scope = f"{effect.scope}:" if effect.scope else ""
+    try:
+        digest = digest_of([batch_id, scope, task, dict(parameters)])
+    except (TypeError, ValueError) as error:
+        raise _no_json(task, parameters, error) from None
+    return f"{shorten(_printable(scope + task))}:{digest}"
+
+
+def _no_json(task: str, parameters: Mapping[str, Any], error: Exception) -> ConfigurationError:
+    which = "one of its parameters"
     for name, value in parameters.items():
         try:
             canonical_json(value)
-        except (TypeError, ValueError) as error:
-            raise ConfigurationError(
-                f"the effect of {task!r} has no key: its parameter {name!r} is {error}; "
-                f'write a key over the others, such as Effect(key="{task}:{{id}}")'
-            ) from None
-    digest = digest_of([batch_id, scope, task, dict(parameters)])
-    return f"{shorten(_printable(scope + task))}:{digest}"
+        except (TypeError, ValueError) as its_own:
+            which, error = f"its parameter {name!r}", its_own
+            break
+    return ConfigurationError(
+        f"the effect of {task!r} has no key: {which} is {error}; "
+        f'write a key over the others, such as Effect(key="{task}:{{id}}")'
+    )
 
 
 def _printable(text: str) -> str:
@@ -76,12 +87,16 @@ def _printable(text: str) -> str:
     )
 
 
-def _fits(text: str) -> bool:
-    return all(33 <= ord(letter) <= 126 and letter != "%" for letter in text)
+_fits = re.compile(r"[!-$&-~]*").fullmatch
 
 
 def _text(plain: Any) -> str:
-    return json.dumps(plain, ensure_ascii=False, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return _canonical(plain)
+
+
+_canonical = json.JSONEncoder(
+    ensure_ascii=False, sort_keys=True, separators=(",", ":"), allow_nan=False
+).encode
 
 
 def _plain(value: Any, depth: int) -> Any:
@@ -143,5 +158,10 @@ def task_name(fn: Callable[..., Any]) -> str:
     """
     function = inspect.unwrap(fn)
     name = getattr(function, "__qualname__", type(function).__qualname__)
-    path = PurePath(getattr(getattr(function, "__code__", None), "co_filename", ""))
-    return f"{path.stem}.{name}" if path.suffix == ".py" and "ipykernel" not in str(path) else name
+    return _prefix(getattr(getattr(function, "__code__", None), "co_filename", "")) + name
+
+
+@lru_cache(maxsize=1_000)
+def _prefix(file: str) -> str:
+    path = PurePath(file)
+    return f"{path.stem}." if path.suffix == ".py" and "ipykernel" not in str(path) else ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from prefect_resilience.effects.model import (
@@ -41,29 +41,39 @@ def place_of(batch_id: str, key: str = "") -> str:
     return f"{PREFIX}{short}/{key}"
 
 
+class Seen(NamedTuple):
+    """What an effect's place held; None: nothing."""
+
+    place: str
+    document: Document | None
+
+
 class Ledger:
     """The effects in one store. Every method may block, and raises StoreUnavailable when the store does."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
         self.owner = owner_in(store)
-        self._last: tuple[str, Document | None] | None = None
+        self._last: Seen | None = None
 
     def look(self, place: str) -> Decision:
         """How the effect stands."""
         return self._step(place, Look)
 
-    def intend(self, place: str, claim: str, kind: Any, about: dict[str, Any]) -> Decision:
+    def intend(
+        self, place: str, claim: str, kind: Any, about: dict[str, Any], despite_doubt: bool = False
+    ) -> Decision:
         """Claim the effect; after `Send` the call is the caller's to make, and to report.
 
+        Whoever did not look before takes it for a new one, which the swap then confirms or denies.
         When the store fails in between, whatever it may have taken is withdrawn in the background.
         """
         owner = self.owner.hold(claim)
         try:
             decision = self._step(
                 place,
-                lambda alive: Intend(owner, claim, alive, kind, about, despite_doubt=kind != "external"),
-                again=True,
+                lambda alive: Intend(owner, claim, alive, kind, about, despite_doubt),
+                seen=self._seen(place) or Seen(place, None),
             )
         except BaseException:
             self.report_later(place, Failed(claim, {"code": "NOT_SENT", "message": "it was withdrawn"}))
@@ -74,7 +84,7 @@ class Ledger:
 
     def report(self, place: str, event: Succeeded | Failed | Doubted) -> None:
         """What became of a call."""
-        self._step(place, lambda alive: event, again=True)
+        self._step(place, lambda alive: event, seen=self._seen(place))
         self.owner.drop(event.claim)
 
     def report_patiently(self, place: str, event: Succeeded | Failed | Doubted) -> None:
@@ -116,22 +126,26 @@ class Ledger:
             return False
         return self.owner.lives(document["owner"], document["claim"])
 
-    def _step(self, place: str, event: Callable[[bool], Event], *, again: bool = False) -> Decision:
-        """One step of the effect. `again`: begin with the document that this ledger saw last, since the swap
-        finds out whether it still stands; this saves a question at every step of a call."""
-        last, self._last = self._last, None
-        again = again and last is not None and last[0] == place
-        found = last[1] if again and last is not None else self.store.load(place)
+    def _seen(self, place: str) -> Seen | None:
+        """What this ledger saw last, if that was of this effect."""
+        return self._last if self._last is not None and self._last.place == place else None
+
+    def _step(self, place: str, event: Callable[[bool], Event], seen: Seen | None = None) -> Decision:
+        """One step of the effect. It begins with what was seen of it before, since the swap finds out whether
+        that still stands; this saves a question at every step of a call."""
+        self._last = None
+        again = seen is not None
+        found = self.store.load(place) if seen is None else seen.document
         for _ in range(MOST_TRIES):
             before = None if found is None else found.value
             after, decision = decide(before, event(self._alive(before)), self.owner.now())
             if after is not None and after is not before:
                 version = self.store.swap(place, 0 if found is None else found.version, after)
                 if version:
-                    self._last = place, Document(after, version)
+                    self._last = Seen(place, Document(after, version))
                     return decision
             elif not again:
-                self._last = place, found
+                self._last = Seen(place, found)
                 return decision
             again = False
             found = self.store.load(place)

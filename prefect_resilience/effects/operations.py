@@ -10,6 +10,7 @@ from prefect.logging import get_run_logger
 from pydantic import Field
 
 from prefect_resilience.effects import recovery, retention, settling
+from prefect_resilience.effects.flow_runs import asks_for_recovery
 from prefect_resilience.effects.strategies import RecoveryPolicy, Strategy
 from prefect_resilience.errors.exceptions import ConfigurationError
 
@@ -25,6 +26,7 @@ def recover_batch(
     dry_run: bool = False,
     force: bool = False,
     policy: RecoveryPolicy | None = None,
+    only_if_asked: bool = False,
 ) -> dict[str, Any]:
     """Go on with a batch whose run ended badly: the same flow run runs again, and what is done stays done.
 
@@ -37,7 +39,13 @@ def recover_batch(
         dry_run: Only say what would be done.
         force: Also while the run is said to be going on: its process is gone for sure.
         policy: How often auto recovers in a row, with which pauses, and what it does about permanent errors.
+        only_if_asked: Only a run whose flow says recovery="auto", or whose deployment has the tag
+            recovery:auto; what an automation for every crash asks.
     """
+    if only_if_asked and not asks_for_recovery(batch_id):
+        why = "neither its flow nor its deployment says that it may be recovered by itself"
+        get_run_logger().info("Batch %r: nothing: %s", batch_id, why)
+        return {"batch_id": batch_id, "action": "nothing", "why": why}
     report = recovery.recover(
         batch_id, strategy, reason=reason, to=to, dry_run=dry_run, force=force, policy=policy
     )
@@ -66,17 +74,19 @@ def abandon_batch(
 def settle_effect(
     batch_id: BatchId,
     key: str,
-    answer: Literal["done", "not_done"],
+    answer: settling.Answer,
     result: Any = None,
     external_id: str | None = None,
     reason: str | None = None,
 ) -> str:
-    """Say what became of an effect that is in doubt; the next run of the batch goes by it.
+    """Say what became of an effect that is in doubt, or could not be undone; the next run goes by it.
 
     Args:
         batch_id: The id of a flow run, or of a batch with a name.
         key: The effect, as `prefect-resilience batches show` writes it.
-        answer: done: it took place, and is not done again. not_done: it did not, and may be done.
+        answer: done: it took place, and is not done again. not_done: it did not, and may be done. Of one that
+            a rollback could not undo: undone: it is, as somebody saw to it. kept: it stays done, and no
+            rollback tries to undo it any more.
         result: With done: what its task is to return from now on.
         external_id: With done: how the receiver calls it.
         reason: How you know, for the audit log.

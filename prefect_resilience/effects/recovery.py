@@ -27,6 +27,7 @@ from prefect_resilience.effects.decisions import ASKED, AUTO, Action, Asked, Dec
 from prefect_resilience.effects.flow_runs import ApiUnavailable, find_run, run_again, run_id_of
 from prefect_resilience.effects.ledger import Ledger, open_ledger
 from prefect_resilience.effects.model import EffectDocument
+from prefect_resilience.effects.owner import LEASE_SECONDS
 from prefect_resilience.effects.saga import rollback
 from prefect_resilience.effects.status import state_of
 from prefect_resilience.effects.strategies import RecoveryHint, RecoveryPolicy, SeenEffect, Strategy
@@ -38,6 +39,12 @@ from prefect_resilience.stores.base import Store
 CRASH_SETTLES = 10.0
 """So old, in seconds, is a crash before its run is scheduled again. Prefect's process worker reports it
 twice, and the second report would end what was scheduled in between."""
+
+OWNER_SETTLES = LEASE_SECONDS + 5.0
+"""So long, in seconds, after a crash somebody may seem to be at an effect who died in it: on another machine
+only the end of a lease tells."""
+
+BUSY_PAUSE = 0.5
 
 _UNKNOWN_END = "the Prefect API could not be asked how its run ended"
 
@@ -87,14 +94,16 @@ def recover(
         force: Also while the run is said to be going on, or waits for its time: its process is gone for sure,
             or it is to run at once. Even where that is wrong, no effect is done twice.
         by: Who; the user and host, or the flow run, when left out.
+        policy: How far "auto" goes; what the run's flow says (`recovery=`), else the default, when left out.
 
     A run without a deployment cannot be run again from here: then `why` says what to do. A crash of the last
-    10 seconds is waited for to settle, without `force`. Raises StoreUnavailable, ApiUnavailable, and
-    ConfigurationError for what cannot be meant.
+    10 seconds is waited for to settle, without `force`; one of the last 35, while somebody who may have died
+    in it seems to be at an effect. Raises StoreUnavailable, ApiUnavailable, and ConfigurationError for what
+    cannot be meant.
     """
     return _recover(
         batch_id,
-        Asked(_known(strategy), to, force, policy=policy or RecoveryPolicy()),
+        Asked(_known(strategy), to, force, policy=policy),
         reason,
         dry_run,
         by,
@@ -123,7 +132,7 @@ def abandon(
 
 def hint_of(ledger: Ledger, batch_id: str, policy: RecoveryPolicy | None = None) -> RecoveryHint | None:
     """How to go on with a batch; from its effects alone while the Prefect API cannot be asked."""
-    asked = Asked(policy=policy or RecoveryPolicy())
+    asked = Asked(policy=policy)
     try:
         return hint_for(_look(ledger, batch_id), asked, 0.5)
     except ApiUnavailable:
@@ -222,15 +231,20 @@ def _in_order(found: list[tuple[EffectDocument, bool]]) -> list[tuple[EffectDocu
 
 
 def _settled(ledger: Ledger, batch_id: str, asked: Asked) -> Seen:
-    """How the batch stands, once nobody will report an earlier crash of its run any more."""
+    """How the batch stands, once nobody will report an earlier crash of its run any more, and whoever died
+    in it is known to be dead. Refusing instead would leave it lying: nothing reports the crash again."""
     seen = _look(ledger, batch_id)
     if asked.force or seen.run is None or seen.run.type != "CRASHED":
         return seen
-    left = min(CRASH_SETTLES, seen.run.since + CRASH_SETTLES - time.time())
-    if left <= 0:
-        return seen
-    time.sleep(left)
-    return _look(ledger, batch_id)
+    # What was waited counts where the API's clock is not this machine's.
+    age = max(0.0, time.time() - seen.run.since)
+    if age < CRASH_SETTLES:
+        time.sleep(CRASH_SETTLES - age)
+        age, seen = CRASH_SETTLES, _look(ledger, batch_id)
+    while seen.busy and age < OWNER_SETTLES and seen.run is not None and seen.run.type == "CRASHED":
+        time.sleep(BUSY_PAUSE)
+        age, seen = age + BUSY_PAUSE, _look(ledger, batch_id)
+    return seen
 
 
 def _effects(found: list[tuple[EffectDocument, bool]]) -> tuple[SeenEffect, ...]:
@@ -246,7 +260,7 @@ def _effect(document: EffectDocument, alive: bool) -> SeenEffect:
         kind=document["kind"],
         state=state_of(document, alive),
         verify=bool(document.get("verify") or undo.get("verify")),
-        compensate=bool(undo),
+        compensate=bool(undo) and not undo.get("given_up"),
         stuck=document["state"] == "compensating" and undo.get("error") is not None,
     )
 

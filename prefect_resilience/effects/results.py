@@ -3,6 +3,7 @@
 {"as": "json", "value": ...}     plain JSON
 {"as": "typed", "value": ...}    JSON that the function's return type turns back into the value
 {"as": "stored", "ref": ...}     where else it is kept: it is no JSON, or too long
+{"as": "told", "value": ...}     JSON that a person gave, of which the function's return type makes the value
 {"as": "lost", "why": ...}       it could not be kept at all
 """
 
@@ -21,6 +22,8 @@ from prefect_resilience.effects.policy import Done
 
 MOST_BYTES = 1_000_000
 """The longest JSON of a result that stands in the ledger itself."""
+
+LONGEST_INTEGER = 10**4000
 
 Packed = dict[str, Any]
 
@@ -44,11 +47,31 @@ def pack(value: Any, fn: Callable[..., Any] | None = None) -> Packed | None:
     return _short({"as": "typed", "value": dumped}) if same and _is_plain(dumped) else None
 
 
+def pack_told(value: Any) -> Packed | None:
+    """What somebody says that the function returned, as plain JSON; None when it is none."""
+    packed = pack(value)
+    return None if packed is None else {**packed, "as": "told"}
+
+
+def rebuilt(value: Any, fn: Callable[..., Any] | None) -> Any:
+    """JSON as the function's return type has it; unchanged where it does not fit, or is no JSON."""
+    adapter = _adapter(fn) if _is_plain(value) else None
+    try:
+        return value if adapter is None or value is None else adapter.validate_python(value)
+    except Exception:  # noqa: BLE001 - the user's types may raise anything
+        return value
+
+
 def unpack(packed: Packed, fn: Callable[..., Any] | None = None) -> Any:
-    """The value of a "json" or "typed" result. LookupError when the type does not fit any more."""
+    """The value of a result with a "value". LookupError when the function's type does not fit, or is gone.
+
+    What was told by somebody is taken as it is where there is no type, and None in any case.
+    """
     if packed["as"] == "json":
         return packed["value"]
     adapter = _adapter(fn)
+    if packed["as"] == "told" and (adapter is None or packed["value"] is None):
+        return packed["value"]
     if adapter is None:
         raise LookupError("the function has no return type any more that could rebuild it")
     try:
@@ -73,7 +96,7 @@ def _is_plain(value: Any, depth: int = 200) -> bool:
     if value is None or kind in (bool, str):
         return True
     if kind is int:
-        return abs(value) < 10**4000
+        return -LONGEST_INTEGER < value < LONGEST_INTEGER
     if kind is float:
         return math.isfinite(value)
     if depth and kind is list:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
+from typing import Any
 
-from prefect_resilience.effects.archive import remove
+from prefect_resilience.effects.archive import remove, scanned
 from prefect_resilience.effects.audit import Audit
 from prefect_resilience.effects.ledger import open_ledger
 from prefect_resilience.effects.recovery import who
+from prefect_resilience.effects.saga_log import SAGAS
 from prefect_resilience.effects.status import BatchSummary, list_batches
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.stores.base import Store
@@ -27,12 +30,20 @@ def prune(
             ever run again: what is not in the ledger any more would be done again.
         dry_run: Only say which they are.
 
-    Their effects are archived before, where they stay for a year. A batch in which something is going on or
-    in doubt stays, unless it was abandoned. Raises StoreUnavailable.
+    Their effects, savepoints and rollbacks are archived before, where they stay for a year. A batch in which
+    something is going on or in doubt stays, unless it was abandoned; so does one whose rollback was cut off.
+    Raises StoreUnavailable.
     """
     ledger = open_ledger(store)
     before = _seconds(older_than, ledger.store.now())
-    old = [one for one in list_batches(store=ledger.store) if one.last_at < before and _may_go(one)]
+    sagas = {found.value["batch"]: found.value for _, found in scanned(ledger.store, SAGAS)}
+    batches = list_batches(store=ledger.store)
+    old = [
+        one
+        for one in batches
+        if max(one.last_at, *_times(sagas.get(one.batch_id))) < before
+        and _may_go(one, sagas.get(one.batch_id))
+    ]
     if dry_run:
         return old
     person = by or who()
@@ -40,11 +51,24 @@ def prune(
         audit = Audit(ledger, one.batch_id)
         removed = remove(ledger, one.batch_id, why="it is old", by=person)
         audit.note(audit.entry(person, "prune", outcome="pruned", why=f"{removed} effects were archived"))
+    # Savepoints of batches that did nothing, or whose effects are gone.
+    for batch_id in sagas.keys() - {one.batch_id for one in batches}:
+        if max(_times(sagas[batch_id])) < before and sagas[batch_id]["rollback"] is None:
+            remove(ledger, batch_id, why="it is old", by=person)
     return old
 
 
-def _may_go(one: BatchSummary) -> bool:
-    return not one.intended and (not one.unknown or one.abandoned_at is not None)
+def _may_go(one: BatchSummary, saga: dict[str, Any] | None) -> bool:
+    cut_off = saga is not None and saga["rollback"] is not None
+    return not one.intended and ((not one.unknown and not cut_off) or one.abandoned_at is not None)
+
+
+def _times(saga: dict[str, Any] | None) -> Iterator[float]:
+    """When something happened to a batch's savepoints."""
+    yield 0.0
+    for mark in [] if saga is None else [*saga["savepoints"], saga["rollback"], saga["last"]]:
+        if mark is not None:
+            yield mark["at"]
 
 
 def _seconds(older_than: datetime | timedelta, now: float) -> float:

@@ -28,7 +28,7 @@ class RollbackReport:
     compensated: undone now. already: undone by an earlier rollback, also by one that was cut off.
     failed: the compensation raised, or could not be called: a person must see to it.
     in_doubt: nothing can tell whether the effect, or its compensation, took place: a person must.
-    skipped: done, and has no compensation: it stays done.
+    skipped: done, and has no compensation, or a person gave it up: it stays done.
     """
 
     batch_id: str
@@ -46,7 +46,7 @@ class RollbackReport:
 
     @property
     def complete(self) -> bool:
-        """Whether nothing is left for a person: what has no compensation does not count."""
+        """Whether nothing is left for a person: what was skipped does not count."""
         return not self.failed and not self.in_doubt
 
     def __str__(self) -> str:

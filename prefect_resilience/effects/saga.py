@@ -189,7 +189,9 @@ class _Rollback:
         for effect in todo.already:
             self._note(effect, Outcome("already"))
         for effect in todo.skipped:
-            self._note(effect, Outcome("skipped", "it has no compensation"))
+            held = effect.get("compensation")
+            why = "it has no compensation" if held is None else f"it was given up ({held['given_up']})"
+            self._note(effect, Outcome("skipped", why))
         fenced: list[EffectDocument] = []
         for effect in todo.effects:
             ours = yield Blocking(log.fence, (effect, self.claim))

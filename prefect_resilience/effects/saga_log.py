@@ -15,13 +15,18 @@ SAGAS = "effects-saga/"
 T = TypeVar("T")
 
 
+def saga_place(batch_id: str) -> str:
+    """Where a batch's savepoints and rollbacks stand in the store."""
+    return SAGAS + place_of(batch_id)[len(PREFIX) : -1]
+
+
 class SagaLog:
     """One batch's. Every method may block, and raises StoreUnavailable when the store does."""
 
     def __init__(self, ledger: Ledger, batch_id: str) -> None:
         self.ledger = ledger
         self.batch_id = batch_id
-        self.place = SAGAS + place_of(batch_id)[len(PREFIX) :].rstrip("/")
+        self.place = saga_place(batch_id)
 
     def begin(self, claim: str, to: str | None) -> undo.Begun | undo.Busy | undo.NoSavepoint:
         """Take the batch's rollback; after `Begun` it is the caller's, until it ends or `drop`s it."""
@@ -85,6 +90,17 @@ class SagaLog:
             return (change(found, now) if ours else found), None
 
         self._changed(place_of(self.batch_id, effect["key"]), settled)
+
+    def decide(
+        self, effect: EffectDocument, change: Callable[[EffectDocument, float], EffectDocument]
+    ) -> bool:
+        """What a person says of an effect and its compensation; False when it has changed meanwhile."""
+
+        def decided(found: Any, now: float) -> tuple[Any, bool]:
+            ours = _same(found, effect)
+            return (change(found, now) if ours else found), ours
+
+        return self._changed(place_of(self.batch_id, effect["key"]), decided)
 
     def _busy(self, saga: Any) -> bool:
         rollback = None if saga is None else saga["rollback"]

@@ -1,25 +1,37 @@
-"""settle: a person says what became of an effect that is in doubt."""
+"""settle: a person says what became of an effect that is in doubt, or of one that could not be undone."""
 
 from __future__ import annotations
 
 import difflib
+from functools import partial
 from typing import Any, Literal
 
 from prefect_resilience.configuration import nearest
+from prefect_resilience.effects import undo
 from prefect_resilience.effects.audit import Audit, said
 from prefect_resilience.effects.batch import check_batch_id
-from prefect_resilience.effects.ledger import Ledger, open_ledger, place_of
-from prefect_resilience.effects.model import Ask, Verified, Wait
+from prefect_resilience.effects.compensating import key_of_undoing
+from prefect_resilience.effects.ledger import Ledger, open_ledger
+from prefect_resilience.effects.model import Ask, EffectDocument, Replay, Undoing, Verified, Wait
 from prefect_resilience.effects.policy import Done, NotDone
 from prefect_resilience.effects.recovery import who
-from prefect_resilience.effects.results import pack
+from prefect_resilience.effects.results import pack_told
+from prefect_resilience.effects.saga_log import SagaLog
 from prefect_resilience.effects.status import EffectStatus, batch_status
 from prefect_resilience.errors.exceptions import ConfigurationError, EffectBusy
 from prefect_resilience.stores.base import Store
 
-Answer = Literal["done", "not_done"]
-ANSWERS: tuple[str, ...] = ("done", "not_done")
+Answer = Literal["done", "not_done", "undone", "kept"]
+ANSWERS: tuple[str, ...] = ("done", "not_done", "undone", "kept")
 KEYS_SHOWN = 5
+PERSON = "person: "
+
+_MEANS = {
+    "done": "was done",
+    "not_done": "was not done",
+    "undone": "is undone",
+    "kept": "stays done, and its compensation is given up",
+}
 
 
 def settle(
@@ -36,51 +48,114 @@ def settle(
     """Say what became of an effect in doubt: the next run of the batch goes by it. The effect as it then is.
 
     Args:
-        answer: "done": it took place, and is not done again. "not_done": it did not, and may be done.
-        result: With "done": what the task is to return from now on, as JSON.
+        answer: "done": it took place, and is not done again; said once more, with another result, that one
+            counts. "not_done": it did not, and may be done. Of one that a rollback could not undo, or is not
+            to: "undone": it is, as somebody saw to it, and a later run may do it anew; "kept": it stays done,
+            and no rollback tries to undo it any more.
+        result: With "done": what the task is to return from now on, as JSON, of which its return type makes
+            the value; None is handed on as it is.
         external_id: With "done": how the receiver calls it.
         by: Who says so; the user and host, or the flow run, when left out.
         reason: How they know, for the audit log.
 
-    Raises ConfigurationError when there is no such effect, or nothing in doubt about it; EffectBusy while
+    Raises ConfigurationError when there is no such effect, or nothing to be said about it; EffectBusy while
     somebody is still at it; StoreUnavailable.
+
+    Example: settle("invoices-2026-11", "invoice:7", "done", external_id="msg-4711")
     """
     _check(answer, result, external_id)
     ledger = open_ledger(store)
-    place = place_of(check_batch_id(batch_id), key)
-    if ledger.store.load(place) is None:
+    log = SagaLog(ledger, check_batch_id(batch_id))
+    effect = log.effect(key)
+    if effect is None:
         raise ConfigurationError(_no_such(ledger, batch_id, key))
-    stands = ledger.look(place)
-    if isinstance(stands, Wait):
-        raise EffectBusy(key, batch_id, 0.0)
-    if not isinstance(stands, Ask):
-        raise ConfigurationError(_nothing_to_settle(ledger, batch_id, key))
     person = said(by) or who()
-    given = Done(pack(result), external_id) if answer == "done" else NotDone()
-    after = ledger.verified(place, Verified(stands.claim, given, by=f"person: {person}"))
-    if isinstance(after, Ask | Wait):
-        raise EffectBusy(key, batch_id, 0.0)
+    if answer in ("undone", "kept"):
+        _end_undoing(log, effect, answer, person)
+    else:
+        given = Done(pack_told(result), external_id) if answer == "done" else NotDone()
+        _end_doubt(log, effect, given, person)
     audit = Audit(ledger, batch_id)
-    why = f"{key!r} {'was done' if answer == 'done' else 'was not done'}"
-    audit.settled(audit.entry(person, "settle", reason, outcome="settled", why=said(why) or ""))
+    why = said(f"{key!r} {_MEANS[answer]}") or ""
+    audit.settled(audit.entry(person, "settle", reason, outcome="settled", why=why))
     return next(one for one in batch_status(batch_id, store=ledger.store).effects if one.key == key)
 
 
 def _check(answer: str, result: Any, external_id: str | None) -> None:
     if answer not in ANSWERS:
         raise ConfigurationError(f"answer={answer!r} settles nothing{nearest(str(answer), ANSWERS)}")
-    if answer == "not_done" and (result is not None or external_id is not None):
+    if answer != "done" and (result is not None or external_id is not None):
         raise ConfigurationError("a result and an external_id go with 'done' alone: leave them out")
-    if pack(result) is None:
+    if pack_told(result) is None:
         raise ConfigurationError(
             f"result={result!r:.60} must be plain JSON of at most a million bytes, as in {{'id': 'm-1'}}"
         )
 
 
-def _nothing_to_settle(ledger: Ledger, batch_id: str, key: str) -> str:
-    status = batch_status(batch_id, store=ledger.store)
+def _end_doubt(log: SagaLog, effect: EffectDocument, answer: Done | NotDone, person: str) -> None:
+    """Whether the effect took place."""
+    key, place = effect["key"], log.place_of(effect)
+    stands = log.ledger.look(place)
+    if isinstance(stands, Wait):
+        raise EffectBusy(key, log.batch_id, 0.0)
+    if isinstance(stands, Replay) and isinstance(answer, Done) and _may_be_told_again(effect, answer):
+        if not log.decide(effect, partial(_told_again, answer=answer, by=PERSON + person)):
+            raise EffectBusy(key, log.batch_id, 0.0)
+        return
+    if not isinstance(stands, Ask):
+        raise ConfigurationError(_nothing_to_settle(log, key))
+    after = log.ledger.verified(place, Verified(stands.claim, answer, by=PERSON + person))
+    if isinstance(after, Ask | Wait):
+        raise EffectBusy(key, log.batch_id, 0.0)
+
+
+def _may_be_told_again(effect: EffectDocument, answer: Done) -> bool:
+    by_a_person = str(effect.get("verified_by") or "").startswith(PERSON)
+    return by_a_person and (answer.result["value"] is not None or answer.external_id is not None)
+
+
+def _told_again(effect: EffectDocument, now: float, answer: Done, by: str) -> EffectDocument:
+    """Another result in the place of one that a person told, such as one that did not fit."""
+    return {**effect, "result": answer.result, "external_id": answer.external_id, "verified_by": by}
+
+
+def _end_undoing(log: SagaLog, effect: EffectDocument, answer: str, person: str) -> None:
+    """Whether the effect is undone; its compensation, if that is in doubt, is settled with it."""
+    key = effect["key"]
+    stands = log.ledger.look(log.place_of(effect))
+    if isinstance(stands, Wait):
+        raise EffectBusy(key, log.batch_id, 0.0)
+    if not isinstance(stands, Undoing | Replay) or effect.get("compensation") is None:
+        raise ConfigurationError(
+            f"the effect {key!r} of batch {log.batch_id!r} has no compensation that could be given up: "
+            f"{answer!r} is for what is done and can be undone"
+        )
+    own = log.effect(key_of_undoing(effect, log.batch_id))
+    if own is not None:
+        _settle_compensation(log, own, answer, person)
+    by = PERSON + person
+    change = partial(undo.undone_by, by=by) if answer == "undone" else partial(undo.kept, by=by)
+    if not log.decide(effect, change):
+        raise EffectBusy(key, log.batch_id, 0.0)
+
+
+def _settle_compensation(log: SagaLog, own: EffectDocument, answer: str, person: str) -> None:
+    place = log.place_of(own)
+    stands = log.ledger.look(place)
+    if isinstance(stands, Wait):
+        raise EffectBusy(own["key"], log.batch_id, 0.0)
+    if isinstance(stands, Replay) and answer == "kept":
+        raise ConfigurationError(f"{own['key']!r} took place: rollback() writes down that it is undone")
+    if isinstance(stands, Ask):
+        given = Done(pack_told(None)) if answer == "undone" else NotDone()
+        log.ledger.verified(place, Verified(stands.claim, given, by=PERSON + person))
+
+
+def _nothing_to_settle(log: SagaLog, key: str) -> str:
+    status = batch_status(log.batch_id, store=log.ledger.store)
     known = next((one.state for one in status.effects if one.key == key), "gone")
-    return f"the effect {key!r} of batch {batch_id!r} is {known} and not in doubt: there is nothing to settle"
+    say = "say 'undone' or 'kept'" if known == "compensating" else "there is nothing to settle"
+    return f"the effect {key!r} of batch {log.batch_id!r} is {known} and not in doubt: {say}"
 
 
 def _no_such(ledger: Ledger, batch_id: str, key: str) -> str:

@@ -1,8 +1,8 @@
 """A rollback as pure functions: what is to be undone and in which order, and each step of one effect.
 
     done ── fenced ──> compensating ── undone ──> compensated ── intended anew ──> (the next generation)
-      ^                     │  └─ nothing can tell: stays, until a person has settled the compensation
-      └── certainly failed ─┘
+      ^                     │  └─ nothing can tell: stays, until a person says "undone" or "kept"
+      └── failed, or kept ──┘
 
 Every effect that is to be undone is fenced first, so that a rollback which dies half-way leaves nothing
 behind that a later run would take for done. `now` is the store's clock.
@@ -47,6 +47,24 @@ def doubted(document: EffectDocument, now: float, error: dict[str, Any]) -> Effe
     return _released(document, now, error)
 
 
+def kept(document: EffectDocument, now: float, by: str) -> EffectDocument:
+    """A person gives its compensation up: it stays done, and no rollback undoes it any more."""
+    released = _released(document, now, document["compensation"].get("error"))
+    held = {**released["compensation"], "given_up": by}
+    return {**released, "state": "done", "compensation": held, "verified_by": by}
+
+
+def undone_by(document: EffectDocument, now: float, by: str) -> EffectDocument:
+    """A person knows that it is undone, or has done so by hand."""
+    return {**undone(document, now), "verified_by": by}
+
+
+def can_be_undone(document: EffectDocument) -> bool:
+    """Whether there is a compensation of it that nobody has given up."""
+    held = document.get("compensation")
+    return held is not None and not held.get("given_up")
+
+
 def _released(document: EffectDocument, now: float, error: dict[str, Any] | None) -> EffectDocument:
     return {
         **document,
@@ -82,9 +100,9 @@ def to_undo(documents: Iterable[EffectDocument], since: float | None) -> ToUndo:
     done = [one for one in after if one["state"] == "done"]
     begun = [one for one in effects if one["state"] == "compensating"]
     return ToUndo(
-        _last_first([*begun, *(one for one in done if one.get("compensation") is not None)]),
+        _last_first([*begun, *(one for one in done if can_be_undone(one))]),
         _last_first(one for one in after if one["state"] == "compensated"),
-        _last_first(one for one in done if one.get("compensation") is None),
+        _last_first(one for one in done if not can_be_undone(one)),
     )
 
 

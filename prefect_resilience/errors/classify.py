@@ -16,6 +16,7 @@ from .info import ErrorInfo, Finding
 from .libraries import find
 from .messages import text_finding
 from .registry import Rule, ask, classifier, register_classifier, unregister_classifier
+from .resources import resource_details
 from .shapes import class_name, dotted_name, read, read_text
 from .states import state_data, state_type
 from .taxonomy import ErrorCategory, ErrorKind
@@ -113,6 +114,7 @@ def _deeper(found: Finding, link: BaseException, causes: Iterator[BaseException]
         kind=inner.kind or inner.category.kind,
         retryable=inner.category.retryable if inner.retryable is None else inner.retryable,
         reason=None,
+        details={**(inner.details or {}), **(found.details or {})},
     )
 
 
@@ -191,6 +193,8 @@ def _complete(
     found = found or Finding(ErrorCategory.UNEXPECTED)
     category = found.category
     details = dict(found.details or {})
+    if category.kind is ErrorKind.RESOURCE and "resource" not in details:
+        details |= resource_details(found, link, message)
     if link is not None and link is not error:
         details["caused_by"] = dotted_name(link)
     return ErrorInfo(

@@ -14,10 +14,15 @@ from .info import ErrorInfo, bounded
 from .redact import redact
 from .shapes import put, read
 from .states import state_error, state_type
+from .task_error import to_task_error
 from .taxonomy import ErrorCategory, ErrorKind, FailureReason
 
 ATTRIBUTE = "__prefect_resilience_context__"
 STACK_LIMIT = 20_000
+PARTIAL_LIMIT = 64_000
+MOST_LEVELS = 20
+"""Sub-steps of sub-steps that a context carries; of more the innermost are left out."""
+
 _FRAMES = 50
 
 
@@ -94,8 +99,25 @@ class ErrorContext(BaseModel):
     ) -> ErrorContext:
         """The context of an exception, classified unless `info` is given, with its redacted stack trace."""
         info = info or classify(error, now=timestamp.timestamp())
-        trace = _stack_trace(error) if stack_trace else None
-        return cls.from_info(info, timestamp=timestamp, **{"stack_trace": trace, **fields})
+        known: dict[str, Any] = {"partial_output": _partial_output(error)}
+        if stack_trace:
+            known["stack_trace"] = _stack_trace(error)
+        if info.category is ErrorCategory.SUBTASK:
+            known["cause"] = _cause(error, timestamp, MOST_LEVELS)
+        return cls.from_info(info, timestamp=timestamp, **{**known, **fields})
+
+    def deeper(self, room: int = MOST_LEVELS) -> ErrorContext:
+        """The same as the context of a sub-step: one level further down, and all that caused it."""
+        inner = None if self.cause is None or room <= 1 else self.cause.deeper(room - 1)
+        return self.model_copy(update={"nesting_depth": self.nesting_depth + 1, "cause": inner})
+
+    def to_task_error(self) -> dict[str, Any]:
+        """The same in the shape of agent task systems: `type`, `reason`, `message` and `details`, as JSON.
+
+        Of an exhausted resource `type` is "RESOURCE_EXHAUSTION", with `resource` and `metrics` (`usage` and
+        `limit`), of any other failure "TASK_FAILURE"; a sub-step's error is in `details["subtaskError"]`.
+        """
+        return to_task_error(self)
 
     def summary(self) -> str:
         """One line: `503 unavailable: Service Unavailable`."""
@@ -103,6 +125,32 @@ class ErrorContext(BaseModel):
         same = self.code.lower() == self.category.value
         head = str(self.category) if same else f"{self.code} {self.category}"
         return f"{head}: {bounded(lines[0], 200)}" if lines else head
+
+
+def _partial_output(error: BaseException) -> PartialOutput | None:
+    """What an exception itself says that the work had come to."""
+    kept = read(error, "partial_output")
+    if isinstance(kept, str):
+        text = redact(kept)
+        cut = len(text) > PARTIAL_LIMIT
+        return PartialOutput(
+            content=text[:PARTIAL_LIMIT], truncated=cut, original_size=len(text) if cut else None
+        )
+    return kept if isinstance(kept, PartialOutput) else None
+
+
+def _cause(error: BaseException, timestamp: datetime, room: int) -> ErrorContext | None:
+    """The context of what a failed sub-step was raised from."""
+    behind = cast("object", read(error, "__cause__"))
+    if not isinstance(behind, BaseException) or room <= 0:
+        return None
+    known = attached_context(behind)
+    if known is None:
+        info = classify(behind, now=timestamp.timestamp())
+        inner = _cause(behind, timestamp, room - 1) if info.category is ErrorCategory.SUBTASK else None
+        output = _partial_output(behind)
+        known = ErrorContext.from_info(info, timestamp=timestamp, cause=inner, partial_output=output)
+    return known.deeper()
 
 
 def attach_context(error: BaseException, context: ErrorContext) -> None:

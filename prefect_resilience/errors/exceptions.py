@@ -6,11 +6,13 @@
     ├── ConditionError (also ValueError)        a condition has no answer (conditions)
     ├── NoRoute, NoQuorum, TooManyFailures, NoProgress, RoundsExhausted     where routing ends (routing)
     ├── PlanFailed                              a node failed that no other took over (plans)
+    ├── PersonNeeded                            every agent of a chain failed, and nobody took over (agents)
     ├── LimitRefused                            a bulkhead or a rate let nobody in (limits)
     ├── CircuitOpenError                        a circuit refused the call, which was not made
     ├── AttemptTimeout (also TimeoutError)      an attempt passed its deadline
     ├── StoreUnavailable                        the store could not answer
     ├── NotSent                                 an effect's own code says that it sent nothing
+    │   └── NotRecorded (also StoreUnavailable) an external effect could not be recorded, and was not sent
     ├── InDoubt                                 whether an external effect took place, only a person can say
     ├── EffectBusy                              another run is doing the same effect
     └── ResultNotKept                           an effect is done, and its result cannot be given back
@@ -68,6 +70,13 @@ class StoreUnavailable(ResilienceError):
 
 class NotSent(ResilienceError):
     """Raised by an effect's own code: nothing was sent, whatever went wrong, so it may be tried again."""
+
+
+class NotRecorded(NotSent, StoreUnavailable):
+    """An external effect was not sent: the store, which must know of it first, could not be asked or written.
+
+    The message says why, and how to mend it. Run again, what was done is not done again.
+    """
 
 
 class InDoubt(ResilienceError):

@@ -17,6 +17,7 @@ from .databases import (
 from .http import http_finding
 from .info import Finding
 from .names import BY_BARE_NAME, BY_NAME, CATEGORY_CODES
+from .own import output_format_error, resource_exhausted, subtask_error, task_failure
 from .shapes import as_number, class_names, read, read_text
 from .taxonomy import ErrorCategory as C
 from .taxonomy import FailureReason
@@ -120,6 +121,10 @@ _LOOKS: dict[str, Look] = {
     "prefect.PrefectHTTPStatusError": _prefect_api,
     "prefect_resilience.CircuitOpenError": _circuit_open,
     "prefect_resilience.ConfigurationError": lambda error, now: Finding(C.INVALID),
+    "prefect_resilience.ResourceExhausted": resource_exhausted,
+    "prefect_resilience.TaskFailure": task_failure,
+    "prefect_resilience.SubtaskError": subtask_error,
+    "prefect_resilience.OutputFormatError": output_format_error,
     "botocore.ClientError": aws_finding,
     "grpc.RpcError": grpc_finding,
     "grpclib.GRPCError": grpc_finding,

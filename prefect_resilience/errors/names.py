@@ -133,5 +133,7 @@ BY_BARE_NAME: dict[str, C] = {
     "ToolException": C.TOOL_ERROR,
     "ContextWindowExceededError": C.OVERFLOW,
     "ContextLengthExceeded": C.OVERFLOW,
+    "MaxTurnsExceeded": C.RESOURCE_EXHAUSTED,
+    "GraphRecursionError": C.RESOURCE_EXHAUSTED,
     "NoProgress": C.NO_PROGRESS,
 }

@@ -5,12 +5,12 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from prefect_resilience.drive import Blocking, Invoke, Sequence
 from prefect_resilience.errors.context import ErrorContext
-from prefect_resilience.fallbacks.model import Fallback
+from prefect_resilience.fallbacks.model import Answered, Fallback
 
 _handling: ContextVar[tuple[Callable[..., Any], ...]] = ContextVar("handling", default=())
 """The functions that are being replaced or are replacing at this moment: none of them handles itself."""
@@ -56,7 +56,7 @@ class Chain:
             try:
                 if fallback.applies(context):
                     value = yield self._ask(fallback, parameters, context, memory)
-                    return Answer(value, fallback)
+                    return _answer(value, fallback)
             except Exception as error:  # noqa: BLE001 - the next step is there for whatever this one raises
                 self.failures.append((fallback.name, error))
             finally:
@@ -72,6 +72,13 @@ class Chain:
         # A plain function under an async task would hold up the loop, so it has a thread of its own.
         kind = Blocking if self.isasync and not fallback.isasync else Invoke
         return kind(fallback.to, tuple(args), kwargs)
+
+
+def _answer(value: Any, fallback: Fallback) -> Answer:
+    if not isinstance(value, Answered):
+        return Answer(value, fallback)
+    name = f"{fallback.name}: {value.answered_by}"
+    return Answer(value.value, replace(fallback, name=name, degraded=fallback.degraded or value.degraded))
 
 
 def _function(target: Callable[..., Any]) -> Callable[..., Any]:

@@ -16,6 +16,15 @@ When = Callable[[ErrorContext], bool]
 
 
 @dataclass(frozen=True)
+class Answered:
+    """What a fallback gives that asks several others itself: the answer, and who of them gave it."""
+
+    value: Any
+    answered_by: str
+    degraded: bool = False
+
+
+@dataclass(frozen=True)
 class Fallback:
     """One step of a fallback chain.
 
@@ -80,8 +89,9 @@ class Fallback:
 
     @property
     def isasync(self) -> bool:
-        if self.is_task:
-            return bool(getattr(self.to, "isasync", False))
+        said = getattr(self.to, "isasync", False if self.is_task else None)
+        if isinstance(said, bool):  # of a task or a chain
+            return said
         target = self.to if inspect.isroutine(self.to) else getattr(self.to, "__call__", self.to)  # noqa: B004
         return inspect.iscoroutinefunction(target) or inspect.isasyncgenfunction(target)
 
@@ -120,6 +130,11 @@ class Fallback:
             raise ConfigurationError(
                 f"fallback {self.name!r} is async but {_name_of(primary)!r} is not: "
                 f"write the task as `async def`, or give it a plain function to fall back to"
+            )
+        if self.recalls and (inspect.isgeneratorfunction(primary) or inspect.isasyncgenfunction(primary)):
+            raise ConfigurationError(
+                f"Fallback.last_known_good() is for a call that has one result: {_name_of(primary)!r} is a "
+                f"generator, whose chunks are not kept"
             )
         given = inspect.signature(primary).parameters
         if any(parameter.kind is parameter.VAR_KEYWORD for parameter in given.values()):

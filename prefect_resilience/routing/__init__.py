@@ -6,6 +6,7 @@ from .exceptions import NoProgress, NoQuorum, NoRoute, RoundsExhausted, TooManyF
 from .gathering import Gathered, Outcome, agather, gather
 from .handlers import on_error
 from .loops import aiterate, iterate
+from .progress import ProgressGuard
 from .rounds import Iteration, Round
 from .route import Branch, otherwise, route, when
 from .voting import Quorum, quorum
@@ -18,6 +19,7 @@ __all__ = [
     "NoQuorum",
     "NoRoute",
     "Outcome",
+    "ProgressGuard",
     "Quorum",
     "Round",
     "RoundsExhausted",

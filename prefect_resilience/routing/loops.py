@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from typing import Any, TypeVar, cast
 
 from prefect.cache_policies import NO_CACHE
 from prefect.client.schemas.objects import State
 from prefect.context import FlowRunContext, TaskRunContext
-from prefect.runtime import flow_run, task_run
 from prefect.tasks import Task
 from prefect.utilities.annotations import quote
 
@@ -23,10 +22,12 @@ from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.errors.info import ErrorInfo
 from prefect_resilience.errors.notes import add_note
 from prefect_resilience.errors.redact import redact
+from prefect_resilience.errors.requests import subtask_request
 from prefect_resilience.errors.shapes import put
 from prefect_resilience.errors.taxonomy import ErrorCategory
 from prefect_resilience.routing.exceptions import NoProgress, RoundsExhausted
 from prefect_resilience.routing.nodes import value_of
+from prefect_resilience.routing.progress import ProgressGuard, halted, place_of
 from prefect_resilience.routing.rounds import History, Iteration, Round, history_details, partial_output
 from prefect_resilience.routing.sameness import same
 from prefect_resilience.routing.targets import (
@@ -49,7 +50,9 @@ Until = Condition | Callable[[Any], Any]
 class Loop:
     """What a loop does and when it ends."""
 
-    step: Any
+    steps: Mapping[str, Any]
+    """The steps of a round in their order, by name."""
+    several: bool
     until: Until
     max_rounds: int
     progress: Callable[[Any], Any] | None
@@ -59,42 +62,44 @@ class Loop:
 
     @property
     def name(self) -> str:
-        return name_of(self.step)
+        return ", ".join(self.steps)
 
-    def call(self, number: int, previous: Any, history: History[Any]) -> Invoke | Blocking:
-        """One round of the step, as a task run of its own if a run is going on."""
-        named = {"round": number, "history": history.told()}
+    def call(
+        self, name: str, number: int, previous: Any, given: Mapping[str, Any], history: History[Any]
+    ) -> Invoke | Blocking:
+        """One step of a round, as a task run of its own if a run is going on."""
+        target = self.steps[name]
+        named = {"round": number, "history": history.told(), **given}
         request = Request(value=previous, named=named)
-        if previous is NOTHING and not _can_begin(self.step, request):
+        if previous is NOTHING and not _can_begin(target, request):
             request = Request(value=None, named=named)
-        args, kwargs = arguments(self.step, request)
-        step = self._shown(number)
+        args, kwargs = arguments(target, request)
+        step = self._shown(name, target, number)
         if isinstance(step, Task):
             args, kwargs = (
                 tuple(quote(arg) for arg in args),
                 {name: quote(arg) for name, arg in kwargs.items()},
             )
-        kind = Blocking if self.in_threads and not is_async(self.step) else Invoke
+        kind = Blocking if self.in_threads and not is_async(target) else Invoke
         return kind(cast("Any", step), args, kwargs)
 
-    def _shown(self, number: int) -> Any:
+    def _shown(self, name: str, step: Any, number: int) -> Any:
         """The step under the name that the UI shows for this round."""
-        step = self.step
         if not isinstance(step, Task):
             if FlowRunContext.get() is None and TaskRunContext.get() is None:
                 return step
-            step = Task(fn=as_function(step), name=self.name, retries=0, cache_policy=NO_CACHE)
+            step = Task(fn=as_function(step), name=name, retries=0, cache_policy=NO_CACHE)
         if step.task_run_name is not None:
             return cast("Any", step)
-        named = f"{self.name}[{number}]".replace("{", "{{").replace("}", "}}")
+        named = f"{name}[{number}]".replace("{", "{{").replace("}", "}}")
         return cast("Any", step.with_options(task_run_name=named))
 
 
 def iterate(
-    step: Callable[..., T],
+    step: Callable[..., T] | Mapping[str, Callable[..., Any]],
     until: Until,
     max_rounds: int,
-    progress: Callable[[T], Any] | None = None,
+    progress: Callable[[T], Any] | ProgressGuard | None = None,
     *,
     patience: int = 2,
     start: Any = NOTHING,
@@ -103,27 +108,33 @@ def iterate(
 
     step: a function or a task. It gets the value of the round before as its first argument if it takes one
         (in the first round `start`, or nothing, or None if it must get something), and the number of the
-        round, from 1, and the rounds before if it declares `round` and `history`.
+        round, from 1, and the rounds before if it declares `round` and `history`. A round of several steps
+        is a mapping of their names in their order, such as `{"director": ..., "execution": ...,
+        "evaluator": ...}`: each gets what the one before it gave, and by name what the others of the round
+        did, and the round gives what the last one gave.
     until: a condition on the step's value, or a function that says yes or no.
     max_rounds: how many rounds may be made.
-    progress: what must change from round to round, as a function of the value; by default all of it.
+    progress: what must change from round to round, as a function of the value; by default all of it. Or a
+        `ProgressGuard(rounds=3)`, which also says how many rounds may come to the same.
     patience: how many rounds in a row may change nothing before that is the end.
 
-    In a run each round is a task run, called `step[1]`, `step[2]`. Values are compared strictly.
+    In a run each step is a task run, called `step[1]`, `step[2]`. Values are compared strictly.
 
     Raises `NoProgress` when rounds stop changing anything, and `RoundsExhausted` when the last round is made
     and `until` does not hold: a loop never ends quietly with a value that is not good enough, but both have
-    it as `value`. An error inside a round is raised as it is; its ErrorContext is of the category `subtask`
-    with the error's own as `cause`. All of them have `iteration_history`, up to and with the last round.
+    it as `value`. An error inside a round ends the loop at once and is raised as it is; its ErrorContext is
+    of the category `subtask` with the error's own as `cause`, and `failed_step` in its details: the step's
+    name where there are several, else the round. All of them have `iteration_history`, up to and with the
+    last round.
     """
     return drive(_rounds(_loop("iterate", step, until, max_rounds, progress, patience, start, isasync=False)))
 
 
 async def aiterate(
-    step: Callable[..., Any],
+    step: Callable[..., Any] | Mapping[str, Callable[..., Any]],
     until: Until,
     max_rounds: int,
-    progress: Callable[[Any], Any] | None = None,
+    progress: Callable[[Any], Any] | ProgressGuard | None = None,
     *,
     patience: int = 2,
     start: Any = NOTHING,
@@ -145,7 +156,11 @@ def _loop(
     isasync: bool,
 ) -> Loop:
     """Check what was written."""
-    check_target(f"{what}(step)", step, (), {}, offers=True, offered=("round", "history"))
+    steps = _steps(what, step)
+    if isinstance(progress, ProgressGuard):
+        # The first round has none before it, unless the loop starts from something.
+        patience = progress.rounds - (0 if start is not NOTHING and progress.key is None else 1)
+        progress = progress.key
     if isinstance(until, bool) or not (isinstance(until, Condition) or callable(until)):
         raise ConfigurationError(
             f"{what}(until={until!r}): write a condition, such as path('score') >= 0.9, or a function"
@@ -157,10 +172,25 @@ def _loop(
     for name, number in (("max_rounds", max_rounds), ("patience", patience)):
         if isinstance(number, bool) or not isinstance(number, int) or number < 1:
             raise ConfigurationError(f"{what}({name}={number!r}): write a whole number from 1")
-    for name, given in (("step", step), ("until", until), ("progress", progress)):
+    for name, given in (*(("step", one) for one in steps.values()), ("until", until), ("progress", progress)):
         if not isasync and is_async(given):
             raise ConfigurationError(f"iterate({name}={name_of(given)}) is async: write await aiterate(...)")
-    return Loop(step, until, max_rounds, progress, patience, start, in_threads=isasync)
+    several = isinstance(step, Mapping)
+    return Loop(steps, several, until, max_rounds, progress, patience, start, in_threads=isasync)
+
+
+def _steps(what: str, step: Any) -> dict[str, Any]:
+    """The steps of a round by name."""
+    steps: dict[Any, Any] = dict(cast("Any", step)) if isinstance(step, Mapping) else {name_of(step): step}
+    if not steps:
+        raise ConfigurationError(f'{what}(step={{}}): write the steps of a round, {{"director": ..., ...}}')
+    for name, one in steps.items():
+        if isinstance(step, Mapping) and (not isinstance(name, str) or name in ("round", "history")):
+            raise ConfigurationError(f"{what}(step={{{name!r}: ...}}): a step needs another name")
+        shown = f"{what}(step[{name!r}])" if isinstance(step, Mapping) else f"{what}(step)"
+        offered = ("round", "history", *(other for other in steps if other != name))
+        check_target(shown, one, (), {}, offers=True, offered=offered)
+    return steps
 
 
 def _can_begin(step: Any, request: Request) -> bool:
@@ -179,29 +209,37 @@ def _rounds(loop: Loop) -> Sequence[Iteration[Any]]:
         mark = plain(loop.start)
     for number in range(1, loop.max_rounds + 1):
         began = time.monotonic()
-        made, given = NOTHING, NOTHING
+        made, given, at = NOTHING, NOTHING, ""
+        gave: dict[str, Any] = {}
         try:
-            given = _value((yield loop.call(number, value, history)))
+            for at in loop.steps:
+                before = value if given is NOTHING else given
+                given = _value((yield loop.call(at, number, before, gave, history)))
+                gave[at] = given
+            at = "progress"
             made = plain(given if loop.progress is None else (yield Invoke(loop.progress, (given,))))
+            at = "until"
             done = yield from _done(loop.until, given)
         except Exception as error:  # noqa: BLE001 - it is raised on, with what it was about
             left = None if value is NOTHING or value is loop.start else value
-            raise _failed_round(
-                loop, error, _round(number, given, made, began), history, left
-            ) from error.__cause__
-        history.add(_round(number, given, made, began))
+            failed = _round(loop, number, given, made, began, gave)
+            raise _failed_round(loop, error, at, failed, history, left) from error.__cause__
+        history.add(_round(loop, number, given, made, began, gave))
         still = still + 1 if mark is not NOTHING and same(mark, made) else 0
         value, mark = given, made
         if done:
             return Iteration(value, number, history.told())
         if still >= loop.patience:
-            raise _halted(loop, NoProgress(number, value, history.told(), loop.patience))
-    raise _halted(loop, RoundsExhausted(loop.max_rounds, value, history.told()))
+            raise halted(loop.name, NoProgress(number, value, history.told(), loop.patience))
+    raise halted(loop.name, RoundsExhausted(loop.max_rounds, value, history.told()))
 
 
-def _round(number: int, value: Any, mark: Any, began: float) -> Round[Any]:
+def _round(
+    loop: Loop, number: int, value: Any, mark: Any, began: float, gave: Mapping[str, Any]
+) -> Round[Any]:
     kept = [None if part is NOTHING else part for part in (value, mark)]
-    return Round(number, kept[0], kept[1], time.monotonic() - began)
+    steps = gave if loop.several else dict[str, Any]()
+    return Round(number, kept[0], kept[1], time.monotonic() - began, steps=steps)
 
 
 def _value(outcome: Any) -> Any:
@@ -221,51 +259,40 @@ def _done(until: Until, value: Any) -> Sequence[bool]:
 
 
 def _failed_round(
-    loop: Loop, error: Exception, made: Round[Any], history: History[Any], left: Any
+    loop: Loop, error: Exception, at: str, made: Round[Any], history: History[Any], left: Any
 ) -> Exception:
     """The error of a round, with the loop that it ended: the rounds so far, and what they had come to."""
     cause = context_of(error)
-    history.add(Round(made.number, made.value, made.progress, made.duration, cause))
+    history.add(replace(made, error=cause))
     told = history.told()
+    which = f"{at} in round {made.number}" if loop.several else f"round {made.number} of {loop.name}"
+    details: dict[str, Any] = {
+        "failed_step": at if loop.several else made.number,
+        "failed_round": made.number,
+        "iteration_history": history_details(told),
+    }
+    request = subtask_request(error)
+    if request is not None:
+        details["subtask_request"] = request.as_data()
     info = ErrorInfo.of(
         ErrorCategory.SUBTASK,
         cause.code,
         kind=cause.kind,
         retryable=cause.retryable,
-        message=f"round {made.number} of {loop.name} failed: {cause.summary()}",
+        message=f"{which} failed: {cause.summary()}",
         exception_type=cause.exception_type,
-        details={"failed_step": made.number, "iteration_history": history_details(told)},
+        details=details,
     )
     context = ErrorContext.from_info(
         info,
         timestamp=datetime.now(timezone.utc),
         stack_trace=cause.stack_trace,
         retry_after=cause.retry_after,
-        partial_output=partial_output(left),
-        cause=_deeper(cause),
-        **_here(loop),
+        partial_output=partial_output(left if made.value is None else made.value) or cause.partial_output,
+        cause=cause.deeper(),
+        **place_of(loop.name),
     )
     attach_context(error, context)
     put(error, "iteration_history", told)
-    add_note(error, redact(f"prefect-resilience: it ended round {made.number} of {loop.name}"))
+    add_note(error, redact(f"prefect-resilience: it ended {which}"))
     return error
-
-
-def _deeper(cause: ErrorContext) -> ErrorContext:
-    """The context of a sub-step, one level further down than it knew."""
-    inner = None if cause.cause is None else _deeper(cause.cause)
-    return cause.model_copy(update={"nesting_depth": cause.nesting_depth + 1, "cause": inner})
-
-
-def _halted(loop: Loop, error: NoProgress | RoundsExhausted) -> Exception:
-    details = {"rounds": error.rounds, "iteration_history": history_details(error.iteration_history)}
-    context = context_of(error).model_copy(
-        update={"details": details, "partial_output": partial_output(error.value), **_here(loop)}
-    )
-    attach_context(error, context)
-    return error
-
-
-def _here(loop: Loop) -> dict[str, Any]:
-    ids = {"task_run_id": task_run.get_id(), "flow_run_id": flow_run.get_id()}
-    return {"node_id": loop.name, **{name: str(value) for name, value in ids.items() if value}}

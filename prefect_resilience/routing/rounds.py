@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, Generic, TypeVar
 
 from prefect_resilience.conditions.plain import plain
-from prefect_resilience.errors.context import ErrorContext, PartialOutput
+from prefect_resilience.errors.context import ErrorContext
 from prefect_resilience.errors.info import bounded
-from prefect_resilience.errors.redact import redact, redact_data
+from prefect_resilience.errors.redact import redact
+from prefect_resilience.partials.bounds import LIMIT as PARTIAL
+from prefect_resilience.partials.bounds import partial_output
+
+__all__ = ["PARTIAL", "History", "Iteration", "Round", "brief", "history_details", "partial_output"]
 
 T = TypeVar("T")
 
@@ -18,14 +22,14 @@ KEPT_VALUES = 50
 """Rounds whose values are kept; of those before only number, duration and error are."""
 
 BRIEF = 1_000
-PARTIAL = 64_000
 
 
 @dataclass(frozen=True)
 class Round(Generic[T]):
     """One round: its number from 1, what the step gave, its mark of progress, and the seconds it took.
 
-    `progress` is plain data. `truncated`: value and mark were dropped, since newer rounds took their place.
+    `progress` is plain data. `steps` has what each step of the round gave, by name, where there are several.
+    `truncated`: value, mark and steps were dropped, since newer rounds took their place.
     """
 
     number: int
@@ -34,15 +38,23 @@ class Round(Generic[T]):
     duration: float = 0.0
     error: ErrorContext | None = None
     truncated: bool = False
+    steps: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
 
 @dataclass(frozen=True)
 class Iteration(Generic[T]):
-    """A loop that came to its end: the last round's value, how many rounds it took, and each of them."""
+    """A loop that came to its end: the last round's value, how many rounds it took, and each of them.
+
+    `steps` has what each step of the last round gave, by name, where a round has several.
+    """
 
     value: T
     rounds: int
     iteration_history: tuple[Round[T], ...]
+
+    @property
+    def steps(self) -> Mapping[str, Any]:
+        return self.iteration_history[-1].steps
 
 
 class History(Generic[T]):
@@ -55,7 +67,9 @@ class History(Generic[T]):
         self._rounds.append(made)
         old = len(self._rounds) - KEPT_VALUES - 1
         if old >= 0:
-            self._rounds[old] = replace(self._rounds[old], value=None, progress=None, truncated=True)
+            self._rounds[old] = replace(
+                self._rounds[old], value=None, progress=None, truncated=True, steps={}
+            )
 
     def told(self) -> tuple[Round[T], ...]:
         return tuple(self._rounds)
@@ -76,17 +90,7 @@ def history_details(rounds: Iterable[Round[Any]]) -> list[dict[str, Any]]:
             "progress": brief(made.progress),
             "duration": round(made.duration, 3),
             "error": None if made.error is None else made.error.summary(),
+            **({"steps": {name: brief(given) for name, given in made.steps.items()}} if made.steps else {}),
         }
         for made in list(rounds)[-KEPT_VALUES:]
     ]
-
-
-def partial_output(value: Any) -> PartialOutput | None:
-    """What the rounds before had come to: plain data, or the beginning of its text when that is long."""
-    if value is None:
-        return None
-    content = redact_data(plain(value))
-    text = json.dumps(content, default=str, ensure_ascii=False)
-    if len(text) <= PARTIAL:
-        return PartialOutput(content=content)
-    return PartialOutput(content=text[:PARTIAL], truncated=True, original_size=len(text))

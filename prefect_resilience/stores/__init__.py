@@ -25,6 +25,9 @@ def open_store(url: str) -> Store:
     Nothing is connected to yet: a database that is away shows itself at the first operation. Raises
     ConfigurationError for a URL that means no store, and where the database's driver is not installed.
     """
+    known = _opened.get(url) if isinstance(url, str) else None  # pyright: ignore[reportUnnecessaryIsInstance]
+    if known is not None and not getattr(known, "closed", False):
+        return known
     parsed = parse_url(url)
     with _lock:
         known = _opened.get(parsed.canonical)

@@ -21,11 +21,14 @@ def encode(value: Any) -> str:
     """
     try:
         _check(value)
-        return json.dumps(value, allow_nan=False, separators=(",", ":"))
+        return _dump(value)
     except RecursionError:
         raise ValueError("a stored value is nested too deeply for JSON (or contains itself)") from None
     except ValueError as error:
         raise ValueError(f"a stored value must be JSON: {error}") from None
+
+
+_dump = json.JSONEncoder(allow_nan=False, separators=(",", ":")).encode
 
 
 def decode(text: str, key: str) -> Any:

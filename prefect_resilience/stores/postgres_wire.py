@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import select
 import threading
 import time
 from collections.abc import Generator
@@ -72,10 +73,22 @@ def connect(conninfo: str, deadline: Deadline) -> BoundedConnection:
     connection = BoundedConnection.connect(
         conninfo,
         autocommit=True,
-        # Statements that are prepared on a server behind a pooler are not there the next time.
+        # Statements that are prepared on a server behind a pooler may be others, or gone, the next time.
         prepare_threshold=None,
         connect_timeout=patience,
         client_encoding="utf8",
     )
     connection.deadline = deadline
     return connection
+
+
+def is_silent(connection: psycopg.Connection[Any]) -> bool:
+    """Whether there is nothing to read: what a server says unasked is most often good-bye.
+
+    False where that cannot be seen without asking.
+    """
+    if connection.closed or not hasattr(select, "poll"):
+        return False
+    watch = select.poll()
+    watch.register(connection.pgconn.socket, select.POLLIN)
+    return not watch.poll(0)

@@ -1,19 +1,20 @@
-"""A store in a SQL database, on SQLAlchemy Core: connections, forks, errors and reading.
+"""A store in a SQL database: connections, forks, errors and reading.
 
-What differs from one database to the next is a `Dialect`: see sqlite.py and postgres.py.
+SQLAlchemy writes the statements, each once, and keeps the connections; the driver itself runs them, since
+they are few and short, and building one takes SQLAlchemy longer than the database takes to answer. What
+differs from one database to the next is a `Dialect`: see sqlite.py and postgres.py.
 """
 
 from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
-from typing import Any, Protocol
+from collections.abc import Callable
+from typing import Any, Protocol, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy import exc
-from sqlalchemy.engine import Connection, Engine
+from sqlalchemy.engine import Engine
 
 from prefect_resilience.errors.exceptions import StoreUnavailable
 from prefect_resilience.errors.redact import redact
@@ -21,18 +22,45 @@ from prefect_resilience.stores.base import Document
 from prefect_resilience.stores.codec import before_nul, check_key, check_text, decode, encode, prefix_end
 from prefect_resilience.stores.tables import alive, documents
 
+T = TypeVar("T")
+
 GREATEST_VERSION = 2**63 - 1
+
+Connection = Any
+"""The driver's own. Both drivers of ours take `connection.execute(text, parameters)` and return a cursor."""
+
+
+class Statement:
+    """A statement as the driver takes it. What it was given no value for is a parameter of `run`."""
+
+    __slots__ = ("_fixed", "text")
+
+    def __init__(self, statement: sa.ClauseElement, dialect: sa.Dialect) -> None:
+        compiled = statement.compile(dialect=dialect)
+        self.text = compiled.string
+        self._fixed = {name: value for name, value in (compiled.params or {}).items() if value is not None}
+
+    def run(self, connection: Connection, **parameters: Any) -> Any:
+        """The driver's cursor, with what the statement returns."""
+        return connection.execute(self.text, {**self._fixed, **parameters})
+
+    def rows(self, connection: Connection, **parameters: Any) -> list[Any]:
+        """All that it returns."""
+        return self.run(connection, **parameters).fetchall()
 
 
 class Dialect(Protocol):
     """What differs from one database to the next.
 
-    `errors` are the driver's own, which reach us where SQLAlchemy does not stand in between.
-    `one_writer` says that the threads of a process had better write one after the other.
+    `errors` are the driver's own. `one_writer` says that the threads of a process had better write one after
+    the other. `writes` is how SQLAlchemy writes statements for the driver, with parameters by name; `clock`
+    is the database's clock in them.
     """
 
     errors: tuple[type[Exception], ...]
     one_writer: bool
+    writes: sa.Dialect
+    clock: sa.ColumnElement[Any]
 
     def begin(self) -> None:
         """An operation begins in this thread: its time is counted from here."""
@@ -46,22 +74,18 @@ class Dialect(Protocol):
         """Whether the database that the last engine was made for has been taken away."""
         ...
 
-    def now(self, read: Callable[[sa.Select[Any]], Any]) -> float:
-        """The database's clock; `read` runs a query that returns one value."""
-        ...
-
-    def clock(self) -> sa.ColumnElement[float]:
-        """The same clock as a part of a statement."""
+    def now(self, ask: Callable[[Statement], Any]) -> float:
+        """The database's clock; `ask` runs a statement that returns one value."""
         ...
 
     def swap(
         self, connection: Connection, key: str, expected_version: int, text: str, expires_at: float | None
     ) -> int:
-        """`Store.swap` in the transaction of `connection`."""
+        """`Store.swap`, committed. After an error the connection is closed, which takes back what was not."""
         ...
 
     def delete(self, connection: Connection, key: str, expected_version: int) -> bool:
-        """`Store.delete` in the transaction of `connection`."""
+        """`Store.delete`, in the same way."""
         ...
 
 
@@ -77,82 +101,88 @@ class SqlStore:
         self._lock = threading.Lock()
         # Where one writer at a time is best, threads queue here and not at the database.
         self._writing = threading.Lock()
+        one = sa.select(documents).where(documents.c.key == sa.bindparam("wanted"), alive(dialect.clock))
+        self._load = Statement(one, dialect.writes)
+        self._scans: dict[tuple[bool, bool], Statement] = {}
 
     def load(self, key: str) -> Document | None:
         """The live document under `key`, or None."""
-        query = sa.select(documents).where(documents.c.key == check_key(key), alive(self._dialect.clock()))
-        with self._reading() as connection:
-            row = connection.execute(query).first()
-        return None if row is None else _document(row)
+        rows = self._using(self._load.rows, wanted=check_key(key))
+        return _document(rows[0]) if rows else None
 
     def swap(self, key: str, expected_version: int, value: Any, expires_at: float | None = None) -> int:
         """Write if the key still has `expected_version` (0: none); the new version, or 0."""
         check_key(key)
         text = encode(value)
-        with self._changing() as connection:
-            if not 0 <= expected_version <= GREATEST_VERSION:
-                return 0
-            return self._dialect.swap(connection, key, expected_version, text, expires_at)
+        if not 0 <= expected_version <= GREATEST_VERSION:
+            return 0
+        return self._changing(self._dialect.swap, key, expected_version, text, expires_at)
 
     def delete(self, key: str, expected_version: int) -> bool:
         """Remove the document if it still has `expected_version`."""
         check_key(key)
-        with self._changing() as connection:
-            if not 0 < expected_version <= GREATEST_VERSION:
-                return False
-            return self._dialect.delete(connection, key, expected_version)
+        if not 0 < expected_version <= GREATEST_VERSION:
+            return False
+        return self._changing(self._dialect.delete, key, expected_version)
 
     def scan(self, prefix: str, after: str | None = None, limit: int = 100) -> list[tuple[str, Document]]:
         """Up to `limit` live documents whose keys start with `prefix`, by key, from beyond `after`."""
         if "\0" in check_text(prefix):
             return []
-        key = documents.c.key
-        query = sa.select(documents).where(key >= prefix, alive(self._dialect.clock()))
-        if (end := prefix_end(prefix)) is not None:
-            query = query.where(key < end)
+        bounds: dict[str, Any] = {"prefix": prefix, "most": max(0, limit)}
+        end = prefix_end(prefix)
+        if end is not None:
+            bounds["before"] = end
         if after is not None:
-            query = query.where(key > before_nul(check_text(after)))
-        with self._reading() as connection:
-            rows = connection.execute(query.order_by(key).limit(max(0, limit))).all()
-        return [(row.key, _document(row)) for row in rows]
+            bounds["after"] = before_nul(check_text(after))
+        rows = self._using(self._scan(end is not None, after is not None).rows, **bounds)
+        return [(row[0], _document(row)) for row in rows]
 
     def now(self) -> float:
         """Seconds since the epoch by the database's clock."""
-        return self._dialect.now(self._read_one)
+        return self._dialect.now(self._ask)
 
     def close(self) -> None:
         """Close the connections of this process."""
         self.closed = True
         self._drop_engine()
 
-    def _read_one(self, query: sa.Select[Any]) -> Any:
-        with self._reading() as connection:
-            return connection.execute(query).scalar_one()
+    def _scan(self, ends: bool, goes_on: bool) -> Statement:
+        if (ends, goes_on) not in self._scans:
+            key = documents.c.key
+            query = sa.select(documents).where(key >= sa.bindparam("prefix"), alive(self._dialect.clock))
+            if ends:
+                query = query.where(key < sa.bindparam("before"))
+            if goes_on:
+                query = query.where(key > sa.bindparam("after"))
+            query = query.order_by(key).limit(sa.bindparam("most", type_=sa.BigInteger))
+            self._scans[ends, goes_on] = Statement(query, self._dialect.writes)
+        return self._scans[ends, goes_on]
 
-    @contextmanager
-    def _reading(self) -> Generator[Connection, None, None]:
-        with self._translating():
-            engine = self._connected().execution_options(read_only=True)
-            with engine.begin() as connection:
-                yield connection
+    def _ask(self, statement: Statement) -> Any:
+        return self._using(statement.rows)[0][0]
 
-    @contextmanager
-    def _changing(self) -> Generator[Connection, None, None]:
-        with self._translating():
-            self._after_fork()
-            if self._dialect.one_writer:
-                with self._writing, self._connected().begin() as connection:
-                    yield connection
-            else:
-                with self._connected().begin() as connection:
-                    yield connection
+    def _changing(self, work: Callable[..., T], *arguments: Any) -> T:
+        self._after_fork()
+        if not self._dialect.one_writer:
+            return self._using(work, *arguments)
+        with self._writing:
+            return self._using(work, *arguments)
 
-    @contextmanager
-    def _translating(self) -> Generator[None, None, None]:
-        """The driver's errors leave as StoreUnavailable."""
+    def _using(self, work: Callable[..., T], *arguments: Any, **parameters: Any) -> T:
+        """What `work` returns of a connection that nobody else uses meanwhile. The driver's errors leave as
+        StoreUnavailable."""
         self._dialect.begin()
         try:
-            yield
+            pooled = self._connected().raw_connection()
+            try:
+                return work(pooled.driver_connection, *arguments, **parameters)
+            except BaseException:
+                # Nobody knows how far it got.
+                pooled.invalidate()
+                raise
+            finally:
+                pooled.close()
         except (exc.SQLAlchemyError, OSError, *self._dialect.errors) as error:
             raise self._unavailable(error) from error
 
@@ -200,5 +230,6 @@ class SqlStore:
 _left_to_parents: list[Engine] = []
 
 
-def _document(row: sa.Row[Any]) -> Document:
-    return Document(decode(row.value, row.key), row.version, row.expires_at)
+def _document(row: tuple[str, int, str, float | None]) -> Document:
+    key, version, value, expires_at = row
+    return Document(decode(value, key), version, expires_at)

@@ -1,0 +1,110 @@
+"""The same task once more, with other arguments: a part of work that was too big, a request repeated."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from copy import copy
+from dataclasses import dataclass
+from typing import Any, cast
+
+from prefect.client.orchestration import get_client
+from prefect.context import TagsContext
+from prefect.exceptions import ObjectNotFound
+from prefect.flows import Flow
+from prefect.tasks import Task
+from prefect.utilities.callables import parameters_to_args_kwargs
+
+LABELS = "__prefect_resilience_labels__"
+"""Where a part keeps what stands behind its task's name: "[1/2][2/2]" is the second half of a first half."""
+
+
+@dataclass(frozen=True)
+class Again:
+    """Calls a task as it was called before, but for some arguments."""
+
+    task: Task[..., Any]
+    parameters: Mapping[str, Any]
+    """As Prefect has them, those of `*args` and `**kwargs` together under the name of these."""
+
+    def __call__(self, changes: Mapping[str, Any]) -> Any:
+        """What the task returns: of an async one, what must be awaited."""
+        args, kwargs = parameters_to_args_kwargs(self.task.fn, self._changed(changes))
+        if hasattr(self.task.fn, "__prefect_self__") or hasattr(self.task.fn, "__prefect_cls__"):
+            args = args[1:]  # Prefect puts it there
+        return cast("Any", self.task)(*args, **kwargs)
+
+    def _changed(self, changes: Mapping[str, Any]) -> dict[str, Any]:
+        known = inspect.signature(self.task.fn).parameters
+        rest = next((name for name, each in known.items() if each.kind is each.VAR_KEYWORD), None)
+        changed = dict(self.parameters)
+        for name, value in changes.items():
+            if name in known or rest is None:
+                changed[name] = value
+            else:
+                changed[rest] = {**changed.get(rest, {}), name: value}
+        return changed
+
+
+def part_of(
+    task: Task[..., Any],
+    parameters: Mapping[str, Any],
+    changes: Mapping[str, Any],
+    label: str,
+    without_tags: set[str],
+) -> Callable[[], Any]:
+    """What runs a part of a task's work: the same task, with a label in its run's name."""
+    part = copy(task)
+    labels = f"{getattr(task, LABELS, '')}[{label}]"
+    if part.task_run_name is None or hasattr(task, LABELS):
+        setattr(part, LABELS, labels)
+        part.task_run_name = f"{task.name}{labels}".replace("{", "{{").replace("}", "}}")
+    call = Again(part, parameters)
+    if not without_tags:
+        return lambda: call(changes)
+    part.tags = part.tags - without_tags
+    around = TagsContext.get().current_tags - without_tags
+    if not task.isasync:
+
+        def in_turn() -> Any:
+            with TagsContext(current_tags=around):
+                return call(changes)
+
+        return in_turn
+
+    async def a_in_turn() -> Any:
+        with TagsContext(current_tags=around):
+            return await call(changes)
+
+    return a_in_turn
+
+
+def limited(tags: set[str]) -> set[str]:
+    """Those of the tags that have a limit on the server; none where that cannot be asked."""
+    if not tags:
+        return set()
+    found: set[str] = set()
+    try:
+        with get_client(sync_client=True) as client:
+            for tag in tags:
+                try:
+                    client.read_concurrency_limit_by_tag(tag)
+                except ObjectNotFound:
+                    continue
+                found.add(tag)
+    except Exception:  # noqa: BLE001 - an API that is away has no limit to wait for
+        return found
+    return found
+
+
+@dataclass(frozen=True)
+class FlowAgain:
+    """Calls a flow as it was called before, but for some arguments."""
+
+    flow: Flow[..., Any]
+    parameters: Mapping[str, Any]
+
+    def __call__(self, changes: Mapping[str, Any]) -> Any:
+        """What the flow returns: of an async one, what must be awaited."""
+        args, kwargs = parameters_to_args_kwargs(self.flow.fn, {**self.parameters, **changes})
+        return cast("Any", self.flow)(*args, **kwargs)

@@ -1,0 +1,171 @@
+"""An agent where no run is going on: the same guard, without Prefect and its API."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, cast
+from uuid import uuid4
+
+from prefect.utilities.callables import explode_variadic_parameter
+from prefect.utilities.hashing import hash_objects
+
+from prefect_resilience.attempt import Guard, RunRecord, Substitute, guarded
+from prefect_resilience.drive import Blocking, Sequence, drive
+from prefect_resilience.effects.ledger import Ledger, open_ledger
+from prefect_resilience.errors.context import ErrorContext
+from prefect_resilience.fallbacks.chain import Answer
+from prefect_resilience.limits.waiting import slept
+from prefect_resilience.retries.pauses import pause
+from prefect_resilience.retries.policy import Verdict
+
+logger = logging.getLogger("prefect_resilience.agents")
+
+MOST_REMEMBERED = 1_000
+
+
+class Memories:
+    """The last good results of one chain in this process, by the call's arguments; the newest 1,000."""
+
+    def __init__(self) -> None:
+        self._kept: OrderedDict[str, tuple[float, Any]] = OrderedDict()
+
+    def keep(self, key: str | None, value: Any) -> None:
+        if key is None:
+            return
+        self._kept[key] = (time.monotonic(), value)
+        self._kept.move_to_end(key)
+        while len(self._kept) > MOST_REMEMBERED:
+            self._kept.popitem(last=False)
+
+    def find(self, key: str | None, max_age: float | None) -> Any:
+        """Raises LookupError if there is none so young."""
+        if key is None or key not in self._kept:
+            raise LookupError("no earlier result is kept for these arguments")
+        at, value = self._kept[key]
+        age = time.monotonic() - at
+        if max_age is not None and age > max_age:
+            raise LookupError(f"the last good result is {age:.0f} s old, and may be {max_age:g} s at most")
+        return value
+
+
+@dataclass(eq=False)
+class Alone:
+    """What surrounds an agent outside of any run (see `attempt.Surroundings`)."""
+
+    name: str
+    parameters: Mapping[str, Any]
+    memories: Memories
+    _record: RunRecord | None = None
+    _key: str = field(default_factory=lambda: uuid4().hex)
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        return {"node_id": self.name, "task_run_id": None, "flow_run_id": None}
+
+    def known(self) -> RunRecord | None:
+        return self._record
+
+    def record(self, started: float) -> RunRecord:
+        self._record = self._record or RunRecord(started)
+        return self._record
+
+    def done(self) -> None:
+        self._record = None
+
+    def may_retry(self, error: Exception) -> Sequence[bool]:
+        return True
+        yield  # it asks nobody, but is a sequence
+
+    def went_well(self) -> None:
+        return
+
+    def leave_request(self, error: BaseException) -> None:
+        return
+
+    def retrying(self, context: ErrorContext, verdict: Verdict) -> None:
+        told = (self.name, context.attempt + 1, context.max_attempts, verdict.delay, context.summary())
+        logger.warning("%s: Retrying (%s/%s) in %.1f s: %s", *told)
+
+    def replaced(self, context: ErrorContext, answer: Answer, attempts: int) -> None:
+        logger.warning(
+            "%s answered instead of %s, after: %s", answer.fallback.name, self.name, context.summary()
+        )
+
+    def recovered(self, record: RunRecord) -> None:
+        logger.info("%s: Recovered at attempt %s", self.name, len(record.history) + 1)
+
+    def gave_up(self, context: ErrorContext, verdict: Verdict) -> None:
+        logger.error("%s: Giving up (%s): %s", self.name, verdict.why, context.summary())
+
+    def remember(self, value: Any) -> None:
+        self.memories.keep(self._memory_key(), value)
+
+    def recall(self, max_age: float | None) -> Any:
+        return self.memories.find(self._memory_key(), max_age)
+
+    def _memory_key(self) -> str | None:
+        return hash_objects(self.name, dict(self.parameters))
+
+    def carry_into_child(self) -> Callable[[Callable[[], Any]], Any] | None:
+        return None
+
+    # Agents have no effects: their guard never asks for these.
+
+    def batch_id(self) -> str:
+        return self._key
+
+    def ledger(self) -> Ledger:
+        return open_ledger()
+
+    def keep(self, reference: str, value: Any) -> str | None:
+        return None
+
+    def kept(self, reference: str) -> Any:
+        raise LookupError(reference)
+
+    def replayed(self, replayed: Any) -> None:
+        return
+
+    def in_doubt(self, key: str, batch_id: str, why: str) -> None:
+        return
+
+    def unrecorded(self, why: str) -> None:
+        return
+
+
+def alone(
+    name: str, guard: Guard, memories: Memories, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Sequence[Any]:
+    """Call an agent with its retries, circuit, deadline and fallbacks: its value or `Substitute`.
+
+    Raises the function's own error. A plain function gets a thread where an event loop drives this.
+    """
+    bound = inspect.signature(guard.fn).bind(*args, **kwargs)
+    bound.apply_defaults()
+    parameters = explode_variadic_parameter(guard.fn, dict(bound.arguments))
+    here = Alone(name, parameters, memories)
+    while True:
+        try:
+            if guard.isasync:
+                return (yield from guarded(guard, here, args, kwargs))
+            return (yield Blocking(_in_place, (guard, here, args, kwargs)))
+        except Exception as error:
+            record = here.known()
+            if (
+                record is None
+                or record.error is not error
+                or record.verdict is None
+                or not record.verdict.retry
+            ):
+                raise
+            delay = record.verdict.delay
+        yield from slept(pause(delay))
+
+
+def _in_place(guard: Guard, here: Alone, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any | Substitute:
+    return drive(guarded(guard, cast("Any", here), args, kwargs))

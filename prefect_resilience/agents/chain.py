@@ -1,0 +1,246 @@
+"""`AgentChain` and `ProviderChain`: who is asked, in which order, and who answered."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Generator, Iterable, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeVar, cast
+
+from prefect_resilience.agents.alone import Memories
+from prefect_resilience.agents.notices import Notify, check_notify, notice_of, told
+from prefect_resilience.agents.person import Person, PersonStep
+from prefect_resilience.agents.registry import AGENTS, PROVIDERS, Agent, Registry
+from prefect_resilience.agents.steps import Ran, Step
+from prefect_resilience.agents.trace import Trace, trace
+from prefect_resilience.drive import Sequence, adrive, drive
+from prefect_resilience.errors.context import ErrorContext, attach_context, attached_context
+from prefect_resilience.errors.exceptions import ConfigurationError
+from prefect_resilience.errors.notes import add_note
+from prefect_resilience.errors.redact import redact
+from prefect_resilience.fallbacks.model import Answered, Fallback
+
+StepOption = str | Fallback | Person | Callable[..., Any]
+
+
+@dataclass(frozen=True)
+class ChainResult(Answered):
+    """What a chain came to.
+
+    value: the answer. answered_by: the name of who gave it. degraded: whether it is a lesser one.
+    attempts: how many calls each one was asked with, by name; 0 where a circuit let none through.
+    errors: the ErrorContext of each one that failed, by name.
+    """
+
+    attempts: Mapping[str, int] = field(default_factory=dict[str, int])
+    errors: Mapping[str, ErrorContext] = field(default_factory=dict[str, ErrorContext])
+
+
+class AgentChain:
+    """An agent, and who is asked in its place when it fails: simpler agents in their order, a person last.
+
+        chain = AgentChain("builder", ["builder-simple", "manual-mode"])
+        result = chain.call("a bridge")            # await chain.acall(...) for async agents
+        result.value, result.answered_by, result.degraded
+
+    agent, fallbacks: names of agents that `@agent` registered or that `agents={"builder": build, ...}` gives;
+        among the fallbacks also functions and tasks, `Fallback`s and, as the last one, a `Person`.
+    notify: whom to tell when nobody answered: a notification block, the name of a saved one, or a function of
+        the `Notice`.
+
+    Every agent has its own circuit, retries and deadline, and its call is a task run of its own. The next one
+    is asked when the attempts of one are used up, at once when its circuit is open or its error is none that
+    passes. The first agent's run ends `Fallback`, or `Degraded`, when another one answered. Where no run is
+    going on the same happens in this process, without an API. Nobody is asked who is not in the chain.
+
+    A chain is itself a fallback: `resilient_task(fallback=chain)`. It is called with what the first agent
+    takes; each other one gets those arguments that it names, and the ErrorContext as `error`.
+
+    When nobody answers, the first agent's own error is raised, with the others in its notes; `PersonNeeded`
+    if a person must take over. Raises ConfigurationError for what cannot be meant.
+    """
+
+    registry: Registry = AGENTS
+
+    def __init__(
+        self,
+        agent: str,
+        fallbacks: Iterable[StepOption] = (),
+        *,
+        agents: Mapping[str, Any] | None = None,
+        notify: Notify | None = None,
+    ) -> None:
+        self._set_up(agent, [agent, *_listed(fallbacks)], agents or {}, notify)
+
+    def _set_up(
+        self, name: str, steps: list[StepOption], given: Mapping[str, Any], notify: Notify | None
+    ) -> None:
+        check_notify(f"{type(self).__name__}({name!r}, notify=...)", notify)
+        self.name = name
+        self.notify: Notify | None = notify
+        self._memories = Memories()
+        first = self._found(steps[0], given)
+        if not isinstance(first, Agent):
+            raise ConfigurationError(f"the chain {name!r} begins with {first!r}: a person is its last step")
+        found = [self._found(step, given) for step in steps[1:]]
+        self._check(first, found)
+        self._first = Step(first, [self._fallback(step, first.name) for step in found], self._memories)
+        self.steps = (first.name, *(step.name for step in found))
+        self.__signature__ = self._first.__signature__
+
+    def _found(self, step: Any, given: Mapping[str, Any]) -> Agent | Person | Fallback:
+        if isinstance(step, str):
+            return self.registry.find(step, given)
+        if isinstance(step, Person | Fallback | Agent):
+            return step
+        if callable(step):
+            name = getattr(step, "name", None) or getattr(step, "__name__", type(step).__name__)
+            return self.registry.made(name, step)
+        raise ConfigurationError(
+            f"{step!r} is no step of a chain: write a name that @{self.registry.kind} registered, "
+            f"a function, a Fallback or a Person"
+        )
+
+    def _check(self, first: Agent, rest: list[Agent | Person | Fallback]) -> None:
+        names = [first.name, *(step.name for step in rest)]
+        for name in names:
+            if names.count(name) > 1:
+                raise ConfigurationError(
+                    f"the chain {self.name!r} asks {name!r} twice: leave one of them out"
+                )
+        for step in rest[:-1]:
+            if isinstance(step, Person):
+                raise ConfigurationError(
+                    f"the chain {self.name!r} has steps after {step.name!r}: a person is the last step"
+                )
+
+    def _fallback(self, step: Agent | Person | Fallback, first: str) -> Fallback:
+        if isinstance(step, Fallback):
+            return step
+        if isinstance(step, Person):
+            return Fallback(PersonStep(step, self.name, first), name=step.name, degraded=step.degraded)
+        made = Step(step, [], self._memories)
+        return Fallback(made, when=step.when, name=step.name, degraded=step.degraded)
+
+    @property
+    def isasync(self) -> bool:
+        """Whether the first agent is async: then the chain is awaited."""
+        return self._first.isasync
+
+    def call(self, *args: Any, **kwargs: Any) -> ChainResult:
+        """Ask one after the other, until one answers. For async agents use `acall`."""
+        if self.isasync:
+            raise ConfigurationError(f"{self.name!r} is async: write await chain.acall(...)")
+        return drive(self._asked(args, kwargs))
+
+    async def acall(self, *args: Any, **kwargs: Any) -> ChainResult:
+        """As `call`; plain agents get a thread."""
+        if self.isasync:
+            return await adrive(self._asked(args, kwargs))
+        return await asyncio.to_thread(self.call, *args, **kwargs)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """`call`, or `acall` where the first agent is async: its ChainResult."""
+        return self.acall(*args, **kwargs) if self.isasync else self.call(*args, **kwargs)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({' -> '.join(self.steps)})"
+
+    def _asked(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Sequence[ChainResult]:
+        with _traced() as here:
+            try:
+                ran: Ran = yield from self._first.ran(args, kwargs)
+            except Exception as error:
+                needed = yield from self._nobody(here, error)
+                if needed is None:
+                    raise
+                raise needed from error
+        return ChainResult(
+            ran.value, ran.by, ran.degraded, self._in_order(here.attempts), self._in_order(here.errors)
+        )
+
+    def _nobody(self, here: Trace, error: Exception) -> Sequence[Exception | None]:
+        """Nobody answered: what is told to people, and the error to raise in place of the first one's."""
+        errors = self._in_order(here.errors)
+        said = {name: context.summary() for name, context in errors.items()}
+        context = attached_context(error)
+        if context is not None:
+            details = {**context.details, "chain": self.name, "asked": said}
+            attach_context(error, context.model_copy(update={"details": details}))
+        if self.notify is not None:
+            notice = notice_of(self.name, f"{self.name}: nobody answered", errors)
+            trouble = yield from told(self.notify, notice)
+            if trouble:
+                add_note(error, f"prefect-resilience: {trouble}")
+        add_note(error, redact(f"prefect-resilience: nobody of the chain {' -> '.join(self.steps)} answered"))
+        return here.person_needed
+
+    def _in_order(self, by_name: dict[str, V]) -> dict[str, V]:
+        return {name: by_name[name] for name in self.steps if name in by_name}
+
+
+V = TypeVar("V")
+
+
+class ProviderChain(AgentChain):
+    """Providers of one service in the order in which they are asked, and what there is when none answers.
+
+        llm = ProviderChain(
+            "llm", {"claude": ask_claude, "openai": ask_openai},
+            last_known_good=3600, degraded="The assistant is not available at the moment.", notify=tell_us,
+        )
+
+    name: the chain's own. providers: names that `@provider` registered, or a mapping of names to functions.
+    last_known_good: seconds that an earlier answer of the first provider to the same call may be old; True
+        for any age. In a run it is kept in Prefect's result storage, elsewhere in this process.
+    degraded: a text or any other value, or a function of the call's arguments (and `error`), for the time
+        when nothing else is left; the run ends `Degraded`.
+    notify: whom to tell when that fails, too, or is not there.
+
+    Each provider has its circuit `provider:<name>`, which is the whole fleet's. Nothing switches to another
+    provider but a chain that names it.
+    """
+
+    registry = PROVIDERS
+
+    def __init__(
+        self,
+        name: str,
+        providers: Mapping[str, Any] | Iterable[StepOption],
+        *,
+        last_known_good: float | Literal[True] | None = None,
+        degraded: Any = None,
+        notify: Notify | None = None,
+    ) -> None:
+        given: Mapping[str, Any] = {}
+        if isinstance(providers, Mapping):
+            given = cast("Mapping[str, Any]", providers)
+        steps: list[Any] = _listed(cast("Iterable[StepOption]", providers))
+        if not steps:
+            raise ConfigurationError(f"the chain {name!r} has no providers: name one at least")
+        if last_known_good is not None:
+            steps.append(Fallback.last_known_good(None if last_known_good is True else last_known_good))
+        if isinstance(degraded, Fallback):
+            steps.append(degraded)
+        elif callable(degraded):
+            steps.append(Fallback(degraded, name="degraded", degraded=True))
+        elif degraded is not None:
+            steps.append(Fallback.value(degraded, name="degraded"))
+        self._set_up(name, steps, given, notify)
+
+
+def _listed(steps: Iterable[StepOption]) -> list[StepOption]:
+    if isinstance(steps, str):
+        raise ConfigurationError(f"the steps of a chain are a list: write [{steps!r}]")
+    return list(steps)
+
+
+@contextmanager
+def _traced() -> Generator[Trace, None, None]:
+    here = Trace()
+    token = trace.set(here)
+    try:
+        yield here
+    finally:
+        trace.reset(token)

@@ -1,0 +1,153 @@
+"""A person as the last step of a chain."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, cast
+
+from prefect.cache_policies import NO_CACHE
+from prefect.context import FlowRunContext
+from prefect.exceptions import FlowPauseTimeout
+from prefect.flow_runs import apause_flow_run
+from prefect.input import RunInput
+from prefect.input.run_input import run_input_subclass_from_type
+from prefect.tasks import Task
+from prefect.utilities.asyncutils import run_coro_as_sync
+from pydantic import BaseModel, create_model
+
+from prefect_resilience.agents.exceptions import PersonNeeded
+from prefect_resilience.agents.notices import Notify, check_notify, notice_of, tell
+from prefect_resilience.agents.trace import Trace, current_trace
+from prefect_resilience.errors.context import ErrorContext
+from prefect_resilience.errors.exceptions import ConfigurationError
+from prefect_resilience.errors.redact import redact
+
+POLL_SECONDS = 10.0
+
+
+@dataclass(frozen=True)
+class Person:
+    """Somebody who answers when no agent can: the last step of a chain.
+
+        AgentChain("builder", ["builder-simple", Person("manual-mode", answer=Spec, timeout=3600)])
+
+    In a flow run the run is paused, and its page in the Prefect UI has a form for the answer. Elsewhere, and
+    when nobody answers in time, the chain raises `PersonNeeded`. Both times `notify` is told, if it is given.
+
+    answer: the pydantic model, or the type, of what the form asks for.
+    question: a text over the form, a template over the call's arguments, as in "Please build {spec}"; what
+        each agent failed with is below it.
+    timeout: the seconds that the run waits for an answer. poll_interval: the seconds between two looks.
+    notify: a notification block, the name of a saved one, or a function of the `Notice`.
+    degraded: whether the answer counts as a lesser one, so that the run ends `Degraded`.
+    """
+
+    name: str = "a person"
+    answer: Any = str
+    question: str = "No agent could do it. Please answer in their place."
+    timeout: float = 3600.0
+    poll_interval: float = POLL_SECONDS
+    notify: Notify | None = field(default=None, repr=False)
+    degraded: bool = False
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or not self.name.strip():  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ConfigurationError(f'a person needs a name, as in Person("manual-mode"), not {self.name!r}')
+        for name in ("timeout", "poll_interval"):
+            seconds = getattr(self, name)
+            if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds > 0:
+                raise ConfigurationError(f"Person({name}={seconds!r}): write seconds above 0")
+        check_notify(f"Person({self.name!r}, notify=...)", self.notify)
+
+    @property
+    def place(self) -> str:
+        return f"Person({self.name!r})"
+
+    def named(self, name: str) -> Person:
+        """The same person under the name that a chain uses."""
+        return replace(self, name=name)
+
+
+@dataclass(frozen=True, eq=False)
+class PersonStep:
+    """The person as a fallback: pauses the flow run, in a task run of its own, and gives the answer."""
+
+    person: Person
+    chain: str
+    first: str
+
+    @property
+    def name(self) -> str:
+        return self.person.name
+
+    @property
+    def isasync(self) -> bool:
+        return False  # under an async agent it waits in a thread
+
+    def __call__(self, error: ErrorContext, **arguments: Any) -> Any:
+        person = self.person
+        trace = current_trace() or Trace()
+        errors = {self.first: error, **trace.errors}
+        question = _filled(person.question, arguments)
+        notice = notice_of(self.chain, f"{self.chain}: {person.name} is asked", errors, question)
+        trouble = None if person.notify is None else tell(person.notify, notice)
+        try:
+            if FlowRunContext.get() is None:
+                raise RuntimeError("there is no flow run that could wait for it")
+            return self._asked(notice.body)
+        except Exception as failure:
+            # From the task of its own, whose failure is this step's
+            why = str(failure) if type(failure) is RuntimeError else repr(failure)
+            told = "; ".join(redact(part) for part in (why, trouble) if part)
+            trace.person_needed = PersonNeeded(self.chain, person.name, told)
+            raise trace.person_needed from failure
+
+    def _asked(self, question: str) -> Any:
+        person = self.person
+        shown = person.name.replace("{", "{{").replace("}", "}}")
+        asking: Task[..., Any] = Task(
+            fn=_pausing(person),
+            name=person.name,
+            task_run_name=shown,
+            retries=0,
+            cache_policy=NO_CACHE,
+        )
+        return cast("Callable[..., Any]", asking)(question)
+
+
+def _pausing(person: Person) -> Callable[[str], Any]:
+    form, opened = _form(person.answer)
+
+    def wait_for_answer(question: str) -> Any:
+        asked = form.with_initial_data(description=question)
+        waiting = apause_flow_run(
+            wait_for_input=asked,
+            timeout=cast("int", person.timeout),
+            poll_interval=cast("int", person.poll_interval),
+        )
+        try:
+            return opened(run_coro_as_sync(waiting))
+        except FlowPauseTimeout:
+            raise RuntimeError(f"nobody answered within {person.timeout:g} s") from None
+
+    return wait_for_answer
+
+
+def _form(wanted: Any) -> tuple[type[RunInput], Callable[[Any], Any]]:
+    """What the form asks for, and how the answer is taken out of it."""
+    if isinstance(wanted, type) and issubclass(wanted, BaseModel):
+        model = wanted
+        form = cast("type[RunInput]", run_input_subclass_from_type(model))
+        if issubclass(model, RunInput):
+            return form, lambda given: given
+        return form, lambda given: model.model_validate(given.model_dump(include=set(model.model_fields)))
+    made = create_model("Answer", __base__=RunInput, value=cast("Any", (wanted, ...)))
+    return made, lambda given: given.value
+
+
+def _filled(question: str, arguments: Mapping[str, Any]) -> str:
+    try:
+        return question.format_map(arguments)
+    except Exception:  # noqa: BLE001 - a person understands a template, too
+        return question

@@ -1,0 +1,178 @@
+"""Agents and providers by their names, each with what stands around it."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from copy import copy
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+from prefect.tasks import Task
+
+from prefect_resilience.agents.trace import counted
+from prefect_resilience.circuits.breaker import CircuitBreaker
+from prefect_resilience.configuration import nearest
+from prefect_resilience.errors.exceptions import ConfigurationError
+from prefect_resilience.options import split
+from prefect_resilience.routing.targets import as_function
+from prefect_resilience.tasks import ResilientTask
+
+if TYPE_CHECKING:
+    from prefect_resilience.agents.person import Person
+
+T = TypeVar("T")
+NOT_HERE = {"name": "it has one", "fallback": "the chain is that", "effect": "write it on a task of its own"}
+
+
+@dataclass(frozen=True)
+class Agent:
+    """A name, what is called under it, and its own policies.
+
+    kind: "agent" or "provider"; the circuit is `<kind>:<name>` unless another one is given.
+    options: those of `resilient_task`, but for `fallback`, which the chain is, and `effect`.
+    degraded: its answer is a lesser one, so that a run which it answers ends `Degraded`.
+    when: which errors of the first one it is asked after; as that of a `Fallback`.
+    """
+
+    name: str
+    target: Any
+    kind: str = "agent"
+    options: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    degraded: bool = False
+    when: Any = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or not self.name.strip():  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ConfigurationError(f'{self.a_kind} needs a name, as in @{self.kind}("builder")')
+        if not callable(self.target):
+            raise ConfigurationError(
+                f"the {self.kind} {self.name!r} must be a function or a task, not {self.target!r}"
+            )
+        function = getattr(self.target, "fn", self.target)
+        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+            raise ConfigurationError(
+                f"the {self.kind} {self.name!r} is a generator, and a chain hands on one value: "
+                f"give a streaming task its own fallback="
+            )
+        for name, why in NOT_HERE.items():
+            if name in self.options:
+                raise ConfigurationError(f"the {self.kind} {self.name!r} takes no option {name}=: {why}")
+
+    @property
+    def a_kind(self) -> str:
+        return "an agent" if self.kind == "agent" else f"a {self.kind}"
+
+    @property
+    def place(self) -> str:
+        function = inspect.unwrap(getattr(self.target, "fn", self.target))
+        name = getattr(function, "__qualname__", type(function).__name__)
+        return f"{function.__module__}:{name}"
+
+    def task(self, fallbacks: list[Any]) -> ResilientTask[..., Any]:
+        """A task of this name with its own circuit, retries, deadline and limits.
+
+        A task that was given keeps its policies where the agent's options say nothing.
+        """
+        options: dict[str, Any] = {"name": self.name, **self.options}
+        target = self.target
+        if isinstance(target, ResilientTask):
+            known = copy(cast("ResilientTask[..., Any]", target))
+            known.guard = replace(known.guard, fn=counted(known.guard.fn, self.name))
+            if known.guard.circuit is None and "circuit" not in options:
+                options["circuit"] = self.circuit()
+            return known.with_options(**options, fallback=[*known.guard.fallbacks, *fallbacks])
+        if "circuit" not in options:
+            options["circuit"] = self.circuit()
+        if isinstance(target, Task):
+            plain = copy(cast("Task[..., Any]", target))
+            plain.fn = counted(plain.fn, self.name)
+            ours, theirs = split({**options, "fallback": fallbacks})
+            wrapped: ResilientTask[..., Any] = cast("Any", ResilientTask).wrap(plain, **ours)
+            return wrapped.with_options(**cast("Any", theirs))
+        fn = counted(as_function(target), self.name)
+        made: ResilientTask[..., Any] = ResilientTask(fn, **options, fallback=fallbacks)
+        return made
+
+    def circuit(self) -> CircuitBreaker:
+        """The circuit of this one alone, the same wherever it is asked."""
+        braces = self.name.replace("{", "{{").replace("}", "}}")
+        return CircuitBreaker(f"{self.kind}:{braces}")
+
+
+class Registry:
+    """What `@agent` or `@provider` registered."""
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+        self._known: dict[str, Agent | Person] = {}
+
+    def add(self, made: Agent | Person) -> None:
+        """Raises ConfigurationError when the name is taken by something else."""
+        known = self._known.get(made.name)
+        if known is not None and not _same(known, made):
+            raise ConfigurationError(
+                f"the {self.kind} {made.name!r} is registered twice: as {known.place} and as {made.place}; "
+                f"give one of them another name"
+            )
+        self._known[made.name] = made
+
+    def find(self, name: str, given: Mapping[str, Any]) -> Agent | Person:
+        """The one of this name: of those that are given, else of those registered."""
+        if name in given:
+            return self.made(name, given[name])
+        if name in self._known:
+            return self._known[name]
+        names = [*given, *self._known]
+        if not names:
+            raise ConfigurationError(
+                f"there is no {self.kind} {name!r}, for none is registered: write "
+                f"@{self.kind}({name!r}) above a function, or give {self.kind}s={{{name!r}: function}}"
+            )
+        raise ConfigurationError(f"there is no {self.kind} {name!r}{nearest(name, names)}")
+
+    def made(self, name: str, target: Any, /, **options: Any) -> Agent | Person:
+        from prefect_resilience.agents.person import Person
+
+        if isinstance(target, Person):
+            return target.named(name)
+        degraded, when = options.pop("degraded", False), options.pop("when", None)
+        return Agent(name, target, self.kind, options, degraded, when)
+
+
+AGENTS = Registry("agent")
+PROVIDERS = Registry("provider")
+
+
+def agent(name: str, /, **options: Any) -> Callable[[T], T]:
+    """Register an agent: a function, plain or async, a task, or a `Person`; gives back the very same object.
+
+        @agent("builder", retry=Retry(attempts=3), timeout=120)
+        async def build(spec: str) -> str: ...
+
+    Each agent is isolated: it has a circuit of its own, `agent:<name>`, seen by the whole fleet, and retries
+    as any resilient task. `options` are those of `resilient_task` (`retry`, `circuit`, `timeout`, `limits`,
+    `classify`, `tags` ...) but for `fallback` and `effect`, and `degraded=True` for an agent whose answer is
+    a lesser one, and `when=` for the errors that it is for. Raises ConfigurationError when the name is taken.
+    """
+    return _registering(AGENTS, name, options)
+
+
+def provider(name: str, /, **options: Any) -> Callable[[T], T]:
+    """Register a provider for a `ProviderChain`; as `agent`, with the circuit `provider:<name>`."""
+    return _registering(PROVIDERS, name, options)
+
+
+def _registering(registry: Registry, name: str, options: Mapping[str, Any]) -> Callable[[T], T]:
+    def register(target: T) -> T:
+        registry.add(registry.made(name, target, **options))
+        return target
+
+    return register
+
+
+def _same(known: Agent | Person, made: Agent | Person) -> bool:
+    """Whether a module that is imported again registers what it did; a notebook may change its mind."""
+    return known.place == made.place or (
+        known.place.partition(":")[0] == "__main__" == made.place.partition(":")[0]
+    )

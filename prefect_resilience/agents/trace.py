@@ -1,0 +1,66 @@
+"""What one call of a chain has come across so far."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from prefect_resilience.errors.context import ErrorContext
+
+if TYPE_CHECKING:
+    from prefect_resilience.agents.exceptions import PersonNeeded
+
+
+@dataclass
+class Trace:
+    """Shared by the steps of one call, also where they run in threads."""
+
+    attempts: dict[str, int] = field(default_factory=dict[str, int])
+    errors: dict[str, ErrorContext] = field(default_factory=dict[str, ErrorContext])
+    person_needed: PersonNeeded | None = None
+
+
+trace: ContextVar[Trace | None] = ContextVar("prefect_resilience_agents", default=None)
+
+
+def counted(fn: Callable[..., Any], name: str) -> Callable[..., Any]:
+    """The same function, whose calls are counted under that name in the trace."""
+    if inspect.iscoroutinefunction(fn):
+
+        @functools.wraps(fn)
+        async def acall(*args: Any, **kwargs: Any) -> Any:
+            _count(name)
+            return await fn(*args, **kwargs)
+
+        return acall
+
+    @functools.wraps(fn)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        _count(name)
+        return fn(*args, **kwargs)
+
+    return call
+
+
+def _count(name: str) -> None:
+    here = trace.get()
+    if here is not None:
+        here.attempts[name] = here.attempts.get(name, 0) + 1
+
+
+def note(name: str, at_least: int, error: ErrorContext | None = None) -> None:
+    """How one's call ended, after at least so many attempts: those in another process are not counted."""
+    here = trace.get()
+    if here is None:
+        return
+    here.attempts[name] = max(here.attempts.get(name, 0), at_least)
+    if error is not None:
+        here.errors[name] = error
+
+
+def current_trace() -> Trace | None:
+    return trace.get()

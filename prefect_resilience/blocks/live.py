@@ -1,0 +1,162 @@
+"""Policies as they stand on the server, kept by each process and looked at again while it runs.
+
+    younger than FRESH     used as it is
+    younger than STALE     used as it is, and asked for in a thread beside
+    older, or not known    asked for, and waited for up to PATIENCE
+
+So a change is in force after STALE seconds at most, and a slow API never holds a task up for longer than
+PATIENCE, once in FRESH seconds.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Mapping
+from contextvars import copy_context
+from dataclasses import dataclass, field
+from time import monotonic
+from typing import Any, Literal
+
+from prefect.client.orchestration import get_client
+from prefect.exceptions import ObjectNotFound
+from prefect.settings import get_current_settings
+
+from prefect_resilience.attempt import Guard
+from prefect_resilience.blocks.merging import read_policy, with_policy
+from prefect_resilience.blocks.policy import SLUG, ResiliencePolicy
+from prefect_resilience.errors.exceptions import ConfigurationError
+from prefect_resilience.errors.redact import redact
+
+FRESH = 10.0
+STALE = 20.0
+PATIENCE = 2.0
+GUARDS_KEPT = 256
+
+Log = logging.Logger | logging.LoggerAdapter[Any]
+State = Literal["unknown", "there", "missing", "broken", "away"]
+
+
+@dataclass(frozen=True)
+class Known:
+    """What the server said last. `trouble` is why there is no policy, in words for the log."""
+
+    state: State = "unknown"
+    policy: ResiliencePolicy | None = field(default=None, compare=False)
+    trouble: str = f"the Prefect API has not answered within {PATIENCE:g} s"
+    data: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+
+@dataclass(eq=False)
+class LivePolicy:
+    """One block, as one process knows it. Safe between threads."""
+
+    name: str
+    known: Known = field(default_factory=Known)
+    confirmed: float = float("-inf")
+    """When the server last answered, by `monotonic()`."""
+    asked: float = float("-inf")
+    told: set[str] = field(default_factory=set[str])
+    """What the log says already of what is known now."""
+    guards: OrderedDict[int, tuple[Guard, Known, Guard]] = field(
+        default_factory=OrderedDict[int, tuple[Guard, Known, Guard]]
+    )
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    answered: threading.Event | None = None
+    """Set when the question that is under way has its answer; None while there is none."""
+
+    def looked_at(self, now: float) -> threading.Event | None:
+        """Ask the server again if that is due; what to wait for, if it should be waited for."""
+        if now - self.confirmed < FRESH:
+            return None
+        stale = now - self.confirmed >= STALE
+        with self.lock:
+            if self.answered is not None or now - self.asked < FRESH:
+                return self.answered if stale and now - self.asked < PATIENCE else None
+            self.asked = now
+            answered = self.answered = threading.Event()
+        try:
+            # The API that is meant stands in the context.
+            threading.Thread(target=copy_context().run, args=(self._ask, answered), daemon=True).start()
+        except RuntimeError:  # no thread can be started any more, or the interpreter is ending
+            self.answered = None
+            return None
+        return answered if stale else None
+
+    def _ask(self, answered: threading.Event) -> None:
+        try:
+            known = ask(self.name)
+            with self.lock:
+                if known.state != "away":
+                    self.confirmed = monotonic()
+                # While the API is away, what it said last holds on.
+                if known != self.known and (known.state != "away" or self.known.state in ("unknown", "away")):
+                    self.known, self.told = known, set()
+        finally:
+            self.answered = None
+            answered.set()
+
+    def guard(self, own: Guard, log: Log) -> Guard:
+        """The guard as the policy changes it; the code's own, and one warning, where there is none."""
+        known = self.known
+        if known.policy is None:
+            self._warn(log, known.trouble)
+            return own
+        kept = self.guards.get(id(own))
+        if kept is not None and kept[1] is known:
+            return kept[2]
+        try:
+            made = with_policy(own, known.policy)
+        except ConfigurationError as error:
+            made = own
+            self._warn(log, str(error))
+        with self.lock:
+            self.guards[id(own)] = (own, known, made)
+            while len(self.guards) > GUARDS_KEPT:
+                self.guards.popitem(last=False)
+        return made
+
+    def _warn(self, log: Log, trouble: str) -> None:
+        """Say why the policy is not used, once in this process for each trouble."""
+        with self.lock:
+            if trouble in self.told:
+                return
+            self.told.add(trouble)
+        log.warning("The policy block %r is not used, but what the code says: %s", self.name, redact(trouble))
+
+
+def ask(name: str) -> Known:
+    """What the server says of the block now. Never raises."""
+    try:
+        with get_client(sync_client=True) as client:
+            document = client.read_block_document_by_name(name, SLUG)
+    except ObjectNotFound:
+        return Known("missing", None, f"there is no block {SLUG}/{name}: make it in the UI or save() it")
+    except Exception as error:  # noqa: BLE001 - each way in which an API is away
+        return Known("away", None, f"the Prefect API could not be asked: {error!r}")
+    data: dict[str, Any] = document.data
+    try:
+        return Known("there", read_policy(data), "", data)
+    except ConfigurationError as error:
+        return Known("broken", None, f"it is broken: {error}", data)
+
+
+_policies: dict[tuple[str | None, str], LivePolicy] = {}
+
+
+def policy_of(guard: Guard) -> LivePolicy:
+    """The block that the guard names, on the API that is configured."""
+    place = (get_current_settings().api.url, str(guard.policy))
+    policy = _policies.get(place)
+    return policy if policy is not None else _policies.setdefault(place, LivePolicy(place[1]))
+
+
+def forget_policies() -> None:
+    """Know nothing of any block, as a new process does; for tests and notebooks."""
+    _policies.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=forget_policies)

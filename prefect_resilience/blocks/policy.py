@@ -1,0 +1,234 @@
+"""`ResiliencePolicy`: what an operator may change of a task's policy, as a block with a form in the UI.
+
+Its fields are few and plain on purpose. A form shows a plain field where pydantic would describe a choice
+between a number and null, and a change of the fields would be another block schema on every server.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal, cast
+
+from prefect.blocks.core import Block
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    HttpUrl,
+    model_serializer,
+    model_validator,
+)
+from pydantic.config import JsonDict
+
+from prefect_resilience.circuits.breaker import CircuitBreaker
+from prefect_resilience.circuits.model import CircuitPolicy
+from prefect_resilience.configuration import nearest
+from prefect_resilience.errors.exceptions import ConfigurationError
+from prefect_resilience.limits.timeout import Timeout
+from prefect_resilience.options import MOST_RETRIES_BY_POLICY
+from prefect_resilience.retries.backoff import Backoff
+from prefect_resilience.retries.policy import Retry
+
+SLUG = "resilience-policy"
+MOST_ATTEMPTS = MOST_RETRIES_BY_POLICY + 1
+
+
+def _plain(schema: JsonDict) -> None:
+    """An optional field as the form shows it best: of its one type, and empty where nothing is written."""
+    schema.pop("default", None)
+    for option in cast("list[JsonDict]", schema.pop("anyOf", [])):
+        if option.get("type") != "null":
+            schema.update(option)
+
+
+def optional(description: str, **bounds: Any) -> Any:
+    """A field that is the code's own where the block leaves it out."""
+    return Field(default=None, description=description, json_schema_extra=_plain, **bounds)
+
+
+class Fields(BaseModel):
+    """Some options of a policy. What is left out is not stored; what the form does not show is kept."""
+
+    model_config = ConfigDict(extra="allow")
+
+    @model_serializer(mode="plain")
+    def written(self) -> dict[str, Any]:
+        """What is written of it, as JSON."""
+        values = {
+            **{name: getattr(self, name) for name in type(self).model_fields},
+            **(self.__pydantic_extra__ or {}),
+        }
+        plain = {
+            name: value.written() if isinstance(value, Fields) else value for name, value in values.items()
+        }
+        return {name: value for name, value in plain.items() if value not in (None, {}, [])}
+
+
+class BackoffFields(Fields):
+    """The delays between attempts, in seconds."""
+
+    kind: Literal["none", "constant", "linear", "exponential", "decorrelated", "schedule"] | None = optional(
+        "How the delays grow."
+    )
+    initial: float | None = optional("The first delay, in seconds.", ge=0)
+    multiplier: float | None = optional("The factor from one delay to the next.", ge=1)
+    maximum: float | None = optional("No delay is longer, in seconds.", ge=0)
+    jitter: float | None = optional("By which fraction a delay may move to either side.", ge=0, le=1)
+    delays: list[float] | None = optional("With the kind schedule: exactly these, in seconds.")
+
+
+class RetryFields(Fields):
+    """Whether to try again, and when."""
+
+    attempts: int | None = optional(
+        "How often the work is tried at most, the first time included.", ge=1, le=MOST_ATTEMPTS
+    )
+    backoff: BackoffFields = Field(
+        default_factory=BackoffFields, description="The delays between attempts.", title="Backoff"
+    )
+    max_elapsed: float | None = optional("After so many seconds no further attempt begins.", ge=0)
+    retry_on: list[str] | None = optional(
+        "Only these errors are tried again: categories such as rate_limit, codes such as 503."
+    )
+    give_up_on: list[str] | None = optional("These errors are never tried again.")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read(cls, data: Any) -> Any:
+        """Other spellings in these words; what `Retry` would refuse is refused."""
+        if data is None or isinstance(data, RetryFields):
+            return data or {}
+        options: Any = data
+        if isinstance(data, Mapping):
+            options = _without_nothing(cast("Mapping[str, Any]", data))
+        try:
+            policy = options if isinstance(options, Retry) else Retry.model_validate(options)
+        except ConfigurationError as error:
+            raise ValueError(str(error)) from None
+        return policy.model_dump(mode="json", exclude_unset=True)
+
+
+class CircuitFields(Fields):
+    """When calls are refused, and for how long."""
+
+    name: str | None = optional(
+        "Which circuit; may name the task's parameters, as in llm:{provider}. The code's own when left out.",
+        min_length=1,
+    )
+    failure_threshold: int | None = optional("It opens after so many failures in a row.", ge=1)
+    failure_rate: float | None = optional(
+        "It opens when this share of the calls in the window failed.", gt=0, le=1
+    )
+    minimum_calls: int | None = optional("From so many calls in the window on.", ge=1)
+    window: str | None = optional("Which calls count: a time such as 60s, or a number of calls.")
+    open_for: float | None = optional("Seconds until a probe may try.", ge=0)
+    open_max: float | None = optional("No opening lasts longer, in seconds.", ge=0)
+    success_threshold: int | None = optional("It closes after so many successful probes.", ge=1)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read(cls, data: Any) -> Any:
+        if data is None:
+            return {}
+        if isinstance(data, CircuitBreaker):
+            return {"name": data.name, **_options(data.policy)}
+        if isinstance(data, CircuitPolicy):
+            return _options(data)
+        if isinstance(data, str):
+            return {"name": data}
+        if not isinstance(data, Mapping):
+            return data
+        options = _without_nothing(cast("Mapping[str, Any]", data))
+        policy = {name: value for name, value in options.items() if name != "name"}
+        # It says what is wrong; numbers that a form left as text are numbers in it.
+        for option in policy:
+            if option not in CircuitPolicy.model_fields:
+                known = ["name", *CircuitPolicy.model_fields]
+                raise ValueError(f"a circuit has no option {option!r}{nearest(option, known)}")
+        return {
+            **({"name": options["name"]} if "name" in options else {}),
+            **_options(CircuitPolicy(**policy)),
+        }
+
+
+class ResiliencePolicy(Block):
+    """What `@resilient_task(policy="...")` does, changed while the workers run.
+
+    What is written here overrides what the code says, option by option; what is left out stays as the code
+    has it. Running workers follow within 30 seconds.
+
+    Attributes:
+        retry: Options of `Retry`: attempts, backoff (delays in seconds), max_elapsed, retry_on, give_up_on.
+        circuit: Options of `CircuitPolicy`, and the circuit's name. Needed where the code has no circuit.
+        timeout: Seconds that one attempt may take.
+        fallback: Who answers instead, in order: names among the task's own `fallback=`, or import paths such
+            as my_team.answers:from_archive. Empty: the code's own.
+
+    Example:
+        >>> ResiliencePolicy(retry={"attempts": 5}, timeout=20).save("llm-default", overwrite=True)
+
+    Raises pydantic's ValidationError for what cannot be meant, with one sentence for each mistake.
+    """
+
+    _block_type_name: ClassVar[str | None] = "Resilience Policy"
+    _block_type_slug: ClassVar[str | None] = SLUG
+    _logo_url: ClassVar[HttpUrl | None] = None
+    _description: ClassVar[str | None] = (
+        "Retries, circuit, timeout and fallbacks of resilient tasks, changed while the workers run."
+    )
+
+    retry: RetryFields = Field(default_factory=RetryFields, description="Whether to try again, and when.")
+    circuit: CircuitFields = Field(
+        default_factory=CircuitFields, description="When calls are refused, and for how long."
+    )
+    timeout: float | None = optional("Seconds that one attempt may take.", gt=0)
+    fallback: list[Annotated[str, Field(min_length=1)]] | None = optional(
+        "Who answers instead, in order: names among the task's own fallbacks, or import paths such as "
+        "my_team.answers:from_archive."
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read(cls, data: Any) -> Any:
+        if not isinstance(data, Mapping):
+            return data
+        values = dict(cast("Mapping[str, Any]", data))
+        for name, fields in (("retry", RetryFields), ("circuit", CircuitFields)):
+            if values.get(name, ...) is None:
+                values[name] = fields()
+        timeout = values.get("timeout")
+        if isinstance(timeout, Timeout):
+            values["timeout"] = timeout.total
+        if isinstance(values.get("fallback"), str):
+            values["fallback"] = [values["fallback"]]
+        return values
+
+    @classmethod
+    def checksum(cls) -> str:
+        """That of its schema, by which a server knows it."""
+        return cls._calculate_schema_checksum()
+
+    def written(self) -> dict[str, Any]:
+        """What the block says, as JSON; what it leaves to the code is left out."""
+        values: dict[str, Any] = {
+            "retry": self.retry.written(),
+            "circuit": self.circuit.written(),
+            "timeout": self.timeout,
+            "fallback": self.fallback,
+        }
+        return {name: value for name, value in values.items() if value}
+
+
+def _options(policy: CircuitPolicy) -> dict[str, Any]:
+    options = policy.model_dump(mode="json", exclude_unset=True)
+    return {**options, "window": str(options["window"])} if "window" in options else options
+
+
+def _without_nothing(options: Mapping[str, Any]) -> dict[str, Any]:
+    """What a form left empty is not written."""
+    kept: dict[str, Any] = {}
+    for name, value in options.items():
+        inner = _without_nothing(cast("Mapping[str, Any]", value)) if isinstance(value, Mapping) else value
+        if isinstance(value, Backoff) or inner not in (None, {}, [], ""):
+            kept[name] = inner
+    return kept

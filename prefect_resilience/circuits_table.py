@@ -1,0 +1,168 @@
+"""The circuits of the fleet as an artifact with the key "circuits", written anew when one of them changes.
+
+The process that moved a circuit inside a run writes it, beside the run and never as a part of it: in a
+thread, at most every EVERY seconds, once more at the end of the process if a change is left, and whatever
+goes wrong is nobody's trouble. The flow `show_circuits` writes it as well, on a schedule or by hand.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import threading
+from collections.abc import Iterable
+from contextvars import copy_context
+from datetime import datetime, timezone
+from time import monotonic
+
+from prefect.artifacts import create_markdown_artifact
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.actions import ArtifactCreate
+from prefect.settings import PREFECT_API_URL
+
+from prefect_resilience.circuits.fleet import get_circuits
+from prefect_resilience.circuits.model import CircuitSnapshot
+from prefect_resilience.payloads import fitted_text
+
+logger = logging.getLogger("prefect_resilience.circuits")
+
+KEY = "circuits"
+DESCRIPTION = "The circuits of the fleet"
+EVERY = 10.0
+SOON = 0.5
+"""Seconds in which several changes become one table."""
+
+AT_THE_END = 5.0
+"""Seconds for which the end of the process waits for a table that is being written."""
+
+MOST_ROWS = 500
+LONGEST_NAME = 120
+LONGEST_REASON = 300
+ORDER = ("forced_open", "open", "half_open", "disabled", "closed")
+SIGNS = {"forced_open": "⛔", "open": "🔴", "half_open": "🟡", "disabled": "⚪", "closed": "🟢"}
+
+
+def markdown_of(circuits: Iterable[CircuitSnapshot], now: datetime) -> str:
+    """The table, those in trouble first."""
+    ordered = sorted(circuits, key=lambda one: (ORDER.index(one.state), one.name))
+    refusing = sum(one.state in ("open", "forced_open") for one in ordered)
+    lines = [
+        "# Circuits",
+        "",
+        f"{len(ordered)} circuit{'' if len(ordered) == 1 else 's'}, {refusing or 'none'} open, "
+        f"as of {_utc(now)}.",
+        "",
+    ]
+    if ordered:
+        lines += ["| circuit | state | failed | opened | next probe | why |", "|---|---|---:|---|---|---|"]
+        lines += [_row(one) for one in ordered[:MOST_ROWS]]
+    if len(ordered) > MOST_ROWS:
+        lines += ["", f"and {len(ordered) - MOST_ROWS} more, which are closed or disabled for the most part"]
+    return "\n".join([*lines, ""])
+
+
+def _row(one: CircuitSnapshot) -> str:
+    told = [text for text in (one.reason, one.last_error) if text and one.state != "closed"]
+    cells = (
+        _code(one.name, LONGEST_NAME),
+        f"{SIGNS[one.state]} {one.state.replace('_', ' ')}",
+        f"{one.window_failures} of {one.window_calls}",
+        _time(one.opened_at if one.state != "closed" else None),
+        _time(one.retry_at),
+        _code("; ".join(told), LONGEST_REASON) if told else "",
+    )
+    return f"| {' | '.join(cells)} |"
+
+
+def write_circuits_table() -> list[CircuitSnapshot]:
+    """Write the artifact, in the flow run that goes on; the circuits that it shows.
+
+    Raises StoreUnavailable, and what the Prefect API answers otherwise.
+    """
+    circuits = get_circuits()
+    markdown = markdown_of(circuits, datetime.now(timezone.utc))
+    create_markdown_artifact(markdown=markdown, key=KEY, description=DESCRIPTION)
+    return circuits
+
+
+class Keeper:
+    """Writes the table soon after a change, and not too often."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._waiting = False
+        self._next_at = 0.0
+        self._leaving = threading.Event()
+        self._registered = False
+
+    def changed(self) -> None:
+        """A circuit changed inside a run: have the table written. Never raises, never waits."""
+        try:
+            with self._lock:
+                if self._waiting or self._leaving.is_set():
+                    return
+                self._waiting = True
+                if not self._registered:
+                    self._registered = True
+                    atexit.register(self.leave)
+                wait = max(SOON, self._next_at - monotonic())
+                # The run's own context: it says which API this is about.
+                self._thread = threading.Thread(
+                    target=copy_context().run, args=(self._write, wait), name="circuits-table", daemon=True
+                )
+                self._thread.start()
+        except RuntimeError:  # no thread can be started any more
+            self._waiting = False
+
+    def leave(self) -> None:
+        """The process ends: do not wait for the time to come, but for the table."""
+        self._leaving.set()
+        thread = self._thread
+        if thread is not None:
+            thread.join(AT_THE_END)
+
+    def _write(self, wait: float) -> None:
+        self._leaving.wait(wait)
+        with self._lock:
+            # Another change from here on is one that this table may miss.
+            self._waiting = False
+            self._next_at = monotonic() + EVERY
+        try:
+            if PREFECT_API_URL.value() or not self._leaving.is_set():
+                _create()
+        except Exception as error:  # noqa: BLE001 - whatever the API or the store says
+            logger.debug("the circuits table could not be written: %r", error)
+
+
+def _create() -> None:
+    artifact = ArtifactCreate(
+        key=KEY,
+        type="markdown",
+        description=DESCRIPTION,
+        data=markdown_of(get_circuits(), datetime.now(timezone.utc)),
+    )
+    with get_client(sync_client=True) as client:
+        client.create_artifact(artifact)
+
+
+keeper = Keeper()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=keeper.__init__)
+
+
+def _code(text: str, most: int) -> str:
+    """Text as code in a table's cell, whatever it contains, without secrets."""
+    shown = fitted_text(" ".join(text.split()), most)
+    return "`" + shown.replace("`", "'").replace("|", "¦") + "`"
+
+
+def _time(seconds: float | None) -> str:
+    return "" if seconds is None else _utc(datetime.fromtimestamp(seconds, timezone.utc))
+
+
+def _utc(moment: datetime) -> str:
+    return f"{moment:%Y-%m-%d %H:%M:%S} UTC"

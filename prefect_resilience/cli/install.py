@@ -1,0 +1,104 @@
+"""`prefect-resilience install`: what the server is to have, brought there and taken away again."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from typing import Annotated
+
+from cyclopts import Parameter
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+from rich.text import Text
+
+from prefect_resilience import installation
+from prefect_resilience.cli import output
+from prefect_resilience.errors.exceptions import ConfigurationError
+from prefect_resilience.installation import Change
+
+COLOURS = {
+    "created": "#56b4e9",
+    "changed": "#f0e442",
+    "removed": "bold #d55e00",
+    "kept": "#cc79a7",
+    "skipped": "#cc79a7",
+}
+ORDER = ("created", "changed", "removed", "kept", "skipped", "unchanged")
+
+
+def install(
+    *,
+    webhook: Annotated[
+        str | None, Parameter(help="Where alerts are posted as JSON, with subject, body and text.")
+    ] = None,
+    notification_block: Annotated[
+        str | None, Parameter(help="A notification block to alert with instead, as in slack-webhook/night.")
+    ] = None,
+    work_pool: Annotated[
+        str | None,
+        Parameter(help="The pool for the operational flows; made where there is none. Else: resilience."),
+    ] = None,
+    dry_run: Annotated[
+        bool, Parameter(negative="", show_default=False, help="Only say what would be done.")
+    ] = False,
+    reset: Annotated[
+        bool,
+        Parameter(negative="", show_default=False, help="Also put automations back that somebody changed."),
+    ] = False,
+    uninstall: Annotated[
+        bool, Parameter(negative="", show_default=False, help="Take away what was installed.")
+    ] = False,
+    json: Annotated[
+        bool,
+        Parameter(
+            name="--json", negative="", show_default=False, help="Print JSON on stdout, and nothing else."
+        ),
+    ] = False,
+) -> int:
+    """Bring blocks, deployments of the operational flows, and automations onto the Prefect server.
+
+    A second time, nothing changes. What somebody changed by hand is kept, and said.
+
+    Example: prefect-resilience install --webhook https://chat.example.com/hooks/night
+    """
+    if uninstall:
+        if webhook or notification_block or work_pool or reset:
+            raise ConfigurationError("--uninstall goes with --dry-run and --json alone: leave the others out")
+        changes = installation.uninstall(dry_run=dry_run)
+    else:
+        changes = installation.install(
+            dry_run=dry_run,
+            webhook=webhook,
+            notification_block=notification_block,
+            work_pool=work_pool,
+            reset=reset,
+        )
+    if json:
+        output.as_json(changes)
+    elif changes:
+        output.show(changes_table(changes), summary(changes, dry_run))
+    else:
+        output.show("There was nothing to take away.")
+    return 0
+
+
+def changes_table(changes: Iterable[Change]) -> Table:
+    """A row for each thing."""
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    for heading in ("", "what", "name", "why"):
+        table.add_column(heading, overflow="fold", no_wrap=heading in ("", "what"))
+    for change in changes:
+        table.add_row(
+            Text(change.action, style=COLOURS.get(change.action, "")),
+            change.kind,
+            Text(output.printable(change.name)),
+            Text(output.printable(change.why)),
+        )
+    return table
+
+
+def summary(changes: Iterable[Change], dry_run: bool) -> str:
+    """How many of which, in a line."""
+    counted = Counter(change.action for change in changes)
+    told = ", ".join(f"{counted[action]} {action}" for action in ORDER if counted[action])
+    return f"{told}; nothing was done, for this was a dry run" if dry_run else told

@@ -1,0 +1,172 @@
+"""Decompose: how work that is too big is split and merged, and how deep that may go."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
+
+from pydantic import Discriminator, Field, field_validator
+
+from prefect_resilience.configuration import Policy, nearest
+from prefect_resilience.errors.exceptions import ConfigurationError
+
+from .mergers import concat, join
+from .splitters import ListSplit, Split, TextSplit
+
+MERGERS: dict[str, Callable[[Any], Any]] = {"concat": concat, "join": join()}
+OFFERED = ("error", "depth")
+"""What a split or merge gets beside the task's own arguments, if it declares it."""
+
+MOST_PARTS = 1_000
+TOGETHER = 4
+"""Parts that run at a time where they may."""
+
+if TYPE_CHECKING:
+    Splitter = Split | Callable[..., Any] | Mapping[str, Any]
+    Merger = Callable[..., Any] | str
+else:
+    _Known = Annotated[ListSplit | TextSplit, Discriminator("kind")]
+    Splitter = _Known | Callable[..., Any]
+    Merger = Any
+
+
+class Decompose(Policy):
+    """What becomes of work that is too big: it is split, each part is a run of the same task, and merged.
+
+    split: `split_text("document")`, `split_list("items")`, or a function or task that gets those of the
+        task's arguments that it names (and `error`, the ErrorContext, and `depth`) and returns the parts: of
+        each, the arguments that are different, as a mapping, or, when it names a single argument, its new
+        value.
+    merge: "concat", "join", or a function or task that gets the list of the results first, and those of the
+        task's arguments that it names.
+    max_depth: how often a part of a part may be split again; the whole has depth 0.
+    parallel: how many parts run at a time; by default 4, and one after the other where a plain task was
+        called in the process's main thread, since what it uses may belong to that thread.
+
+    A split or merge may call the task itself: what it calls counts as a part.
+    """
+
+    split: Splitter
+    merge: Merger = "concat"
+    max_depth: int = Field(default=3, ge=1, le=20)
+    parallel: int | None = Field(default=None, ge=1, le=1_000)
+
+    @field_validator("merge")
+    @classmethod
+    def _known_merger(cls, merge: Any) -> Any:
+        if isinstance(merge, str) and merge not in MERGERS:
+            raise ValueError(f"Decompose(merge={merge!r}): there is no such merger{nearest(merge, MERGERS)}")
+        if not isinstance(merge, str) and not callable(merge):
+            raise ValueError(
+                f'Decompose(merge={merge!r}): write "concat", "join", or a function of the results'
+            )
+        return merge
+
+    @classmethod
+    def of(cls, value: Any) -> Decompose | None:
+        """`decompose=` as it may be written: a `Decompose`, a splitter, JSON, or None."""
+        if value is None or isinstance(value, Decompose):
+            return value
+        if isinstance(value, Split):
+            return cls(split=value)
+        if isinstance(value, Mapping):
+            return cls(**cast("Mapping[str, Any]", value))
+        raise ConfigurationError(
+            f'decompose={value!r} is no decomposition: write Decompose(split_text("document"), merge=...)'
+        )
+
+    def __init__(self, split: Splitter | None = None, /, **options: Any) -> None:
+        super().__init__(**({} if split is None else {"split": split}), **options)
+
+    @property
+    def merger(self) -> Callable[..., Any]:
+        return MERGERS[self.merge] if isinstance(self.merge, str) else self.merge
+
+    @property
+    def parts_named(self) -> str | None:
+        """The parameter whose new value a part is, if it is no mapping."""
+        if isinstance(self.split, Split):
+            return self.split.parameter
+        names = [name for name in _parameters(cast("Any", self.split)) if name not in OFFERED]
+        return names[0] if len(names) == 1 else None
+
+    def check_for(self, fn: Callable[..., Any], *, isasync: bool) -> None:
+        """Refuse, at decoration, what could not be called later."""
+        name = getattr(fn, "__name__", repr(fn))
+        given = inspect.signature(fn).parameters
+        anything = any(parameter.kind is parameter.VAR_KEYWORD for parameter in given.values())
+        if isinstance(self.split, Split):
+            if self.split.parameter not in given and not anything:
+                raise ConfigurationError(
+                    f"decompose= splits {self.split.parameter!r}, which {name!r} does not have"
+                    f"{nearest(self.split.parameter, given)}"
+                )
+        else:
+            _check("split", cast("Any", self.split), name, given, anything, isasync, skip=0)
+        if not isinstance(self.merge, str):
+            _check("merge", self.merge, name, given, anything, isasync, skip=1)
+
+
+Role = Literal["split", "merge"]
+
+
+def _check(
+    role: Role,
+    target: Callable[..., Any],
+    name: str,
+    given: Mapping[str, Any],
+    anything: bool,
+    isasync: bool,
+    *,
+    skip: int,
+) -> None:
+    if is_async(target) and not isasync:
+        raise ConfigurationError(
+            f"decompose={role}= is async but {name!r} is not: write the task as `async def`, "
+            f"or a plain {role}"
+        )
+    parameters = list(_parameters(target).values())
+    if len([each for each in parameters if each.kind is not each.KEYWORD_ONLY]) < skip:
+        raise ConfigurationError("decompose=merge= takes nothing: write def merge(results): ...")
+    for each in parameters[skip:]:
+        needed = each.default is each.empty and each.kind not in (each.VAR_KEYWORD, each.VAR_POSITIONAL)
+        if needed and each.name not in given and each.name not in OFFERED and not anything:
+            raise ConfigurationError(
+                f"decompose={role}= needs {each.name!r}, which {name!r} does not have"
+                f"{nearest(each.name, [*given, *OFFERED])}"
+            )
+
+
+def _parameters(target: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
+    try:
+        return inspect.signature(target).parameters
+    except (TypeError, ValueError):  # some builtins have none
+        return {"results": inspect.Parameter("results", inspect.Parameter.POSITIONAL_ONLY)}
+
+
+def is_async(target: Any) -> bool:
+    if isinstance(getattr(target, "isasync", None), bool):  # a task or a flow
+        return target.isasync
+    asked = target if inspect.isroutine(target) else getattr(target, "__call__", target)  # noqa: B004
+    return inspect.iscoroutinefunction(asked)
+
+
+def named(
+    target: Callable[..., Any], offered: Mapping[str, Any], first: tuple[Any, ...] = ()
+) -> tuple[list[Any], dict[str, Any]]:
+    """The arguments for a split or merge: `first`, and those of `offered` that it names."""
+    args: list[Any] = list(first)
+    kwargs: dict[str, Any] = {}
+    for number, (name, parameter) in enumerate(_parameters(target).items()):
+        if number < len(first):
+            continue
+        if parameter.kind is parameter.VAR_KEYWORD:
+            kwargs |= {key: value for key, value in offered.items() if key not in (*kwargs, *OFFERED)}
+        elif parameter.kind is parameter.VAR_POSITIONAL or name not in offered:
+            continue
+        elif parameter.kind is parameter.POSITIONAL_ONLY:
+            args.append(offered[name])
+        else:
+            kwargs[name] = offered[name]
+    return args, kwargs

@@ -1,0 +1,186 @@
+"""Ready-made splitters: of lists and other sequences, and of texts at their natural boundaries."""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+from itertools import accumulate
+from typing import Any, Literal, cast
+
+from pydantic import Field, model_validator
+from typing_extensions import Self
+
+from prefect_resilience.configuration import Policy
+
+Unit = Literal["paragraph", "sentence", "word", "character"]
+FINER: dict[str, Unit] = {"paragraph": "sentence", "sentence": "word", "word": "character"}
+"""The next smaller unit, for a text that has one unit only."""
+
+_BOUNDARY = {
+    "paragraph": re.compile(r"\r?\n[ \t]*\r?\n\s*"),
+    "sentence": re.compile(r"[.!?…]+[\"'”’)\]]*\s+|[。！？]+|\n+"),
+    "word": re.compile(r"\s+"),
+}
+
+
+class Split(Policy):
+    """How the value of one parameter becomes several."""
+
+    parameter: str = Field(min_length=1)
+    parts: int | None = Field(default=None, ge=2, le=1_000)
+    size: int | None = Field(default=None, ge=1)
+
+    @model_validator(mode="after")
+    def _one_measure(self) -> Self:
+        if self.parts is not None and self.size is not None:
+            raise ValueError(f"{type(self).__name__} has both parts and size: write one of them")
+        return self
+
+    def of(self, value: Any) -> list[Any]:
+        """The parts of a value; of one that cannot be made smaller, itself alone."""
+        raise NotImplementedError
+
+
+class ListSplit(Split):
+    """Splits a list, or whatever can be sliced; see `split_list`."""
+
+    kind: Literal["list"] = "list"
+
+    def of(self, value: Any) -> list[Any]:
+        count, cut = _slices(value)
+        if self.size is not None:
+            ends = [*range(self.size, count, self.size), count]
+        else:
+            parts = min(self.parts or 2, count)
+            ends = [count * number // parts for number in range(1, parts + 1)]
+        if len(ends) < 2:
+            return [value]
+        return [cut(start, end) for start, end in zip([0, *ends], ends, strict=False)]
+
+
+class TextSplit(Split):
+    """Splits a text; see `split_text`."""
+
+    kind: Literal["text"] = "text"
+    by: Unit = "paragraph"
+    overlap: int = Field(default=0, ge=0)
+
+    def of(self, value: Any) -> list[Any]:
+        if not isinstance(value, str):
+            raise TypeError(
+                f"split_text({self.parameter!r}) is for a text, not for a {type(value).__name__}: "
+                f"write split_list, or a function"
+            )
+        units = units_of(value, self.by)
+        by = self.by
+        while len(units) < 2 and by != "character":
+            by = FINER[by]
+            units = units_of(value, by)
+        if self.size is not None:
+            units, ends = _filled(units, by, self.size)
+        else:
+            ends = _even(units, self.parts or 2)
+        if len(ends) < 2:
+            return [value]
+        starts = [0, *ends[:-1]]
+        return [
+            "".join(units[max(0, _back(s, e, self.overlap)) : e]) for s, e in zip(starts, ends, strict=True)
+        ]
+
+
+def split_list(parameter: str, parts: int | None = None, *, size: int | None = None) -> ListSplit:
+    """Split what the parameter is given: a list, tuple, mapping, array, data frame.
+
+    parts: into so many pieces of the same length, or one item more (2 if neither is written).
+    size: instead, into pieces of at most so many items.
+    """
+    return ListSplit(parameter=parameter, parts=parts, size=size)
+
+
+def split_text(
+    parameter: str,
+    parts: int | None = None,
+    *,
+    size: int | None = None,
+    by: Unit = "paragraph",
+    overlap: int = 0,
+) -> TextSplit:
+    """Split the text that the parameter is given, at the boundaries of paragraphs, sentences, words.
+
+    parts: into so many pieces of about the same length (2 if neither is written).
+    size: instead, into pieces of at most so many characters, not counting the overlap.
+    by: "paragraph", "sentence", "word" or "character"; a text that has one of these only is split by the
+        next smaller unit.
+    overlap: how many of the units at the end of a piece stand again at the beginning of the next one.
+
+    Without overlap the pieces, put together, are the text again, to the letter.
+    """
+    return TextSplit(parameter=parameter, parts=parts, size=size, by=by, overlap=overlap)
+
+
+def _slices(value: Any) -> tuple[int, Callable[[int, int], Any]]:
+    """How many items there are, and how to take some of them."""
+    if isinstance(value, dict):
+        items = list(cast("dict[Any, Any]", value).items())
+        return len(items), lambda start, end: dict(items[start:end])
+    by_place = getattr(value, "iloc", value)  # a data frame's plain slices go by its labels
+    if isinstance(value, str | bytes) or not (hasattr(value, "__len__") and hasattr(by_place, "__getitem__")):
+        raise TypeError(
+            f"split_list is for what has a length and can be sliced, not for a {type(value).__name__}"
+        )
+    return len(value), lambda start, end: by_place[start:end]
+
+
+def units_of(text: str, by: Unit) -> list[str]:
+    """The text in units, each with the space behind it: together they are the text."""
+    if by == "character":
+        return list(text)
+    ends = [match.end() for match in _BOUNDARY[by].finditer(text)]
+    if not ends or ends[-1] < len(text):
+        ends.append(len(text))
+    return [text[start:end] for start, end in zip([0, *ends], ends, strict=False) if end > start]
+
+
+def _even(units: Sequence[str], parts: int) -> list[int]:
+    """Where to cut between units so that the pieces are of about the same length."""
+    sums = list(accumulate(map(len, units)))
+    ends: list[int] = []
+    for number in range(1, min(parts, len(units))):
+        goal = sums[-1] * number / parts
+        after = bisect_left(sums, goal)
+        closer = after if after == 0 or sums[after] - goal <= goal - sums[after - 1] else after - 1
+        least, most = (ends[-1] if ends else 0) + 1, len(units) - (min(parts, len(units)) - number)
+        ends.append(min(max(closer + 1, least), most))
+    return [*ends, len(units)] if units else []
+
+
+def _filled(units: Sequence[str], by: Unit, size: int) -> tuple[list[str], list[int]]:
+    """Units of at most `size` characters, smaller ones where need be, and where to cut between them."""
+    small: list[str] = []
+    for unit in units:
+        small.extend([unit] if len(unit) <= size else _smaller(unit, by, size))
+    ends: list[int] = []
+    length = 0
+    for number, unit in enumerate(small):
+        if length and length + len(unit) > size:
+            ends.append(number)
+            length = 0
+        length += len(unit)
+    return small, [*ends, len(small)] if small else []
+
+
+def _smaller(unit: str, by: Unit, size: int) -> list[str]:
+    """One unit that is too long alone."""
+    if by == "character":
+        return [unit]
+    finer = FINER[by]
+    pieces: list[str] = []
+    for piece in units_of(unit, finer):
+        pieces.extend([piece] if len(piece) <= size else _smaller(piece, finer, size))
+    return pieces
+
+
+def _back(start: int, end: int, overlap: int) -> int:
+    """Where a piece begins with its overlap, which is never longer than the piece itself."""
+    return start - min(overlap, max(end - start - 1, 0)) if start else 0

@@ -1,0 +1,309 @@
+"""The way of work that is too big: split, each part a run of its own, and merged."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Protocol, cast
+
+from prefect_resilience.drive import Blocking, Invoke, Sequence
+from prefect_resilience.errors.context import ErrorContext, attach_context, attached_context
+from prefect_resilience.errors.info import bounded
+from prefect_resilience.errors.notes import add_note
+from prefect_resilience.errors.redact import redact
+from prefect_resilience.errors.taxonomy import ErrorCategory, ErrorKind, FailureReason
+from prefect_resilience.partials.bounds import partial_output, partial_results
+
+from .model import MOST_PARTS, TOGETHER, Decompose, named
+from .splitters import Split
+from .together import NOT_RUN, Raised, atogether, in_main_thread, together
+
+if TYPE_CHECKING:
+    from prefect_resilience.attempt import Guard
+
+_depths: ContextVar[Mapping[Callable[..., Any], int]] = ContextVar(
+    "prefect_resilience_depths",
+    default=MappingProxyType({}),  # pyright: ignore
+)
+"""How deep in its own decomposition each function is at this place."""
+
+_in_turns: ContextVar[bool] = ContextVar("prefect_resilience_in_turns", default=False)
+"""Whether the parts here take turns in a place that the whole holds."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Standing:
+    """Who answered in place of parts of one work."""
+
+    fn: Callable[..., Any]
+    names: list[str]
+    degraded: list[bool]
+
+
+_standing: ContextVar[_Standing | None] = ContextVar("prefect_resilience_standing", default=None)
+
+
+def stood_in(fn: Callable[..., Any], name: str, degraded: bool) -> None:
+    """A fallback answered in place of a call of `fn`, which may be a part of a greater work."""
+    whole = _standing.get()
+    if whole is not None and whole.fn is fn:
+        whole.names.append(name)
+        whole.degraded.append(degraded)
+
+
+class Divisible(Protocol):
+    """What a decomposition needs of the place where the task runs."""
+
+    @property
+    def parameters(self) -> Mapping[str, Any]: ...
+
+    def part(self, changes: Mapping[str, Any], label: str, without_tags: set[str]) -> Callable[[], Any]:
+        """What runs the same task with these arguments changed, as a run that the UI shows with a label."""
+        ...
+
+    def limited_tags(self) -> set[str]:
+        """Those of this run's tags that a limit counts, each of which it holds a place of. May block."""
+        ...
+
+    def dividing(self, context: ErrorContext, parts: int, depth: int, most: int) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Decomposed:
+    """The outcome of a run whose work was done in parts."""
+
+    value: Any
+    message: str
+    context: ErrorContext
+    replaced: bool = False
+    """Whether a fallback answered for a part, so that this is not the function's own result."""
+    degraded: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Undone:
+    """The work could not be done in parts either: the error to raise, and its context."""
+
+    error: Exception
+    context: ErrorContext
+
+
+def depth_of(fn: Callable[..., Any]) -> int:
+    """How often what runs here was split off from a call of this function: 0 for the whole."""
+    return _depths.get().get(fn, 0)
+
+
+def decomposed(
+    guard: Guard, here: Divisible, context: ErrorContext, error: Exception
+) -> Sequence[Decomposed | Undone]:
+    """Split the work that failed with `error`, do the parts, merge them."""
+    plan = cast(Decompose, guard.decompose)
+    depth = depth_of(guard.fn)
+    place = {"depth": depth, "max_depth": plan.max_depth}
+    if depth >= plan.max_depth:
+        return _undone(error, context, place, f"not split again: depth {depth} is the bound")
+    with _at(guard.fn, depth + 1) as standing:
+        try:
+            parts = yield from _split(plan, here, context, depth)
+        except Exception as failure:  # noqa: BLE001 - the error that counts is the one of the work
+            return _undone(error, context, place, f"split failed: {failure!r}")
+        if len(parts) < 2:
+            return _undone(error, context, place, "it cannot be split: there is no smaller part")
+        here.dividing(context, len(parts), depth + 1, plan.max_depth)
+        outcomes = yield from _run(plan, here, parts, guard.isasync)
+        place = {"depth": depth + 1, "max_depth": plan.max_depth, "parts": len(parts)}
+        if any(isinstance(outcome, Raised) for outcome in outcomes):
+            return _part_failed(error, context, place, outcomes)
+        try:
+            value = yield from _merge(plan, here, context, outcomes, depth)
+            if guard.expect is not None:
+                value = yield from guard.expect.checked(value)
+        except Exception as failure:  # noqa: BLE001 - it is raised, with what is done already
+            return _merge_failed(failure, context, place, outcomes)
+    answered = f", {', '.join(dict.fromkeys(standing.names))} answered for some" if standing.names else ""
+    message = f"merged from {len(parts)} parts at depth {depth + 1}{answered}, after: {context.summary()}"
+    for name, lesser in zip(standing.names, standing.degraded, strict=True):
+        stood_in(guard.fn, name, lesser)
+    return Decomposed(value, message, context, bool(standing.names), any(standing.degraded))
+
+
+@contextmanager
+def _at(fn: Callable[..., Any], depth: int) -> Generator[_Standing]:
+    standing = _Standing(fn, [], [])
+    deeper = _depths.set({**_depths.get(), fn: depth})
+    answers = _standing.set(standing)
+    try:
+        yield standing
+    finally:
+        _standing.reset(answers)
+        _depths.reset(deeper)
+
+
+def _split(
+    plan: Decompose, here: Divisible, context: ErrorContext, depth: int
+) -> Sequence[list[Mapping[str, Any]]]:
+    """The arguments that are different in each part."""
+    parameters = here.parameters
+    if isinstance(plan.split, Split):
+        name = plan.split.parameter
+        given = plan.split.of(parameters[name])
+        return [{name: value} for value in given]
+    split = cast("Callable[..., Any]", plan.split)
+    args, kwargs = named(split, {**parameters, "error": context, "depth": depth})
+    given = list((yield Invoke(split, tuple(args), kwargs)))
+    if len(given) > MOST_PARTS:
+        raise ValueError(f"{len(given)} parts are too many: {MOST_PARTS} at most")
+    return [_changes(part, plan.parts_named, parameters) for part in given]
+
+
+def _changes(part: Any, name: str | None, parameters: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A part as the arguments that it changes."""
+    written: Mapping[str, Any] = cast("Any", part) if isinstance(part, Mapping) else {}
+    if written and all(key in parameters for key in written):
+        return written
+    if name is None:
+        raise TypeError(
+            f"a part must be a mapping of the arguments that are different, not {part!r:.100}: "
+            f"the split names several"
+        )
+    return {name: part}
+
+
+def _run(
+    plan: Decompose, here: Divisible, parts: list[Mapping[str, Any]], isasync: bool
+) -> Sequence[list[Any]]:
+    """What each part gave, in their order."""
+    limited: set[str] = yield Blocking(here.limited_tags)
+    turns = bool(limited) or _in_turns.get()
+    reset = _in_turns.set(turns)
+    try:
+        calls = [
+            here.part(changes, f"{number}/{len(parts)}", limited) for number, changes in enumerate(parts, 1)
+        ]
+        if isasync:
+            return (yield Invoke(atogether, (calls, 1 if turns else plan.parallel or TOGETHER)))
+        parallel = 1 if turns else plan.parallel or (1 if in_main_thread() else TOGETHER)
+        return (yield Invoke(together, (calls, parallel)))
+    finally:
+        _in_turns.reset(reset)
+
+
+def _merge(
+    plan: Decompose, here: Divisible, context: ErrorContext, outcomes: list[Any], depth: int
+) -> Sequence[Any]:
+    merger = plan.merger
+    offered = {**here.parameters, "error": context, "depth": depth}
+    args, kwargs = named(merger, offered, (list(outcomes),))
+    return (yield Invoke(merger, tuple(args), kwargs))
+
+
+# How it ends when it cannot be done in parts.
+
+
+def _undone(error: Exception, context: ErrorContext, place: dict[str, Any], why: str) -> Undone:
+    """Nothing was done in parts."""
+    why = redact(why)
+    add_note(error, f"prefect-resilience: {why}")
+    details: dict[str, Any] = {
+        **context.details,
+        "decomposition": {**place, "why": why},
+        "partial_results": [],
+    }
+    return _with(error, context, details=details, message=bounded(f"{context.message} ({why})"))
+
+
+def _part_failed(
+    error: Exception, context: ErrorContext, place: dict[str, Any], outcomes: list[Any]
+) -> Undone:
+    """Work that is still too big is the error of the whole; whatever else went wrong is the part's own."""
+    number, failure = next(
+        (number, outcome.error) for number, outcome in enumerate(outcomes, 1) if isinstance(outcome, Raised)
+    )
+    cause = attached_context(failure) or ErrorContext.from_exception(failure, timestamp=context.timestamp)
+    done = _done(outcomes)
+    found = [*((str(at), value) for at, value in done), *_done_below(number, cause)]
+    told = (
+        f"decomposed into {len(outcomes)} parts at depth {place['depth']} of at most {place['max_depth']}, "
+        f"of which {len(done)} {'is' if len(done) == 1 else 'are'} done: "
+        f"part {number} failed: {cause.summary()}"
+    )
+    details = {
+        **context.details,
+        "decomposition": {**place, "done": len(done)},
+        "failed_step": number,
+        "partial_results": partial_results(sorted(found, key=_place), named="part"),
+    }
+    changes: dict[str, Any] = {
+        "details": details,
+        "message": bounded(told),
+        "cause": cause.model_copy(update={"stack_trace": None}).deeper(),
+        "partial_output": partial_output([value for _, value in done] or None) or context.partial_output,
+    }
+    if cause.kind is not ErrorKind.RESOURCE:
+        add_note(failure, redact(f"prefect-resilience: it was part {number} of: {context.summary()}"))
+        changes |= _as_caused_by(cause)
+        error = failure
+    add_note(error, redact(f"prefect-resilience: {told}"))
+    return _with(error, context, **changes)
+
+
+def _merge_failed(
+    failure: Exception, context: ErrorContext, place: dict[str, Any], outcomes: list[Any]
+) -> Undone:
+    """Every part is done, and what they gave cannot be put together."""
+    cause = attached_context(failure) or ErrorContext.from_exception(failure, timestamp=context.timestamp)
+    told = f"all {len(outcomes)} parts are done, and merging them failed: {cause.summary()}"
+    add_note(failure, redact(f"prefect-resilience: {told}"))
+    results = partial_results(((str(at), value) for at, value in _done(outcomes)), named="part")
+    return _with(
+        failure,
+        context,
+        **_as_caused_by(cause),
+        message=bounded(told),
+        cause=cause.model_copy(update={"stack_trace": None}).deeper(),
+        partial_output=partial_output(list(outcomes)),
+        details={
+            **context.details,
+            "decomposition": {**place, "done": len(outcomes)},
+            "failed_step": "merge",
+            "partial_results": results,
+        },
+    )
+
+
+def _as_caused_by(cause: ErrorContext) -> dict[str, Any]:
+    """A failed sub-step is as what made it fail."""
+    same = ("kind", "code", "retryable", "retry_after", "exception_type")
+    return {
+        "category": ErrorCategory.SUBTASK,
+        "reason": FailureReason.SUBTASK_FAILURE,
+        **{name: getattr(cause, name) for name in same},
+    }
+
+
+def _with(error: Exception, context: ErrorContext, **changes: Any) -> Undone:
+    found = context.model_copy(update=changes)
+    attach_context(error, found)
+    return Undone(error, found)
+
+
+def _done(outcomes: list[Any]) -> list[tuple[int, Any]]:
+    return [
+        (number, outcome)
+        for number, outcome in enumerate(outcomes, 1)
+        if outcome is not NOT_RUN and not isinstance(outcome, Raised)
+    ]
+
+
+def _done_below(number: int, cause: ErrorContext) -> list[tuple[str, Any]]:
+    """What the parts of the part that failed had done: "2.1" is the first part of the second."""
+    if "decomposition" not in cause.details:
+        return []
+    return [(f"{number}.{each['part']}", each["value"]) for each in cause.details["partial_results"]]
+
+
+def _place(found: tuple[str, Any]) -> list[int]:
+    return [int(step) for step in found[0].split(".")]

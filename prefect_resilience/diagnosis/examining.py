@@ -1,0 +1,157 @@
+"""`examine`: every check, one after the other; what one needs and does not have is not asked for."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import redirect_stdout
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from prefect.client.orchestration import SyncPrefectClient, get_client
+from prefect.settings import get_current_settings
+
+from prefect_resilience.diagnosis import code, environment, leases, project, server
+from prefect_resilience.diagnosis.findings import Diagnosis, Finding
+from prefect_resilience.errors.exceptions import ConfigurationError
+from prefect_resilience.errors.redact import redact
+
+
+def examine(targets: Iterable[str] = ()) -> Diagnosis:
+    """Everything that is wrong on this machine, with the configured server, and in what is named.
+
+    Args:
+        targets: A folder, whose files are read but not run; or a file, a module or an entrypoint
+            ("flows/etl.py:daily", "my_team.flows"), which is imported as well.
+
+    Raises ConfigurationError for a target that is not there or cannot be imported.
+    """
+    files, modules = _found(targets)
+    subjects = [subject for module in modules for subject in project.subjects_of(module)]
+    examined = _Examined()
+    examined.by("versions", environment.versions)
+    examined.by("store", environment.store)
+    examined.by("circuits", environment.circuits)
+    examined.by("leases", leases.leases)
+    if files:
+        examined.by("code", lambda: (one for file in files for one in code.look_at(file)))
+    if subjects:
+        examined.by("timeouts", lambda: project.timeouts(subjects))
+        examined.by("results", lambda: project.results(subjects))
+    _ask_server(examined, subjects)
+    return Diagnosis(checks=tuple(examined.checks), findings=tuple(examined.findings))
+
+
+class _Examined:
+    """What was checked so far. What two checks found is told once."""
+
+    def __init__(self) -> None:
+        self.checks: list[str] = []
+        self.findings: list[Finding] = []
+
+    def by(self, name: str, check: Callable[[], Iterator[Finding]]) -> None:
+        if name not in self.checks:
+            self.checks.append(name)
+        try:
+            found = list(check())
+        except Exception as error:  # noqa: BLE001 - a check that fails is a finding, and no end of the others
+            says = f"this check failed: {redact(' '.join(str(error).split()) or type(error).__name__)}"
+            mend = "Mend what it says, and ask again."
+            found = [Finding(check=name, where=name, says=says, mend=mend)]
+        known = {(one.check, one.where) for one in self.findings}
+        self.findings += [one for one in found if (one.check, one.where) not in known]
+
+
+def _ask_server(examined: _Examined, subjects: list[Any]) -> None:
+    url = get_current_settings().api.url
+    if url is None:
+        examined.by("server", lambda: iter([_no_server()]))
+        return
+    try:
+        with get_client(sync_client=True) as client:
+            client.hello().raise_for_status()
+            _with(examined, client, subjects)
+    except Exception as error:  # noqa: BLE001 - each way in which an API is away
+        why = redact(" ".join(str(error).split()) or type(error).__name__)
+        examined.by("server", lambda: iter([_away(redact(str(url)), why)]))
+
+
+def _with(examined: _Examined, client: SyncPrefectClient, subjects: list[Any]) -> None:
+    for name, check in server.CHECKS.items():
+        examined.by(name, lambda check=check: check(client))
+    if subjects:
+        examined.by("blocks", lambda: project.blocks(client, subjects))
+
+
+def _no_server() -> Finding:
+    return Finding(
+        check="server",
+        where="PREFECT_API_URL",
+        says="no Prefect server is configured: runs have one of their own, without automations",
+        mend="Start one with `prefect server start`, and set PREFECT_API_URL=http://127.0.0.1:4200/api",
+    )
+
+
+def _away(url: str, why: str) -> Finding:
+    return Finding(
+        check="server",
+        where=url,
+        says=f"the Prefect API does not answer: {why}",
+        mend="Start the server, or set PREFECT_API_URL to where it is.",
+    )
+
+
+# -- what is named
+
+
+def _found(targets: Iterable[str]) -> tuple[list[Path], list[ModuleType]]:
+    files: dict[Path, None] = {}
+    modules: list[ModuleType] = []
+    for target in targets:
+        path = Path(target.rpartition(":")[0] if ".py:" in target else target)
+        if path.is_dir():
+            files |= dict.fromkeys(code.python_files(path.resolve()))
+            continue
+        module = _imported(target, path)
+        modules.append(module)
+        if module.__file__ is not None:
+            files[Path(module.__file__).resolve()] = None
+    return list(files), modules
+
+
+def _imported(target: str, path: Path) -> ModuleType:
+    """A file or a module, imported as its project does."""
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    is_file = path.suffix == ".py" or "/" in target
+    if is_file and not path.is_file():
+        raise ConfigurationError(f"there is no file or folder {str(path)!r}")
+    try:
+        # What a user's module prints is not the answer.
+        with redirect_stdout(sys.stderr):
+            return _load(path.resolve()) if is_file else importlib.import_module(target.partition(":")[0])
+    except ModuleNotFoundError as error:
+        raise ConfigurationError(
+            f"{target!r} cannot be imported: there is no module {error.name!r} here; work in the folder of "
+            "its project, or name a file or a folder"
+        ) from None
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - somebody else's module
+        why = redact(f"{type(error).__name__}: {' '.join(str(error).split())}")
+        raise ConfigurationError(f"{target!r} cannot be imported: {why}") from None
+
+
+def _load(file: Path) -> ModuleType:
+    folder = str(file.parent)
+    if folder not in sys.path:
+        sys.path.insert(1, folder)
+    spec = importlib.util.spec_from_file_location(f"examined_{file.stem}", file)
+    if spec is None or spec.loader is None:
+        raise ConfigurationError(f"{str(file)!r} is no Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module

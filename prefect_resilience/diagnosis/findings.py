@@ -1,0 +1,40 @@
+"""`Finding`: one thing that is wrong, and how to mend it; `Diagnosis`: all of them."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict
+
+Level = Literal["wrong", "note"]
+
+
+class Finding(BaseModel):
+    """One thing that somebody should know.
+
+    `check` is which of the checks found it, `where` the thing itself, `says` what is the matter with it, and
+    `mend` what to do about it, in one sentence each. `level`: something is "wrong" and will not work as it is
+    meant to, or it is a "note" of what may well be meant.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    check: str
+    where: str
+    says: str
+    mend: str
+    level: Level = "wrong"
+
+
+class Diagnosis(BaseModel):
+    """What the checks found. `checks` are those that were made, in their order."""
+
+    model_config = ConfigDict(frozen=True)
+
+    checks: tuple[str, ...]
+    findings: tuple[Finding, ...]
+
+    @property
+    def healthy(self) -> bool:
+        """Whether nothing is wrong; there may be notes."""
+        return all(finding.level != "wrong" for finding in self.findings)

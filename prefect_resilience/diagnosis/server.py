@@ -1,0 +1,238 @@
+"""What can be seen on the Prefect server: its versions, events, work pools, automations, clock and UI."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from email.utils import parsedate_to_datetime
+from typing import Any
+from urllib.parse import urlsplit
+from uuid import UUID, uuid4
+
+import httpx
+from prefect.client.orchestration import SyncPrefectClient
+from prefect.events.actions import RunDeployment
+from prefect.events.schemas.automations import Automation
+from prefect.events.schemas.events import Event, Resource
+from prefect.exceptions import ObjectNotFound
+from prefect.settings import get_current_settings
+
+from prefect_resilience.diagnosis.findings import Finding
+from prefect_resilience.errors.redact import redact
+from prefect_resilience.installation.catalog import NAME, automation_files
+from prefect_resilience.installation.installing import automations_by_name, planned
+
+EVENT_ARRIVES = 10.0
+"""Seconds that an event may take until the API has it."""
+MOST_SKEW = 5.0
+POLLED = frozenset(
+    {
+        "process",
+        "docker",
+        "kubernetes",
+        "ecs",
+        "cloud-run",
+        "cloud-run-v2",
+        "azure-container-instance",
+        "vertex-ai",
+    }
+)
+"""Types of work pools that do nothing without a worker."""
+LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1", "0.0.0.0"})
+
+
+def versions(client: SyncPrefectClient) -> Iterator[Finding]:
+    """A server that speaks another version than this client."""
+    try:
+        client.raise_for_api_version_mismatch()
+    except RuntimeError as error:
+        yield Finding(
+            check="server",
+            where="versions",
+            says=redact(" ".join(str(error).split())),
+            mend="Install the same minor version of Prefect on the server, the workers and here.",
+        )
+
+
+def clock(client: SyncPrefectClient) -> Iterator[Finding]:
+    """A server whose clock differs: schedules, pauses and lateness are reckoned by it."""
+    before = time.time()
+    said = client.hello().headers.get("date")
+    after = time.time()
+    if said is None:
+        return
+    there = parsedate_to_datetime(said).timestamp()
+    # The header is in whole seconds.
+    skew = there - after if there > after else there + 1 - before if there + 1 < before else 0.0
+    if abs(skew) > MOST_SKEW:
+        yield Finding(
+            check="clocks",
+            where="the Prefect API",
+            says=f"its clock is {abs(skew):.0f} s {'ahead of' if skew > 0 else 'behind'} this machine's",
+            mend="Let both machines set their clocks by NTP (chrony or systemd-timesyncd).",
+        )
+
+
+def ui(client: SyncPrefectClient) -> Iterator[Finding]:
+    """A UI that calls another API than the one that is meant."""
+    api = str(get_current_settings().api.url or "")
+    root = api.rstrip("/").removesuffix("/api")
+    try:
+        answer = httpx.get(f"{root}/ui-settings", timeout=5)
+        calls = str(answer.json()["api_url"])
+    except (httpx.HTTPError, ValueError, KeyError, TypeError):
+        return  # it has no UI, or another one
+    if _place(calls) == _place(api):
+        return
+    yield Finding(
+        check="ui",
+        where=f"{root}/",
+        says=f"the UI there calls {redact(calls)}, but the API is {redact(api)}: it shows another or none",
+        mend=f"Start the server with PREFECT_UI_API_URL={redact(api)}",
+        # Behind a proxy the two may well differ.
+        level="wrong" if _place(calls)[0] in LOOPBACK else "note",
+    )
+
+
+def _place(url: str) -> tuple[str, int]:
+    parts = urlsplit(url)
+    host = parts.hostname or ""
+    port = parts.port or (443 if parts.scheme == "https" else 80)
+    return ("127.0.0.1" if host in LOOPBACK else host, port)
+
+
+def events(client: SyncPrefectClient, wait: Callable[[float], None] = time.sleep) -> Iterator[Finding]:
+    """An event that is sent and does not arrive: then no automation can know of anything."""
+    event_id = uuid4()
+    _send(client, event_id)
+    deadline = time.monotonic() + EVENT_ARRIVES
+    body = {"filter": {"id": {"id": [str(event_id)]}}}
+    while not client.request("POST", "/events/filter", json=body).json()["events"]:
+        if time.monotonic() > deadline:
+            yield Finding(
+                check="events",
+                where="the Prefect API",
+                says=f"an event that was sent did not arrive within {EVENT_ARRIVES:g} s: no automation acts",
+                mend="Start the server with its services, or `prefect server services start` beside it, and "
+                "check PREFECT_MESSAGING_BROKER where there are several servers.",
+            )
+            return
+        wait(0.2)
+
+
+def _send(client: SyncPrefectClient, event_id: UUID) -> None:
+    name = "doctor"
+    resource = Resource({"prefect.resource.id": f"{NAME}.doctor.{event_id}", "prefect.resource.name": name})
+    event = Event(id=event_id, event=f"{NAME}.doctor.asked", resource=resource)
+    client.request("POST", "/events", json=[event.model_dump(mode="json")])
+
+
+def pools(client: SyncPrefectClient) -> Iterator[Finding]:
+    """Work pools with deployments and nobody who works for them."""
+    used: dict[str, int] = {}
+    offset = 0
+    while page := client.read_deployments(limit=200, offset=offset):
+        for deployment in page:
+            if deployment.work_pool_name:
+                used[deployment.work_pool_name] = used.get(deployment.work_pool_name, 0) + 1
+        offset += len(page)
+    for name, deployments in sorted(used.items()):
+        try:
+            pool = client.read_work_pool(name)
+        except ObjectNotFound:
+            continue
+        flows = f"{deployments} deployments" if deployments > 1 else "1 deployment"
+        if pool.is_paused:
+            yield Finding(
+                check="workers",
+                where=name,
+                says=f"the work pool of {flows} is paused",
+                mend=f"Run `prefect work-pool resume {name}` when that is over.",
+                level="note",
+            )
+        elif pool.type in POLLED and not _online(client, name):
+            yield Finding(
+                check="workers",
+                where=name,
+                says=f"the work pool of {flows} has no worker, so that their runs stay Late",
+                mend=f"Run `prefect worker start --pool {name}` where the flows can run.",
+            )
+
+
+def _online(client: SyncPrefectClient, pool: str) -> bool:
+    return any(
+        str(worker.status) in ("WorkerStatus.ONLINE", "ONLINE")
+        for worker in client.read_workers_for_work_pool(pool)
+    )
+
+
+def installed(client: SyncPrefectClient) -> Iterator[Finding]:
+    """What `prefect-resilience install` would do."""
+    changes = planned(client)
+    for kind, what in (
+        ("block type", "block type"),
+        ("deployment", "deployment"),
+        ("automation", "automation"),
+    ):
+        missing = [one.name for one in changes if one.kind == kind and one.action == "created"]
+        if missing:
+            yield _not_installed(missing, what, "is missing", "are missing")
+        stale = [one.name for one in changes if one.kind == kind and one.action == "changed"]
+        if stale:
+            yield _not_installed(stale, what, "is of another version", "are of another version")
+    skipped = [one.name for one in changes if one.action == "skipped"]
+    if skipped:
+        yield Finding(
+            check="installation",
+            where=", ".join(skipped),
+            says="nobody is alerted",
+            mend="Run `prefect-resilience install --webhook URL`, or with --notification-block slug/name.",
+            level="note",
+        )
+
+
+def _not_installed(names: list[str], what: str, one: str, many: str) -> Finding:
+    says = f"this {what} {one}" if len(names) == 1 else f"these {len(names)} {what}s {many}"
+    mend = "Run `prefect-resilience install`; --dry-run says what it would do."
+    return Finding(check="installation", where=", ".join(names), says=says, mend=mend)
+
+
+def automations(client: SyncPrefectClient) -> Iterator[Finding]:
+    """Automations of ours that are switched off, or that run what is gone."""
+    known = automations_by_name(client)
+    for file in automation_files():
+        for automation in known.get(file.name, []):
+            if not automation.enabled:
+                yield Finding(
+                    check="automations",
+                    where=file.name,
+                    says="it is switched off",
+                    mend=f'Run `prefect automation resume "{file.name}"` when that is over.',
+                    level="note",
+                )
+            yield from _dangling(client, automation)
+
+
+def _dangling(client: SyncPrefectClient, automation: Automation) -> Iterator[Finding]:
+    for action in automation.actions:
+        if isinstance(action, RunDeployment) and action.deployment_id is not None:
+            try:
+                client.read_deployment(action.deployment_id)
+            except ObjectNotFound:
+                yield Finding(
+                    check="automations",
+                    where=automation.name,
+                    says="the deployment that it runs is gone",
+                    mend="Run `prefect-resilience install`, with --reset where somebody changed it.",
+                )
+
+
+CHECKS: dict[str, Callable[[SyncPrefectClient], Iterator[Any]]] = {
+    "server": versions,
+    "clocks": clock,
+    "ui": ui,
+    "events": events,
+    "workers": pools,
+    "installation": installed,
+    "automations": automations,
+}

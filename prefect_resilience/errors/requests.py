@@ -1,0 +1,113 @@
+"""What a failed sub-step had been asked to do: data for the records, and a way to ask again."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from pydantic_core import to_jsonable_python
+
+from .exceptions import ConfigurationError
+from .info import bounded
+from .redact import redact, redact_data
+from .shapes import put, read, read_text
+
+ATTRIBUTE = "__prefect_resilience_request__"
+LONGEST_INPUT = 500
+"""Characters that the records keep of one input."""
+
+MOST_INPUTS = 50
+
+
+@dataclass(frozen=True)
+class SubtaskRequest:
+    """A call of a task or flow that failed, to be made again as it was or with other arguments.
+
+    `name` is the task's or flow's, `kind` "task" or "flow", `inputs` are the arguments by name. Where it has
+    been sent to another process only the records are left: inputs cut short and without secrets, and nothing
+    to call.
+
+        except Exception as error:
+            return subtask_request(error).replace(mode="simple").call()
+    """
+
+    name: str
+    inputs: Mapping[str, Any]
+    kind: str = "task"
+    again: Callable[[dict[str, Any]], Any] | None = field(default=None, repr=False, compare=False)
+    """Makes the call with these changes of its arguments."""
+    fn: Callable[..., Any] | None = field(default=None, repr=False, compare=False)
+    changes: Mapping[str, Any] = field(default_factory=dict[str, Any], repr=False)
+
+    def replace(self, **changes: Any) -> SubtaskRequest:
+        """The same request with other arguments. Raises ConfigurationError for one that it does not take."""
+        if self.fn is not None:
+            _check_names(self.name, self.fn, changes)
+        return SubtaskRequest(
+            self.name,
+            {**self.inputs, **changes},
+            self.kind,
+            self.again,
+            self.fn,
+            {**self.changes, **changes},
+        )
+
+    def call(self) -> Any:
+        """Make the call, as a run of its own; to be awaited if the task or flow is async.
+
+        Raises what it raises, and ConfigurationError where the request has come from another process.
+        """
+        if self.again is None:
+            raise ConfigurationError(
+                f"the request of {self.name!r} comes from another process and is a record only: "
+                f"call {self.name} itself"
+            )
+        return self.again(dict(self.changes))
+
+    def as_data(self) -> dict[str, Any]:
+        """As records have it: JSON, each input cut short, without secrets."""
+        given = list(self.inputs.items())[:MOST_INPUTS]
+        inputs = {name: _short(value) for name, value in given}
+        return {"type": self.kind, "name": redact(self.name), "inputs": redact_data(inputs)}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        data = self.as_data()
+        return SubtaskRequest, (data["name"], data["inputs"], self.kind)
+
+
+def _short(value: Any) -> Any:
+    """JSON as it is if it is short, else the beginning of its text."""
+    try:
+        plain = to_jsonable_python(value, fallback=read_text, inf_nan_mode="strings")
+        text = plain if isinstance(plain, str) else json.dumps(plain, ensure_ascii=False, default=str)
+    except Exception:  # noqa: BLE001 - objects of any kind are looked at, and a failure is being reported
+        plain = text = read_text(value, LONGEST_INPUT + 1)
+    return plain if len(text) <= LONGEST_INPUT else bounded(redact(text[: 4 * LONGEST_INPUT]), LONGEST_INPUT)
+
+
+def _check_names(name: str, fn: Callable[..., Any], changes: Mapping[str, Any]) -> None:
+    parameters = inspect.signature(fn).parameters
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
+        return
+    for change in changes:
+        if change not in parameters:
+            raise ConfigurationError(
+                f"{name!r} has no parameter {change!r}: write one of {', '.join(parameters)}"
+            )
+
+
+def attach_request(error: BaseException, request: SubtaskRequest) -> None:
+    """Keep a request on the exception that it ended in. Never raises."""
+    try:
+        put(error, ATTRIBUTE, request)
+    except (TypeError, AttributeError):
+        return
+
+
+def subtask_request(error: BaseException) -> SubtaskRequest | None:
+    """What the resilient task or flow whose error this is had been asked to do; None if it is of none."""
+    found: object = read(error, ATTRIBUTE)
+    return found if isinstance(found, SubtaskRequest) else None

@@ -1,0 +1,400 @@
+"""`resilient_flow`, and the `ResilientFlow` that it makes."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import AsyncGenerator, Callable, Generator, Mapping
+from contextlib import aclosing, contextmanager, nullcontext
+from copy import copy
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast, overload
+
+from prefect.context import FlowRunContext
+from prefect.flows import Flow, FlowStateHook
+from prefect.futures import PrefectFuture
+from prefect.results import ResultSerializer, ResultStorage
+from prefect.task_runners import TaskRunner
+from typing_extensions import ParamSpec, TypedDict, Unpack
+
+from prefect_resilience.configuration import nearest
+from prefect_resilience.drive import Blocking, Sequence, adrive, drive
+from prefect_resilience.effects.batch import batch as batch_named
+from prefect_resilience.effects.strategies import RecoveryPolicy
+from prefect_resilience.errors.exceptions import ConfigurationError
+from prefect_resilience.naming import fill, template_fields
+from prefect_resilience.runs_of_flows import failed_with, mark_run, started
+from prefect_resilience.settings import enabled
+from prefect_resilience.summaries.ending import Ending, ended
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+RecoveryOption = RecoveryPolicy | Mapping[str, Any] | Literal["hint", "auto", False] | None
+
+
+class FlowOptions(TypedDict, total=False):
+    """Every option of `prefect.flow`."""
+
+    name: str | None
+    version: str | None
+    flow_run_name: Callable[[], str] | str | None
+    retries: int | None
+    retry_delay_seconds: int | float | None
+    task_runner: type[TaskRunner[PrefectFuture[Any]]] | TaskRunner[PrefectFuture[Any]] | None
+    description: str | None
+    timeout_seconds: int | float | None
+    validate_parameters: bool | None
+    persist_result: bool | None
+    result_storage: ResultStorage | str | None
+    result_serializer: ResultSerializer | None
+    cache_result_in_memory: bool | None
+    log_prints: bool | None
+    on_completion: list[FlowStateHook[..., Any]] | None
+    on_failure: list[FlowStateHook[..., Any]] | None
+    on_cancellation: list[FlowStateHook[..., Any]] | None
+    on_crashed: list[FlowStateHook[..., Any]] | None
+    on_running: list[FlowStateHook[..., Any]] | None
+
+
+class ResilienceFlowOptions(TypedDict, total=False):
+    """The options beside those of a Prefect flow; `resilient_flow` says what they mean."""
+
+    batch: str | None
+    recovery: RecoveryOption
+    dead_letter: bool
+    summary: bool
+
+
+class ResilientFlowOptions(ResilienceFlowOptions, FlowOptions, total=False):
+    """Every option of a resilient flow."""
+
+
+OPTIONS = tuple(ResilienceFlowOptions.__annotations__)
+HOOKS = ("on_completion_hooks", "on_failure_hooks", "on_cancellation_hooks", "on_crashed_hooks")
+
+
+@dataclass(frozen=True)
+class FlowGuard:
+    """What stands around one flow function: small, frozen, and able to travel to another process."""
+
+    fn: Callable[..., Any]
+    batch: str | None = None
+    ending: Ending = field(default_factory=Ending)
+
+
+@dataclass(frozen=True)
+class AtTheEnd:
+    """The hook of a resilient flow. It has its options in it: copies of flows lose what they do not know."""
+
+    ending: Ending
+
+    __name__ = "run_summary"
+
+    def __call__(self, flow: Flow[..., Any], flow_run: Any, state: Any) -> Any:
+        return ended(self.ending, flow, flow_run, state)
+
+
+class ResilientFlow(Flow[P, R]):
+    """A Prefect flow that says at its end what happened in it, and how to go on when it ended badly.
+
+    It takes what `resilient_flow` takes. Every way to use a Prefect flow works: `()`, `.with_options` (which
+    takes the same options again), `.serve`, `.deploy`, `.from_source`, inside other flows, on methods and
+    generators.
+    """
+
+    guard: FlowGuard
+    """What stands around the function."""
+
+    def __init__(self, fn: Callable[P, R], **options: Unpack[ResilientFlowOptions]) -> None:
+        ours, theirs = split(options)
+        super().__init__(fn, **theirs)
+        self._guard_with(make_guard(self.fn, ours))
+
+    @classmethod
+    def wrap(cls, flow: Flow[P, R], **options: Unpack[ResilienceFlowOptions]) -> ResilientFlow[P, R]:
+        """A resilient flow that does what `flow` does, which itself stays as it is."""
+        if not isinstance(flow, Flow):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ConfigurationError(
+                f"ResilientFlow.wrap needs a Prefect flow, not {flow!r}: write @resilient_flow"
+            )
+        if isinstance(flow, ResilientFlow):
+            raise ConfigurationError(
+                f"flow {flow.name!r} is resilient already: write {flow.fn.__name__}.with_options(...)"
+            )
+        ours, theirs = split(options)
+        if theirs:
+            raise ConfigurationError(
+                f"ResilientFlow.wrap takes no {next(iter(theirs))!r}: write it in with_options(...)"
+            )
+        return cls._of(flow, make_guard(flow.fn, ours))
+
+    @classmethod
+    def _of(cls, flow: Flow[P, R], guard: FlowGuard) -> ResilientFlow[P, R]:
+        """A copy of a plain flow, with the guard around its function."""
+        made = copy(flow)
+        made.__class__ = _class_for(cls, type(flow))
+        resilient = cast("ResilientFlow[P, R]", made)
+        resilient._guard_with(guard)
+        return resilient
+
+    def _guard_with(self, guard: FlowGuard) -> None:
+        self.guard = guard
+        for name in HOOKS:
+            setattr(self, name, [*getattr(self, name)])
+        if not enabled():
+            return
+        self.fn = around(guard, bound_to=self.fn)
+        at_the_end, ending = AtTheEnd(guard.ending), guard.ending
+        wanted = (ending.summary, ending.leaves, ending.summary or ending.hint, ending.leaves)
+        for name, wants in zip(HOOKS, wanted, strict=True):
+            if wants:
+                getattr(self, name).append(at_the_end)
+
+    def _unguarded(self) -> Flow[P, R]:
+        """A copy as Prefect alone would have it: its own function and hooks."""
+        plain = copy(self)
+        plain.fn = _bound_like(self.fn, copy_of=self.guard.fn)
+        for name in HOOKS:
+            own = [hook for hook in getattr(self, name) if not isinstance(hook, AtTheEnd)]
+            setattr(plain, name, own)
+        return plain
+
+    if TYPE_CHECKING:
+
+        def with_options(  # pyright: ignore[reportIncompatibleMethodOverride]
+            self, **options: Unpack[ResilientFlowOptions]
+        ) -> ResilientFlow[P, R]: ...
+
+    else:
+
+        def with_options(self, **options: Any) -> ResilientFlow[P, R]:
+            """A copy with other options, ours or Prefect's; what is not written stays as it is."""
+            ours, theirs = split(options, type(self))
+            made = super(ResilientFlow, self._unguarded()).with_options(**theirs)
+            for mark in ("_isclassmethod", "_isstaticmethod"):
+                if hasattr(self, mark):
+                    setattr(made, mark, getattr(self, mark))
+            return ResilientFlow._of(made, _changed(self.guard, ours))
+
+
+@functools.cache
+def _class_for(resilient: type[Any], plain: type[Any]) -> type[Any]:
+    """The class of a resilient copy: flows of a special kind, such as one for a work pool, stay of it."""
+    if plain is Flow or issubclass(plain, resilient):
+        return resilient if plain is Flow else plain
+    return type(
+        f"Resilient{plain.__name__}", (resilient, plain), {"__module__": __name__, "__init__": plain.__init__}
+    )
+
+
+# -- the options
+
+
+def split(
+    options: Mapping[str, Any], kind: type[Flow[..., Any]] = Flow
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Our options and Prefect's. Raises ConfigurationError for one that is neither."""
+    known = [*FlowOptions.__annotations__, *OPTIONS, *_more_options(kind)]
+    for name in options:
+        if name not in known:
+            raise ConfigurationError(f"a resilient flow has no option {name!r}{nearest(name, known)}")
+    ours = {name: value for name, value in options.items() if name in OPTIONS}
+    return ours, {name: value for name, value in options.items() if name not in OPTIONS}
+
+
+def _more_options(kind: type[Flow[..., Any]]) -> list[str]:
+    """Those that `with_options` of a special kind of flow takes."""
+    bases: tuple[Any, ...] = kind.__mro__
+    plain = next(base for base in bases if not issubclass(base, ResilientFlow))
+    return [name for name in inspect.signature(plain.with_options).parameters if name != "self"]
+
+
+def make_guard(fn: Callable[..., Any], ours: Mapping[str, Any]) -> FlowGuard:
+    """Check the options against the function, and put them together."""
+    return _changed(FlowGuard(fn), {"recovery": "hint", **ours})
+
+
+def _changed(guard: FlowGuard, ours: Mapping[str, Any]) -> FlowGuard:
+    ending = guard.ending
+    if "summary" in ours:
+        ending = replace(ending, summary=_yes_or_no("summary", ours["summary"]))
+    if "recovery" in ours:
+        hint, policy = _recovery(ours["recovery"])
+        ending = replace(ending, hint=hint, policy=policy)
+    if "dead_letter" in ours:
+        ending = replace(ending, dead_letter=_yes_or_no("dead_letter", ours["dead_letter"]))
+    changes: dict[str, Any] = {"ending": ending}
+    if "batch" in ours:
+        changes["batch"] = _batch(ours["batch"], guard.fn)
+    return replace(guard, **changes)
+
+
+def _yes_or_no(name: str, value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise ConfigurationError(f"{name}={value!r} is neither yes nor no: write True or False")
+    return value
+
+
+def _recovery(value: Any) -> tuple[bool, RecoveryPolicy | None]:
+    """Whether there is a hint, and how far the run is recovered by itself."""
+    if value is None or value is False:
+        return False, None
+    if value == "hint":
+        return True, None
+    if value == "auto":
+        return True, RecoveryPolicy()
+    if isinstance(value, RecoveryPolicy):
+        return True, value
+    if isinstance(value, Mapping):
+        return True, RecoveryPolicy(**cast("Mapping[str, Any]", value))
+    raise ConfigurationError(
+        f'recovery={value!r} is no way to recover: write "hint", "auto", RecoveryPolicy(attempts=3), or None'
+    )
+
+
+def _batch(name: Any, fn: Callable[..., Any]) -> str | None:
+    if name is None:
+        return None
+    parameters = inspect.signature(fn).parameters
+    for wanted in template_fields(name, "batch"):
+        if wanted not in parameters:
+            raise ConfigurationError(
+                f"batch {name!r} names {wanted!r}, which is no parameter of "
+                f"{getattr(fn, '__name__', fn)!r}{nearest(wanted, parameters)}"
+            )
+    return name
+
+
+# -- around the function
+
+
+def around(guard: FlowGuard, bound_to: Callable[..., Any]) -> Callable[..., Any]:
+    """The function that the engine calls once per run. It looks like the user's own."""
+    fn = guard.fn
+    if inspect.isasyncgenfunction(fn):
+
+        async def guarded_async_generator(*args: Any, **kwargs: Any) -> AsyncGenerator[Any, None]:
+            with _inside(guard, await adrive(_entered(guard, args, kwargs))):
+                async with aclosing(fn(*args, **kwargs)) as items:
+                    async for item in items:
+                        yield item
+
+        made: Callable[..., Any] = guarded_async_generator
+    elif inspect.isgeneratorfunction(fn):
+
+        def guarded_generator(*args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:
+            with _inside(guard, drive(_entered(guard, args, kwargs))):
+                chunks: Generator[Any, Any, Any] = fn(*args, **kwargs)
+                return (yield from chunks)
+
+        made = guarded_generator
+    elif inspect.iscoroutinefunction(fn):
+
+        async def guarded_coroutine(*args: Any, **kwargs: Any) -> Any:
+            with _inside(guard, await adrive(_entered(guard, args, kwargs))):
+                return await fn(*args, **kwargs)
+
+        made = guarded_coroutine
+    else:
+
+        def guarded_function(*args: Any, **kwargs: Any) -> Any:
+            with _inside(guard, drive(_entered(guard, args, kwargs))):
+                return fn(*args, **kwargs)
+
+        made = guarded_function
+    made = functools.update_wrapper(made, fn)
+    # The engine asks for the signature at every call, and looking it up through the wrapper is slow.
+    setattr(made, "__signature__", inspect.signature(fn))  # noqa: B010
+    return _bound_like(bound_to, copy_of=made)
+
+
+@dataclass(frozen=True, slots=True)
+class Entered:
+    """A run of the flow that goes on; None in its place when the function is called as a plain function."""
+
+    context: FlowRunContext
+    batch: str | None
+
+
+def _entered(guard: FlowGuard, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Sequence[Entered | None]:
+    """Name the run's batch, and write on the run what others must know of it."""
+    context = FlowRunContext.get()
+    if context is None or context.flow_run is None or not enabled():
+        return None
+    if getattr(getattr(context.flow, "fn", None), "__wrapped__", None) is not guard.fn:
+        return None
+    started(context.flow_run)
+    named = None
+    if guard.batch is not None:
+        bound = inspect.signature(guard.fn).bind(*args, **kwargs)
+        bound.apply_defaults()
+        named = fill(guard.batch, bound.arguments, "batch")
+    if named is not None or guard.ending.policy is not None:
+        yield Blocking(mark_run, (context.flow_run, named, guard.ending.policy))
+    return Entered(context, named)
+
+
+@contextmanager
+def _inside(guard: FlowGuard, entered: Entered | None) -> Generator[None, None, None]:
+    if entered is None:
+        yield
+        return
+    with batch_named(entered.batch) if entered.batch is not None else nullcontext():
+        try:
+            yield
+        except Exception as error:
+            clean = failed_with(error, entered.context)
+            if clean is error:
+                raise
+            raise clean from clean.__cause__
+
+
+def _bound_like(bound: Callable[..., Any], copy_of: Callable[..., Any]) -> Callable[..., Any]:
+    """Prefect binds a method by marks on the flow's function: carry them over."""
+    for mark in ("__prefect_self__", "__prefect_cls__"):
+        if hasattr(bound, mark):
+            setattr(copy_of, mark, getattr(bound, mark))
+    return copy_of
+
+
+# -- the decorator
+
+
+@overload
+def resilient_flow(fn: Callable[P, R], /) -> ResilientFlow[P, R]: ...
+
+
+@overload
+def resilient_flow(
+    fn: None = None, /, **options: Unpack[ResilientFlowOptions]
+) -> Callable[[Callable[P, R]], ResilientFlow[P, R]]: ...
+
+
+def resilient_flow(fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:
+    """Make a function a resilient Prefect flow.
+
+    summary: True leaves an artifact `run-summary-<id>` at the end of a run in which something happened that
+        is worth telling (retries, refusals, fallbacks, replays, failures), with a picture of it.
+    recovery: after a run that ended badly, "hint" says in the summary and the log how to go on; "auto" or a
+        `RecoveryPolicy` also lets the automation of `prefect-resilience install` do it, as often as the
+        policy says. None says nothing.
+    dead_letter: True keeps a run that failed or crashed as a dead letter, with its parameters.
+    batch: the batch of everything that a run does, a template over the flow's parameters such as
+        "invoices-{month}". Left out: the root flow run, however often it is run again.
+
+    The exception of a failed run carries what had been completed:
+    `error_context(state).details["partial_results"]`, by the name of the task run.
+
+    Every option of `prefect.flow` works too. Raises ConfigurationError for what cannot be meant.
+    """
+    if fn is None:
+        return functools.partial(_decorate, options)
+    return _decorate(options, fn)
+
+
+def _decorate(options: Mapping[str, Any], fn: Callable[..., Any]) -> ResilientFlow[..., Any]:
+    if isinstance(fn, Flow):
+        name = getattr(fn.fn, "__name__", fn.name)
+        raise ConfigurationError(f"{fn.name!r} is a flow already: write ResilientFlow.wrap({name}, ...)")
+    return ResilientFlow(fn, **options)

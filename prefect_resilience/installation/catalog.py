@@ -1,0 +1,123 @@
+"""What there is to install, in one place: the flows of `operations.py`, and the automations in files."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from importlib.resources import files
+from typing import Any, cast
+from uuid import UUID
+
+import yaml
+from prefect import Flow
+from prefect.utilities.callables import parameter_schema
+
+from prefect_resilience import operations
+
+NAME = "prefect-resilience"
+"""The name of every deployment, and the tag by which it is found again."""
+POOL = "resilience"
+"""The work pool where none is named; Prefect keeps names that begin with its own for itself."""
+ALERTS = "prefect-resilience-alerts"
+"""The notification block that `--webhook` makes."""
+
+UNKNOWN = UUID(int=0)
+"""Stands for the id of what a dry run does not make."""
+
+SCHEDULES: Mapping[str, str] = {
+    "show-circuits": "*/5 * * * *",
+    "report": "5 6 * * *",
+    "purge-dead-letters": "25 3 * * *",
+    "prune-batches": "45 3 * * 0",
+}
+"""When a flow runs by itself, as cron in UTC; the others are run by a person or an automation."""
+
+
+@dataclass(frozen=True)
+class Operation:
+    """One flow to deploy."""
+
+    flow: Flow[..., Any]
+    entrypoint: str
+
+    @property
+    def name(self) -> str:
+        return self.flow.name
+
+    @property
+    def deployment(self) -> str:
+        """As Prefect calls it: flow/deployment."""
+        return f"{self.name}/{NAME}"
+
+    @property
+    def schedule(self) -> str | None:
+        return SCHEDULES.get(self.name)
+
+    @property
+    def description(self) -> str:
+        return self.flow.description or ""
+
+    @cached_property
+    def parameters(self) -> dict[str, Any]:
+        """The JSON Schema of its parameters, from which the UI makes the form."""
+        return parameter_schema(self.flow).model_dump_for_openapi()
+
+
+@dataclass(frozen=True)
+class AutomationFile:
+    """One automation as its file says it. The ids are missing: `${deployment:name}`, `${notification}`."""
+
+    name: str
+    document: Mapping[str, Any]
+
+    @property
+    def needs(self) -> set[str]:
+        """What stands between `${` and `}`."""
+        return set(_placeholders(self.document))
+
+    def filled(self, ids: Mapping[str, str]) -> dict[str, Any]:
+        """The document with the ids in their places."""
+        return cast("dict[str, Any]", _filled(self.document, ids))
+
+
+@functools.cache
+def operational_flows() -> tuple[Operation, ...]:
+    """Every flow of `operations.py`, by name."""
+    found = [
+        Operation(cast("Flow[..., Any]", value), f"{operations.__name__}.{attribute}")
+        for attribute, value in vars(operations).items()
+        if isinstance(value, Flow) and not attribute.startswith("_")
+    ]
+    return tuple(sorted(found, key=lambda operation: operation.name))
+
+
+@functools.cache
+def automation_files() -> tuple[AutomationFile, ...]:
+    """Every automation of the wheel, by the name of its file."""
+    folder = files("prefect_resilience.installation") / "automations"
+    read = [
+        yaml.safe_load(file.read_text("utf-8"))
+        for file in sorted(folder.iterdir(), key=lambda file: file.name)
+        if file.name.endswith(".yaml")
+    ]
+    return tuple(AutomationFile(document["name"], document) for document in read)
+
+
+def _placeholders(value: Any) -> list[str]:
+    if isinstance(value, str):
+        return [value[2:-1]] if value.startswith("${") and value.endswith("}") else []
+    if isinstance(value, Mapping):
+        value = list(cast("Mapping[str, Any]", value).values())
+    items = cast("list[Any]", value) if isinstance(value, list) else []
+    return [name for item in items for name in _placeholders(item)]
+
+
+def _filled(value: Any, ids: Mapping[str, str]) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _filled(item, ids) for key, item in cast("Mapping[str, Any]", value).items()}
+    if isinstance(value, list):
+        return [_filled(item, ids) for item in cast("list[Any]", value)]
+    names = _placeholders(value)
+    return ids[names[0]] if names else value

@@ -1,0 +1,195 @@
+"""Installing: what is missing is made, what we made is brought up to date, what somebody changed stays."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from httpx import HTTPStatusError
+from prefect.client.orchestration import SyncPrefectClient, get_client
+from prefect.events.actions import SendNotification
+from prefect.events.schemas.automations import Automation, AutomationCore
+from prefect.exceptions import ObjectNotFound
+
+from prefect_resilience.effects.flow_runs import ApiUnavailable
+from prefect_resilience.errors.exceptions import ConfigurationError
+from prefect_resilience.errors.redact import redact
+from prefect_resilience.installation import blocks, deployments
+from prefect_resilience.installation.catalog import (
+    UNKNOWN,
+    AutomationFile,
+    automation_files,
+    operational_flows,
+)
+from prefect_resilience.installation.changes import Action, Change
+from prefect_resilience.installation.fingerprints import fingerprint, installed_as, marked
+
+PAGE = 200
+
+
+@dataclass
+class Installation:
+    """One run of `install`. `ids` are those of what automations refer to, by their placeholders."""
+
+    client: SyncPrefectClient
+    dry_run: bool = False
+    reset: bool = False
+    changes: list[Change] = field(default_factory=list[Change])
+    ids: dict[str, str] = field(default_factory=dict[str, str])
+
+    def note(self, kind: Any, name: str, action: Action, why: str = "") -> None:
+        self.changes.append(Change(kind=kind, name=name, action=action, why=why))
+
+
+def install(
+    *,
+    dry_run: bool = False,
+    webhook: str | None = None,
+    notification_block: str | None = None,
+    work_pool: str | None = None,
+    reset: bool = False,
+) -> list[Change]:
+    """Bring blocks, a work pool, the operational flows and the automations onto the configured server.
+
+    What is there already and as it should be is left alone; a second time, nothing changes. An automation
+    that somebody changed is kept, enabled or not.
+
+    Args:
+        dry_run: Only say what would be done.
+        webhook: Where alerts are posted as JSON, with "subject", "body", and both as "text".
+        notification_block: A notification block to alert with instead, as slug/name: "slack-webhook/night".
+        work_pool: The pool that runs the operational flows, made as one of processes where there is none.
+            Left out, they stay in the pool they are in; at first that is "resilience".
+        reset: Also put back what somebody changed by hand.
+
+    Raises ConfigurationError, and ApiUnavailable when the API cannot be asked.
+    """
+    if webhook is not None and notification_block is not None:
+        raise ConfigurationError("both a webhook and a notification block are named: leave one of them out")
+    with _asking() as client:
+        return _install(Installation(client, dry_run, reset), webhook, notification_block, work_pool)
+
+
+def planned(client: SyncPrefectClient) -> list[Change]:
+    """What `install` would do, asked of the server that a client is connected with."""
+    return _install(Installation(client, dry_run=True), None, None, None)
+
+
+def _install(
+    run: Installation, webhook: str | None, notification_block: str | None, work_pool: str | None
+) -> list[Change]:
+    client, dry_run = run.client, run.dry_run
+    run.changes += blocks.register(client, dry_run)
+    notification, changes = blocks.notification(client, webhook, notification_block, dry_run)
+    run.changes += changes
+    pool, changes = deployments.pool(client, work_pool, dry_run)
+    run.changes += changes
+    for operation in operational_flows():
+        deployment_id, change = deployments.deploy(client, operation, pool, work_pool is not None, dry_run)
+        run.ids[f"deployment:{operation.name}"] = str(deployment_id or UNKNOWN)
+        run.changes.append(change)
+    if notification is not None:
+        run.ids["notification"] = str(notification)
+    known = automations_by_name(client)
+    for file in automation_files():
+        _automate(run, file, known.get(file.name, []))
+    _retire(run, known)
+    return run.changes
+
+
+def uninstall(*, dry_run: bool = False) -> list[Change]:
+    """Take away what `install` made: automations, deployments, its work pool and its notification block.
+
+    Policies that somebody saved stay, and with them their block type.
+    """
+    with _asking() as client:
+        run = Installation(client, dry_run)
+        names = {file.name for file in automation_files()}
+        for automation in [one for some in automations_by_name(client).values() for one in some]:
+            if automation.name in names or installed_as(automation) is not None:
+                if not dry_run:
+                    client.delete_automation(automation.id)
+                run.note("automation", automation.name, "removed")
+        run.changes += deployments.remove(client, dry_run)
+        run.changes += blocks.remove(client, dry_run)
+    return run.changes
+
+
+def _automate(run: Installation, file: AutomationFile, known: list[Automation]) -> None:
+    """Make one automation, or bring it up to date."""
+    ids = {**(_notified_by(known[0]) if known else {}), **run.ids}
+    if "notification" in file.needs and "notification" not in ids:
+        why = "nobody to alert: name one with --webhook or --notification-block"
+        return run.note("automation", file.name, "skipped", why)
+    wanted = marked(AutomationCore.model_validate(file.filled(ids)))
+    if not known:
+        if not run.dry_run:
+            run.client.create_automation(wanted)
+        return run.note("automation", file.name, "created")
+    there = known[0]
+    if fingerprint(there) == fingerprint(wanted):
+        run.note("automation", file.name, "unchanged", "" if there.enabled else "somebody switched it off")
+    elif fingerprint(there) == installed_as(there) or run.reset:
+        if not run.dry_run:
+            # Whether it is switched on is for whoever switched it.
+            run.client.update_automation(there.id, wanted.model_copy(update={"enabled": there.enabled}))
+        run.note("automation", file.name, "changed")
+    else:
+        run.note("automation", file.name, "kept", "somebody changed it; --reset puts it back")
+
+
+def _notified_by(automation: Automation) -> dict[str, str]:
+    """The block that an automation alerts through already."""
+    blocks = [
+        action.block_document_id for action in automation.actions if isinstance(action, SendNotification)
+    ]
+    return {"notification": str(blocks[0])} if blocks else {}
+
+
+def _retire(run: Installation, known: Mapping[str, list[Automation]]) -> None:
+    """Take away what an older version installed and nobody changed."""
+    names = {file.name for file in automation_files()}
+    for automation in [one for name, some in known.items() if name not in names for one in some]:
+        if installed_as(automation) == fingerprint(automation):
+            if not run.dry_run:
+                run.client.delete_automation(automation.id)
+            run.note("automation", automation.name, "removed", "it is installed no longer")
+
+
+def automations_by_name(client: SyncPrefectClient) -> dict[str, list[Automation]]:
+    """Every automation of the server, the newest of a name last."""
+    found: dict[str, list[Automation]] = {}
+    offset = 0
+    while page := client.read_automations(limit=PAGE, offset=offset):
+        for automation in page:
+            found.setdefault(automation.name, []).append(automation)
+        offset += len(page)
+    return found
+
+
+@contextmanager
+def _asking() -> Generator[SyncPrefectClient, None, None]:
+    try:
+        with get_client(sync_client=True) as client:
+            client.hello().raise_for_status()
+            yield client
+    except (ConfigurationError, ObjectNotFound):
+        raise
+    except HTTPStatusError as error:
+        raise ApiUnavailable(redact(f"the Prefect API refused: {_detail(error)}")) from error
+    except Exception as error:
+        why = redact(" ".join(str(error).split()) or type(error).__name__)
+        raise ApiUnavailable(
+            f"the Prefect API could not be asked ({why}): start a server, and name it in PREFECT_API_URL"
+        ) from error
+
+
+def _detail(error: HTTPStatusError) -> str:
+    """What the API said itself, on one line."""
+    try:
+        said = error.response.json()["detail"]
+    except (ValueError, KeyError, TypeError):
+        said = error
+    return " ".join(str(said).split())

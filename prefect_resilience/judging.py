@@ -1,0 +1,116 @@
+"""What a failed attempt means: its place in the run's record, its context, and whether to try again."""
+
+from __future__ import annotations
+
+import random
+import time
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING
+
+from prefect_resilience.drive import Sequence
+from prefect_resilience.errors.classify import ErrorInfo, classify
+from prefect_resilience.errors.context import AttemptRecord, ErrorContext, attach_context, attached_context
+from prefect_resilience.errors.nesting import with_inner
+from prefect_resilience.errors.notes import add_note
+from prefect_resilience.errors.redact import redact
+from prefect_resilience.errors.requests import subtask_request
+from prefect_resilience.fallbacks.chain import Answer, Chain
+from prefect_resilience.partials.bounds import partial_of
+from prefect_resilience.partials.current import Notes
+from prefect_resilience.retries.budget import bucket_of
+from prefect_resilience.retries.policy import Retry, Verdict
+
+if TYPE_CHECKING:
+    from prefect_resilience.attempt import Guard, Surroundings
+    from prefect_resilience.effects.claim import Claim
+
+
+@dataclass(slots=True)
+class RunRecord:
+    """What has happened to one run so far, in this process. Made when something first goes wrong."""
+
+    started: float
+    history: list[AttemptRecord] = field(default_factory=list[AttemptRecord])
+    counters: dict[str, int] = field(default_factory=dict[str, int])
+    previous_delay: float | None = None
+    verdict: Verdict | None = None
+    error: BaseException | None = None
+    notes: Notes = field(default_factory=Notes)
+    """What the code inside keeps of its work, and learns of the attempt before."""
+
+
+def judged(
+    guard: Guard, here: Surroundings, began: float, error: BaseException, claim: Claim | None = None
+) -> Sequence[tuple[ErrorContext, Verdict]]:
+    """Put the failed attempt on record, and decide whether there is another one."""
+    now = time.monotonic()
+    record = here.record(began)
+    retry = guard.retrying
+    if not record.history and retry.budget is not None:
+        bucket_of(retry.budget, now).earn()
+    info = classify(error, rules=guard.rules)
+    verdict = verdict_of(retry, record, info, error, now)
+    if verdict.retry and claim is not None and (why := claim.retry_refusal(error)):
+        verdict = Verdict(False, 0.0, why)
+    if verdict.retry and isinstance(error, Exception) and not (yield from here.may_retry(error)):
+        verdict = Verdict(False, 0.0, "retry_condition_fn says no")
+    record.verdict, record.error = verdict, error
+    record.previous_delay = verdict.delay if verdict.retry else None
+    record.history.append(
+        AttemptRecord(
+            attempt=len(record.history) + 1,
+            started_at=datetime.fromtimestamp(time.time() - (now - began), timezone.utc),
+            duration=now - began,
+            error=info,
+            delay=verdict.delay if verdict.retry else None,
+        )
+    )
+    kept = record.notes.told() or partial_of(error)
+    own = ErrorContext.from_exception(
+        error,
+        info,
+        timestamp=datetime.now(timezone.utc),
+        attempt=len(record.history),
+        max_attempts=retry.rule_for(info).attempts,
+        history=list(record.history),
+        **({} if kept is None else {"partial_output": kept}),
+        **here.identity,
+    )
+    context = with_inner(own, attached_context(error), subtask_request(error))
+    attach_context(error, context)
+    record.notes.ended(context)
+    return context, verdict
+
+
+def verdict_of(retry: Retry, record: RunRecord, info: ErrorInfo, error: BaseException, now: float) -> Verdict:
+    # By name: the policy may be another one by now.
+    rule = info.category.value if info.category in retry.rules else ""
+    record.counters[rule] = record.counters.get(rule, 0) + 1
+    verdict = retry.decide(
+        info,
+        record.counters[rule],
+        elapsed=now - record.started,
+        random=random.random(),
+        previous_delay=record.previous_delay,
+        exception=error,
+    )
+    if verdict.retry and retry.budget is not None and not bucket_of(retry.budget, now).spend(now):
+        return Verdict(False, 0.0, f"the retry budget {retry.budget.name!r} is spent")
+    return verdict
+
+
+def replaced_message(context: ErrorContext, answer: Answer) -> str:
+    times = "1 attempt" if context.attempt == 1 else f"{context.attempt} attempts"
+    return f"{answer.fallback.name} answered after {times}: {context.summary()}"
+
+
+def annotate(error: BaseException, context: ErrorContext, verdict: Verdict, chain: Chain) -> None:
+    """Say on the exception itself what was tried (PEP 678)."""
+    times = "1 attempt" if context.attempt == 1 else f"{context.attempt} attempts"
+    notes = [f"prefect-resilience: gave up after {times}: {verdict.why}"]
+    notes += [
+        f"prefect-resilience: fallback {name!r} failed: {failure!r}" for name, failure in chain.failures
+    ]
+    for note in notes:
+        add_note(error, redact(note))

@@ -1,0 +1,212 @@
+"""Measures through OpenTelemetry's API. Without an SDK they cost next to nothing and go nowhere.
+
+Counters (Prometheus appends `_total`), all under `prefect_resilience.`:
+
+    attempts            {attempt}     task, outcome (success, failure), category (of a failure)
+    retries             {retry}       task, category
+    recoveries          {run}         task, category: went well after a failed attempt
+    failures            {run}         task, category: given up, and nobody answered instead
+    fallbacks           {run}         task, category, degraded
+    refusals            {call}        task, by (circuit, bulkhead, rate_limit): the call was not made
+    circuit.transitions {transition}  circuit, from, to
+    circuit.opens       {opening}     circuit
+    effects.replayed    {effect}      task
+    effects.in_doubt    {effect}      task
+    dead_letters.created   {letter}   task, category
+    dead_letters.replayed  {letter}   task, result
+    batches.recovered   {batch}       outcome
+    budget.burns        {burn}        budget
+
+and one histogram: `recovery.duration` (s), from the start of a run's first attempt to its success, by task
+and category. Names of tasks and circuits are free of secrets; beyond the first MOST_NAMES of a kind the
+others share the name "other", because circuits may be named after parameters.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from prefect_resilience.payloads import fitted_text
+
+METER = "prefect_resilience"
+MOST_NAMES = 200
+LONGEST_NAME = 120
+OTHER = "other"
+SECONDS = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800, 3600)
+"""Bounds of the histogram's buckets: from a quick retry to a long outage."""
+
+COUNTERS = {
+    "attempts": ("{attempt}", "Attempts that were made, and how they ended"),
+    "retries": ("{retry}", "Attempts after a failed one that were decided upon"),
+    "recoveries": ("{run}", "Task runs that went well after a failed attempt"),
+    "failures": ("{run}", "Task runs that failed for good"),
+    "fallbacks": ("{run}", "Task runs that a fallback answered"),
+    "refusals": ("{call}", "Calls that a circuit or a limit did not let through"),
+    "circuit.transitions": ("{transition}", "Changes of a circuit's state"),
+    "circuit.opens": ("{opening}", "Openings of a circuit, those by hand included"),
+    "effects.replayed": ("{effect}", "Effects that were done already, and so not done again"),
+    "effects.in_doubt": ("{effect}", "Effects of which nobody knows whether they took place"),
+    "dead_letters.created": ("{letter}", "Calls that were kept as dead letters"),
+    "dead_letters.replayed": ("{letter}", "Dead letters that were replayed"),
+    "batches.recovered": ("{batch}", "Recoveries of batches"),
+    "budget.burns": ("{burn}", "Error budgets that began to burn too fast"),
+}
+
+Payload = dict[str, Any]
+
+
+@dataclass
+class Labels:
+    """Names of one kind as values of an attribute: without secrets, and never more than `most`."""
+
+    most: int = MOST_NAMES
+    _known: dict[str, str] = field(default_factory=dict[str, str])
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def __call__(self, name: Any) -> str:
+        known = self._known.get(name) if isinstance(name, str) else OTHER
+        return self._learn(name) if known is None else known
+
+    def _learn(self, name: str) -> str:
+        with self._lock:
+            if len(self._known) >= self.most:
+                return OTHER
+            return self._known.setdefault(name, fitted_text(name, LONGEST_NAME))
+
+
+class Instruments:
+    """The instruments of this process, made when something is first measured."""
+
+    def __init__(self) -> None:
+        # Only now: with OTEL_PYTHON_METER_PROVIDER in the environment this imports an SDK.
+        from opentelemetry import metrics
+
+        meter = metrics.get_meter(METER)
+        self._counters = {
+            name: meter.create_counter(f"{METER}.{name}", unit=unit, description=about)
+            for name, (unit, about) in COUNTERS.items()
+        }
+        self._recovery = meter.create_histogram(
+            f"{METER}.recovery.duration",
+            unit="s",
+            description="From the start of a run's first attempt to its success, where the first one failed",
+            explicit_bucket_boundaries_advisory=SECONDS,
+        )
+
+    def count(self, name: str, attributes: dict[str, Any]) -> None:
+        self._counters[name].add(1, attributes)
+
+    def recovery(self, seconds: float, attributes: dict[str, Any]) -> None:
+        self._recovery.record(seconds, attributes)
+
+
+instruments = functools.cache(Instruments)
+tasks = Labels()
+circuits = Labels()
+budgets = Labels()
+_successes: dict[str, dict[str, Any]] = {}
+
+
+def attempt_succeeded(task: str) -> None:
+    """Count an attempt that went well; on the path of every call, so it does no more. Never raises."""
+    try:
+        attributes = _successes.get(task)
+        if attributes is None:
+            label = tasks(task)
+            attributes = {"task": label, "outcome": "success"}
+            if label != OTHER:
+                _successes[task] = attributes
+        instruments().count("attempts", attributes)
+    except Exception:  # noqa: BLE001 - whatever an SDK or its exporter does
+        return
+
+
+def observe(happening: str, payload: Payload) -> None:
+    """Count what an event tells of. Never raises: a measure is no reason to fail the work."""
+    tell = _OF_EVENTS.get(happening)
+    if tell is not None:
+        try:
+            tell(payload)
+        except Exception:  # noqa: BLE001 - whatever an SDK or its exporter does
+            return
+
+
+def circuit_changed(name: str, before: str, after: str) -> None:
+    """Count a change of a circuit's state, as `observe` counts events."""
+    observe("circuit", {"name": name, "before": before, "after": after})
+
+
+def _of_task(payload: Payload) -> dict[str, Any]:
+    named = payload.get("node_id") or payload.get("name")
+    return {"task": tasks(named), "category": str(payload.get("category") or "unknown")}
+
+
+def _attempt_failed(payload: Payload) -> None:
+    attributes = _of_task(payload)
+    instruments().count("attempts", {**attributes, "outcome": "failure"})
+    by = _refused_by(payload)
+    if by is not None:
+        instruments().count("refusals", {"task": attributes["task"], "by": by})
+
+
+def _refused_by(payload: Payload) -> str | None:
+    """Who did not let the call through, if it was not made."""
+    if payload.get("category") == "circuit_open":
+        return "circuit"
+    kind = str(payload.get("exception_type") or "").rpartition(".")[2]
+    return {"BulkheadFullError": "bulkhead", "RateLimitedError": "rate_limit"}.get(kind)
+
+
+def _retry(payload: Payload) -> None:
+    _attempt_failed(payload)
+    instruments().count("retries", _of_task(payload))
+
+
+def _failure(payload: Payload) -> None:
+    _attempt_failed(payload)
+    instruments().count("failures", _of_task(payload))
+
+
+def _fallback(payload: Payload) -> None:
+    _attempt_failed(payload)
+    instruments().count(
+        "fallbacks", {**_of_task(payload), "degraded": "true" if payload.get("degraded") else "false"}
+    )
+
+
+def _recovery(payload: Payload) -> None:
+    attributes = _of_task({**(payload.get("error") or {}), "node_id": payload.get("node_id")})
+    instruments().count("recoveries", attributes)
+    instruments().recovery(float(payload["after"]), attributes)
+
+
+def _circuit(payload: Payload) -> None:
+    name = circuits(payload["name"])
+    before, after = str(payload["before"]), str(payload["after"])
+    instruments().count("circuit.transitions", {"circuit": name, "from": before, "to": after})
+    if after in {"open", "forced_open"}:
+        instruments().count("circuit.opens", {"circuit": name})
+
+
+def _letter_replayed(payload: Payload) -> None:
+    attributes = {"task": tasks(payload.get("name")), "result": str(payload.get("result"))}
+    instruments().count("dead_letters.replayed", attributes)
+
+
+_OF_EVENTS: dict[str, Callable[[Payload], None]] = {
+    "retry.scheduled": _retry,
+    "run.failed": _failure,
+    "fallback.used": _fallback,
+    "run.recovered": _recovery,
+    "circuit": _circuit,
+    "effect.replayed": lambda p: instruments().count("effects.replayed", {"task": tasks(p.get("node_id"))}),
+    "effect.in-doubt": lambda p: instruments().count("effects.in_doubt", {"task": tasks(p.get("node_id"))}),
+    "dead-letter.created": lambda p: instruments().count("dead_letters.created", _of_task(p)),
+    "dead-letter.replayed": _letter_replayed,
+    "batch.recovered": lambda p: instruments().count("batches.recovered", {"outcome": str(p.get("outcome"))}),
+    "budget.burned": lambda p: instruments().count("budget.burns", {"budget": budgets(p.get("name"))}),
+}

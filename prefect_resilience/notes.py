@@ -1,0 +1,212 @@
+"""Notes of what happens in the flow runs of this process, for whoever sums a run up at its end.
+
+They are bounded, whatever a run does: rows are left out, counts stay exact. A process that dies takes its
+notes along; what the Prefect API knows is then all there is.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter, OrderedDict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+from prefect_resilience.conditions.plain import plain_or_cut
+from prefect_resilience.errors.redact import redact_data
+from prefect_resilience.summaries.model import FINAL, Happening, Seen, StateSeen, TaskRunSeen
+
+MOST_RUNS = 2_000
+MOST_ROWS = 20_000
+"""Flow runs, and rows of all of them together; the ones that were quiet longest give way."""
+MOST_REMARKABLE = 500
+MOST_ORDINARY = 100
+MOST_UNFINISHED = 2_000
+MOST_STATES = 120
+MOST_OF_A_KIND = 300
+MOST_OUTPUTS = 50
+MOST_IDS = 20_000
+"""Rows that are kept of one flow run; of events, of each name."""
+
+_SHOWN_DEPTH, _SHOWN_ITEMS, _SHOWN_LETTERS = 6, 60, 2_000
+
+_lock = threading.Lock()
+_runs: OrderedDict[str, RunNotes] = OrderedDict()
+
+
+@dataclass(slots=True)
+class RunNotes:
+    """What was seen of one flow run."""
+
+    unfinished: dict[str, TaskRunSeen] = field(default_factory=dict[str, TaskRunSeen])
+    kept: dict[str, TaskRunSeen] = field(default_factory=dict[str, TaskRunSeen])
+    remarkable: int = 0
+    ordinary: int = 0
+    states: Counter[str] = field(default_factory=Counter[str])
+    retried: int = 0
+    retries: int = 0
+    happenings: list[Happening] = field(default_factory=list[Happening])
+    counts: Counter[str] = field(default_factory=Counter[str])
+    task_keys: set[str] = field(default_factory=set[str])
+    ended: set[str] = field(default_factory=set[str])
+    keeps_outputs: bool = False
+    outputs: dict[str, Any] = field(default_factory=dict[str, Any])
+    outputs_left_out: int = 0
+
+    @property
+    def rows(self) -> int:
+        return len(self.kept) + len(self.unfinished) + len(self.happenings) + len(self.outputs)
+
+    def came_to(self, run_id: str, name: str, flow_run_id: str, state: StateSeen) -> None:
+        """A task run has come to a state."""
+        run = self.kept.get(run_id) or self.unfinished.get(run_id)
+        if run is None:
+            run = TaskRunSeen(run_id, name, flow_run_id)
+            if len(self.unfinished) < MOST_UNFINISHED or state.type in FINAL:
+                self.unfinished[run_id] = run
+        run.name = name
+        before = run.last
+        if len(run.states) < MOST_STATES or state.type in FINAL:
+            run.states.append(state)
+        again = state.type == "RUNNING" and before is not None and run.attempts > 1
+        if again:
+            self.retries += 1
+            self.retried += run.attempts == 2
+        if state.type in FINAL:
+            self._ended(run, before, state)
+
+    def _ended(self, run: TaskRunSeen, before: StateSeen | None, state: StateSeen) -> None:
+        if before is not None and before.type in FINAL:
+            pass  # such as a task that was rolled back after it was completed
+        self.states[state.name] += 1
+        self.unfinished.pop(run.id, None)
+        if len(self.ended) < MOST_IDS:
+            self.ended.add(run.id)
+        if run.id in self.kept:
+            return
+        if run.remarkable and self.remarkable < MOST_REMARKABLE:
+            self.remarkable += 1
+            self.kept[run.id] = run
+        elif not run.remarkable and self.ordinary < MOST_ORDINARY:
+            self.ordinary += 1
+            self.kept[run.id] = run
+
+    def happened(self, happening: Happening) -> None:
+        self.counts[happening.name] += 1
+        if self.counts[happening.name] <= MOST_OF_A_KIND:
+            self.happenings.append(happening)
+
+    def gave(self, name: str, value: Any) -> None:
+        """A task run has completed with this value."""
+        if len(self.outputs) >= MOST_OUTPUTS:
+            self.outputs_left_out += 1
+            return
+        key = name if name not in self.outputs else f"{name} ({len(self.outputs) + 1})"
+        self.outputs[key] = shown(value)
+
+
+def shown(value: Any) -> Any:
+    """A value as bounded JSON-like data without secrets; cut where it is large, which it then says."""
+    copy, cut = plain_or_cut(value, depth=_SHOWN_DEPTH, items=_SHOWN_ITEMS)
+    left = [_SHOWN_LETTERS]
+    content = _within(copy, left)
+    return redact_data({"truncated": True, "content": content} if cut or left[0] < 0 else content)
+
+
+def _within(value: Any, left: list[int]) -> Any:
+    """The value with its texts cut to the letters that are left."""
+    if isinstance(value, str):
+        room = max(left[0], 0)
+        left[0] -= len(value)
+        return value if len(value) <= room else value[:room] + "…"
+    if isinstance(value, dict):
+        pairs = cast("dict[str, Any]", value)
+        return {_within(key, left): _within(item, left) for key, item in pairs.items() if left[0] >= 0}
+    if isinstance(value, list):
+        return [_within(item, left) for item in cast("list[Any]", value) if left[0] >= 0]
+    return value
+
+
+def begin(flow_run_id: str, *, keeps_outputs: bool = False) -> None:
+    """Somebody will ask about this flow run."""
+    with _lock:
+        notes = _of(flow_run_id)
+        notes.keeps_outputs = notes.keeps_outputs or keeps_outputs
+
+
+def task_run_came_to(
+    flow_run_id: str, task_run_id: str, name: str, task_key: str, state: StateSeen
+) -> RunNotes:
+    """Note a state; returns the notes, to which a completed run may give its value."""
+    with _lock:
+        notes = _of(flow_run_id)
+        notes.task_keys.add(task_key)
+        notes.came_to(task_run_id, name, flow_run_id, state)
+        return notes
+
+
+def happened(flow_run_id: str, happening: Happening) -> None:
+    with _lock:
+        _of(flow_run_id).happened(happening)
+
+
+def known(flow_run_id: str) -> RunNotes | None:
+    return _runs.get(flow_run_id)
+
+
+def forget(flow_run_ids: Iterable[str]) -> None:
+    with _lock:
+        for flow_run_id in flow_run_ids:
+            _runs.pop(flow_run_id, None)
+
+
+def seen_in(flow_run_ids: Iterable[str]) -> Seen:
+    """What this process noted of these flow runs, put together."""
+    seen = Seen()
+    with _lock:
+        for flow_run_id in flow_run_ids:
+            notes = _runs.get(flow_run_id)
+            if notes is not None:
+                _add(seen, notes)
+    return seen
+
+
+def outputs_of(flow_run_id: str) -> tuple[Mapping[str, Any], int]:
+    """What task runs of a flow run gave, by name, and how many more there were."""
+    with _lock:
+        notes = _runs.get(flow_run_id)
+        return ({}, 0) if notes is None else (dict(notes.outputs), notes.outputs_left_out)
+
+
+def _add(seen: Seen, notes: RunNotes) -> None:
+    runs = [*notes.kept.values(), *notes.unfinished.values()]
+    seen.task_runs += [TaskRunSeen(run.id, run.name, run.flow_run_id, [*run.states]) for run in runs]
+    seen.happenings += notes.happenings
+    seen.counts += notes.counts
+    seen.states += notes.states
+    seen.noted |= notes.ended | notes.unfinished.keys()
+    for run in notes.unfinished.values():
+        if run.last is not None:
+            seen.states[run.last.name] += 1
+    seen.retried += notes.retried
+    seen.retries += notes.retries
+    seen.outputs |= notes.outputs
+    seen.outputs_left_out += notes.outputs_left_out
+
+
+def _of(flow_run_id: str) -> RunNotes:
+    notes = _runs.get(flow_run_id)
+    if notes is None:
+        notes = _runs[flow_run_id] = RunNotes()
+        _make_room()
+    else:
+        _runs.move_to_end(flow_run_id)
+    return notes
+
+
+def _make_room() -> None:
+    """Asked once for each flow run, not for each row."""
+    rows = sum(notes.rows for notes in _runs.values()) if len(_runs) % 50 == 0 else 0
+    while len(_runs) > MOST_RUNS or (rows > MOST_ROWS and len(_runs) > 1):
+        _, gone = _runs.popitem(last=False)
+        rows -= gone.rows

@@ -1,0 +1,130 @@
+"""Expect: the promise about what a task returns, kept or told broken, and repaired if that is wanted."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from prefect_resilience.drive import Invoke, Sequence
+from prefect_resilience.errors.context import ErrorContext
+from prefect_resilience.errors.exceptions import ConfigurationError
+from prefect_resilience.errors.failures import OutputFormatError
+from prefect_resilience.errors.taxonomy import ErrorCategory
+from prefect_resilience.partials.bounds import partial_output
+from prefect_resilience.retries.backoff import Backoff
+from prefect_resilience.retries.policy import Retry
+
+from .shapes import Broken, Predicate, Shape, shape_of
+
+HINTS = ("error", "violations")
+"""Parameters of the task that a repair fills in: what went wrong the time before."""
+
+
+@dataclass(frozen=True)
+class Expect:
+    """What a task promises to return; an output that is something else fails as OutputFormatError.
+
+    what: a type of JSON ("array", "object", "string", "number", "integer", "boolean", "null"), a JSON
+        Schema, a pydantic model (or another type that pydantic validates), or a function that says yes or
+        no. A text is read as JSON where that is what was promised, also out of a fenced block; with a model
+        the task returns an instance of it.
+    repair: try again after an output that is not as promised, at once, `attempts` times in all. The next
+        attempt is told what was wrong: in its parameters `error` (the ErrorContext) and `violations` (a
+        list of `{"path": ..., "message": ...}`), if the function declares them with a default, and by
+        `last_violations()`.
+
+    Without `repair`, such an output is tried again only where the task's `retry` says so for the category
+    "validation". What a `retry` says about that category goes before `attempts`.
+
+        @resilient_task(expect=Expect(Answer, repair=True))
+        def ask(question: str, violations: list | None = None) -> Answer: ...
+    """
+
+    what: Any
+    repair: bool = False
+    attempts: int = field(default=3, kw_only=True)
+
+    def __post_init__(self) -> None:
+        if isinstance(self.attempts, bool) or not isinstance(self.attempts, int) or self.attempts < 2:  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ConfigurationError(f"Expect(attempts={self.attempts!r}): write a whole number from 2")
+        if isinstance(self.what, Expect):
+            raise ConfigurationError("Expect(Expect(...)): write one of them")
+        object.__setattr__(self, "shape", shape_of(self.what))
+
+    shape: Shape | Predicate = field(init=False, repr=False, compare=False)
+
+    @classmethod
+    def of(cls, value: Any) -> Expect | None:
+        """`expect=` as it may be written. Raises ConfigurationError."""
+        return value if value is None or isinstance(value, Expect) else cls(value)
+
+    def check_for(self, fn: Callable[..., Any], *, isasync: bool) -> None:
+        """Refuse, at decoration, what could not be asked or told later."""
+        name = getattr(fn, "__name__", repr(fn))
+        if inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn):
+            raise ConfigurationError(
+                f"expect= is for a call that has one result: {name!r} is a generator: check its chunks in it"
+            )
+        if isinstance(self.shape, Predicate) and inspect.iscoroutinefunction(self.shape.asks) and not isasync:
+            raise ConfigurationError(
+                f"expect={self.shape.name} is async but {name!r} is not: write the task as `async def`, "
+                f"or a plain function"
+            )
+
+    def checked(self, value: Any) -> Sequence[Any]:
+        """The value to hand on. Raises OutputFormatError."""
+        try:
+            shape = self.shape
+            if not isinstance(shape, Predicate):
+                return shape.of(value)
+            try:
+                says = yield Invoke(shape.asks, (value,))
+            except Exception as error:  # noqa: BLE001 - a malformed output may break whatever looks at it
+                raise shape.broken(value, error) from None
+            return shape.answered(value, says)
+        except Broken as broken:
+            raise OutputFormatError(
+                self.shape.name, broken.actual, broken.violations, partial_output(value)
+            ) from None
+
+    # What a repair adds to the attempts.
+
+    @cached_property
+    def _rule(self) -> Retry:
+        return Retry(attempts=self.attempts, backoff=Backoff.none())
+
+    def joined(self, retry: Retry) -> Retry:
+        """The retries of a task, and those that the repair of its output needs."""
+        if not self.repair or ErrorCategory.VALIDATION in retry.rules:
+            return retry
+        return retry.model_copy(update={"by_category": {**retry.rules, ErrorCategory.VALIDATION: self._rule}})
+
+    def told(
+        self,
+        fn: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        before: ErrorContext | None,
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The call's arguments, with what went wrong before in those that are there for it."""
+        if not self.repair or before is None:
+            return args, kwargs
+        signature = inspect.signature(fn)
+        parameters = signature.parameters
+        hints = [
+            name
+            for name in HINTS
+            if name in parameters and parameters[name].default is not inspect.Parameter.empty
+        ]
+        if not hints:
+            return args, kwargs
+        known = {"error": before, "violations": list(before.details.get("violations", ()))}
+        bound = signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        for name in hints:
+            if bound.arguments[name] is parameters[name].default:
+                bound.arguments[name] = known[name]
+        return bound.args, bound.kwargs

@@ -1,0 +1,350 @@
+"""The kinds of promises: a type of JSON, a JSON Schema, a model, a predicate.
+
+Each looks at an output and gives the value to hand on, or raises `Broken` with what is wrong where.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import islice
+from typing import Any, Protocol, cast, get_origin
+
+from jsonschema import Draft202012Validator
+from jsonschema.exceptions import SchemaError, ValidationError
+from jsonschema.protocols import Validator
+from jsonschema.validators import validator_for
+from pydantic import BaseModel, TypeAdapter
+from pydantic import ValidationError as ModelError
+from pydantic_core import to_jsonable_python
+from referencing import Registry
+from referencing.exceptions import Unresolvable
+
+from prefect_resilience.configuration import nearest
+from prefect_resilience.errors.exceptions import ConfigurationError
+from prefect_resilience.errors.info import bounded
+
+from .texts import NotJson, read_json
+
+MOST_VIOLATIONS = 100
+LONGEST_MESSAGE = 300
+
+TYPES: dict[str, type | tuple[type, ...]] = {
+    "array": (list, tuple),
+    "object": Mapping,
+    "string": str,
+    "number": (int, float),
+    "integer": int,
+    "boolean": bool,
+    "null": type(None),
+}
+"""The types of JSON, and what Python calls them."""
+
+_STRUCTURAL = frozenset(
+    (
+        *("properties", "patternProperties", "additionalProperties", "unevaluatedProperties", "required"),
+        *("propertyNames", "minProperties", "maxProperties", "dependentRequired", "dependentSchemas"),
+        *("items", "prefixItems", "unevaluatedItems", "contains", "minItems", "maxItems", "uniqueItems"),
+    )
+)
+"""Keywords of JSON Schema that only say something about objects and arrays."""
+
+
+class Broken(Exception):
+    """A promise is not kept; `violations` are of the form `{"path": "/a/0", "message": "..."}`."""
+
+    def __init__(self, actual: str, violations: list[dict[str, Any]]) -> None:
+        self.actual = actual
+        self.violations = violations
+        super().__init__(actual)
+
+
+class Shape(Protocol):
+    """One kind of promise."""
+
+    @property
+    def name(self) -> str:
+        """The type that is promised, in a word."""
+        ...
+
+    def of(self, value: Any) -> Any:
+        """The value to hand on. Raises `Broken`."""
+        ...
+
+
+def type_of(value: Any) -> str:
+    """The type of a value in the words of JSON, else the name of its class."""
+    if isinstance(value, bool):
+        return "boolean"
+    if isinstance(value, float):
+        return "number"
+    order = ("null", "integer", "string", "array", "object")
+    return next((name for name in order if isinstance(value, TYPES[name])), type(value).__name__)
+
+
+def violation(message: str, path: str = "") -> dict[str, Any]:
+    return {"path": path, "message": bounded(message, LONGEST_MESSAGE)}
+
+
+def pointer(path: Any) -> str:
+    """A JSON pointer (RFC 6901)."""
+    return "".join("/" + str(step).replace("~", "~0").replace("/", "~1") for step in path)
+
+
+@dataclass(frozen=True)
+class JsonType:
+    """A type of JSON by its name. A text is read as JSON unless a string is promised."""
+
+    name: str
+
+    def of(self, value: Any) -> Any:
+        found = value if self.name == "string" else _read(value)
+        actual = type_of(found)
+        if actual != self.name and not (self.name == "number" and actual == "integer"):
+            raise Broken(actual, [])
+        return found
+
+
+@dataclass(frozen=True)
+class Schema:
+    """A JSON Schema, of Draft 2020-12 unless it says otherwise; `format` is a remark, as there."""
+
+    schema: Mapping[str, Any] = field(hash=False)
+
+    def __post_init__(self) -> None:
+        try:
+            self._class.check_schema(cast("dict[str, Any]", self.schema))
+        except SchemaError as error:
+            place = pointer(error.absolute_path) or "the schema"
+            raise ConfigurationError(f"expect= is no JSON Schema: {place}: {error.message}") from None
+        _check_references(self.schema)
+
+    @property
+    def name(self) -> str:
+        kind = self.schema.get("type")
+        if isinstance(kind, str):
+            return kind
+        if isinstance(kind, list):
+            return " or ".join(cast("list[str]", kind))
+        return str(self.schema.get("title", "what the schema says"))
+
+    @property
+    def _class(self) -> type[Validator]:
+        return validator_for(self.schema, default=Draft202012Validator)
+
+    @cached_property
+    def _validator(self) -> Validator:
+        # A registry of its own: nothing is fetched from the network.
+        return self._class(self.schema, registry=Registry())
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"schema": self.schema}
+
+    @property
+    def structural(self) -> bool:
+        """Whether it says something about objects or arrays, so that a text must be read first."""
+        kind = self.schema.get("type")
+        if kind is None:
+            return not _STRUCTURAL.isdisjoint(self.schema)
+        return "string" not in cast("list[str]", [kind] if isinstance(kind, str) else kind)
+
+    def of(self, value: Any) -> Any:
+        if self.structural or not isinstance(value, str):
+            found = _read(value)
+            self._check(found, value)
+            return found
+        try:
+            self._check(value, value)
+            return value
+        except Broken as as_text:
+            try:
+                found = read_json(value)[0]
+                self._check(found, value)
+                return found
+            except (NotJson, Broken):
+                raise as_text from None
+
+    def _check(self, found: Any, value: Any) -> None:
+        data = found if found is not value else _plain(found)
+        try:
+            errors = list(islice(self._validator.iter_errors(data), MOST_VIOLATIONS))
+        except Unresolvable as error:
+            raise ConfigurationError(f"expect= is a JSON Schema with a $ref to nothing: {error}") from None
+        except RecursionError:
+            raise Broken(type_of(data), [violation("it is nested too deeply")]) from None
+        if errors:
+            wrong = sorted(errors, key=lambda error: [_in_order(step) for step in error.absolute_path])
+            raise Broken(type_of(data), [_told(error) for error in wrong])
+
+
+def _in_order(step: int | str) -> tuple[int, str]:
+    return (step, "") if isinstance(step, int) else (-1, step)
+
+
+def _told(error: ValidationError) -> dict[str, Any]:
+    return {**violation(error.message, pointer(error.absolute_path)), "keyword": error.validator}
+
+
+@dataclass(frozen=True)
+class Model:
+    """A pydantic model, or whatever else pydantic can validate: the task then returns an instance of it."""
+
+    model: Any = field(hash=False)
+
+    @property
+    def name(self) -> str:
+        return getattr(self.model, "__name__", None) or str(self.model)
+
+    @cached_property
+    def _adapter(self) -> TypeAdapter[Any]:
+        return TypeAdapter(self.model)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"model": self.model}
+
+    def of(self, value: Any) -> Any:
+        try:
+            return self._adapter.validate_python(value)
+        except ModelError as error:
+            as_value = error
+        text = _text(value)
+        if text is None:
+            raise Broken(type_of(value), _model_violations(as_value))
+        try:
+            found, source = read_json(text)
+        except NotJson as error:
+            raise Broken(type_of(value), [violation(str(error))]) from None
+        try:
+            return self._adapter.validate_json(source)
+        except ModelError as error:
+            raise Broken(type_of(found), _model_violations(error)) from None
+
+
+def _model_violations(error: ModelError) -> list[dict[str, Any]]:
+    wrong = error.errors(include_url=False, include_context=False, include_input=False)[:MOST_VIOLATIONS]
+    return [{**violation(each["msg"], pointer(each["loc"])), "keyword": each["type"]} for each in wrong]
+
+
+@dataclass(frozen=True)
+class Predicate:
+    """A function that says yes or no; one that raises says no, and why."""
+
+    asks: Callable[[Any], Any]
+
+    @property
+    def name(self) -> str:
+        return getattr(self.asks, "__name__", None) or type(self.asks).__name__
+
+    def answered(self, value: Any, says: Any) -> Any:
+        """The value, if the function says yes to it."""
+        if not says:
+            raise self.broken(value)
+        return value
+
+    def broken(self, value: Any, error: Exception | None = None) -> Broken:
+        if error is None:
+            why = f"{self.name} says no"
+        elif isinstance(error, ValueError | AssertionError) and str(error):
+            why = str(error)
+        else:
+            why = f"{self.name} failed: {error!r}"
+        return Broken(type_of(value), [violation(why)])
+
+
+def _read(value: Any) -> Any:
+    """The value of a text of JSON, anything else as it is."""
+    text = _text(value)
+    if text is None:
+        return value
+    try:
+        return read_json(text)[0]
+    except NotJson as error:
+        raise Broken("string", [violation(str(error))]) from None
+
+
+def _text(value: Any) -> str | None:
+    if isinstance(value, bytes | bytearray):
+        try:
+            return value.decode()
+        except UnicodeDecodeError:
+            return None
+    return value if isinstance(value, str) else None
+
+
+def _plain(value: Any) -> Any:
+    """As JSON has it: models, dataclasses and tuples become objects and arrays."""
+    try:
+        return to_jsonable_python(value, inf_nan_mode="constants")
+    except Exception as error:  # noqa: BLE001 - a value of any kind
+        raise Broken(type_of(value), [violation(f"it cannot be written as JSON: {error}")]) from None
+
+
+def _check_references(schema: Mapping[str, Any]) -> None:
+    """Refuse a `$ref` into the schema itself that leads nowhere."""
+    if any("$id" in part for part in _objects(schema)):
+        return  # then a reference is relative to another place
+    for part in _objects(schema):
+        reference = part.get("$ref")
+        if isinstance(reference, str) and reference.startswith("#/") and not _leads(schema, reference):
+            raise ConfigurationError(f"expect= is a JSON Schema whose $ref {reference!r} leads nowhere")
+
+
+def _objects(part: Any) -> Iterator[dict[str, Any]]:
+    left = [part]
+    while left:
+        here = left.pop()
+        if isinstance(here, dict):
+            yield cast("dict[str, Any]", here)
+            left.extend(cast("dict[str, Any]", here).values())
+        elif isinstance(here, list):
+            left.extend(cast("list[Any]", here))
+
+
+def _leads(schema: Any, reference: str) -> bool:
+    here = schema
+    for step in reference[2:].split("/"):
+        name = step.replace("~1", "/").replace("~0", "~")
+        if isinstance(here, dict) and name in here:
+            here = cast("dict[str, Any]", here)[name]
+        elif isinstance(here, list) and name.isdigit() and int(name) < len(cast("list[Any]", here)):
+            here = cast("list[Any]", here)[int(name)]
+        else:
+            return False
+    return True
+
+
+def shape_of(what: Any) -> Shape | Predicate:
+    """A promise as it may be written. Raises ConfigurationError for what cannot be promised."""
+    if isinstance(what, str):
+        if what not in TYPES:
+            raise ConfigurationError(f"expect={what!r} is no type of JSON{nearest(what, TYPES)}")
+        return JsonType(what)
+    if isinstance(what, Mapping):
+        return Schema(cast("Mapping[str, Any]", what))
+    if isinstance(what, type) and what in _BUILTINS:
+        return JsonType(_BUILTINS[what])
+    if isinstance(what, type) or get_origin(what) is not None:
+        return _model(what)
+    if callable(what):
+        return Predicate(what)
+    raise ConfigurationError(
+        f'expect={what!r} is no promise: write a type of JSON such as "array", a JSON Schema, a model, '
+        f"or a function that says yes or no"
+    )
+
+
+_BUILTINS: dict[Any, str] = {
+    **{list: "array", dict: "object", str: "string", int: "integer", float: "number"},
+    **{bool: "boolean", type(None): "null"},
+}
+
+
+def _model(what: Any) -> Model:
+    shape = Model(what)
+    try:
+        if not (isinstance(what, type) and issubclass(what, BaseModel)):
+            TypeAdapter(cast("Any", what))
+    except Exception as error:  # noqa: BLE001 - pydantic has several ways to say no
+        raise ConfigurationError(f"expect={what!r} is nothing that pydantic can validate: {error}") from None
+    return shape

@@ -1,0 +1,15 @@
+"""What was produced before a failure: kept within bounds, and handed on to whoever takes over."""
+
+from __future__ import annotations
+
+from .bounds import partial_output, partial_results
+from .current import keep_partial, last_violations, previous_error, previous_partial
+
+__all__ = [
+    "keep_partial",
+    "last_violations",
+    "partial_output",
+    "partial_results",
+    "previous_error",
+    "previous_partial",
+]

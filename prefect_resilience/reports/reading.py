@@ -1,0 +1,214 @@
+"""`report`: the figures of a period, from the Prefect API and the store."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Callable
+from datetime import datetime, timedelta, timezone
+from typing import Any, TypeVar
+
+from prefect_resilience.budgets.fleet import get_budgets
+from prefect_resilience.budgets.model import BudgetStatus
+from prefect_resilience.circuits import CircuitSnapshot, get_circuits
+from prefect_resilience.dead_letters.configured import queue_of
+from prefect_resilience.effects.archive import scanned
+from prefect_resilience.effects.audit import AUDITS, entries_of
+from prefect_resilience.effects.ledger import open_ledger
+from prefect_resilience.errors.exceptions import ConfigurationError, ResilienceError
+from prefect_resilience.errors.redact import redact
+from prefect_resilience.reports import figures
+from prefect_resilience.reports.api import Api, Filter, Period, opened
+from prefect_resilience.reports.happenings import Happenings, happenings_of
+from prefect_resilience.reports.model import (
+    CircuitFigures,
+    EffectFigures,
+    FleetReport,
+    FlowFigures,
+    LetterFigures,
+)
+from prefect_resilience.reports.task_runs import final_events, state_names, tally_of
+
+T = TypeVar("T")
+When = datetime | timedelta | None
+
+DAY = timedelta(days=1)
+LATE = timedelta(seconds=30)
+PATIENCE = 15.0
+"""Seconds that the server may take to write down events of runs that have just ended."""
+
+SOURCES = (
+    "Task runs, attempts, retries, recoveries, fallbacks, replays and their durations: the task runs of the "
+    "Prefect API, resilient or not, by their final state and run count; those that ended in the period.",
+    "Flow runs: the flow runs of the Prefect API that ended in the period.",
+    "Failed attempts by code and category, timeouts of attempts, effects in doubt, openings of circuits and "
+    "the time they were open: events of resilient tasks, which Prefect keeps for 7 days by default; a "
+    "circuit that was changed outside any run sent none.",
+    "Dead letters, recoveries of batches, error budgets and the state of circuits: the store; what was "
+    "purged or pruned is gone. Error budgets are as they stand now.",
+)
+COUNTED = (
+    "Of task runs that went well at the first attempt the server's count was taken, by the names that "
+    "Prefect gave them after their tasks; each of the others was read."
+)
+
+
+def report(since: When = None, until: When = None) -> FleetReport:
+    """What happened to the fleet in a period: by default in the last 24 hours.
+
+    since, until: times (without an offset: in UTC), or how long ago. Works in a flow run and outside.
+    Raises ConfigurationError for a period that is none, ReportError when the Prefect API does not answer. A
+    store that does not answer leaves its figures unknown.
+
+        print(report(timedelta(hours=8)).task_runs.retry_rate)
+    """
+    now = datetime.now(timezone.utc)
+    period = period_of(since, until, now)
+    with opened() as api:
+        names = state_names(api, period)
+        events = _final_events(api, period, names, now)
+        tally, read = tally_of(api, period, names, events)
+        unknown: list[str] = []
+        seen = _happenings(api, period, sum(names.values()), events, unknown)
+        flow_runs = _flow_runs(api, period)
+    total = tally.total()
+    snapshots = _from_store("circuits", _circuits, unknown)
+    return FleetReport(
+        since=period.since,
+        until=period.until,
+        made_at=now,
+        task_runs=total,
+        tasks=tally.tasks(),
+        flow_runs=flow_runs,
+        recovery_time=figures.spread_of(tally.recoveries),
+        failed_attempts=seen.failed_attempts if seen else None,
+        timeouts=seen.categories.get("timeout", 0) if seen else None,
+        errors=figures.errors_of(seen.codes, total.attempts) if seen else None,
+        categories=_sorted(seen.categories) if seen else None,
+        circuits=_circuit_figures(seen, snapshots, period, unknown),
+        dead_letters=_from_store("dead letters", lambda: _letters(period), unknown),
+        effects=EffectFigures(replayed=total.replayed, in_doubt=seen.in_doubt if seen else None),
+        batches=_from_store("recoveries of batches", lambda: _batches(period), unknown),
+        budgets=_from_store("error budgets", _budgets, unknown),
+        unknown=tuple(unknown),
+        sources=SOURCES if read else (*SOURCES, COUNTED),
+    )
+
+
+async def areport(since: When = None, until: When = None) -> FleetReport:
+    """`report` from a coroutine, whose event loop goes on meanwhile."""
+    return await asyncio.to_thread(report, since, until)
+
+
+def period_of(since: When, until: When, now: datetime) -> Period:
+    """The period that is meant; one that reaches into the future ends now."""
+    end = min(_moment(until, now) or now, now)
+    start = _moment(since, now) or end - DAY
+    if start >= end:
+        raise ConfigurationError(
+            f"the report's period begins at {start.isoformat()} and ends at {end.isoformat()}: "
+            "since must come before until, and both before now"
+        )
+    return Period(start, end)
+
+
+def _moment(when: When, now: datetime) -> datetime | None:
+    if isinstance(when, timedelta):
+        return now - when
+    if when is None:
+        return None
+    return when.astimezone(timezone.utc) if when.tzinfo else when.replace(tzinfo=timezone.utc)
+
+
+# -- from the Prefect API
+
+
+def _final_events(api: Api, period: Period, names: dict[str, int], now: datetime) -> int:
+    """How many events there are of runs that ended in the period; the latest may be written down later."""
+    runs, known = sum(names.values()), final_events(api, period, names)
+    waits_until = time.monotonic() + (PATIENCE if now - period.until < LATE else 0.0)
+    while known < runs and time.monotonic() < waits_until:
+        time.sleep(1.0)
+        before, known = known, final_events(api, period, names)
+        if known == before:
+            waits_until -= PATIENCE / 5
+    return known
+
+
+def _happenings(api: Api, period: Period, runs: int, known: int, unknown: list[str]) -> Happenings | None:
+    """What events tell; None when there are none although there were runs. What is missing goes on record."""
+    if known == 0 and runs > 0:
+        unknown.append(
+            "Failed attempts by code and category, effects in doubt and openings of circuits: the API has no "
+            "events of this period; it keeps them for 7 days by default."
+        )
+        return None
+    if known < runs:
+        unknown.append(
+            f"The API has events of {known} of {runs} task runs of this period: failed attempts by code and "
+            "category, effects in doubt and openings of circuits are those of these runs, and may be more."
+        )
+    return happenings_of(api, period)
+
+
+def _flow_runs(api: Api, period: Period) -> FlowFigures:
+    def count(kind: str) -> int:
+        state: Filter = {"type": {"any_": [kind]}}
+        return api.count("flow_runs", {"end_time": period.ended(), "state": state})
+
+    counts = dict(zip(figures.FINAL, api.each(count, figures.FINAL), strict=True))
+    return FlowFigures(runs=sum(counts.values()), **{kind.lower(): number for kind, number in counts.items()})
+
+
+def _circuit_figures(
+    seen: Happenings | None, now: list[CircuitSnapshot] | None, period: Period, unknown: list[str]
+) -> tuple[CircuitFigures, ...] | None:
+    since, until = period.since.timestamp(), period.until.timestamp()
+    if seen is not None and seen.changes is not None:
+        return figures.circuits_of(seen.changes, now or [], since, until)
+    states = {snapshot.name: snapshot.state for snapshot in now or []}
+    if seen is None:
+        return None
+    unknown.append("The time that circuits were open: they changed too often to be read.")
+    return tuple(
+        CircuitFigures(name=name, openings=number, seconds_open=None, state=states.get(name))
+        for name, number in _sorted(seen.openings).items()
+    )
+
+
+def _sorted(counts: dict[str, int]) -> dict[str, int]:
+    return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
+
+
+# -- from the store
+
+
+def _from_store(what: str, read: Callable[[], T], unknown: list[str]) -> T | None:
+    try:
+        return read()
+    except ResilienceError as error:
+        unknown.append(f"{what[0].upper()}{what[1:]}: the store does not answer ({redact(str(error))}).")
+        return None
+
+
+def _circuits() -> list[CircuitSnapshot]:
+    return get_circuits()
+
+
+def _budgets() -> tuple[BudgetStatus, ...]:
+    return tuple(get_budgets())
+
+
+def _letters(period: Period) -> LetterFigures:
+    return figures.letters_of(queue_of().letters(), period.since, period.until)
+
+
+def _batches(period: Period) -> dict[str, int]:
+    """Recoveries in the period by what they came to."""
+    since, until = period.since.timestamp(), period.until.timestamp()
+    counts: Counter[str] = Counter()
+    for _, found in scanned(open_ledger().store, AUDITS):
+        document: dict[str, Any] = found.value
+        counts.update(entry.outcome for entry in entries_of(document) if since <= entry.at < until)
+    return _sorted(counts)

@@ -1,0 +1,193 @@
+"""The task runs of a period, all of them exact: read one by one where they are few, else counted.
+
+The server hands out 200 runs at a time, at some 25 a millisecond of its one process: a day's worth of 100,000
+takes it half a minute. Their final events it counts by itself. So of many runs only those are read that were
+retried or ended otherwise than Completed; the others have been counted, under the names that Prefect gave
+their runs. That is done only if the counts of runs and of events agree, else every run is read.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable
+from datetime import datetime, timedelta
+from typing import Any
+
+from prefect_resilience.reports.api import PAGE, Api, Filter, Period
+from prefect_resilience.reports.figures import FINAL, Run, Tally, task_of
+
+READ_ALL = 6_000
+"""Up to so many runs, each is read."""
+
+SLICE = 4_000
+"""Runs in a part of the period: few enough that pages by offset stay cheap."""
+
+PLAIN = "Completed"
+LOOK_BACK = timedelta(days=90)
+"""How long before the period a run that ended in it may have been expected to start."""
+
+_NO_FLOW: Filter = {"subflow_runs": {"exists_": False}}
+"""A flow that is called inside another is shown as a task run as well, and is none."""
+
+STEM = re.compile(r"^(?P<task>.+)-[0-9a-f]{3}$", re.DOTALL)
+SAMPLES = 3
+EVENT = "prefect.task-run."
+
+
+def tally_of(api: Api, period: Period, names: dict[str, int], events: int) -> tuple[Tally, bool]:
+    """The figures of every task run that ended in the period, and whether each of them was read.
+
+    `names` are its `state_names`, `events` its `final_events`.
+    """
+    total = api.count("task_runs", {**_ended(period), **_NO_FLOW})
+    if total > READ_ALL and total == sum(names.values()) <= events:
+        tally = _counted(api, period, names)
+        if tally is not None:
+            return tally, False
+    tally = Tally()
+    for row in every_run(api, period):
+        tally.add(run_of(row))
+    return tally, True
+
+
+def state_names(api: Api, period: Period) -> dict[str, int]:
+    """How many task runs ended in the period, by the name of their final state."""
+    start, end = period.since - LOOK_BACK, period.until
+    body = {
+        "history_start": start.isoformat(),
+        "history_end": end.isoformat(),
+        "history_interval_seconds": (end - start).total_seconds() + 1,
+        "task_runs": {**_ended(period), **_NO_FLOW},
+    }
+    counts: Counter[str] = Counter()
+    for interval in api.post("/task_runs/history", body):
+        for state in interval["states"]:
+            if state["state_type"] in FINAL:
+                counts[state["state_name"]] += state["count_runs"]
+    return dict(counts)
+
+
+def final_events(api: Api, period: Period, names: Iterable[str]) -> int:
+    """How many events the API has of task runs that ended in the period under these names."""
+    wanted = [EVENT + name for name in names]
+    if not wanted:
+        return 0
+    filters = {"occurred": period.occurred(), "event": {"name": wanted}}
+    return sum(row["count"] for row in api.count_by("event", filters))
+
+
+def every_run(api: Api, period: Period, names: list[str] | None = None) -> Iterable[dict[str, Any]]:
+    """Each task run that ended in the period, once; only those in a state of such a name, where given."""
+    # Without names no state is asked for: the server would look runs up by it, and sort them for each page.
+    state: Filter = {"state": {"name": {"any_": names}}} if names else {}
+    total = api.count("task_runs", {**_ended(period), **state})
+    for part in period.parts(max(1, -(-total // SLICE))):
+        yield from _runs_of_part(api, {**_ended(part), **state})
+
+
+def _runs_of_part(api: Api, filters: Filter) -> Iterable[dict[str, Any]]:
+    total = api.count("task_runs", filters)
+    for sort in ("END_TIME_DESC", "ID_DESC"):
+        # Runs that end at the same moment have no order of their own: then by id, which takes longer.
+        found: dict[str, dict[str, Any]] = {}
+        pages = api.each(lambda offset, by=sort: api.page(filters, offset, by), range(0, total, PAGE))
+        for page in pages:
+            found.update((row["id"], row) for row in page)
+        if len(found) >= total:
+            break
+    yield from (row for row in found.values() if row["state_type"] in FINAL and not _is_subflow(row))
+
+
+def _counted(api: Api, period: Period, names: dict[str, int]) -> Tally | None:
+    """The figures from the server's own counts, or None when they do not agree."""
+    plain = _plain_names(api, period, names.get(PLAIN, 0))
+    if plain is None:
+        return None
+    tally = Tally()
+    others = [name for name in names if name != PLAIN]
+    for row in every_run(api, period, others) if others else ():
+        tally.add(run_of(row))
+    retried = _retried(api, period)
+    for row in runs_by_id(api, retried & plain.keys()):
+        tally.add(run_of(row))
+        plain.pop(row["id"])
+    _add_plain(api, tally, plain)
+    return tally
+
+
+def _plain_names(api: Api, period: Period, expected: int) -> dict[str, str] | None:
+    """The names of the runs that ended Completed, by their ids; None unless there are as many as expected."""
+
+    def read(part: Period) -> list[tuple[str, str]]:
+        filters = {"occurred": part.occurred(), "event": {"name": [EVENT + PLAIN]}}
+        rows = api.count_by("resource", filters)
+        return [(row["value"].removeprefix(EVENT), row["label"]) for row in rows]
+
+    found: dict[str, str] = {}
+    for rows in api.each(read, period.parts(max(1, -(-expected // SLICE)))):
+        found.update(rows)
+    return found if len(found) == expected else None
+
+
+def _retried(api: Api, period: Period) -> set[str]:
+    """The ids of the runs that ended Completed and not at their first attempt, as their events say."""
+    filters = {
+        "occurred": period.occurred(),
+        "event": {"name": [EVENT + PLAIN]},
+        "resource": {"labels": {"prefect.run-count": ["!1"]}},
+    }
+    return {row["value"].removeprefix(EVENT) for row in api.count_by("resource", filters)}
+
+
+def _add_plain(api: Api, tally: Tally, names: dict[str, str]) -> None:
+    """Count runs by the tasks that their names tell of, and read those whose names do not."""
+    groups: dict[str, list[str]] = {}
+    for run_id, name in names.items():
+        found = STEM.match(name)
+        groups.setdefault(found["task"] if found else "", []).append(run_id)
+    unclear = groups.pop("", [])
+    samples = {run_id: task for task, ids in groups.items() for run_id in ids[:SAMPLES]}
+    wrong = {samples[row["id"]] for row in runs_by_id(api, samples) if run_of(row).task != samples[row["id"]]}
+    for task, ids in groups.items():
+        if task in wrong:
+            unclear += ids
+        else:
+            tally.add_plain(task, len(ids))
+    for row in runs_by_id(api, unclear):
+        tally.add(run_of(row))
+
+
+def runs_by_id(api: Api, ids: Iterable[str]) -> Iterable[dict[str, Any]]:
+    """These task runs, as far as the server still has them."""
+    listed = list(ids)
+    chunks = [listed[at : at + PAGE] for at in range(0, len(listed), PAGE)]
+    for page in api.each(lambda chunk: api.page({"id": {"any_": chunk}}), chunks):
+        yield from page
+
+
+def run_of(row: dict[str, Any]) -> Run:
+    """A task run as the API has it, in short."""
+    start, end = moment(row["start_time"]), moment(row["end_time"])
+    return Run(
+        task=task_of(row["name"], row["task_key"], row["dynamic_key"]),
+        type=row["state_type"],
+        name=row["state_name"] or "",
+        attempts=row["run_count"],
+        seconds=(end - start).total_seconds() if start and end else None,
+    )
+
+
+def moment(text: str | None) -> datetime | None:
+    """A time of the API, which ends in Z; Python 3.10 does not know that."""
+    return datetime.fromisoformat(text.replace("Z", "+00:00")) if text else None
+
+
+def _ended(period: Period) -> Filter:
+    return {"end_time": period.ended()}
+
+
+def _is_subflow(row: dict[str, Any]) -> bool:
+    state: dict[str, Any] = row["state"] or {}
+    details: dict[str, Any] = state.get("state_details") or {}
+    return bool(details.get("child_flow_run_id"))

@@ -1,0 +1,251 @@
+"""A summary as tables: what was retried, refused, replaced, replayed, and where it stopped. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from typing import Any
+
+from prefect_resilience.errors.info import bounded
+from prefect_resilience.summaries.model import (
+    ENDED_BADLY,
+    REPLACED,
+    REPLAYED,
+    Happening,
+    Seen,
+    TaskRunSeen,
+)
+
+MOST_ROWS = 50
+ERRORS_SHOWN = 4
+SHORT = 160
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Rows of text; `more` of them are left out, and `more` is None where nobody counted."""
+
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    more: int = 0
+
+
+def tables_of(seen: Seen) -> list[Table]:
+    """What there is to tell, in the order in which it is to be read."""
+    by_task = _by_task_run(seen.happenings)
+    made = [
+        _failed(seen, by_task),
+        _in_doubt(seen),
+        _retried(seen, by_task),
+        _refused(seen),
+        _replaced(seen, by_task),
+        _replayed(seen),
+        _circuits(seen),
+        _letters(seen),
+        _stores(seen),
+    ]
+    return [table for table in made if table.rows]
+
+
+def _table(title: str, columns: tuple[str, ...], rows: Iterable[tuple[str, ...]], total: int = 0) -> Table:
+    known = [*rows]
+    shown = tuple(known[:MOST_ROWS])
+    return Table(title, columns, shown, max(total, len(known)) - len(shown))
+
+
+def _by_task_run(happenings: Iterable[Happening]) -> dict[str, list[Happening]]:
+    found: dict[str, list[Happening]] = {}
+    for one in happenings:
+        run_id = one.payload.get("task_run_id")
+        if isinstance(run_id, str):
+            found.setdefault(run_id, []).append(one)
+    return found
+
+
+def _failed(seen: Seen, by_task: Mapping[str, list[Happening]]) -> Table:
+    runs = [run for run in seen.task_runs if run.last is not None and run.last.type in ENDED_BADLY]
+    total = sum(seen.states[name] for name in {run.last.name for run in runs if run.last is not None})
+    rows = (
+        (
+            run.name,
+            run.last.name if run.last else "",
+            str(max(run.attempts, 1)),
+            _last_error(run, by_task.get(run.id, ())),
+        )
+        for run in runs
+    )
+    return _table("Failed", ("task run", "state", "attempts", "error"), rows, total)
+
+
+def _retried(seen: Seen, by_task: Mapping[str, list[Happening]]) -> Table:
+    runs = [run for run in seen.task_runs if run.attempts > 1]
+    runs.sort(key=lambda run: -run.attempts)
+    rows = (
+        (
+            run.name,
+            str(run.attempts),
+            "; ".join(_errors(run, by_task.get(run.id, ()))),
+            ", ".join(f"{wait:.1f}" for wait in waits_of(run)[: ERRORS_SHOWN * 2]),
+            run.last.name if run.last else "",
+        )
+        for run in runs
+    )
+    columns = ("task run", "attempts", "errors", "waited, s", "ended")
+    return _table("Retried", columns, rows, seen.retried)
+
+
+def waits_of(run: TaskRunSeen) -> list[float]:
+    """The seconds between one attempt and the next."""
+    found: list[float] = []
+    since: float | None = None
+    for state in run.states:
+        if state.name == "AwaitingRetry":
+            since = state.at
+        elif state.type == "RUNNING" and since is not None:
+            found.append(max(state.at - since, 0.0))
+            since = None
+    return found
+
+
+def _errors(run: TaskRunSeen, happenings: Iterable[Happening]) -> list[str]:
+    """What went wrong in the attempts, the same things put together."""
+    told = [_said(one) for one in happenings if one.name == "retry.scheduled"]
+    told = told or [
+        bounded(state.message, SHORT)
+        for state in run.states
+        if state.name == "AwaitingRetry" and state.message
+    ]
+    counted: dict[str, int] = {}
+    for text in told:
+        counted[text] = counted.get(text, 0) + 1
+    shown = [f"{text} (x{count})" if count > 1 else text for text, count in counted.items()]
+    more = [f"and {len(shown) - ERRORS_SHOWN} others"] if len(shown) > ERRORS_SHOWN else []
+    return shown[:ERRORS_SHOWN] + more
+
+
+def _last_error(run: TaskRunSeen, happenings: Iterable[Happening]) -> str:
+    told = [_said(one) for one in happenings if one.name == "run.failed"]
+    return told[-1] if told else bounded(run.last.message, SHORT) if run.last else ""
+
+
+def _said(one: Happening) -> str:
+    """The error of an event in one line, as `ErrorContext.summary` writes it."""
+    payload = one.payload
+    code, category = _text(payload, "code"), _text(payload, "category")
+    head = (
+        category if code.lower() == category.lower() else " ".join(part for part in (code, category) if part)
+    )
+    message = _text(payload, "message").strip().splitlines()
+    return bounded(f"{head}: {message[0]}" if message else head, SHORT)
+
+
+def _refused(seen: Seen) -> Table:
+    """Calls that a circuit did not let through: each is an attempt that failed, or was replaced."""
+    counted: dict[tuple[str, str], int] = {}
+    for one in _named(seen, "retry.scheduled", "fallback.used", "run.failed"):
+        if one.payload.get("category") == "circuit_open":
+            key = (_text(one.payload, "circuit") or "?", _text(one.payload, "node_id") or one.subject)
+            counted[key] = counted.get(key, 0) + 1
+    rows = (
+        (circuit, task, str(count))
+        for (circuit, task), count in sorted(counted.items(), key=lambda it: -it[1])
+    )
+    return _table("Refused by a circuit", ("circuit", "task", "times"), rows)
+
+
+def _replaced(seen: Seen, by_task: Mapping[str, list[Happening]]) -> Table:
+    used = _named(seen, "fallback.used")
+    names = {run.id: run.name for run in seen.task_runs}
+    rows = [
+        (
+            names.get(_text(one.payload, "task_run_id"), one.subject),
+            _text(one.payload, "to"),
+            "yes" if one.payload.get("degraded") else "no",
+            _said(one),
+        )
+        for one in used
+    ]
+    told = {_text(one.payload, "task_run_id") for one in used}
+    rows += [
+        (run.name, "", "yes" if run.last.name == "Degraded" else "no", bounded(run.last.message, SHORT))
+        for run in seen.task_runs
+        if run.id not in told and run.last is not None and run.last.name in REPLACED
+    ]
+    total = max(seen.counts["fallback.used"], sum(seen.states[name] for name in REPLACED))
+    columns = ("task run", "answered by", "degraded", "because")
+    return _table("Replaced by a fallback", columns, rows, total)
+
+
+def _replayed(seen: Seen) -> Table:
+    names = {run.id: run.name for run in seen.task_runs}
+    rows = [
+        (
+            one.subject,
+            names.get(_text(one.payload, "task_run_id"), _text(one.payload, "node_id")),
+            _text(one.payload, "external_id"),
+        )
+        for one in _named(seen, "effect.replayed")
+    ]
+    if not rows:
+        rows = [("", run.name, "") for run in seen.task_runs if run.last and run.last.name == REPLAYED]
+    total = max(seen.counts["effect.replayed"], seen.states[REPLAYED])
+    return _table("Done before, and not done again", ("effect", "task run", "its id there"), rows, total)
+
+
+def _in_doubt(seen: Seen) -> Table:
+    rows = ((one.subject, _short(one.payload, "why")) for one in _named(seen, "effect.in-doubt"))
+    return _table("In doubt", ("effect", "why"), rows, seen.counts["effect.in-doubt"])
+
+
+def _circuits(seen: Seen) -> Table:
+    names = ("circuit.opened", "circuit.half-opened", "circuit.closed", "circuit.forced")
+    rows = (
+        (
+            clock(one.at),
+            one.subject,
+            f"{_text(one.payload, 'before')} → {_text(one.payload, 'after')}",
+            _short(one.payload, "reason"),
+        )
+        for one in _named(seen, *names)
+    )
+    total = sum(seen.counts[name] for name in names)
+    return _table("Circuits that moved", ("at", "circuit", "state", "why"), rows, total)
+
+
+def _letters(seen: Seen) -> Table:
+    rows = ((one.subject, _task_of(one), _said(one)) for one in _named(seen, "dead-letter.created"))
+    return _table("Dead letters", ("letter", "task", "error"), rows, seen.counts["dead-letter.created"])
+
+
+def _task_of(one: Happening) -> str:
+    return _text(one.payload, "name") or _text(one.payload, "node_id")
+
+
+def _stores(seen: Seen) -> Table:
+    rows = (
+        (clock(one.at), one.subject, _short(one.payload, "reason"))
+        for one in _named(seen, "store.unavailable")
+    )
+    return _table(
+        "Stores that did not answer", ("at", "store", "why"), rows, seen.counts["store.unavailable"]
+    )
+
+
+def _named(seen: Seen, *names: str) -> list[Happening]:
+    return sorted((one for one in seen.happenings if one.name in names), key=lambda one: one.at)
+
+
+def _text(payload: Mapping[str, Any], name: str) -> str:
+    value = payload.get(name)
+    return "" if value is None else str(value)
+
+
+def _short(payload: Mapping[str, Any], name: str) -> str:
+    return bounded(_text(payload, name), SHORT)
+
+
+def clock(at: float) -> str:
+    """The time of day in UTC."""
+    return f"{datetime.fromtimestamp(at, timezone.utc):%H:%M:%S}"
