@@ -8,6 +8,8 @@ PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check 
 COMPILE := $(BIN)/python -m compileall -q prefect_resilience
 TESTS ?= tests
 WORKERS ?= 4
+KILLS ?= 1000
+SEED ?= 0
 # Only all the tests together can cover the pure files
 GATE := $(if $(filter tests,$(TESTS)),--cov=prefect_resilience)
 
@@ -18,7 +20,7 @@ IN_A_HOME_OF_ITS_OWN = home=$$(mktemp -d) && trap 'rm -rf "$$home"' EXIT INT TER
 .DEFAULT_GOAL := help
 # Two targets at once would install into one environment at once
 .NOTPARALLEL:
-.PHONY: help demo test check bench clean
+.PHONY: help demo test kills check bench wheel clean
 
 help: ## say what there is
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1\t\2/p' Makefile | expand -t 14
@@ -28,6 +30,11 @@ demo: .venv/.installed ## a flow on a service that has a bad day, in about a min
 
 test: .venv/.installed-dev ## all tests; the pure files must be covered to the last branch
 	@$(IN_A_HOME_OF_ITS_OWN) $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(GATE) $(TESTS)
+
+kills: .venv/.installed-dev ## KILLS=1000 processes of deployed flows killed at any instruction, and recovered; goes on where it was stopped
+	@mkdir -p .pytest_cache
+	@$(IN_A_HOME_OF_ITS_OWN) $(BIN)/python -m tests.effects.long kills $(KILLS) --seed $(SEED) \
+		--journal .pytest_cache/kills-$(SEED).jsonl
 
 check: .venv/.installed-dev ## lint, format, types (strict) and the contracts between the packages
 	$(BIN)/ruff check .
@@ -42,6 +49,10 @@ bench: .venv/.installed-dev ## what a guarded call costs
 	@$(IN_A_HOME_OF_ITS_OWN) $(BIN)/python -m benchmarks.plan_scheduling
 	@$(IN_A_HOME_OF_ITS_OWN) $(BIN)/python -m benchmarks.plans
 	@$(IN_A_HOME_OF_ITS_OWN) $(BIN)/python -m benchmarks.dead_letters
+
+wheel: .venv/bin/python ## dist/prefect_resilience-*.whl, to be installed elsewhere
+	@rm -rf dist
+	@$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist .
 
 clean: ## remove the environment and everything that was generated
 	rm -rf .venv .pytest_cache .ruff_cache .hypothesis .import_linter_cache .coverage coverage.xml build dist

@@ -98,11 +98,11 @@ def measure(url: str, letters: int) -> Figures:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--letters", type=int, default=10_000)
-    parser.add_argument("--store", help="another store to measure as well; it keeps the letters")
+    parser.add_argument("--store", action="append", default=[], help="another one, any number; it keeps them")
     parser.add_argument("--json", action="store_true")
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        urls = [f"sqlite:///{Path(folder) / 'letters.db'}", *([asked.store] if asked.store else [])]
+        urls = [f"sqlite:///{Path(folder) / "letters.db"}", *asked.store]
         figures = [measure(url, asked.letters) for url in urls]
     if asked.json:
         print(json.dumps([asdict(one) for one in figures], indent=2))

@@ -17,7 +17,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import httpx
-from prefect import Task, flow, task, unmapped
+from prefect import Task, task, unmapped
 from prefect.client.schemas.objects import TaskRun
 from prefect.futures import PrefectFuture, wait
 from prefect.runtime import flow_run
@@ -34,6 +34,7 @@ from prefect_resilience import (
     Retry,
     error_context,
     get_circuits,
+    resilient_flow,
     resilient_task,
 )
 
@@ -100,7 +101,7 @@ async def look_up_async(drug_a: str, drug_b: str, address: str) -> dict[str, str
 # --- the flow --------------------------------------------------------------------------------------------
 
 
-@flow(name="quickstart", task_runner=ThreadPoolTaskRunner(max_workers=3))
+@resilient_flow(name="quickstart", task_runner=ThreadPoolTaskRunner(max_workers=3))
 def a_bad_day(address: str) -> dict[str, int]:
     """Ask about every pair of the table, in the four parts of the day."""
     morning, noon, first_after, evening = PAIRS[:9], PAIRS[9:18], PAIRS[18], PAIRS[19:]

@@ -156,6 +156,19 @@ def test_rollback(batches: str, cli: Any) -> None:
     assert batch_status("all-done").hint is None
 
 
+def test_giving_a_compensation_up(batches: str, cli: Any) -> None:
+    words = ("batches", "settle", "all-done")
+    kept = cli(*words, "car", "kept", "--reason", "no refund")
+    assert (kept.code, "car stays done, and no rollback will undo it" in kept.out) == (0, True), kept
+    assert "a later run of the batch may do it anew" in " ".join(cli(*words, "train", "undone").out.split())
+    done = cli("batches", "rollback", "all-done", "--yes")
+    assert done.code == 0, done
+    assert undone == []
+    listed = cli("batches", "show", "all-done", "--json").json["effects"]
+    assert [(one["key"], one["state"]) for one in listed] == [("car", "done"), ("train", "compensated")]
+    assert "go with 'done' alone" in cli(*words, "car", "kept", "--external-id", "x").sentence
+
+
 def test_abandon_and_prune(batches: str, cli: Any) -> None:
     assert "would be given up" in cli("batches", "abandon", "in-doubt", "--dry-run").out
     assert "add --yes" in cli("batches", "abandon", "in-doubt").sentence

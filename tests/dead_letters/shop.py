@@ -9,15 +9,15 @@ from datetime import datetime
 from decimal import Decimal
 from enum import Enum, Flag, IntEnum
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Annotated, Any, Generic, Literal, NamedTuple, TypeVar
 
 import attrs
 import httpx
 from prefect import flow, task
-from pydantic import BaseModel, ConfigDict, PrivateAttr, SecretStr
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, RootModel, SecretStr
 from pydantic.dataclasses import dataclass as pydantic_dataclass
 
-from prefect_resilience import resilient_task
+from prefect_resilience import Backoff, Retry, resilient_task
 from prefect_resilience.hooks import dead_letter
 
 
@@ -68,6 +68,55 @@ class Customer(BaseModel):
     name: str
     api_key: SecretStr
     password: str = ""
+
+
+class Cat(BaseModel):
+    kind: Literal["cat"] = "cat"
+    lives: int = 9
+
+
+class Dog(BaseModel):
+    kind: Literal["dog"] = "dog"
+    name: str
+
+
+class Puppy(Dog):
+    weeks: int
+
+
+class Owner(BaseModel):
+    model_config = ConfigDict(populate_by_name=True)
+    pet: Annotated[Cat | Dog, Field(discriminator="kind")]
+    first_name: str = Field(alias="firstName")
+
+
+T = TypeVar("T")
+
+
+class Page(BaseModel, Generic[T]):
+    items: list[T]
+    after: T | None = None
+
+
+class Numbers(RootModel[list[int]]):
+    pass
+
+
+class Outside:
+    class Inside(BaseModel):
+        z: int
+
+
+@dataclass(kw_only=True, frozen=True)
+class Kept:
+    a: int
+    b: Decimal
+
+
+@dataclass
+class Tree:
+    value: Any
+    children: list[Tree] = field(default_factory=list)
 
 
 class Card(NamedTuple):
@@ -156,3 +205,8 @@ def ship(order: int, when: datetime | None = None) -> str:
 @resilient_task(effect="external", retry=None, on_failure=[dead_letter])
 def pay(invoice: int) -> str:
     return send.fn(f"pay {invoice}")
+
+
+@resilient_task(dead_letter=True, retry=Retry(attempts=2, backoff=Backoff.none()))
+def notify(message: str) -> str:
+    return send.fn(message)

@@ -18,6 +18,7 @@ from typing import Any
 from uuid import UUID
 from zoneinfo import ZoneInfo
 
+import numpy
 import pendulum
 import pydantic
 import pytest
@@ -46,6 +47,21 @@ def comes_back(value: Any) -> Any:
     assert type(back) is type(value)
     assert back == value
     return back
+
+
+def test_arrays_come_back_bit_for_bit() -> None:
+    for array in (
+        numpy.array([[1.5, numpy.nan], [-0.0, numpy.inf]]),
+        numpy.arange(12, dtype=">i2").reshape(3, 4)[:, ::2],
+        numpy.array(["2026-11-20", "NaT"], dtype="datetime64[D]"),
+        numpy.array(7),
+        numpy.zeros((0, 3)),
+    ):
+        back = through_a_store({"value": array})["value"]
+        assert (back.dtype, back.shape, back.tobytes()) == (array.dtype, array.shape, array.tobytes())
+        back += back.dtype.type(0) if back.dtype.kind != "M" else numpy.timedelta64(0)  # may be written to
+    for array in (numpy.array(["a secret"]), numpy.array([object()])):
+        assert [one.why for one in encode_parameters({"value": array}).left_out] == ["unknown kind"]
 
 
 ORDER = shop.Order(
@@ -121,6 +137,19 @@ ORDER = shop.Order(
         ORDER,
         shop.Order(id=1, items=[]),
         [ORDER, {"deep": (ORDER,)}],
+        shop.Owner(pet=shop.Dog(name="Bello"), firstName="Ada"),
+        shop.Owner(pet=shop.Puppy(name="Bello", weeks=3), firstName="Ada"),
+        shop.Page[shop.Item](items=[shop.Item(sku="a", price=Decimal(1))], after=None),
+        shop.Page[shop.Page[int]](items=[shop.Page[int](items=[2])]),
+        shop.Page(items=["any", b"thing"]),
+        shop.Numbers([1, 2]),
+        shop.Outside.Inside(z=1),
+        shop.Kept(a=1, b=Decimal(2)),
+        shop.Tree(1, [shop.Tree(b"x", [shop.Tree({"a": 1})])]),
+        bytes(range(256)) * 4096,
+        numpy.float32(1.1),
+        numpy.datetime64("2026-11-20T18:00:00.000000001"),
+        numpy.bool_(True),
     ],
     ids=lambda value: type(value).__name__,
 )
@@ -260,6 +289,55 @@ def test_no_secret_is_in_the_json_and_the_rest_is() -> None:
     assert back["config"]["hosts"][0].hint == "https://u:***@db.example.com/x"
 
 
+def test_names_that_say_it_and_those_that_do_not() -> None:
+    text = "hunter2-hunter2"
+    secret: dict[str, Any] = {
+        "passwords": {text},
+        "api_keys": [text],
+        "refreshTokens": (text,),
+        "jwt": text,
+        "cardCVV": 123,
+        "pin": 1234,
+        "db_password": 123456,
+        "otp": Decimal(5),
+        "auth": ("ada", text),
+        "proxy_auth": ["ada", text],
+    }
+    plain: dict[str, Any] = {
+        "tokens": ["a", "b"],
+        "max_tokens": 512,
+        "author": "ada",
+        "spinning": 3,
+        "pin_count": 4,
+        "password_changed": True,
+        "pin_known": True,
+        "auth": "basic",
+    }
+    encoded = encode_parameters({"given": secret, "plain": plain})
+    assert text not in json.dumps(encoded.parameters)
+    assert {one.path for one in encoded.left_out} == {f"given.{name}" for name in secret}
+    assert encode_parameters({"logins": {"password": True}}).left_out == ()
+    values = {"given.pin": "1234", "given.otp": "5", "given.cardCVV": "123"}
+    back = Reader(values=values).parameters(encoded.parameters)
+    assert back["plain"] == plain
+    given = back["given"]
+    assert (given["pin"], given["otp"], given["cardCVV"]) == (1234, Decimal(5), 123)
+
+
+def test_what_is_inside_itself_or_too_deep_is_said_to_be() -> None:
+    tree = shop.Tree(1)
+    tree.children.append(tree)
+    same = [1]
+    encoded = encode_parameters({"tree": tree, "twice": [same, same], "n": 1})
+    assert [(one.path, one.why) for one in encoded.left_out] == [("tree.children.0", "inside itself")]
+    assert Reader().parameters(encoded.parameters)["twice"] == [same, same]
+    deep: list[Any] = []
+    for _ in range(5_000):
+        deep = [deep]
+    (missing,) = encode_parameters({"deep": deep}).left_out
+    assert missing.why == "too deep"
+
+
 def test_what_was_left_out_is_given_back_in_its_place() -> None:
     customer = shop.Customer(name="Ada", api_key=SecretStr("a-b-c-d"), password="e-f-g-h")
     parameters = {"customers": [customer], "raw_password": b"x" * 8, "held": SecretBytes(b"yyyy")}
@@ -291,7 +369,9 @@ def test_what_is_no_data_is_left_out_and_nothing_else() -> None:
     }
     encoded = encode_parameters(parameters)
     assert [one.path for one in encoded.left_out][:2] == ["handle", "inside.handle"]
-    assert {one.why for one in encoded.left_out} == {"unknown kind"}
+    whys = {one.path: one.why for one in encoded.left_out}
+    assert whys.pop("loop.0") == "inside itself"
+    assert set(whys.values()) == {"unknown kind"}
     assert encoded.left_out[1].type.endswith("shop.NotData")
     assert encoded.parameters["n"] == 1
     assert Reader().parameters(encoded.parameters)["inside"]["n"] == 1
@@ -340,7 +420,8 @@ def test_too_large_parameters_make_room_for_the_others() -> None:
     assert encoded.parameters["a"] == "x" * 400
     assert encoded.size <= 1000
     assert len(encode_parameters({"a": 1, "b": 2}, largest=0).left_out) == 2
-    encoded = encode_parameters({"a": b"x" * 2_000_000, "b": ["\0" * 999_000], "c": list(range(300_000))})
+    large = {"a": b"x" * 2_000_000, "b": ["\0" * 999_000], "c": list(range(300_000))}
+    encoded = encode_parameters(large, largest=1_000_000)
     assert [one.why for one in encoded.left_out] == ["too large"] * 3
 
 

@@ -180,3 +180,12 @@ def test_what_a_function_is_called():
     cell: dict = {}
     exec(compile("def f(): ...", "/tmp/ipykernel_1/123.py", "exec"), cell)
     assert task_name(cell["f"]) == "f"
+
+
+def test_parameters_that_are_nested_too_deeply_only_all_together():
+    deep = []
+    for _ in range(98):
+        deep = [deep]
+    assert canonical_json(deep)
+    with pytest.raises(ConfigurationError, match="has no key: one of its parameters is nested more than 100"):
+        effect_key(Effect(), "m.send", {"deep": deep}, "b")

@@ -1,38 +1,125 @@
-"""Processes that are killed at any line, restarted, or run twice at once: nothing is sent twice."""
+"""Deployed flows whose processes are killed at any instruction, recovered until they end: nothing twice.
+
+`make kills` is the long form.
+"""
 
 from __future__ import annotations
 
+import os
+import threading
+from collections.abc import Iterator
+from multiprocessing.connection import Connection
+from typing import Any
+
 import pytest
+from prefect import flow
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.responses import SetStateStatus
 from prefect.server.api.server import SubprocessASGIServer
-from prefect.settings import PREFECT_API_URL
+from prefect.settings import PREFECT_API_URL, PREFECT_LOGGING_LEVEL, temporary_settings
+from prefect.states import Crashed
 
-from prefect_resilience.effects import batch_status
-from tests.effects.victim import Orders, kill_often, start
+from prefect_resilience.effects import batch, batch_status, recover, recovery
+from tests.effects import worker_kills_flow
+from tests.effects.victim import PHASES, Book, context
+from tests.effects.worker_kills import MODES, POLICY
+from tests.effects.worker_kills_campaign import Campaign
+from tests.effects.worker_kills_fleet import Fleet, alive, wait_until
 
 
-@pytest.fixture
-def api() -> str:
+@pytest.fixture(scope="module")
+def api(prefect_api: None) -> str:
     return PREFECT_API_URL.value() or SubprocessASGIServer._instances[None].api_url
 
 
-@pytest.mark.timeout(300)
-@pytest.mark.parametrize("verify", [False, True])
-def test_killed_at_any_line_nothing_is_sent_twice(receiver, shared, api, verify):
-    toll = kill_often(receiver, shared, api, kills=10, verify=verify)
+@pytest.fixture(scope="module")
+def fleet(tmp_path_factory: pytest.TempPathFactory, api: str) -> Iterator[Fleet]:
+    with Fleet(tmp_path_factory.mktemp("fleet"), api, events=False) as made:
+        yield made
+
+
+@pytest.fixture(autouse=True)
+def crashes_need_not_settle(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recovery, "CRASH_SETTLES", 0.0)
+
+
+@pytest.mark.timeout(500)
+def test_killed_sixty_times(fleet, api, shared, postgres_url, redis_url):
+    stores = {"sqlite": shared, "postgres": postgres_url, "redis": redis_url}
+    kills, most = {"forked": 54, "engine": 6}, {"forked": 9, "engine": 6}
+    toll = Campaign(fleet, api, stores, kills, {"forked": 3, "engine": 1}, most_kills=most).go()
+    print(toll.table())
     assert toll.mistakes == []
-    assert toll.kills >= 10
-    if verify:
-        assert toll.doubts == 0
-        assert set(receiver.taken.values()) == {1}
+    assert toll.kills >= 60
+    assert set(toll.by("store")) == {(name,) for name in stores}
+    assert set(toll.by("mode")) == {(mode,) for mode in MODES}
+    assert {phase for tale in toll.tales for phase in tale.kills} >= set(PHASES)
+    assert set(fleet.till.taken.values()) == {1}
+    assert sum(tale.doubts for tale in toll.tales) > 0, "somebody had to be asked"
+
+
+@pytest.mark.timeout(200)
+def test_a_crash_that_is_told_late_ends_nothing(fleet, api, shared):
+    """Process workers report a crash twice: the second time while the recovered run is at an effect."""
+    book = Book(str(fleet.folder / "late"))
+    given = {"url": fleet.till.url, "mode": "blind", "count": 4, "plot": str(fleet.folder / "late")}
+    variables = {"env": {"PREFECT_RESILIENCE_STORE_URL": shared}}
+    with get_client(sync_client=True) as client:
+        deployment = fleet.deployments["forked"]
+        run = client.create_flow_run_from_deployment(deployment, parameters=given, job_variables=variables)
+        held = fleet.till.held[f"{run.id}.2"] = threading.Event()
+        wait_until(lambda: fleet.till.taken[f"{run.id}.2"])
+        answer = client.set_flow_run_state(run.id, Crashed(message="told late"))
+        assert answer.status is SetStateStatus.ACCEPT
+        reports: list[Any] = []
+        recovering = threading.Thread(target=_recover, args=(api, str(run.id), shared, reports))
+        recovering.start()
+        recovering.join(2)
+        assert reports == [], "it waits to see whether whoever is at the effect is dead"
+        held.set()
+        recovering.join(60)
+        assert reports[0].action in ("nothing", "rescheduled"), reports
+        processes = 1 + (reports[0].action == "rescheduled")
+        wait_until(lambda: len(book.lines("sent")) == processes)
+        wait_until(lambda: not any(alive(one["pid"]) for one in book.lines("born")))
+        assert client.read_flow_run(run.id).state.is_completed()
+    keys = [f"{run.id}.{order}" for order in range(4)]
+    assert [fleet.till.arrived[key] for key in keys] == [1, 1, 1, 1]
+    assert [one.state for one in batch_status(str(run.id)).effects] == ["done"] * 4
+
+
+def _recover(api: str, batch_id: str, store: str, reports: list[Any]) -> None:
+    with temporary_settings({PREFECT_API_URL: api}):
+        reports.append(recover(batch_id, policy=POLICY, store=store))
 
 
 def test_two_processes_at_once(receiver, shared, api):
-    receiver.says(200)
-    orders = Orders(receiver.url, shared, api, "both", 8, verify=False)
-    waiting = [start(orders) for _ in range(2)]
-    said = [answer() for answer in waiting]
-    assert all(one is not None for one in said)
-    outcomes = [sorted(pair) for pair in zip(*(one[1] for one in said if one), strict=True)]
-    assert outcomes == [["Completed", "Replayed"]] * 8
+    both = context.Barrier(2)
+    waiting = [_started(receiver.url, shared, api, both) for _ in range(2)]
+    said = [answers.recv() if answers.poll(100) else None for answers in waiting]
+    assert None not in said
+    assert [sorted(pair) for pair in zip(*said, strict=True)] == [["Completed", "Replayed"]] * 8
     assert receiver.taken == {f"both.{order}": 1 for order in range(8)}
     assert {effect.attempts for effect in batch_status("both").effects} == {1}
+
+
+def _started(url: str, store: str, api: str, both: Any) -> Connection:
+    ours, theirs = context.Pipe(duplex=False)
+    context.Process(target=_in_batch, args=(url, store, api, both, theirs), daemon=True).start()
+    theirs.close()
+    return ours
+
+
+def _in_batch(url: str, store: str, api: str, both: Any, answers: Connection) -> None:
+    """A child's life: eight messages in the batch "both", and how each of its tasks ended."""
+    os.environ["PREFECT_RESILIENCE_STORE_URL"] = store
+
+    @flow
+    def invoices() -> list[str | None]:
+        both.wait(60)
+        with batch("both"):
+            sent = [worker_kills_flow.send_blindly(order, url, return_state=True) for order in range(8)]
+        return [state.name for state in sent]
+
+    with temporary_settings({PREFECT_API_URL: api, PREFECT_LOGGING_LEVEL: "CRITICAL"}):
+        answers.send(invoices())

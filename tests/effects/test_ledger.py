@@ -346,7 +346,11 @@ def test_a_store_that_goes_away_at_any_step(kind, fails, monkeypatch):
 
     calls = []
 
-    @resilient_task(effect=Effect(kind=kind, key="{order}", verify=lambda key: NotDone()), retry=None)
+    # With a circuit it is looked at before it is intended.
+    circuit = "looked-through" if fails == "look" else None
+    effect = Effect(kind=kind, key="{order}", verify=lambda key: NotDone())
+
+    @resilient_task(effect=effect, retry=None, circuit=circuit)
     def send(order):
         calls.append(order)
         return order
@@ -466,6 +470,49 @@ def test_a_report_that_fails_once_is_made_in_the_background(monkeypatch):
     with pytest.raises(ConnectionRefusedError):
         scenario()
     until(lambda: batch_status("b").effects[0].state == "failed")
+
+
+@pytest.mark.parametrize("circuit", [None, "a-limit-of-some-kind"])
+def test_a_store_that_may_only_be_read_still_replays(circuit, monkeypatch):
+    @resilient_task(effect=Effect(key="{order}"), retry=None, circuit=circuit)
+    def send(order):
+        return order
+
+    @flow
+    def scenario(*orders):
+        with batch("b"):
+            return [send(order, return_state=True) for order in orders]
+
+    scenario(1)
+
+    def read_only(*args):
+        raise StoreUnavailable("it may only be read")
+
+    monkeypatch.setattr(MemoryStore, "swap", read_only)
+    done, new = scenario(1, 2)
+    assert (done.name, done.result()) == ("Replayed", 1)
+    with pytest.raises(StoreUnavailable, match="nothing was sent: the intention could not be recorded"):
+        new.result()
+
+
+def test_an_effect_with_nothing_before_its_call_takes_two_steps_and_no_question():
+    steps = []
+
+    class Counted(MemoryStore):
+        def load(self, key):
+            steps.append("load")
+            return super().load(key)
+
+        def swap(self, key, *args):
+            steps.append("lease" if key.startswith(owner.PREFIX) else "swap")
+            return super().swap(key, *args)
+
+    here = Ledger(Counted("memory://counted"))
+    here.intend(PLACE, "c1", "external", {})
+    here.report(PLACE, Succeeded("c1", 1))
+    assert steps == ["lease", "swap", "swap"]
+    assert here.intend(PLACE, "c2", "external", {}) == Replay(1, None)
+    assert not here.owner._held
 
 
 def test_whoever_is_first_after_both_have_looked():

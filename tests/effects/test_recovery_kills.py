@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from multiprocessing.connection import Connection
 from uuid import uuid4
@@ -14,9 +15,9 @@ from prefect.server.api.server import SubprocessASGIServer
 from prefect.settings import PREFECT_API_URL, PREFECT_LOGGING_LEVEL, temporary_settings
 from prefect.states import Crashed
 
-from prefect_resilience.effects import abandon, batch_status, recover, recovery
+from prefect_resilience.effects import abandon, batch_status, owner, recover, recovery
 from prefect_resilience.effects.archive import archived_effects
-from prefect_resilience.effects.ledger import open_ledger
+from prefect_resilience.effects.ledger import open_ledger, place_of
 from tests.effects.test_recovery import put
 from tests.effects.victim import context, kill_before_line
 
@@ -82,6 +83,16 @@ def crashed():
     return make
 
 
+def dying_elsewhere(run_id: str, store: str) -> None:
+    """The child's life, as on another machine: only the end of its lease tells that it died at an effect."""
+    owner.this_process = lambda: None
+    owner.LEASE_SECONDS = 3.0
+    ledger = open_ledger(store)
+    about = {"key": "c", "batch": run_id, "verify": True, "flow_run_id": run_id}
+    ledger.intend(place_of(run_id, "c"), "claim", "external", about)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
 def restarts(run_id: str) -> int:
     with get_client(sync_client=True) as client:
         states = client.request("GET", "/flow_run_states/", params={"flow_run_id": run_id}).json()
@@ -125,3 +136,15 @@ def test_killed_anywhere_nothing_leaves_the_ledger_without_its_archive(shared, a
         abandon(name)
         assert [one.key for one in batch_status(name).effects] == ["a", "c"]
         assert len(archived_effects(open_ledger(), name)) == 5
+
+
+@pytest.mark.timeout(120)
+def test_a_crash_on_another_machine_is_recovered_when_its_lease_has_ended(shared, crashed):
+    """The crash is reported once: a recovery that was refused would be the last."""
+    run_id = crashed()
+    process = context.Process(target=dying_elsewhere, args=(run_id, shared), daemon=True)
+    process.start()
+    process.join(60)
+    assert process.exitcode == -signal.SIGKILL
+    assert recover(run_id).action == "rescheduled"
+    assert {one.key: one.state for one in batch_status(run_id).effects}["c"] == "unknown"

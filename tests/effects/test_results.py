@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from pydantic import BaseModel
 
 from prefect_resilience.effects import Done
-from prefect_resilience.effects.results import MOST_BYTES, pack, shown, unpack
+from prefect_resilience.effects.results import MOST_BYTES, pack, pack_told, rebuilt, shown, unpack
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
@@ -92,3 +92,28 @@ def test_what_an_operator_sees():
     assert shown(None) is None
     assert shown(pack(RECEIPT, receipt)) == {"id": "r1", "at": "2026-11-01T00:00:00"}
     assert shown({"as": "stored", "ref": "x"}) is None
+
+
+# -- what somebody else says that the function returned
+
+TOLD = {"id": "r1", "at": "2026-11-01T00:00:00"}
+
+
+def test_what_a_person_tells_is_made_of_the_return_type():
+    packed = pack_told(TOLD)
+    assert packed == {"as": "told", "value": TOLD}
+    assert unpack(packed, receipt) == RECEIPT
+    assert shown(packed) == TOLD
+    for fn in (anything, unhinted, unreadable, nothing, None):
+        assert unpack(packed, fn) == TOLD
+    assert unpack(pack_told(None), receipt) is None
+    with pytest.raises(LookupError, match="does not fit"):
+        unpack(pack_told("r1"), receipt)
+    assert pack_told(RECEIPT) is None
+
+
+def test_an_answer_becomes_what_the_function_returns_where_it_fits():
+    assert rebuilt(TOLD, receipt) == RECEIPT
+    assert rebuilt({"a": [TOLD, 1]}, receipts) == {"a": (RECEIPT, 1)}
+    for value, fn in [("r1", receipt), (None, receipt), (TOLD, anything), (RECEIPT, receipt), (TOLD, None)]:
+        assert rebuilt(value, fn) is value

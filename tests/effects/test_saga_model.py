@@ -48,6 +48,25 @@ def keys(documents) -> list[str]:
     return [one["key"] for one in documents]
 
 
+def test_what_a_person_says_of_one_that_could_not_be_undone():
+    held = undo.fenced(effect("a"), "r", "o")
+    doubted = undo.doubted(held, 5.0, ERROR)
+    kept = undo.kept(doubted, 6.0, "person: ada")
+    assert (kept["state"], kept["verified_by"], kept["compensation"]["owner"]) == (
+        "done",
+        "person: ada",
+        None,
+    )
+    assert kept["compensation"]["error"] == ERROR
+    assert not undo.can_be_undone(kept)
+    found = undo.to_undo([kept, effect("b"), effect("c", undoable=False)], None)
+    assert (keys(found.effects), keys(found.skipped)) == (["b"], ["c", "a"])
+    undone = undo.undone_by(doubted, 6.0, "person: ada")
+    assert (undone["state"], undone["verified_by"]) == ("compensated", "person: ada")
+    assert decide(kept, Look(False), 7.0)[1] == Replay(kept["result"], None)
+    assert decide(undone, Look(False), 7.0)[1] == Send(2)
+
+
 # -- which, and in which order
 
 

@@ -38,7 +38,8 @@ def external(key, state="done", **more):
 
 def effects(text):
     """`d`one, `f`ailed, `u`nknown, `v`erifiable doubt, `c`ompensable and done, `i`/`x`: idempotent, done or
-    in doubt, `z`: compensated, `h`alf undone, `s`tuck half undone; the keys are a, b, ..."""
+    in doubt, `g`/`p`/`q`: conditional, done, in doubt, in doubt with a verify, `z`: compensated, `h`alf
+    undone, `s`tuck half undone; the keys are a, b, ..."""
     made = {
         "d": lambda key: external(key),
         "f": lambda key: external(key, "failed"),
@@ -47,6 +48,9 @@ def effects(text):
         "c": lambda key: external(key, compensate=True),
         "i": lambda key: SeenEffect(key, "idempotent", "done"),
         "x": lambda key: SeenEffect(key, "idempotent", "unknown"),
+        "g": lambda key: SeenEffect(key, "conditional", "done"),
+        "p": lambda key: SeenEffect(key, "conditional", "unknown"),
+        "q": lambda key: SeenEffect(key, "conditional", "unknown", verify=True),
         "z": lambda key: external(key, "compensated", compensate=True),
         "h": lambda key: external(key, "compensating", compensate=True),
         "s": lambda key: external(key, "compensating", compensate=True, stuck=True),
@@ -68,6 +72,12 @@ TABLE = [
     ("dfd", PASSING, "selective", True, "2 of 3 external effects are done"),
     ("fd", CRASHED, "selective", True, "1 of 2"),
     ("dvd", CRASHED, "selective", True, "asked about 'b'"),
+    # what may always be done again, and what may be after a look, hold nothing up
+    ("gip", CRASHED, "restart_batch", True, "no external effect was done"),
+    ("q", CRASHED, "restart_batch", True, "the receiver is asked about 'a'"),
+    ("dxp", PASSING, "restart_from_last_external", True, "up to 'a' is done"),
+    ("dgfdx", PASSING, "selective", True, "2 of 3 external effects are done"),
+    ("dpu", CRASHED, "manual_only", False, "whether 'c' took place is unknown"),
     ("dd", NOBODY_KNOWS, "restart_from_last_external", True, "RuntimeError"),
     ("ddu", CRASHED, "manual_only", False, "whether 'c' took place is unknown"),
     ("uuuuu", CRASHED, "manual_only", False, "'a', 'b', 'c' and 2 more"),
@@ -112,6 +122,9 @@ def test_what_the_hint_names():
     assert (hint.verify, hint.waiting) == (("d",), ())
     hint = recovery_hint(effects("duu"), CRASHED, Trail(), POLICY, NOW)
     assert (hint.waiting, hint.next_at, hint.attempt) == (("b", "c"), None, None)
+    # Selective: what is completed of any kind is skipped, and it goes on with the first that is not.
+    hint = recovery_hint(effects("digpfd"), CRASHED, Trail(), POLICY, NOW)
+    assert (hint.strategy, hint.skip, hint.resume_from) == ("selective", ("a", "b", "c", "f"), "d")
 
 
 @pytest.mark.parametrize(
@@ -158,7 +171,7 @@ def test_a_policy_that_cannot_be_meant():
         RecoveryPolicy(permanent="undo")
 
 
-BATCHES = st.text(alphabet="dfuvcixzhs", max_size=8).map(effects)
+BATCHES = st.text(alphabet="dfuvcixgpqzhs", max_size=8).map(effects)
 ENDS = st.sampled_from(
     [CRASHED, PASSING, PERMANENT, TOO_BIG, NOBODY_KNOWS, CANCELLED, COMPLETED, RUNNING, None]
 )

@@ -1,101 +1,40 @@
-"""A flow of external effects in a process of its own, which is killed between two lines that it runs."""
+"""Processes that are killed between two instructions of ours: the place is chosen before they start.
+
+`kill_before_line` counts lines. A `Doom` names the place by what it means for an effect: the order in whose
+course it is to be, the phase, and which instruction of that phase.
+
+    before intent ── after intent ── during call ── after call ── before done ── after done
+         └ asking (what the receiver knows of an earlier call)
+"""
 
 from __future__ import annotations
 
+import json
 import os
-import random
 import signal
 import sys
 import threading
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections import Counter
+from dataclasses import asdict, dataclass
 from multiprocessing import get_context
-from multiprocessing.connection import Connection
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
-import httpx
-from prefect import State, flow
-from prefect.settings import (
-    PREFECT_API_URL,
-    PREFECT_FLOWS_HEARTBEAT_FREQUENCY,
-    PREFECT_LOGGING_LEVEL,
-    temporary_settings,
-)
-
 import prefect_resilience
-from prefect_resilience import resilient_task
-from prefect_resilience.effects import (
-    Done,
-    Effect,
-    NotDone,
-    batch,
-    idempotency_key,
-    send_idempotency_key,
-)
 from prefect_resilience.effects.current import in_progress
-from tests.effects.receiver import Receiver
 
 OURS = os.path.dirname(prefect_resilience.__file__)
 WATCHED = (os.path.join(OURS, "effects"), os.path.join(OURS, "attempt.py"))
-SENDING = (__file__, "httpcore/_sync/")
-"""A kill may come before any line of ours, and while an effect is going on also before any of the user's and
-of the client's."""
+SENDING = ("worker_kills_flow.py", "httpcore/_sync/")
+"""A kill may come before any instruction of ours, and while an effect is going on also before any of the
+user's and of the client's."""
+
+PHASES = ("before intent", "after intent", "during call", "after call", "before done", "after done")
+ASKING = "asking"
 
 context = get_context("forkserver")
 context.set_forkserver_preload([__name__, "prefect_resilience.stores.sqlite"])
-
-
-@dataclass(frozen=True)
-class Orders:
-    """What a victim is to send, and whether the receiver may be asked."""
-
-    receiver: str
-    store: str
-    api: str
-    batch_id: str
-    count: int
-    verify: bool
-
-
-def run(orders: Orders, kill_at: int, answers: Connection) -> None:
-    """The child's life. Sends back how many lines it ran, and what became of each order."""
-    os.environ["PREFECT_RESILIENCE_STORE_URL"] = orders.store
-    client = httpx.Client(
-        base_url=orders.receiver,
-        event_hooks={"request": [send_idempotency_key]},
-        limits=httpx.Limits(max_keepalive_connections=0),
-        timeout=30,
-    )
-
-    def verify(key: str) -> Any:
-        return Done(f"m-{key}") if client.get(f"/{key}").json()["taken"] else NotDone()
-
-    @resilient_task(effect=Effect(key="{batch_id}.{order}", verify=verify if orders.verify else None))
-    def send(order: int) -> str:
-        response = client.post("/")
-        response.raise_for_status()
-        assert response.json()["id"] == f"m-{idempotency_key()}"
-        return response.json()["id"]
-
-    @flow
-    def invoices() -> list[Any]:
-        with batch(orders.batch_id):
-            return [send(order, return_state=True) for order in range(orders.count)]
-
-    lines = kill_before_line(kill_at)
-    api = {PREFECT_API_URL: orders.api, PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}
-    with temporary_settings({**api, PREFECT_LOGGING_LEVEL: "CRITICAL"}):
-        states = invoices(return_state=True).data
-    sys.settrace(None)
-    answers.send((lines[0], [outcome(state) for state in states.result]))
-
-
-def outcome(state: State[Any]) -> str:
-    """The name of a state, or that of the error it failed with."""
-    if state.is_completed():
-        return str(state.name)
-    return type(state.result(raise_on_failure=False)).__name__
 
 
 def kill_before_line(number: int) -> list[int]:
@@ -118,64 +57,125 @@ def kill_before_line(number: int) -> list[int]:
     return lines
 
 
-@dataclass
-class Toll:
-    """What came of many kills."""
+@dataclass(frozen=True)
+class Doom:
+    """Where a process is to die: from this order on, at the `nth` instruction of that phase.
 
-    kills: int = 0
-    sent: int = 0
-    """Effects that the receiver took exactly once."""
-    doubts: int = 0
-    """Effects that were left for a person."""
-    batches: int = 0
-    mistakes: list[str] = field(default_factory=list)
+    `by_receiver`: "holding" or "taken" lets the receiver do it, before or after it has taken the message.
+    """
 
+    order: int = 0
+    phase: str = PHASES[0]
+    nth: int = 1
+    by_receiver: str | None = None
 
-def start(orders: Orders, kill_at: int = 0) -> Callable[[], tuple[int, list[str]] | None]:
-    """Start a victim; what is returned waits for its answer, or for its death: None."""
-    ours, theirs = context.Pipe(duplex=False)
-    process = context.Process(target=run, args=(orders, kill_at, theirs), daemon=True)
-    process.start()
-    theirs.close()
+    def write(self, plot: str) -> None:
+        """Decide over the next process that runs this plot."""
+        Path(f"{plot}.doom").write_text(json.dumps(asdict(self)))
 
-    def answer() -> tuple[int, list[str]] | None:
+    @classmethod
+    def read(cls, plot: str) -> Doom | None:
+        """What was decided over this process; it holds for no other."""
+        path = Path(f"{plot}.doom")
         try:
-            return ours.recv() if ours.poll(100) else None
-        except EOFError:
+            found = json.loads(path.read_text())
+            path.unlink()
+        except FileNotFoundError:
             return None
-        finally:
-            process.join(10)
-            process.kill()
-
-    return answer
+        return cls(**found)
 
 
-def kill_often(
-    receiver: Receiver, store: str, api: str, *, kills: int, verify: bool, count: int = 6, seed: int = 0
-) -> Toll:
-    """Kill flows of effects until that many have been killed, each restarted until it ends."""
-    chance = random.Random(seed)
-    toll = Toll()
-    lines = 200 * count
-    while toll.kills < kills:
-        orders = Orders(receiver.url, store, api, f"b{seed}.{verify}.{toll.batches}", count, verify)
-        toll.batches += 1
-        while (said := start(orders, chance.randint(1, lines))()) is None:
-            toll.kills += 1
-            twice = [key for key, taken in receiver.taken.items() if taken > 1]
-            if twice or toll.kills > kills + 100:
-                toll.mistakes.append(f"sent twice: {twice}" if twice else f"{orders} makes no progress")
-                return toll
-        judge(receiver, orders, said[1], toll)
-    return toll
+class Book:
+    """What the victims of one plot leave behind, line by line; what is written outlives the writer."""
+
+    def __init__(self, plot: str) -> None:
+        self.path = Path(f"{plot}.book")
+
+    def write(self, what: str, **about: Any) -> None:
+        line = json.dumps({"what": what, **about}).encode() + b"\n"
+        with open(self.path, "ab", buffering=0) as file:
+            file.write(line)
+
+    def lines(self, what: str) -> list[dict[str, Any]]:
+        if not self.path.exists():
+            return []
+        found = [json.loads(line) for line in self.path.read_bytes().splitlines()]
+        return [one for one in found if one["what"] == what]
 
 
-def judge(receiver: Receiver, orders: Orders, said: list[str], toll: Toll) -> None:
-    """What the receiver got, beside what the last run of the flow said of each order."""
-    for order, outcome in enumerate(said):
-        taken = receiver.taken[f"{orders.batch_id}.{order}"]
-        toll.sent += taken == 1
-        toll.doubts += outcome == "InDoubt"
-        done = outcome in ("Completed", "Replayed")
-        if taken > 1 or (done and taken != 1) or not (done or (outcome == "InDoubt" and not orders.verify)):
-            toll.mistakes.append(f"order {order} of {orders.batch_id}: {outcome}, taken {taken} times")
+class Victim:
+    """The process that runs a plot: it watches how far its effects are, and dies where it is doomed to."""
+
+    def __init__(self, plot: str) -> None:
+        self.doom = Doom.read(plot)
+        self.book = Book(plot)
+        self.book.write("born", pid=os.getpid())
+        self.order = -1
+        self.phase = PHASES[0]
+        self.left = self.doom.nth if self.doom is not None else 0
+        self.counts: Counter[str] = Counter()
+        self.counted: Counter[str] | None = None
+        """How many instructions the phases of the first effect had that was watched."""
+
+    def begins(self, order: int) -> None:
+        """The next order comes; from the doomed one on, every instruction counts."""
+        self.order, self.phase = order, PHASES[0]
+        doom = self.doom
+        if sys.gettrace() is not None:
+            self.counted = self.counted or self.counts.copy()
+        elif doom is not None and doom.by_receiver is None and order >= doom.order:
+            threading.settrace(self._in_call)
+            sys.settrace(self._in_call)
+
+    def headers(self) -> dict[str, str]:
+        """What the receiver is to know of this process."""
+        doom = self.doom
+        if doom is None or doom.by_receiver is None or self.order < doom.order:
+            return {}
+        return {"X-Kill": doom.by_receiver, "X-Pid": str(os.getpid()), "X-Book": str(self.book.path)}
+
+    def _in_call(self, frame: FrameType, event: str, arg: Any) -> Any:
+        code = frame.f_code
+        if not code.co_filename.startswith(OURS) and not code.co_filename.endswith(SENDING[0]):
+            calling = self.phase in ("during call", ASKING)
+            if not calling or not any(one in code.co_filename for one in SENDING):
+                return None
+        self._entered(code.co_name)
+        frame.f_trace_opcodes, frame.f_trace_lines = True, False
+        return self._at_instruction
+
+    def _at_instruction(self, frame: FrameType, event: str, arg: Any) -> Any:
+        if event == "opcode":
+            self.counts[self.phase] += 1
+            assert self.doom is not None
+            if self.phase == self.doom.phase:
+                self.left -= 1
+                if self.left <= 0:
+                    self._die(frame)
+        elif event == "return":
+            self._left(frame, arg)
+        return self._at_instruction
+
+    def _entered(self, name: str) -> None:
+        if name == "post":
+            self.phase = "during call"
+        elif name == "verify":
+            self.phase = ASKING
+        elif name == "report":
+            self.phase = "before done"
+
+    def _left(self, frame: FrameType, answer: Any) -> None:
+        name = frame.f_code.co_name
+        if name == "post" and self.phase == "during call":
+            self.phase = "after call"
+        elif name == "swap" and answer and isinstance(value := frame.f_locals.get("value"), dict):
+            after = {"intended": "after intent", "done": "after done", "failed": "before intent"}
+            self.phase = after.get(value.get("state", ""), self.phase)
+
+    def _die(self, frame: FrameType) -> None:
+        sys.settrace(None)
+        where = f"{os.path.relpath(frame.f_code.co_filename, os.path.dirname(OURS))}:{frame.f_lineno}"
+        counts = self.counted or Counter({p: n for p, n in self.counts.items() if p != self.phase})
+        about = {"order": self.order, "phase": self.phase, "where": where, "counts": counts}
+        self.book.write("killed", pid=os.getpid(), **about)
+        os.kill(os.getpid(), signal.SIGKILL)

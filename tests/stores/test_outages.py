@@ -174,7 +174,9 @@ def test_connections_that_the_server_closed_are_replaced(server: Server, store: 
     else:
         with psycopg.connect(server.url(), autocommit=True) as connection:
             connection.execute(
-                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid()"
+                # It waits until they are gone, which takes a moment.
+                "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity"
+                " WHERE pid <> pg_backend_pid() AND backend_type = 'client backend'"
             )
     assert store.swap("key", version, 2)
 

@@ -14,7 +14,7 @@ import pytest
 import redis
 
 from prefect_resilience.errors.exceptions import StoreUnavailable
-from prefect_resilience.stores import Store, open_store
+from prefect_resilience.stores import Store, open_store, postgres
 from tests.stores.counting import COUNT
 from tests.stores_servers import PostgresServer, RedisServer
 
@@ -112,6 +112,45 @@ def test_a_postgres_is_also_reached_by_its_socket(own_postgres: PostgresServer) 
     assert by_port.swap("key", version, 2)
 
 
+def test_postgres_keeps_plans_for_those_who_speak_to_it_without_a_pooler(
+    postgres_url: str, sql: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def kept() -> int:
+        store: Any = open_store(postgres_url)
+        version = 0
+        for number in range(2 * postgres.PREPARE_AFTER):
+            version = store.swap("key", version, number)
+            assert store.load("key").value == number
+        count = "SELECT count(*) FROM pg_prepared_statements"
+        plans = store._using(lambda connection: connection.execute(count, prepare=False).fetchone()[0])
+        store.delete("key", version)
+        store.close()
+        return plans
+
+    assert kept() == 2
+    # A pooler gives numbers of its own to its connections.
+    monkeypatch.setattr(psycopg.ConnectionInfo, "backend_pid", 7)
+    assert kept() == 0
+
+
+def test_postgres_is_not_asked_whether_it_is_there_while_it_is_busy(postgres_url: str) -> None:
+    store: Any = open_store(postgres_url)
+    store.now()
+    asked: list[str] = []
+
+    def spy(connection: Any) -> None:
+        execute = connection.execute
+        monkey = pytest.MonkeyPatch()
+        monkey.setattr(
+            connection, "execute", lambda text, *more, **how: asked.append(text) or execute(text, *more)
+        )
+
+    store._using(spy)
+    store.load("key")
+    assert [text.split()[0:2] for text in asked] == [["SELECT", "prefect_resilience_documents.key,"]]
+    store.close()
+
+
 # -- the server's clock
 
 
@@ -141,8 +180,9 @@ def test_any_time_is_a_time_to_expire_at(store: Store, expires_at: float) -> Non
 
 
 def test_a_deleted_row_stays_for_a_while_and_is_purged_some_at_a_time(
-    postgres_url: str, sql: Callable[..., Any]
+    postgres_url: str, sql: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(postgres, "PURGE_PAUSE", 0.0)
     store = open_store(postgres_url)
     assert store.delete("deleted", store.swap("deleted", 0, 1))
     assert store.swap("recent", 0, 1, expires_at=store.now() - 1)

@@ -1,0 +1,241 @@
+"""Providers of language models on loopback, in the dialects of OpenAI and Anthropic, that fail on demand.
+
+A real HTTP service, to be asked with the real SDKs. What a provider does next is in its script; when that has
+come to its end it works:
+
+    service = LLMService({"openai": ["429", "503"], "anthropic": ["half"]})
+    with running(service) as address:
+        OpenAI(base_url=f"{address}/openai/v1", api_key="none", max_retries=0)
+        Anthropic(base_url=f"{address}/anthropic", api_key="none", max_retries=0)
+
+`BEHAVIOURS` lists the words of a script. Its model is a small function: it repeats what it is asked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
+
+BEHAVIOURS = {
+    "ok": "an answer",
+    "429": "too many requests, with Retry-After: 1",
+    "429-ms": "too many requests, with retry-after-ms: 250",
+    "429-reset": "too many requests, with the provider's own headers about when there are more",
+    "quota": "the account has no money left",
+    "400": "a request that is wrong",
+    "401": "a key that is wrong",
+    "404": "a model that does not exist",
+    "overflow": "more text than the model's context holds",
+    "500": "an error of the provider's",
+    "503": "not available",
+    "529": "overloaded",
+    "malformed": "an answer that was to be JSON and is none",
+    "empty": "an answer without any text",
+    "slow": "an answer that takes its time",
+    "stall": "an answer that stops coming in the middle",
+    "cut": "a connection that ends in the middle of the answer, or of its stream",
+    "half": "a stream that ends early, as if it were complete",
+    "event": "an error in the middle of a stream",
+}
+
+OVERFLOW = {
+    "openai": "This model's maximum context length is 8192 tokens, and your messages have 9000 tokens.",
+    "anthropic": "prompt is too long: 9000 tokens > 8192 maximum",
+}
+
+# status, and the error's type (for OpenAI: its code, too) in each dialect
+ERRORS: dict[str, tuple[int, tuple[str, str | None], str]] = {
+    "429": (429, ("requests", "rate_limit_exceeded"), "rate_limit_error"),
+    "429-ms": (429, ("requests", "rate_limit_exceeded"), "rate_limit_error"),
+    "429-reset": (429, ("requests", "rate_limit_exceeded"), "rate_limit_error"),
+    "400": (400, ("invalid_request_error", None), "invalid_request_error"),
+    "401": (401, ("invalid_request_error", "invalid_api_key"), "authentication_error"),
+    "404": (404, ("invalid_request_error", "model_not_found"), "not_found_error"),
+    "overflow": (400, ("invalid_request_error", "context_length_exceeded"), "invalid_request_error"),
+    "500": (500, ("server_error", None), "api_error"),
+    "503": (503, ("server_error", None), "api_error"),
+    "529": (529, ("server_error", None), "overloaded_error"),
+}
+
+
+def headers_of(dialect: str, word: str) -> dict[str, str]:
+    """What a provider says about when to come back."""
+    if word == "429":
+        return {"retry-after": "1"}
+    if word == "429-ms":
+        return {"retry-after-ms": "250", "retry-after": "9"}
+    if word != "429-reset":
+        return {}
+    if dialect == "openai":
+        return {"x-ratelimit-remaining-tokens": "0", "x-ratelimit-reset-tokens": "6m0s"}
+    in_half_a_minute = datetime.now(timezone.utc) + timedelta(seconds=30)
+    return {
+        "anthropic-ratelimit-requests-remaining": "0",
+        "anthropic-ratelimit-requests-reset": in_half_a_minute.isoformat(timespec="milliseconds"),
+    }
+
+
+def repeat(prompt: str) -> str:
+    """The whole model."""
+    return f"You said: {prompt}"
+
+
+class Pieces(Response):
+    """A response in pieces; unless it is whole, the connection ends before it is complete."""
+
+    def __init__(self, pieces: list[str], whole: bool = True, pause: float = 0.0, **options: Any) -> None:
+        super().__init__(**options)
+        self.pieces, self.whole, self.pause = pieces, whole, pause
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        headers = [pair for pair in self.raw_headers if pair[0] != b"content-length"]
+        await send({"type": "http.response.start", "status": self.status_code, "headers": headers})
+        for number, piece in enumerate(self.pieces):
+            if number == len(self.pieces) // 2 and self.pause:
+                await asyncio.sleep(self.pause)
+            await send({"type": "http.response.body", "body": piece.encode(), "more_body": True})
+            await asyncio.sleep(0)
+        if self.whole:
+            await send({"type": "http.response.body", "body": b""})
+
+
+class LLMService:
+    """The providers' memory: their scripts, the model, and how each call was answered."""
+
+    def __init__(
+        self,
+        script: Mapping[str, list[str]] | None = None,
+        model: Callable[[str], str] = repeat,
+        slow_seconds: float = 3.0,
+    ) -> None:
+        self.script = {name: list(words) for name, words in (script or {}).items()}
+        self.model = model
+        self.slow_seconds = slow_seconds
+        self.given: dict[str, list[str]] = defaultdict(list)
+
+    def says(self, provider: str, *words: str) -> None:
+        """What a provider does at the next calls. Raises KeyError for a word that is none."""
+        for word in words:
+            BEHAVIOURS[word]
+        self.script[provider] = list(words)
+
+    async def answer(self, request: Request) -> Response:
+        provider = request.path_params["provider"]
+        words = self.script.get(provider, [])
+        word = words.pop(0) if words else "ok"
+        self.given[provider].append(word)
+        asked = await request.json()
+        dialect = "anthropic" if request.url.path.endswith("/messages") else "openai"
+        if word in ERRORS or word == "quota":
+            return refusal(dialect, word)
+        if word == "slow":
+            await asyncio.sleep(self.slow_seconds)
+        text = self.model(asked["messages"][-1]["content"])
+        text = {"malformed": text.rstrip("}") + ', "oops', "empty": ""}.get(word, text)
+        if not asked.get("stream"):
+            whole = json.dumps(MESSAGES[dialect](text))
+            if word == "cut":
+                return Pieces([whole[:20]], whole=False, media_type="application/json")
+            return Response(whole, media_type="application/json")
+        return self.streamed(dialect, word, text)
+
+    def streamed(self, dialect: str, word: str, text: str) -> Response:
+        pieces = list(EVENTS[dialect](text))
+        middle = len(pieces) // 2
+        if word in ("cut", "half"):
+            pieces = pieces[:middle]
+        if word == "event":
+            pieces = [*pieces[:middle], ERROR_EVENTS[dialect]]
+        pause = self.slow_seconds if word == "stall" else 0.0
+        return Pieces(pieces, whole=word != "cut", pause=pause, media_type="text/event-stream")
+
+    def app(self) -> Starlette:
+        paths = ("/{provider}/v1/chat/completions", "/{provider}/v1/messages")
+        return Starlette(routes=[Route(path, self.answer, methods=["POST"]) for path in paths])
+
+
+def refusal(dialect: str, word: str) -> Response:
+    """An error in the shape that the provider gives it."""
+    text = OVERFLOW[dialect] if word == "overflow" else BEHAVIOURS[word]
+    headers = headers_of(dialect, word)
+    if dialect == "openai":
+        status, (kind, code), _ = ERRORS.get(word, (429, ("insufficient_quota", "insufficient_quota"), ""))
+        error = {"message": text, "type": kind, "param": None, "code": code}
+        return JSONResponse({"error": error}, status, headers)
+    status, _, kind = ERRORS.get(word, (400, ("", None), "invalid_request_error"))
+    text = "Your credit balance is too low" if word == "quota" else text
+    body = {"type": "error", "error": {"type": kind, "message": text}, "request_id": "req_1"}
+    return JSONResponse(body, status, headers)
+
+
+def openai_message(text: str) -> dict[str, Any]:
+    message = {"role": "assistant", "content": text}
+    choices = [{"index": 0, "message": message, "finish_reason": "stop"}] if text else []
+    return {
+        "id": "chatcmpl-1",
+        "object": "chat.completion",
+        "created": 1,
+        "model": "small",
+        "choices": choices,
+    }
+
+
+def anthropic_message(text: str) -> dict[str, Any]:
+    return {
+        "id": "msg_1",
+        "type": "message",
+        "role": "assistant",
+        "model": "small",
+        "content": [{"type": "text", "text": text}] if text else [],
+        "stop_reason": "end_turn",
+        "stop_sequence": None,
+        "usage": {"input_tokens": 1, "output_tokens": len(text.split())},
+    }
+
+
+def openai_events(text: str) -> Iterator[str]:
+    head = {"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 1, "model": "small"}
+    for delta in ({"role": "assistant", "content": ""}, *({"content": word} for word in words_of(text))):
+        yield event({**head, "choices": [{"index": 0, "delta": delta, "finish_reason": None}]})
+    yield event({**head, "choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]})
+    yield "data: [DONE]\n\n"
+
+
+def anthropic_events(text: str) -> Iterator[str]:
+    begun = {**anthropic_message(""), "stop_reason": None}
+    yield event({"type": "message_start", "message": begun})
+    yield event({"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}})
+    for word in words_of(text):
+        delta = {"type": "text_delta", "text": word}
+        yield event({"type": "content_block_delta", "index": 0, "delta": delta})
+    yield event({"type": "content_block_stop", "index": 0})
+    ended = {"stop_reason": "end_turn", "stop_sequence": None}
+    yield event({"type": "message_delta", "delta": ended, "usage": {"output_tokens": 1}})
+    yield event({"type": "message_stop"})
+
+
+def event(data: dict[str, Any]) -> str:
+    named = f"event: {data['type']}\n" if "type" in data else ""
+    return f"{named}data: {json.dumps(data)}\n\n"
+
+
+def words_of(text: str) -> list[str]:
+    return [word + " " for word in text.split()]
+
+
+MESSAGES = {"openai": openai_message, "anthropic": anthropic_message}
+EVENTS = {"openai": openai_events, "anthropic": anthropic_events}
+ERROR_EVENTS = {
+    "openai": event({"error": {"message": "sorry", "type": "server_error", "code": "server_error"}}),
+    "anthropic": event({"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}}),
+}

@@ -1,0 +1,135 @@
+"""Loops that get nowhere, and rounds of several steps."""
+
+from __future__ import annotations
+
+import asyncio
+import pickle
+
+import pytest
+from prefect import flow
+
+from prefect_resilience import ConfigurationError, ProgressGuard, error_context, iterate
+from prefect_resilience.routing import NoProgress, aiterate
+from tests.prefect_runs import until
+
+
+def test_a_loop_that_changes_nothing_for_3_rounds_stops_as_no_progress_with_its_history(mode):
+    def step():
+        return {"score": 1}
+
+    guard = ProgressGuard(rounds=3)
+
+    def loop():
+        if mode.isasync:
+            return asyncio.run(aiterate(mode.function(step), lambda value: False, 10, guard))
+        return iterate(step, lambda value: False, 10, guard)
+
+    with pytest.raises(NoProgress) as caught:
+        loop()
+    error = caught.value
+    assert (error.rounds, [made.value for made in error.iteration_history]) == (3, [{"score": 1}] * 3)
+    context = error_context(error)
+    assert (context.category, context.reason) == ("no_progress", "execution_halted")
+    assert [each["round"] for each in context.details["iteration_history"]] == [1, 2, 3]
+
+
+def test_a_loop_that_starts_from_something_is_compared_with_that():
+    guard = ProgressGuard(rounds=3)
+    with pytest.raises(NoProgress) as caught:
+        iterate(lambda draft: draft, lambda value: False, 10, guard, start="draft")
+    assert caught.value.rounds == 3
+    keyed = ProgressGuard(rounds=2, key=lambda value: value["score"])
+    numbers = iter(range(9))
+    with pytest.raises(NoProgress) as caught:
+        iterate(lambda: {"score": 1, "n": next(numbers)}, lambda value: False, 10, keyed)
+    assert caught.value.rounds == 2
+
+
+def test_a_guard_alone():
+    guard = ProgressGuard(rounds=3, key=lambda state: state["open"])
+    state = {"open": [1, 2]}
+    assert [guard.check(state), guard.check(state)] == [1, 2]
+    state["open"].append(3)
+    assert guard.check({**state, "other": 1}) == 1
+    assert guard.check({**state, "other": 2}) == 2
+    with pytest.raises(NoProgress, match="the last 2 rounds of 5 changed nothing") as caught:
+        guard.check(state)
+    error = pickle.loads(pickle.dumps(caught.value))
+    assert [made.progress for made in error.iteration_history] == [[1, 2]] * 2 + [[1, 2, 3]] * 3
+    context = error_context(error)
+    assert (context.category, context.partial_output.content) == ("no_progress", {"open": [1, 2, 3]})
+    guard.reset()
+    assert guard.check(state) == 1
+    assert len(guard.iteration_history) == 1
+    assert repr(guard) == "ProgressGuard(rounds=3)"
+
+
+def test_strictness():
+    guard = ProgressGuard(rounds=2)
+    for state in (1, True, "1", 1.5, None, [None]):
+        guard.check(state)
+
+
+def test_director_execution_evaluation(mode):
+    def director(evaluation=None):
+        return "write" if evaluation is None else f"improve {evaluation['score']}"
+
+    def execution(instructions, *, round):
+        return f"{instructions} ({round})"
+
+    def evaluator(draft):
+        return {"score": len(draft)}
+
+    steps = {name: mode.function(fn) for name, fn in locals().items() if callable(fn) and name != "mode"}
+    done = (
+        asyncio.run(aiterate(steps, lambda value: value["score"] > 9, 5))
+        if mode.isasync
+        else iterate(steps, lambda value: value["score"] > 9, 5)
+    )
+    assert (done.rounds, done.value) == (2, {"score": 13})
+    assert done.steps == {"director": "improve 9", "execution": "improve 9 (2)", "evaluator": {"score": 13}}
+    assert done.iteration_history[0].steps["execution"] == "write (1)"
+
+
+def test_every_step_is_a_task_run():
+    def director(before=0):
+        return before + 1
+
+    def evaluator(made):
+        return made
+
+    @flow
+    def scenario():
+        from prefect.runtime import flow_run
+
+        return flow_run.get_id(), iterate({"director": director, "evaluator": evaluator}, lambda n: n == 2, 5)
+
+    run, done = scenario()
+    assert done.rounds == 2
+
+    def names():
+        from prefect.client.orchestration import get_client
+
+        with get_client(sync_client=True) as client:
+            body = {"flow_runs": {"id": {"any_": [run]}}}
+            found = client.request("POST", "/task_runs/filter", json=body).json()
+        shown = sorted(each["name"] for each in found)
+        return shown if len(shown) == 4 else None
+
+    assert until(names) == ["director[1]", "director[2]", "evaluator[1]", "evaluator[2]"]
+
+
+@pytest.mark.parametrize(
+    ("made", "says"),
+    [
+        (lambda: ProgressGuard(rounds=1), "whole number from 2"),
+        (lambda: ProgressGuard(key=5), "write a function"),
+        (lambda: iterate({}, bool, 3), "write the steps"),
+        (lambda: iterate({"round": len}, bool, 3), "needs another name"),
+        (lambda: iterate({"one": lambda a, b: 1}, bool, 3), r"step\['one'\]"),
+        (lambda: iterate({"one": 5}, bool, 3), "needs a function"),
+    ],
+)
+def test_mistakes(made, says):
+    with pytest.raises(ConfigurationError, match=says):
+        made()

@@ -1,0 +1,16 @@
+"""Blocks on a real Prefect API; each test begins as a new process would."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from prefect_resilience.blocks import live
+
+
+@pytest.fixture(autouse=True)
+def in_prefect(prefect_api: None, own_store: None) -> Iterator[None]:
+    live.forget_policies()
+    yield
+    live.forget_policies()

@@ -1,0 +1,367 @@
+"""Policies that change while tasks run: on a real API, in every way in which it can answer."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from prefect import flow
+from prefect.client.orchestration import get_client
+from prefect.settings import PREFECT_API_URL, temporary_settings
+from prefect.task_runners import ProcessPoolTaskRunner
+
+from prefect_resilience import Retry, resilient_task
+from prefect_resilience.blocks import ResiliencePolicy, live
+from prefect_resilience.blocks.live import FRESH, PATIENCE, STALE, LivePolicy
+from tests.prefect_runs import Mode
+
+ONCE = Retry(attempts=2, backoff={"kind": "none"})
+
+
+class Lines(logging.Handler):
+    """What task runs log of policy blocks."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lines: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if "policy block" in (line := record.getMessage()):
+            self.lines.append(line)
+
+
+@pytest.fixture
+def lines() -> Iterator[list[str]]:
+    handler = Lines()
+    logger = logging.getLogger("prefect.task_runs")
+    logger.addHandler(handler)
+    yield handler.lines
+    logger.removeHandler(handler)
+
+
+@pytest.fixture
+def plain() -> Mode:
+    """Plain functions, where both kinds go the same way."""
+    return Mode("sync")
+
+
+@pytest.fixture
+def name() -> str:
+    return f"policy-{uuid4().hex[:8]}"
+
+
+class Failing:
+    """A task's body that counts its calls and fails."""
+
+    def __init__(self, mode: Any, **options: Any) -> None:
+        self.calls = 0
+
+        def body() -> str:
+            self.calls += 1
+            raise TimeoutError("no answer")
+
+        self.mode = mode
+        self.task = mode.task(body, **options)
+
+    def run(self) -> int:
+        """How many calls one run makes."""
+        before = self.calls
+        with pytest.raises(TimeoutError):
+            self.mode.value(self.task)
+        return self.calls - before
+
+
+def later(policy: LivePolicy, seconds: float) -> None:
+    """As if so much time had passed since the server was last asked."""
+    policy.confirmed -= seconds
+    policy.asked -= seconds
+
+
+def policy_of(task: Any) -> LivePolicy:
+    return live.policy_of(task.guard)
+
+
+def test_the_block_overrides_what_the_code_says(mode: Any, name: str, lines: list[str]):
+    ResiliencePolicy(retry={"attempts": 4, "backoff": {"kind": "none"}}).save(name)
+    assert Failing(mode, retry=ONCE, policy=name).run() == 4
+    assert lines == []
+
+
+def test_without_retries_of_its_own_a_task_gets_those_of_the_block(mode: Any, name: str):
+    ResiliencePolicy(retry={"attempts": 3, "backoff": {"kind": "none"}}).save(name)
+    assert Failing(mode, retry=None, policy=name).run() == 3
+
+
+def test_its_delays_are_states_that_the_ui_shows(mode: Any, name: str, seen: Any):
+    ResiliencePolicy(retry={"attempts": 2, "backoff": {"kind": "constant", "initial": 0.2}}).save(name)
+    failing = Failing(mode, retry=None, policy=name)
+    state = mode.state(failing.task)
+    names = [state.name for state in seen.states(state.state_details.task_run_id)]
+    assert "AwaitingRetry" in names
+    assert failing.calls == 2
+
+
+def test_a_change_reaches_runs_that_begin_later(plain: Any, name: str):
+    ResiliencePolicy(retry={"attempts": 3, "backoff": {"kind": "none"}}).save(name)
+    failing = Failing(plain, retry=ONCE, policy=name)
+    assert failing.run() == 3
+    ResiliencePolicy(retry={"attempts": 5, "backoff": {"kind": "none"}}).save(name, overwrite=True)
+    # What is young is not asked for again: no task pays for that.
+    assert failing.run() == 3
+    later(policy_of(failing.task), STALE)
+    assert failing.run() == 5
+
+
+def test_a_change_is_in_force_within_thirty_seconds():
+    """What is older than STALE is never used unasked, and the answer is waited for."""
+    assert STALE + PATIENCE < 30
+
+
+def test_what_is_neither_young_nor_old_is_asked_for_beside_the_run(plain: Any, name: str, until: Any):
+    ResiliencePolicy(retry={"attempts": 3, "backoff": {"kind": "none"}}).save(name)
+    failing = Failing(plain, retry=ONCE, policy=name)
+    assert failing.run() == 3
+    policy = policy_of(failing.task)
+    ResiliencePolicy(retry={"attempts": 5, "backoff": {"kind": "none"}}).save(name, overwrite=True)
+    later(policy, FRESH)
+    assert policy.looked_at(time.monotonic()) is None
+    until(lambda: policy.answered is None)
+    assert failing.run() == 5
+
+
+@pytest.mark.parametrize(
+    "broken", [None, {"retry": {"atempts": 3}}, {"fallback": ["nobody"]}, {"timeout": "soon"}]
+)
+def test_missing_or_broken_it_is_the_codes_own_policy_and_one_warning(
+    plain: Any, name: str, lines: list[str], broken: dict[str, Any] | None
+):
+    if broken is not None:
+        write(name, broken)
+    failing = Failing(plain, retry=ONCE, policy=name)
+    assert [failing.run(), failing.run()] == [2, 2]
+    later(policy_of(failing.task), STALE)
+    assert failing.run() == 2
+    (line,) = lines
+    assert repr(name) in line
+    # Mended, it is used; broken again, that is told again.
+    write(name, {"retry": {"attempts": 3, "backoff": {"kind": "none"}}})
+    later(policy_of(failing.task), STALE)
+    assert failing.run() == 3
+    write(name, {"retry": {"attempts": 1000}})
+    later(policy_of(failing.task), STALE)
+    assert failing.run() == 2
+    assert len(lines) == 2
+
+
+def write(name: str, data: dict[str, Any]) -> None:
+    """Save a block as the UI does, whatever it says."""
+    ResiliencePolicy.register_type_and_schema()
+    with get_client(sync_client=True) as client:
+        block = ResiliencePolicy(timeout=1)
+        block.save(name, overwrite=True)
+        document = client.read_block_document_by_name(name, "resilience-policy")
+        body = {"data": data, "block_schema_id": str(document.block_schema_id), "merge_existing_data": False}
+        client.request("PATCH", "/block_documents/{id}", path_params={"id": document.id}, json=body)
+
+
+def test_its_secrets_stay_out_of_the_log(plain: Any, name: str, lines: list[str]):
+    write(name, {"circuit": {"open_for": "Bearer sk-ant-REDACTED"}})
+    Failing(plain, retry=ONCE, policy=name).run()
+    (line,) = lines
+    assert "abcdefghijk" not in line
+
+
+def test_a_slow_api_holds_nobody_up_for_long(
+    service: Any, reply: Any, monkeypatch: pytest.MonkeyPatch, until: Any
+):
+    monkeypatch.setattr(live, "PATIENCE", 0.3)
+    service.says(reply(500, delay=1.0))
+    guard = resilient_task(policy="slow", retry=ONCE)(instead).guard
+    said: list[Any] = []
+    log = type("Log", (), {"warning": lambda self, *words: said.append(words)})()
+    with temporary_settings({PREFECT_API_URL: f"{service.url}/api"}):
+        policy = live.policy_of(guard)
+        began = time.monotonic()
+        for _ in range(20):
+            answered = policy.looked_at(time.monotonic())
+            if answered is not None:
+                answered.wait(live.PATIENCE)
+            assert policy.guard(guard, log) is guard
+        assert time.monotonic() - began < 1.0
+        assert len(said) == 1
+        until(lambda: policy.answered is None, 60)
+        assert policy.guard(guard, log) is guard
+
+
+def test_while_the_api_is_away_what_it_said_last_holds(plain: Any, name: str, lines: list[str], until: Any):
+    ResiliencePolicy(retry={"attempts": 3, "backoff": {"kind": "none"}}).save(name)
+    failing = Failing(plain, retry=ONCE, policy=name)
+    assert failing.run() == 3
+    policy = policy_of(failing.task)
+    later(policy, STALE)
+    with temporary_settings({PREFECT_API_URL: "http://127.0.0.1:9/api"}):
+        policy.looked_at(time.monotonic())
+    until(lambda: policy.answered is None, 60)
+    assert policy.known.policy is not None
+    assert failing.run() == 3
+    assert lines == []
+
+
+def test_many_threads_ask_once(name: str, monkeypatch: pytest.MonkeyPatch):
+    ResiliencePolicy(retry={"attempts": 3}).save(name)
+    asked: list[str] = []
+    real = live.ask
+    monkeypatch.setattr(live, "ask", lambda name: asked.append(name) or real(name))
+    guard = resilient_task(policy=name, retry=ONCE)(instead).guard
+    policy = live.policy_of(guard)
+    found: list[int] = []
+
+    def look() -> None:
+        answered = policy.looked_at(time.monotonic())
+        if answered is not None:
+            answered.wait(30)
+        found.append(policy.guard(guard, logging.getLogger()).retry.attempts)
+
+    threads = [threading.Thread(target=look) for _ in range(16)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert asked == [name]
+    assert found == [3] * 16
+
+
+def test_its_fallback_answers_and_its_timeout_holds(mode: Any, name: str, until: Any):
+    ResiliencePolicy(timeout=0.3, retry={"attempts": 1}, fallback=[f"{__name__}:instead"]).save(name)
+
+    def slow(drug: str) -> str:
+        time.sleep(5)
+        return drug
+
+    body = slow
+    if mode.isasync:
+
+        async def slow_async(drug: str) -> str:
+            import asyncio
+
+            await asyncio.sleep(5)
+            return drug
+
+        task = resilient_task(policy=name)(slow_async)
+    else:
+        task = resilient_task(policy=name)(body)
+    assert mode.value(task, "aspirin") == "instead of aspirin"
+
+
+def instead(drug: str) -> str:
+    return f"instead of {drug}"
+
+
+def test_generators_follow_it(mode: Any, name: str):
+    ResiliencePolicy(retry={"attempts": 3, "backoff": {"kind": "none"}}).save(name)
+    calls: list[int] = []
+    if mode.isasync:
+
+        @resilient_task(policy=name, retry=None)
+        async def numbers() -> Any:
+            calls.append(1)
+            if len(calls) < 3:
+                raise TimeoutError
+            yield 1
+
+        @flow
+        async def reading() -> list[int]:
+            return [number async for number in numbers()]
+
+        import asyncio
+
+        assert asyncio.run(reading()) == [1]
+    else:
+
+        @resilient_task(policy=name, retry=None)
+        def numbers_sync() -> Any:
+            calls.append(1)
+            if len(calls) < 3:
+                raise TimeoutError
+            yield 1
+
+        @flow
+        def reading_sync() -> list[int]:
+            return list(numbers_sync())
+
+        assert reading_sync() == [1]
+    assert len(calls) == 3
+
+
+def test_with_options_it_can_be_given_and_taken_away(plain: Any, name: str):
+    ResiliencePolicy(retry={"attempts": 4, "backoff": {"kind": "none"}}).save(name)
+    failing = Failing(plain, retry=ONCE)
+    assert failing.run() == 2
+    own = failing.task
+    failing.task = own.with_options(policy=name)
+    assert failing.run() == 4
+    failing.task = failing.task.with_options(policy=None)
+    assert failing.run() == 2
+    assert failing.task.retries == own.retries
+
+
+def test_switched_off_nothing_is_asked(plain: Any, name: str, monkeypatch: pytest.MonkeyPatch):
+    failing = Failing(plain, retry=ONCE, policy=name)
+    monkeypatch.setenv("RESILIENCE_ENABLED", "false")
+    assert failing.run() == 1
+    assert live._policies == {}
+
+
+@resilient_task(policy="in-processes", retry=None)
+def in_a_process(folder: str) -> int:
+    from pathlib import Path
+
+    calls = len(list(Path(folder).iterdir()))
+    (Path(folder) / str(calls)).touch()
+    if calls < 2:
+        raise TimeoutError
+    return calls + 1
+
+
+def test_other_processes_fetch_it_themselves(tmp_path: Any):
+    ResiliencePolicy(retry={"attempts": 3, "backoff": {"kind": "none"}}).save("in-processes", overwrite=True)
+
+    @flow(task_runner=ProcessPoolTaskRunner(max_workers=1))
+    def elsewhere() -> int:
+        return in_a_process.submit(str(tmp_path)).result()
+
+    assert elsewhere() == 3
+
+
+def asked_by(call: Callable[[], Any]) -> int:
+    import sys
+
+    count = 0
+
+    def profile(frame: Any, event: str, argument: Any) -> None:
+        nonlocal count
+        count += "prefect_resilience/blocks" in frame.f_code.co_filename
+
+    sys.setprofile(profile)
+    try:
+        call()
+    finally:
+        sys.setprofile(None)
+    return count
+
+
+def test_a_task_without_a_policy_pays_nothing():
+    @resilient_task(retry=None)
+    def plain() -> int:
+        return 1
+
+    @flow
+    def one() -> int:
+        return plain()
+
+    assert asked_by(one) == 0

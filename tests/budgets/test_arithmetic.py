@@ -1,0 +1,189 @@
+"""The arithmetic of error budgets: the workbook's table, laws of counting, one alarm for one burn."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from prefect_resilience.budgets import arithmetic
+from prefect_resilience.budgets.arithmetic import (
+    BUCKETS,
+    MONTH,
+    counted,
+    fitting,
+    judged,
+    rules_of,
+    status_of,
+)
+
+HOUR, DAY = 3_600.0, 86_400.0
+START = 1_700_000_000.0
+
+
+def document(objective=0.99, window=7 * DAY, minimum=10):
+    return arithmetic.new(objective, window, minimum)
+
+
+def test_thirty_days_give_the_tables_of_the_workbook():
+    # Chapter 5 of "The Site Reliability Workbook", table 5-8
+    assert [(rule.long, rule.short, rule.rate) for rule in rules_of(30 * DAY)] == [
+        (1 * HOUR, 5 * 60, 14.4),
+        (6 * HOUR, 30 * 60, 6),
+        (3 * DAY, 6 * HOUR, 1),
+    ]
+
+
+@pytest.mark.parametrize("window", [7 * DAY, 28 * DAY, 30 * DAY, 90 * DAY])
+@pytest.mark.parametrize(("number", "used"), [(0, 0.02), (1, 0.05), (2, 0.10)])
+def test_an_alarm_means_the_same_share_of_the_budget_for_every_window(window, number, used):
+    rule = rules_of(window)[number]
+    assert rule.rate * rule.long / window == pytest.approx(used)
+
+
+def test_short_windows_keep_spans_that_can_be_counted():
+    for rule in rules_of(60.0):
+        assert rule.long >= 60
+        assert rule.short >= 5
+
+
+def test_nothing_counted_is_a_whole_budget():
+    seen = status_of("x", document(), START)
+    assert (seen.good, seen.bad, seen.remaining, seen.burned) == (0, 0, 1.0, False)
+    assert set(seen.burn_rates.values()) == {0.0}
+
+
+def test_what_remains_is_the_share_of_the_failures_that_were_allowed():
+    after = counted(document(objective=0.9), good=95, bad=5, now=START)
+    seen = status_of("x", after, START)
+    assert seen.remaining == pytest.approx(0.5)
+    assert seen.runs == 100
+    assert status_of("x", counted(after, 0, 10, START), START).remaining < 0
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 50), st.integers(0, 50), st.floats(0, 20 * DAY)), min_size=1, max_size=30
+    ),
+    st.sampled_from([HOUR, 7 * DAY, 30 * DAY]),
+)
+def test_every_span_holds_what_ended_in_it_to_within_a_bucket(runs, window):
+    """A run is in the sum when it is younger than the span less one bucket, and not when it is older."""
+    runs = sorted(runs, key=lambda run: run[2])
+    held = document(window=window)
+    for good, bad, at in runs:
+        held = counted(held, good, bad, START + at)
+    now = START + runs[-1][2]
+    for span in arithmetic.spans_of(window):
+        inside = [run for run in runs if now - (START + run[2]) <= span * (1 - 1 / BUCKETS) - 1e-3]
+        perhaps = [run for run in runs if now - (START + run[2]) <= span + 1e-3]
+        good, bad = arithmetic.totals(held, span, now)
+        assert sum(run[0] for run in inside) <= good <= sum(run[0] for run in perhaps)
+        assert sum(run[1] for run in inside) <= bad <= sum(run[1] for run in perhaps)
+        ring = next(ring for ring in held["rings"] if ring["seconds"] == span)
+        assert len(ring["buckets"]) <= BUCKETS
+
+
+@given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), max_size=20), st.randoms())
+def test_the_order_of_merges_makes_no_difference(counts, chance):
+    there, back = document(), document()
+    shuffled = list(counts)
+    chance.shuffle(shuffled)
+    for good, bad in counts:
+        there = counted(there, good, bad, START)
+    for good, bad in shuffled:
+        back = counted(back, good, bad, START)
+    assert there["rings"] == back["rings"]
+
+
+def test_a_document_is_not_changed_and_stays_json():
+    before = counted(document(), 1, 1, START)
+    text = json.dumps(before)
+    after = judged(counted(before, 1, 30, START), START)
+    assert json.dumps(before) == text
+    assert arithmetic.read(json.loads(json.dumps({**after, "name": "x"}))) == {**after, "name": "x"}
+    assert arithmetic.read({"window": 1}) is None
+    assert arithmetic.read("nonsense") is None
+
+
+def test_a_fast_burn_needs_both_of_its_windows():
+    held = counted(document(window=MONTH), 80, 20, START)
+    assert judged(held, START)["burning_since"] == START
+    # The long window is bad still, the short one is not: it is over, and worth no alarm any more.
+    later = START + 600
+    mended = counted(counted(document(window=MONTH), 80, 20, START), 10, 0, later)
+    fast = rules_of(MONTH)[0]
+    assert arithmetic.burn_rate(*arithmetic.totals(mended, fast.long, later), 0.99) > fast.rate
+    assert arithmetic.burn_rate(*arithmetic.totals(mended, fast.short, later), 0.99) == 0
+
+
+def test_too_few_runs_raise_no_alarm():
+    assert judged(counted(document(minimum=10), 0, 9, START), START)["burning_since"] is None
+    assert judged(counted(document(minimum=10), 0, 10, START), START)["burning_since"] == START
+
+
+def test_what_hovers_at_a_rate_is_one_burn():
+    """14.4 times too fast begins it; between half of that and the whole it neither ends nor begins again."""
+    window, objective = MONTH, 0.99
+    held = judged(counted(document(objective, window), 850, 150, START), START)
+    assert held["burning_since"] == START
+    for minute in range(1, 60):
+        now = START + 60 * minute
+        share = 0.13 if minute % 2 else 0.16
+        bad = round(100 * share)
+        held = judged(counted(held, 100 - bad, bad, now), now)
+        assert held["burning_since"] == START, minute
+
+
+def test_a_burn_ends_and_the_next_one_is_a_new_one():
+    held = judged(counted(document(0.5, HOUR), 0, 100, START), START)
+    assert held["burning_since"] == START
+    assert held["why"].startswith("it burns")
+    quiet = START + 2 * HOUR
+    held = judged(counted(held, 100, 0, quiet), quiet)
+    assert (held["burning_since"], held["why"]) == (None, None)
+    again = quiet + 2 * HOUR
+    held = judged(counted(held, 0, 100, again), again)
+    assert held["burning_since"] == again
+
+
+def test_a_budget_that_is_used_up_burns_until_a_tenth_is_back():
+    """So slowly that no rule but the last holds, and none of its short windows."""
+    window = MONTH
+    held = document(0.99, window)
+    for day in range(25):
+        held = counted(held, 989, 11, START + day * DAY)
+    now = START + 24 * DAY + 7 * HOUR
+    used = judged(held, now)
+    assert used["why"] == "it is used up: 275 of 25000 runs failed"
+    barely = judged(counted(used, 1200, 0, now), now)
+    assert status_of("x", barely, now).remaining == pytest.approx(-0.05, abs=0.01)
+    back = judged(counted(barely, 2800, 0, now), now)
+    assert 0 < status_of("x", back, now).remaining < 0.1
+    assert back["burning_since"] is not None
+    assert judged(counted(back, 2600, 0, now), now)["burning_since"] is None
+
+
+def test_another_policy_keeps_what_it_can():
+    held = counted(document(0.99, 7 * DAY), 90, 10, START)
+    stricter = fitting(held, 0.999, 7 * DAY, 5)
+    assert status_of("x", stricter, START).runs == 100
+    assert stricter["objective"] == 0.999
+    assert status_of("x", fitting(held, 0.99, HOUR, 5), START).runs == 0
+    assert fitting(None, 0.99, HOUR, 5) == arithmetic.new(0.99, HOUR, 5)
+
+
+def test_a_clock_that_was_set_back_loses_nothing():
+    held = counted(document(), 5, 5, START + DAY)
+    after = counted(held, 1, 1, START)
+    assert arithmetic.totals(after, 7 * DAY, START) == (6, 6)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(3_600, "1h"), (300, "5m"), (840, "14m"), (70, "70s"), (259_200, "3d"), (5.5, "5.5s")],
+)
+def test_spans_in_words(seconds, text):
+    assert arithmetic.span_text(seconds) == text

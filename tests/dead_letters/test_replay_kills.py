@@ -1,0 +1,71 @@
+"""Replays that are killed at any line and begun again: none is sent twice, and none is lost."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from prefect.server.api.server import SubprocessASGIServer
+from prefect.settings import PREFECT_API_URL
+
+from prefect_resilience import dead_letters
+from tests.dead_letters.replay_victim import RECEIVER, Campaign, Toll, fail, judge, kill_often, start
+from tests.effects.receiver import Receiver
+
+
+@pytest.fixture
+def counts(monkeypatch: pytest.MonkeyPatch) -> Any:
+    made = Receiver()
+    monkeypatch.setenv(RECEIVER, made.url)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def api() -> str:
+    return PREFECT_API_URL.value() or SubprocessASGIServer._instances[None].api_url
+
+
+@pytest.fixture
+def store(server_url: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setenv("PREFECT_RESILIENCE_STORE_URL", server_url)
+    return server_url
+
+
+def check(toll: Toll, kills: int) -> None:
+    assert toll.mistakes == []
+    assert toll.kills >= kills
+    assert toll.sent > 0
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("server_url", ["sqlite"], indirect=True)
+def test_killed_at_any_line_none_is_sent_twice_and_none_is_lost(
+    counts: Receiver, store: str, api: str
+) -> None:
+    check(kill_often(counts, store, api, kills=6, count=3), 6)
+    # Nothing that is in doubt is sent by a replay of everything, however often.
+    before = dict(counts.taken)
+    assert dead_letters.replay().replayed == 0
+    assert counts.taken == before
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1800)
+def test_the_long_form(counts: Receiver, store: str, api: str) -> None:
+    toll = kill_often(counts, store, api, kills=60, count=12, seed=1)
+    check(toll, 60)
+    print(f"{store}: {toll}")
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("server_url", ["sqlite"], indirect=True)
+def test_two_at_once(counts: Receiver, store: str, api: str) -> None:
+    made = Campaign(counts.url, store, api, "both", 9)
+    fail(made, counts)
+    said = [answer() for answer in [start(made), start(made)]]
+    assert sum(one[1].replayed for one in said if one) == 9
+    assert counts.taken == dict.fromkeys(made.keys, 1)
+    toll = Toll()
+    judge(counts, made, toll)
+    assert toll.mistakes == []

@@ -1,0 +1,157 @@
+"""compose.yaml: its structure, and its services as they stand, started from this machine's binaries."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import psycopg
+import pytest
+from prefect import flow
+from prefect.client.orchestration import get_client
+from prefect.settings import PREFECT_API_URL, PREFECT_HOME, temporary_settings
+
+from prefect_resilience.circuits import get_circuits
+from tests.deployments import compose
+
+COMMANDS = {"oneOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}
+TEXTS = {"type": "object", "additionalProperties": {"type": "string"}}
+CONDITIONS = ["service_started", "service_healthy", "service_completed_successfully"]
+SERVICE = {
+    "type": "object",
+    "required": ["image", "restart"],
+    "additionalProperties": False,
+    "properties": {
+        "image": {"type": "string"},
+        "build": {"type": "object", "required": ["context", "dockerfile"]},
+        "restart": {"enum": ["no", "always", "on-failure", "unless-stopped"]},
+        "command": COMMANDS,
+        "environment": TEXTS,
+        "volumes": {"type": "array", "items": {"type": "string", "pattern": "^[a-z]+:/"}},
+        "configs": {"type": "array", "items": {"type": "object", "required": ["source", "target"]}},
+        "ports": {"type": "array", "items": {"type": "string", "pattern": r"^127\.0\.0\.1:\d+:\d+$"}},
+        "depends_on": {
+            "type": "object",
+            "additionalProperties": {
+                "type": "object",
+                "required": ["condition"],
+                "properties": {"condition": {"enum": CONDITIONS}},
+            },
+        },
+        "healthcheck": {
+            "type": "object",
+            "required": ["test", "interval", "retries"],
+            "properties": {"test": COMMANDS},
+        },
+    },
+}
+"""What of the Compose specification this file uses; numbers in an environment must be texts, and so on."""
+
+
+def test_it_is_a_compose_file_whose_parts_fit_together():
+    read = compose.read()
+    services = read["services"]
+    for service in services.values():
+        jsonschema.validate(service, SERVICE)
+        for name, needs in service.get("depends_on", {}).items():
+            healthy = needs["condition"] != "service_healthy" or "healthcheck" in services[name]
+            assert healthy, f"{name} never says that it is healthy"
+        assert {volume.partition(":")[0] for volume in service.get("volumes", [])} <= set(read["volumes"])
+        assert {one["source"] for one in service.get("configs", [])} <= set(read["configs"])
+        if "build" in service:
+            assert (
+                compose.FILE.parent / service["build"]["context"] / service["build"]["dockerfile"]
+            ).is_file()
+    pools = [services[f"worker-{side}"]["command"][-1] for side in ("east", "west")]
+    assert pools == ["east", "west"]
+
+
+def test_its_settings_can_be_changed_from_outside():
+    services = compose.read(POSTGRES_PASSWORD="of-my-own", PREFECT_RESILIENCE_WEBHOOK="http://x/")["services"]
+    assert services["postgres"]["environment"]["POSTGRES_PASSWORD"] == "of-my-own"
+    assert ":of-my-own@" in services["server"]["environment"]["PREFECT_SERVER_DATABASE_CONNECTION_URL"]
+    assert ":of-my-own@" in services["worker-east"]["environment"]["PREFECT_RESILIENCE_STORE_URL"]
+    assert services["install"]["environment"]["WEBHOOK"] == "http://x/"
+
+
+PROGRAM = """
+from prefect import flow
+
+from prefect_resilience import CircuitBreaker, CircuitOpenError, resilient_task
+
+
+@resilient_task(retry=None, circuit=CircuitBreaker("shared", failure_threshold=2, open_for=600))
+def call():
+    raise TimeoutError("no answer")
+
+
+@flow
+def side():
+    met = []
+    for _ in range(2):
+        try:
+            call()
+        except CircuitOpenError:
+            met.append("refused")
+        except TimeoutError:
+            met.append("failed")
+    return met
+"""
+
+needs_postgres = pytest.mark.skipif(
+    not (compose.POSTGRES / "postgres").exists() or not compose.TRIGRAMS.exists(),
+    reason="Prefect's server wants PostgreSQL 15 with contrib (pg_trgm), as in Debian's postgresql-15",
+)
+
+
+@pytest.fixture
+def fleet(tmp_path: Path) -> Iterator[compose.Fleet]:
+    started = compose.Fleet(tmp_path)
+    try:
+        started.start()
+        with temporary_settings({PREFECT_API_URL: started.api, PREFECT_HOME: tmp_path / "home"}):
+            yield started
+    finally:
+        started.end()
+
+
+@needs_postgres
+@pytest.mark.timeout(300)
+def test_two_workers_on_separate_pools_share_one_circuit(fleet: compose.Fleet, tmp_path: Path):
+    (tmp_path / "program.py").write_text(PROGRAM)
+    source: Any = flow.from_source(str(tmp_path), "program.py:side")
+    with get_client(sync_client=True) as client:
+        for pool in ("east", "west"):
+            compose.wait_for(lambda pool=pool: client.read_workers_for_work_pool(pool))
+
+        def runs_on(pool: str) -> list[str]:
+            deployed = source.deploy(
+                name=pool, work_pool_name=pool, print_next_steps=False, ignore_warnings=True
+            )
+            run = client.create_flow_run_from_deployment(deployed)
+            ended = compose.wait_for(lambda: final(client.read_flow_run(run.id).state))
+            assert ended.is_completed(), ended
+            return ended.result()
+
+        # The east finds out that the service is down, and the west does not call it any more.
+        assert runs_on("east") == ["failed", "failed"]
+        assert runs_on("west") == ["refused", "refused"]
+        told = fleet.environment("worker-west")
+        (circuit,) = get_circuits(told["PREFECT_RESILIENCE_CIRCUIT_STORE_URL"])
+        assert (circuit.name, circuit.state) == ("shared", "open")
+        # Its event has come through Redis, once, and Prefect's own database is PostgreSQL.
+        body = {"filter": {"event": {"name": ["prefect-resilience.circuit.opened"]}}}
+        (event,) = compose.wait_for(
+            lambda: client.request("POST", "/events/filter", json=body).json()["events"]
+        )
+        assert event["resource"]["prefect.resource.name"] == "shared"
+    url = fleet.environment("server")["PREFECT_SERVER_DATABASE_CONNECTION_URL"].replace("+asyncpg", "")
+    with psycopg.connect(url) as connection:
+        assert connection.execute("SELECT count(*) FROM flow_run").fetchone() == (2,)
+    assert fleet.redis.client().keys("*events*")
+
+
+def final(state: Any) -> Any:
+    return state if state is not None and state.is_final() else None

@@ -1,0 +1,100 @@
+"""deployments/prefect.yaml: what it deploys is what there is, and Prefect takes it as it stands."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from prefect.client.orchestration import SyncPrefectClient, get_client
+from prefect.client.schemas.actions import WorkPoolCreate
+from prefect.exceptions import ObjectNotFound
+from prefect.flows import load_flow_from_entrypoint
+from prefect.settings import PREFECT_API_URL
+
+from prefect_resilience.installation import install, uninstall
+from prefect_resilience.installation.catalog import NAME, POOL, operational_flows
+
+ROOT = Path(__file__).parents[2]
+FILE = ROOT / "deployments" / "prefect.yaml"
+
+
+def written() -> list[dict[str, Any]]:
+    return yaml.safe_load(FILE.read_text())["deployments"]
+
+
+def operations() -> list[dict[str, Any]]:
+    return [one for one in written() if one["name"] == NAME]
+
+
+@pytest.fixture
+def client(prefect_api: None) -> Iterator[SyncPrefectClient]:
+    uninstall()
+    with get_client(sync_client=True) as made:
+        yield made
+    uninstall()
+
+
+def test_every_operational_flow_is_in_it_as_it_is_installed():
+    schedules = {
+        one["entrypoint"]: [each["cron"] for each in one.get("schedules", [])] for one in operations()
+    }
+    assert schedules == {
+        operation.entrypoint: [operation.schedule] if operation.schedule else []
+        for operation in operational_flows()
+    }
+    assert all(one["pull"] == [] and one["work_pool"] == {"name": POOL} for one in operations())
+
+
+def test_every_example_is_in_it(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(ROOT)
+    examples = [one for one in written() if one["name"] != NAME]
+    assert {one["entrypoint"].partition(":")[0] for one in examples} >= {
+        str(file.relative_to(ROOT)) for file in (ROOT / "flows").glob("*.py") if "\n@flow" in file.read_text()
+    }
+    plans = {one["parameters"]["plan"] for one in examples if "plan" in one["parameters"]}
+    assert plans == {str(file.relative_to(ROOT)) for file in (ROOT / "flows" / "plans").iterdir()}
+    for one in examples:
+        flow = load_flow_from_entrypoint(one["entrypoint"], use_placeholder_flow=False)
+        flow.validate_parameters({**one["parameters"]}) if flow.should_validate_parameters else None
+        # What is scheduled needs its services: somebody switches it on.
+        assert not any(schedule["active"] for schedule in one.get("schedules", []))
+
+
+def test_prefect_deploys_all_of_it(client: SyncPrefectClient):
+    try:
+        client.read_work_pool(POOL)
+    except ObjectNotFound:
+        client.create_work_pool(WorkPoolCreate(name=POOL, type="process"))
+    done = subprocess.run(
+        [sys.executable, "-m", "prefect", "--no-prompt", "deploy", "--prefect-file", str(FILE), "--all"],
+        cwd=ROOT,
+        env={**os.environ, "PREFECT_API_URL": str(PREFECT_API_URL.value()), "COLUMNS": "200"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    for one in written():
+        flow = load_flow_from_entrypoint(one["entrypoint"])
+        deployed = client.read_deployment_by_name(f"{flow.name}/{one['name']}")
+        assert deployed.entrypoint == one["entrypoint"]
+        steps = deployed.pull_steps or []
+        assert [step.popitem()[1]["directory"] for step in steps] == (
+            [] if one in operations() else [str(ROOT)]
+        )
+        assert [each.schedule.cron for each in deployed.schedules] == [
+            each["cron"] for each in one.get("schedules", [])
+        ]
+        if one not in operations():
+            client.delete_deployment(deployed.id)
+    # An installation finds them, and brings what else it knows of them.
+    changed = {
+        change.why for change in install() if change.kind == "deployment" and change.action != "unchanged"
+    }
+    assert changed <= {"", "version", "description", "description, version"}

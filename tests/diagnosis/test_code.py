@@ -1,0 +1,80 @@
+"""What is seen in source files that are not run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from prefect_resilience.diagnosis.code import look_at, python_files
+
+WRONG = [
+    ("from prefect.concurrency.sync import concurrency\nwith concurrency('db'): ...", "concurrency", 2),
+    (
+        "from prefect.concurrency.asyncio import concurrency as c\nasync def f():\n  async with c('d'): ...",
+        "concurrency",
+        3,
+    ),
+    ("from prefect.concurrency.sync import rate_limit\nrate_limit('api', strict=False)", "concurrency", 2),
+    ("import prefect.concurrency.sync as s\ns.rate_limit('api')", "concurrency", 2),
+    ("from prefect.concurrency import sync\nsync.concurrency('db')", "concurrency", 2),
+    ("import prefect.concurrency.sync\nprefect.concurrency.sync.concurrency('db')", "concurrency", 2),
+    ("from prefect import task\n@task(timeout_seconds=3)\ndef slow(): ...", "timeouts", 2),
+    ("import prefect\n@prefect.task(name='x', timeout_seconds=3)\ndef slow(): ...", "timeouts", 2),
+    (
+        "from prefect_resilience import resilient_task as r\n@r(timeout_seconds=3)\ndef slow(): ...",
+        "timeouts",
+        2,
+    ),
+    ("def broken(:", "code", None),
+]
+RIGHT = [
+    "from prefect.concurrency.sync import concurrency\nwith concurrency('db', strict=True): ...",
+    "from prefect.concurrency.sync import concurrency\nconcurrency('db', **options)",
+    "from prefect.concurrency.sync import concurrency\nconcurrency('db', strict=STRICT)",
+    "from mine import concurrency\nconcurrency('db')",
+    "def concurrency(name): ...\nconcurrency('db')",
+    "from prefect import task\n@task(timeout_seconds=3)\nasync def slow(): ...",
+    "from prefect import task\n@task(timeout_seconds=None)\ndef slow(): ...",
+    "from prefect import flow\n@flow(timeout_seconds=3)\ndef slow(): ...",
+    "from prefect import task\n@task\ndef slow(): ...",
+    "from mine import task\n@task(timeout_seconds=3)\ndef slow(): ...",
+    "from prefect_resilience import resilient_task\n@resilient_task(timeout=3)\ndef slow(): ...",
+]
+
+
+@pytest.mark.parametrize(("text", "check", "line"), WRONG)
+def test_what_is_wrong_is_found_where_it_is(
+    project: Callable[..., Path], text: str, check: str, line: int | None
+):
+    file = project(text)
+    (found,) = look_at(file)
+    assert found.check == check
+    assert found.where == (f"{file}:{line}" if line else str(file))
+    assert found.level == "wrong"
+    assert found.says
+    assert found.mend.endswith(".")
+
+
+@pytest.mark.parametrize("text", RIGHT)
+def test_what_is_right_is_left_alone(project: Callable[..., Path], text: str):
+    assert look_at(project(text)) == []
+
+
+def test_many_are_told_in_their_order(project: Callable[..., Path]):
+    text = "from prefect.concurrency.sync import concurrency\n" + "concurrency('a')\n" * 11
+    assert [int(one.where.rpartition(":")[2]) for one in look_at(project(text))] == list(range(2, 13))
+
+
+def test_what_was_installed_in_a_folder_is_left_out(project: Callable[..., Path], tmp_path: Path):
+    for name in ("a.py", "inner/b.py", ".venv/lib/c.py", "node_modules/d.py", "e.txt"):
+        project("", name)
+    assert [file.name for file in python_files(tmp_path)] == ["a.py", "b.py"]
+
+
+def test_a_file_that_is_no_text_is_a_finding(tmp_path: Path):
+    file = tmp_path / "odd.py"
+    file.write_bytes(b"\x00\xff\xfe")
+    (found,) = look_at(file)
+    assert "cannot be read" in found.says

@@ -1,0 +1,107 @@
+"""What is seen on this machine: versions, stores, clocks, and what was left lying."""
+
+from __future__ import annotations
+
+import pytest
+
+from prefect_resilience.circuits import CircuitBreaker, flush_all, forget_circuits
+from prefect_resilience.diagnosis import environment, leases
+
+
+def test_here_everything_fits():
+    assert list(environment.versions()) == []
+    assert list(environment.store()) == []
+
+
+@pytest.mark.parametrize(
+    ("package", "version", "says"),
+    [
+        ("prefect", "3.7.9", "it is 3.7.9, and prefect-resilience needs prefect<4,>=3.8"),
+        ("fastapi", "0.152.0", "Prefect's listings answer 422"),
+        ("redis", None, "it is not installed, and prefect-resilience needs redis>=5"),
+        ("redis", "4.6.0", "it is 4.6.0"),
+    ],
+)
+def test_versions_that_clash(monkeypatch: pytest.MonkeyPatch, package: str, version: str | None, says: str):
+    monkeypatch.setenv("PREFECT_RESILIENCE_CIRCUIT_STORE_URL", "redis://127.0.0.1:9/0")
+    real = environment._version
+    monkeypatch.setattr(environment, "_version", lambda name: version if name == package else real(name))
+    (found,) = environment.versions()
+    assert found.check == "versions"
+    assert package in found.where
+    assert says in found.says
+    assert "pip install" in found.mend
+
+
+def test_a_driver_is_needed_only_for_a_store_of_its_kind(monkeypatch: pytest.MonkeyPatch):
+    real = environment._version
+    monkeypatch.setattr(environment, "_version", lambda name: None if name == "redis" else real(name))
+    assert list(environment.versions()) == []
+
+
+@pytest.mark.parametrize(
+    ("url", "says"),
+    [
+        ("redis://:hunter2secret@127.0.0.1:9/0", "it does not answer"),
+        ("sqlite:////dev/null/fleet.db", "it does not answer"),
+        ("memory://", "it is the memory of one process"),
+        ("mongodb://x", "no store is known for the URL"),
+    ],
+)
+def test_a_store_that_will_not_do(monkeypatch: pytest.MonkeyPatch, url: str, says: str):
+    monkeypatch.setenv("PREFECT_RESILIENCE_STORE_URL", url)
+    (found,) = environment.store()
+    assert found.check == "store"
+    assert says in found.says
+    assert "hunter2secret" not in found.model_dump_json()
+
+
+def test_settings_that_cannot_be_read(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("PREFECT_RESILIENCE_TIMEOUTS", "not json")
+    (found,) = environment.store()
+    assert "the settings cannot be read" in found.says
+
+
+@pytest.mark.parametrize("skew", [-30.0, 30.0])
+def test_a_clock_that_differs_from_the_stores(monkeypatch: pytest.MonkeyPatch, redis_url: str, skew: float):
+    monkeypatch.setenv("PREFECT_RESILIENCE_STORE_URL", redis_url)
+    assert list(environment.store()) == []
+    real = environment.time.time
+    monkeypatch.setattr(environment, "time", type("Clock", (), {"time": staticmethod(lambda: real() - skew)}))
+    (found,) = environment.store()
+    assert (found.check, found.where) == ("clocks", redis_url)
+    assert ("ahead of" if skew > 0 else "behind") in found.says
+    assert "30.0 s" in found.says or "29.9 s" in found.says
+
+
+def test_circuits_that_were_set_by_hand_are_noted():
+    forget_circuits()
+    CircuitBreaker("kg").disable("it trips on test data")
+    CircuitBreaker("orders").force_open("maintenance")
+    CircuitBreaker("labels").force_open("for a while", until=4e9)
+    flush_all()
+    found = {one.where: one for one in environment.circuits()}
+    assert set(found) == {"kg", "orders"}
+    assert "disabled by hand: it trips on test data" in found["kg"].says
+    assert all(one.level == "note" for one in found.values())
+    forget_circuits()
+
+
+def test_where_the_store_is_away_only_one_check_says_so(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("PREFECT_RESILIENCE_STORE_URL", "redis://127.0.0.1:9/0")
+    assert list(environment.circuits()) == []
+    assert list(leases.leases()) == []
+
+
+def test_an_effect_whose_owner_is_gone_is_noted(monkeypatch: pytest.MonkeyPatch):
+    class Batch:
+        batch_id, open, unknown = "invoices", True, 1
+
+    class Letter:
+        id, name = "letter-1", "send"
+
+    monkeypatch.setattr(leases, "list_batches", lambda: [Batch])
+    monkeypatch.setattr(leases, "list_letters", lambda **_: [Letter])
+    letter, batch = leases.leases()
+    assert "letter-1 --force" in letter.mend
+    assert "batches show invoices" in batch.mend

@@ -1,0 +1,197 @@
+"""A person says what becomes of an effect that could not be undone; the others are undone all the same."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from prefect import flow
+
+from prefect_resilience import ConfigurationError, resilient_task
+from prefect_resilience.effects import Done, Effect, batch, batch_status, rollback, settle
+from prefect_resilience.errors.exceptions import EffectBusy, ResultNotKept
+from tests.effects import saga_parts
+from tests.effects.receiver import Receiver
+
+
+@pytest.fixture(autouse=True)
+def parts(receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(saga_parts.RECEIVER, receiver.url)
+    saga_parts.calls.clear()
+    saga_parts.troubles.clear()
+
+
+@flow
+def orders(*numbers: int) -> list[Any]:
+    with batch("b"):
+        return [saga_parts.send(number, return_state=True) for number in numbers]
+
+
+def states() -> dict[str, str]:
+    return {one.key: one.state for one in batch_status("b").effects if one.compensates is None}
+
+
+def rolled_back(**troubles: Exception) -> Any:
+    """Three orders, rolled back while the compensations of some raise."""
+    orders(1, 2, 3)
+    saga_parts.troubles.update({number[1:]: [error] for number, error in troubles.items()})
+    return rollback("b")
+
+
+def test_one_that_cannot_be_undone_is_kept_and_the_others_stay_undone(shared: str) -> None:
+    report = rolled_back(_2=ConnectionRefusedError("no"))
+    assert [one.key for one in report.failed] == ["order:2"]
+    assert states() == {"order:1": "compensated", "order:2": "done", "order:3": "compensated"}
+    after = settle("b", "order:2", "kept", by="ada", reason="the hotel does not refund")
+    assert (after.state, after.result) == ("done", "m-order:2")
+    before = len(saga_parts.calls)
+    report = rollback("b")
+    assert report.complete
+    assert [(one.key, one.why) for one in report.skipped] == [("order:2", "it was given up (person: ada)")]
+    assert len(saga_parts.calls) == before, "nothing is called any more"
+    audit = batch_status("b").audit
+    assert (audit[-1].by, audit[-1].outcome) == ("ada", "settled")
+    assert "its compensation is given up" in audit[-1].why
+    # What is kept is done for later runs of the batch, and the others are new effects.
+    assert [state.name for state in orders(1, 2)] == ["Completed", "Replayed"]
+
+
+@pytest.mark.parametrize(("answer", "after"), [("undone", "compensated"), ("kept", "done")])
+def test_a_compensation_in_doubt_is_settled_with_its_effect(answer: Any, after: str, shared: str) -> None:
+    report = rolled_back(_2=TimeoutError("no answer"))
+    assert "whether it is undone is unknown" in report.failed[0].why
+    hint = batch_status("b").hint
+    assert hint is not None
+    assert set(hint.waiting) == {"order:2", "compensate:order:2"}
+    with pytest.raises(ConfigurationError, match="say 'undone' or 'kept'"):
+        settle("b", "order:2", "done")
+    assert settle("b", "order:2", answer).state == after
+    assert states() == {"order:1": "compensated", "order:2": after, "order:3": "compensated"}
+    assert all(one.state != "unknown" for one in batch_status("b").effects)
+    assert rollback("b").complete
+    assert [call[1] for call in saga_parts.calls if call[0] == "undo"] == [3, 2, 1]
+
+
+def test_what_was_seen_to_by_hand_before_any_rollback(shared: str) -> None:
+    orders(1, 2)
+    settle("b", "order:1", "undone")
+    settle("b", "order:2", "kept")
+    report = rollback("b")
+    assert ([one.key for one in report.already], [one.key for one in report.skipped]) == (
+        ["order:1"],
+        ["order:2"],
+    )
+    assert [call[0] for call in saga_parts.calls] == ["send", "send"]
+
+
+def test_mistakes(shared: str, receiver: Receiver, post: Any) -> None:
+    @resilient_task(effect=Effect(key="plain"))
+    def plain() -> str:
+        return post()
+
+    @flow
+    def scenario() -> None:
+        with batch("b"):
+            plain()
+
+    scenario()
+    with pytest.raises(ConfigurationError, match="no compensation that could be given up"):
+        settle("b", "plain", "kept")
+    with pytest.raises(ConfigurationError, match="go with 'done' alone"):
+        settle("b", "plain", "undone", result=1)
+    with pytest.raises(ConfigurationError, match="settles nothing"):
+        settle("b", "plain", "keep")  # type: ignore[arg-type]
+
+
+def test_while_somebody_is_at_it(shared: str, receiver: Receiver) -> None:
+    orders(1)
+    seen: list[Exception] = []
+
+    def while_undone(key: str) -> int:
+        if key.startswith("compensate"):
+            try:
+                settle("b", "order:1", "kept")
+            except EffectBusy as error:
+                seen.append(error)
+        return 200
+
+    receiver.says(while_undone)
+    assert rollback("b").complete
+    assert len(seen) == 1
+    assert states() == {"order:1": "compensated"}
+
+
+def test_kept_is_refused_where_the_compensation_took_place(shared: str, monkeypatch: Any) -> None:
+    """A rollback that was cut off after the compensation was done, and before that was written down."""
+    from prefect_resilience.effects import compensating
+
+    orders(1)
+    with monkeypatch.context() as cut_off:
+        cut_off.setattr(compensating.undo, "undone", lambda document, now: document)
+        rollback("b")
+    assert states() == {"order:1": "compensating"}
+    with pytest.raises(ConfigurationError, match="took place: rollback"):
+        settle("b", "order:1", "kept")
+    assert [one.key for one in rollback("b").already] == ["order:1"]
+
+
+# -- what a person says that a function returned
+
+
+def doubtful(returns: Any, **options: Any) -> Any:
+    """A task whose outcome is unknown, and that returns this type."""
+
+    def send() -> Any:
+        raise TimeoutError("no answer")
+
+    send.__annotations__["return"] = returns
+    task = resilient_task(effect=Effect(**{"key": "k", **options}), retry=None)(send)
+
+    @flow
+    def scenario() -> list[Any]:
+        with batch("b"):
+            return [task(return_state=True)]
+
+    with pytest.raises(TimeoutError):
+        scenario()[0].result()
+    return lambda: scenario()[0]
+
+
+def test_a_result_that_a_person_gives_is_rebuilt(shared: str) -> None:
+    run = doubtful(saga_parts.Receipt)
+    settle("b", "k", "done", {"order": 7, "total": "b"}, "id-7")
+    state = run()
+    assert (state.name, state.result()) == ("Replayed", saga_parts.Receipt(order=7, total=b"b"))
+    assert batch_status("b").effects[0].result == {"order": 7, "total": "b"}
+
+
+def test_one_that_does_not_fit_can_be_given_once_more(shared: str) -> None:
+    run = doubtful(saga_parts.Receipt)
+    settle("b", "k", "done", {"ordre": 7})
+    with pytest.raises(ResultNotKept, match="does not fit the function's return type"):
+        run().result()
+    assert settle("b", "k", "done", {"order": 7, "total": "b"}, "id-7").external_id == "id-7"
+    assert run().result() == saga_parts.Receipt(order=7, total=b"b")
+    with pytest.raises(ConfigurationError, match="nothing to settle"):
+        settle("b", "k", "not_done")
+
+
+def test_none_and_types_that_say_nothing_are_handed_on(shared: str) -> None:
+    run = doubtful(saga_parts.Receipt)
+    settle("b", "k", "done")
+    assert run().result() is None
+    run = doubtful(Any, key="any")
+    settle("b", "any", "done", {"any": [1]})
+    assert run().result() == {"any": [1]}
+
+
+def test_what_verify_tells_is_rebuilt_too(shared: str) -> None:
+    run = doubtful(saga_parts.Receipt, verify=lambda key: Done({"order": 7, "total": "b"}))
+    assert run().result() == saga_parts.Receipt(order=7, total=b"b")
+
+
+def test_a_compensation_gets_it_as_its_own_annotation_says(shared: str) -> None:
+    doubtful(saga_parts.Receipt, compensate=saga_parts.undo_receipt)
+    settle("b", "k", "done", {"order": 7, "total": "b"})
+    assert rollback("b").complete
+    assert saga_parts.calls == [("undo", saga_parts.Receipt(order=7, total=b"b"))]

@@ -1,0 +1,125 @@
+"""One batch from its crash to the archive, in every store: the same answers from each."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+
+from prefect_resilience import resilient_task
+from prefect_resilience.effects import (
+    Effect,
+    abandon,
+    batch,
+    batch_status,
+    list_batches,
+    prune,
+    recover,
+    recovery,
+    rollback,
+    savepoint,
+    settle,
+)
+from prefect_resilience.effects.archive import archived_effects, archived_saga, scanned
+from prefect_resilience.effects.ledger import PREFIX, open_ledger
+from prefect_resilience.effects.saga_log import SAGAS, SagaLog
+from prefect_resilience.stores import Store
+from tests.effects.test_recovery import deployed as deployed
+from tests.effects.test_recovery import put
+
+LATER = datetime(2100, 1, 1, tzinfo=timezone.utc)
+undone: list[str] = []
+
+
+def unbook(name: str) -> None:
+    undone.append(name)
+
+
+@resilient_task(effect=Effect(key="{name}", compensate=unbook), retry=None)
+def book(name: str) -> str:
+    return f"m-{name}"
+
+
+@pytest.fixture(params=["shared", "postgres_url", "redis_url"])
+def store(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Store:
+    """A store of each kind, as the configured one."""
+    url = request.getfixturevalue(request.param)
+    monkeypatch.setenv("PREFECT_RESILIENCE_STORE_URL", url)
+    monkeypatch.setattr(recovery, "CRASH_SETTLES", 0.0)
+    undone.clear()
+    return open_ledger().store
+
+
+def sagas(store: Store) -> list[str]:
+    return [key for key, _ in scanned(store, SAGAS)]
+
+
+def test_hints_recoveries_and_the_audit_log(store: Store, deployed: Any) -> None:
+    from prefect.states import Crashed
+
+    run_id = deployed(Crashed())
+    put(run_id, a="done", b="failed", c="unknown")
+    hint = batch_status(run_id).hint
+    assert hint is not None
+    assert (hint.strategy, hint.waiting, hint.skip) == ("manual_only", ("c",), ("a",))
+    assert recover(run_id).action == "told"
+    assert settle(run_id, "c", "not_done", by="ada").state == "failed"
+    assert recover(run_id, dry_run=True).strategy == "restart_from_last_external"
+    report = recover(run_id, reason="it is back", by="ada")
+    assert (report.action, report.flow_run_id) == ("rescheduled", run_id)
+    assert [(one.asked, one.outcome) for one in report.audit] == [
+        ("auto", "told"),
+        ("settle", "settled"),
+        ("auto", "rescheduled"),
+    ]
+    assert batch_status(run_id).audit == report.audit
+    assert abandon(run_id, force=True).action == "abandoned"
+    assert [one.key for one in batch_status(run_id).effects] == ["a"]
+    assert sorted(one["effect"]["key"] for one in archived_effects(open_ledger(), run_id)) == ["a", "b", "c"]
+
+
+def test_a_rollback_with_one_that_is_given_up_and_the_archive(store: Store) -> None:
+    with batch("trip"):
+        book("flight")
+        savepoint("booked")
+        book("hotel")
+        book("car")
+    settle("trip", "hotel", "kept", by="ada")
+    report = rollback("trip", to="booked")
+    assert [one.key for one in report.compensated] == ["car"]
+    assert rollback("trip").complete
+    assert undone == ["car", "flight"]
+    states = {one.key: one.state for one in batch_status("trip").effects if one.compensates is None}
+    assert states == {"flight": "compensated", "hotel": "done", "car": "compensated"}
+    # Pruned, nothing of it is left but the archive and the audit log.
+    assert prune(timedelta(days=1)) == []
+    assert [one.batch_id for one in prune(LATER, dry_run=True)] == ["trip"]
+    assert sagas(store)
+    assert [one.batch_id for one in prune(LATER, by="ada")] == ["trip"]
+    assert list_batches() == []
+    assert [*scanned(store, PREFIX), *sagas(store)] == []
+    assert len(archived_effects(open_ledger(), "trip")) == 5
+    kept = archived_saga(open_ledger(), "trip")
+    assert kept is not None
+    assert (kept["by"], kept["saga"]["last"]["skipped"]) == ("ada", 1)
+    assert [one.outcome for one in batch_status("trip").audit] == ["settled", "pruned"]
+
+
+def test_what_prune_leaves_alone(store: Store) -> None:
+    with batch("cut-off"):
+        book("flight")
+    log = SagaLog(open_ledger(), "cut-off")
+    log.begin("claim-of-the-dead", None)
+    log.drop("claim-of-the-dead")
+    with batch("nothing-done"):
+        savepoint("only")
+    assert prune(timedelta(days=1)) == []
+    assert len(sagas(store)) == 2
+    # A rollback that is to be finished holds its batch; a savepoint of a batch that did nothing does not.
+    assert prune(LATER) == []
+    assert sagas(store) == [f"{SAGAS}cut-off"]
+    assert archived_saga(open_ledger(), "nothing-done") is not None
+    assert rollback("cut-off").complete
+    assert [one.batch_id for one in prune(LATER)] == ["cut-off"]
+    assert sagas(store) == []

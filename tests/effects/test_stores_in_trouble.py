@@ -1,0 +1,331 @@
+"""A store that is full, may only be read, or is gone: nothing is sent, the error says what to do, and
+whatever else there is goes on."""
+
+from __future__ import annotations
+
+import os
+import resource
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from prefect import flow
+from prefect.server.api.server import SubprocessASGIServer
+from prefect.settings import PREFECT_API_URL, PREFECT_LOGGING_LEVEL, temporary_settings
+
+from prefect_resilience import Backoff, NotRecorded, NotSent, Retry, StoreUnavailable, resilient_task
+from prefect_resilience.effects import (
+    Done,
+    Effect,
+    NotDone,
+    batch,
+    batch_status,
+    ledger,
+    send_idempotency_key,
+)
+from prefect_resilience.effects.remedies import remedy
+from prefect_resilience.errors.exceptions import InDoubt
+from prefect_resilience.stores import open_store
+from tests.effects.receiver import Receiver
+
+Trouble = Callable[[], Any]
+
+
+@dataclass
+class Home:
+    """A store, and a trouble that it gets into, of which the error says `words`. `readable`: it answers."""
+
+    url: str
+    trouble: Trouble
+    words: str
+    readable: bool = True
+
+
+@contextmanager
+def full_disk(path: Path) -> Iterator[None]:
+    """This process may write no file beyond half of what the store's has come to: as with a quota."""
+    size = Path(f"{path}-wal").stat().st_size // 2
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@contextmanager
+def read_only_file(path: Path) -> Iterator[None]:
+    """By SQLite's format, a file whose write version is not known may be read only: by root, too."""
+    with sqlite3.connect(path) as connection:
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+    locked = path.parent.with_name("locked")
+    locked.mkdir()
+    bytes_of = bytearray(path.read_bytes())
+    bytes_of[18] = 3
+    (locked / path.name).write_bytes(bytes_of)
+    with in_place_of(path.parent, locked):
+        yield
+
+
+@contextmanager
+def in_place_of(folder: Path, other: Path) -> Iterator[None]:
+    """Another folder, or file, stands where a folder was."""
+    away = folder.with_name("away")
+    folder.rename(away)
+    other.rename(folder)
+    try:
+        yield
+    finally:
+        folder.rename(other)
+        away.rename(folder)
+
+
+@contextmanager
+def gone(path: Path) -> Iterator[None]:
+    file = path.parent.with_name("file")
+    file.write_text("a file where a folder should be")
+    with in_place_of(path.parent, file):
+        yield
+
+
+@contextmanager
+def stopped(server: Any) -> Iterator[None]:
+    server.stop()
+    try:
+        yield
+    finally:
+        server.start()
+
+
+@contextmanager
+def full_memory(server: Any) -> Iterator[None]:
+    server.client().config_set("maxmemory-policy", "noeviction")
+    server.client().config_set("maxmemory", "100kb")
+    try:
+        yield
+    finally:
+        server.client().config_set("maxmemory", "0")
+
+
+@contextmanager
+def replica(server: Any) -> Iterator[None]:
+    """A Redis that has become somebody's replica, as after a failover."""
+    server.client().replicaof("127.0.0.1", 1)
+    try:
+        yield
+    finally:
+        server.client().replicaof("no", "one")
+
+
+@contextmanager
+def read_only_database(server: Any) -> Iterator[None]:
+    import psycopg
+
+    def set_to(value: str) -> None:
+        with psycopg.connect(server.url(), autocommit=True) as connection:
+            connection.execute("SET default_transaction_read_only = off")
+            connection.execute(f"ALTER ROLE tester SET default_transaction_read_only = {value}".encode())
+
+    set_to("on")
+    # Sessions that are open already do not come to know of it.
+    server.stop()
+    server.start()
+    try:
+        yield
+    finally:
+        set_to("off")
+
+
+TROUBLES: dict[str, tuple[Callable[[Any], Any], str, bool]] = {
+    "sqlite-full": (full_disk, "its disk is full, over its quota or failing: make room there", True),
+    "sqlite-read-only": (read_only_file, "it may only be read: let this program write there", True),
+    "sqlite-gone": (gone, "let this program write there, or name another store", False),
+    "postgres-read-only": (read_only_database, "it may only be read", True),
+    "postgres-gone": (stopped, "start it, or mend its address in PREFECT_RESILIENCE_STORE_URL", False),
+    "redis-full": (full_memory, "give Redis more memory", True),
+    "redis-read-only": (replica, "it may only be read", True),
+    "redis-gone": (stopped, "start it, or mend its address", False),
+}
+
+
+@pytest.fixture
+def home(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Home]:
+    name: str = request.param
+    make, words, readable = TROUBLES[name]
+    kind = name.partition("-")[0]
+    if kind == "sqlite":
+        path = tmp_path / "store" / "effects.db"
+        found = Home(f"sqlite:///{path}?timeout=0.2", lambda: make(path), words, readable)
+    else:
+        server = request.getfixturevalue(f"own_{kind}")
+        found = Home(server.url(timeout=2), lambda: make(server), words, readable)
+    monkeypatch.setenv("PREFECT_RESILIENCE_STORE_URL", found.url)
+    monkeypatch.setattr(ledger, "RECORD_FOR", 0.3)
+    store = open_store(found.url)
+    store.swap("filling", 0, "x" * 2_000_000)
+    yield found
+    store.close()
+
+
+def troubles(*names: str) -> Any:
+    """These troubles; the others in the long form, since servers take their time to stop and start."""
+    cases = [pytest.param(name, marks=() if name in names else pytest.mark.long) for name in TROUBLES]
+    return pytest.mark.parametrize("home", cases, indirect=True)
+
+
+@pytest.fixture
+def send(post: Any) -> Any:
+    # Connections that were opened while there was trouble may bear marks of it.
+    @resilient_task(effect=Effect(key="{order}"), retry=Retry(attempts=2, backoff=Backoff.none()))
+    def send(order: int) -> str:
+        return post()
+
+    return send
+
+
+@troubles("sqlite-full", "sqlite-read-only", "sqlite-gone", "postgres-read-only", "redis-full", "redis-gone")
+def test_nothing_is_sent_and_nothing_else_is_held_up(home: Home, send: Any, receiver: Receiver) -> None:
+    again = send.with_options(effect=Effect(kind="idempotent", key="{order}"))
+    plain = send.with_options(effect=None)
+
+    @flow
+    def scenario(*calls: tuple[Any, int]) -> list[Any]:
+        with batch("b"):
+            return [task(order, return_state=True) for task, order in calls]
+
+    assert scenario((send, 1))[0].name == "Completed"
+    with home.trouble():
+        new, done, idempotent, no_effect = scenario((send, 2), (send, 1), (again, 3), (plain, 4))
+    with pytest.raises(NotRecorded, match="nothing was sent: ") as caught:
+        new.result()
+    assert home.words in str(caught.value)
+    assert isinstance(caught.value, NotSent)
+    assert isinstance(caught.value, StoreUnavailable)
+    assert receiver.taken["2"] == 0
+    if home.readable:
+        assert (done.name, done.result()) == ("Replayed", "m-1")
+    else:
+        assert isinstance(done.result(raise_on_failure=False), NotRecorded)
+    assert idempotent.is_completed()
+    assert no_effect.is_completed()
+    # Mended, the same batch goes on, and nothing that was done is done again.
+    states = scenario((send, 1), (send, 2))
+    assert [(state.name, state.result()) for state in states] == [("Replayed", "m-1"), ("Completed", "m-2")]
+    assert (receiver.taken["1"], receiver.taken["2"]) == (1, 1)
+
+
+@troubles("sqlite-full", "postgres-gone", "redis-full")
+def test_between_the_intention_and_the_record(home: Home, send: Any, receiver: Receiver, until: Any) -> None:
+    """What cannot be recorded is not handed on; as soon as it can be, it is replayed."""
+    trouble = home.trouble()
+
+    def happens(key: str) -> int:
+        trouble.__enter__()
+        return 200
+
+    @flow
+    def scenario() -> Any:
+        with batch("b"):
+            return [send(1, return_state=True)]
+
+    receiver.says(happens)
+    try:
+        (first,) = scenario()
+    finally:
+        trouble.__exit__(None, None, None)
+    with pytest.raises(InDoubt, match="it was done, but this could not be recorded"):
+        first.result()
+    until(lambda: batch_status("b").effects[0].state == "done")
+    assert (scenario()[0].name, receiver.taken) == ("Replayed", {"1": 1})
+
+
+# -- and then its process ends
+
+
+def send_in_a_child(url: str, store: str, api: str) -> None:
+    os.environ["PREFECT_RESILIENCE_STORE_URL"] = store
+    ledger.RECORD_FOR = 0.3
+
+    @resilient_task(effect=Effect(key="{order}"), retry=None)
+    def send(order: int) -> str:
+        with httpx.Client(event_hooks={"request": [send_idempotency_key]}, timeout=20) as client:
+            return client.post(url).json()["id"]
+
+    @flow
+    def scenario() -> Any:
+        with batch("b"):
+            return [send(1, return_state=True)]
+
+    with temporary_settings({PREFECT_API_URL: api, PREFECT_LOGGING_LEVEL: "CRITICAL"}):
+        (state,) = scenario()
+    os._exit(42 if isinstance(state.result(raise_on_failure=False), InDoubt) else 1)
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("home", ["redis-gone"], indirect=True)
+def test_a_process_that_could_not_record_it_any_more(home: Home, send: Any, receiver: Receiver) -> None:
+    """Nobody knows what happened: it is asked about, or left for a person, and never sent again."""
+    trouble = home.trouble()
+    asked: list[str] = []
+
+    def verify(key: str) -> Done | NotDone:
+        asked.append(key)
+        return Done("m-1", "m-1") if receiver.taken[key] else NotDone()
+
+    def happens(key: str) -> int:
+        trouble.__enter__()
+        return 200
+
+    receiver.says(happens)
+    api = PREFECT_API_URL.value() or SubprocessASGIServer._instances[None].api_url
+    child = get_context("forkserver").Process(target=send_in_a_child, args=(receiver.url, home.url, api))
+    child.start()
+    child.join(60)
+    trouble.__exit__(None, None, None)
+    assert child.exitcode == 42
+
+    @flow
+    def scenario(task: Any) -> Any:
+        with batch("b"):
+            return [task(1, return_state=True)]
+
+    with pytest.raises(InDoubt, match="there is no verify to ask"):
+        scenario(send)[0].result()
+    assert batch_status("b").hint.waiting == ("1",)
+    asking = send.with_options(effect=Effect(key="{order}", verify=verify))
+    assert (scenario(asking)[0].name, asked) == ("Replayed", ["1"])
+    assert receiver.taken == {"1": 1}
+
+
+# -- what the error says
+
+
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        ("the root flow run, which is the batch, could not be found out: ConnectError", "Prefect API"),
+        ("could not extend file base/5/16389: No space left on device", "make room there"),
+        ("database or disk is full", "make room there"),
+        ("MISCONF Redis is configured to save RDB snapshots", "make room there"),
+        ("-NOREPLICAS Not enough good replicas to write.", "min-replicas-to-write"),
+        ("database is locked", "holds its lock"),
+        ("canceling statement due to lock timeout", "holds its lock"),
+        ('password authentication failed for user "ada"', "the user and the password"),
+        ("NOAUTH Authentication required.", "the user and the password"),
+        ("permission denied for table prefect_resilience_documents", "let this program write there"),
+        (
+            "the store sqlite:////a?timeout=1 could not answer: [Errno 20] Not a directory: '/full'",
+            "write there",
+        ),
+        ("Error 111 connecting to localhost:6379. Connection refused.", "start it, or mend its address"),
+        ("there is no kind of store 'mysql'", "mend it, or name another store"),
+    ],
+)
+def test_remedies(said: str, words: str) -> None:
+    assert words in remedy(said)

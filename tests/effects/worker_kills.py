@@ -1,0 +1,268 @@
+"""Flow runs whose processes are killed again and again, recovered as an automation would, and judged.
+
+One `Plot` follows one run: it decides where the run's next process is to die, calls `recover` whenever the
+run comes to a bad end, settles what waits for a person by the receiver's own book, and says what is wrong.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+from prefect.client.orchestration import SyncPrefectClient
+from prefect.client.schemas.objects import State
+from prefect.client.schemas.responses import SetStateStatus
+from prefect.states import Crashed
+
+from prefect_resilience import Backoff
+from prefect_resilience.effects import RecoveryPolicy, batch_status, recover, settle
+from tests.effects.victim import ASKING, PHASES, Book, Doom
+from tests.effects.worker_kills_fleet import Fleet, alive
+
+MODES = ("keys", "asked", "blind")
+OPEN_PHASES = ("after intent", "during call", "after call", "before done")
+"""Who dies in these leaves an effect whose outcome nobody knows."""
+
+POLICY = RecoveryPolicy(attempts=1_000, backoff=Backoff.none())
+STUCK_SECONDS = 300.0
+MOST_MISTAKES, MOST_RECOVERIES = 20, 100
+POLL_SECONDS = 0.25
+LATE = 0.1
+"""How often a crash is told a second time by us; process workers do so by themselves too."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One run: its number, the name and the URL of its store, what its receiver can do, how it is started."""
+
+    number: int
+    store: str
+    url: str
+    mode: str
+    route: str
+    count: int = 20
+    most_kills: int = 8
+
+
+@dataclass
+class Tale:
+    """What came of one run."""
+
+    number: int
+    store: str
+    mode: str
+    route: str
+    kills: Counter[str] = field(default_factory=Counter)
+    sent: int = 0
+    """Effects that the receiver took exactly once."""
+    doubts: int = 0
+    """Times that an effect waited for a person."""
+    recoveries: int = 0
+    late: int = 0
+    """Crashes that were reported a second time, over what the recovery had begun."""
+    seconds: float = 0.0
+    mistakes: list[str] = field(default_factory=list)
+
+
+class Plot:
+    """One run from its creation to its end."""
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        client: SyncPrefectClient,
+        case: Case,
+        chance: random.Random,
+        learned: dict[str, int],
+        wanted: Callable[[], bool],
+    ) -> None:
+        self.fleet, self.client, self.case, self.chance = fleet, client, case, chance
+        self.learned, self.wanted = learned, wanted
+        self.tale = Tale(case.number, case.store, case.mode, case.route)
+        self.path = str(fleet.folder / f"plot-{case.number}")
+        self.book = Book(self.path)
+        self.seen = 0
+        self.late_at: float | None = None
+        self.run_id: Any = None
+        self.state: State[Any] | None = None
+        """The newest that the campaign, which asks for all runs at once, has seen."""
+
+    @property
+    def batch_id(self) -> str:
+        return str(self.run_id)
+
+    def follow(self) -> Tale:
+        began = time.monotonic()
+        self._doom()
+        self._create()
+        handled, since = None, began
+        while True:
+            state = self.state
+            if state is None:
+                time.sleep(POLL_SECONDS)
+                continue
+            if state.id != handled:
+                handled, since = state.id, time.monotonic()
+                self._came_to(state)
+            still = time.monotonic() - since
+            if state.is_completed() and still > 1.0 and not self._living():
+                break
+            if still > STUCK_SECONDS and not self._living():
+                self._wrong(f"its run stays {state.name}: {state.message}")
+                break
+            if len(self.tale.mistakes) > MOST_MISTAKES or self.tale.recoveries > MOST_RECOVERIES:
+                self._wrong(f"it is given up after {self.tale.recoveries} recoveries")
+                break
+            self._report_late()
+            time.sleep(POLL_SECONDS)
+        self._look()
+        self._judge()
+        self.tale.seconds = time.monotonic() - began
+        return self.tale
+
+    # -- the run
+
+    def _create(self) -> None:
+        case = self.case
+        given = {"url": self.fleet.till.url, "mode": case.mode, "count": case.count, "plot": self.path}
+        run = self.client.create_flow_run_from_deployment(
+            self.fleet.deployments[case.route],
+            parameters=given,
+            job_variables={"env": {"PREFECT_RESILIENCE_STORE_URL": case.url}},
+        )
+        self.run_id = run.id
+        if case.mode == "keys":
+            self.fleet.till.honoured.add(self.batch_id)
+
+    def _came_to(self, state: State[Any]) -> None:
+        if not (state.is_crashed() or state.is_failed()):
+            return
+        self._look()
+        if state.is_failed() and not (self.case.mode == "blind" and "InDoubt" in (state.message or "")):
+            self._wrong(f"its run failed: {state.message}")
+        self._doom()
+        report = recover(self.batch_id, policy=POLICY, store=self.case.url)
+        if report.action == "told":
+            self._settle()
+            report = recover(self.batch_id, policy=POLICY, store=self.case.url)
+        elif report.action == "rescheduled" and self.case.mode == "blind" and self._unknown():
+            self._wrong(f"nobody was asked about {self._unknown()}")
+        if report.action == "rescheduled":
+            self.tale.recoveries += 1
+            if self.chance.random() < LATE:
+                self.late_at = time.monotonic() + self.chance.uniform(0.0, 3.0)
+        elif report.action not in ("refused", "nothing"):
+            self._wrong(f"recovery said {report.action}: {report.why}")
+
+    def _report_late(self) -> None:
+        """Report a crash once more, as process workers do, whatever the run has come to meanwhile."""
+        if self.late_at is None or time.monotonic() < self.late_at:
+            return
+        self.late_at = None
+        answer = self.client.set_flow_run_state(self.run_id, Crashed(message="the same crash, told late"))
+        self.tale.late += answer.status is SetStateStatus.ACCEPT
+
+    def _living(self) -> bool:
+        return any(alive(one["pid"]) for one in self.book.lines("born"))
+
+    # -- where its next process is to die
+
+    def _doom(self) -> None:
+        Path(f"{self.path}.doom").unlink(missing_ok=True)
+        left = self.case.most_kills - self.tale.kills.total()
+        if left <= 0 or not self.wanted():
+            return
+        states = [one.state for one in self._effects()] if self.run_id is not None else []
+        done = states.count("done")
+        order = done + self.chance.randint(0, max(0, (self.case.count - 1 - done) // left))
+        roll = self.chance.random()
+        if roll < 0.12:
+            Doom(order, "during call", by_receiver=self.chance.choice(("holding", "taken"))).write(self.path)
+            return
+        phase = self.chance.choice(PHASES)
+        if "unknown" in states and self.case.mode == "asked" and roll < 0.4:
+            phase, order = ASKING, done
+        Doom(order, phase, self.chance.randint(1, self.learned.get(phase, 100))).write(self.path)
+
+    def _effects(self) -> tuple[Any, ...]:
+        return batch_status(self.batch_id, store=self.case.url).effects
+
+    def _unknown(self) -> tuple[str, ...]:
+        return tuple(one.key for one in self._effects() if one.state == "unknown")
+
+    # -- looking at what was left behind
+
+    def _look(self) -> None:
+        """What the dead left behind, beside what the ledger and the receiver know."""
+        killed = self.book.lines("killed")
+        new, self.seen = killed[self.seen :], len(killed)
+        for one in new:
+            self.tale.kills[one["phase"]] += 1
+            self.learned.update(one.get("counts", {}))
+        self._counts()
+        if len(new) == 1 and not self._living():
+            self._left_behind(new[0])
+
+    def _counts(self) -> None:
+        till = self.fleet.till
+        for order in range(self.case.count):
+            key = f"{self.batch_id}.{order}"
+            if till.taken[key] > 1 or (till.arrived[key] > 1 and self.case.mode != "keys"):
+                self._wrong(f"order {order} arrived {till.arrived[key]} times, taken {till.taken[key]}")
+
+    def _left_behind(self, killed: dict[str, Any]) -> None:
+        """The ledger must say the same of the effect as the place where its process died."""
+        key, phase = f"{self.batch_id}.{killed['order']}", killed["phase"]
+        state = next((one.state for one in self._effects() if one.key == key), None)
+        if "stores/" in killed["where"]:
+            return  # on either side of the write
+        expected: tuple[str | None, ...] = ("unknown",) if phase in OPEN_PHASES else ("done",)
+        if phase in ("before intent", ASKING):
+            # What was unknown already waits for its question.
+            expected = (None, "failed", "done") + (("unknown",) if self.case.mode != "blind" else ())
+        if state not in expected:
+            self._wrong(f"{killed} left order {killed['order']} {state}")
+
+    # -- a person
+
+    def _settle(self) -> None:
+        """What a person does: look into the receiver's own book, and say what it says."""
+        unknown, hint = self._unknown(), batch_status(self.batch_id, store=self.case.url).hint
+        if hint is None or hint.waiting != unknown or not unknown or self.case.mode != "blind":
+            self._wrong(f"a person was told of {hint and hint.waiting}, in doubt are {unknown}")
+        for key in unknown:
+            self.tale.doubts += 1
+            taken = httpx.get(f"{self.fleet.till.url}/{key}", timeout=30).json()["taken"]
+            if taken:
+                settle(self.batch_id, key, "done", f"m-{key}", f"m-{key}", by="ada", store=self.case.url)
+            else:
+                settle(self.batch_id, key, "not_done", by="ada", store=self.case.url)
+
+    # -- the end
+
+    def _judge(self) -> None:
+        keys = [f"{self.batch_id}.{order}" for order in range(self.case.count)]
+        effects = {one.key: one for one in self._effects()}
+        for key in keys:
+            taken = self.fleet.till.taken[key]
+            self.tale.sent += taken == 1
+            state = effects[key].state if key in effects else None
+            if taken != 1 or state != "done":
+                self._wrong(f"{key} was taken {taken} times and is {state}")
+        for said in self.book.lines("sent"):
+            if said["ids"] != [f"m-{key}" for key in keys]:
+                self._wrong(f"the flow was told {said['ids']}")
+        if not self.book.lines("sent"):
+            self._wrong("the flow did not come to its end")
+
+    def _wrong(self, what: str) -> None:
+        case = self.case
+        self.tale.mistakes.append(
+            f"run {case.number} ({case.store}, {case.mode}, {case.route}), {self.batch_id}: {what}"
+        )

@@ -1,0 +1,207 @@
+"""What the installed automations do on a real server with a real worker, with nobody acting."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+from prefect import flow
+from prefect.client.orchestration import SyncPrefectClient, get_client
+
+from prefect_resilience import CircuitBreaker, resilient_task
+from prefect_resilience.circuits.registry import forget_circuits
+from prefect_resilience.dead_letters import list as list_letters
+from prefect_resilience.effects import batch_status
+from prefect_resilience.installation import install
+
+pytestmark = pytest.mark.timeout(300)
+
+PROGRAM = '''
+import os
+import signal
+from pathlib import Path
+
+from prefect_resilience import resilient_flow, resilient_task
+
+
+@resilient_task
+def step(number, folder, deaths):
+    with Path(folder, "log").open("a") as log:
+        log.write(f"{number}\\n")
+    died = len(list(Path(folder).glob("died-*")))
+    if number == 1 and died < deaths:
+        Path(folder, f"died-{died}").touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return number
+
+
+@resilient_flow(persist_result=True, recovery={"attempts": 1, "backoff": "none"})
+def ordeal(folder: str, deaths: int):
+    """Its process is killed in the middle, so many times."""
+    return sum(step(number, folder, deaths) for number in range(3))
+'''
+
+
+SHOP = """
+from contextlib import suppress
+from pathlib import Path
+
+from prefect import flow
+
+from prefect_resilience import CircuitBreaker, resilient_task
+
+SERVICE = CircuitBreaker("shop", failure_threshold=1, open_for=0.2, success_threshold=1)
+
+
+@resilient_task(name="order", retry=None, circuit=SERVICE, dead_letter=True)
+def order(item, folder):
+    if not Path(folder, "up").exists():
+        raise ConnectionError("the shop is away")
+    Path(folder, "ordered").write_text(item)
+
+
+@resilient_task(name="wrong order", retry=None, dead_letter=True)
+def wrong_order(item):
+    raise ValueError(f"there is no {item}")
+
+
+@resilient_task(retry=8, circuit=SERVICE)
+def look(folder):
+    return Path(folder, "up").exists()
+
+
+@flow
+def outage(folder):
+    for call in (lambda: order("book", folder), lambda: wrong_order("nothing")):
+        with suppress(ConnectionError, ValueError):
+            call()
+
+
+@flow
+def after(folder):
+    look.with_options(retry={"attempts": 20, "retry_on": ["circuit_open"], "backoff": "constant"})(folder)
+"""
+
+
+@pytest.fixture(autouse=True)
+def store(server: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Here as there: the store of the fleet."""
+    monkeypatch.setenv("PREFECT_RESILIENCE_STORE_URL", server["PREFECT_RESILIENCE_STORE_URL"])
+    forget_circuits()
+    yield
+    forget_circuits()
+
+
+@pytest.fixture
+def client(server: dict[str, str]) -> Iterator[SyncPrefectClient]:
+    with get_client(sync_client=True) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def fleet(server: dict[str, str], programs: Any, webhook: Any) -> None:
+    """Everything installed, and a worker."""
+    install(webhook=webhook.url)
+    quick = {"PREFECT_WORKER_QUERY_SECONDS": "1"}
+    programs.start("worker", "start", "--type", "process", "--pool", "resilience", **server, **quick)
+
+
+def deploy(folder: Path) -> UUID:
+    (folder / "program.py").write_text(PROGRAM)
+    source: Any = flow.from_source(str(folder), "program.py:ordeal")
+    return source.deploy(
+        name="ordeal", work_pool_name="resilience", print_next_steps=False, ignore_warnings=True
+    )
+
+
+def start(client: SyncPrefectClient, deployment_id: UUID, folder: Path, deaths: int) -> UUID:
+    folder.mkdir()
+    given = {"folder": str(folder), "deaths": deaths}
+    return client.create_flow_run_from_deployment(deployment_id, parameters=given).id
+
+
+def test_a_killed_run_is_recovered_until_the_cap_which_is_told(
+    fleet: None, client: SyncPrefectClient, webhook: Any, wait_for: Any, tmp_path: Path
+):
+    deployment_id = deploy(tmp_path)
+    once = start(client, deployment_id, tmp_path / "once", 1)
+    always = start(client, deployment_id, tmp_path / "always", 100)
+
+    # Killed once, it is recovered: the same run goes on behind what was done.
+    wait_for(lambda: client.read_flow_run(once).state.is_completed(), 200)
+    recovered = client.read_flow_run(once)
+    assert recovered.run_count == 2
+    assert (tmp_path / "once" / "log").read_text().split() == ["0", "1", "1", "2"]
+    audit = batch_status(str(once)).audit
+    assert [entry.outcome for entry in audit].count("rescheduled") == 1
+    assert all("recover " in entry.by for entry in audit)
+
+    # Killed each time, it is recovered as often as its policy says, and then a person is told why.
+    (told,) = wait_for(lambda: webhook.about(str(always)), 200)
+    assert "needs a person" in told["subject"]
+    assert "it was recovered once and ended badly again" in told["body"]
+    assert client.read_flow_run(always).state.is_crashed()
+    assert len(list((tmp_path / "always").glob("died-*"))) == 2
+    outcomes = [entry.outcome for entry in batch_status(str(always)).audit]
+    assert outcomes.count("rescheduled") == 1
+    assert outcomes.count("told") >= 1
+
+
+def test_an_alert_names_the_circuit_its_last_error_and_the_run(
+    fleet: None, server: dict[str, str], webhook: Any, wait_for: Any
+):
+    @resilient_task(retry=None, circuit=CircuitBreaker("llm:primary", failure_threshold=2))
+    def ask(key: str) -> None:
+        raise TimeoutError(f"no answer, asked with api_key={key}")
+
+    held: list[UUID] = []
+
+    @flow
+    def asking() -> None:
+        from prefect.runtime import flow_run
+
+        held.append(UUID(str(flow_run.id)))
+        for _ in range(3):
+            with suppress(Exception):
+                ask("sk-ant-REDACTED")
+
+    asking()
+    (alert,) = wait_for(lambda: webhook.about("llm:primary"))
+    assert alert["subject"] == "Circuit llm:primary is open"
+    assert "Circuit: llm:primary" in alert["body"]
+    assert "Last error: TimeoutError: no answer" in alert["body"]
+    assert "abcdefghij" not in alert["body"]
+    ui = server["PREFECT_API_URL"].removesuffix("/api")
+    assert f"{ui}/runs/flow-run/{held[0]}" in alert["body"]
+    assert alert["text"] == f"{alert['subject']}\n{alert['body']}"
+
+
+def test_when_a_circuit_closes_the_letters_of_its_outage_are_replayed(
+    fleet: None, client: SyncPrefectClient, wait_for: Any, tmp_path: Path
+):
+    shop = loaded(tmp_path / "shop.py", SHOP)
+    shop.outage(str(tmp_path))
+    # Of both outages one letter each; the service answers again, and a probe finds out.
+    (tmp_path / "up").touch()
+    shop.after(str(tmp_path))
+    wait_for(lambda: [letter.status for letter in list_letters(task="order")] == ["replayed"])
+    assert [letter.status for letter in list_letters(task="wrong order")] == ["waiting"]
+    assert (tmp_path / "ordered").read_text() == "book"
+
+
+def loaded(file: Path, text: str) -> Any:
+    """A user's module, as Python loads it."""
+    file.write_text(text)
+    spec = importlib.util.spec_from_file_location(f"shop_{uuid4().hex}", file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module

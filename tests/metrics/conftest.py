@@ -1,0 +1,60 @@
+"""The real SDK with a Prometheus exporter, scraped over HTTP."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+
+import httpx
+import pytest
+
+LINE = re.compile(r"^(?P<name>[a-z_]+)\{(?P<labels>.*)\} (?P<value>\S+)$")
+LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
+
+
+class Scraped:
+    """What a scrape said: the value of a series by the labels that are asked for."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.lines = [found.groupdict() for line in text.splitlines() if (found := LINE.match(line))]
+
+    def sum(self, name: str, **labels: str) -> float:
+        """All series of that name which have these labels, added up."""
+        wanted = labels.items()
+        return sum(
+            float(line["value"])
+            for line in self.lines
+            if line["name"] == f"prefect_resilience_{name}"
+            and wanted <= dict(LABEL.findall(line["labels"])).items()
+        )
+
+    def values(self, label: str) -> set[str]:
+        return {
+            value for line in self.lines for name, value in LABEL.findall(line["labels"]) if name == label
+        }
+
+
+@pytest.fixture(scope="session")
+def exporter() -> Iterator[str]:
+    from opentelemetry import metrics
+    from opentelemetry.exporter.prometheus import PrometheusMetricReader
+    from opentelemetry.sdk.metrics import MeterProvider
+    from prometheus_client import start_http_server
+
+    metrics.set_meter_provider(MeterProvider(metric_readers=[PrometheusMetricReader()]))
+    server, thread = start_http_server(0, addr="127.0.0.1")
+    yield f"http://127.0.0.1:{server.server_port}/metrics"
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+@pytest.fixture
+def scrape(exporter: str) -> Callable[[], Scraped]:
+    def scrape() -> Scraped:
+        answer = httpx.get(exporter)
+        answer.raise_for_status()
+        return Scraped(answer.text)
+
+    return scrape

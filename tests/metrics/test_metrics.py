@@ -1,0 +1,190 @@
+"""What a scripted run did is what Prometheus scrapes; names are bounded, and no secret is among them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from uuid import uuid4
+
+import pytest
+from prefect import flow
+
+from prefect_resilience import (
+    Bulkhead,
+    CircuitBreaker,
+    Fallback,
+    Retry,
+    batch,
+    dead_letters,
+    metrics,
+    resilient_task,
+)
+from prefect_resilience.metrics import Labels
+
+SECRET = "sk-ant-api03-abcdefghijklmnopqrstuvwxyz0123456789"
+QUICK = Retry(attempts=3, backoff={"kind": "none"})
+
+
+@pytest.fixture(autouse=True)
+def in_prefect(prefect_api, own_store):
+    return None
+
+
+def scripted(*script):
+    """A function that raises or returns what the script says, in its order."""
+    lines = iter(script)
+
+    def work():
+        line = next(lines)
+        if isinstance(line, Exception):
+            raise line
+        return line
+
+    return work
+
+
+def run(task, times=1):
+    @flow
+    def scenario():
+        for _ in range(times):
+            task(return_state=True)
+
+    scenario()
+
+
+def test_attempts_retries_recoveries_and_failures_are_those_of_the_script(scrape):
+    before = scrape()
+    work = scripted(
+        1, ConnectionError(), 2, ConnectionError(), ConnectionError(), 3, ValueError(), TimeoutError(), 4
+    )
+    run(resilient_task(retry=QUICK, name="scripted")(work), times=5)
+    after = scrape()
+
+    def more(name, **labels):
+        labels = {"task": "scripted", **labels}
+        return after.sum(name, **labels) - before.sum(name, **labels)
+
+    assert more("attempts_total", outcome="success") == 4
+    assert more("attempts_total", outcome="failure") == 5
+    assert more("attempts_total", outcome="failure", category="network") == 3
+    assert more("attempts_total", outcome="failure", category="unexpected") == 1
+    assert more("attempts_total", outcome="failure", category="timeout") == 1
+    assert more("retries_total") == 4
+    assert more("recoveries_total") == 3
+    assert more("recoveries_total", category="network") == 2
+    assert more("failures_total") == 1
+    assert more("failures_total", category="unexpected") == 1
+    assert more("recovery_duration_seconds_count") == 3
+    assert 0 < more("recovery_duration_seconds_sum") < 60
+
+
+def test_fallbacks_and_refusals(scrape):
+    name = f"metered-{uuid4().hex[:6]}"
+    circuit = CircuitBreaker(name, failure_threshold=2, open_for=60)
+
+    def work():
+        raise ConnectionError
+
+    run(
+        resilient_task(
+            retry=None, circuit=circuit, fallback=[Fallback.value(0, degraded=True)], name="guarded"
+        )(work),
+        times=5,
+    )
+    after = scrape()
+    assert after.sum("fallbacks_total", task="guarded", degraded="true") == 5
+    assert after.sum("refusals_total", task="guarded", by="circuit") == 3
+    assert after.sum("circuit_opens_total", circuit=name) == 1
+    assert after.sum("circuit_transitions_total", circuit=name, **{"from": "closed", "to": "open"}) == 1
+    circuit.reset()
+    assert scrape().sum("circuit_transitions_total", circuit=name, to="closed") == 1
+
+
+def test_a_full_bulkhead_is_a_refusal(scrape):
+    limit = Bulkhead(1, max_wait=0, name=f"narrow-{uuid4().hex[:6]}")
+
+    @resilient_task(retry=None, limits=limit, name="narrow")
+    def inner():
+        return 1
+
+    @resilient_task(retry=None, limits=limit, name="wide")
+    def outer():
+        return inner(return_state=True).name
+
+    run(outer)
+    assert scrape().sum("refusals_total", task="narrow", by="bulkhead") == 1
+
+
+def test_effects_and_dead_letters(scrape):
+    @resilient_task(effect="external", name="charge")
+    def charge():
+        return 1
+
+    with batch(uuid4().hex):
+        run(charge)
+        run(charge)
+
+    fails = iter([True, False])
+
+    @resilient_task(retry=None, dead_letter=True, name="lost")
+    def lost():
+        if next(fails):
+            raise ConnectionError
+
+    run(lost)
+    after = scrape()
+    assert after.sum("effects_replayed_total", task="charge") == 1
+    assert after.sum("attempts_total", task="charge") == 1
+    assert after.sum("dead_letters_created_total", task="lost", category="network") == 1
+    assert len(dead_letters.list()) == 1
+
+
+def test_no_secret_is_a_label(scrape):
+    circuit = CircuitBreaker("llm:{key}", failure_threshold=1)
+
+    @resilient_task(retry=None, circuit=circuit, name=f"call {SECRET}")
+    def work(key):
+        raise ConnectionError(SECRET)
+
+    @flow
+    def scenario():
+        work(SECRET, return_state=True)
+
+    scenario()
+    after = scrape()
+    assert after.sum("failures_total", task="call ***") == 1
+    assert SECRET not in after.text
+
+
+def test_names_are_bounded():
+    labels = Labels(most=3)
+    assert [labels(f"circuit-{n}") for n in range(5)] == [
+        "circuit-0",
+        "circuit-1",
+        "circuit-2",
+        "other",
+        "other",
+    ]
+    assert labels("circuit-1") == "circuit-1"
+    assert labels(None) == "other"
+    assert len(Labels()("x" * 10_000)) == 120
+
+
+def test_an_instrument_that_breaks_fails_nothing(monkeypatch):
+    def broken():
+        raise RuntimeError("the exporter is away")
+
+    monkeypatch.setattr(metrics, "instruments", broken)
+    run(resilient_task(retry=QUICK, name="unmoved")(scripted(ConnectionError(), 1)))
+    metrics.observe("run.failed", {"node_id": "x"})
+    metrics.attempt_succeeded("y")
+
+
+def test_importing_and_measuring_loads_no_sdk():
+    script = (
+        "import sys, prefect_resilience.metrics as m; m.attempt_succeeded('x');"
+        "m.observe('run.failed', {'node_id': 'x', 'category': 'network'});"
+        "print([name for name in sys.modules if name.startswith('opentelemetry.sdk')])"
+    )
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert ended.stdout.strip() == "[]"

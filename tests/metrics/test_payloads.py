@@ -1,0 +1,182 @@
+"""What leaves the process in events: no secrets, never too much, always JSON."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime, timezone
+from enum import Enum
+from uuid import uuid4
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from prefect import flow
+
+from prefect_resilience import resilient_task
+from prefect_resilience.events import emit
+from prefect_resilience.payloads import LIMIT, fitted, fitted_text, size_of
+
+SECRET = "sk-ant-api03-abcdefghijklmnopqrstuvwxyz0123456789"
+
+anything = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text(max_size=50)
+    | st.binary(max_size=20)
+    | st.datetimes(),
+    lambda inner: (
+        st.lists(inner, max_size=8)
+        | st.dictionaries(st.text(max_size=8) | st.integers(), inner, max_size=8)
+        | st.tuples(inner, inner)
+    ),
+    max_leaves=60,
+)
+
+
+@settings(max_examples=60)
+@given(st.dictionaries(st.text(max_size=10), anything, max_size=10), st.sampled_from([10_000, LIMIT]))
+def test_whatever_it_is_it_becomes_json_that_fits(payload, limit):
+    made = fitted(payload, limit)
+    assert size_of(made) <= limit
+    text = json.dumps(made, allow_nan=False)
+    assert "\\u0000" not in text
+    assert json.loads(text) == made
+
+
+def test_what_fits_stays_as_it_is():
+    payload = {"a": 1, "b": [1.5, None, True], "c": {"d": "text"}}
+    assert fitted(payload) == payload
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        {"message": "x" * 5_000_000},
+        {"history": [{"n": n, "message": "y" * 1_000} for n in range(20_000)]},
+        {"many": {f"key-{n}": "z" * 100 for n in range(100_000)}},
+        {f"key-{n}": {"deep": [["w" * 5_000] * 50] * 50} for n in range(200)},
+        {"ж" * 40: "ж" * 90_000},
+    ],
+)
+def test_what_is_too_large_is_cut_and_says_so(payload):
+    made = fitted(payload)
+    assert size_of(made) <= LIMIT
+    assert made["truncated"] is True
+
+
+def test_a_cut_text_says_how_long_it_was():
+    made = fitted({"message": "begin " + "x" * 1_000_000})
+    assert made["message"].startswith("begin ")
+    assert made["message"].endswith("… (1000006 characters)")
+
+
+@pytest.mark.parametrize("at", [0, 19_970, 19_990, 20_005, 500_000])
+def test_a_secret_at_the_cut_does_not_stay_in_half(at):
+    made = fitted({"message": "x" * (at - 1) + " " + SECRET + " " + "x" * 100_000})
+    assert "abcdef" not in json.dumps(made)
+    assert "sk-ant-api03-a" not in json.dumps(made)
+
+
+def test_nor_where_hardly_anything_is_left():
+    payload = {f"key-{n}": "ж" * 40 + " " + SECRET + " ж" * 9_000 for n in range(400)}
+    made = fitted(payload, 10_000)
+    assert size_of(made) <= 10_000
+    assert made["truncated"] is True
+    assert "sk-ant-api03" not in json.dumps(made)
+
+
+def test_a_nest_without_end_is_cut():
+    nest: dict = {}
+    nest["again"] = nest
+    assert fitted(nest)["truncated"] is True
+
+
+def test_what_no_database_takes_is_replaced():
+    class Colour(str, Enum):
+        RED = "red"
+
+    class Rude:
+        def __str__(self):
+            raise ValueError
+
+    made = fitted(
+        {
+            "nul": "a\0b",
+            "half": "a\ud800b",
+            "nan": float("nan"),
+            "huge": 2**100,
+            "when": datetime(2026, 1, 1, tzinfo=timezone.utc),
+            "colour": Colour.RED,
+            "rude": Rude(),
+            "set": {1},
+        }
+    )
+    assert made == {
+        "nul": "a�b",
+        "half": "a?b",
+        "nan": "nan",
+        "huge": str(2**100),
+        "when": "2026-01-01T00:00:00+00:00",
+        "colour": "red",
+        "rude": "<Rude>",
+        "set": [1],
+    }
+
+
+def test_texts_are_cut_within_their_bound():
+    assert fitted_text("short", 10) == "short"
+    assert fitted_text("x" * 20, 10) == "x" * 9 + "…"
+
+
+class TestSent:
+    """Through a real API: the event arrives, whatever is in it."""
+
+    @pytest.fixture(autouse=True)
+    def in_prefect(self, prefect_api, own_store):
+        return None
+
+    def test_huge_payloads_with_secrets_in_every_field(self, seen):
+        name = f"huge-{uuid4().hex}"
+        payload = {
+            "mine": name,
+            "message": f"{SECRET} " * 100_000,
+            "code": SECRET,
+            "category": "network",
+            "password": "hunter2",
+            SECRET: 1,
+            "history": [{"error": {"message": f"postgres://me:hunter2@db/{n}"}} for n in range(5_000)],
+        }
+
+        @flow
+        def scenario():
+            emit("run.failed", "task", f"{name} {SECRET} " + "n" * 5_000, payload)
+
+        scenario()
+        (event,) = seen.events("prefect-resilience.run.failed", lambda e: e["payload"].get("mine") == name)
+        text = json.dumps(event)
+        assert len(text) < 2 * LIMIT
+        assert SECRET not in text
+        assert "hunter2" not in text
+        assert event["payload"]["truncated"] is True
+        assert event["resource"]["prefect-resilience.category"] == "network"
+        assert event["resource"]["prefect-resilience.code"] == "***"
+        assert len(event["resource"]["prefect.resource.name"]) <= 300
+
+    def test_a_run_that_fails_with_a_huge_error(self, seen):
+        name = f"verbose-{uuid4().hex}"
+
+        @resilient_task(retry=None, name=name)
+        def work():
+            raise ValueError(f"Authorization: Bearer {SECRET} " + "blah " * 60_000)
+
+        @flow
+        def scenario():
+            work(return_state=True)
+
+        scenario()
+        (event,) = seen.events("prefect-resilience.run.failed", lambda e: e["payload"].get("node_id") == name)
+        assert size_of(event["payload"]) <= LIMIT
+        assert SECRET not in json.dumps(event)
+        assert event["resource"]["prefect-resilience.code"] == "ValueError"

@@ -1,0 +1,84 @@
+"""Partial results: plain, without secrets, of bounded size, and said so when they were cut."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from prefect_resilience import PartialOutput
+from prefect_resilience.partials.bounds import LIMIT, partial_of, partial_output, partial_results
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=20,
+)
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(JSON, st.integers(10, 300))
+def test_it_is_never_longer_than_it_may_be_and_says_when_it_was_cut(value, limit):
+    output = partial_output(value, limit)
+    if value is None:
+        assert output is None
+        return
+    size = len(json.dumps(output.content, ensure_ascii=False))
+    whole = len(json.dumps(value, ensure_ascii=False, default=str))
+    assert output.truncated or whole <= limit
+    if not output.truncated:
+        assert (output.original_size, size) == (None, whole)
+    elif isinstance(output.content, list):
+        assert size <= limit
+        assert output.content == value[: len(output.content)]
+    else:
+        assert len(output.content) <= limit
+    assert PartialOutput.model_validate_json(output.model_dump_json()) == output
+
+
+def test_of_a_list_the_first_items_are_kept_of_a_text_its_beginning():
+    long = partial_output(["x" * 100] * 10_000)
+    assert (long.truncated, long.content[0]) == (True, "x" * 100)
+    assert LIMIT - 200 < len(json.dumps(long.content)) <= LIMIT
+    text = partial_output("y" * 100_000)
+    assert (text.content, text.truncated, text.original_size) == ("y" * LIMIT, True, 100_002)
+    many = partial_output(list(range(20_000)))
+    assert (many.truncated, len(many.content)) == (True, 10_000)
+    deep = value = []
+    for _ in range(30):
+        value.append([])
+        value = value[0]
+    assert partial_output(deep).truncated
+
+
+def test_it_is_plain_and_without_secrets():
+    @dataclass
+    class Found:
+        password: str
+        page: int
+
+    output = partial_output([Found("hunter2-hunter2", 1), {2}])
+    assert output.content == [{"password": "***", "page": 1}, [2]]
+
+
+def test_results_of_several_steps_share_the_room():
+    results = partial_results([("a", "x" * 40), ("b", [1, 2]), ("c", "z" * 90), ("d", 5)], 60)
+    assert results == [
+        {"name": "a", "value": "x" * 40},
+        {"name": "b", "value": [1, 2]},
+        {"name": "c", "value": "z" * 12, "truncated": True},
+        {"name": "d", "value": "", "truncated": True},
+    ]
+    assert partial_results([("1", {"k": 1})], named="part") == [{"part": "1", "value": {"k": 1}}]
+    assert partial_results([("1", {"k": [1] * 30})], 20)[0]["truncated"] is True
+
+
+def test_what_an_exception_says_itself():
+    error = ValueError("no")
+    assert partial_of(error) is None
+    error.partial_output = ["done"]
+    assert partial_of(error).content == ["done"]
+    error.partial_output = PartialOutput(content=1)
+    assert partial_of(error) is error.partial_output

@@ -1,0 +1,147 @@
+"""keep_partial in real runs: for handlers, fallbacks, and the next attempt."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import pytest
+from prefect import flow
+from prefect import task as plain_task
+
+from prefect_resilience import (
+    Backoff,
+    Retry,
+    Timeout,
+    error_context,
+    keep_partial,
+    previous_error,
+    previous_partial,
+    resilient_task,
+)
+from prefect_resilience.partials.current import MOST_APPENDED, Notes
+from prefect_resilience.runs import _records
+
+TWICE = Retry(attempts=2, backoff=Backoff.none())
+
+
+def test_the_last_value_is_in_the_error_and_for_the_fallback(mode):
+    def read(pages):
+        for page in pages:
+            keep_partial({"page": page, "token": "ghp_abcdefghijklmnopqrstuvwxyz0123456789"})
+        raise ConnectionResetError("cut")
+
+    made = mode.task(read, retry=None)
+    with pytest.raises(ConnectionResetError) as caught:
+        mode.value(made, [1, 2])
+    partial = error_context(caught.value).partial_output
+    assert (partial.content["page"], partial.truncated) == (2, False)
+    assert "ghp_abcdef" not in partial.model_dump_json()
+    instead = made.with_options(fallback=lambda pages, error: (pages, error.partial_output.content["page"]))
+    assert mode.value(instead, [1, 2]) == ([1, 2], 2)
+
+
+def test_the_next_attempt_goes_on_where_the_last_one_stopped(mode):
+    calls = []
+
+    def read(pages):
+        for page in pages[len(previous_partial() or []) :]:
+            calls.append(page)
+            if page == 3 and calls.count(3) == 1:
+                raise ConnectionResetError("cut")
+            keep_partial(page, append=True)
+        return previous_error() and previous_error().partial_output.content
+
+    assert mode.value(mode.task(read, retry=TWICE), [1, 2, 3, 4]) == [1, 2]
+    assert calls == [1, 2, 3, 3, 4]
+
+
+def test_an_attempt_that_begins_anew_does_not_append_to_the_last_one(mode):
+    attempts = []
+
+    def read():
+        attempts.append(1)
+        for page in range(len(attempts) + 1):
+            keep_partial(page, append=True)
+        raise ConnectionResetError("cut")
+
+    with pytest.raises(ConnectionResetError) as caught:
+        mode.value(mode.task(read, retry=TWICE))
+    assert error_context(caught.value).partial_output.content == [0, 1, 2]
+
+
+def test_an_attempt_that_kept_nothing_leaves_what_was_kept_before(mode):
+    attempts = []
+
+    def read():
+        attempts.append(1)
+        if len(attempts) == 1:
+            keep_partial("half")
+        raise ConnectionResetError("cut")
+
+    with pytest.raises(ConnectionResetError) as caught:
+        mode.value(mode.task(read, retry=TWICE))
+    assert error_context(caught.value).partial_output.content == "half"
+
+
+def test_success_leaves_nothing_behind_and_is_no_recovery(mode, caplog):
+    def fine():
+        return keep_partial("value")
+
+    before = len(_records)
+    assert mode.value(mode.task(fine)) == "value"
+    assert len(_records) == before
+    assert not [line for line in caplog.messages if "Recovered" in line]
+
+
+def test_outside_of_a_resilient_run_nothing_is_kept():
+    assert keep_partial(5) == 5
+    assert previous_partial() is None
+
+    @plain_task
+    def alone():
+        return keep_partial("x"), previous_partial()
+
+    assert flow(lambda: alone())() == ("x", None)
+
+
+def test_what_a_killed_child_process_had_kept():
+    @resilient_task(timeout=Timeout(3, mode="process"), retry=TWICE)
+    def slow():
+        if previous_partial():
+            assert previous_error().category == "timeout"
+            raise ValueError(f"had {previous_partial()}")
+        keep_partial("first", append=True)
+        keep_partial("second", append=True)
+        time.sleep(60)
+
+    with pytest.raises(ValueError, match=r"had \['first', 'second'\]") as caught:
+        flow(lambda: slow())()
+    context = error_context(caught.value)
+    assert context.partial_output.content == ["first", "second"]
+
+
+def test_parallel_runs_keep_their_own():
+    @resilient_task(retry=None)
+    async def read(number):
+        keep_partial(number)
+        await asyncio.sleep(0)
+        raise ValueError("no")
+
+    @flow
+    async def scenario():
+        return await asyncio.gather(*(read(number) for number in range(5)), return_exceptions=True)
+
+    errors = asyncio.run(scenario())
+    assert [error_context(error).partial_output.content for error in errors] == [0, 1, 2, 3, 4]
+
+
+def test_appending_is_bounded():
+    notes = Notes()
+    for number in range(MOST_APPENDED + 5):
+        notes.keep(number, append=True)
+    told = notes.told()
+    assert (told.truncated, len(told.content), told.original_size) == (True, MOST_APPENDED, MOST_APPENDED + 5)
+    notes.keep(["x" * 100_000], append=True)
+    notes.keep("one", append=False)
+    assert notes.told().truncated is False

@@ -1,0 +1,39 @@
+"""These tests run flows against a real Prefect API, and read what they leave behind."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+import pytest
+from prefect.client.orchestration import get_client
+
+
+@pytest.fixture
+def in_prefect(prefect_api: None, own_store: None) -> None:
+    """A server that is there, and circuits that know nothing of another test's."""
+
+
+class Left:
+    """The artifacts that flow runs left behind."""
+
+    def by(self, flow_run_id: UUID | str) -> dict[str, dict[str, Any]]:
+        """The newest of each key that this flow run wrote."""
+        body = {"artifacts": {"flow_run_id": {"any_": [str(flow_run_id)]}}, "sort": "CREATED_DESC"}
+        with get_client(sync_client=True) as client:
+            found = client.request("POST", "/artifacts/filter", json=body).json()
+        named: dict[str, dict[str, Any]] = {}
+        for one in found:
+            if one["key"]:
+                named.setdefault(one["key"], one)
+        return named
+
+    def summary(self, flow_run_id: UUID | str) -> str | None:
+        """The summary's markdown; None where there is none."""
+        found = self.by(flow_run_id).get(f"run-summary-{flow_run_id}")
+        return None if found is None else found["data"]
+
+
+@pytest.fixture
+def left(in_prefect: None) -> Left:
+    return Left()

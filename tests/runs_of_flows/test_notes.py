@@ -1,0 +1,141 @@
+"""Notes are bounded whatever a run does, and their counts stay exact."""
+
+from __future__ import annotations
+
+import time
+import tracemalloc
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from prefect_resilience import notes
+from prefect_resilience.notes import RunNotes, shown
+from prefect_resilience.summaries.markdown import markdown
+from prefect_resilience.summaries.model import Happening, RunFacts, StateSeen
+
+
+@pytest.fixture(autouse=True)
+def empty():
+    notes._runs.clear()
+    yield
+    notes._runs.clear()
+
+
+def came(flow_run, task_run, *states, at=0.0):
+    types = {"Retrying": "RUNNING", "AwaitingRetry": "SCHEDULED", "RolledBack": "COMPLETED"}
+    for number, name in enumerate(states):
+        seen = StateSeen(types.get(name, name.upper()), name, at + number)
+        notes.task_run_came_to(flow_run, task_run, f"task {task_run}", "key", seen)
+
+
+def test_ten_thousand_runs_are_counted_and_a_few_kept():
+    began = time.process_time()
+    tracemalloc.start()
+    for number in range(10_000):
+        way = (
+            ("Pending", "Running", "AwaitingRetry", "Retrying") if number % 4 == 0 else ("Pending", "Running")
+        )
+        came("f", str(number), *way, "Failed" if number % 8 == 0 else "Completed", at=number)
+        event = Happening(str(number), number, "retry.scheduled", "ask", {"task_run_id": str(number)})
+        notes.happened("f", event)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    seen = notes.seen_in(["f"])
+    assert (seen.total, seen.retried, seen.retries) == (10_000, 2_500, 2_500)
+    assert seen.states == {"Completed": 8_750, "Failed": 1_250}
+    assert seen.counts["retry.scheduled"] == 10_000
+    assert len(seen.task_runs) == notes.MOST_REMARKABLE + notes.MOST_ORDINARY
+    assert len(seen.happenings) == notes.MOST_OF_A_KIND
+    text = markdown(RunFacts("f", "f", "f", "FAILED", "Failed", began=0, ended=10_000), seen)
+    assert "10,000 task runs, 2,500 retried (2,500 retries), 1,250 failed" in text
+    assert len(text) < 100_000
+    assert peak < 20_000_000
+    assert time.process_time() - began < 20
+
+
+def test_what_goes_on_is_counted_by_its_last_state():
+    came("f", "1", "Pending", "Running")
+    came("f", "2", "Pending", "Running", "Completed")
+    seen = notes.seen_in(["f", "unknown"])
+    assert seen.states == {"Running": 1, "Completed": 1}
+    assert seen.noted == {"1", "2"}
+
+
+def test_a_run_that_was_rolled_back_is_one_run():
+    came("f", "1", "Running", "Completed", "RolledBack")
+    assert +notes.seen_in(["f"]).states == {"RolledBack": 1}
+
+
+def test_states_of_one_run_are_bounded():
+    came("f", "1", *["Retrying"] * 500, "Completed")
+    run = notes.seen_in(["f"]).task_runs[0]
+    assert len(run.states) == notes.MOST_STATES + 1
+    assert run.last.name == "Completed"
+
+
+def test_unfinished_ones_are_bounded():
+    for number in range(notes.MOST_UNFINISHED + 10):
+        came("f", str(number), "Running")
+    assert len(notes.known("f").unfinished) == notes.MOST_UNFINISHED
+
+
+def test_the_quietest_flow_runs_give_way(monkeypatch):
+    monkeypatch.setattr(notes, "MOST_RUNS", 3)
+    for name in "abc":
+        notes.begin(name)
+    notes.begin("a")
+    notes.begin("d")
+    assert [notes.known(name) is not None for name in "abcd"] == [True, False, True, True]
+
+
+def test_rows_of_all_runs_together_are_bounded(monkeypatch):
+    monkeypatch.setattr(notes, "MOST_ROWS", 100)
+    for number in range(100):
+        came(f"f{number}", "1", "Running")
+        for event in range(10):
+            notes.happened(f"f{number}", Happening(f"{number}-{event}", 0, "x", "x", {}))
+    assert len(notes._runs) < 70
+    assert notes.known("f99") is not None
+
+
+def test_what_is_forgotten_is_gone():
+    came("f", "1", "Running")
+    notes.forget(["f", "never known"])
+    assert notes.known("f") is None
+    assert notes.outputs_of("f") == ({}, 0)
+
+
+def test_outputs_are_kept_by_name_and_bounded():
+    noted = RunNotes()
+    for number in range(notes.MOST_OUTPUTS + 5):
+        noted.gave("same", number)
+    assert noted.outputs["same"] == 0
+    assert noted.outputs["same (2)"] == 1
+    assert (len(noted.outputs), noted.outputs_left_out) == (notes.MOST_OUTPUTS, 5)
+
+
+def test_only_who_asks_keeps_outputs():
+    notes.begin("f")
+    assert not notes.known("f").keeps_outputs
+    notes.begin("f", keeps_outputs=True)
+    notes.begin("f")
+    assert notes.known("f").keeps_outputs
+
+
+@given(
+    st.recursive(
+        st.none() | st.integers() | st.text() | st.binary(max_size=50),
+        lambda inner: st.lists(inner, max_size=20) | st.dictionaries(st.text(), inner, max_size=20),
+        max_leaves=200,
+    )
+)
+def test_a_value_is_shown_within_bounds(value):
+    assert len(str(shown(value))) < 60_000
+
+
+def test_a_value_that_is_cut_says_so():
+    assert shown("x" * 5_000) == {"truncated": True, "content": "x" * 2_000 + "…"}
+    assert shown({"a": [1, 2]}) == {"a": [1, 2]}
+    assert shown(["y" * 1_500, "z" * 1_500, "left out"])["content"] == ["y" * 1_500, "z" * 500 + "…"]
+    assert shown([{"password": "hunter2"}]) == [{"password": "***"}]

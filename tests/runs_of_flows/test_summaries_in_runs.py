@@ -1,0 +1,396 @@
+"""What flow runs leave behind: summaries, hints, and nothing after a quiet one."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import re
+import time
+from typing import Any
+
+import pytest
+from prefect import flow, task
+from prefect.client.orchestration import get_client
+from prefect.runtime import flow_run
+from prefect.task_runners import ProcessPoolTaskRunner
+
+from prefect_resilience import (
+    Backoff,
+    CircuitBreaker,
+    Fallback,
+    RecoveryPolicy,
+    Retry,
+    batch_status,
+    dead_letters,
+    notes,
+    register_secret,
+    resilient_flow,
+    resilient_task,
+    run_plan,
+)
+from prefect_resilience.effects.flow_runs import RECOVERY_LABEL, RECOVERY_TAG
+from prefect_resilience.effects.strategies import RecoveryHint
+from prefect_resilience.hooks import dead_letter, recovery_hint, run_summary
+from prefect_resilience.summaries.advice import commands
+from prefect_resilience.summaries.reading import SETTLES
+
+pytestmark = pytest.mark.usefixtures("in_prefect")
+
+QUICK = Retry(attempts=3, backoff=Backoff.constant(0.05), retry_on=Exception)
+
+
+def ran(mode, made, *args, **kwargs) -> Any:
+    outcome = made(*args, return_state=True, **kwargs)
+    return asyncio.run(outcome) if mode.isasync else outcome
+
+
+def run_id_of(state) -> str:
+    return str(state.state_details.flow_run_id)
+
+
+def section(text: str, title: str) -> list[list[str]]:
+    """The rows of a table."""
+    part = text.split(f"## {title}\n", 1)[1].split("\n## ")[0]
+    rows = [line for line in part.splitlines() if line.startswith("|")][2:]
+    return [[cell.strip() for cell in row.strip("|").split(" | ")] for row in rows]
+
+
+def picture(text: str) -> str:
+    return base64.b64decode(re.search(r"data:image/svg\+xml;base64,([^)]+)", text)[1]).decode()
+
+
+@task
+def fine(n: int) -> int:
+    return n
+
+
+def test_a_run_in_which_much_happened_says_so(mode, left):
+    calls: list[str] = []
+
+    def unsteady():
+        calls.append("unsteady")
+        if len(calls) < 3:
+            raise ConnectionError("no line")
+
+    def away():
+        raise TimeoutError("late")
+
+    steady = resilient_task(retry=QUICK, task_run_name="steady")(unsteady)
+    swapped = resilient_task(
+        retry=QUICK,
+        circuit=CircuitBreaker("svc:a", failure_threshold=2, open_for=60),
+        fallback=[Fallback.value(1)],
+    )(away)
+    sent = resilient_task(effect="external", task_run_name="sent {n}")(send)
+    plain = task(retries=1, task_run_name="plain")(plain_once)
+
+    def work():
+        fine(1)
+        steady()
+        swapped()
+        sent(1)
+        sent(1)
+        plain([])
+
+    state = ran(mode, resilient_flow(name="busy")(mode.function(work)))
+    text = left.summary(run_id_of(state))
+    assert text.startswith(f"# {flow_run_name(state)}")
+    assert "7 task runs" not in text
+    assert "6 task runs, 3 retried (5 retries), 1 answered by a fallback, 1 replayed" in text
+    assert [row[:2] for row in section(text, "Retried")] == [
+        ["`steady`", "3"],
+        [f"`{task_run_named(text, 'away')}`", "3"],
+        ["`plain`", "2"],
+    ]
+    assert "NETWORK\\_ERROR network: no line (x2)" in text
+    assert section(text, "Refused by a circuit") == [["`svc:a`", "away", "1"]]
+    assert section(text, "Replaced by a fallback")[0][1:3] == ["value", "yes"]
+    assert section(text, "Done before, and not done again")[0][1] == "sent 1"
+    assert section(text, "Circuits that moved")[0][1:3] == ["svc:a", "closed → open"]
+    svg = picture(text)
+    assert "circuit svc:a" in svg
+    assert "steady" in svg
+
+
+def flow_run_name(state) -> str:
+    with get_client(sync_client=True) as client:
+        return client.read_flow_run(state.state_details.flow_run_id).name
+
+
+def task_run_named(text: str, start: str) -> str:
+    return re.search(rf"`({start}-\w+)`", text)[1]
+
+
+def send(n: int) -> str:
+    return f"m-{n}"
+
+
+def plain_once(seen: list) -> None:
+    seen.append(1)
+    if len(seen) < 2:
+        raise ValueError("once")
+
+
+def test_a_quiet_run_leaves_nothing(mode, left):
+    state = ran(mode, resilient_flow(mode.function(lambda: fine(1))))
+    assert left.by(run_id_of(state)) == {}
+    assert notes.known(run_id_of(state)) is None
+
+
+def test_plain_flows_and_tasks_with_the_hooks(mode, left):
+    plain = task(retries=1)(plain_once)
+    hooks = {"on_completion": [run_summary], "on_failure": [run_summary, recovery_hint]}
+    state = ran(mode, flow(**hooks)(mode.function(lambda: plain([]))))
+    text = left.summary(run_id_of(state))
+    assert "1 task run, 1 retried (1 retry)." in text
+    assert "How to go on" not in text
+
+    def fails():
+        raise ConnectionError("no line")
+
+    state = ran(mode, flow(**hooks)(mode.function(fails)))
+    found = left.by(run_id_of(state))
+    assert set(found) == {f"run-summary-{run_id_of(state)}", f"recovery-hint-{run_id_of(state)}"}
+    for one in found.values():
+        assert "**restart\\_batch**: its run failed with NETWORK\\_ERROR (network)" in one["data"]
+        assert f"with batch('{run_id_of(state)}'):" in one["data"]
+
+
+def test_inner_flows_are_in_the_summary_of_the_outer_one(left):
+    plain = task(retries=1, task_run_name="inside")(plain_once)
+
+    @flow
+    def inner():
+        plain([])
+
+    @resilient_flow
+    def outer():
+        fine(1)
+        inner()
+
+    state = outer(return_state=True)
+    text = left.summary(run_id_of(state))
+    assert "2 task runs, 1 retried (1 retry), in 2 flow runs." in text
+    assert section(text, "Retried")[0][0] == "`inside`"
+
+
+def test_the_picture_of_a_plan_is_one_link_away(left):
+    calls: list[int] = []
+
+    @resilient_flow
+    def outer():
+        run_plan(
+            {
+                "name": "two steps",
+                "tasks": [
+                    {"id": "a", "type": "one", "retry_policy": {"max_retries": 1, "initial_delay_ms": 10}}
+                ],
+            },
+            actions={"one": unsteady},
+        )
+
+    def unsteady():
+        calls.append(1)
+        if len(calls) < 2:
+            raise ConnectionError("no line")
+
+    text = left.summary(run_id_of(outer(return_state=True)))
+    assert "1 retried (1 retry), in 2 flow runs" in text
+    assert "plan-two-steps" in text.split("Other artifacts of this run: ")[1]
+
+
+def test_what_ran_in_other_processes_is_in_it(left):
+    @resilient_flow(task_runner=ProcessPoolTaskRunner(max_workers=1))
+    def spread():
+        first = unsteady_elsewhere.submit()
+        second = fine.submit(1)
+        return first.result(), second.result()
+
+    state = spread(return_state=True)
+    text = left.summary(run_id_of(state))
+    assert "2 task runs, 1 retried (1 retry)" in text
+    row = section(text, "Retried")[0]
+    assert row[0].startswith("`unsteady_elsewhere")
+    assert row[2] == "NETWORK\\_ERROR network: no line"
+    assert "unsteady_elsewhere" in picture(text)
+
+
+@resilient_task(retry=QUICK)
+def unsteady_elsewhere():
+    from prefect.context import TaskRunContext
+
+    if TaskRunContext.get().task_run.run_count < 2:
+        raise ConnectionError("no line")
+
+
+def test_a_failed_run_says_how_to_go_on_and_what_is_kept(mode, left):
+    def work(n: int):
+        resilient_task(effect="external", task_run_name="sent")(send)(n)
+        raise ConnectionError("no line")
+
+    made = resilient_flow(dead_letter=True, batch="b-{n}")(mode.function(work))
+    state = ran(mode, made, 3)
+    text = left.summary(run_id_of(state))
+    assert "**restart\\_from\\_last\\_external**: its run failed with NETWORK\\_ERROR (network)" in text
+    assert "with batch('b-3'):" in text
+    assert section(text, "Dead letters")[0][1] == "work"
+    assert '| `sent` | `"m-3"` |' in text
+    assert batch_status("b-3").hint.strategy == "restart_from_last_external"
+
+
+def test_a_dead_letter_is_kept_once_beside_the_users_own_hook(left):
+    @resilient_flow(dead_letter=True, on_failure=[dead_letter], summary=False, recovery=None)
+    def work():
+        raise ConnectionError("no line")
+
+    @resilient_flow(dead_letter=True, summary=False, recovery=None)
+    def other():
+        raise ConnectionError("no line")
+
+    for made in (work, other):
+        run_id = run_id_of(made(return_state=True))
+        assert [one.flow_run_id for one in dead_letters.list()].count(run_id) == 1
+        assert left.by(run_id) == {}
+
+
+def test_what_will_not_pass_is_left_to_a_person(left):
+    @resilient_flow
+    def refused():
+        import httpx
+
+        response = httpx.Response(401, request=httpx.Request("GET", "http://127.0.0.1/x"))
+        response.raise_for_status()
+
+    state = refused(return_state=True)
+    hint = batch_status(run_id_of(state)).hint
+    assert hint.strategy == "manual_only"
+    assert "401 (auth)" in hint.why
+    assert "**manual\\_only**: 401 (auth)" in left.summary(run_id_of(state))
+
+
+def test_how_far_a_run_is_recovered_by_itself_is_written_on_it():
+    policy = RecoveryPolicy(attempts=0)
+
+    @resilient_flow(recovery=policy)
+    def work():
+        raise ConnectionError("no line")
+
+    state = work(return_state=True)
+    with get_client(sync_client=True) as client:
+        run = client.read_flow_run(state.state_details.flow_run_id)
+    assert RECOVERY_TAG in run.tags
+    assert RecoveryPolicy.model_validate_json(run.labels[RECOVERY_LABEL]) == policy
+    # Whoever asks goes by it, without being told.
+    hint = batch_status(run_id_of(state)).hint
+    assert (hint.strategy, hint.why) == ("manual_only", "recovery is off")
+
+
+def test_an_inner_flow_is_not_recovered_by_itself(left):
+    @resilient_flow(recovery="auto")
+    def inner():
+        raise ConnectionError("no line")
+
+    @flow
+    def outer():
+        return inner(return_state=True).state_details.flow_run_id
+
+    inner_id = outer()
+    with get_client(sync_client=True) as client:
+        assert RECOVERY_TAG not in client.read_flow_run(inner_id).tags
+    assert "How to go on" not in left.summary(inner_id)
+
+
+def test_without_a_store_there_is_a_summary_still(left, monkeypatch):
+    monkeypatch.setenv("PREFECT_RESILIENCE_STORE_URL", "postgresql://nobody@127.0.0.1:1/none")
+
+    @resilient_flow
+    def work():
+        raise ConnectionError("no line")
+
+    state = work(return_state=True)
+    text = left.summary(run_id_of(state))
+    assert "ended **Failed**" in text
+    assert "How to go on" not in text
+
+
+def test_recovery_none_says_nothing(left):
+    @resilient_flow(recovery=None)
+    def work():
+        raise ConnectionError("no line")
+
+    @resilient_flow(summary=False)
+    def hinted():
+        raise ConnectionError("no line")
+
+    assert "How to go on" not in left.summary(run_id_of(work(return_state=True)))
+    state = hinted(return_state=True)
+    assert set(left.by(run_id_of(state))) == {f"recovery-hint-{run_id_of(state)}"}
+
+
+def test_an_interrupted_run_leaves_its_summary(left):
+    found: list[str] = []
+
+    @resilient_flow
+    def work():
+        found.append(flow_run.get_id())
+        fine(1)
+        raise KeyboardInterrupt
+
+    began = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        work()
+    assert "ended **Crashed**" in left.summary(found[0])
+    assert time.monotonic() - began < SETTLES, "its own notes are at hand, so nobody is waited for"
+
+
+def test_no_secret_is_in_a_summary(mode, left):
+    planted = ["sk-ant-REDACTED", "correct-horse-battery"]
+    register_secret(planted[1])
+    plain = task(retries=1, task_run_name=f"read {planted[1]}")(lambda: fail_with(planted))
+    tell = task(lambda: {"password": "hunter2", "said": planted[1]})
+
+    def work(key: str):
+        tell()
+        plain()
+
+    state = ran(mode, resilient_flow(dead_letter=True)(mode.function(work)), planted[0])
+    text = left.summary(run_id_of(state))
+    whole = text + picture(text) + str(left.by(run_id_of(state)))
+    for secret in [*planted, "hunter2"]:
+        assert secret not in whole
+    assert "ended **Failed**" in text
+
+
+def fail_with(planted: list[str]):
+    raise ValueError(f"key {planted[0]}, word {planted[1]}")
+
+
+def test_a_run_that_is_run_again_writes_a_new_version(left):
+    made: list[int] = []
+
+    @resilient_flow(retries=1)
+    def work():
+        made.append(1)
+        fine(1)
+        raise ConnectionError("no line")
+
+    state = work(return_state=True)
+    text = left.summary(run_id_of(state))
+    assert len(made) == 2
+    assert "when it was run for the 2nd time" in text
+
+
+@pytest.mark.parametrize(
+    ("hint", "deployed", "said"),
+    [
+        ({"strategy": "manual_only", "waiting": ("a b",)}, True, "settle x 'a b' done"),
+        ({"strategy": "restart_batch"}, True, "recover x"),
+        ({"strategy": "compensate"}, True, "rollback x"),
+        ({"strategy": "abandon"}, False, "abandon x"),
+        ({"strategy": "manual_only"}, True, "recover x --strategy restart"),
+        ({"strategy": "manual_only"}, False, "with batch('x'):"),
+    ],
+)
+def test_every_hint_has_its_commands(hint, deployed, said):
+    made = commands(RecoveryHint(why="so", **hint), "x", deployed=deployed)
+    assert any(said in command for _, command in made)

@@ -1,0 +1,141 @@
+"""A real Prefect server with both of its UIs, a day's work on it, and Debian's Chromium to look with."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.project.test_readme_steps import free_port
+
+ROOT = Path(__file__).parents[2]
+CHROMIUM = shutil.which("chromium")
+QUIET = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+PATIENCE = 60_000.0
+"""Milliseconds that a page may take: two cores draw it, and serve it, and run other tests."""
+
+
+@dataclass
+class Place:
+    """The server, and the ids of what `day.py` did on it."""
+
+    url: str
+    environment: dict[str, str]
+    ids: dict[str, str]
+
+    def v1(self, path: str) -> str:
+        return f"{self.url}{path}"
+
+    def v2(self, path: str) -> str:
+        return f"{self.url}/v2{path}"
+
+
+@pytest.fixture(scope="session")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    if CHROMIUM is None:
+        pytest.skip("there is no Chromium here: on Debian, apt-get install chromium")
+    home = tmp_path_factory.mktemp("ui")
+    port = free_port()
+    url = f"http://127.0.0.1:{port}"
+    environment = {
+        **{name: value for name, value in os.environ.items() if not name.startswith(("PREFECT_", "COV_"))},
+        "PREFECT_HOME": str(home),
+        "PREFECT_API_URL": f"{url}/api",
+        "PREFECT_UI_API_URL": f"{url}/api",
+        "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+        "PYTHONPATH": str(ROOT),
+    }
+    command = [sys.executable, "-m", "prefect", "server", "start", "--port", str(port)]
+    with (home / "server.log").open("w") as log:
+        server = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
+    try:
+        until_it_answers(f"{url}/api/health", server)
+        done = subprocess.run(
+            [sys.executable, "-m", "tests.ui.day"],
+            env=environment,
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            timeout=100,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        yield Place(url, environment, json.loads(done.stdout.splitlines()[-1]))
+    finally:
+        server.terminate()
+        server.wait(30)
+
+
+def until_it_answers(url: str, server: subprocess.Popen[Any]) -> None:
+    transport = httpx.HTTPTransport(retries=0)
+    with httpx.Client(transport=transport, timeout=5) as client:
+        for _ in range(600):
+            assert server.poll() is None, "the server ended"
+            try:
+                if client.get(url).is_success:
+                    return
+            except httpx.HTTPError:
+                pass
+            try:
+                server.wait(0.1)
+            except subprocess.TimeoutExpired:
+                continue
+    raise AssertionError(f"{url} does not answer")
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Any]:
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        opened = playwright.chromium.launch(executable_path=CHROMIUM, args=QUIET)
+        yield opened
+        opened.close()
+
+
+@pytest.fixture
+def look(place: Place, browser: Any, tmp_path: Path) -> Iterator[Callable[..., Any]]:
+    """Open a page and wait until a text stands on it."""
+    context = browser.new_context(viewport={"width": 1400, "height": 900}, color_scheme="dark")
+    context.set_default_timeout(PATIENCE)
+    pages: list[Any] = []
+
+    def open_page(address: str, *texts: str) -> Any:
+        page = context.new_page()
+        pages.append(page)
+        page.goto(address)
+        for text in texts:
+            page.get_by_text(text).first.wait_for()
+        return page
+
+    yield open_page
+    for number, page in enumerate(pages):
+        page.screenshot(path=str(tmp_path / f"page-{number}.png"))
+    context.close()
+
+
+@pytest.fixture
+def picture(request: pytest.FixtureRequest) -> Callable[[Any, str], None]:
+    """Keep what a page shows in docs/, where PICTURES=1 asks for it (`make pictures`)."""
+
+    def keep(page: Any, name: str) -> None:
+        if os.environ.get("PICTURES"):
+            page.screenshot(path=str(ROOT / "docs" / f"{name}.png"))
+
+    return keep
