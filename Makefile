@@ -49,6 +49,8 @@ bench: .venv/.installed-dev ## what a guarded call costs
 	@$(IN_A_HOME_OF_ITS_OWN) $(BIN)/python -m benchmarks.plan_scheduling
 	@$(IN_A_HOME_OF_ITS_OWN) $(BIN)/python -m benchmarks.plans
 	@$(IN_A_HOME_OF_ITS_OWN) $(BIN)/python -m benchmarks.dead_letters
+	@$(IN_A_HOME_OF_ITS_OWN) $(BIN)/python -m benchmarks.report
+	@$(IN_A_HOME_OF_ITS_OWN) $(BIN)/python -m benchmarks.effects
 
 wheel: .venv/bin/python ## dist/prefect_resilience-*.whl, to be installed elsewhere
 	@rm -rf dist

@@ -102,7 +102,7 @@ def main() -> None:
     parser.add_argument("--json", action="store_true")
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        urls = [f"sqlite:///{Path(folder) / "letters.db"}", *asked.store]
+        urls = [f"sqlite:///{Path(folder) / 'letters.db'}", *asked.store]
         figures = [measure(url, asked.letters) for url in urls]
     if asked.json:
         print(json.dumps([asdict(one) for one in figures], indent=2))

@@ -38,7 +38,8 @@ from time import perf_counter, sleep
 from typing import Any, NamedTuple
 from uuid import uuid4
 
-os.environ.setdefault("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "CRITICAL")
+if __name__ == "__main__":
+    os.environ.setdefault("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "CRITICAL")
 
 from dbos import DBOS, DBOSConfig
 from prefect import flow

@@ -14,7 +14,6 @@ import asyncio
 import json
 import os
 import random
-import resource
 import socket
 import subprocess
 import sys
@@ -230,19 +229,21 @@ def _wait_for(api: str, server: subprocess.Popen[bytes]) -> None:
     raise SystemExit("the Prefect server did not start")
 
 
-def measure(home: Path, day: Day, runs: int) -> Figures:
-    with serving(home) as (api, server):
+def measure(home: Path, runs: int, events: int, expected: Counter[str]) -> Figures:
+    with serving(home) as (api, server), tempfile.TemporaryFile() as said:
         command = [sys.executable, "-m", "prefect_resilience.cli", "report", "--since", "24h", "--json"]
         environment = {**os.environ, "PREFECT_API_URL": api, "PREFECT_HOME": str(home)}
         before, began = _processor_time(server.pid), time.monotonic()
-        ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        process = subprocess.Popen(command, env=environment, stdout=said)
+        _, status, used = os.wait4(process.pid, 0)
         took = time.monotonic() - began
+        process.returncode = os.waitstatus_to_exitcode(status)
         spent = _processor_time(server.pid) - before
-    if ended.returncode != 0:
-        raise SystemExit(ended.stderr)
-    # The only child that has ended and was waited for before the server is the report.
-    peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
-    return Figures(runs, day.events, took, spent, peak, _right(json.loads(ended.stdout), day.expected))
+        said.seek(0)
+        made = said.read()
+    if process.returncode != 0:
+        raise SystemExit("the report could not be made")
+    return Figures(runs, events, took, spent, used.ru_maxrss / 1024, _right(json.loads(made), expected))
 
 
 def _processor_time(pid: int) -> float:
@@ -276,22 +277,31 @@ def table_of(figures: Figures) -> Table:
     return table
 
 
+def filled(home: Path, runs: int) -> tuple[int, Counter[str]]:
+    """Fill a database in a process of its own: its settings are read when Prefect is imported, and what it
+    takes of memory would count as that of each process it starts. How many events, and what is expected."""
+    command = [sys.executable, "-m", "benchmarks.report", "--runs", str(runs), "--fill", str(home)]
+    environment = {name: value for name, value in os.environ.items() if name != "PREFECT_API_URL"}
+    ended = subprocess.run(
+        command, env={**environment, "PREFECT_HOME": str(home)}, stdout=subprocess.PIPE, check=True
+    )
+    said = json.loads(ended.stdout.splitlines()[-1])
+    return said["events"], Counter(said["expected"])
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="How long the report of a day takes")
     parser.add_argument("--runs", type=int, default=100_000)
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    parser.add_argument("--fill", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
-    # The server's database is where its settings say, in this process too: they are read when it is imported.
-    if "PREFECT_BENCHMARK_HOME" not in os.environ:
-        with tempfile.TemporaryDirectory() as home:
-            named = {"PREFECT_HOME": home, "PREFECT_BENCHMARK_HOME": home}
-            environment = {**os.environ, **named}
-            environment.pop("PREFECT_API_URL", None)
-            sys.exit(
-                subprocess.call([sys.executable, "-m", "benchmarks.report", *sys.argv[1:]], env=environment)
-            )
-    home = Path(os.environ["PREFECT_BENCHMARK_HOME"])
-    figures = measure(home, fill(home, options.runs), options.runs)
+    if options.fill:
+        day = fill(options.fill, options.runs)
+        print(json.dumps({"events": day.events, "expected": day.expected}))
+        return
+    with tempfile.TemporaryDirectory() as home:
+        events, expected = filled(Path(home), options.runs)
+        figures = measure(Path(home), options.runs, events, expected)
     if options.json:
         print(json.dumps(asdict(figures), indent=2))
     else:

@@ -95,6 +95,7 @@ if TYPE_CHECKING:
         TaskFailure,
     )
     from prefect_resilience.errors.requests import SubtaskRequest, subtask_request
+    from prefect_resilience.errors.stops import ensure_complete
     from prefect_resilience.flows import ResilientFlow, resilient_flow
     from prefect_resilience.operations import arun_plan, run_plan
     from prefect_resilience.outputs import Expect
@@ -213,6 +214,7 @@ __all__ = [
     "classify",
     "concat",
     "dead_letters",
+    "ensure_complete",
     "error_context",
     "failed",
     "gather",
@@ -294,6 +296,7 @@ _LATER: dict[str, tuple[str, ...]] = {
         "SubtaskRequest",
         "subtask_request",
     ),
+    "errors.stops": ("ensure_complete",),
     "outputs": ("Expect",),
     "partials": (
         "keep_partial",

@@ -77,7 +77,7 @@ class RunNotes:
 
     def _ended(self, run: TaskRunSeen, before: StateSeen | None, state: StateSeen) -> None:
         if before is not None and before.type in FINAL:
-            pass  # such as a task that was rolled back after it was completed
+            self.states[before.name] -= 1  # such as a task that was rolled back after it was completed
         self.states[state.name] += 1
         self.unfinished.pop(run.id, None)
         if len(self.ended) < MOST_IDS:

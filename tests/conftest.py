@@ -14,7 +14,7 @@ import pytest
 
 pytest_plugins = ["tests.prefect_runs", "tests.stores_servers"]
 
-# A shell's background job ignores Ctrl-C and hands that down to its children, some of which must be interrupted.
+# A shell's background job ignores Ctrl-C and hands that down to its children, which tests interrupt.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 

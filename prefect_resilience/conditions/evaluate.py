@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from prefect_resilience.errors.classify import classify
 from prefect_resilience.errors.redact import redact
+from prefect_resilience.errors.taxonomy import ErrorCategory
 
 from .bounds import SECONDS, STEPS, Bounds
 from .clock import computing_clock
@@ -25,6 +26,7 @@ Source = Callable[[str], tuple[Any, Any]]
 """Gives (value, error) of the task that a condition names in `source_task`."""
 
 _MOST_REASONS = 3
+_CAUSES = 20
 _ORDERS: dict[str, Callable[[Any, Any], bool]] = {
     "gt": python.gt,
     "gte": python.ge,
@@ -131,7 +133,8 @@ def _of_error(condition: Condition, error: Any) -> _Found:
     if condition.operator == "error_occurred" or error is None:
         return _Found(error is not None, lambda: _what_happened(error))
     category, code = _named(error)
-    holds = condition.category in (None, category) and condition.code in (None, code)
+    same = condition.category in (None, category) or condition.category in _behind(error, category)
+    holds = same and condition.code in (None, code)
     return _Found(holds, lambda: _what_happened(error) + ("" if holds else f", not {_wanted(condition)}"))
 
 
@@ -143,6 +146,17 @@ def _named(error: Any) -> tuple[str, str]:
         fields = cast("Mapping[str, Any]", error)
         return str(fields.get("category", "")), str(fields.get("code", ""))
     return str(getattr(error, "category", "")), str(getattr(error, "code", ""))
+
+
+def _behind(error: Any, category: str) -> tuple[str, ...]:
+    """A failed sub-step counts as what made it fail: the categories of its causes."""
+    found: list[str] = []
+    while category == ErrorCategory.SUBTASK.value and len(found) < _CAUSES:
+        mapping = isinstance(error, Mapping)
+        error = cast("Mapping[str, Any]", error).get("cause") if mapping else getattr(error, "cause", None)
+        category = "" if error is None else _named(error)[0]
+        found.append(category)
+    return tuple(found)
 
 
 def _wanted(condition: Condition) -> str:

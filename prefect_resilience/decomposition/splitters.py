@@ -172,8 +172,6 @@ def _filled(units: Sequence[str], by: Unit, size: int) -> tuple[list[str], list[
 
 def _smaller(unit: str, by: Unit, size: int) -> list[str]:
     """One unit that is too long alone."""
-    if by == "character":
-        return [unit]
     finer = FINER[by]
     pieces: list[str] = []
     for piece in units_of(unit, finer):

@@ -106,6 +106,14 @@ class ErrorContext(BaseModel):
             known["cause"] = _cause(error, timestamp, MOST_LEVELS)
         return cls.from_info(info, timestamp=timestamp, **{**known, **fields})
 
+    @property
+    def categories(self) -> tuple[str, ...]:
+        """The category, and of a failed sub-step also that of what made it fail, which it counts as."""
+        own = (self.category.value,)
+        if self.category is not ErrorCategory.SUBTASK or self.cause is None:
+            return own
+        return (*own, *self.cause.categories)
+
     def deeper(self, room: int = MOST_LEVELS) -> ErrorContext:
         """The same as the context of a sub-step: one level further down, and all that caused it."""
         inner = None if self.cause is None or room <= 1 else self.cause.deeper(room - 1)

@@ -81,8 +81,10 @@ class SubtaskRequest:
 def _short(value: Any) -> Any:
     """JSON as it is if it is short, else the beginning of its text."""
     try:
-        plain = to_jsonable_python(value, fallback=read_text, inf_nan_mode="strings")
+        plain = to_jsonable_python(value, fallback=read_text)
         text = plain if isinstance(plain, str) else json.dumps(plain, ensure_ascii=False, default=str)
+        if plain is not text and len(text) <= LONGEST_INPUT:
+            plain = json.loads(text, parse_constant=str)  # NaN is no JSON
     except Exception:  # noqa: BLE001 - objects of any kind are looked at, and a failure is being reported
         plain = text = read_text(value, LONGEST_INPUT + 1)
     return plain if len(text) <= LONGEST_INPUT else bounded(redact(text[: 4 * LONGEST_INPUT]), LONGEST_INPUT)

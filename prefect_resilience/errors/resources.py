@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import re
 from typing import Any
 
@@ -74,9 +73,6 @@ def _resource(found: Finding, error: object, message: str) -> str:
         return "context"
     if found.code in _BY_CODE:
         return _BY_CODE[found.code]
-    number = read(error, "errno")
-    if isinstance(number, int) and (name := _BY_CODE.get(errno.errorcode.get(number, ""))):
-        return name
     named = next((_BY_CLASS[name] for name in class_names(error) if name in _BY_CLASS), None)
     return named or next((resource for words, resource in _BY_WORDS if words.search(message)), "unknown")
 

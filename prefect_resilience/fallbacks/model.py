@@ -101,7 +101,7 @@ class Fallback:
             return True
         if callable(self.when):
             return bool(self.when(context))
-        return not {context.category.value, context.kind.value, context.code}.isdisjoint(self.when)
+        return not {*context.categories, context.kind.value, context.code}.isdisjoint(self.when)
 
     def arguments(
         self, parameters: Mapping[str, Any], context: ErrorContext

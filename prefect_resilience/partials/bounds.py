@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from bisect import bisect_right
 from collections.abc import Iterable
+from itertools import accumulate
 from typing import Any, cast
 
 from prefect_resilience.conditions.plain import plain_or_cut
@@ -63,14 +65,8 @@ def _safe(value: Any, limit: int) -> tuple[Any, bool]:
 
 def _first(items: list[Any], limit: int) -> list[Any]:
     """As many of the first items as fit."""
-    kept: list[Any] = []
-    size = 2
-    for item in items:
-        size += _size(item) + 2
-        if size > limit:
-            break
-        kept.append(item)
-    return kept
+    sums = list(accumulate(_size(item) + 2 for item in items))
+    return items[: bisect_right(sums, limit - 2)]
 
 
 def _size(content: Any) -> int:

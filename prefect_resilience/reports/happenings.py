@@ -12,6 +12,7 @@ from prefect_resilience.reports.figures import StateChange
 from prefect_resilience.reports.task_runs import moment
 
 MOST_CHANGES = 5_000
+CIRCUITS = ("circuit.opened", "circuit.half-opened", "circuit.closed", "circuit.forced")
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,14 +32,15 @@ class Happenings:
 
 def happenings_of(api: Api, period: Period) -> Happenings:
     """Count the events of a period, and read those of circuits."""
-    by_name = {"occurred": period.occurred(), "event": {"prefix": [f"{PREFIX}."]}}
+    # By their whole names, which the server has an index of.
+    by_name = {"occurred": period.occurred(), "event": {"name": ours(*CIRCUITS, "effect.in-doubt")}}
     counts = {row["value"].removeprefix(f"{PREFIX}."): row["count"] for row in api.count_by("event", by_name)}
     codes, categories = _failed_attempts(api, period)
-    changes = sum(number for name, number in counts.items() if name.startswith("circuit."))
+    changes = sum(counts.get(name, 0) for name in CIRCUITS)
     return Happenings(
         codes=codes,
         categories=categories,
-        changes=_changes(api, period) if changes <= MOST_CHANGES else None,
+        changes=None if changes > MOST_CHANGES else _changes(api, period) if changes else [],
         openings=_openings(api, period) if changes > MOST_CHANGES else {},
         in_doubt=counts.get("effect.in-doubt", 0),
     )
@@ -64,7 +66,7 @@ def _openings(api: Api, period: Period) -> dict[str, int]:
 
 
 def _changes(api: Api, period: Period) -> list[StateChange]:
-    filters = {"occurred": period.occurred(), "event": {"prefix": [f"{PREFIX}.circuit."]}}
+    filters = {"occurred": period.occurred(), "event": {"name": ours(*CIRCUITS)}}
     events, _ = api.events(filters, MOST_CHANGES)
     return [_change(event) for event in events]
 

@@ -49,8 +49,8 @@ SOURCES = (
     "purged or pruned is gone. Error budgets are as they stand now.",
 )
 COUNTED = (
-    "Of task runs that went well at the first attempt the server's count was taken, by the names that "
-    "Prefect gave them after their tasks; each of the others was read."
+    "There were too many task runs to read each: of those that ended Completed, the server counted the "
+    "events, by run; the names that Prefect gave them say the task. Each of the others was read."
 )
 
 

@@ -142,7 +142,7 @@ def _against(when: When, ending: Failed | NeverRan) -> str | None:
         return None if found.holds else found.text
     if callable(when):
         return None if when(context) else f"{name_of(when)} says no"
-    names = {context.category.value, context.kind.value, context.code}
+    names = {*context.categories, context.kind.value, context.code}
     if isinstance(ending, Failed):
         names.update(dotted(cls) for cls in type(ending.error).__mro__)
     return None if names.intersection(when) else f"it is for {', '.join(when)}"

@@ -24,7 +24,8 @@ from prefect_resilience.stores.tables import alive, documents
 
 T = TypeVar("T")
 
-GREATEST_VERSION = 2**63 - 1
+GREATEST_VERSION = 2**63 - 2
+"""A version has a next one that fits into 64 bits, too."""
 
 Connection = Any
 """The driver's own. Both drivers of ours take `connection.execute(text, parameters)` and return a cursor."""

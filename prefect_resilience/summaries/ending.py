@@ -152,26 +152,33 @@ class End:
         return happening_of(letter.id, at, "dead-letter.created", letter.id, payload)
 
     def _tell(self, letter: Happening | None, here: bool) -> None:
-        with get_client(sync_client=True) as client:
-            inner: list[UUID] = []
-            try:
-                seen, inner = self._seen(client, here) if self.ending.summary else (Seen(), [])
+        inner: list[UUID] = []
+        try:
+            local = here and self._all_ran_here()
+            if local and not self.badly and not notes.seen_in([str(self.flow_run.id)]).remarkable:
+                return  # a quiet run, for which the API is not even asked
+            with get_client(sync_client=True) as client:
+                seen, inner = self._seen(client, here, local) if self.ending.summary else (Seen(), [])
                 if letter is not None and all(one.subject != letter.subject for one in seen.happenings):
                     seen.happenings.append(letter)
                     seen.counts[letter.name] += 1
                 if self.badly or seen.remarkable:
                     self._write(client, seen, inner)
-            finally:
-                if self.ending.summary and self.flow_run.parent_task_run_id is None:
-                    notes.forget(str(one) for one in (self.flow_run.id, *inner))
+        finally:
+            if self.ending.summary and self.flow_run.parent_task_run_id is None:
+                notes.forget(str(one) for one in (self.flow_run.id, *inner))
 
-    def _seen(self, client: SyncPrefectClient, here: bool) -> tuple[Seen, list[UUID]]:
+    def _all_ran_here(self) -> bool:
+        threads = isinstance(self.flow.task_runner, ThreadPoolTaskRunner)
+        return threads and not self._unknown_tasks() and self.flow_run.run_count <= 1
+
+    def _seen(self, client: SyncPrefectClient, here: bool, local: bool) -> tuple[Seen, list[UUID]]:
         """What this process noted, and what the API knows where something may have run elsewhere."""
         own = self.flow_run.id
-        elsewhere = not here or not isinstance(self.flow.task_runner, ThreadPoolTaskRunner)
-        if not elsewhere and not self._unknown_tasks() and self.flow_run.run_count <= 1:
+        if local:
             return notes.seen_in([str(own)]), []
-        heard = not elsewhere or reading.settled(client, own, self.state.id)
+        wait = not here or not isinstance(self.flow.task_runner, ThreadPoolTaskRunner)
+        heard = not wait or reading.settled(client, own, self.state.id)
         inner = reading.inner_runs(client, own)
         seen = notes.seen_in(str(one) for one in (own, *inner))
         seen.inner_runs = len(inner)

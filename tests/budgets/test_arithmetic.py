@@ -125,16 +125,21 @@ def test_too_few_runs_raise_no_alarm():
 
 
 def test_what_hovers_at_a_rate_is_one_burn():
-    """14.4 times too fast begins it; between half of that and the whole it neither ends nor begins again."""
-    window, objective = MONTH, 0.99
-    held = judged(counted(document(objective, window), 850, 150, START), START)
-    assert held["burning_since"] == START
-    for minute in range(1, 60):
-        now = START + 60 * minute
-        share = 0.13 if minute % 2 else 0.16
-        bad = round(100 * share)
-        held = judged(counted(held, 100 - bad, bad, now), now)
-        assert held["burning_since"] == START, minute
+    """After good weeks and bad days: between half of a rate and the whole of it nothing ends or begins."""
+    held = document(0.99, MONTH)
+    for day in range(20):
+        held = counted(held, 2_000, 0, START + day * DAY)
+    now = START + 20 * DAY
+    for _ in range(12):
+        now += 6 * HOUR
+        held = judged(counted(held, 492, 8, now), now)
+    since = held["burning_since"]
+    assert since is not None
+    for step in range(8):
+        now += 6 * HOUR
+        bad = 6 if step % 2 else 3
+        held = judged(counted(held, 500 - bad, bad, now), now)
+        assert held["burning_since"] == since, step
 
 
 def test_a_burn_ends_and_the_next_one_is_a_new_one():

@@ -295,3 +295,23 @@ def test_what_others_wrote_or_set_does_not_break_a_comparison() -> None:
         both = {"f": 0.5, "d": Decimal("0.5")}
         assert (path("$[?@.f == @.d].f") == [0.5]).evaluate([both])
         assert (path("$[?@.d == @.f].f") == [0.5]).evaluate([both])
+
+
+def test_a_failed_sub_step_counts_as_what_made_it_fail():
+    from datetime import datetime, timezone
+
+    from prefect_resilience.conditions import failed
+    from prefect_resilience.errors.context import ErrorContext
+    from prefect_resilience.errors.info import ErrorInfo
+    from prefect_resilience.errors.taxonomy import ErrorCategory as C
+
+    now = datetime(2026, 1, 31, tzinfo=timezone.utc)
+    cause = ErrorContext.from_info(ErrorInfo.of(C.RATE_LIMIT, "429"), timestamp=now)
+    middle = ErrorContext.from_info(ErrorInfo.of(C.SUBTASK, "429"), timestamp=now, cause=cause.deeper())
+    outer = ErrorContext.from_info(ErrorInfo.of(C.SUBTASK, "429"), timestamp=now, cause=middle.deeper())
+    for error in (outer, outer.model_dump(mode="json")):
+        assert failed(category="rate_limit").evaluate(None, error=error)
+        assert failed(category="subtask", code=429).evaluate(None, error=error)
+        assert not failed(category="timeout").evaluate(None, error=error)
+    lost = outer.model_copy(update={"cause": None})
+    assert not failed(category="rate_limit").evaluate(None, error=lost)

@@ -10,7 +10,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from prefect_resilience import ConfigurationError, dead_letters
@@ -168,6 +168,7 @@ def test_what_cannot_be_meant(opened: Callable[[], DeadLetterQueue]) -> None:
 # -- laws
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.floats(0, 4e9), st.integers(0, 2**64)), min_size=2, max_size=2))
 def test_keys_go_down_as_time_goes_up(moments: list[tuple[float, int]]) -> None:
     (early, _), (late, _) = sorted(moments)
@@ -185,6 +186,7 @@ def test_keys_go_down_as_time_goes_up(moments: list[tuple[float, int]]) -> None:
 actions = st.sampled_from(["claim", "force", "replayed", "failed", "in_doubt", "release", "renew", "wait"])
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(actions, st.integers(0, 2)), max_size=25))
 def test_nobody_claims_what_another_holds_and_what_is_replayed_stays_so(steps: list[tuple[str, int]]) -> None:
     letter, now, holder = made()[0], NOW, None

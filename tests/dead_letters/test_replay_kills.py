@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from typing import Any
 
 import pytest
@@ -9,7 +11,16 @@ from prefect.server.api.server import SubprocessASGIServer
 from prefect.settings import PREFECT_API_URL
 
 from prefect_resilience import dead_letters
-from tests.dead_letters.replay_victim import RECEIVER, Campaign, Toll, fail, judge, kill_often, start
+from tests.dead_letters.replay_victim import (
+    RECEIVER,
+    Campaign,
+    Toll,
+    child,
+    fail,
+    judge,
+    kill_often,
+    start,
+)
 from tests.effects.receiver import Receiver
 
 
@@ -50,6 +61,34 @@ def test_killed_at_any_line_none_is_sent_twice_and_none_is_lost(
     assert counts.taken == before
 
 
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("server_url", ["sqlite"], indirect=True)
+def test_killed_when_the_receiver_has_it_and_nobody_else_knows(
+    counts: Receiver, store: str, api: str
+) -> None:
+    """Of a plain call nobody can tell, so it waits, as does an effect without verify; the last is asked."""
+    made = Campaign(counts.url, store, api, "taken", 3)
+    fail(made, counts)
+    victims: list[Any] = []
+
+    def kills(key: str) -> int:
+        os.kill(victims[-1].pid, signal.SIGKILL)
+        return 200
+
+    counts.says(kills)
+    for _ in made.keys:
+        victims.append(child({RECEIVER: counts.url, "PREFECT_RESILIENCE_STORE_URL": store}, api)[0])
+        victims[-1].join(60)
+        assert victims[-1].exitcode == -signal.SIGKILL
+    assert counts.taken == dict.fromkeys(made.keys, 1)
+    counts.says(200)
+    report = dead_letters.replay()
+    assert sorted(one.result for one in report.outcomes) == ["failed", "replayed", "skipped"]
+    toll = Toll()
+    judge(counts, made, toll)
+    assert (toll.mistakes, toll.sent, toll.doubts) == ([], 3, 2)
+
+
 @pytest.mark.long
 @pytest.mark.timeout(1800)
 def test_the_long_form(counts: Receiver, store: str, api: str) -> None:
@@ -58,7 +97,7 @@ def test_the_long_form(counts: Receiver, store: str, api: str) -> None:
     print(f"{store}: {toll}")
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("server_url", ["sqlite"], indirect=True)
 def test_two_at_once(counts: Receiver, store: str, api: str) -> None:
     made = Campaign(counts.url, store, api, "both", 9)

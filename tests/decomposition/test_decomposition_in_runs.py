@@ -329,18 +329,21 @@ def test_a_tag_with_a_limit_of_one_does_not_deadlock(mode):
     tag = f"one-{mode.name}"
     with get_client(sync_client=True) as client:
         client.create_concurrency_limit(tag, 1)
-    active = []
+    done, alone, never = [], threading.Lock(), threading.Event()
 
     def work(items):
         if len(items) > 1:
             raise ResourceExhausted("turns")
-        active.append(items)
+        assert alone.acquire(blocking=False)  # they take turns in the place of the whole
+        never.wait(0.05)
+        alone.release()
+        done.append(items)
         return items
 
     made = mode.task(work, tags=[tag], decompose=Decompose(split_list("items"), parallel=4))
     with tags(tag, "other"):
         assert mode.value(made, [1, 2, 3, 4]) == [1, 2, 3, 4]
-    assert sorted(active) == [[1], [2], [3], [4]]
+    assert sorted(done) == [[1], [2], [3], [4]]
 
 
 def test_methods_are_decomposed_too():

@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from prefect_resilience import ConfigurationError, concat, join, split_list, split_text
-from prefect_resilience.decomposition.splitters import units_of
+from prefect_resilience.decomposition.splitters import Split, units_of
 
 TEXTS = st.text(alphabet="ab .!?\n\r\t。é", max_size=200)
 UNITS = st.sampled_from(["paragraph", "sentence", "word", "character"])
@@ -98,6 +98,14 @@ def test_mistakes():
         split_text("t", 2, size=9)
     with pytest.raises(ConfigurationError, match="parts=1"):
         split_list("t", 1)
+
+
+def test_a_splitter_of_ones_own():
+    class Halves(Split):
+        pass
+
+    with pytest.raises(NotImplementedError):
+        Halves(parameter="x").of("ab")
 
 
 def test_mergers():

@@ -18,6 +18,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 
 from prefect.server.api.server import SubprocessASGIServer
@@ -34,7 +35,7 @@ from tests.stores_servers import PostgresServer, RedisServer
 SHARES = {"forked": 0.8, "engine": 0.12, "started": 0.08}
 """Of the kills; a process that is started costs ten times one that is forked."""
 
-LANES = {"forked": 2, "engine": 1, "started": 1}
+LANES = {"forked": 4, "engine": 1, "started": 1}
 TABLE_EVERY = 10
 
 
@@ -56,23 +57,21 @@ def stores(folder: Path) -> Iterator[dict[str, str]]:
             one.remove()
 
 
+def told(began: float, toll: Toll) -> None:
+    """Say how it stands, after every run; the whole table now and then."""
+    by = ", ".join(f"{name} {n}" for (name,), n in sorted((toll.by("store") + toll.by("route")).items()))
+    minutes = (time.monotonic() - began) / 60
+    print(f"{minutes:6.1f} min  {toll.kills} kills ({by}), {len(toll.mistakes)} mistakes", flush=True)
+    for mistake in toll.tales[-1].mistakes:
+        print(mistake, flush=True)
+    if len(toll.tales) % TABLE_EVERY == 0:
+        print(toll.table(), flush=True)
+
+
 def kills(options: argparse.Namespace) -> list[str]:
     # As soon as a crash is reported: what is reported once more, the recovery must stand.
     recovery.CRASH_SETTLES = 0.0
     began = time.monotonic()
-
-    def told(toll: Toll) -> None:
-        by = ", ".join(f"{name} {n}" for (name,), n in sorted((toll.by("store") + toll.by("route")).items()))
-        minutes = (time.monotonic() - began) / 60
-        print(
-            f"{minutes:6.1f} min  {toll.kills} kills ({by}), {len(toll.mistakes)} mistakes",
-            *toll.tales[-1].mistakes,
-            sep="\n",
-            flush=True,
-        )
-        if len(toll.tales) % TABLE_EVERY == 0:
-            print(toll.table(), flush=True)
-
     with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
         folder = Path(name)
         api = stack.enter_context(server(folder))
@@ -87,7 +86,7 @@ def kills(options: argparse.Namespace) -> list[str]:
             most_kills={"forked": 12, "engine": 8, "started": 8},
             journal=Journal(options.journal),
             until=began + 60 * options.minutes,
-            told=told,
+            told=partial(told, began),
             patience=10,
         )
         toll = campaign.go()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 import pytest
-from hypothesis import assume, example, given
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from prefect_resilience import ConfigurationError
@@ -50,6 +50,7 @@ def test_how_much_of_a_beginning_is_no_chance():
         append_once("a", "b", shortest=0)
 
 
+@settings(deadline=None)
 @given(text=TEXTS | FEW, addition=TEXTS | FEW)
 @example(text="\n", addition="\r\n")
 def test_twice_is_once(text, addition):
@@ -59,6 +60,7 @@ def test_twice_is_once(text, addition):
     assert again.outcome == "already_present"
 
 
+@settings(deadline=None)
 @given(text=TEXTS | FEW, addition=TEXTS | FEW, data=st.data())
 def test_cut_off_anywhere_it_comes_to_the_same(text, addition, data):
     """As long as the text does not end by chance as the addition begins."""
@@ -70,6 +72,7 @@ def test_cut_off_anywhere_it_comes_to_the_same(text, addition, data):
     assert resumed.skipped == cut
 
 
+@settings(deadline=None)
 @given(text=TEXTS, addition=TEXTS, data=st.data())
 def test_cut_off_in_a_text_with_other_line_ends(text, addition, data):
     """What was written with CRLF is found by an addition with LF."""
@@ -80,6 +83,7 @@ def test_cut_off_in_a_text_with_other_line_ends(text, addition, data):
     assert append_once(written, addition).text.replace("\r\n", "\n") == text + addition
 
 
+@settings(deadline=None)
 @given(beginning=st.text(alphabet="ab", max_size=8), text=st.text(alphabet="ab", max_size=12))
 @example(beginning="aaa", text="aaaa")
 def test_overlap_is_the_longest(beginning, text):

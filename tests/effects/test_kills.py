@@ -39,14 +39,15 @@ def fleet(tmp_path_factory: pytest.TempPathFactory, api: str) -> Iterator[Fleet]
 
 
 @pytest.fixture(autouse=True)
-def crashes_need_not_settle(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recovery, "CRASH_SETTLES", 0.0)
+def crashes_settle_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A crash that is reported a second time costs another process, and most are on a machine like this."""
+    monkeypatch.setattr(recovery, "CRASH_SETTLES", 1.0)
 
 
 @pytest.mark.timeout(500)
 def test_killed_sixty_times(fleet, api, shared, postgres_url, redis_url):
     stores = {"sqlite": shared, "postgres": postgres_url, "redis": redis_url}
-    kills, most = {"forked": 54, "engine": 6}, {"forked": 9, "engine": 6}
+    kills, most = {"forked": 56, "engine": 4}, {"forked": 12, "engine": 4}
     toll = Campaign(fleet, api, stores, kills, {"forked": 3, "engine": 1}, most_kills=most).go()
     print(toll.table())
     assert toll.mistakes == []

@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
@@ -37,6 +37,7 @@ def unreadable() -> NoSuchThing: ...  # noqa: F821  # type: ignore
 RECEIPT = Receipt(id="r1", at=datetime(2026, 11, 1))
 
 
+@settings(deadline=None)
 @given(JSON)
 def test_json_comes_back(value):
     packed = pack(value)

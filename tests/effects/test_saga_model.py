@@ -7,7 +7,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from prefect_resilience.effects import undo
@@ -317,6 +317,7 @@ class Real:
         return True
 
 
+@settings(deadline=None)
 @given(moves)
 def test_as_a_stack_would_do_it(script):
     naive, real = Naive(), Real()

@@ -267,7 +267,7 @@ def send_in_a_child(url: str, store: str, api: str) -> None:
     os._exit(42 if isinstance(state.result(raise_on_failure=False), InDoubt) else 1)
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("home", ["redis-gone"], indirect=True)
 def test_a_process_that_could_not_record_it_any_more(home: Home, send: Any, receiver: Receiver) -> None:
     """Nobody knows what happened: it is asked about, or left for a person, and never sent again."""

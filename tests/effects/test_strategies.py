@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from prefect_resilience import Backoff, ConfigurationError, classify
@@ -182,6 +182,7 @@ POLICIES = st.builds(
 )
 
 
+@settings(deadline=None)
 @given(BATCHES, ENDS, st.integers(0, 5), POLICIES)
 def test_laws(batch, ended, recoveries, policy):
     hint = recovery_hint(batch, ended, Trail(recoveries, NOW), policy, NOW)
@@ -209,6 +210,7 @@ def test_laws(batch, ended, recoveries, policy):
     assert hint.resume_from not in hint.skip
 
 
+@settings(deadline=None)
 @given(BATCHES)
 def test_the_three_restarts_tell_apart_what_is_done(batch):
     strategy = restart_strategy(batch)

@@ -87,7 +87,9 @@ class Plot:
         self.tale = Tale(case.number, case.store, case.mode, case.route)
         self.path = str(fleet.folder / f"plot-{case.number}")
         self.book = Book(self.path)
-        self.seen = 0
+        self.seen = self.born = 0
+        self.alone = True
+        """Whether no process of the run was there when its traces were looked at last."""
         self.late_at: float | None = None
         self.run_id: Any = None
         self.state: State[Any] | None = None
@@ -147,12 +149,13 @@ class Plot:
         if state.is_failed() and not (self.case.mode == "blind" and "InDoubt" in (state.message or "")):
             self._wrong(f"its run failed: {state.message}")
         self._doom()
+        unknown = self._unknown()
         report = recover(self.batch_id, policy=POLICY, store=self.case.url)
         if report.action == "told":
             self._settle()
             report = recover(self.batch_id, policy=POLICY, store=self.case.url)
-        elif report.action == "rescheduled" and self.case.mode == "blind" and self._unknown():
-            self._wrong(f"nobody was asked about {self._unknown()}")
+        elif report.action == "rescheduled" and self.case.mode == "blind" and unknown:
+            self._wrong(f"nobody was asked about {unknown}")
         if report.action == "rescheduled":
             self.tale.recoveries += 1
             if self.chance.random() < LATE:
@@ -206,7 +209,12 @@ class Plot:
             self.tale.kills[one["phase"]] += 1
             self.learned.update(one.get("counts", {}))
         self._counts()
-        if len(new) == 1 and not self._living():
+        born = self.book.lines("born")
+        alone, self.alone = self.alone, not self._living()
+        lone = [one["pid"] for one in born[self.born :]] == [one["pid"] for one in new]
+        self.born = len(born)
+        # Another process of the run may have gone on with the effect since.
+        if len(new) == 1 and lone and alone and self.alone:
             self._left_behind(new[0])
 
     def _counts(self) -> None:
@@ -233,8 +241,10 @@ class Plot:
 
     def _settle(self) -> None:
         """What a person does: look into the receiver's own book, and say what it says."""
-        unknown, hint = self._unknown(), batch_status(self.batch_id, store=self.case.url).hint
-        if hint is None or hint.waiting != unknown or not unknown or self.case.mode != "blind":
+        unknown = self._unknown()
+        hint = batch_status(self.batch_id, store=self.case.url).hint
+        same = unknown == self._unknown()  # another process may have died meanwhile
+        if hint is None or (same and hint.waiting != unknown) or not unknown or self.case.mode != "blind":
             self._wrong(f"a person was told of {hint and hint.waiting}, in doubt are {unknown}")
         for key in unknown:
             self.tale.doubts += 1

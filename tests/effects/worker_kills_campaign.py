@@ -26,6 +26,8 @@ class Toll:
     """What came of many runs."""
 
     tales: list[Tale] = field(default_factory=list)
+    twice: list[str] = field(default_factory=list)
+    """What the receiver has in its book more than once when all is over."""
 
     @property
     def kills(self) -> int:
@@ -33,7 +35,7 @@ class Toll:
 
     @property
     def mistakes(self) -> list[str]:
-        return [mistake for tale in self.tales for mistake in tale.mistakes]
+        return [mistake for tale in self.tales for mistake in tale.mistakes] + self.twice
 
     def by(self, *names: str) -> Counter[tuple[str, ...]]:
         """Kills by what the tales say under these names."""
@@ -123,6 +125,7 @@ class Campaign:
             while any(lane.is_alive() for lane in lanes):
                 self._see(client)
                 time.sleep(2 * POLL_SECONDS)
+        self.toll.twice = [f"{key} was taken {n} times" for key, n in self.fleet.till.taken.items() if n > 1]
         if len(self.failures) > self.patience:
             raise self.failures[0]
         return self.toll

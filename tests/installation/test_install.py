@@ -66,7 +66,8 @@ def automation(client: SyncPrefectClient, name: str) -> Any:
 
 def edit(client: SyncPrefectClient, there: Any, **changes: Any) -> None:
     """Change an automation, as the UI does."""
-    client.update_automation(there.id, AutomationCore(**{**there.model_dump(exclude={"id", "owner_resource"}), **changes}))
+    written = there.model_dump(exclude={"id", "owner_resource"})
+    client.update_automation(there.id, AutomationCore(**{**written, **changes}))
 
 
 def test_the_second_time_nothing_changes(new: None, client: SyncPrefectClient):

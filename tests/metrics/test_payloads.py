@@ -79,6 +79,13 @@ def test_a_secret_at_the_cut_does_not_stay_in_half(at):
     assert "sk-ant-api03-a" not in json.dumps(made)
 
 
+@pytest.mark.parametrize("before", range(0, 120, 3))
+def test_wherever_a_text_is_cut_no_half_of_a_secret_stays(before):
+    shown = fitted_text("x" * before + " " + SECRET + " and more" * 50, 100)
+    assert "ant-api" not in shown
+    assert len(shown) <= 100
+
+
 def test_nor_where_hardly_anything_is_left():
     payload = {f"key-{n}": "ж" * 40 + " " + SECRET + " ж" * 9_000 for n in range(400)}
     made = fitted(payload, 10_000)

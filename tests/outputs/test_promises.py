@@ -249,3 +249,16 @@ def test_mistakes_of_expect():
     assert kept({"$defs": {"a/b": {}}, "$ref": "#/$defs/a~1b"}, "1") == "1"
     with pytest.raises(ConfigurationError, match=r"a \$ref to nothing"):
         kept({"$id": "urn:x", "$ref": "#/nowhere"}, 1)
+
+
+def test_names_of_promises():
+    assert broken({"type": ["array", "null"]}, 5).expected_type == "array or null"
+    assert broken({"title": "A plan", "required": ["a"]}, {}).expected_type == "A plan"
+    assert broken({"enum": [1]}, 2).expected_type == "what the schema says"
+    assert kept({"anyOf": [{"type": "array", "items": {"$ref": "#/anyOf/1"}}, {"type": "null"}]}, [None])
+
+
+def test_what_is_nested_too_deeply_to_be_looked_at():
+    deep = "[" * 900 + "]" * 900
+    schema = {"type": "array", "items": {"$ref": "#"}}
+    assert broken(schema, deep).violations[0]["message"] == "it is nested too deeply"

@@ -22,6 +22,9 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 PURE: list[str] = PROJECT["tool"]["coverage"]["report"]["include"]
 PUBLIC_FOR_FLOWS = {
     "aiosmtpd",
+    "anthropic",
+    "openai",
+    "pydantic",
     "prefect_resilience",
     "prefect",
     "httpx",

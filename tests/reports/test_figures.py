@@ -163,11 +163,14 @@ def test_circuits_that_did_something():
         change(25, "half_open", "open", "a"),
         change(5, "closed", "open", "b"),
         change(7, "open", "closed", "b"),
+        change(90, "closed", "open", "by hand"),
+        change(91, "open", "forced_open", "by hand"),
     ]
     now = [CircuitSnapshot(name="quiet"), CircuitSnapshot(name="off", state="disabled")]
     made = circuits_of(changes, now, 0, 100)
     assert [(one.name, one.openings, one.seconds_open, one.state) for one in made] == [
         ("a", 2, 85.0, None),
+        ("by hand", 1, 10.0, None),
         ("b", 1, 2.0, None),
         ("off", 0, 0.0, "disabled"),
     ]

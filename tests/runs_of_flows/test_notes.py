@@ -6,7 +6,7 @@ import time
 import tracemalloc
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from prefect_resilience import notes
@@ -123,6 +123,7 @@ def test_only_who_asks_keeps_outputs():
     assert notes.known("f").keeps_outputs
 
 
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=60)
 @given(
     st.recursive(
         st.none() | st.integers() | st.text() | st.binary(max_size=50),
@@ -139,3 +140,9 @@ def test_a_value_that_is_cut_says_so():
     assert shown({"a": [1, 2]}) == {"a": [1, 2]}
     assert shown(["y" * 1_500, "z" * 1_500, "left out"])["content"] == ["y" * 1_500, "z" * 500 + "…"]
     assert shown([{"password": "hunter2"}]) == [{"password": "***"}]
+
+
+def test_a_run_that_was_retried_twice_is_one_that_was_retried():
+    came("f", "1", "Running", "AwaitingRetry", "Retrying", "AwaitingRetry", "Retrying", "Completed")
+    seen = notes.seen_in(["f"])
+    assert (seen.retried, seen.retries) == (1, 2)

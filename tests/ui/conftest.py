@@ -38,7 +38,11 @@ class Place:
 
     url: str
     environment: dict[str, str]
-    ids: dict[str, str]
+    ids: dict[str, Any]
+
+    def artifact(self, run: str, beginning: str) -> str:
+        """The id of the artifact of a run whose key begins so."""
+        return next(found for key, found in self.ids["artifacts"][run].items() if key.startswith(beginning))
 
     def v1(self, path: str) -> str:
         return f"{self.url}{path}"

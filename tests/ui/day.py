@@ -22,6 +22,8 @@ from prefect_resilience import (
     resilient_task,
     run_plan,
 )
+from prefect_resilience.blocks import ResiliencePolicy
+from prefect_resilience.installation.installing import install
 
 NOBODY = "http://127.0.0.1:9"
 QUICK = Retry(attempts=3, backoff=Backoff.constant(initial=0.2))
@@ -97,6 +99,9 @@ def main() -> None:
     ids = {"failed": failed.state_details.flow_run_id, "planned": planned.state_details.flow_run_id}
     told: dict[str, Any] = {name: str(found) for name, found in ids.items()}
     told["artifacts"] = {name: artifacts_of(found) for name, found in ids.items() if found}
+    policy = ResiliencePolicy.model_validate({"retry": {"attempts": 5, "backoff": {"initial": 1.0}}})
+    told["block"] = str(policy.save("llm", overwrite=True))
+    install()
     told["form"] = str(run_plan.to_deployment("by-form").apply())
     print(json.dumps(told))
 

@@ -1,0 +1,387 @@
+"""Failures that users raise, resources that are used up, and the structures made of them."""
+
+from __future__ import annotations
+
+import errno
+import pickle
+from datetime import datetime, timezone
+
+import anthropic
+import httpx
+import openai
+import pytest
+
+from prefect_resilience import (
+    ConfigurationError,
+    ErrorContext,
+    ErrorInfo,
+    OutputFormatError,
+    PartialOutput,
+    ResourceExhausted,
+    SubtaskError,
+    TaskFailure,
+    classify,
+    error_context,
+)
+from prefect_resilience.errors.context import MOST_LEVELS
+from prefect_resilience.errors.nesting import is_sub_step, with_inner
+from prefect_resilience.errors.requests import SubtaskRequest, attach_request, subtask_request
+from prefect_resilience.errors.taxonomy import ErrorCategory
+
+NOW = datetime(2026, 1, 31, tzinfo=timezone.utc)
+
+
+@pytest.mark.parametrize(
+    ("usage", "limit", "says"),
+    [
+        (12_000, 10_000, "turns exhausted: 12,000 used of 10,000"),
+        (3, None, "turns exhausted: 3 used"),
+        (None, 2, "turns exhausted: the limit is 2"),
+        (None, None, "turns exhausted"),
+    ],
+)
+def test_an_exhausted_resource(usage, limit, says):
+    error = ResourceExhausted("turns", usage, limit)
+    assert str(error) == says
+    assert str(ResourceExhausted("turns", message="no more")) == "no more"
+    info = classify(error)
+    assert (info.category, info.kind, info.retryable) == ("resource_exhausted", "resource", False)
+    known = {"resource": "turns", "usage": usage, "limit": limit}
+    assert info.details == {name: value for name, value in known.items() if value is not None}
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ResourceExhausted("turns", 1, 2, partial_output=["x"]),
+        TaskFailure("context_matching_failure", success_score=0.5),
+        SubtaskError("parse", inputs={"a": 1}),
+        OutputFormatError("array", "object", [{"path": "", "message": "m"}], PartialOutput(content=1)),
+    ],
+)
+def test_they_travel_with_what_was_put_on_them(error):
+    error.__notes__ = ["a note"]
+    back = pickle.loads(pickle.dumps(error))
+    assert (type(back), back.args, vars(back)) == (type(error), error.args, vars(error))
+
+
+def test_subclasses_of_users_are_the_same():
+    class OutOfTurns(ResourceExhausted):
+        def __init__(self):
+            super().__init__("turns", 9, 9)
+
+    assert classify(OutOfTurns()).details == {"resource": "turns", "usage": 9, "limit": 9}
+
+
+def test_a_reason_that_there_is_not():
+    with pytest.raises(ConfigurationError, match="write one of context_retrieval_failure"):
+        TaskFailure("bored")
+
+
+def test_messages_of_a_broken_promise():
+    told = [{"path": f"/{number}", "message": "wrong"} for number in range(5)]
+    assert str(OutputFormatError("array", "array", told)).endswith(
+        "the array that came out is not as promised: at /0: wrong; at /1: wrong; at /2: wrong; and 2 more"
+    )
+    assert OutputFormatError("array", "object").original_output is None
+    long = OutputFormatError("array", "object", (), PartialOutput(content=["x" * 5_000]))
+    assert len(classify(long).details["original_output"]) == 2_000
+    short = OutputFormatError("array", "object", (), PartialOutput(content={"a": 1}))
+    assert classify(short).details["original_output"] == {"a": 1}
+    assert "original_output" not in classify(OutputFormatError("array", "object")).details
+
+
+# Resources, in the words of the providers.
+
+OPENAI = (
+    "This model's maximum context length is 128,000 tokens. However, your messages resulted in 150000 tokens."
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "usage", "limit"),
+    [
+        (OPENAI, 150_000, 128_000),
+        ("maximum context length is 4097 tokens, however you requested 5000 tokens", 5_000, 4_097),
+        ("prompt is too long: 210000 tokens > 200000 maximum", 210_000, 200_000),
+        ("input length and `max_tokens` exceed context limit: 190000 + 20000 > 200000", 210_000, 200_000),
+        (
+            "The input token count (1200000) exceeds the maximum number of tokens allowed (1048576).",
+            1_200_000,
+            1_048_576,
+        ),
+        ("This model's maximum context length is 8192 tokens", None, 8_192),
+        ("context window is full", None, None),
+    ],
+)
+def test_usage_and_limit_of_an_overflow(text, usage, limit):
+    details = classify(text).details
+    assert details["resource"] == "context"
+    assert (details.get("usage"), details.get("limit")) == (usage, limit)
+
+
+def status_error(cls, status, body):
+    response = httpx.Response(status, json=body, request=httpx.Request("POST", "http://127.0.0.1/v1"))
+    return cls(f"Error code: {status} - {body}", response=response, body=body)
+
+
+def test_errors_of_the_sdks():
+    overflow = {
+        "error": {"message": OPENAI, "code": "context_length_exceeded", "type": "invalid_request_error"}
+    }
+    found = classify(status_error(openai.BadRequestError, 400, overflow))
+    assert (found.category, found.code) == ("overflow", "context_length_exceeded")
+    assert (found.details["usage"], found.details["limit"]) == (150_000, 128_000)
+    long = {
+        "type": "error",
+        "error": {"type": "invalid_request_error", "message": "prompt is too long: 9 tokens > 8"},
+    }
+    found = classify(status_error(anthropic.BadRequestError, 400, long))
+    assert (found.details["resource"], found.details["usage"], found.details["limit"]) == ("context", 9, 8)
+    minute = {"error": {"message": "Request too large for gpt: Limit 30000, Requested 33000."}}
+    found = classify(status_error(openai.RateLimitError, 429, minute))
+    assert (found.category, found.details["usage"], found.details["limit"]) == ("overflow", 33_000, 30_000)
+    quota = {"error": {"message": "no money", "code": "insufficient_quota"}}
+    assert classify(status_error(openai.RateLimitError, 429, quota)).details["resource"] == "quota"
+    assert classify(status_error(anthropic.APIStatusError, 413, {})).details["resource"] == "context"
+
+
+def test_a_completion_that_was_cut_at_max_tokens():
+    from openai.types.chat import ChatCompletion
+
+    completion = ChatCompletion.model_validate(
+        {
+            "id": "1",
+            "object": "chat.completion",
+            "created": 1,
+            "model": "m",
+            "choices": [{"index": 0, "finish_reason": "length", "message": {"role": "assistant"}}],
+            "usage": {"prompt_tokens": 5, "completion_tokens": 16, "total_tokens": 21},
+        }
+    )
+    info = classify(openai.LengthFinishReasonError(completion=completion))
+    assert (info.category, info.details["resource"], info.details["usage"]) == (
+        "resource_exhausted",
+        "output",
+        16,
+    )
+
+
+class MaxTurnsExceeded(Exception):
+    """As agent frameworks name it."""
+
+
+class GraphRecursionError(RecursionError):
+    """As another one names it."""
+
+
+@pytest.mark.parametrize(
+    ("error", "resource"),
+    [
+        (MemoryError(), "memory"),
+        (OSError(errno.ENOSPC, "disk full"), "disk"),
+        (OSError(errno.EMFILE, "too many"), "files"),
+        (MaxTurnsExceeded("Max turns (10) exceeded"), "turns"),
+        (GraphRecursionError("Recursion limit of 25 reached"), "turns"),
+        (type("UsageLimitExceeded", (MaxTurnsExceeded,), {})("the output_tokens_limit of 5"), "output"),
+        (
+            type("UsageLimitExceeded", (MaxTurnsExceeded,), {})("exceed the total_tokens_limit of 5"),
+            "context",
+        ),
+        ("the process was OOMKilled: out of memory", "memory"),
+        ("insufficient_quota", "quota"),
+        (MaxTurnsExceeded(), "unknown"),
+    ],
+)
+def test_other_resources(error, resource):
+    info = classify(error)
+    assert (info.kind, info.details["resource"]) == ("resource", resource)
+
+
+# Sub-steps.
+
+
+def context(**fields):
+    info = ErrorInfo.of(fields.pop("category", ErrorCategory.NETWORK), "NETWORK_ERROR", message="cut")
+    return ErrorContext.from_info(info, timestamp=NOW, **fields)
+
+
+def test_what_is_a_sub_step():
+    own = context(task_run_id="t", flow_run_id="f")
+    assert is_sub_step(context(task_run_id="other", flow_run_id="f"), own)
+    assert is_sub_step(context(flow_run_id="sub"), own)
+    assert not is_sub_step(context(task_run_id="t", flow_run_id="f"), own)
+    assert not is_sub_step(context(flow_run_id="f"), own)
+    assert not is_sub_step(context(), own)
+
+
+def test_a_sub_step_is_the_cause_and_its_category_counts():
+    inner = context(
+        task_run_id="i", node_id="inner", stack_trace="s", partial_output=PartialOutput(content=1)
+    )
+    outer = with_inner(context(task_run_id="o", node_id="outer"), inner, SubtaskRequest("inner", {"a": 1}))
+    assert (outer.category, outer.kind, outer.code) == ("subtask", "transient", "NETWORK_ERROR")
+    assert outer.message == "inner failed: cut"
+    assert (outer.cause.nesting_depth, outer.cause.stack_trace) == (1, None)
+    assert outer.partial_output.content == 1
+    assert outer.details["subtask_request"] == {"type": "task", "name": "inner", "inputs": {"a": 1}}
+    outermost = with_inner(context(task_run_id="x"), outer)
+    assert outermost.categories == ("subtask", "subtask", "network")
+    assert "subtask_request" not in outermost.details
+    assert context().categories == ("network",)
+    assert with_inner(context(), None) == context()
+
+
+def test_what_the_run_itself_said_is_taken_over():
+    own = context(task_run_id="t", attempt=2, node_id="task")
+    loop = context(
+        task_run_id="t", node_id="step", category=ErrorCategory.SUBTASK, details={"failed_step": 3}
+    )
+    taken = with_inner(own, loop)
+    assert (taken.category, taken.node_id, taken.attempt, taken.kind) == ("subtask", "task", 2, "transient")
+    assert taken.details == {"failed_step": 3}
+    kept = with_inner(context(task_run_id="t", partial_output=PartialOutput(content="own")), loop)
+    assert kept.partial_output.content == "own"
+    still = context(task_run_id="t", category=ErrorCategory.NO_PROGRESS, details={"rounds": 3})
+    assert with_inner(own, still).details == {"rounds": 3}
+
+
+def test_the_levels_are_bounded():
+    deep = context()
+    for _ in range(MOST_LEVELS + 10):
+        deep = context(cause=deep.deeper())
+    levels = 0
+    while deep is not None:
+        deep, levels = deep.cause, levels + 1
+    assert levels == MOST_LEVELS + 1
+
+
+def test_a_sub_step_raised_from_its_cause():
+    outer, inner, cause = SubtaskError("outer"), SubtaskError("inner"), PermissionError("no key")
+    outer.__cause__, inner.__cause__ = inner, cause
+    cause.partial_output = "x" * 70_000
+    told = error_context(outer)
+    assert [told.category, told.cause.category, told.cause.cause.category] == ["subtask", "subtask", "auth"]
+    assert (told.kind, told.cause.cause.nesting_depth) == ("permanent", 2)
+    assert told.cause.cause.partial_output.truncated
+    assert told.details["failed_step"] == "outer"
+    assert error_context(SubtaskError("alone")).cause is None
+
+
+def test_causes_in_a_circle_end():
+    one, other = SubtaskError("one"), SubtaskError("other")
+    one.__cause__, other.__cause__ = other, one
+    told = error_context(one)
+    assert told.category == "subtask"
+
+
+def test_a_known_cause_keeps_its_context():
+    from prefect_resilience.errors.context import attach_context
+
+    cause = ValueError("x")
+    attach_context(cause, context(node_id="known"))
+    error = SubtaskError("outer")
+    error.__cause__ = cause
+    assert error_context(error).cause.node_id == "known"
+
+
+# Requests.
+
+
+def test_a_request_is_made_again_with_changes():
+    def work(a, b=2):
+        return a, b
+
+    request = SubtaskRequest(
+        "work", {"a": 1, "b": 2}, "task", lambda changes: work(**{"a": 1, **changes}), work
+    )
+    assert request.call() == (1, 2)
+    assert request.replace(a=5).replace(b=6).call() == (5, 6)
+    assert dict(request.replace(a=5).inputs) == {"a": 5, "b": 2}
+    with pytest.raises(ConfigurationError, match="'work' has no parameter 'c': write one of a, b"):
+        request.replace(c=1)
+    anything = SubtaskRequest("any", {}, "flow", dict, lambda **more: None)
+    assert anything.replace(c=1).call() == {"c": 1}
+
+
+def test_what_travels_is_a_record_without_secrets():
+    class Odd:
+        def __str__(self):
+            return "odd"
+
+    inputs = {"password": "hunter2-hunter2", "text": "x" * 2_000, "odd": Odd(), "n": float("nan"), "l": [1]}
+    request = SubtaskRequest("work", inputs, "task", lambda changes: None)
+    back = pickle.loads(pickle.dumps(request))
+    assert back.as_data()["inputs"] == request.as_data()["inputs"]
+    assert back.inputs["password"] == "***"
+    assert (len(back.inputs["text"]), back.inputs["odd"], back.inputs["l"]) == (500, "odd", [1])
+    with pytest.raises(ConfigurationError, match="comes from another process"):
+        back.replace(n=1).call()
+
+    circle = []
+    circle.append(circle)
+    assert SubtaskRequest("work", {"c": circle}).as_data()["inputs"]["c"] == "[[...]]"
+
+    class Bad:
+        def __str__(self):
+            raise RuntimeError("no text")
+
+    assert SubtaskRequest("work", {"bad": Bad(), 1: {(1, 2): 3}}).as_data()["inputs"]["bad"] == ""
+
+
+def test_requests_on_errors():
+    error = ValueError("x")
+    assert subtask_request(error) is None
+    request = SubtaskRequest("work", {})
+    attach_request(error, request)
+    assert subtask_request(error) is request
+    attach_request("no exception", request)
+
+
+# The shape that agent task systems hand around.
+
+
+def test_a_structure_without_a_request():
+    outer = with_inner(context(task_run_id="o"), context(task_run_id="i", node_id="inner"))
+    told = outer.to_task_error()
+    assert told["details"]["subtaskError"]["reason"] == "unexpected_error"
+    assert "subtaskRequest" not in told["details"]
+    assert told["details"]["nestingDepth"] == 1
+
+
+def test_the_structure_of_an_exhausted_resource():
+    error = ResourceExhausted("output", 16, 16, partial_output="x" * 70_000)
+    told = error_context(error).to_task_error()
+    assert (told["type"], told["resource"]) == ("RESOURCE_EXHAUSTION", "output")
+    assert told["metrics"] == {"usage": 16, "limit": 16}
+    assert told["details"]["partialOutputTruncated"] is True
+    short = error_context(ResourceExhausted("turns", partial_output="x")).to_task_error()
+    assert short["details"] == {"partialOutput": "x"}
+
+
+def test_the_structure_of_a_sub_step_with_its_request():
+    inner = context(task_run_id="i", node_id="inner")
+    told = with_inner(context(task_run_id="o"), inner, SubtaskRequest("inner", {"a": 1})).to_task_error()
+    request = {"type": "task", "description": "inner", "inputs": {"a": 1}}
+    assert told["details"]["subtaskRequest"] == request
+
+
+@pytest.mark.parametrize(
+    ("reason", "category", "retryable"),
+    [
+        ("context_matching_failure", "validation", True),
+        ("context_parsing_failure", "validation", False),
+        ("execution_timeout", "timeout", True),
+        ("execution_halted", "cancelled", False),
+    ],
+)
+def test_the_category_of_a_reason(reason, category, retryable):
+    info = classify(TaskFailure(reason))
+    assert (info.category, info.retryable, info.reason, info.code) == (category, retryable, reason, reason)
+
+
+def test_rounds_that_were_used_up_are_turns():
+    from prefect_resilience.routing import RoundsExhausted
+
+    details = classify(RoundsExhausted(5, None, ())).details
+    assert details == {"resource": "turns", "usage": 5, "limit": 5}

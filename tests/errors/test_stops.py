@@ -1,0 +1,118 @@
+"""Answers that were cut at a limit of tokens, as the SDKs give them and as JSON."""
+
+from __future__ import annotations
+
+from enum import Enum
+from types import SimpleNamespace
+
+import pytest
+from anthropic.types import Message
+from openai.types.chat import ChatCompletion
+from openai.types.responses import Response
+
+from prefect_resilience import ResourceExhausted, classify, ensure_complete
+
+
+def message(stop):
+    return {
+        "id": "1",
+        "type": "message",
+        "role": "assistant",
+        "model": "m",
+        "content": [{"type": "text", "text": "half a "}, {"type": "text", "text": "sentence"}],
+        "stop_reason": stop,
+        "usage": {"input_tokens": 5, "output_tokens": 16},
+    }
+
+
+def completion(stop):
+    said = {"role": "assistant", "content": "half a sentence"}
+    return {
+        "id": "1",
+        "object": "chat.completion",
+        "created": 1,
+        "model": "m",
+        "choices": [{"index": 0, "finish_reason": stop, "message": said}],
+        "usage": {"prompt_tokens": 5, "completion_tokens": 16, "total_tokens": 21},
+    }
+
+
+def response(status, details):
+    text = {"type": "output_text", "text": "half a sentence", "annotations": []}
+    return {
+        "id": "1",
+        "object": "response",
+        "created_at": 1,
+        "model": "m",
+        "status": status,
+        "incomplete_details": details,
+        "output": [
+            {"id": "2", "type": "message", "role": "assistant", "status": status, "content": [text]},
+        ],
+        "parallel_tool_calls": False,
+        "tool_choice": "auto",
+        "tools": [],
+        "usage": {
+            "input_tokens": 5,
+            "output_tokens": 16,
+            "total_tokens": 21,
+            "input_tokens_details": {"cached_tokens": 0},
+            "output_tokens_details": {"reasoning_tokens": 0},
+        },
+    }
+
+
+class FinishReason(Enum):
+    """As Google's SDK has it."""
+
+    STOP = "STOP"
+    MAX_TOKENS = "MAX_TOKENS"
+
+
+def candidate(stop):
+    content = SimpleNamespace(parts=[SimpleNamespace(text="half a sentence")])
+    return SimpleNamespace(
+        candidates=[SimpleNamespace(content=content, finish_reason=stop)],
+        usage_metadata=SimpleNamespace(candidates_token_count=16),
+    )
+
+
+@pytest.mark.parametrize(
+    "cut",
+    [
+        message("max_tokens"),
+        Message.model_validate(message("max_tokens")),
+        completion("length"),
+        ChatCompletion.model_validate(completion("length")),
+        Response.model_validate(response("incomplete", {"reason": "max_output_tokens"})),
+        candidate(FinishReason.MAX_TOKENS),
+    ],
+)
+def test_a_cut_answer_is_an_exhausted_resource_with_the_text_so_far(cut):
+    with pytest.raises(ResourceExhausted) as caught:
+        ensure_complete(cut)
+    error = caught.value
+    assert (error.resource, error.usage, error.partial_output) == ("output", 16, "half a sentence")
+    assert classify(error).kind == "resource"
+
+
+@pytest.mark.parametrize(
+    "whole",
+    [
+        Message.model_validate(message("end_turn")),
+        ChatCompletion.model_validate(completion("stop")),
+        Response.model_validate(response("completed", None)),
+        candidate(FinishReason.STOP),
+        {"choices": None},
+        None,
+        "text",
+    ],
+)
+def test_a_whole_answer_is_handed_on(whole):
+    assert ensure_complete(whole) is whole
+
+
+def test_a_full_context_window_and_answers_that_say_little():
+    with pytest.raises(ResourceExhausted, match="context exhausted") as caught:
+        ensure_complete({"stop_reason": "model_context_window_exceeded"})
+    assert (caught.value.usage, caught.value.partial_output) == (None, None)
