@@ -40,6 +40,7 @@ from uuid import uuid4
 
 if __name__ == "__main__":
     os.environ.setdefault("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "CRITICAL")
+    os.environ.setdefault("PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS", "120")
 
 from dbos import DBOS, DBOSConfig
 from prefect import flow

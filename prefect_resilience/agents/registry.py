@@ -172,7 +172,17 @@ def _registering(registry: Registry, name: str, options: Mapping[str, Any]) -> C
 
 
 def _same(known: Agent | Person, made: Agent | Person) -> bool:
-    """Whether a module that is imported again registers what it did; a notebook may change its mind."""
-    return known.place == made.place or (
-        known.place.partition(":")[0] == "__main__" == made.place.partition(":")[0]
+    """Whether a module that is imported again, perhaps as a script under another name, registers what it did;
+    a notebook may change its mind."""
+    return (
+        known.place == made.place
+        or known.place.partition(":")[0] == "__main__" == made.place.partition(":")[0]
+        or (_written(known) is not None and _written(known) == _written(made))
     )
+
+
+def _written(made: Agent | Person) -> tuple[str, int] | None:
+    """The file and the line of the function."""
+    target = getattr(made, "target", None)
+    code = getattr(inspect.unwrap(getattr(target, "fn", target)), "__code__", None) if target else None
+    return None if code is None else (code.co_filename, code.co_firstlineno)

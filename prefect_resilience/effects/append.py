@@ -53,9 +53,16 @@ def _begun(text: str, addition: str) -> int:
     exact = overlap(addition, _tail(text, addition))
     if "\n" not in addition:
         return exact
-    # A text that was cut between CR and LF: what is missing begins with the LF.
-    seen = overlap(_lines(addition), _lines(_tail(text, addition).removesuffix("\r")))
-    return max(exact, _unfolded(addition, seen))
+    tail, folded = _tail(text, addition), _lines(addition)
+    if not tail.endswith("\r"):
+        return max(exact, _unfolded(addition, overlap(folded, _lines(tail))))
+    # Cut between CR and LF: what is missing begins with the LF.
+    whole = _lines(tail + "\n")
+    reached = len(folded) if whole.endswith(folded) else overlap(folded, whole)
+    if not reached:
+        return exact
+    place = _unfolded(addition, reached - 1)
+    return max(exact, place + addition.startswith("\r\n", place))
 
 
 def _tail(text: str, addition: str) -> str:

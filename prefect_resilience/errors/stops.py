@@ -43,7 +43,8 @@ def ensure_complete(response: T) -> T:
 
 
 def _get(source: object, name: str) -> Any:
-    return as_dict(source).get(name) if isinstance(source, dict) else read(source, name)
+    known = as_dict(source)
+    return known.get(name) if known else read(source, name)
 
 
 def _items(value: object) -> list[Any]:

@@ -104,8 +104,6 @@ def task_of(name: str, task_key: str, dynamic_key: str) -> str:
 
     Prefect names a run after its task and the start of its dynamic key, unless it was given a name.
     """
-    if dynamic_key.startswith(task_key) and name == dynamic_key:
-        return function_of(task_key)
     for ending in (f"-{dynamic_key}", f"-{dynamic_key[:3]}"):
         if len(ending) > 1 and name.endswith(ending) and len(name) > len(ending):
             return name[: -len(ending)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterable
 from typing import Any, cast
 
 from prefect_resilience.errors.exceptions import StoreUnavailable
@@ -41,21 +42,27 @@ def decode(text: str, key: str) -> Any:
 
 def _check(value: Any) -> None:
     # json.dumps would accept tuples and keys that are numbers, and hand back something else.
-    if value is None or isinstance(value, str | int | float):
+    if type(value) in _SCALARS or isinstance(value, str | int | float):
         return
     if isinstance(value, list):
-        for item in cast("list[Any]", value):
-            _check(item)
+        items: Iterable[Any] = cast("list[Any]", value)
     elif isinstance(value, dict):
-        for name, item in cast("dict[Any, Any]", value).items():
+        named = cast("dict[Any, Any]", value)
+        for name in named:
             if not isinstance(name, str):
                 raise TypeError(f"a stored value must be JSON, whose keys are strings, not {name!r}")
-            _check(item)
+        items = named.values()
     else:
         raise TypeError(
             "a stored value must be JSON (dict, list, str, number, bool, None), "
             f"not {type(cast('object', value)).__name__}"
         )
+    for item in items:
+        if type(item) not in _SCALARS:
+            _check(item)
+
+
+_SCALARS = frozenset({type(None), str, bool, int, float})
 
 
 def check_key(key: str) -> str:

@@ -28,7 +28,7 @@ from sqlalchemy.pool import ConnectionPoolEntry
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.errors.redact import redact
 from prefect_resilience.stores.postgres_schema import VERSIONS, ensure_schema
-from prefect_resilience.stores.postgres_wire import BoundedConnection, Deadline, connect, is_silent
+from prefect_resilience.stores.postgres_wire import BoundedConnection, Deadline, connect, silence_of
 from prefect_resilience.stores.sql import Connection, SqlStore, Statement
 from prefect_resilience.stores.tables import REMOVED, alive, documents
 from prefect_resilience.stores.urls import FORMS, StoreUrl
@@ -202,7 +202,9 @@ class PostgresDialect:
 def _on_checkout(connection: Any, record: ConnectionPoolEntry, _: object) -> None:
     """Try a connection before it is used: after a while, by a question, which costs a round trip."""
     now = time.monotonic()
-    if now > record.info.get("used_at", -math.inf) + FRESH_SECONDS or not is_silent(connection):
+    if "watch" not in record.info:
+        record.info["watch"] = silence_of(connection)
+    if now > record.info.get("used_at", -math.inf) + FRESH_SECONDS or not record.info["watch"]():
         try:
             connection.execute("SELECT 1")
         except psycopg.Error as error:

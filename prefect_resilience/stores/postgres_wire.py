@@ -6,7 +6,7 @@ import math
 import select
 import threading
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from typing import Any
 
 import psycopg
@@ -82,13 +82,13 @@ def connect(conninfo: str, deadline: Deadline) -> BoundedConnection:
     return connection
 
 
-def is_silent(connection: psycopg.Connection[Any]) -> bool:
-    """Whether there is nothing to read: what a server says unasked is most often good-bye.
+def silence_of(connection: psycopg.Connection[Any]) -> Callable[[], bool]:
+    """What tells whether there is nothing to read: what a server says unasked is most often good-bye.
 
-    False where that cannot be seen without asking.
+    It says no where that cannot be seen without asking.
     """
-    if connection.closed or not hasattr(select, "poll"):
-        return False
+    if not hasattr(select, "poll"):
+        return lambda: False
     watch = select.poll()
     watch.register(connection.pgconn.socket, select.POLLIN)
-    return not watch.poll(0)
+    return lambda: not connection.closed and not watch.poll(0)

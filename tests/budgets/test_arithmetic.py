@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from prefect_resilience.budgets import arithmetic
@@ -63,6 +63,7 @@ def test_what_remains_is_the_share_of_the_failures_that_were_allowed():
     assert status_of("x", counted(after, 0, 10, START), START).remaining < 0
 
 
+@settings(deadline=None)
 @given(
     st.lists(
         st.tuples(st.integers(0, 50), st.integers(0, 50), st.floats(0, 20 * DAY)), min_size=1, max_size=30
@@ -86,6 +87,7 @@ def test_every_span_holds_what_ended_in_it_to_within_a_bucket(runs, window):
         assert len(ring["buckets"]) <= BUCKETS
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), max_size=20), st.randoms())
 def test_the_order_of_merges_makes_no_difference(counts, chance):
     there, back = document(), document()

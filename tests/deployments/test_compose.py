@@ -118,6 +118,7 @@ def fleet(tmp_path: Path) -> Iterator[compose.Fleet]:
 
 
 @needs_postgres
+@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_two_workers_on_separate_pools_share_one_circuit(fleet: compose.Fleet, tmp_path: Path):
     (tmp_path / "program.py").write_text(PROGRAM)

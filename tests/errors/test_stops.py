@@ -84,7 +84,7 @@ def candidate(stop):
         Message.model_validate(message("max_tokens")),
         completion("length"),
         ChatCompletion.model_validate(completion("length")),
-        Response.model_validate(response("incomplete", {"reason": "max_output_tokens"})),
+        Response.construct(**response("incomplete", {"reason": "max_output_tokens"})),
         candidate(FinishReason.MAX_TOKENS),
     ],
 )
@@ -101,7 +101,7 @@ def test_a_cut_answer_is_an_exhausted_resource_with_the_text_so_far(cut):
     [
         Message.model_validate(message("end_turn")),
         ChatCompletion.model_validate(completion("stop")),
-        Response.model_validate(response("completed", None)),
+        Response.construct(**response("completed", None)),
         candidate(FinishReason.STOP),
         {"choices": None},
         None,

@@ -20,7 +20,7 @@ from prefect_resilience.dead_letters import list as list_letters
 from prefect_resilience.effects import batch_status
 from prefect_resilience.installation import install
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.timeout(300), pytest.mark.long]
 
 PROGRAM = '''
 import os

@@ -35,7 +35,7 @@ anything = st.recursive(
 )
 
 
-@settings(max_examples=60)
+@settings(max_examples=60, deadline=None)
 @given(st.dictionaries(st.text(max_size=10), anything, max_size=10), st.sampled_from([10_000, LIMIT]))
 def test_whatever_it_is_it_becomes_json_that_fits(payload, limit):
     made = fitted(payload, limit)
@@ -58,6 +58,7 @@ def test_what_fits_stays_as_it_is():
         {"many": {f"key-{n}": "z" * 100 for n in range(100_000)}},
         {f"key-{n}": {"deep": [["w" * 5_000] * 50] * 50} for n in range(200)},
         {"ж" * 40: "ж" * 90_000},
+        {f"key-{n}": "ж" * 180 for n in range(450)},
     ],
 )
 def test_what_is_too_large_is_cut_and_says_so(payload):

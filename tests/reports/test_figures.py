@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime, timedelta, timezone
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from prefect_resilience.circuits.model import CircuitSnapshot
@@ -62,6 +62,7 @@ def test_each_run_is_counted_where_it_belongs():
 kinds = st.sampled_from([run for run, _ in SCRIPT])
 
 
+@settings(deadline=None)
 @given(st.lists(kinds))
 def test_the_parts_make_the_whole(runs):
     tally = Tally()
@@ -88,6 +89,7 @@ def test_nothing_has_no_rates():
     assert spread_of([]) is None
 
 
+@settings(deadline=None)
 @given(st.lists(st.floats(0, 1e6), min_size=1))
 def test_a_spread_lies_within_its_values(seconds):
     spread = spread_of(seconds)

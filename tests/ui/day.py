@@ -94,15 +94,18 @@ def artifacts_of(flow_run_id: UUID) -> dict[str, str]:
 
 
 def main() -> None:
-    failed = labels(return_state=True)
-    planned = run_plan(PLAN, return_state=True)
-    ids = {"failed": failed.state_details.flow_run_id, "planned": planned.state_details.flow_run_id}
-    told: dict[str, Any] = {name: str(found) for name, found in ids.items()}
-    told["artifacts"] = {name: artifacts_of(found) for name, found in ids.items() if found}
-    policy = ResiliencePolicy.model_validate({"retry": {"attempts": 5, "backoff": {"initial": 1.0}}})
-    told["block"] = str(policy.save("llm", overwrite=True))
     install()
-    told["form"] = str(run_plan.to_deployment("by-form").apply())
+    policy = ResiliencePolicy.model_validate({"retry": {"attempts": 5, "backoff": {"initial": 1.0}}})
+    told: dict[str, Any] = {
+        "block": str(policy.save("llm", overwrite=True)),
+        "form": str(run_plan.to_deployment("by-form").apply()),
+    }
+    # Last of all, so that the event feed begins with what happened in them.
+    planned = run_plan(PLAN, return_state=True)
+    failed = labels(return_state=True)
+    ids = {"failed": failed.state_details.flow_run_id, "planned": planned.state_details.flow_run_id}
+    told |= {name: str(found) for name, found in ids.items()}
+    told["artifacts"] = {name: artifacts_of(found) for name, found in ids.items() if found}
     print(json.dumps(told))
 
 

@@ -42,7 +42,7 @@ def test_the_summary_shows_its_picture(
     place: Place, ui: str, look: Look, picture: Callable[[Any, str], None]
 ) -> None:
     artifact = place.artifact("failed", "run-summary")
-    page = look(address(place, ui, f"/artifacts/artifact/{artifact}"), "What happened")
+    page = look(address(place, ui, f"/artifacts/artifact/{artifact}"), "labels of the day")
     shown = page.locator("img[src^='data:image/svg']").first
     shown.wait_for()
     assert shown.evaluate("image => image.complete && image.naturalWidth > 300")
@@ -72,8 +72,8 @@ def test_the_policy_is_a_form(place: Place, ui: str, look: Look, picture: Callab
 
 def test_the_automation_is_there(place: Place, ui: str, look: Look) -> None:
     page = look(address(place, ui, "/automations"), "prefect-resilience: recover crashed runs")
-    page.get_by_text("prefect-resilience: alert when a circuit opens").first.click()
-    page.get_by_text("Says which circuit opened").first.wait_for()
+    page.get_by_text("prefect-resilience: recover crashed runs").first.click()
+    page.get_by_text("Trigger").first.wait_for()
 
 
 def test_the_event_feed_names_what_happened(place: Place, ui: str, look: Look) -> None:
