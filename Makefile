@@ -20,7 +20,7 @@ IN_A_HOME_OF_ITS_OWN = home=$$(mktemp -d) && trap 'rm -rf "$$home"' EXIT INT TER
 .DEFAULT_GOAL := help
 # Two targets at once would install into one environment at once
 .NOTPARALLEL:
-.PHONY: help demo test kills check bench wheel clean
+.PHONY: help demo test kills check bench wheel clean browser newcomer fleet
 
 help: ## say what there is
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1\t\2/p' Makefile | expand -t 14
@@ -51,6 +51,15 @@ bench: .venv/.installed-dev ## what a guarded call costs
 	@$(IN_A_HOME_OF_ITS_OWN) $(BIN)/python -m benchmarks.dead_letters
 	@$(IN_A_HOME_OF_ITS_OWN) $(BIN)/python -m benchmarks.report
 	@$(IN_A_HOME_OF_ITS_OWN) $(BIN)/python -m benchmarks.effects
+
+browser: .venv/.installed-dev ## both of Prefect's UIs in Debian's Chromium, with pictures for docs/
+	@$(IN_A_HOME_OF_ITS_OWN) PICTURES=1 $(BIN)/python -m pytest -m long tests/ui
+
+newcomer: .venv/.installed-dev ## the README's way from an empty folder to a flow under a worker
+	@$(IN_A_HOME_OF_ITS_OWN) $(BIN)/python -m pytest -m long tests/project/test_readme_steps.py
+
+fleet: .venv/.installed-dev ## automations at work; Prefect on PostgreSQL and Redis with two workers
+	@$(IN_A_HOME_OF_ITS_OWN) $(BIN)/python -m pytest -m long tests/installation tests/deployments
 
 wheel: .venv/bin/python ## dist/prefect_resilience-*.whl, to be installed elsewhere
 	@rm -rf dist

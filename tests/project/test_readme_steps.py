@@ -125,6 +125,7 @@ def check(said: str) -> None:
     assert "Completed" in said
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_each_step_as_it_stands(tmp_path: Path) -> None:
     check(walk(tmp_path, borrow=True))
