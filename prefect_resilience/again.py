@@ -13,7 +13,9 @@ from prefect.context import TagsContext
 from prefect.exceptions import ObjectNotFound
 from prefect.flows import Flow
 from prefect.tasks import Task
-from prefect.utilities.callables import parameters_to_args_kwargs
+from prefect.utilities.callables import explode_variadic_parameter, parameters_to_args_kwargs
+
+from prefect_resilience.errors.requests import SubtaskRequest
 
 LABELS = "__prefect_resilience_labels__"
 """Where a part keeps what stands behind its task's name: "[1/2][2/2]" is the second half of a first half."""
@@ -29,21 +31,26 @@ class Again:
 
     def __call__(self, changes: Mapping[str, Any]) -> Any:
         """What the task returns: of an async one, what must be awaited."""
-        args, kwargs = parameters_to_args_kwargs(self.task.fn, self._changed(changes))
+        changed = with_changes(self.task.fn, self.parameters, changes)
+        args, kwargs = parameters_to_args_kwargs(self.task.fn, changed)
         if hasattr(self.task.fn, "__prefect_self__") or hasattr(self.task.fn, "__prefect_cls__"):
             args = args[1:]  # Prefect puts it there
         return cast("Any", self.task)(*args, **kwargs)
 
-    def _changed(self, changes: Mapping[str, Any]) -> dict[str, Any]:
-        known = inspect.signature(self.task.fn).parameters
-        rest = next((name for name, each in known.items() if each.kind is each.VAR_KEYWORD), None)
-        changed = dict(self.parameters)
-        for name, value in changes.items():
-            if name in known or rest is None:
-                changed[name] = value
-            else:
-                changed[rest] = {**changed.get(rest, {}), name: value}
-        return changed
+
+def with_changes(
+    fn: Callable[..., Any], parameters: Mapping[str, Any], changes: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The parameters of a call, in Prefect's form, with other values for some of them."""
+    known = inspect.signature(fn).parameters
+    rest = next((name for name, each in known.items() if each.kind is each.VAR_KEYWORD), None)
+    changed = dict(parameters)
+    for name, value in changes.items():
+        if name in known or rest is None:
+            changed[name] = value
+        else:
+            changed[rest] = {**changed.get(rest, {}), name: value}
+    return changed
 
 
 def part_of(
@@ -95,6 +102,33 @@ def limited(tags: set[str]) -> set[str]:
     except Exception:  # noqa: BLE001 - an API that is away has no limit to wait for
         return found
     return found
+
+
+def request_of_step(
+    name: str, step: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> SubtaskRequest | None:
+    """What a function or task was asked to do as a step; None where its signature cannot be read."""
+    fn = getattr(step, "fn", step)
+    try:
+        bound = inspect.signature(fn).bind(*args, **kwargs)
+    except (TypeError, ValueError):
+        return None
+    bound.apply_defaults()
+    given = dict(bound.arguments)
+    again = Again(cast("Any", step), given) if isinstance(step, Task) else _FunctionAgain(fn, given)
+    return SubtaskRequest(name, explode_variadic_parameter(fn, given), "step", again, fn)
+
+
+@dataclass(frozen=True)
+class _FunctionAgain:
+    """Calls a function as it was called before, but for some arguments."""
+
+    fn: Callable[..., Any]
+    parameters: Mapping[str, Any]
+
+    def __call__(self, changes: Mapping[str, Any]) -> Any:
+        args, kwargs = parameters_to_args_kwargs(self.fn, with_changes(self.fn, self.parameters, changes))
+        return self.fn(*args, **kwargs)
 
 
 @dataclass(frozen=True)

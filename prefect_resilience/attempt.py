@@ -165,7 +165,7 @@ def guarded(guard: Guard, here: Surroundings, args: tuple[Any, ...], kwargs: dic
         None if effect is None else Claim(effect, guard.fn, guard.isasync, task_name(guard.fn), here, direct)
     )
     if guard.expect is not None and (before := here.known()) is not None:
-        args, kwargs = guard.expect.told(guard.fn, args, kwargs, before.notes.previous)
+        args, kwargs = guard.expect.told(guard.fn, args, kwargs, before.notes)
     try:
         if claim is None:
             value = yield from attempt(guard, here, args, kwargs)

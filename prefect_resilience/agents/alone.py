@@ -6,24 +6,32 @@ import inspect
 import logging
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, cast
 from uuid import uuid4
 
-from prefect.utilities.callables import explode_variadic_parameter
+from prefect.context import TaskRunContext
+from prefect.utilities.callables import explode_variadic_parameter, parameters_to_args_kwargs
 from prefect.utilities.hashing import hash_objects
 
+from prefect_resilience.again import with_changes
 from prefect_resilience.attempt import Guard, RunRecord, Substitute, guarded
-from prefect_resilience.drive import Blocking, Sequence, drive
+from prefect_resilience.decomposition.work import Decomposed, stood_in
+from prefect_resilience.drive import Blocking, Sequence, adrive, drive
 from prefect_resilience.effects.ledger import Ledger, open_ledger
 from prefect_resilience.errors.context import ErrorContext
 from prefect_resilience.fallbacks.chain import Answer
 from prefect_resilience.limits.waiting import slept
+from prefect_resilience.partials.child import Carried, carried
+from prefect_resilience.partials.current import Notes, add_notes_source
 from prefect_resilience.retries.pauses import pause
 from prefect_resilience.retries.policy import Verdict
 
-logger = logging.getLogger("prefect_resilience.agents")
+logger: logging.Logger = logging.getLogger("prefect_resilience.agents")
 
 MOST_REMEMBERED = 1_000
 
@@ -58,10 +66,18 @@ class Alone:
     """What surrounds an agent outside of any run (see `attempt.Surroundings`)."""
 
     name: str
-    parameters: Mapping[str, Any]
+    guard: Guard
+    given: Mapping[str, Any]
+    """The call's arguments, those of a `**kwargs` together under its name."""
     memories: Memories
     _record: RunRecord | None = None
+    _carried: Carried | None = None
+    """What a child process has with it."""
     _key: str = field(default_factory=lambda: uuid4().hex)
+
+    @property
+    def parameters(self) -> Mapping[str, Any]:
+        return explode_variadic_parameter(self.guard.fn, dict(self.given))
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -72,6 +88,11 @@ class Alone:
 
     def record(self, started: float) -> RunRecord:
         self._record = self._record or RunRecord(started)
+        if not self._record.history:  # code inside may have made it, after the attempt began
+            self._record.started = min(self._record.started, started)
+        if self._carried is not None:
+            self._carried.read(self._record.notes)
+            self._carried = None
         return self._record
 
     def done(self) -> None:
@@ -92,6 +113,7 @@ class Alone:
         logger.warning("%s: Retrying (%s/%s) in %.1f s: %s", *told)
 
     def replaced(self, context: ErrorContext, answer: Answer, attempts: int) -> None:
+        stood_in(self.guard.fn, answer.fallback.name, answer.fallback.degraded)
         logger.warning(
             "%s answered instead of %s, after: %s", answer.fallback.name, self.name, context.summary()
         )
@@ -111,8 +133,31 @@ class Alone:
     def _memory_key(self) -> str | None:
         return hash_objects(self.name, dict(self.parameters))
 
-    def carry_into_child(self) -> Callable[[Callable[[], Any]], Any] | None:
-        return None
+    def carry_into_child(self) -> Callable[[Callable[[], Any]], Any]:
+        self._carried = carried(None if self._record is None else self._record.notes, self)
+        return _InChild(self._carried)
+
+    # Its work in parts: each asks the same agent once more.
+
+    def part(self, changes: Mapping[str, Any], label: str, without_tags: set[str]) -> Callable[[], Any]:
+        args, kwargs = parameters_to_args_kwargs(
+            self.guard.fn, with_changes(self.guard.fn, self.given, changes)
+        )
+        ask = partial(alone, f"{self.name}[{label}]", self.guard, self.memories, args, kwargs)
+        if not self.guard.isasync:
+            return lambda: _value(drive(ask()))
+
+        async def aask() -> Any:
+            return _value(await adrive(ask()))
+
+        return aask
+
+    def limited_tags(self) -> set[str]:
+        return set()
+
+    def dividing(self, context: ErrorContext, parts: int, depth: int, most: int) -> None:
+        told = (self.name, parts, depth, most, context.summary())
+        logger.warning("%s: Decomposing into %s parts at depth %s of at most %s, after: %s", *told)
 
     # Agents have no effects: their guard never asks for these.
 
@@ -138,6 +183,46 @@ class Alone:
         return
 
 
+Source = Callable[[bool], Notes | None]
+
+_source: ContextVar[Source | None] = ContextVar("prefect_resilience_alone", default=None)
+"""The notes of the agent that is at work here."""
+
+
+def _notes_here(make: bool) -> Notes | None:
+    source = _source.get()
+    # A run inside an agent has notes of its own, or none.
+    return None if source is None or TaskRunContext.get() is not None else source(make)
+
+
+add_notes_source(_notes_here)
+
+
+@contextmanager
+def _with_notes(here: Alone) -> Generator[None, None, None]:
+    def notes(make: bool) -> Notes | None:
+        record = here.record(time.monotonic()) if make else here.known()
+        return None if record is None else record.notes
+
+    reset = _source.set(notes)
+    try:
+        yield
+    finally:
+        _source.reset(reset)
+
+
+@dataclass(frozen=True)
+class _InChild:
+    """Calls something in the name of an agent, from another process."""
+
+    carried: Carried
+
+    def __call__(self, call: Callable[[], Any]) -> Any:
+        notes = self.carried.unpacked()
+        _source.set(lambda make: notes)
+        return call()
+
+
 def alone(
     name: str, guard: Guard, memories: Memories, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Sequence[Any]:
@@ -147,13 +232,13 @@ def alone(
     """
     bound = inspect.signature(guard.fn).bind(*args, **kwargs)
     bound.apply_defaults()
-    parameters = explode_variadic_parameter(guard.fn, dict(bound.arguments))
-    here = Alone(name, parameters, memories)
+    here = Alone(name, guard, bound.arguments, memories)
     while True:
         try:
-            if guard.isasync:
-                return (yield from guarded(guard, here, args, kwargs))
-            return (yield Blocking(_in_place, (guard, here, args, kwargs)))
+            with _with_notes(here):
+                if guard.isasync:
+                    return (yield from guarded(guard, here, args, kwargs))
+                return (yield Blocking(_in_place, (guard, here, args, kwargs)))
         except Exception as error:
             record = here.known()
             if (
@@ -165,6 +250,13 @@ def alone(
                 raise
             delay = record.verdict.delay
         yield from slept(pause(delay))
+
+
+def _value(outcome: Any) -> Any:
+    """What a part came to, whoever gave it."""
+    if isinstance(outcome, Substitute):
+        return outcome.answer.value
+    return outcome.value if isinstance(outcome, Decomposed) else outcome
 
 
 def _in_place(guard: Guard, here: Alone, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any | Substitute:

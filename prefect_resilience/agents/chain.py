@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -31,6 +32,13 @@ class ChainResult(Answered):
     value: the answer. answered_by: the name of who gave it. degraded: whether it is a lesser one.
     attempts: how many calls each one was asked with, by name; 0 where a circuit let none through.
     errors: the ErrorContext of each one that failed, by name.
+
+    Example:
+        >>> def exact(text: str) -> int:
+        ...     return int(text)
+        >>> result = AgentChain("exact", [Fallback.value(0)], agents={"exact": exact}).call("many")
+        >>> result.value, result.answered_by, result.attempts["exact"]
+        (0, 'value', 1)
     """
 
     attempts: Mapping[str, int] = field(default_factory=dict[str, int])
@@ -77,6 +85,11 @@ class AgentChain:
         self, name: str, steps: list[StepOption], given: Mapping[str, Any], notify: Notify | None
     ) -> None:
         check_notify(f"{type(self).__name__}({name!r}, notify=...)", notify)
+        if not isinstance(given, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ConfigurationError(
+                f"{type(self).__name__}({name!r}, agents=...) takes a mapping of names to functions: write "
+                f'agents={{"builder": build}}'
+            )
         self.name = name
         self.notify: Notify | None = notify
         self._memories = Memories()
@@ -86,8 +99,8 @@ class AgentChain:
         found = [self._found(step, given) for step in steps[1:]]
         self._check(first, found)
         self._first = Step(first, [self._fallback(step, first.name) for step in found], self._memories)
-        self.steps = (first.name, *(step.name for step in found))
-        self.__signature__ = self._first.__signature__
+        self.steps: tuple[str, ...] = (first.name, *(step.name for step in found))
+        self.__signature__: inspect.Signature = self._first.__signature__
 
     def _found(self, step: Any, given: Mapping[str, Any]) -> Agent | Person | Fallback:
         if isinstance(step, str):

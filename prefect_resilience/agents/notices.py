@@ -17,7 +17,7 @@ from prefect_resilience.errors.context import ErrorContext
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.errors.redact import redact
 
-logger = logging.getLogger("prefect_resilience.agents")
+logger: logging.Logger = logging.getLogger("prefect_resilience.agents")
 
 Notify = NotificationBlock | str | Callable[["Notice"], Any]
 """Who tells people: a notification block, the name of a saved one ("slack-webhook/night-shift"), or a
@@ -30,6 +30,15 @@ class Notice:
 
     `errors` has the ErrorContext of each one that was asked, by name, in their order. `url` is the page of
     the flow run, None outside of one.
+
+    Example:
+        >>> told: list[Notice] = []
+        >>> chain = AgentChain("exact", agents={"exact": int}, notify=told.append)
+        >>> try:
+        ...     chain.call("many")
+        ... except ValueError:
+        ...     print(sorted(told[0].errors))
+        ['exact']
     """
 
     subject: str

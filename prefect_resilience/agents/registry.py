@@ -159,7 +159,15 @@ def agent(name: str, /, **options: Any) -> Callable[[T], T]:
 
 
 def provider(name: str, /, **options: Any) -> Callable[[T], T]:
-    """Register a provider for a `ProviderChain`; as `agent`, with the circuit `provider:<name>`."""
+    """Register a provider for a `ProviderChain`; as `agent`, with the circuit `provider:<name>`.
+
+    Example:
+        >>> @provider("local", timeout=20)
+        ... def ask_local(prompt: str) -> str:
+        ...     return prompt.upper()
+        >>> ProviderChain("llm", ["local"]).call("hello").value
+        'HELLO'
+    """
     return _registering(PROVIDERS, name, options)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable
 from collections.abc import Sequence as Items
 from dataclasses import dataclass
 from typing import Any
@@ -23,6 +24,7 @@ from prefect_resilience.fallbacks.model import Fallback
 from prefect_resilience.routing.nodes import value_of
 from prefect_resilience.routing.upstream import Failed, NeverRan, ending_of
 from prefect_resilience.settings import enabled
+from prefect_resilience.tasks import ResilientTask
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,11 +41,11 @@ class Step:
 
     def __init__(self, agent: Agent, fallbacks: Items[Fallback], memories: Memories) -> None:
         self.agent = agent
-        self.name = agent.name
-        self.task = agent.task(list(fallbacks))
-        self.isasync = self.task.guard.isasync
-        self.function = self.task.guard.fn
-        self.__signature__ = inspect.signature(self.function)
+        self.name: str = agent.name
+        self.task: ResilientTask[..., Any] = agent.task(list(fallbacks))
+        self.isasync: bool = self.task.guard.isasync
+        self.function: Callable[..., Any] = self.task.guard.fn
+        self.__signature__: inspect.Signature = inspect.signature(self.function)
         self._memories = memories
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:

@@ -11,6 +11,10 @@ def concat(results: Sequence[Any]) -> Any:
     """Lists and tuples one after the other in a list, mappings and sets united, texts put together.
 
     Of mappings the last one wins. Raises TypeError for anything else, and where they are of several kinds.
+
+    Example:
+        >>> concat([[1], [2, 3]])
+        [1, 2, 3]
     """
     first: Any = results[0]
     for kind, merged in _MERGED:
@@ -57,5 +61,10 @@ class _Join:
 
 
 def join(separator: str = "\n\n") -> Any:
-    """A merger of texts: one after the other, with `separator` between them."""
+    """A merger of texts: one after the other, with `separator` between them.
+
+    Example:
+        >>> join(", ")(["a", "b"])
+        'a, b'
+    """
     return _Join(separator)

@@ -76,8 +76,11 @@ class Decompose(Policy):
             f'decompose={value!r} is no decomposition: write Decompose(split_text("document"), merge=...)'
         )
 
-    def __init__(self, split: Splitter | None = None, /, **options: Any) -> None:
-        super().__init__(**({} if split is None else {"split": split}), **options)
+    def __init__(
+        self, split: Splitter | None = None, merge: Merger = "concat", max_depth: int = 3, **options: Any
+    ) -> None:
+        given = {} if split is None else {"split": split}
+        super().__init__(**given, merge=merge, max_depth=max_depth, **options)
 
     @property
     def merger(self) -> Callable[..., Any]:

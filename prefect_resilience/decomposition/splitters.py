@@ -94,6 +94,10 @@ def split_list(parameter: str, parts: int | None = None, *, size: int | None = N
 
     parts: into so many pieces of the same length, or one item more (2 if neither is written).
     size: instead, into pieces of at most so many items.
+
+    Example:
+        >>> split_list("items", size=2).of([1, 2, 3])
+        [[1, 2], [3]]
     """
     return ListSplit(parameter=parameter, parts=parts, size=size)
 
@@ -115,6 +119,10 @@ def split_text(
     overlap: how many of the units at the end of a piece stand again at the beginning of the next one.
 
     Without overlap the pieces, put together, are the text again, to the letter.
+
+    Example:
+        >>> split_text("document", parts=2, by="word").of("one two three four")
+        ['one two ', 'three four']
     """
     return TextSplit(parameter=parameter, parts=parts, size=size, by=by, overlap=overlap)
 

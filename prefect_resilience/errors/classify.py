@@ -43,6 +43,11 @@ def classify(error: Any, *, now: float | None = None, rules: Sequence[Rule] = ()
 
     Of an exception group the worst member counts: permanent before resource before infrastructure before
     transient, what must not be retried before what may be, then the longest wait.
+
+    Example:
+        >>> found = classify(TimeoutError("no answer"))
+        >>> str(found.category), found.code, found.retryable
+        ('timeout', 'TIMEOUT', True)
     """
     try:
         return _classify(error, wall_clock() if now is None else now, tuple(rules), _DEPTH)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import traceback
 from datetime import datetime, timezone
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -29,7 +29,7 @@ _FRAMES = 50
 class AttemptRecord(BaseModel):
     """One attempt: when it began (UTC), the seconds it took, how it ended, the seconds until the next."""
 
-    model_config = ConfigDict(frozen=True)
+    model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True)
 
     attempt: int = Field(ge=1)
     started_at: datetime
@@ -41,7 +41,7 @@ class AttemptRecord(BaseModel):
 class PartialOutput(BaseModel):
     """What was produced before the failure; `original_size` is in the unit of whoever cut it."""
 
-    model_config = ConfigDict(frozen=True)
+    model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True)
 
     content: Any = None
     truncated: bool = False
@@ -56,7 +56,7 @@ class ErrorContext(BaseModel):
     redacted.
     """
 
-    model_config = ConfigDict(frozen=True)
+    model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True)
 
     category: ErrorCategory
     kind: ErrorKind
@@ -177,6 +177,10 @@ def error_context(source: Any) -> ErrorContext | None:
 
     A state that carries a substituted value has it in its attribute `error_context`. An exception without an
     attached context gets a fresh one.
+
+    Example:
+        >>> error_context(ConnectionError("nobody listens")).summary()
+        'NETWORK_ERROR network: nobody listens'
     """
     try:
         return _context_of(source)

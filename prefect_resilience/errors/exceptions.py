@@ -30,7 +30,15 @@ class ResilienceError(Exception):
 
 
 class ConfigurationError(ResilienceError, ValueError):
-    """A policy or a decorator was given something that cannot be meant; the message says what to write."""
+    """A policy or a decorator was given something that cannot be meant; the message says what to write.
+
+    Example:
+        >>> try:
+        ...     Retry(atempts=3)
+        ... except ConfigurationError as error:
+        ...     print(error)
+        Retry has no option 'atempts'; did you mean 'attempts'?
+    """
 
 
 class CircuitOpenError(ResilienceError):
@@ -38,6 +46,10 @@ class CircuitOpenError(ResilienceError):
 
     `name` is the circuit's, `retry_in` the seconds until it may be asked again (None when only a person
     can close it), `last_error` the redacted text of the failure that opened it.
+
+    Example:
+        >>> print(CircuitOpenError("labels", retry_in=12.5, last_error="503"))
+        circuit 'labels' refuses calls for 12.5 s; it opened on 503
     """
 
     def __init__(self, name: str, retry_in: float | None = None, last_error: str | None = None) -> None:
@@ -53,7 +65,12 @@ class CircuitOpenError(ResilienceError):
 
 
 class AttemptTimeout(ResilienceError, TimeoutError):
-    """An attempt passed its deadline of `seconds`; Prefect calls the run `TimedOut`."""
+    """An attempt passed its deadline of `seconds`; Prefect calls the run `TimedOut`.
+
+    Example:
+        >>> print(AttemptTimeout(30))
+        the attempt took longer than 30 s
+    """
 
     def __init__(self, seconds: float, what: str = "the attempt") -> None:
         self.seconds = seconds
@@ -101,7 +118,12 @@ class InDoubt(ResilienceError):
 
 
 class EffectBusy(ResilienceError):
-    """Another run of the batch was still doing the same effect after `waited` seconds; nothing was sent."""
+    """Another run of the batch was still doing the same effect after `waited` seconds; nothing was sent.
+
+    Example:
+        >>> print(EffectBusy("invoice:7", "invoices", waited=300))
+        another run is still doing the effect 'invoice:7' of batch 'invoices' after 300.0 s
+    """
 
     error_category: ClassVar[str] = "unavailable"
 
@@ -121,6 +143,10 @@ class ResultNotKept(ResilienceError):
     """An effect is done and will not be done again, but what it returned cannot be given back.
 
     Return JSON, or write a return type that pydantic can rebuild.
+
+    Example:
+        >>> print(ResultNotKept("invoice:7", "invoices", "its file is gone"))
+        the effect 'invoice:7' of batch 'invoices' is done, but its result is gone: its file is gone
     """
 
     def __init__(self, key: str, batch_id: str, why: str) -> None:

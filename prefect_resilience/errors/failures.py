@@ -39,6 +39,10 @@ class ResourceExhausted(_Travels):
     own unit, None where that is not known. `partial_output` is what had come of the work.
 
         raise ResourceExhausted("turns", usage=20, limit=20)
+
+    Example:
+        >>> str(classify(ResourceExhausted("turns", usage=20, limit=20)).kind)
+        'resource'
     """
 
     def __init__(
@@ -74,13 +78,17 @@ class TaskFailure(_Travels):
     Raises ConfigurationError for a reason that there is not.
 
         raise TaskFailure("context_retrieval_failure", "the index cannot be read", error="corrupt")
+
+    Example:
+        >>> str(classify(TaskFailure("output_format_failure", "no table")).reason)
+        'output_format_failure'
     """
 
     def __init__(
         self, reason: FailureReason | str, message: str = "", *, partial_output: Any = None, **details: Any
     ) -> None:
         try:
-            self.reason = FailureReason(str(reason))
+            self.reason: FailureReason = FailureReason(str(reason))
         except ValueError:
             known = ", ".join(each.value for each in FailureReason)
             raise ConfigurationError(f"there is no reason {str(reason)!r}: write one of {known}") from None
@@ -107,7 +115,7 @@ class SubtaskError(_Travels):
         failed_step: int | str | None = None,
     ) -> None:
         self.name = name
-        self.inputs = dict(inputs or {})
+        self.inputs: dict[str, Any] = dict(inputs or {})
         self.partial_output = partial_output
         self.failed_step = failed_step
         super().__init__(f"sub-step {name!r} failed")
@@ -131,7 +139,7 @@ class OutputFormatError(_Travels):
     ) -> None:
         self.expected_type = expected_type
         self.actual_type = actual_type
-        self.violations = [dict(violation) for violation in violations]
+        self.violations: list[dict[str, Any]] = [dict(violation) for violation in violations]
         self.partial_output = partial_output
         super().__init__(_broken_promise(expected_type, actual_type, self.violations))
 

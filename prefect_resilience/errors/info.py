@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
@@ -25,7 +25,7 @@ class ErrorInfo(BaseModel):
     a dotted class name, None when there was no exception.
     """
 
-    model_config = ConfigDict(frozen=True)
+    model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True)
 
     category: ErrorCategory
     kind: ErrorKind
@@ -49,7 +49,12 @@ class ErrorInfo(BaseModel):
 
     @classmethod
     def of(cls, category: ErrorCategory, code: str | None = None, **fields: Any) -> ErrorInfo:
-        """An ErrorInfo with the defaults of its category, and `fields` over them."""
+        """An ErrorInfo with the defaults of its category, and `fields` over them.
+
+        Example:
+            >>> ErrorInfo.of(ErrorCategory.RATE_LIMIT, code="429").retryable
+            True
+        """
         known: dict[str, Any] = {
             "kind": category.kind,
             "retryable": category.retryable,

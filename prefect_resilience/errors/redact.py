@@ -29,7 +29,12 @@ T = TypeVar("T")
 
 
 def redact(text: str) -> str:
-    """`text` with every secret in it replaced by `***`; the same string object when there is none."""
+    """`text` with every secret in it replaced by `***`; the same string object when there is none.
+
+    Example:
+        >>> redact("postgresql://app:hunter22@db/orders")
+        'postgresql://app:***@db/orders'
+    """
     for _ in range(_ROUNDS):  # a mask may uncover a second secret; almost always the first round is the last
         masked = _once(text)
         if masked == text:

@@ -23,6 +23,11 @@ def register_classifier(rule: Rule) -> None:
 
     A rule that returns None has no opinion, and one that raises is passed over. Registering twice does
     nothing.
+
+    Example:
+        >>> register_classifier(lambda error: "timeout" if "too slow" in str(error) else None)
+        >>> str(classify(RuntimeError("too slow")).category)
+        'timeout'
     """
     global _rules
     with _lock:
@@ -38,7 +43,15 @@ def unregister_classifier(rule: Rule) -> None:
 
 
 def classifier(rule: R) -> R:
-    """Decorator: `register_classifier`, and hand the function back."""
+    """Decorator: `register_classifier`, and hand the function back.
+
+    Example:
+        >>> @classifier
+        ... def locked(error: Exception) -> str | None:
+        ...     return "unavailable" if "row is locked" in str(error) else None
+        >>> classify(RuntimeError("the row is locked")).retryable
+        True
+    """
     register_classifier(rule)
     return rule
 

@@ -14,6 +14,7 @@ from .exceptions import ConfigurationError
 from .info import bounded
 from .redact import redact, redact_data
 from .shapes import put, read, read_text
+from .states import state_error, state_type
 
 ATTRIBUTE = "__prefect_resilience_request__"
 LONGEST_INPUT = 500
@@ -109,7 +110,12 @@ def attach_request(error: BaseException, request: SubtaskRequest) -> None:
         return
 
 
-def subtask_request(error: BaseException) -> SubtaskRequest | None:
-    """What the resilient task or flow whose error this is had been asked to do; None if it is of none."""
+def subtask_request(source: Any) -> SubtaskRequest | None:
+    """What the resilient task or flow that failed had been asked to do; None if it is of none.
+
+    source: its exception, its state, or the future of its run.
+    """
+    state: object = source if state_type(source) is not None else read(source, "state")
+    error = source if isinstance(source, BaseException) else state_error(state)
     found: object = read(error, ATTRIBUTE)
     return found if isinstance(found, SubtaskRequest) else None

@@ -29,6 +29,11 @@ def register_secret(value: str | bytes) -> None:
 
     Values shorter than 4 characters are not taken, since they would blot out ordinary text. The newest 500
     are kept.
+
+    Example:
+        >>> register_secret("blue-monday-91")
+        >>> redact("it is blue-monday-91")
+        'it is ***'
     """
     global _forms
     text = value.decode("utf-8", "replace") if isinstance(value, bytes) else value
@@ -60,6 +65,11 @@ def register_secret_pattern(pattern: str | re.Pattern[str]) -> None:
 
     Raises `ConfigurationError` when it does not compile, or when there are 100 already. How fast it is on
     long text is up to its author.
+
+    Example:
+        >>> register_secret_pattern("patient-(?P<secret>[0-9]{6})")
+        >>> redact("patient-123456")
+        'patient-***'
     """
     global _patterns
     try:

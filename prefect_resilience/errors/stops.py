@@ -33,6 +33,14 @@ def ensure_complete(response: T) -> T:
     with the resource "output" (or "context"), the tokens used, and the text so far as `partial_output`.
 
         return ensure_complete(client.messages.create(...)).content[0].text
+
+    Example:
+        >>> cut = {"choices": [{"finish_reason": "length", "message": {"content": "Half of"}}]}
+        >>> try:
+        ...     ensure_complete(cut)
+        ... except ResourceExhausted as error:
+        ...     print(error.resource, "-", error.partial_output)
+        output - Half of
     """
     for reason in _reasons(response):
         resource = _STOPS.get(str(getattr(reason, "name", reason)))

@@ -21,6 +21,10 @@ class ErrorKind(_Word):
 
     `transient` passes by itself; `permanent` comes back until somebody changes something; `resource` means
     that the work is too big as it stands; `infrastructure` means that the machinery failed, not the work.
+
+    Example:
+        >>> ErrorKind("transient") is ErrorCategory.TIMEOUT.kind
+        True
     """
 
     TRANSIENT = "transient"
@@ -30,7 +34,12 @@ class ErrorKind(_Word):
 
 
 class FailureReason(_Word):
-    """The standard reasons of a failed task, by the names that agent task systems use."""
+    """The standard reasons of a failed task, by the names that agent task systems use.
+
+    Example:
+        >>> str(ErrorCategory.TIMEOUT.reason)
+        'execution_timeout'
+    """
 
     CONTEXT_RETRIEVAL_FAILURE = "context_retrieval_failure"
     CONTEXT_MATCHING_FAILURE = "context_matching_failure"
@@ -45,7 +54,12 @@ class FailureReason(_Word):
 
 
 class ErrorCategory(_Word):
-    """What went wrong, as a policy sees it; `.kind`, `.retryable` and `.reason` are its defaults."""
+    """What went wrong, as a policy sees it; `.kind`, `.retryable` and `.reason` are its defaults.
+
+    Example:
+        >>> ErrorCategory("rate_limit").retryable, str(ErrorCategory.OVERFLOW.kind)
+        (True, 'resource')
+    """
 
     RATE_LIMIT = "rate_limit"
     TIMEOUT = "timeout"

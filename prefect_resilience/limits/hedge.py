@@ -52,6 +52,13 @@ class Hedge(Policy):
 
         When all fail, the first error is raised, with the others in its notes (PEP 678). Raises
         ConfigurationError for a sync function, which cannot be cancelled.
+
+        Example:
+            >>> import asyncio
+            >>> async def read(drug: str) -> str:
+            ...     return f"{drug}: 100 mg"
+            >>> asyncio.run(Hedge(after=0.8).acall(read, "aspirin"))
+            'aspirin: 100 mg'
         """
         if not _is_async(fn):
             name = getattr(fn, "__qualname__", None) or repr(fn)

@@ -33,8 +33,8 @@ class Lease:
     __slots__ = ("_context", "_given_back", "_shared", "id", "renew_at")
 
     def __init__(self, lease_id: UUID, shared: SharedLimit) -> None:
-        self.id = lease_id
-        self.renew_at = time.monotonic() + RENEW_SECONDS
+        self.id: UUID = lease_id
+        self.renew_at: float = time.monotonic() + RENEW_SECONDS
         self._shared = shared
         # Which API is meant, and with which settings, stands in the context.
         self._context = copy_context()

@@ -23,9 +23,9 @@ class Line:
     __slots__ = ("key", "limit", "taken", "waiting")
 
     def __init__(self, key: str) -> None:
-        self.key = key
-        self.limit = 1
-        self.taken = 0
+        self.key: str = key
+        self.limit: int = 1
+        self.taken: int = 0
         self.waiting: dict[Place, None] = {}
 
 
@@ -40,7 +40,7 @@ class Place:
         self._signal = threading.Lock()
         self._signal.acquire()
         self._left = False
-        self.held = False
+        self.held: bool = False
 
     def leave(self) -> None:
         """Give the place to the next one, or stop waiting for it; a second time does nothing."""

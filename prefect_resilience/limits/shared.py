@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Connect = Callable[[], AbstractContextManager["SyncPrefectClient"]]
 
-logger = logging.getLogger("prefect_resilience.limits")
+logger: logging.Logger = logging.getLogger("prefect_resilience.limits")
 
 AWAY_SECONDS = 30.0
 """How long an API that could not answer is left alone."""

@@ -21,7 +21,7 @@ from prefect_resilience.errors.exceptions import AttemptTimeout
 
 T = TypeVar("T")
 
-logger = logging.getLogger("prefect_resilience.timeout")
+logger: logging.Logger = logging.getLogger("prefect_resilience.timeout")
 
 IDLE_SECONDS = 30.0
 """How long a thread waits for its next call before it ends."""

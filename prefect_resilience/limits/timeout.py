@@ -8,7 +8,7 @@ import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
-from typing import Any, Literal, TypeVar, cast
+from typing import Any, ClassVar, Literal, TypeVar, cast
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
@@ -66,7 +66,7 @@ class Timeout(BaseModel):
     larger model, pydantic's `ValidationError` with the same sentence.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True, extra="forbid")
 
     total: float | None = Field(
         default=None, gt=0, allow_inf_nan=False, description="Seconds that one attempt may take."
@@ -79,9 +79,11 @@ class Timeout(BaseModel):
         description="Whether an overdue call is interrupted, left behind, or killed with its process.",
     )
 
-    def __init__(self, total: float | timedelta | None = None, **fields: Any) -> None:
-        if total is not None:
-            fields["total"] = total
+    def __init__(
+        self, total: float | timedelta | None = None, idle: float | timedelta | None = None, **fields: Any
+    ) -> None:
+        given = {"total": total, "idle": idle}
+        fields |= {name: seconds for name, seconds in given.items() if seconds is not None}
         try:
             super().__init__(**fields)
         except ValidationError as error:
@@ -119,6 +121,10 @@ class Timeout(BaseModel):
         """The timeout that `value` means: None, seconds, a timedelta, an operation's name, JSON, a Timeout.
 
         Raises `ConfigurationError` when it means none; for an unknown name the nearest one is named.
+
+        Example:
+            >>> Timeout.of("llm-call").total, Timeout.of({"timeout_ms": 500}).total
+            (60.0, 0.5)
         """
         if value is None or isinstance(value, Timeout):
             return value

@@ -9,11 +9,11 @@ from functools import cached_property
 from typing import Any
 
 from prefect_resilience.drive import Invoke, Sequence
-from prefect_resilience.errors.context import ErrorContext
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.errors.failures import OutputFormatError
 from prefect_resilience.errors.taxonomy import ErrorCategory
 from prefect_resilience.partials.bounds import partial_output
+from prefect_resilience.partials.current import Notes
 from prefect_resilience.retries.backoff import Backoff
 from prefect_resilience.retries.policy import Retry
 
@@ -107,10 +107,10 @@ class Expect:
         fn: Callable[..., Any],
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
-        before: ErrorContext | None,
+        notes: Notes,
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The call's arguments, with what went wrong before in those that are there for it."""
-        if not self.repair or before is None:
+        if not self.repair or notes.previous is None:
             return args, kwargs
         signature = inspect.signature(fn)
         parameters = signature.parameters
@@ -121,7 +121,7 @@ class Expect:
         ]
         if not hints:
             return args, kwargs
-        known = {"error": before, "violations": list(before.details.get("violations", ()))}
+        known = {"error": notes.previous, "violations": list(notes.violations)}
         bound = signature.bind(*args, **kwargs)
         bound.apply_defaults()
         for name in hints:

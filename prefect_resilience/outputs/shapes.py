@@ -6,7 +6,7 @@ Each looks at an output and gives the value to hand on, or raises `Broken` with 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, is_dataclass
 from functools import cached_property
 from itertools import islice
 from typing import Any, Protocol, cast, get_origin
@@ -101,9 +101,15 @@ class JsonType:
     def of(self, value: Any) -> Any:
         found = value if self.name == "string" else _read(value)
         actual = type_of(found)
-        if actual != self.name and not (self.name == "number" and actual == "integer"):
+        fits = (actual, self.name) == ("integer", "number") or (self.name == "object" and _has_fields(found))
+        if actual != self.name and not fits:
             raise Broken(actual, [])
         return found
+
+
+def _has_fields(value: Any) -> bool:
+    """Whether it is an object in JSON although it is no mapping."""
+    return isinstance(value, BaseModel) or (is_dataclass(value) and not isinstance(value, type))
 
 
 @dataclass(frozen=True)

@@ -26,11 +26,14 @@ class Carried:
     folder: str
     before: bytes | None
     previous: ErrorContext | None
+    violations: list[dict[str, Any]]
 
     def unpacked(self) -> Notes:
         """The notes on the side of the child."""
         before = None if self.before is None else pickle.loads(self.before)
-        return Notes(before=before, previous=self.previous, sink=self._write)
+        return Notes(
+            before=before, previous=self.previous, violations=list(self.violations), sink=self._write
+        )
 
     def _write(self, notes: Notes) -> None:
         packed = _packed((notes.kept, notes.appends, notes.dropped))
@@ -52,8 +55,8 @@ def carried(notes: Notes | None, owner: object) -> Carried:
     folder = tempfile.mkdtemp(prefix="prefect-resilience-")
     weakref.finalize(owner, shutil.rmtree, folder, ignore_errors=True)
     if notes is None:
-        return Carried(folder, None, None)
-    return Carried(folder, _packed(notes.before), notes.previous)
+        return Carried(folder, None, None, [])
+    return Carried(folder, _packed(notes.before), notes.previous, notes.violations)
 
 
 def _packed(value: Any) -> bytes | None:

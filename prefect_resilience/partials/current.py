@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar, cast
 
 from prefect_resilience.errors.context import ErrorContext, PartialOutput
+from prefect_resilience.errors.taxonomy import FailureReason
 
 from .bounds import partial_output
 
@@ -31,6 +32,8 @@ class Notes:
     goes_on: bool = False
     """Whether this attempt asked for what was kept before: then it appends to that."""
     previous: ErrorContext | None = None
+    violations: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+    """What was wrong with the last output that was looked at; other failures since then do not matter."""
     sink: Callable[[Notes], None] | None = None
     """Where each value goes at once, since this process may be killed."""
 
@@ -64,6 +67,8 @@ class Notes:
         self.before = self.before if self.kept is None else self.kept
         self.kept, self.appends, self.goes_on, self.dropped = None, False, False, 0
         self.previous = context
+        if context.reason is FailureReason.OUTPUT_FORMAT_FAILURE:
+            self.violations = list(context.details.get("violations", ()))
 
 
 @dataclass(slots=True)
@@ -124,9 +129,10 @@ def previous_error() -> ErrorContext | None:
 
 
 def last_violations() -> list[dict[str, Any]]:
-    """Where the output of the attempt before broke its promise: `{"path": "/items/0", "message": ...}` each.
+    """Where this run's last output broke its promise: `{"path": "/items/0", "message": ...}` each.
 
-    Empty in a first attempt, and when the attempt before failed otherwise.
+    Empty in a first attempt, and as long as no output was malformed. An attempt that came to no output, such
+    as one that found the network down, changes nothing about it.
     """
-    before = previous_error()
-    return [] if before is None else list(before.details.get("violations", ()))
+    notes = _notes(False)
+    return [] if notes is None else list(notes.violations)

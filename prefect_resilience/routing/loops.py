@@ -14,6 +14,7 @@ from prefect.context import FlowRunContext, TaskRunContext
 from prefect.tasks import Task
 from prefect.utilities.annotations import quote
 
+from prefect_resilience.again import request_of_step
 from prefect_resilience.conditions.model import Condition
 from prefect_resilience.conditions.plain import plain
 from prefect_resilience.drive import Blocking, Invoke, Sequence, adrive, drive
@@ -22,7 +23,7 @@ from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.errors.info import ErrorInfo
 from prefect_resilience.errors.notes import add_note
 from prefect_resilience.errors.redact import redact
-from prefect_resilience.errors.requests import subtask_request
+from prefect_resilience.errors.requests import attach_request, subtask_request
 from prefect_resilience.errors.shapes import put
 from prefect_resilience.errors.taxonomy import ErrorCategory
 from prefect_resilience.routing.exceptions import NoProgress, RoundsExhausted
@@ -44,6 +45,7 @@ from prefect_resilience.routing.upstream import NeverRan, context_of, ending_of
 T = TypeVar("T")
 
 Until = Condition | Callable[[Any], Any]
+Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -64,16 +66,21 @@ class Loop:
     def name(self) -> str:
         return ", ".join(self.steps)
 
-    def call(
+    def asked(
         self, name: str, number: int, previous: Any, given: Mapping[str, Any], history: History[Any]
-    ) -> Invoke | Blocking:
-        """One step of a round, as a task run of its own if a run is going on."""
+    ) -> Arguments:
+        """What one step of a round is called with."""
         target = self.steps[name]
         named = {"round": number, "history": history.told(), **given}
         request = Request(value=previous, named=named)
         if previous is NOTHING and not _can_begin(target, request):
             request = Request(value=None, named=named)
-        args, kwargs = arguments(target, request)
+        return arguments(target, request)
+
+    def call(self, name: str, number: int, asked: Arguments) -> Invoke | Blocking:
+        """One step of a round, as a task run of its own if a run is going on."""
+        args, kwargs = asked
+        target = self.steps[name]
         step = self._shown(name, target, number)
         if isinstance(step, Task):
             args, kwargs = (
@@ -211,10 +218,11 @@ def _rounds(loop: Loop) -> Sequence[Iteration[Any]]:
         began = time.monotonic()
         made, given, at = NOTHING, NOTHING, ""
         gave: dict[str, Any] = {}
+        asked: Arguments = (), {}
         try:
             for at in loop.steps:
-                before = value if given is NOTHING else given
-                given = _value((yield loop.call(at, number, before, gave, history)))
+                asked = loop.asked(at, number, value if given is NOTHING else given, gave, history)
+                given = _value((yield loop.call(at, number, asked)))
                 gave[at] = given
             at = "progress"
             made = plain(given if loop.progress is None else (yield Invoke(loop.progress, (given,))))
@@ -223,6 +231,7 @@ def _rounds(loop: Loop) -> Sequence[Iteration[Any]]:
         except Exception as error:  # noqa: BLE001 - it is raised on, with what it was about
             left = None if value is NOTHING or value is loop.start else value
             failed = _round(loop, number, given, made, began, gave)
+            _leave_request(loop, at, asked, error)
             raise _failed_round(loop, error, at, failed, history, left) from error.__cause__
         history.add(_round(loop, number, given, made, began, gave))
         still = still + 1 if mark is not NOTHING and same(mark, made) else 0
@@ -256,6 +265,14 @@ def _done(until: Until, value: Any) -> Sequence[bool]:
     if isinstance(until, Condition):
         return until.evaluate(value)
     return bool((yield Invoke(until, (value,))))
+
+
+def _leave_request(loop: Loop, at: str, asked: Arguments, error: Exception) -> None:
+    """Keep on the error of a step what that was asked to do, unless a run inside it has said so."""
+    if at in loop.steps and subtask_request(error) is None:
+        request = request_of_step(at, loop.steps[at], *asked)
+        if request is not None:
+            attach_request(error, request)
 
 
 def _failed_round(

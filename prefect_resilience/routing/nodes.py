@@ -41,7 +41,7 @@ class Parcel:
     __slots__ = ("content",)
 
     def __init__(self, content: Any) -> None:
-        self.content = content
+        self.content: Any = content
 
     def __reduce__(self) -> tuple[Any, ...]:
         states = {id(future): state_after(future) for future in futures_in(self.content)}

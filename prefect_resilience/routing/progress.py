@@ -61,6 +61,11 @@ class ProgressGuard:
         """Note a round that came to `state`; how many rounds in a row have come to that, 1 if it is new.
 
         Raises `NoProgress` at the last round that there may be, with `iteration_history`.
+
+        Example:
+            >>> guard = ProgressGuard(rounds=3)
+            >>> [guard.check(0.5), guard.check(0.5), guard.check(0.6)]
+            [1, 2, 1]
         """
         now = time.monotonic()
         mark = plain(state if self.key is None else self.key(state))

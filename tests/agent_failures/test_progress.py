@@ -8,7 +8,7 @@ import pickle
 import pytest
 from prefect import flow
 
-from prefect_resilience import ConfigurationError, ProgressGuard, error_context, iterate
+from prefect_resilience import ConfigurationError, ProgressGuard, error_context, iterate, subtask_request
 from prefect_resilience.routing import NoProgress, aiterate
 from tests.prefect_runs import until
 
@@ -89,6 +89,21 @@ def test_director_execution_evaluation(mode):
     assert (done.rounds, done.value) == (2, {"score": 13})
     assert done.steps == {"director": "improve 9", "execution": "improve 9 (2)", "evaluator": {"score": 13}}
     assert done.iteration_history[0].steps["execution"] == "write (1)"
+
+
+def test_a_parent_asks_the_failed_step_again_with_a_changed_request():
+    def draft(value=None, *, words=100):
+        if words > 50:
+            raise RuntimeError("too long")
+        return {"words": words}
+
+    with pytest.raises(RuntimeError) as caught:
+        iterate(draft, lambda value: True, 3)
+    request = subtask_request(caught.value)
+    assert (request.name, request.kind) == ("draft", "step")
+    assert request.replace(words=20).call() == {"words": 20}
+    with pytest.raises(ConfigurationError, match="no parameter 'word'"):
+        request.replace(word=20)
 
 
 def test_every_step_is_a_task_run():

@@ -155,6 +155,21 @@ def test_subtask_failure_with_a_changed_request(mode):
     assert asked == [("d", "full"), ("d", "simple")]
 
 
+def test_the_request_of_a_failed_run_is_found_by_its_future_and_its_state(mode):
+    inner = mode.task(lambda data, mode="full": 1 / 0 if mode == "full" else (mode, data), name="inner")
+
+    @flow
+    def scenario():
+        future = inner.submit("d")
+        future.wait()
+        by_future, by_state = subtask_request(future), subtask_request(future.state)
+        assert by_future == by_state
+        assert (by_future.name, by_future.inputs["data"]) == ("inner", "d")
+        return inner.with_options(retry=None).submit("d", mode="simple").result(), subtask_request("x")
+
+    assert scenario() == (("simple", "d"), None)
+
+
 def test_depth_of_nesting(mode):
     @resilient_task(retry=None)
     def innermost():
@@ -323,10 +338,14 @@ def test_failure_in_a_step_of_a_director_evaluator_loop(mode):
     details = told["details"]
     assert (details["failedStep"], details["failed_round"]) == ("execution", 2)
     assert details["subtaskError"]["message"] == "the script failed"
+    seen_before = {"good": False, "round": 1}
     history = details["iteration_history"]
     assert [each["round"] for each in history] == [1, 2]
     assert sorted(history[0]["steps"]) == ["director", "evaluator", "execution"]
     assert list(history[1]["steps"]) == ["director"]
+    assert details["subtaskRequest"]["type"] == "step"
+    assert details["subtaskRequest"]["description"] == "execution"
+    assert details["subtaskRequest"]["inputs"] == {"instructions": {"plan": 2, "after": seen_before}}
     assert [made.number for made in error.iteration_history] == [1, 2]
     context = error_context(error)
     assert (context.node_id, context.task_run_id is not None) == ("loop", True)

@@ -115,7 +115,7 @@ def test_circuit_breaker_recovers(mode, llm, claude, until):
     _, address = llm
     defaults = CircuitPolicy()
     assert (defaults.open_for, defaults.success_threshold, defaults.minimum_calls) == (30, 2, 10)
-    circuit = CircuitBreaker(f"recovers-{mode.name}", failure_threshold=1, open_for=0.5, success_threshold=1)
+    circuit = CircuitBreaker(f"recovers-{mode.name}", failure_threshold=1, open_for=3, success_threshold=1)
     task = mode.task(ask_anthropic, retry=None, circuit=circuit)
     claude.says("anthropic", "503")
     assert mode.state(task, "hello", address).is_failed()

@@ -14,7 +14,6 @@ from prefect_resilience import (
     AgentChain,
     Backoff,
     CircuitBreaker,
-    CircuitOpenError,
     ConfigurationError,
     ErrorContext,
     Fallback,
@@ -305,53 +304,6 @@ def test_a_prefect_block_tells_people(mode):
     assert "ConnectionError" in body or "down" in body
 
 
-# -- where no run is going on
-
-
-def test_alone_it_retries_and_falls_back_without_an_api(monkeypatch, mode):
-    monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:1/api")
-    calls = []
-
-    def build(spec):
-        calls.append("builder")
-        raise ConnectionResetError("cut")
-
-    def simple(spec, error):
-        calls.append("simple")
-        if len(calls) < 4:
-            raise TimeoutError("slow")
-        return error.code
-
-    agents = {
-        "builder": mode.task(build, retry=TWICE),
-        "simple": mode.task(simple, retry=TWICE),
-    }
-    chain = AgentChain("builder", ["simple"], agents=agents)
-    result = asyncio.run(chain.acall("hut")) if mode.isasync else chain.call("hut")
-    assert calls == ["builder", "builder", "simple", "simple"]
-    assert (result.value, result.answered_by) == ("NETWORK_ERROR", "simple")
-    assert result.attempts == {"builder": 2, "simple": 2}
-
-
-def test_alone_the_last_good_answer_is_remembered_for_a_while():
-    down = []
-
-    def price(symbol):
-        if down:
-            raise ConnectionError("down")
-        return 7
-
-    chain = ProviderChain("prices", {"first": price}, last_known_good=3600)
-    assert chain.call("ACME").value == 7
-    down.append(True)
-    chain._first.task.guard.circuit.reset()
-    result = chain.call("ACME")
-    assert (result.value, result.answered_by, result.degraded) == (7, "last_known_good", True)
-    with pytest.raises((ConnectionError, CircuitOpenError)) as caught:
-        chain.call("EVIL")
-    assert any("no earlier result is kept for these arguments" in note for note in caught.value.__notes__)
-
-
 # -- mistakes
 
 
@@ -387,6 +339,7 @@ def test_an_agent_s_own_circuit_may_have_the_usual_name():
         (lambda: AgentChain("a", ["a"], agents={"a": build}), "asks 'a' twice"),
         (lambda: AgentChain("a", [7], agents={"a": build}), "7 is no step"),
         (lambda: AgentChain("a", agents={"a": 7}), "must be a function or a task"),
+        (lambda: AgentChain("a", agents=[build]), r'write agents=\{"builder": build\}'),
         (lambda: AgentChain("a", agents={"a": stream}), "is a generator"),
         (lambda: AgentChain("a", agents={"a": Person()}), "a person is its last step"),
         (lambda: AgentChain("a", [Person("p"), "b"], agents={"a": build, "b": build}), "steps after 'p'"),

@@ -14,9 +14,7 @@ from prefect.client.orchestration import get_client
 
 from prefect_resilience import (
     Backoff,
-    ConfigurationError,
     Decompose,
-    Effect,
     Fallback,
     ResourceExhausted,
     Retry,
@@ -373,43 +371,6 @@ def test_a_providers_own_overflow_is_decomposed(service, reply, get):
     with pytest.raises(httpx.HTTPStatusError) as caught:
         flow(lambda: ask([1, 2]))()
     assert error_context(caught.value).category == "overflow"
-
-
-@pytest.mark.parametrize(
-    ("options", "says"),
-    [
-        ({"decompose": split_list("itms")}, "did you mean 'items'"),
-        ({"decompose": split_list("items"), "effect": "external"}, "several calls of one"),
-        ({"decompose": split_list("items"), "effect": Effect(kind="idempotent", key="x")}, "several calls"),
-        ({"decompose": {"split": {"kind": "list", "parameter": "items"}, "merge": "conct"}}, "'concat'"),
-        ({"decompose": Decompose(lambda wrong: [])}, "split= needs 'wrong'"),
-        ({"decompose": Decompose(split_list("items"), merge=lambda: 1)}, "write def merge"),
-        ({"decompose": Decompose(split_list("items"), merge=lambda r, x: 1)}, "merge= needs 'x'"),
-        ({"decompose": 5}, "is no decomposition"),
-    ],
-)
-def test_what_cannot_be_meant_is_refused_at_decoration(options, says):
-    with pytest.raises(ConfigurationError, match=says):
-
-        @resilient_task(**options)
-        def work(items):
-            return items
-
-
-def test_async_split_and_generators_are_refused():
-    async def halves(items):
-        return [items]
-
-    with pytest.raises(ConfigurationError, match="split= is async"):
-        resilient_task(decompose=Decompose(halves))(lambda items: items)
-
-    def chunks(items):
-        yield from items
-
-    with pytest.raises(ConfigurationError, match="is a generator"):
-        resilient_task(decompose=split_list("items"))(chunks)
-    with pytest.raises(ConfigurationError, match="max_depth=0"):
-        Decompose(split_list("items"), max_depth=0)
 
 
 def test_json_means_the_same(mode):

@@ -50,6 +50,7 @@ def test_the_forms_mean_the_same():
 
 def test_it_goes_through_json_pickle_and_a_set():
     timeout = Timeout(30, idle=5)
+    assert Timeout(30, 5) == timeout
     assert json.loads(timeout.model_dump_json()) == {"total": 30, "idle": 5, "mode": "auto"}
     assert Timeout.model_validate_json(timeout.model_dump_json()) == timeout
     assert pickle.loads(pickle.dumps(timeout)) == timeout

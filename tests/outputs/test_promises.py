@@ -72,6 +72,13 @@ def test_types_are_those_of_json(promised: str, given_type: str) -> None:
             assert (error.expected_type, error.actual_type) == (promised, given_type)
 
 
+def test_a_model_and_a_dataclass_are_objects() -> None:
+    for value in (Answer(score=1), Point(1, 2)):
+        assert kept("object", value) is value
+        assert broken("array", value).actual_type == type(value).__name__
+    assert broken("object", Point).actual_type == "type"
+
+
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),

@@ -112,6 +112,23 @@ def test_other_errors_keep_their_own_attempts_beside_a_repair(mode):
     assert alone.with_options(expect="array").retries == 0
 
 
+def test_a_repair_still_knows_what_was_wrong_after_a_failure_of_another_kind(mode):
+    script = iter(["{}", ConnectionResetError("cut"), "[]"])
+    told = []
+
+    def ask(violations=None):
+        told.append((bool(violations), last_violations() == (violations or [])))
+        said = next(script)
+        if isinstance(said, Exception):
+            raise said
+        return said
+
+    promise = Expect(lambda value: value == "[]", repair=True)
+    made = mode.task(ask, expect=promise, retry=Retry(attempts=3, backoff=Backoff.none()))
+    assert mode.value(made) == "[]"
+    assert told == [(False, True), (True, True), (True, True)]
+
+
 def test_what_was_given_by_the_caller_is_not_replaced(mode):
     heard = []
 
