@@ -18,6 +18,28 @@ pytest_plugins = ["tests.prefect_runs", "tests.stores_servers"]
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+LONGEST = (
+    "effects/test_kills.py",
+    "flows/test_send_digest.py",
+    "flows/test_quickstart.py",
+    "testing/test_documentation.py",
+    "effects/test_retry_button.py",
+    "effects/test_runners.py",
+    "deployments/test_prefect_yaml.py",
+    "installation/test_install.py",
+    "dead_letters/test_replay.py",
+    "diagnosis/test_doctor.py",
+    "flows/test_drug_research.py",
+    "flows/test_review_loop.py",
+    "flows/test_llm_gateway.py",
+    "model/test_circuit_protocol.py",
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The longest files begin first, so that the others' workers need not wait for them at the end."""
+    items.sort(key=lambda item: not str(item.path).endswith(LONGEST))
+
 
 @dataclass
 class Reply:
