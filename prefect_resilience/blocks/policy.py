@@ -49,7 +49,7 @@ def optional(description: str, **bounds: Any) -> Any:
 class Fields(BaseModel):
     """Some options of a policy. What is left out is not stored; what the form does not show is kept."""
 
-    model_config = ConfigDict(extra="allow")
+    model_config: ClassVar[ConfigDict] = ConfigDict(extra="allow")
 
     @model_serializer(mode="plain")
     def written(self) -> dict[str, Any]:
@@ -67,6 +67,8 @@ class Fields(BaseModel):
 class BackoffFields(Fields):
     """The delays between attempts, in seconds."""
 
+    model_config: ClassVar[ConfigDict] = ConfigDict(title="Backoff")
+
     kind: Literal["none", "constant", "linear", "exponential", "decorrelated", "schedule"] | None = optional(
         "How the delays grow."
     )
@@ -80,12 +82,12 @@ class BackoffFields(Fields):
 class RetryFields(Fields):
     """Whether to try again, and when."""
 
+    model_config: ClassVar[ConfigDict] = ConfigDict(title="Retry")
+
     attempts: int | None = optional(
         "How often the work is tried at most, the first time included.", ge=1, le=MOST_ATTEMPTS
     )
-    backoff: BackoffFields = Field(
-        default_factory=BackoffFields, description="The delays between attempts.", title="Backoff"
-    )
+    backoff: BackoffFields = Field(default_factory=BackoffFields, description="The delays between attempts.")
     max_elapsed: float | None = optional("After so many seconds no further attempt begins.", ge=0)
     retry_on: list[str] | None = optional(
         "Only these errors are tried again: categories such as rate_limit, codes such as 503."
@@ -110,6 +112,8 @@ class RetryFields(Fields):
 
 class CircuitFields(Fields):
     """When calls are refused, and for how long."""
+
+    model_config: ClassVar[ConfigDict] = ConfigDict(title="Circuit")
 
     name: str | None = optional(
         "Which circuit; may name the task's parameters, as in llm:{provider}. The code's own when left out.",

@@ -10,6 +10,7 @@ from datetime import datetime
 
 from prefect_resilience.circuits.model import CircuitSnapshot
 from prefect_resilience.dead_letters.model import DeadLetter
+from prefect_resilience.errors.redact import redact
 from prefect_resilience.reports.model import (
     CircuitFigures,
     ErrorFigures,
@@ -160,7 +161,8 @@ def circuits_of(
     by_name: dict[str, list[StateChange]] = {}
     for change in sorted(changes, key=lambda one: one.at):
         by_name.setdefault(change.circuit, []).append(change)
-    snapshots = {snapshot.name: snapshot for snapshot in now}
+    # As the events call them: a name may be made of a parameter.
+    snapshots = {redact(snapshot.name): snapshot for snapshot in now}
     shown = by_name.keys() | {name for name, snapshot in snapshots.items() if snapshot.state != "closed"}
     made = [_circuit(name, by_name.get(name, []), snapshots.get(name), since, until) for name in shown]
     return tuple(sorted(made, key=lambda one: (-(one.openings or 0), -(one.seconds_open or 0), one.name)))

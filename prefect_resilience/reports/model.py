@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
+from typing import ClassVar
 
 from pydantic import BaseModel, ConfigDict, computed_field
 
@@ -10,7 +11,7 @@ from prefect_resilience.budgets.model import BudgetStatus
 
 
 class _Figures(BaseModel):
-    model_config = ConfigDict(frozen=True)
+    model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True)
 
 
 def share(part: int, whole: int) -> float | None:

@@ -6,7 +6,7 @@ Times are seconds since the epoch.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from prefect_resilience.summaries.model import (
@@ -23,6 +23,8 @@ from prefect_resilience.summaries.model import (
 MOST_LANES = 30
 MOST_CIRCUITS = 6
 MOST_BARS = 60
+MOST_BARS_OF_ALL = 600
+"""Bars in all lanes together; of a lane that has more than its share, those at its end."""
 
 Look = Literal["ok", "failed", "replaced", "replayed", "wait", "running", "open", "half-open"]
 
@@ -66,6 +68,8 @@ def timeline_of(facts: RunFacts, seen: Seen) -> Timeline | None:
     lanes = [*_circuits(seen.happenings, now), *(_lane(run, now) for run in chosen)]
     if not lanes:
         return None
+    share = MOST_BARS_OF_ALL // len(lanes)
+    lanes = [replace(lane, bars=lane.bars[-share:]) for lane in lanes]
     starts = [bar.start for lane in lanes for bar in lane.bars]
     start = min(starts) if facts.began is None else min(*starts, facts.began)
     return Timeline(start, max(now, start), tuple(lanes), max(seen.total, len(begun)) - len(chosen))
@@ -105,7 +109,7 @@ def _lane(run: TaskRunSeen, now: float) -> Lane:
             bars.append(Bar(look, state.at, end, f"{tip}, {after.name if after else 'running'}"))
         elif state.name == "AwaitingRetry":
             bars.append(Bar("wait", state.at, end, f"waits {end - state.at:.1f} s"))
-    return Lane(run.name, tuple(bars[:MOST_BARS]))
+    return Lane(run.name, tuple(bars[-MOST_BARS:]))
 
 
 def _outcome(after: tuple[str, str] | None) -> Look:
@@ -141,4 +145,4 @@ def _openings(moves: Sequence[Happening], now: float) -> tuple[Bar, ...]:
             bars.append(
                 Bar("open" if look == "open" else "half-open", move.at, end, f"{look}: {end - move.at:.1f} s")
             )
-    return tuple(bars[:MOST_BARS])
+    return tuple(bars[-MOST_BARS:])

@@ -16,6 +16,9 @@ from prefect_resilience.summaries.timeline import draw
 OUTPUTS_SHOWN = 20
 OUTPUT_LENGTH = 300
 MESSAGE_LENGTH = 600
+LARGEST = 300_000
+"""Bytes of a summary. Where it would be larger, its tables are cut further."""
+ROWS_WHERE_LARGE = (20, 5)
 
 
 def markdown(
@@ -26,12 +29,30 @@ def markdown(
     letters: str = "prefect-resilience dead-letters replay",
 ) -> str:
     """The whole summary. `links` are other artifacts of the run: a key, and an address where it is known."""
+    whole = tables_of(seen)
+    written = _written(facts, seen, advice, links, letters, whole)
+    for most in ROWS_WHERE_LARGE:
+        if len(written.encode()) <= LARGEST:
+            break
+        shorter = [table.cut(most) for table in whole]
+        written = _written(facts, seen, advice, links, letters, shorter)
+    return written
+
+
+def _written(
+    facts: RunFacts,
+    seen: Seen,
+    advice: Advice | None,
+    links: Sequence[tuple[str, str | None]],
+    letters: str,
+    tables: Iterable[Table],
+) -> str:
     lines = [f"# {text(facts.name)}", "", headline(facts, seen), ""]
     if facts.message and facts.state_type in ("FAILED", "CRASHED", "CANCELLED", "CANCELLING"):
         lines += [f"> {text(bounded(facts.message, MESSAGE_LENGTH))}", ""]
     lines += _advice(advice)
     lines += _picture(facts, seen)
-    for table in tables_of(seen):
+    for table in tables:
         lines += _table(table)
         if table.title == "Dead letters":
             ids = [row[0] for row in table.rows]

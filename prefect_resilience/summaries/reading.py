@@ -37,6 +37,9 @@ SETTLES = 10.0
 five."""
 _EVERY = 0.5
 
+PATIENCE = 20.0
+"""Seconds after which the reading ends with what there is: a slow API must not hold up the end of a run."""
+
 
 def inner_runs(client: SyncPrefectClient, flow_run_id: UUID) -> list[UUID]:
     """The flow runs inside one, down to a depth, as many as a summary can take."""
@@ -85,14 +88,20 @@ def _unfinished(client: SyncPrefectClient, flow_run_id: UUID) -> bool:
 
 
 def read(client: SyncPrefectClient, flow_run_ids: Iterable[UUID], known: Seen) -> None:
-    """Add to what is known what the API knows beside it; rows are bounded, counts exact where it counts."""
+    """Add to what is known what the API knows beside it; rows are bounded, counts exact where it counts.
+
+    Whatever the API takes for an answer, after PATIENCE nothing more is asked.
+    """
     ids = [*flow_run_ids]
-    _add_task_runs(client, ids, known)
-    _add_events(client, ids, known)
+    until = time.monotonic() + PATIENCE
+    _add_task_runs(client, ids, known, until)
+    _add_events(client, ids, known, until)
+    if time.monotonic() >= until:
+        known.missing.append("The Prefect API was slow: not all that it knows was looked at.")
 
 
-def _add_task_runs(client: SyncPrefectClient, ids: list[UUID], known: Seen) -> None:
-    found = _task_runs(client, ids)
+def _add_task_runs(client: SyncPrefectClient, ids: list[UUID], known: Seen, until: float) -> None:
+    found = _task_runs(client, ids, until)
     total = int(
         _json(
             client.request(
@@ -105,7 +114,7 @@ def _add_task_runs(client: SyncPrefectClient, ids: list[UUID], known: Seen) -> N
     read_histories = 0
     for run in others:
         seen = TaskRunSeen(str(run.id), run.name, str(run.flow_run_id))
-        if _interesting(run) and read_histories < MOST_HISTORIES:
+        if _interesting(run) and read_histories < MOST_HISTORIES and time.monotonic() < until:
             read_histories += 1
             seen.states = [_seen(state) for state in client.read_task_run_states(run.id)]
             seen.states.sort(key=lambda state: state.at)
@@ -123,7 +132,7 @@ def _add_task_runs(client: SyncPrefectClient, ids: list[UUID], known: Seen) -> N
         )
 
 
-def _task_runs(client: SyncPrefectClient, ids: list[UUID]) -> list[TaskRun]:
+def _task_runs(client: SyncPrefectClient, ids: list[UUID], until: float) -> list[TaskRun]:
     found: list[TaskRun] = []
     wanted = TaskRunFilter(flow_run_id=TaskRunFilterFlowRunId(any_=ids))
     while len(found) < MOST_TASK_RUNS:
@@ -131,7 +140,7 @@ def _task_runs(client: SyncPrefectClient, ids: list[UUID]) -> list[TaskRun]:
             task_run_filter=wanted, sort=TaskRunSort.END_TIME_DESC, limit=PAGE, offset=len(found)
         )
         found += page
-        if len(page) < PAGE:
+        if len(page) < PAGE or time.monotonic() >= until:
             break
     return found
 
@@ -164,7 +173,7 @@ def _seen(state: State[Any]) -> StateSeen:
     )
 
 
-def _add_events(client: SyncPrefectClient, ids: list[UUID], known: Seen) -> None:
+def _add_events(client: SyncPrefectClient, ids: list[UUID], known: Seen, until: float) -> None:
     here = {one.id for one in known.happenings}
     resources = [f"prefect.flow-run.{one}" for one in ids]
     body = {
@@ -180,7 +189,7 @@ def _add_events(client: SyncPrefectClient, ids: list[UUID], known: Seen) -> None
                 one = _happening(event)
                 known.happenings.append(one)
                 known.counts[one.name] += 1
-        if not page["next_page"] or looked >= MOST_EVENTS:
+        if not page["next_page"] or looked >= MOST_EVENTS or time.monotonic() >= until:
             break
         page = _json(client._client.get(str(page["next_page"])))  # pyright: ignore[reportPrivateUsage]
     if page["total"] > looked:

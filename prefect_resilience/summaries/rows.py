@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from typing import Any
 
@@ -30,6 +30,10 @@ class Table:
     columns: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     more: int = 0
+
+    def cut(self, most: int) -> Table:
+        """The table with so many rows at most; the others are counted."""
+        return replace(self, rows=self.rows[:most], more=self.more + len(self.rows[most:]))
 
 
 def tables_of(seen: Seen) -> list[Table]:

@@ -144,6 +144,7 @@ def test_the_form_has_a_plain_field_for_everything():
         assert "default" not in field
         assert "anyOf" not in field
         assert field["description"].endswith(".")
+    assert {part["title"] for part in schema["definitions"].values()} == {"Retry", "Backoff", "Circuit"}
     assert "required" not in schema
     assert validate({}, schema) == validate(EVERYTHING, schema) == []
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import importlib.util
+import os
+import signal
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
@@ -13,8 +16,10 @@ from uuid import UUID, uuid4
 import pytest
 from prefect import flow
 from prefect.client.orchestration import SyncPrefectClient, get_client
+from prefect.client.schemas.actions import WorkPoolCreate
+from prefect.events.schemas.automations import AutomationCore
 
-from prefect_resilience import CircuitBreaker, resilient_task
+from prefect_resilience import CircuitBreaker, ErrorBudget, resilient_task
 from prefect_resilience.circuits.registry import forget_circuits
 from prefect_resilience.dead_letters import list as list_letters
 from prefect_resilience.effects import batch_status
@@ -45,6 +50,24 @@ def step(number, folder, deaths):
 def ordeal(folder: str, deaths: int):
     """Its process is killed in the middle, so many times."""
     return sum(step(number, folder, deaths) for number in range(3))
+
+
+@resilient_flow(persist_result=True, recovery={"attempts": 2, "backoff": "none"})
+def setback(folder: str):
+    """It fails once, for a reason that passes."""
+    if not Path(folder, "failed").exists():
+        Path(folder, "failed").touch()
+        raise ConnectionError("the warehouse is away")
+    return "done"
+
+
+@resilient_flow(persist_result=True, recovery={"attempts": 1, "backoff": "none"})
+def silence(folder: str):
+    """The first time it says who it is, and goes on until it is killed."""
+    if Path(folder, "pid").exists():
+        return "done"
+    Path(folder, "pid").write_text(str(os.getpid()))
+    signal.pause()
 '''
 
 
@@ -112,17 +135,15 @@ def fleet(server: dict[str, str], programs: Any, webhook: Any) -> None:
     programs.start("worker", "start", "--type", "process", "--pool", "resilience", **server, **quick)
 
 
-def deploy(folder: Path) -> UUID:
+def deploy(folder: Path, name: str = "ordeal", pool: str = "resilience") -> UUID:
     (folder / "program.py").write_text(PROGRAM)
-    source: Any = flow.from_source(str(folder), "program.py:ordeal")
-    return source.deploy(
-        name="ordeal", work_pool_name="resilience", print_next_steps=False, ignore_warnings=True
-    )
+    source: Any = flow.from_source(str(folder), f"program.py:{name}")
+    return source.deploy(name=name, work_pool_name=pool, print_next_steps=False, ignore_warnings=True)
 
 
-def start(client: SyncPrefectClient, deployment_id: UUID, folder: Path, deaths: int) -> UUID:
-    folder.mkdir()
-    given = {"folder": str(folder), "deaths": deaths}
+def start(client: SyncPrefectClient, deployment_id: UUID, folder: Path, **given: Any) -> UUID:
+    folder.mkdir(exist_ok=True)
+    given["folder"] = str(folder)
     return client.create_flow_run_from_deployment(deployment_id, parameters=given).id
 
 
@@ -130,8 +151,8 @@ def test_a_killed_run_is_recovered_until_the_cap_which_is_told(
     fleet: None, client: SyncPrefectClient, webhook: Any, wait_for: Any, tmp_path: Path
 ):
     deployment_id = deploy(tmp_path)
-    once = start(client, deployment_id, tmp_path / "once", 1)
-    always = start(client, deployment_id, tmp_path / "always", 100)
+    once = start(client, deployment_id, tmp_path / "once", deaths=1)
+    always = start(client, deployment_id, tmp_path / "always", deaths=100)
 
     # Killed once, it is recovered: the same run goes on behind what was done.
     wait_for(lambda: client.read_flow_run(once).state.is_completed(), 200)
@@ -151,6 +172,82 @@ def test_a_killed_run_is_recovered_until_the_cap_which_is_told(
     outcomes = [entry.outcome for entry in batch_status(str(always)).audit]
     assert outcomes.count("rescheduled") == 1
     assert outcomes.count("told") >= 1
+
+
+def test_a_failed_run_is_recovered(fleet: None, client: SyncPrefectClient, wait_for: Any, tmp_path: Path):
+    run = start(client, deploy(tmp_path, "setback"), tmp_path)
+    wait_for(lambda: client.read_flow_run(run).state.is_completed(), 200)
+    assert client.read_flow_run(run).run_count == 2
+    (entry,) = (one for one in batch_status(str(run)).audit if one.outcome == "rescheduled")
+    assert "recover " in entry.by
+
+
+def test_a_run_whose_machine_is_gone_is_crashed_and_recovered(
+    fleet: None,
+    server: dict[str, str],
+    programs: Any,
+    client: SyncPrefectClient,
+    wait_for: Any,
+    tmp_path: Path,
+):
+    # The automation waits for ten minutes, heartbeats come every three: here it is seconds, at their least.
+    within = timedelta(seconds=45)
+    (silent,) = client.read_automations_by_name("prefect-resilience: crash runs that fell silent")
+    written = silent.model_dump(exclude={"id", "owner_resource"})
+    written["trigger"] |= {"within": within}
+    client.update_automation(silent.id, AutomationCore(**written))
+    often = {"PREFECT_WORKER_QUERY_SECONDS": "1", "PREFECT_FLOWS_HEARTBEAT_FREQUENCY": "30"}
+    command = ("worker", "start", "--type", "process", "--pool", "far-away")
+    client.create_work_pool(WorkPoolCreate(name="far-away", type="process"))
+    worker = programs.start(*command, **server, **often)
+    run = start(client, deploy(tmp_path, "silence", "far-away"), tmp_path)
+    pid = int(wait_for(lambda: text_of(tmp_path / "pid")))
+    wait_for(lambda: has_beaten(client, run))
+    # The machine goes: the worker first, which would tell of its run's end.
+    worker.kill()
+    worker.wait()
+    os.kill(pid, signal.SIGKILL)
+    assert client.read_flow_run(run).state.is_running()
+    programs.start(*command, **server, **often)
+    wait_for(lambda: client.read_flow_run(run).state.is_completed(), 200)
+    states = client.read_flow_run_states(run)
+    (crashed,) = (state for state in states if state.is_crashed())
+    assert "heartbeats stopped" in crashed.message
+    assert client.read_flow_run(run).run_count == 2
+
+
+def has_beaten(client: SyncPrefectClient, run: UUID) -> bool:
+    """Whether the API has heard the run's heart: one that never beat is not missed."""
+    about = {
+        "event": {"name": ["prefect.flow-run.heartbeat"]},
+        "resource": {"id": [f"prefect.flow-run.{run}"]},
+    }
+    return bool(client.request("POST", "/events/filter", json={"filter": about}).json()["events"])
+
+
+def text_of(file: Path) -> str:
+    return file.read_text() if file.exists() else ""
+
+
+def test_an_alert_names_the_budget_that_burns(
+    fleet: None, server: dict[str, str], webhook: Any, wait_for: Any
+):
+    @resilient_task(retry=None, error_budget=ErrorBudget(objective=0.9, name="llm answers"))
+    def answer() -> None:
+        raise ValueError("no answer")
+
+    @flow
+    def answering() -> str:
+        for _ in range(14):
+            answer(return_state=True)
+        return "done"
+
+    run = answering(return_state=True).state_details.flow_run_id
+    (alert,) = wait_for(lambda: webhook.about("llm answers"))
+    assert alert["subject"] == "Error budget llm answers is burning"
+    assert "why: it burns 10.0 times too fast" in alert["body"]
+    ui = server["PREFECT_API_URL"].removesuffix("/api")
+    assert f"{ui}/runs/flow-run/{run}" in alert["body"]
 
 
 def test_an_alert_names_the_circuit_its_last_error_and_the_run(

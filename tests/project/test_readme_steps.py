@@ -121,8 +121,10 @@ def check(said: str) -> None:
     assert "Retrying (2/3) in" in said
     assert said.count("answered instead, after") == 2
     assert "{'label': 'unknown'}" in said
-    assert re.search(r"labels .*closed|labels .*open", said)
-    assert "Completed" in said
+    assert "finished successfully in 'Completed'" in said
+    assert "run-summary-" in said
+    assert re.search(r"(open|closed)\s+labels ", said)
+    assert "Server stopped!" in said
 
 
 @pytest.mark.long

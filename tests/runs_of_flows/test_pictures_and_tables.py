@@ -11,8 +11,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from prefect_resilience.summaries.lanes import timeline_of
-from prefect_resilience.summaries.markdown import headline, hint_markdown, markdown, span
+from prefect_resilience.summaries.lanes import MOST_BARS_OF_ALL, timeline_of
+from prefect_resilience.summaries.markdown import LARGEST, headline, hint_markdown, markdown, span
 from prefect_resilience.summaries.model import Advice, Happening, RunFacts, Seen, StateSeen, TaskRunSeen
 from prefect_resilience.summaries.rows import MOST_ROWS, tables_of, waits_of
 from prefect_resilience.summaries.timeline import draw, nice_step
@@ -153,6 +153,42 @@ def test_rows_are_bounded_and_the_rest_is_counted():
     text = markdown(facts(state_type="FAILED", state="Failed"), found)
     assert "and 9,950 more." in text
     assert "and 9,970 more task runs" in picture_in(text)
+
+
+def much_of_everything() -> Seen:
+    """As much as is kept of a run, each row as long as it can be."""
+    again = [
+        (name, at + step) for at in range(0, 120, 2) for name, step in (("Running", 0), ("AwaitingRetry", 1))
+    ]
+    again += [("Running", 120), ("Failed", 121)]
+    runs = [run(f"ask-{n}-{'x' * 400}", *again, id=f"{n}") for n in range(500)]
+    said = {"code": "c" * 300, "category": "network", "message": "m" * 300, "why": "w" * 300, "to": "t" * 300}
+    kinds = ("retry.scheduled", "run.failed", "fallback.used", "effect.replayed", "effect.in-doubt")
+    kinds += ("dead-letter.created", "circuit.opened", "store.unavailable")
+    told = [
+        happening(
+            kind, f"{n}-{'s' * 300}", n, **{**said, "code": f"{n}-{'c' * 300}", "task_run_id": f"{n % 500}"}
+        )
+        for kind in kinds
+        for n in range(300)
+    ]
+    return seen(*runs, happenings=told)
+
+
+def test_a_summary_is_never_larger_than_a_page_should_be(monkeypatch):
+    found = much_of_everything()
+    failed = facts(state_type="FAILED", state="Failed", message="m" * 10_000)
+    text = markdown(failed, found)
+    assert len(text.encode()) <= LARGEST
+    assert "and 480 more." in text
+    ET.fromstring(picture_in(text))
+    # The picture's own bound: the end of each lane is what is left.
+    lanes = timeline_of(failed, found).lanes
+    assert sum(len(lane.bars) for lane in lanes) <= MOST_BARS_OF_ALL
+    assert all(lane.bars[-1].look == "failed" for lane in lanes if not lane.circuit and len(lane.bars) > 9)
+    # What cannot be made small enough is made as small as it can be.
+    monkeypatch.setattr("prefect_resilience.summaries.markdown.LARGEST", 1_000)
+    assert len(markdown(failed, found)) < len(text)
 
 
 def picture_in(text):

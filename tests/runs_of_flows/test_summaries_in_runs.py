@@ -31,6 +31,7 @@ from prefect_resilience import (
 from prefect_resilience.effects.flow_runs import RECOVERY_LABEL, RECOVERY_TAG
 from prefect_resilience.effects.strategies import RecoveryHint
 from prefect_resilience.hooks import dead_letter, recovery_hint, run_summary
+from prefect_resilience.summaries import reading
 from prefect_resilience.summaries.advice import commands
 from prefect_resilience.summaries.reading import SETTLES
 
@@ -213,6 +214,18 @@ def test_what_ran_in_other_processes_is_in_it(left):
     assert row[0].startswith("`unsteady_elsewhere")
     assert row[2] == "NETWORK\\_ERROR network: no line"
     assert "unsteady_elsewhere" in picture(text)
+
+
+def test_a_slow_api_is_not_asked_for_ever(left, monkeypatch):
+    monkeypatch.setattr(reading, "PATIENCE", 0.0)
+
+    @resilient_flow(task_runner=ProcessPoolTaskRunner(max_workers=1))
+    def spread():
+        return unsteady_elsewhere.submit().result()
+
+    text = left.summary(run_id_of(spread(return_state=True)))
+    assert "1 retried (1 retry)" in text
+    assert "The Prefect API was slow: not all that it knows was looked at." in text
 
 
 @resilient_task(retry=QUICK)

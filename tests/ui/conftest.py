@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -30,6 +31,9 @@ QUIET = [
 ]
 PATIENCE = 60_000.0
 """Milliseconds that a page may take: two cores draw it, and serve it, and run other tests."""
+
+PLAIN = 15_000
+"""Bytes that a canvas without anything on it does not take as a PNG."""
 
 
 @dataclass
@@ -77,7 +81,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
             cwd=ROOT,
             capture_output=True,
             text=True,
-            timeout=100,
+            timeout=200,
         )
         assert done.returncode == 0, done.stdout + done.stderr
         yield Place(url, environment, json.loads(done.stdout.splitlines()[-1]))
@@ -89,7 +93,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
 def until_it_answers(url: str, server: subprocess.Popen[Any]) -> None:
     transport = httpx.HTTPTransport(retries=0)
     with httpx.Client(transport=transport, timeout=5) as client:
-        for _ in range(600):
+        for _ in range(1_800):
             assert server.poll() is None, "the server ended"
             try:
                 if client.get(url).is_success:
@@ -120,7 +124,7 @@ def look(place: Place, browser: Any, tmp_path: Path) -> Iterator[Callable[..., A
     context.set_default_timeout(PATIENCE)
     pages: list[Any] = []
 
-    def open_page(address: str, *texts: str) -> Any:
+    def open_page(address: str, *texts: str | re.Pattern[str]) -> Any:
         page = context.new_page()
         pages.append(page)
         page.goto(address)
@@ -135,11 +139,27 @@ def look(place: Place, browser: Any, tmp_path: Path) -> Iterator[Callable[..., A
 
 
 @pytest.fixture
-def picture(request: pytest.FixtureRequest) -> Callable[[Any, str], None]:
-    """Keep what a page shows in docs/, where PICTURES=1 asks for it (`make pictures`)."""
+def picture() -> Callable[..., None]:
+    """Keep what a page shows in docs/, where PICTURES=1 asks for it (`make browser`)."""
 
-    def keep(page: Any, name: str) -> None:
+    def keep(page: Any, name: str, height: int = 900) -> None:
         if os.environ.get("PICTURES"):
-            page.screenshot(path=str(ROOT / "docs" / f"{name}.png"))
+            page.set_viewport_size({"width": 1400, "height": height})
+            # Drawn to its end, without what still fades in.
+            page.screenshot(path=str(ROOT / "docs" / "ui" / f"{name}.png"), animations="disabled")
 
     return keep
+
+
+def drawn(page: Any) -> None:
+    """Wait until the graph of a run stands in its canvas, which is of one colour before that."""
+    canvas = page.locator("canvas").first
+    canvas.wait_for()
+    before = b""
+    for _ in range(120):
+        now = canvas.screenshot(animations="disabled")
+        if len(now) > PLAIN and now == before:
+            return
+        before = now
+        page.wait_for_timeout(500)
+    raise AssertionError("the graph of the run was not drawn")

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from tests.ui.conftest import Place
+from tests.ui.conftest import Place, drawn
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.long]
 
 Look = Callable[..., Any]
+Picture = Callable[..., None]
 
 
 @pytest.fixture(params=["V2", "V1"])
@@ -24,64 +26,76 @@ def address(place: Place, ui: str, path: str) -> str:
 
 
 def test_the_run_page_tells_what_was_retried_and_by_whom_it_was_replaced(
-    place: Place, ui: str, look: Look, picture: Callable[[Any, str], None]
+    place: Place, ui: str, look: Look, picture: Picture
 ) -> None:
     page = look(address(place, ui, f"/runs/flow-run/{place.ids['failed']}"), "Failed")
     page.get_by_text("Retrying (2/3) in 0.2 s: NETWORK_ERROR").first.wait_for()
     page.get_by_text("answered instead, after").first.wait_for()
+    drawn(page)
     picture(page, f"run-{ui.lower()}")
 
 
-def test_the_task_runs_have_states_that_say_what_happened(place: Place, ui: str, look: Look) -> None:
+def test_the_task_runs_have_states_that_say_what_happened(
+    place: Place, ui: str, look: Look, picture: Picture
+) -> None:
     page = look(address(place, ui, f"/runs/flow-run/{place.ids['failed']}"), "Failed")
     page.get_by_text("Task Runs", exact=True).first.click()
     page.get_by_text("Degraded").first.wait_for()
+    drawn(page)
+    picture(page, f"task-runs-{ui.lower()}")
 
 
-def test_the_summary_shows_its_picture(
-    place: Place, ui: str, look: Look, picture: Callable[[Any, str], None]
-) -> None:
+def test_the_summary_shows_its_picture(place: Place, ui: str, look: Look, picture: Picture) -> None:
     artifact = place.artifact("failed", "run-summary")
     page = look(address(place, ui, f"/artifacts/artifact/{artifact}"), "labels of the day")
     shown = page.locator("img[src^='data:image/svg']").first
     shown.wait_for()
     assert shown.evaluate("image => image.complete && image.naturalWidth > 300")
-    picture(page, f"summary-{ui.lower()}")
+    picture(page, f"summary-{ui.lower()}", height=1500)
 
 
-def test_the_plan_as_it_went_is_a_picture(
-    place: Place, ui: str, look: Look, picture: Callable[[Any, str], None]
-) -> None:
+def test_the_plan_as_it_went_is_a_picture(place: Place, ui: str, look: Look, picture: Picture) -> None:
     page = look(address(place, ui, f"/artifacts/artifact/{place.artifact('planned', 'plan')}"), "handled")
     shown = page.locator("img[src^='data:image/svg']").first
     shown.wait_for()
     assert shown.evaluate("image => image.complete && image.naturalWidth > 200")
-    picture(page, f"plan-{ui.lower()}")
+    picture(page, f"plan-{ui.lower()}", height=1150)
 
 
-def test_the_form_of_a_plan_asks_for_its_nodes(place: Place, ui: str, look: Look) -> None:
+def test_the_form_of_a_plan_asks_for_its_nodes(place: Place, ui: str, look: Look, picture: Picture) -> None:
     page = look(address(place, ui, f"/deployments/deployment/{place.ids['form']}/run"), "Parameters")
     page.get_by_text("What the plan does.").first.wait_for()
+    picture(page, f"form-{ui.lower()}", height=1300)
 
 
-def test_the_policy_is_a_form(place: Place, ui: str, look: Look, picture: Callable[[Any, str], None]) -> None:
+def test_the_policy_is_a_form(place: Place, ui: str, look: Look, picture: Picture) -> None:
     page = look(address(place, ui, f"/blocks/block/{place.ids['block']}/edit"), "Resilience Policy")
     page.get_by_text("How the delays grow.").first.wait_for()
+    for part in ("Retry", "Backoff", "Circuit"):
+        page.get_by_text(f"{part} (Optional)", exact=True).first.wait_for()
     picture(page, f"policy-{ui.lower()}")
 
 
-def test_the_automation_is_there(place: Place, ui: str, look: Look) -> None:
-    page = look(address(place, ui, "/automations"), "prefect-resilience: recover crashed runs")
+def test_the_automation_is_there(place: Place, ui: str, look: Look, picture: Picture) -> None:
+    action = re.compile("run deployment", re.IGNORECASE)
+    page = look(address(place, ui, "/automations"), "prefect-resilience: recover crashed runs", action)
+    page.get_by_text(action).nth(2).wait_for()
+    picture(page, f"automations-{ui.lower()}")
     page.get_by_text("prefect-resilience: recover crashed runs").first.click()
     page.get_by_text("Trigger").first.wait_for()
+    page.get_by_text(action).first.wait_for()
+    picture(page, f"automation-{ui.lower()}")
 
 
-def test_the_event_feed_names_what_happened(place: Place, ui: str, look: Look) -> None:
+def test_the_event_feed_names_what_happened(place: Place, ui: str, look: Look, picture: Picture) -> None:
     # The feed of V2 ends at the last full minute.
     for _ in range(9):
         page = look(address(place, ui, "/events"), "Event Feed")
         try:
-            page.get_by_text("prefect-resilience.fallback.used").first.wait_for(timeout=10_000)
+            ours = page.get_by_text("prefect-resilience.fallback.used").first
+            ours.wait_for(timeout=10_000)
+            ours.evaluate("shown => shown.scrollIntoView({block: 'center'})")
+            picture(page, f"events-{ui.lower()}")
             return
         except Exception as error:
             if "Timeout" not in type(error).__name__:

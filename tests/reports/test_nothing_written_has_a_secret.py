@@ -1,0 +1,122 @@
+"""No planted secret is in what is written about runs: summaries, letters, reports, tables, events."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prefect.client.orchestration import get_client
+
+from prefect_resilience import (
+    Backoff,
+    CircuitBreaker,
+    ErrorBudget,
+    Retry,
+    dead_letters,
+    get_circuits,
+    resilient_flow,
+    resilient_task,
+)
+from prefect_resilience.circuits_table import markdown_of as circuits_of
+from prefect_resilience.payloads import LIMIT
+from prefect_resilience.reports import report
+from prefect_resilience.reports.rendering import html_of, markdown_of
+
+CORPUS = json.loads((Path(__file__).parents[1] / "errors" / "planted_secrets.json").read_text())
+TWICE = Retry(attempts=2, backoff=Backoff.none(), retry_on=(Exception,))
+
+
+@resilient_task(task_run_name="look at {text}", retry=None)
+def look(text: str) -> dict[str, str]:
+    return {"said": text}
+
+
+@resilient_task(
+    task_run_name="say {text}",
+    retry=TWICE,
+    circuit=CircuitBreaker("for {text}", failure_threshold=1, counts=("unexpected",)),
+    error_budget=ErrorBudget(objective=0.9, name=f"of {CORPUS[0]['secret']}"),
+    dead_letter=True,
+    fallback=lambda text: 1 / 0,
+)
+def say(text: str) -> None:
+    raise RuntimeError(text)
+
+
+@resilient_flow(dead_letter=True)
+def saying() -> None:
+    for entry in CORPUS:
+        look(entry["text"])
+        say(entry["text"], return_state=True)
+    raise RuntimeError("\n".join(entry["text"] for entry in CORPUS))
+
+
+def events_since(since: datetime) -> list[dict[str, Any]]:
+    """Every event of ours, without `related`: there Prefect puts the names that runs were given."""
+    body = {
+        "filter": {"event": {"prefix": ["prefect-resilience."]}, "occurred": {"since": since.isoformat()}},
+        "limit": 50,
+    }
+    with get_client(sync_client=True) as client:
+        page = client.request("POST", "/events/filter", json=body).json()
+        found = page["events"]
+        while page["next_page"]:
+            page = client._client.get(page["next_page"]).json()
+            found += page["events"]
+    return [{**event, "related": []} for event in found]
+
+
+def artifacts_of(flow_run_id: Any) -> list[dict[str, Any]]:
+    body = {"artifacts": {"flow_run_id": {"any_": [str(flow_run_id)]}}}
+    with get_client(sync_client=True) as client:
+        return client.request("POST", "/artifacts/filter", json=body).json()
+
+
+def with_pictures(text: str) -> str:
+    pictures = re.findall(r"base64,([A-Za-z0-9+/=]+)", text)
+    return "\n".join([text, *(base64.b64decode(one).decode() for one in pictures)])
+
+
+@pytest.mark.timeout(300)
+def test_none_of_the_corpus_is_in_what_is_written(until: Any) -> None:
+    began = datetime.now(timezone.utc)
+    run = saying(return_state=True).state_details.flow_run_id
+    count = len(CORPUS)
+
+    def arrived() -> list[dict[str, Any]] | None:
+        events = events_since(began)
+        named = [event["event"].removeprefix("prefect-resilience.") for event in events]
+        awaited = ("run.failed", "circuit.opened", "dead-letter.created")
+        return (
+            events if "budget.burned" in named and all(named.count(one) >= count for one in awaited) else None
+        )
+
+    events = until(arrived, 40)
+    (summary,) = (one["data"] for one in artifacts_of(run) if one["key"] == f"run-summary-{run}")
+    for title in ("Failed", "Circuits that moved", "Dead letters", "What had been completed"):
+        assert f"## {title}" in summary
+    made = report(began)
+    assert made.budgets
+    assert len(get_circuits()) == count
+    letters = dead_letters.list()
+    assert len(letters) == count + 1
+    artifacts = artifacts_of(run)
+    written = {
+        **{f"artifact {one['key']}": with_pictures(json.dumps(one, ensure_ascii=False)) for one in artifacts},
+        **{f"event {one['event']} {one['id']}": json.dumps(one, ensure_ascii=False) for one in events},
+        **{f"letter {one.id}": one.model_dump_json() for one in letters},
+        "circuits": circuits_of(get_circuits(), began),
+        "report": made.model_dump_json(),
+        "report as markdown": with_pictures(markdown_of(made)),
+        "report as a page": with_pictures(html_of(made)),
+    }
+    leaks = [
+        (place, one["secret"]) for place, text in written.items() for one in CORPUS if one["secret"] in text
+    ]
+    assert leaks == []
+    assert max(len(json.dumps(event).encode()) for event in events) < 2 * LIMIT
