@@ -229,9 +229,11 @@ def _wait_for(api: str, server: subprocess.Popen[bytes]) -> None:
     raise SystemExit("the Prefect server did not start")
 
 
-def measure(home: Path, runs: int, events: int, expected: Counter[str]) -> Figures:
+def measure(home: Path, runs: int, end: str, events: int, expected: Counter[str]) -> Figures:
     with serving(home) as (api, server), tempfile.TemporaryFile() as said:
-        command = [sys.executable, "-m", "prefect_resilience.cli", "report", "--since", "24h", "--json"]
+        command = [sys.executable, "-m", "prefect_resilience.cli", "report", "--json"]
+        # Filling takes minutes on a busy machine: the day ends where it was filled to.
+        command += ["--since", str(datetime.fromisoformat(end) - timedelta(days=1)), "--until", end]
         environment = {**os.environ, "PREFECT_API_URL": api, "PREFECT_HOME": str(home)}
         before, began = _processor_time(server.pid), time.monotonic()
         process = subprocess.Popen(command, env=environment, stdout=said)
@@ -277,16 +279,17 @@ def table_of(figures: Figures) -> Table:
     return table
 
 
-def filled(home: Path, runs: int) -> tuple[int, Counter[str]]:
+def filled(home: Path, runs: int) -> tuple[str, int, Counter[str]]:
     """Fill a database in a process of its own: its settings are read when Prefect is imported, and what it
-    takes of memory would count as that of each process it starts. How many events, and what is expected."""
+    takes of memory would count as that of each process it starts. The day's end, how many events, and what is
+    expected."""
     command = [sys.executable, "-m", "benchmarks.report", "--runs", str(runs), "--fill", str(home)]
     environment = {name: value for name, value in os.environ.items() if name != "PREFECT_API_URL"}
     ended = subprocess.run(
         command, env={**environment, "PREFECT_HOME": str(home)}, stdout=subprocess.PIPE, check=True
     )
     said = json.loads(ended.stdout.splitlines()[-1])
-    return said["events"], Counter(said["expected"])
+    return said["end"], said["events"], Counter(said["expected"])
 
 
 def main() -> None:
@@ -297,11 +300,11 @@ def main() -> None:
     options = parser.parse_args()
     if options.fill:
         day = fill(options.fill, options.runs)
-        print(json.dumps({"events": day.events, "expected": day.expected}))
+        print(json.dumps({"end": day.end.isoformat(), "events": day.events, "expected": day.expected}))
         return
     with tempfile.TemporaryDirectory() as home:
-        events, expected = filled(Path(home), options.runs)
-        figures = measure(Path(home), options.runs, events, expected)
+        end, events, expected = filled(Path(home), options.runs)
+        figures = measure(Path(home), options.runs, end, events, expected)
     if options.json:
         print(json.dumps(asdict(figures), indent=2))
     else:

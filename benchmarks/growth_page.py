@@ -1,0 +1,54 @@
+"""docs/growth.md and its picture, from what `benchmarks.growth` measured."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import matplotlib as mpl
+
+mpl.use("Agg")
+
+from matplotlib import pyplot as plt
+
+if TYPE_CHECKING:
+    from benchmarks.growth import Curve
+
+PALETTE = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#777777", "#999933"]
+MARKS = "osD^v<>Px"
+
+
+def write(curves: list[Curve], docs: Path) -> None:
+    draw(curves, docs / "growth.png")
+    rows = "\n".join(
+        f"| {one.work} | {one.sizes[-1]:,} | {one.seconds[-1]:.3f} | "
+        f"{one.seconds[-1] / one.sizes[-1] * 1e6:.2f} | {one.exponent:.2f} |"
+        for one in curves
+    )
+    (docs / "growth.md").write_text(f"""# Cost as the work grows
+
+`make growth` measures this on your machine, and writes this page. Seconds are the processor's. An exponent
+of 1 is linear: ten times the work takes ten times as long; 0 is no growth at all. None may be over 1.1.
+
+| work | greatest size | seconds for it | microseconds each | exponent |
+|---|---|---|---|---|
+{rows}
+
+![Processor seconds over the size of the work, both on logarithmic scales: straight lines that rise as the
+dotted linear one does, or stay flat](growth.png)
+""")
+
+
+def draw(curves: list[Curve], path: Path) -> None:
+    figure, axes = plt.subplots(figsize=(10, 6.5), layout="constrained")
+    for number, one in enumerate(curves):
+        label = f"{one.work} ({one.exponent:.2f})"
+        color = PALETTE[number % len(PALETTE)]
+        axes.plot(one.sizes, one.seconds, color=color, marker=MARKS[number % len(MARKS)], label=label)
+    axes.plot([10, 1e6], [1e-4, 10], color="#BBBBBB", linestyle=":", label="linear (1.00)")
+    axes.set(xscale="log", yscale="log", xlabel="size", ylabel="seconds of the processor")
+    axes.set_title("Cost as the work grows (exponent of the fitted power law)")
+    axes.grid(True, which="major", alpha=0.3)
+    axes.legend(fontsize=8)
+    figure.savefig(path, dpi=120)
+    plt.close(figure)
