@@ -9,6 +9,8 @@ COMPILE := $(BIN)/python -m compileall -q prefect_resilience
 TESTS ?= tests
 WORKERS ?= 4
 KILLS ?= 1000
+MINUTES ?= 30
+SECONDS ?= 60
 SEED ?= 0
 # Only all the tests together can cover the pure files
 GATE := $(if $(filter tests,$(TESTS)),--cov=prefect_resilience)
@@ -20,16 +22,29 @@ IN_A_HOME_OF_ITS_OWN = home=$$(mktemp -d) && trap 'rm -rf "$$home"' EXIT INT TER
 .DEFAULT_GOAL := help
 # Two targets at once would install into one environment at once
 .NOTPARALLEL:
-.PHONY: help demo test kills check bench wheel clean browser newcomer fleet
+.PHONY: help demo docs test kills check bench bad-day wheel clean browser newcomer fleet mutants fuzz soak growth
 
 help: ## say what there is
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1\t\2/p' Makefile | expand -t 14
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' Makefile | expand -t 14
 
 demo: .venv/.installed ## a flow on a service that has a bad day, in about a minute after installation
 	@$(BIN)/python -m flows.quickstart
 
 test: .venv/.installed-dev ## all tests; the pure files must be covered to the last branch
-	@$(IN_A_HOME_OF_ITS_OWN) $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(GATE) $(TESTS)
+	@$(IN_A_HOME_OF_ITS_OWN) $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(GATE) $(TESTS)
+	@$(if $(GATE),$(BIN)/python -m tests.project.coverage_gates)
+
+mutants: .venv/.installed-dev ## changes what decides, a thing at a time, and asks the tests; goes on where it was stopped (SUBJECTS="machine window")
+	@$(IN_A_HOME_OF_ITS_OWN) $(BIN)/python -m tests.project.mutants $(SUBJECTS)
+
+fuzz: .venv/.installed-dev ## SECONDS=60 of hostile input for each reader of what others write
+	@$(IN_A_HOME_OF_ITS_OWN) $(BIN)/python -m tests.fuzz --seconds $(SECONDS)
+
+soak: .venv/.installed-dev ## MINUTES=30 of mixed load: memory, threads, files and store must stay flat
+	@$(IN_A_HOME_OF_ITS_OWN) $(BIN)/python -m tests.soak --minutes $(MINUTES)
+
+growth: .venv/.installed-dev ## cost as the work grows, as curves: writes docs/growth.md
+	@$(IN_A_HOME_OF_ITS_OWN) $(BIN)/python -m benchmarks.growth --write
 
 kills: .venv/.installed-dev ## KILLS=1000 processes of deployed flows killed at any instruction, and recovered; goes on where it was stopped
 	@mkdir -p .pytest_cache
@@ -40,6 +55,10 @@ check: .venv/.installed-dev ## lint, format, types (strict) and the contracts be
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright
+	@echo 'the types that users see: all of them known'
+	@mkdir -p .pytest_cache
+	@PATH="$(CURDIR)/$(BIN):$$PATH" pyright --verifytypes prefect_resilience --ignoreexternal > .pytest_cache/types.txt \
+		|| { grep -B1 -A3 'error:' .pytest_cache/types.txt; exit 1; }
 	$(BIN)/lint-imports --no-cache --no-logo
 
 bench: .venv/.installed-dev ## what a guarded call costs
@@ -52,6 +71,9 @@ bench: .venv/.installed-dev ## what a guarded call costs
 	@$(IN_A_HOME_OF_ITS_OWN) $(BIN)/python -m benchmarks.report
 	@$(IN_A_HOME_OF_ITS_OWN) $(BIN)/python -m benchmarks.effects
 
+bad-day: .venv/.installed-dev ## four ways through two minutes of trouble, ten minutes in all; writes docs/bad_day.md
+	@$(IN_A_HOME_OF_ITS_OWN) $(BIN)/python -m benchmarks.bad_day --page docs/bad_day.md
+
 browser: .venv/.installed-dev ## both of Prefect's UIs in Debian's Chromium, with pictures for docs/
 	@$(IN_A_HOME_OF_ITS_OWN) PICTURES=1 $(BIN)/python -m pytest -m long tests/ui
 
@@ -61,12 +83,17 @@ newcomer: .venv/.installed-dev ## the README's way from an empty folder to a flo
 fleet: .venv/.installed-dev ## automations at work; Prefect on PostgreSQL and Redis with two workers
 	@$(IN_A_HOME_OF_ITS_OWN) $(BIN)/python -m pytest -m long tests/installation tests/deployments
 
+docs: .venv/.installed-docs ## the documentation as pages in site/, strictly: a broken link is an error
+	@$(BIN)/python -m docs.making.tables
+	@$(BIN)/python -m docs.making.pictures
+	@env -u PREFECT_API_URL DISABLE_MKDOCS_2_WARNING=true NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet --clean
+
 wheel: .venv/bin/python ## dist/prefect_resilience-*.whl, to be installed elsewhere
 	@rm -rf dist
 	@$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist .
 
 clean: ## remove the environment and everything that was generated
-	rm -rf .venv .pytest_cache .ruff_cache .hypothesis .import_linter_cache .coverage coverage.xml build dist
+	rm -rf .venv .pytest_cache .ruff_cache .hypothesis .import_linter_cache .coverage coverage.xml build dist site
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 .venv/bin/python:
@@ -79,5 +106,10 @@ clean: ## remove the environment and everything that was generated
 
 .venv/.installed-dev: pyproject.toml constraints.txt | .venv/bin/python
 	$(PIP_INSTALL) -e '.[dev]'
+	@$(COMPILE)
+	@touch .venv/.installed $@
+
+.venv/.installed-docs: pyproject.toml constraints.txt | .venv/bin/python
+	$(PIP_INSTALL) -e '.[docs]'
 	@$(COMPILE)
 	@touch .venv/.installed $@

@@ -18,6 +18,7 @@ from prefect.exceptions import ObjectNotFound
 from prefect_resilience.effects.batch import carry_batches, explicit_batch
 from prefect_resilience.errors.exceptions import ConfigurationError, StoreUnavailable
 from prefect_resilience.errors.redact import redact
+from prefect_resilience.tag_services import end_old_services
 
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient
@@ -35,8 +36,11 @@ _batches: OrderedDict[UUID, str] = OrderedDict()
 def tagged(batch_id: str) -> Generator[None, None, None]:
     """The tags of everything that runs inside name this batch and no other."""
     others = {tag for tag in TagsContext.get().current_tags if not tag.startswith(TAG)}
-    with TagsContext(current_tags=others | {TAG + batch_id}):
-        yield
+    try:
+        with TagsContext(current_tags=others | {TAG + batch_id}):
+            yield
+    finally:
+        end_old_services(TAG)
 
 
 def tagged_batch() -> str | None:

@@ -27,7 +27,7 @@ class ChunksSoFar:
     __slots__ = ("_kept", "_left", "number")
 
     def __init__(self) -> None:
-        self.number = 0
+        self.number: int = 0
         self._kept: list[Any] = []
         self._left = MOST_CHARACTERS
 

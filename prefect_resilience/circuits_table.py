@@ -25,7 +25,7 @@ from prefect_resilience.circuits.fleet import get_circuits
 from prefect_resilience.circuits.model import CircuitSnapshot
 from prefect_resilience.payloads import fitted_text
 
-logger = logging.getLogger("prefect_resilience.circuits")
+logger: logging.Logger = logging.getLogger("prefect_resilience.circuits")
 
 KEY = "circuits"
 DESCRIPTION = "The circuits of the fleet"
@@ -147,7 +147,7 @@ def _create() -> None:
         client.create_artifact(artifact)
 
 
-keeper = Keeper()
+keeper: Keeper = Keeper()
 
 
 if hasattr(os, "register_at_fork"):

@@ -144,7 +144,8 @@ class ResilientFlow(Flow[P, R]):
             setattr(self, name, [*getattr(self, name)])
         if not enabled():
             return
-        self.fn = around(guard, bound_to=self.fn)
+        plain: Flow[P, R] = self  # the field is Prefect's own, of Prefect's own type
+        plain.fn = around(guard, bound_to=self.fn)
         at_the_end, ending = AtTheEnd(guard.ending), guard.ending
         wanted = (ending.summary, ending.leaves, ending.summary or ending.hint, ending.leaves)
         for name, wants in zip(HOOKS, wanted, strict=True):

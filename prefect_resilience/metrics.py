@@ -104,10 +104,14 @@ class Instruments:
         self._recovery.record(seconds, attributes)
 
 
-instruments = functools.cache(Instruments)
-tasks = Labels()
-circuits = Labels()
-budgets = Labels()
+@functools.cache
+def instruments() -> Instruments:
+    return Instruments()
+
+
+tasks: Labels = Labels()
+circuits: Labels = Labels()
+budgets: Labels = Labels()
 _successes: dict[str, dict[str, Any]] = {}
 
 

@@ -14,7 +14,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from prefect import flow
 from prefect.artifacts import create_markdown_artifact
@@ -73,7 +73,7 @@ KEY_LIMIT = 60
 class CircuitChange(BaseModel):
     """What one action did to one circuit; `before` is None when the action created it."""
 
-    model_config = ConfigDict(frozen=True)
+    model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True)
 
     name: str
     before: CircuitSnapshot | None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from functools import lru_cache
 from pathlib import Path
+from typing import ClassVar
 
 from prefect.settings import PREFECT_HOME
 from pydantic import AliasChoices, Field
@@ -24,7 +25,9 @@ class ResilienceSettings(BaseSettings):
     timeouts: seconds by the name of an operation, for `timeout="llm-call"`; merged over the defaults.
     """
 
-    model_config = SettingsConfigDict(env_prefix="PREFECT_RESILIENCE_", extra="ignore", frozen=True)
+    model_config: ClassVar[SettingsConfigDict] = SettingsConfigDict(
+        env_prefix="PREFECT_RESILIENCE_", extra="ignore", frozen=True
+    )
 
     enabled: bool = Field(
         default=True,

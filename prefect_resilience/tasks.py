@@ -64,6 +64,14 @@ class ResilientTask(Task[P, R]):
         """A resilient task that does what `task` does, which itself stays as it is.
 
         The task's own retries are kept if it has any and `retry` is not given.
+
+        Example:
+            >>> from prefect import task
+            >>> @task
+            ... def label(drug: str) -> str:
+            ...     return f"{drug}: 100 mg"
+            >>> ResilientTask.wrap(label, timeout=10, circuit="labels").name
+            'label'
         """
         if not isinstance(task, Task):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ConfigurationError(
@@ -95,21 +103,22 @@ class ResilientTask(Task[P, R]):
         self.own_retries = self.retries
         self.own_retry_delay = self.retry_delay_seconds
         self.own_retry_condition = self.retry_condition_fn
-        self.on_failure_hooks = [*self.on_failure_hooks, *_letter_hooks(guard)]
+        plain: Task[P, R] = self  # what is set here are Prefect's own fields, of Prefect's own types
+        plain.on_failure_hooks = [*self.on_failure_hooks, *_letter_hooks(guard)]
         if not enabled():
             return
         if guard.effect is not None and guard.effect.compensate is not None:
             # What was undone is done again by the next run, which a result that Prefect kept would prevent.
-            self.cache_policy = NO_CACHE
-        self.fn = around(guard, self.isgenerator, bound_to=self.fn)
-        self.retries = guard.retrying.most_retries
-        self.retry_condition_fn = retry_as_decided
+            plain.cache_policy = NO_CACHE
+        plain.fn = around(guard, self.isgenerator, bound_to=self.fn)
+        plain.retries = guard.retrying.most_retries
+        plain.retry_condition_fn = retry_as_decided
         delays = [guard.retrying.delay(n) for n in range(min(self.retries, 50))]
         asks_server = guard.retrying.respect_retry_after
         if guard.policy is not None:
             # The block may ask for more than the code does, and Prefect must know how much that can be.
-            self.retries, asks_server, delays = MOST_RETRIES_BY_POLICY, True, delays or [0.0]
-        self.retry_delay_seconds = PolicyDelays(delays) if any(delays) or (delays and asks_server) else None
+            plain.retries, asks_server, delays = MOST_RETRIES_BY_POLICY, True, delays or [0.0]
+        plain.retry_delay_seconds = PolicyDelays(delays) if any(delays) or (delays and asks_server) else None
 
     def _unguarded(self) -> Task[P, R]:
         """A copy as Prefect alone would have it: its own function, retries and condition."""
@@ -309,6 +318,17 @@ def resilient_task(fn: Callable[..., Any] | None = None, /, **options: Any) -> A
     error_budget: an `ErrorBudget`, or its objective such as 0.99: how large a share of the runs must go well.
 
     Every option of `prefect.task` works too. Raises ConfigurationError for what cannot be meant.
+
+    Example:
+        >>> from prefect import flow
+        >>> @resilient_task(retry=3, timeout=10, fallback=Fallback.value("unknown"))
+        ... def label(drug: str) -> str:
+        ...     raise ConnectionError("nobody answers")
+        >>> @flow
+        ... def labels() -> str:
+        ...     return label("aspirin")
+        >>> labels()
+        'unknown'
     """
     if fn is None:
         return functools.partial(_decorate, options)

@@ -62,6 +62,7 @@ class Person:
 
     @property
     def place(self) -> str:
+        """How messages call this step."""
         return f"Person({self.name!r})"
 
     def named(self, name: str) -> Person:

@@ -169,7 +169,7 @@ class ResiliencePolicy(Block):
             as my_team.answers:from_archive. Empty: the code's own.
 
     Example:
-        >>> ResiliencePolicy(retry={"attempts": 5}, timeout=20).save("llm-default", overwrite=True)
+        >>> block_id = ResiliencePolicy(retry={"attempts": 5}).save("llm-default", overwrite=True)
 
     Raises pydantic's ValidationError for what cannot be meant, with one sentence for each mistake.
     """

@@ -26,7 +26,7 @@ from prefect_resilience.errors.redact import redact
 from prefect_resilience.naming import digest
 from prefect_resilience.stores import Store
 
-logger = logging.getLogger("prefect_resilience.budgets")
+logger: logging.Logger = logging.getLogger("prefect_resilience.budgets")
 
 PREFIX = "budgets/"
 SYNC_INTERVAL = 5.0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from pydantic import BaseModel, ConfigDict, Field
 
 
@@ -17,7 +19,7 @@ class BudgetStatus(BaseModel):
         the store's clock), and why.
     """
 
-    model_config = ConfigDict(frozen=True)
+    model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True)
 
     name: str
     objective: float
@@ -32,4 +34,5 @@ class BudgetStatus(BaseModel):
 
     @property
     def runs(self) -> int:
+        """How many runs there were in the window."""
         return self.good + self.bad

@@ -118,7 +118,7 @@ class CircuitBreaker:
     ) -> None:
         fields = () if literal else template_fields(name, "circuit")
         # Without fields, doubled braces are the only thing left of the template.
-        self.name = name if literal or fields else shorten(name.format())
+        self.name: str = name if literal or fields else shorten(name.format())
         self.fields = fields
         self.policy = policy
         self._store = store
@@ -162,6 +162,10 @@ class CircuitBreaker:
         """`fn(*args, **kwargs)`, guarded. Raises CircuitOpenError instead when the circuit is open.
 
         Any exception of `fn` comes out as it is. For an async function use `acall`.
+
+        Example:
+            >>> CircuitBreaker("labels").call(str.upper, "found")
+            'FOUND'
         """
         # Closed and fresh: no lock, no store, nothing allocated; even a `cast` would be felt here.
         result: Any

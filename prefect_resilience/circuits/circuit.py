@@ -37,7 +37,7 @@ class Circuit:
         self.name = name
         self.policy = policy
         self.link = link
-        self.retired = False
+        self.retired: bool = False
         self._begin()
 
     def _begin(self) -> None:

@@ -58,8 +58,8 @@ class Exchange:
     def __init__(
         self, name: str, policy: CircuitPolicy, link: StoreLink, on_view: WeakMethod[Callable[[View], None]]
     ) -> None:
-        self.view = unknown()
-        self.epoch = Epoch(UNSEEN)
+        self.view: View = unknown()
+        self.epoch: Epoch = Epoch(UNSEEN)
         self._name = name
         self._policy = policy
         self._link = link

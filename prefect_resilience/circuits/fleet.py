@@ -25,13 +25,25 @@ def get_circuit(name: str, store: registry.StoreReference = None) -> CircuitBrea
 
 
 def get_circuits(store: registry.StoreReference = None) -> list[CircuitSnapshot]:
-    """Every circuit in the store, by name. Raises StoreUnavailable when it does not answer."""
+    """Every circuit in the store, by name. Raises StoreUnavailable when it does not answer.
+
+    Example:
+        >>> CircuitBreaker("labels").force_open("maintenance")
+        >>> [(circuit.name, circuit.state) for circuit in get_circuits()]
+        [('labels', 'forced_open')]
+    """
     registry.flush_all()
     return registry.link_to(store).exchange(_read_all)
 
 
 def reset_all_circuits(store: registry.StoreReference = None) -> int:
-    """Reset every circuit in the store; how many there were. Raises StoreUnavailable."""
+    """Reset every circuit in the store; how many there were. Raises StoreUnavailable.
+
+    Example:
+        >>> CircuitBreaker("labels").force_open("maintenance")
+        >>> reset_all_circuits()
+        1
+    """
     snapshots = get_circuits(store)
     for snapshot in snapshots:
         get_circuit(snapshot.name, store).reset()

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 
 from prefect_resilience.circuits.model import StoreNotice, Transition
 
-logger = logging.getLogger("prefect_resilience.circuits")
+logger: logging.Logger = logging.getLogger("prefect_resilience.circuits")
 
 TransitionListener = Callable[[Transition], object]
 StoreListener = Callable[[StoreNotice], object]

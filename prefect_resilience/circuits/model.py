@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import math
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationInfo, field_validator
 
@@ -51,7 +51,7 @@ class CircuitPolicy(BaseModel):
     Raises pydantic's ValidationError, whose messages each say in one sentence what to write instead.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     failure_threshold: int = 5
     failure_rate: float = 0.5
@@ -167,7 +167,7 @@ class CircuitSnapshot(BaseModel):
     `usual_failure_rate` is what an adaptive circuit has learnt, None while that is too little.
     """
 
-    model_config = ConfigDict(frozen=True)
+    model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True)
 
     name: str
     state: CircuitState = "closed"

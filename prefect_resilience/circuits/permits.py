@@ -21,8 +21,8 @@ class Epoch:
     __slots__ = ("_seen", "generation", "successes")
 
     def __init__(self, generation: int) -> None:
-        self.generation = generation
-        self.successes = itertools.count(1)
+        self.generation: int = generation
+        self.successes: itertools.count[int] = itertools.count(1)
         self._seen = 0
 
     def take(self) -> int:
@@ -39,8 +39,8 @@ class Permit:
     __slots__ = ("epoch", "lease")
 
     def __init__(self, epoch: Epoch, lease: str | None = None) -> None:
-        self.epoch = epoch
-        self.lease = lease
+        self.epoch: Epoch = epoch
+        self.lease: str | None = lease
 
 
 class Pending:
@@ -51,7 +51,7 @@ class Pending:
         self._error: str | None = None
         self._retry_after: float | None = None
         self._probes: list[Event] = []
-        self.urgent = False
+        self.urgent: bool = False
 
     def add(self, permit: Permit, outcome: Outcome, error: str | None, retry_after: float | None) -> None:
         """Count one outcome behind the successes before it."""

@@ -23,7 +23,7 @@ from prefect_resilience.errors.redact import redact
 
 PACKAGE = "prefect-resilience"
 
-app = App(
+app: App = App(
     name=PACKAGE,
     help="See and set, for a whole fleet of Prefect workers, what keeps it going when services fail.",
     version=lambda: version(PACKAGE),

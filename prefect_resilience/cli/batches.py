@@ -53,7 +53,7 @@ _MEANS: dict[str, str] = {
 }
 DONE = ("rescheduled", "compensated", "abandoned", "nothing")
 
-app = App(
+app: App = App(
     name="batches",
     help="See the effects of a batch, recover it, settle what is in doubt, roll it back or give it up.",
     help_format="plaintext",

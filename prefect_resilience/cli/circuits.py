@@ -40,7 +40,7 @@ Create = Annotated[
 ]
 Reason = Annotated[str, Parameter(show_default=False, help="Why, for whoever meets the circuit next.")]
 
-app = App(
+app: App = App(
     name="circuits",
     help="See the circuits of a fleet, and open, close, disable or reset them.",
     help_format="plaintext",

@@ -53,7 +53,7 @@ DryRun = Annotated[
     bool, Parameter(negative="", show_default=False, help="Say what would be done, and do nothing.")
 ]
 
-app = App(
+app: App = App(
     name="dead-letters",
     help="See the calls that finally failed, replay them, and remove what is done with.",
     help_format="plaintext",

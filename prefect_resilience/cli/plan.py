@@ -77,7 +77,7 @@ ResultFile = Annotated[
 # What shells say of a command that Ctrl-C ended
 INTERRUPTED = 130
 
-app = App(
+app: App = App(
     name="plan",
     help="Run plans, check them and draw them.",
     help_format="plaintext",

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -25,7 +25,7 @@ STDIN = "-"
 class Placed(BaseModel):
     """One mistake of a plan; `place` is empty where it is about the whole file."""
 
-    model_config = ConfigDict(frozen=True)
+    model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True)
 
     place: str
     message: str
@@ -34,7 +34,7 @@ class Placed(BaseModel):
 class Checked(BaseModel):
     """What `plan validate` found in one file. `nodes` is None when it could not be read as a plan."""
 
-    model_config = ConfigDict(frozen=True)
+    model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True)
 
     file: str
     valid: bool
@@ -54,7 +54,7 @@ class Checked(BaseModel):
 class Drawn(BaseModel):
     """What `plan graph --json` prints: the picture itself, or the file that it is in."""
 
-    model_config = ConfigDict(frozen=True)
+    model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True)
 
     format: str
     output: str | None

@@ -19,7 +19,7 @@ class PathBuilder:
     """A place in a result; comparing it gives a `Condition`. Made by `path`."""
 
     __slots__ = ("_path",)
-    __hash__ = None  # pyright: ignore[reportAssignmentType] # its == compares nothing yet
+    # It has no hash: its == compares nothing yet.
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -80,7 +80,12 @@ class PathBuilder:
 
 
 def path(path: str) -> PathBuilder:
-    """The place `path` in a result: `a.b[0].c`, or `$...` as in RFC 9535. Raises `ConfigurationError`."""
+    """The place `path` in a result: `a.b[0].c`, or `$...` as in RFC 9535. Raises `ConfigurationError`.
+
+    Example:
+        >>> (path("answers[0].score") >= 0.9).evaluate({"answers": [{"score": 0.95}]})
+        True
+    """
     if not isinstance(cast("Any", path), str):
         raise ConfigurationError(f"path() takes a text such as 'results[0].id', not {shortly(path)}")
     check_path(path)
@@ -88,12 +93,22 @@ def path(path: str) -> PathBuilder:
 
 
 def succeeded() -> Condition:
-    """The task came to a result."""
+    """The task came to a result.
+
+    Example:
+        >>> succeeded().evaluate({"any": "value"})
+        True
+    """
     return Condition(operator="success")
 
 
 def failed(category: ErrorCategory | str | None = None, code: str | int | None = None) -> Condition:
-    """The task failed, for good; with `category` and `code`, with such an error."""
+    """The task failed, for good; with `category` and `code`, with such an error.
+
+    Example:
+        >>> failed(category="timeout").evaluate(None, error=TimeoutError())
+        True
+    """
     if category is None and code is None:
         return Condition(operator="error_occurred")
     named = category.value if isinstance(category, Enum) else category

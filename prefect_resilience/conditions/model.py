@@ -85,6 +85,10 @@ class Condition(Policy):
         Values of kinds that do not compare make a comparison false, and `not_equals` true. Raises
         `ConditionError` when a path leads nowhere, except for `exists` and `not_exists`, and when the
         evaluation computes for longer than 0.5 s, a pattern for 0.25 s, or takes 1,000,000 steps.
+
+        Example:
+            >>> Condition(operator="gte", path="score", value=0.9).evaluate({"score": 0.7})
+            False
         """
         return evaluate(self, value, error=error, scope=scope, source=source)
 
@@ -96,7 +100,12 @@ class Condition(Policy):
         scope: Mapping[str, Any] | None = None,
         source: Source | None = None,
     ) -> Explanation:
-        """As `evaluate`, with the reason in words: `confidence is 0.71, not >= 0.9`. Secrets are masked."""
+        """As `evaluate`, with the reason in words: `confidence is 0.71, not >= 0.9`. Secrets are masked.
+
+        Example:
+            >>> (path("score") >= 0.9).explain({"score": 0.7}).text
+            'score is 0.7, not >= 0.9'
+        """
         return explain(self, value, error=error, scope=scope, source=source)
 
     def describe(self, limit: int = 200) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from datetime import datetime
-from typing import Any, Literal, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr
 
@@ -21,7 +21,7 @@ REPLAYS_KEPT = 20
 class Source(BaseModel):
     """Where a task or flow is found again: `module:qualname`, and the file for what no import finds."""
 
-    model_config = ConfigDict(frozen=True)
+    model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True)
 
     module: str
     qualname: str
@@ -38,7 +38,7 @@ class Claim(BaseModel):
     far as the system says.
     """
 
-    model_config = ConfigDict(frozen=True)
+    model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True)
 
     owner: str
     token: str
@@ -51,7 +51,7 @@ class Claim(BaseModel):
 class Replay(BaseModel):
     """One replay that has come to an end; `message` says why it failed, or what is unknown about it."""
 
-    model_config = ConfigDict(frozen=True)
+    model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True)
 
     started_at: datetime
     finished_at: datetime
@@ -64,7 +64,7 @@ class Replay(BaseModel):
 class Contents(BaseModel):
     """What a listing does not read: the parameters as JSON (see `codec`), and the error."""
 
-    model_config = ConfigDict(frozen=True)
+    model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True)
 
     parameters: dict[str, Any]
     error: ErrorContext | None = None
@@ -88,7 +88,7 @@ class DeadLetter(BaseModel):
     replays: those that ended, the latest last; at most 20.
     """
 
-    model_config = ConfigDict(frozen=True)
+    model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True)
 
     id: str = ""
     status: Status = "waiting"

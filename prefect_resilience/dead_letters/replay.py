@@ -85,9 +85,9 @@ class Replaying:
             )
         if not 1 <= self.lease <= 86_400:
             raise ConfigurationError(f"lease={self.lease} must be from 1 second to a day")
-        self.owner = f"{socket.gethostname()}:{os.getpid()}"
-        self.finder = Finder(load_script_as_module)
-        self.next_at = self.clock()
+        self.owner: str = f"{socket.gethostname()}:{os.getpid()}"
+        self.finder: Finder = Finder(load_script_as_module)
+        self.next_at: float = self.clock()
         self.succeeded: dict[str, int | None] = {}
         for value in self.values.values():
             if isinstance(value, str):

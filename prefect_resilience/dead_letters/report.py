@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict
 
@@ -20,7 +20,7 @@ class LetterOutcome(BaseModel):
     message: why, or what would be called. run_id: the task or flow run that was the replay.
     """
 
-    model_config = ConfigDict(frozen=True)
+    model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True)
 
     id: str
     name: str
@@ -32,24 +32,28 @@ class LetterOutcome(BaseModel):
 class ReplayReport(BaseModel):
     """What became of every letter, in the order they were taken: the oldest first."""
 
-    model_config = ConfigDict(frozen=True)
+    model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True)
 
     outcomes: tuple[LetterOutcome, ...] = ()
     dry_run: bool = False
 
     def of(self, result: Result) -> list[LetterOutcome]:
+        """The outcomes with this result."""
         return [one for one in self.outcomes if one.result == result]
 
     @property
     def replayed(self) -> int:
+        """How many letters were replayed with success."""
         return len(self.of("replayed"))
 
     @property
     def failed(self) -> int:
+        """How many failed again, and wait on."""
         return len(self.of("failed"))
 
     @property
     def skipped(self) -> int:
+        """How many were not called."""
         return len(self.of("skipped"))
 
     def summary(self) -> str:

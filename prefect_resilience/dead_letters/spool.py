@@ -20,7 +20,7 @@ class Spool:
     """A folder for the letters of one store."""
 
     def __init__(self, folder: Path, store_url: str) -> None:
-        self.folder = folder / digest(store_url)
+        self.folder: Path = folder / digest(store_url)
 
     def keep(self, letter: DeadLetter, contents: Contents, now: datetime) -> DeadLetter:
         """Write a letter, readable by this user alone, and see it on the disk. May raise OSError."""

@@ -84,6 +84,7 @@ class Decompose(Policy):
 
     @property
     def merger(self) -> Callable[..., Any]:
+        """What puts the results of the parts together."""
         return MERGERS[self.merge] if isinstance(self.merge, str) else self.merge
 
     @property

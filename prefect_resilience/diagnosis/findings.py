@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict
 
@@ -17,7 +17,7 @@ class Finding(BaseModel):
     meant to, or it is a "note" of what may well be meant.
     """
 
-    model_config = ConfigDict(frozen=True)
+    model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True)
 
     check: str
     where: str
@@ -29,7 +29,7 @@ class Finding(BaseModel):
 class Diagnosis(BaseModel):
     """What the checks found. `checks` are those that were made, in their order."""
 
-    model_config = ConfigDict(frozen=True)
+    model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True)
 
     checks: tuple[str, ...]
     findings: tuple[Finding, ...]

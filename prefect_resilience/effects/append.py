@@ -14,6 +14,10 @@ class AppendResult:
 
     `text` is the whole text afterwards; `skipped` counts the characters of the addition that were there
     already.
+
+    Example:
+        >>> append_once("Met Ada. Sent", " Sent it.").outcome
+        'resumed'
     """
 
     text: str
@@ -31,6 +35,12 @@ def append_once(text: str, addition: str, *, shortest: int = 1) -> AppendResult:
     A text that ends by chance in the addition's first letters cannot be told from one that was cut off. Let
     additions begin with something of their own, a line break and a date, or say with `shortest` how many
     characters of a beginning are no chance.
+
+    Example:
+        >>> append_once("Met Ada.", " Sent it.").text
+        'Met Ada. Sent it.'
+        >>> append_once("Met Ada. Sent it.", " Sent it.").outcome
+        'already_present'
     """
     if shortest < 1:
         raise ConfigurationError(f"append_once(shortest={shortest!r}): write a number of characters above 0")

@@ -7,7 +7,7 @@ once on the same machine, after its lease elsewhere. What it had begun is then o
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 from uuid import uuid4
 
 from pydantic import BaseModel, ConfigDict
@@ -48,7 +48,7 @@ class AuditEntry(BaseModel):
     was given. `ended`: how the run stood when somebody looked the next time.
     """
 
-    model_config = ConfigDict(frozen=True)
+    model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True)
 
     id: str
     at: float
@@ -74,7 +74,7 @@ class Audit:
     def __init__(self, ledger: Ledger, batch_id: str) -> None:
         self.ledger = ledger
         self.batch_id = batch_id
-        self.place = AUDITS + place_of(batch_id)[len(PREFIX) : -1]
+        self.place: str = AUDITS + place_of(batch_id)[len(PREFIX) : -1]
 
     # -- reading
 

@@ -22,6 +22,11 @@ def batch(batch_id: str) -> Generator[str, None, None]:
 
     Without it, effects belong to the batch of their root flow run. The id is yours: at most 200 characters,
     the same whenever the same work is done again. Of nested batches the inner one counts.
+
+    Example:
+        >>> with batch("invoices-2026-11") as batch_id:
+        ...     print(batch_id)
+        invoices-2026-11
     """
     check_batch_id(batch_id)
     token = _explicit.set(batch_id)

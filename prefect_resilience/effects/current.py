@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from prefect_resilience.errors.exceptions import ConfigurationError
 
@@ -68,12 +69,12 @@ class _SendIdempotencyKey:
 class _Nothing:
     """What an `AsyncClient` awaits, and a `Client` ignores."""
 
-    def __await__(self):
+    def __await__(self) -> Iterator[Any]:
         return iter(())
 
 
 _nothing = _Nothing()
-send_idempotency_key = _SendIdempotencyKey()
+send_idempotency_key: _SendIdempotencyKey = _SendIdempotencyKey()
 """Adds `Idempotency-Key` to every POST, PUT, PATCH and DELETE that is made inside an effect:
 `httpx.Client(event_hooks={"request": [send_idempotency_key]})`, and the same for `httpx.AsyncClient`.
 A header that is there already stays."""

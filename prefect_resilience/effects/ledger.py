@@ -20,7 +20,7 @@ from prefect_resilience.effects.model import (
     Verified,
     decide,
 )
-from prefect_resilience.effects.owner import owner_in
+from prefect_resilience.effects.owner import Owner, owner_in
 from prefect_resilience.errors.exceptions import ConfigurationError, StoreUnavailable
 from prefect_resilience.naming import digest
 from prefect_resilience.stores import open_store
@@ -53,7 +53,7 @@ class Ledger:
 
     def __init__(self, store: Store) -> None:
         self.store = store
-        self.owner = owner_in(store)
+        self.owner: Owner = owner_in(store)
         self._last: Seen | None = None
 
     def look(self, place: str) -> Decision:

@@ -22,7 +22,7 @@ from prefect_resilience.errors.exceptions import StoreUnavailable
 from prefect_resilience.errors.redact import redact
 from prefect_resilience.stores.base import Store
 
-logger = logging.getLogger("prefect_resilience.effects")
+logger: logging.Logger = logging.getLogger("prefect_resilience.effects")
 
 LEASE_SECONDS = 30.0
 """How long another machine takes to see that an owner died."""
@@ -49,7 +49,7 @@ class Owner:
         _owners.append(self)
 
     def _forget(self) -> None:
-        self.id = uuid4().hex
+        self.id: str = uuid4().hex
         self._ids = {self.id}
         self._version = 0
         self._renew_at = float("-inf")

@@ -89,7 +89,12 @@ class Effect(Policy):
 
     @classmethod
     def of(cls, value: Any) -> Effect | None:
-        """`effect=` as it may be written: an `Effect`, a kind, JSON, or None. Raises ConfigurationError."""
+        """`effect=` as it may be written: an `Effect`, a kind, JSON, or None. Raises ConfigurationError.
+
+        Example:
+            >>> Effect.of("external").external
+            True
+        """
         if value is None or isinstance(value, Effect):
             return value
         if isinstance(value, str):
@@ -109,6 +114,7 @@ class Effect(Policy):
 
     @property
     def external(self) -> bool:
+        """Whether it is never sent twice."""
         return self.kind == "external"
 
     def verify_arguments(self, parameters: Mapping[str, Any]) -> dict[str, Any]:

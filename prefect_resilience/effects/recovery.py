@@ -14,7 +14,7 @@ import random
 import socket
 import time
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 from prefect.context import FlowRunContext
 from pydantic import BaseModel, ConfigDict
@@ -58,7 +58,7 @@ class RecoveryReport(BaseModel):
     the newest last.
     """
 
-    model_config = ConfigDict(frozen=True)
+    model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True)
 
     batch_id: str
     strategy: Strategy | None

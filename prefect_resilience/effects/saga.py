@@ -55,6 +55,10 @@ def rollback(
 
     Raises ConfigurationError for a savepoint that there is not, EffectBusy when another rollback does not
     end, and StoreUnavailable: then rollback() again goes on where this one stopped.
+
+    Example:
+        >>> rollback("a-batch-without-effects").complete
+        True
     """
     made = _rollback(batch_id, to, store, max_wait, asynchronous=False)
     with batch(made.batch_id):
@@ -80,6 +84,10 @@ def savepoint(name: str, *, batch_id: str | None = None, store: Store | str | No
     Set again by another run of the batch, it stays where it was. Rolling back farther removes it. Returns its
     time, in seconds since the epoch by the store's clock. Raises InDoubt while a rollback of the batch is cut
     off: rollback() finishes it; EffectBusy while one is going on.
+
+    Example:
+        >>> savepoint("before-payment", batch_id="invoices") > 0
+        True
     """
     batch_id = _batch(batch_id)
     if not isinstance(name, str) or not name.strip():  # pyright: ignore[reportUnnecessaryIsInstance]

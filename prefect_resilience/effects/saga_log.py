@@ -26,7 +26,7 @@ class SagaLog:
     def __init__(self, ledger: Ledger, batch_id: str) -> None:
         self.ledger = ledger
         self.batch_id = batch_id
-        self.place = saga_place(batch_id)
+        self.place: str = saga_place(batch_id)
 
     def begin(self, claim: str, to: str | None) -> undo.Begun | undo.Busy | undo.NoSavepoint:
         """Take the batch's rollback; after `Begun` it is the caller's, until it ends or `drop`s it."""

@@ -107,6 +107,10 @@ def batch_status(batch_id: str, *, store: Store | str | None = None) -> BatchSta
 
     `store` is a store or its URL; None: the configured one. A batch without effects is empty. Raises
     StoreUnavailable.
+
+    Example:
+        >>> batch_status("a-batch-without-effects").effects
+        ()
     """
     ledger = open_ledger(store)
     found = ledger.effects(check_batch_id(batch_id))

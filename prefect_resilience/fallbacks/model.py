@@ -60,7 +60,12 @@ class Fallback:
 
     @classmethod
     def value(cls, value: Any, *, when: Any = None, name: str = "value", degraded: bool = True) -> Fallback:
-        """Answer with a constant."""
+        """Answer with a constant.
+
+        Example:
+            >>> Fallback.value("unknown", when="transient").name
+            'value'
+        """
         return cls(_Constant(value), when=when, name=name, degraded=degraded)
 
     @classmethod
@@ -85,10 +90,12 @@ class Fallback:
 
     @property
     def is_task(self) -> bool:
+        """Whether this step is a task, whose call is a run of its own."""
         return hasattr(self.to, "submit") and hasattr(self.to, "task_key")
 
     @property
     def isasync(self) -> bool:
+        """Whether this step is awaited."""
         said = getattr(self.to, "isasync", False if self.is_task else None)
         if isinstance(said, bool):  # of a task or a chain
             return said

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict
 
@@ -16,7 +16,7 @@ class Change(BaseModel):
     there because something is missing, as `why` says.
     """
 
-    model_config = ConfigDict(frozen=True)
+    model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True)
 
     kind: Literal["block type", "block", "work pool", "deployment", "automation"]
     name: str

@@ -84,6 +84,7 @@ class RateLimit(Limit):
 
     @property
     def pace(self) -> Pace:
+        """The seconds from one call to the next, and how many may begin at once."""
         return Pace(self.per / self.calls, self.burst or 1)
 
     def entered(self) -> Sequence[Ticket]:

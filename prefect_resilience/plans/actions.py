@@ -10,7 +10,7 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, TypeVar, cast
+from typing import Any, ClassVar, TypeVar, cast
 
 from pydantic import BaseModel, ConfigDict
 
@@ -33,7 +33,7 @@ RESERVED = ("return_state", "wait_for")
 class ParameterSpec(BaseModel):
     """One input of an action. `type` is as it was annotated; `default` counts when it is not required."""
 
-    model_config = ConfigDict(frozen=True)
+    model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True)
 
     name: str
     type: str = ""
@@ -45,7 +45,7 @@ class ParameterSpec(BaseModel):
 class ActionSpec(BaseModel):
     """What an action is for and what it takes, as its docstring and its annotations say."""
 
-    model_config = ConfigDict(frozen=True)
+    model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True)
 
     name: str
     description: str = ""
@@ -207,6 +207,13 @@ def action(name: str) -> Callable[[F], F]:
 
     The node's `input` fills its parameters; one called `error` gets the ErrorContext of what led to the
     node, or None. Raises ConfigurationError when the name is taken.
+
+    Example:
+        >>> @action("shout")
+        ... def shout(text: str) -> str:
+        ...     return text.upper()
+        >>> shout("hello")
+        'HELLO'
     """
     if not isinstance(name, str) or not name.strip():  # pyright: ignore[reportUnnecessaryIsInstance]
         raise ConfigurationError(f'an action needs a name, as in @action("kg_query"), not {name!r}')

@@ -75,7 +75,7 @@ class Order:
         for first, then in pairs:
             self.after[first].append(then)
             self.before[then].append(first)
-        self.order = self._sorted()
+        self.order: list[int] = self._sorted()
         self.knots: list[list[int]] = []
         """Nodes that wait for each other in a circle, each knot in the order of the nodes."""
         if len(self.order) < count:
@@ -83,10 +83,10 @@ class Order:
                 self.order.extend(group)
                 if len(group) > 1 or group[0] in self.after[group[0]]:
                     self.knots.append(sorted(group))
-        self.place = [0] * count
+        self.place: list[int] = [0] * count
         for n, node in enumerate(self.order):
             self.place[node] = n
-        self.knot_of = {node: n for n, knot in enumerate(self.knots) for node in knot}
+        self.knot_of: dict[int, int] = {node: n for n, knot in enumerate(self.knots) for node in knot}
 
     def _sorted(self) -> list[int]:
         """Kahn's algorithm: all that is neither in a circle nor behind one."""

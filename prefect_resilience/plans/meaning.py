@@ -72,7 +72,7 @@ class Meaning:
         for n, entry in enumerate(entries):
             if entry.id:
                 self.at.setdefault(entry.id, n)
-        self.names = Names(self.at)
+        self.names: Names = Names(self.at)
         self.uses: list[Use] = []
         self._computed: set[str] = set()
         self._runaways = 0

@@ -32,7 +32,7 @@ class PlanError(ConfigurationError):
     """
 
     def __init__(self, mistakes: Iterable[Mistake], source: str = "the plan") -> None:
-        self.mistakes = tuple(mistakes)
+        self.mistakes: tuple[Mistake, ...] = tuple(mistakes)
         self.source = source
         super().__init__(_listed(self.mistakes, source))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Protocol
 
 from pydantic import (
     AfterValidator,
@@ -105,7 +105,7 @@ class Transition(PlanPart):
 class FanOut(PlanPart):
     """One branch per item of `over`: a list, or a template that gives one; `as` is its name in the input."""
 
-    model_config = ConfigDict(populate_by_name=True)
+    model_config: ClassVar[ConfigDict] = ConfigDict(populate_by_name=True)
 
     over: Annotated[Any, AfterValidator(fields.over)] = Field(
         description="A list, or a template that gives one, such as {{load.output.items}}.",
@@ -276,7 +276,12 @@ class Plan(PlanHead):
 
     @classmethod
     def from_text(cls, text: str) -> Plan:
-        """The plan that a text is, in JSON or YAML. Raises `PlanError` with every mistake."""
+        """The plan that a text is, in JSON or YAML. Raises `PlanError` with every mistake.
+
+        Example:
+            >>> Plan.from_text("tasks: [{id: hello, type: shout}]").tasks[0].id
+            'hello'
+        """
         from prefect_resilience.plans.reading import from_text
 
         return from_text(text)

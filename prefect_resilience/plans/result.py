@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_serializer
 
@@ -22,7 +22,7 @@ class NodeResult(BaseModel):
     why. `routed_to` are the nodes that it led to. `duration` is in seconds, all attempts and pauses together.
     """
 
-    model_config = ConfigDict(frozen=True)
+    model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True)
 
     status: NodeStatus
     output: Any = None
@@ -45,7 +45,7 @@ class PlanResult(BaseModel):
     `nodes` are in the plan's order; then come those that were `added` while it ran.
     """
 
-    model_config = ConfigDict(frozen=True)
+    model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True)
 
     succeeded: bool
     nodes: dict[str, NodeResult] = Field(default_factory=dict[str, NodeResult])

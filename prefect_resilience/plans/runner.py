@@ -48,13 +48,13 @@ class Run:
 
     def __init__(self, plan: Plan, workshop: Workshop, inputs: Mapping[str, Any], level: int = 0) -> None:
         context = FlowRunContext.get()
-        self.flow_run_id = context.flow_run.id if context and context.flow_run else None
+        self.flow_run_id: UUID | None = context.flow_run.id if context and context.flow_run else None
         self.logger: Any = get_run_logger()
         self.plan = plan
         self.workshop = workshop
         self.level = level
         self.inputs = inputs
-        self.schedule = Schedule(plan.tasks)
+        self.schedule: Schedule = Schedule(plan.tasks)
         self.results: dict[str, NodeResult] = {}
         self._preparation = Preparation(workshop, self.results, inputs, self.logger)
         self.nodes: dict[str, Node] = {}

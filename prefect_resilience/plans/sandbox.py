@@ -22,7 +22,7 @@ LONGEST_NUMBER = 400
 class Sandbox(ImmutableSandboxedEnvironment):
     """Operators see plain data; attributes are never read."""
 
-    intercepted_binops = frozenset({"+", "-"})
+    intercepted_binops: frozenset[str] = frozenset({"+", "-"})
 
     def getattr(self, obj: Any, attribute: str) -> Any:
         raise TemplateError("a template reads no attributes")

@@ -47,17 +47,17 @@ class Seat:
     )
 
     def __init__(self, node_id: str, rule: TriggerRule) -> None:
-        self.id = node_id
+        self.id: str = node_id
         self.rule = rule
-        self.status = Status.WAITING
+        self.status: Status = Status.WAITING
         self.deps: Sequence[Seat] = ()
-        self.waits = 0
+        self.waits: int = 0
         """Dependencies that have not settled."""
-        self.values = 0
+        self.values: int = 0
         """Dependencies that produced a value, or that failed and led here."""
         self.followers: Sequence[Seat] = ()
         self.routers: Sequence[Seat] = ()
-        self.routers_left = 0
+        self.routers_left: int = 0
         self.led_by: Sequence[Seat] = ()
         self.targets: dict[Seat, None] | None = None
         """Where it may lead."""

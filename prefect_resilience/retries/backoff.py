@@ -118,6 +118,10 @@ class Backoff(Policy):
 
         `random` is in [0, 1), and 0.5 is the middle of a proportional jitter. `previous` is the delay
         before, which only `decorrelated` looks at.
+
+        Example:
+            >>> [Backoff.exponential(initial=1, maximum=5).delay(n) for n in range(4)]
+            [1.0, 2.0, 4.0, 5.0]
         """
         if self.kind == "decorrelated":
             ceiling = max(self.initial, (self.initial if previous is None else previous) * self.multiplier)

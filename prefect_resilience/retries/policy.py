@@ -31,7 +31,7 @@ BACKOFF_SPELLINGS = {
 }
 """Options that JSON may write beside the attempts: their place in the backoff, and the unit in seconds."""
 
-WORDS = [*ErrorCategory, *ErrorKind]
+WORDS: list[ErrorCategory | ErrorKind] = [*ErrorCategory, *ErrorKind]
 
 
 def error_name(value: Any) -> str:
@@ -166,6 +166,10 @@ class Retry(Policy):
 
         `elapsed` is the seconds since the first attempt began; `random` is in [0, 1). With `exception`,
         classes in `retry_on` and `give_up_on` match their subclasses too.
+
+        Example:
+            >>> Retry(attempts=3).decide(classify(TimeoutError()), attempt=1)
+            Verdict(retry=True, delay=1.0, why='TIMEOUT may pass: attempt 2 of 3')
         """
         names = names_of(error, exception)
         refusal = self._refusal(error, names)

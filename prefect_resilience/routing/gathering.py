@@ -137,6 +137,10 @@ def gather(
 
     If items failed and a run is going on, the table becomes a markdown artifact. Blocks this thread: in a
     coroutine write `await agather(...)`.
+
+    Example:
+        >>> gather([1, ValueError("bad"), 3], allow_failures=1).values
+        [1, 3]
     """
     items, allowed, called = _checked(futures, allow_failures, names)
     outcomes = [_outcome(index, called[index], item) for index, item in enumerate(items)]

@@ -73,6 +73,19 @@ def on_error(
 
     An error of the handler ends there: `result()` raises it, the upstream's error is in its notes and its
     ErrorContext's `cause`.
+
+    Example:
+        >>> from prefect import flow
+        >>> @resilient_task(retry=None)
+        ... def look_up(drug: str) -> str:
+        ...     raise ConnectionError("down")
+        >>> def apologise(drug: str, error: ErrorContext) -> str:
+        ...     return f"no {drug}: {error.code}"
+        >>> @flow
+        ... def asking() -> str:
+        ...     return on_error(look_up.submit("aspirin"), apologise, "aspirin").result()
+        >>> asking()
+        'no aspirin: NETWORK_ERROR'
     """
     upstream = check_upstream(upstream, "on_error(...)")
     check_target("on_error(...)", handler, args, kwargs, offers=False)

@@ -133,6 +133,12 @@ def iterate(
     of the category `subtask` with the error's own as `cause`, and `failed_step` in its details: the step's
     name where there are several, else the round. All of them have `iteration_history`, up to and with the
     last round.
+
+    Example:
+        >>> def halve(value: float) -> float:
+        ...     return value / 2
+        >>> iterate(halve, until=lambda value: value < 1, max_rounds=10, start=8.0).rounds
+        4
     """
     return drive(_rounds(_loop("iterate", step, until, max_rounds, progress, patience, start, isasync=False)))
 

@@ -94,6 +94,19 @@ def route(upstream: Any, *branches: Branch, name: str | None = None) -> PrefectF
 
     The future's `result()` raises `NoRoute` when no branch is for the value, and `ConditionError` when a
     condition cannot be answered, such as one on a path that the value does not have.
+
+    Example:
+        >>> from prefect import flow
+        >>> def publish(found: dict) -> str:
+        ...     return "published"
+        >>> def review(found: dict) -> str:
+        ...     return "reviewed"
+        >>> @flow
+        ... def edit(score: float) -> str:
+        ...     good = when(path("score") >= 0.9, publish)
+        ...     return route({"score": score}, good, otherwise(review)).result()
+        >>> edit(0.95), edit(0.5)
+        ('published', 'reviewed')
     """
     upstream = check_upstream(upstream, "route(...)")
     _check_branches(branches)

@@ -83,6 +83,14 @@ def quorum(*handlers: Any, need: int = 2, key: Key | None = None) -> Quorum:
         compared strictly: 1 is neither true nor "1".
 
     The first of the equal answers is given. `NoQuorum` lists the votes and errors.
+
+    Example:
+        >>> def first(text: str) -> str:
+        ...     return "positive"
+        >>> def second(text: str) -> str:
+        ...     return "positive"
+        >>> quorum(first, second, need=2)("a review")
+        'positive'
     """
     if not handlers:
         raise ConfigurationError("quorum(...) needs handlers: write quorum(first, second, third, need=2)")

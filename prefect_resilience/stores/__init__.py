@@ -24,6 +24,12 @@ def open_store(url: str) -> Store:
 
     Nothing is connected to yet: a database that is away shows itself at the first operation. Raises
     ConfigurationError for a URL that means no store, and where the database's driver is not installed.
+
+    Example:
+        >>> store = open_store("memory://greetings")
+        >>> version = store.swap("greeting", 0, {"text": "hello"})  # 0: must not exist
+        >>> store.load("greeting").value
+        {'text': 'hello'}
     """
     known = _opened.get(url) if isinstance(url, str) else None  # pyright: ignore[reportUnnecessaryIsInstance]
     if known is not None and not getattr(known, "closed", False):

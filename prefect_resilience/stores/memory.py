@@ -23,7 +23,7 @@ class MemoryStore:
 
     def __init__(self, url: str = "memory://") -> None:
         self.url = url
-        self.closed = False
+        self.closed: bool = False
         self._documents: dict[str, tuple[str, int, float | None]] = {}
         # The greatest version that was ever deleted: a key's next life begins beyond it.
         self._floor = 0

@@ -58,7 +58,7 @@ class RedisStore:
 
     def __init__(self, url: str, address: str, prefix: str = PREFIX, seconds: float = ANSWER_SECONDS) -> None:
         self.url = url
-        self.closed = False
+        self.closed: bool = False
         self._address = address
         self._seconds = seconds
         # The braces put all keys of the store into one slot, as scripts require.

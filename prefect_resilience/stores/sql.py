@@ -38,7 +38,7 @@ class Statement:
 
     def __init__(self, statement: sa.ClauseElement, dialect: sa.Dialect) -> None:
         compiled = statement.compile(dialect=dialect)
-        self.text = compiled.string
+        self.text: str = compiled.string
         self._fixed = {name: value for name, value in (compiled.params or {}).items() if value is not None}
 
     def run(self, connection: Connection, **parameters: Any) -> Any:
@@ -95,7 +95,7 @@ class SqlStore:
 
     def __init__(self, url: str, dialect: Dialect) -> None:
         self.url = url
-        self.closed = False
+        self.closed: bool = False
         self._dialect = dialect
         self._engine: Engine | None = None
         self._pid = os.getpid()

@@ -30,7 +30,7 @@ PURGE_PAUSE = 1.0
 FLOOR = "version_floor"
 
 # One row per number that must outlive the documents; today the greatest version ever deleted.
-counters = sa.Table(
+counters: sa.Table = sa.Table(
     "prefect_resilience_counters",
     metadata,
     sa.Column("name", sa.String(64), primary_key=True),

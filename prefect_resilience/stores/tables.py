@@ -12,8 +12,8 @@ REMOVED = ""
 # Keys are ordered by code point everywhere, whatever the database's language.
 _KEY = sa.Text(collation="BINARY").with_variant(sa.Text(collation="C"), "postgresql")
 
-metadata = sa.MetaData()
-documents = sa.Table(
+metadata: sa.MetaData = sa.MetaData()
+documents: sa.Table = sa.Table(
     "prefect_resilience_documents",
     metadata,
     sa.Column("key", _KEY, primary_key=True),

@@ -29,6 +29,7 @@ class Reply:
 
     @property
     def content(self) -> bytes:
+        """The body as it is sent."""
         return (self.body if isinstance(self.body, str) else json.dumps(self.body)).encode()
 
 
@@ -65,7 +66,7 @@ class ScriptedService:
         self.says(*script or (200,))
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler_of(self))
         self._server.daemon_threads = True
-        self.url = f"http://127.0.0.1:{self._server.server_port}"
+        self.url: str = f"http://127.0.0.1:{self._server.server_port}"
         threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True).start()
 
     def says(self, *script: Line) -> Self:
@@ -87,6 +88,7 @@ class ScriptedService:
         return self
 
     def answer(self, request: Request) -> Reply:
+        """The next line of the script, for a request that came in."""
         path = request.path.partition("?")[0]
         with self._lock:
             self.requests.append(request)
@@ -99,6 +101,7 @@ class ScriptedService:
         return line if isinstance(line, Reply) else line()
 
     def close(self) -> None:
+        """Stop answering, and give the port back."""
         self._server.shutdown()
         self._server.server_close()
 

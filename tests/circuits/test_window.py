@@ -155,3 +155,16 @@ def test_another_size_begins_anew() -> None:
 def test_a_damaged_window_is_no_window(damaged: object) -> None:
     assert not window.is_window(damaged)
     assert not window.fits(damaged, 5)
+
+
+@pytest.mark.parametrize("window_of", [1, "1", 10_000, "10ms", "7d"])
+def test_the_least_and_the_most_are_still_a_window(window_of: int | str) -> None:
+    assert window.parse_window(window_of) > 0
+
+
+@pytest.mark.parametrize("refused", [0, "0", "9ms", "8d", timedelta(milliseconds=9)])
+def test_what_is_too_little_or_too_much_is_named(refused: int | str | timedelta) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        window.parse_window(refused)
+    written = refused if isinstance(refused, int) or str(refused).isdigit() else repr(refused)
+    assert str(caught.value).startswith(f"window={written} is not between")

@@ -61,7 +61,9 @@ def id_of(path: Path) -> str:
     return str(path.relative_to(ROOT))
 
 
-@pytest.mark.parametrize("target", ["help", "demo", "test", "check", "bench", "clean"])
+@pytest.mark.parametrize(
+    "target", ["help", "demo", "test", "check", "bench", "clean", "mutants", "fuzz", "soak", "growth"]
+)
 def test_make_knows_the_target(target: str) -> None:
     env = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
     done = subprocess.run(

@@ -1,0 +1,56 @@
+"""A process that takes part in many batches does not keep a thread for each."""
+
+from __future__ import annotations
+
+import gc
+import threading
+
+import pytest
+from prefect import flow
+
+from prefect_resilience import batch, resilient_task, tag_services
+from tests.prefect_runs import until
+
+SERVICE = "ConcurrencySlotAcquisitionWithLeaseServiceThread"
+
+
+@resilient_task
+def step(number: int) -> int:
+    return number
+
+
+@flow
+def all_batches(count: int) -> list[int]:
+    done: list[int] = []
+    for number in range(count):
+        with batch(f"many-{number}"):
+            done.append(step(number))
+    return done
+
+
+def services() -> int:
+    return sum(thread.name == SERVICE for thread in threading.enumerate())
+
+
+def holding_a_client() -> int:
+    """Services of batches that Prefect has not forgotten, and that hold an HTTP client."""
+    kind = tag_services.services.ConcurrencySlotAcquisitionWithLeaseService
+    ours = [one for one in gc.get_objects() if isinstance(one, kind)]
+    return sum("_client" in vars(one) for one in ours if "many-" in str(one.concurrency_limit_names))
+
+
+def test_the_services_of_old_batches_are_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tag_services, "KEPT", 2)
+    monkeypatch.setattr(tag_services, "GRACE_SECONDS", 0.0)
+    assert all_batches(8) == list(range(8))
+    assert until(lambda: services() <= 2)
+    # and one that is gone comes again
+    assert all_batches(1) == [0]
+    assert until(lambda: all_batches(1) and holding_a_client() <= 4)
+
+
+def test_another_prefect_that_keeps_them_elsewhere_is_let_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tag_services, "_let_go", lambda *_: 1 / 0)
+    assert all_batches(2) == [0, 1]
+    monkeypatch.delattr(tag_services.services, "ConcurrencySlotAcquisitionWithLeaseService")
+    tag_services.end_old_services("any")

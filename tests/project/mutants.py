@@ -1,0 +1,177 @@
+"""`make mutants`: would the tests see it if a decision were wrong?
+
+mutmut changes one operator, name or number at a time in the files that decide, and runs the tests of that
+file against each change. What no test sees is a survivor; more than 5 % of them fail the run, for each file.
+A run that was stopped goes on where it was. Survivors are tried again when their tests have changed.
+
+    python -m tests.project.mutants [machine window ...] [--workers 2] [--show]
+"""
+
+from __future__ import annotations
+
+import argparse
+import filecmp
+import json
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.project.mutants_equivalent import means_the_same
+
+ROOT = Path(__file__).parents[2]
+PLACE = ROOT / ".pytest_cache" / "mutants"
+MOST_SURVIVORS = 0.05
+# What pytest's exit codes mean to mutmut; None is a mutant that has not been tried yet
+KILLED, NOT_TRIED = {1, 3, 36, 152, -24, 24, 255, -9, -11}, None
+
+
+@dataclass(frozen=True)
+class Subject:
+    """Files that decide, and the fast tests that say what they should decide."""
+
+    files: tuple[str, ...]
+    tests: tuple[str, ...]
+
+
+SUBJECTS = {
+    "machine": Subject(
+        ("circuits/machine.py",),
+        ("circuits/test_machine.py", "circuits/test_machine_documents.py"),
+    ),
+    "window": Subject(("circuits/window.py",), ("circuits/test_window.py", "circuits/test_machine.py")),
+    "policy": Subject(("retries/policy.py",), ("retries/test_policy.py", "retries/test_policy_words.py")),
+    "schedule": Subject(("plans/schedule.py",), ("plans/test_schedule.py", "plans/test_schedule_laws.py")),
+    "effects": Subject(
+        ("effects/model.py", "effects/decisions.py"),
+        ("effects/test_model.py", "effects/test_model_check.py", "effects/test_strategies.py"),
+    ),
+    "conditions": Subject(
+        ("conditions/*.py",),
+        (
+            "conditions/test_build.py",
+            "conditions/test_evaluate.py",
+            "conditions/test_forms.py",
+            "conditions/test_hostile.py",
+            "conditions/test_paths.py",
+            "conditions/test_plain.py",
+        ),
+    ),
+}
+
+
+def synchronise(source: Path, target: Path) -> bool:
+    """Make the copy of a folder like it; whether anything was to be done."""
+    changed = False
+    wanted = {
+        path.relative_to(source) for path in source.rglob("*") if path.suffix in (".py", ".json", ".typed")
+    }
+    for stale in [path for path in target.rglob("*") if path.is_file()]:
+        if stale.suffix != ".pyc" and stale.relative_to(target) not in wanted:
+            stale.unlink()
+            changed = True
+    for name in wanted:
+        if not (target / name).exists() or not filecmp.cmp(source / name, target / name, shallow=False):
+            (target / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(source / name, target / name)
+            changed = True
+    return changed
+
+
+def prepared(name: str, subject: Subject) -> Path:
+    """A folder of this subject's own with the package, its tests and mutmut's settings."""
+    place = PLACE / name
+    place.mkdir(parents=True, exist_ok=True)
+    synchronise(ROOT / "prefect_resilience", place / "prefect_resilience")
+    folders = sorted({test.split("/")[0] for test in subject.tests})
+    # every folder is looked at, so no short circuit
+    changed = [synchronise(ROOT / "tests" / folder, place / "tests" / folder) for folder in folders]
+    settings = {
+        "source_paths": ["prefect_resilience/"],
+        "only_mutate": [f"prefect_resilience/{file}" for file in subject.files],
+        "pytest_add_cli_args_test_selection": [f"tests/{test}" for test in subject.tests],
+        "pytest_add_cli_args": ["--noconftest", "-p", "no:xdist", "-p", "no:cov", "-p", "no:cacheprovider"],
+        "use_git_change_detection": False,
+    }
+    lines = "\n".join(f"{key} = {json.dumps(value)}" for key, value in settings.items())
+    text = f"{(ROOT / 'pyproject.toml').read_text()}\n[tool.mutmut]\n{lines}\n"
+    (place / "pyproject.toml").write_text(text)
+    if any(changed):
+        forget_survivors(place)
+    return place
+
+
+def verdicts(place: Path) -> dict[Path, dict[str, int | None]]:
+    """By file: what became of each of its mutants."""
+    return {
+        path: json.loads(path.read_text())["exit_code_by_key"] for path in (place / "mutants").rglob("*.meta")
+    }
+
+
+def forget_survivors(place: Path) -> None:
+    for path, codes in verdicts(place).items():
+        told = json.loads(path.read_text())
+        told["exit_code_by_key"] = {key: code if code in KILLED else NOT_TRIED for key, code in codes.items()}
+        path.write_text(json.dumps(told, indent=4))
+
+
+def run(name: str, workers: int) -> None:
+    place = prepared(name, SUBJECTS[name])
+    # CI: Hypothesis draws the same examples each time, so a verdict is no matter of luck
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("PREFECT_API")}
+    environment |= {"CI": "true", "PYTHONDONTWRITEBYTECODE": "1"}
+    command = [Path(sys.executable).parent / "mutmut", "run", "--max-children", str(workers)]
+    done = subprocess.run(command, cwd=place, env=environment, check=False)
+    if done.returncode:
+        raise SystemExit(f"mutmut stopped in {name} with exit code {done.returncode}: see above")
+
+
+def report(names: list[str], *, show: bool) -> bool:
+    """Print survivors of all, by file; whether each file is good enough and wholly tried."""
+    good = True
+    print(f"\n{'file':<32}{'mutants':>9}{'killed':>9}{'equivalent':>12}{'survived':>10}{'share':>8}")
+    for name in names:
+        for path, codes in sorted(verdicts(PLACE / name).items()):
+            if not codes:
+                continue
+            file = str(path.relative_to(PLACE / name / "mutants" / "prefect_resilience"))[: -len(".meta")]
+            alive = {key for key, code in codes.items() if code not in KILLED and code is not NOT_TRIED}
+            changes = {key: shown(PLACE / name, key) for key in alive}
+            equivalent = {key for key, change in changes.items() if means_the_same(key, change)}
+            survived, untried = sorted(alive - equivalent), list(codes.values()).count(NOT_TRIED)
+            share = len(survived) / len(codes)
+            killed = len(codes) - len(alive) - untried
+            rest = f"  {untried} not tried yet" if untried else ""
+            print(
+                f"{file:<32}{len(codes):>9}{killed:>9}{len(equivalent):>12}{len(survived):>10}{share:>8.1%}{rest}"
+            )
+            good = good and not untried and share <= MOST_SURVIVORS
+            for key in survived:
+                print(changes[key] if show else f"    {key}")
+    return good
+
+
+def shown(place: Path, key: str) -> str:
+    command = [Path(sys.executable).parent / "mutmut", "show", key]
+    return subprocess.run(command, cwd=place, capture_output=True, text=True, check=False).stdout
+
+
+def main() -> None:
+    words = argparse.ArgumentParser(description="Would the tests see a wrong decision?")
+    words.add_argument("subjects", nargs="*", help=f"of {', '.join(SUBJECTS)}; all if none is named")
+    words.add_argument("--workers", type=int, default=os.cpu_count() or 2)
+    words.add_argument("--report", action="store_true", help="run nothing, tell what is known")
+    words.add_argument("--show", action="store_true", help="print the change that each survivor is")
+    asked = words.parse_args()
+    names = asked.subjects or list(SUBJECTS)
+    if unknown := set(names) - set(SUBJECTS):
+        words.error(f"{sorted(unknown)} are no subjects: write some of {', '.join(SUBJECTS)}")
+    for name in names if not asked.report else []:
+        run(name, asked.workers)
+    raise SystemExit(0 if report(names, show=asked.show) else 1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,29 @@
+"""Mutants that no test can see, because they mean the same: by rule, or by name with the reason."""
+
+from __future__ import annotations
+
+import re
+
+RULES: tuple[tuple[str, str, str], ...] = (
+    (r'cast\((?:"[^"]*"|\w+), ', "cast(", "cast does nothing when it runs"),
+    (r'in "(?:XX)?([sSfF]{2})(?:XX)?"', r'in "\1"', "an outcome is one of s, S, f, F, never an X"),
+    (r"n=\d, ", "", "of the close matches only the closest is looked at"),
+    (r"strict=(?:True|None|False)\b|, *(?=\))", "", "both sides are always as long as each other"),
+)
+"""A pattern, what it becomes, and why: a change that is gone after this is none."""
+
+EQUIVALENT: dict[str, str] = {}
+"""By mutmut's name: why."""
+
+
+def means_the_same(key: str, difference: str) -> str | None:
+    """Why a survivor is no gap in the tests; None when it is one."""
+    if key in EQUIVALENT:
+        return EQUIVALENT[key]
+    lines = [line for line in difference.splitlines() if line[:1] in "+-" and line[:3] not in ("+++", "---")]
+    before = "\n".join(line[1:] for line in lines if line[0] == "-")
+    after = "\n".join(line[1:] for line in lines if line[0] == "+")
+    for pattern, becomes, why in RULES:
+        if re.search(pattern, before) and re.sub(pattern, becomes, before) == re.sub(pattern, becomes, after):
+            return why
+    return None

@@ -1,0 +1,61 @@
+"""The soak in its short form, and that it would see what grows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from prefect_resilience import open_store, tag_services
+from prefect_resilience.testing import no_wait
+from tests.soak.load import LETTERS, Load
+from tests.soak.measuring import Sample, sample, trends
+
+
+def samples(**growth: float) -> list[Sample]:
+    """A hundred samples of a process in which some things grow by so much with each."""
+    usual = {"memory": 200.0, "threads": 10, "files": 20, "store": 4.0, "documents": 80}
+    return [
+        Sample(at=n, laps=n, **{name: value + growth.get(name, 0) * n for name, value in usual.items()})  # type: ignore[arg-type]
+        for n in range(100)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("growth", "grows"),
+    [
+        ({}, set[str]()),
+        ({"memory": 0.05}, set[str]()),
+        ({"memory": 0.5}, {"memory"}),
+        ({"threads": 0.1, "files": 0.1}, {"threads", "files"}),
+        ({"store": 0.05}, {"store"}),
+        ({"documents": 1}, {"documents"}),
+        ({"memory": -1}, set[str]()),
+    ],
+)
+def test_what_grows_is_seen(growth: dict[str, float], grows: set[str]) -> None:
+    found = trends(samples(**growth))
+    assert {trend.name for trend in found if not trend.flat} == grows
+
+
+def test_a_few_laps_leave_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    database = tmp_path / "soak.db"
+    url = f"sqlite:///{database}"
+    monkeypatch.setenv("PREFECT_RESILIENCE_STORE_URL", url)
+    # so that a few laps are enough to see them ended
+    monkeypatch.setattr(tag_services, "KEPT", 1)
+    monkeypatch.setattr(tag_services, "GRACE_SECONDS", 0.0)
+    load, taken = Load(), list[Sample]()
+    try:
+        with no_wait():
+            for _ in range(2):
+                for _ in range(LETTERS // 2):
+                    load.lap()
+                taken.append(sample(0, load.laps, database, len(open_store(url).scan("", None, 1000))))
+    finally:
+        load.close()
+    assert load.letters >= LETTERS
+    first, last = taken
+    assert last.threads <= first.threads + 2, taken
+    assert last.files <= first.files + 3, taken
+    assert last.documents <= first.documents + 20, taken
