@@ -98,9 +98,8 @@ class AtTheEnd:
 class ResilientFlow(Flow[P, R]):
     """A Prefect flow that says at its end what happened in it, and how to go on when it ended badly.
 
-    It takes what `resilient_flow` takes. Every way to use a Prefect flow works: `()`, `.with_options` (which
-    takes the same options again), `.serve`, `.deploy`, `.from_source`, inside other flows, on methods and
-    generators.
+    It takes what `resilient_flow` takes. Every way to use a Prefect flow works: `()`, `.with_options` (with
+    the same options again), `.serve`, `.deploy`, `.from_source`, in other flows, on methods and generators.
     """
 
     guard: FlowGuard

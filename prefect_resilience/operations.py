@@ -71,7 +71,14 @@ KEY_LIMIT = 60
 
 
 class CircuitChange(BaseModel):
-    """What one action did to one circuit; `before` is None when the action created it."""
+    """What one action did to one circuit; `before` is None when the action created it.
+
+    Example:
+        >>> from prefect_resilience.operations import CircuitChange, change_circuit
+        >>> after = change_circuit("labels", "open", "maintenance")
+        >>> CircuitChange(name="labels", before=None, after=after).after.state
+        'forced_open'
+    """
 
     model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True)
 

@@ -43,7 +43,7 @@ def commands(hint: RecoveryHint, batch_id: str, *, deployed: bool) -> tuple[tupl
     if hint.waiting:
         settle = [
             (
-                f"Look at the receiver, then say what became of {key!r} (done, or not_done)",
+                f"Look at the receiver, then say what became of {key!r} (done, or not-done)",
                 f"{COMMAND} settle {batch} {shlex.quote(key)} done",
             )
             for key in hint.waiting[:DOUBTS_SHOWN]

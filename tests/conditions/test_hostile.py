@@ -17,7 +17,7 @@ from prefect_resilience.conditions import Condition, ConditionError, condition_m
 from prefect_resilience.conditions.patterns import runs_away
 from prefect_resilience.errors import ConfigurationError
 
-MOST_SECONDS = 1.0
+MOST_SECONDS = 3.0
 MOST_BYTES = 100 * 2**20
 
 

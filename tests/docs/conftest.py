@@ -1,0 +1,35 @@
+"""What the pages' code meets: a Prefect API, a store and a folder of its own, and no pauses."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from prefect_resilience.agents.registry import AGENTS
+from prefect_resilience.errors import registry, secret_registry
+from prefect_resilience.plans.actions import REGISTERED
+from prefect_resilience.testing import no_wait
+
+
+@pytest.fixture
+def as_a_reader(
+    prefect_api: None, own_store: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Path]:
+    """The folder in which somebody tries a page out; what its code registers is forgotten afterwards."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    for registered in (AGENTS, REGISTERED):
+        monkeypatch.setattr(registered, "_known", dict(registered._known))
+    monkeypatch.setattr(registry, "_rules", registry._rules)
+    monkeypatch.setattr(secret_registry, "_values", secret_registry._values.copy())
+    monkeypatch.setattr(secret_registry, "_forms", None)
+    monkeypatch.setattr(secret_registry, "_patterns", secret_registry._patterns)
+    before = set(sys.modules)
+    with no_wait():
+        yield tmp_path
+    for name in set(sys.modules) - before:
+        if str(getattr(sys.modules[name], "__file__", None)).startswith(str(tmp_path)):
+            del sys.modules[name]

@@ -1,0 +1,56 @@
+"""The site that `make docs` makes: every page has its place, and nothing is loaded from elsewhere."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.docs.pages import DOCS, ROOT, pages
+
+SITE: dict[str, Any] = yaml.safe_load((ROOT / "mkdocs.yml").read_text())
+
+
+def named(nav: list[dict[str, Any]]) -> Iterator[str]:
+    for entry in nav:
+        for place in entry.values():
+            if isinstance(place, str):
+                yield place
+            else:
+                yield from named(place)
+
+
+def test_every_page_has_its_place_once() -> None:
+    assert sorted(named(SITE["nav"])) == sorted(str(page.relative_to(DOCS)) for page in pages())
+
+
+def test_nothing_is_loaded_from_elsewhere() -> None:
+    assert SITE["theme"]["font"] is False
+    assert not {"extra_javascript", "extra_css"} & SITE.keys()
+    for page in pages():
+        text = page.read_text(encoding="utf-8")
+        assert not re.search(r"!\[[^\]]*\]\(\w+://|<(img|script|link)\b", text), page.name
+        assert "```mermaid" not in text, f"{page.name}: its script would be loaded from elsewhere"
+
+
+def test_the_site_is_made_strictly_and_is_not_kept() -> None:
+    assert SITE["strict"] is True
+    assert "site/" in (ROOT / ".gitignore").read_text().split()
+    clean = re.search(r"^clean:.*\n((?:\t.*\n)+)", (ROOT / "Makefile").read_text(), re.M)
+    assert clean is not None
+    assert " site" in clean[1]
+
+
+@pytest.mark.parametrize("target", ["docs"])
+def test_make_knows_the_target(target: str) -> None:
+    env = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
+    done = subprocess.run(
+        ["make", "-n", target], cwd=ROOT, env=env, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "mkdocs build --strict" in done.stdout
