@@ -2,7 +2,8 @@
 
     python -m tests.project.coverage_gates [--show]
 
-reads what the run before it measured, and says nothing where it is enough. Code that only runs in processes of its own is not measured.
+reads what the run before it measured, and says nothing where it is enough. Code that only runs in processes
+of its own is not measured.
 """
 
 from __future__ import annotations
