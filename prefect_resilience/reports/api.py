@@ -24,8 +24,8 @@ R = TypeVar("R")
 PAGE = 200
 """Runs that the API hands out at once, by default."""
 
-AT_ONCE = 4
-"""Requests at a time: the server works through them in one process."""
+AT_ONCE = 2
+"""Requests at a time: while the server, one process, writes an answer, its database works on the next."""
 
 Filter = dict[str, Any]
 

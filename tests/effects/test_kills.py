@@ -22,7 +22,7 @@ from prefect.states import Crashed
 from prefect_resilience.effects import batch, batch_status, recover, recovery
 from tests.effects import worker_kills_flow
 from tests.effects.victim import PHASES, Book, context
-from tests.effects.worker_kills import MODES, POLICY
+from tests.effects.worker_kills import MODES, POLICY, create_run
 from tests.effects.worker_kills_campaign import Campaign
 from tests.effects.worker_kills_fleet import Fleet, alive, wait_until
 
@@ -67,7 +67,7 @@ def test_a_crash_that_is_told_late_ends_nothing(fleet, api, shared):
     variables = {"env": {"PREFECT_RESILIENCE_STORE_URL": shared}}
     with get_client(sync_client=True) as client:
         deployment = fleet.deployments["forked"]
-        run = client.create_flow_run_from_deployment(deployment, parameters=given, job_variables=variables)
+        run = create_run(client, deployment, given, variables)
         held = fleet.till.held[f"{run.id}.2"] = threading.Event()
         wait_until(lambda: fleet.till.taken[f"{run.id}.2"])
         answer = client.set_flow_run_state(run.id, Crashed(message="told late"))

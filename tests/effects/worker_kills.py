@@ -13,17 +13,19 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import httpx
 from prefect.client.orchestration import SyncPrefectClient
-from prefect.client.schemas.objects import State
+from prefect.client.schemas.objects import FlowRun, State
 from prefect.client.schemas.responses import SetStateStatus
+from prefect.exceptions import PrefectHTTPStatusError
 from prefect.states import Crashed
 
 from prefect_resilience import Backoff
 from prefect_resilience.effects import RecoveryPolicy, batch_status, recover, settle
 from tests.effects.victim import ASKING, PHASES, Book, Doom
-from tests.effects.worker_kills_fleet import Fleet, alive
+from tests.effects.worker_kills_fleet import Fleet, alive, wait_until
 
 MODES = ("keys", "asked", "blind")
 OPEN_PHASES = ("after intent", "during call", "after call", "before done")
@@ -133,12 +135,8 @@ class Plot:
     def _create(self) -> None:
         case = self.case
         given = {"url": self.fleet.till.url, "mode": case.mode, "count": case.count, "plot": self.path}
-        run = self.client.create_flow_run_from_deployment(
-            self.fleet.deployments[case.route],
-            parameters=given,
-            job_variables={"env": {"PREFECT_RESILIENCE_STORE_URL": case.url}},
-        )
-        self.run_id = run.id
+        variables = {"env": {"PREFECT_RESILIENCE_STORE_URL": case.url}}
+        self.run_id = create_run(self.client, self.fleet.deployments[case.route], given, variables).id
         if case.mode == "keys":
             self.fleet.till.honoured.add(self.batch_id)
 
@@ -276,3 +274,20 @@ class Plot:
         self.tale.mistakes.append(
             f"run {case.number} ({case.store}, {case.mode}, {case.route}), {self.batch_id}: {what}"
         )
+
+
+def create_run(client: SyncPrefectClient, deployment: Any, given: dict[str, Any], variables: Any) -> FlowRun:
+    """A run of a deployment, once, whatever a busy server answers meanwhile."""
+    key = uuid4().hex
+
+    def created() -> FlowRun | None:
+        try:
+            return client.create_flow_run_from_deployment(
+                deployment, parameters=given, job_variables=variables, idempotency_key=key
+            )
+        except PrefectHTTPStatusError as error:
+            if error.response.status_code != httpx.codes.SERVICE_UNAVAILABLE:
+                raise
+            return None
+
+    return wait_until(created)

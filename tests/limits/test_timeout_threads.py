@@ -29,6 +29,12 @@ def wait_until(condition, seconds=10.0):
         time.sleep(0.005)
 
 
+@pytest.fixture(autouse=True)
+def nobody_is_overdue():
+    """Tests before these may have left calls that are still running."""
+    wait_until(lambda: overdue_calls() == 0, 60)
+
+
 @pytest.fixture
 def closed_socket():
     """A function that blocks in `recv` until the fixture ends."""
