@@ -39,7 +39,7 @@ class Split(Policy):
 
     def of(self, value: Any) -> list[Any]:
         """The parts of a value; of one that cannot be made smaller, itself alone."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} must say how it splits: write its method of(value)")
 
 
 class ListSplit(Split):

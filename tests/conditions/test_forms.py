@@ -10,6 +10,7 @@ from enum import Enum
 from typing import Any
 from uuid import UUID
 
+import jsonschema
 import pytest
 from pydantic import BaseModel, ValidationError
 
@@ -332,7 +333,6 @@ def test_the_schema_names_every_operator_and_accepts_every_form() -> None:
 
 
 def test_the_schema_and_the_reading_agree() -> None:
-    jsonschema = pytest.importorskip("jsonschema")
     validator = jsonschema.Draft202012Validator(Condition.model_json_schema())
     for form, condition in FORMS:
         if all(value is not None for value in form.values()) and "code" not in form:

@@ -88,7 +88,7 @@ def test_other_things_that_can_be_split():
 
 
 def test_a_data_frame_is_split_by_its_rows():
-    pandas = pytest.importorskip("pandas")
+    pandas = pytest.importorskip("pandas", reason="pandas is not made for this Python")
     frame = pandas.DataFrame({"a": [1, 2, 3]}, index=[7, 8, 9])
     assert [list(part["a"]) for part in split_list("x").of(frame)] == [[1], [2, 3]]
 
@@ -104,7 +104,7 @@ def test_a_splitter_of_ones_own():
     class Halves(Split):
         pass
 
-    with pytest.raises(NotImplementedError):
+    with pytest.raises(NotImplementedError, match=r"Halves must say .* of\(value\)"):
         Halves(parameter="x").of("ab")
 
 

@@ -58,7 +58,7 @@ class Place:
 @pytest.fixture(scope="session")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     if CHROMIUM is None:
-        pytest.skip("there is no Chromium here: on Debian, apt-get install chromium")
+        pytest.fail("there is no Chromium here: on Debian, apt-get install chromium")
     home = tmp_path_factory.mktemp("ui")
     port = free_port()
     url = f"http://127.0.0.1:{port}"

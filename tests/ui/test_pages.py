@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from playwright.sync_api import Page
 
 from tests.ui.conftest import Place, drawn
 
@@ -45,20 +46,22 @@ def test_the_task_runs_have_states_that_say_what_happened(
     picture(page, f"task-runs-{ui.lower()}")
 
 
+def shows_a_picture(page: Page, wider_than: int) -> None:
+    shown = page.locator("img[src^='data:image/svg']").first
+    shown.wait_for()
+    assert shown.evaluate(f"image => image.complete && image.naturalWidth > {wider_than}")
+
+
 def test_the_summary_shows_its_picture(place: Place, ui: str, look: Look, picture: Picture) -> None:
     artifact = place.artifact("failed", "run-summary")
     page = look(address(place, ui, f"/artifacts/artifact/{artifact}"), "labels of the day")
-    shown = page.locator("img[src^='data:image/svg']").first
-    shown.wait_for()
-    assert shown.evaluate("image => image.complete && image.naturalWidth > 300")
+    shows_a_picture(page, wider_than=300)
     picture(page, f"summary-{ui.lower()}", height=1500)
 
 
 def test_the_plan_as_it_went_is_a_picture(place: Place, ui: str, look: Look, picture: Picture) -> None:
     page = look(address(place, ui, f"/artifacts/artifact/{place.artifact('planned', 'plan')}"), "handled")
-    shown = page.locator("img[src^='data:image/svg']").first
-    shown.wait_for()
-    assert shown.evaluate("image => image.complete && image.naturalWidth > 200")
+    shows_a_picture(page, wider_than=200)
     picture(page, f"plan-{ui.lower()}", height=1150)
 
 
