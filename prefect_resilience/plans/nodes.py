@@ -17,7 +17,6 @@ from prefect.client.schemas.objects import TaskRun
 from prefect.context import TaskRunContext
 from prefect.results import should_persist_result
 from prefect.tasks import Task
-from prefect.transactions import Transaction
 from prefect.utilities.hashing import hash_objects
 from pydantic import ValidationError
 
@@ -52,20 +51,6 @@ def witnessing(runs: dict[UUID, TaskRun]) -> Generator[None]:
         yield
     finally:
         _witness.reset(token)
-
-
-@contextmanager
-def outside_transactions() -> Generator[None]:
-    """Tasks that are submitted in this block are in no transaction.
-
-    A plan inside a node would be in the one of that node's task: there a node that fails, though another
-    takes over, would roll back those that succeeded before it, and the node around them.
-    """
-    token = Transaction.__var__.set(cast(Any, None))
-    try:
-        yield
-    finally:
-        Transaction.__var__.reset(token)
 
 
 class Workshop:

@@ -29,13 +29,14 @@ from prefect_resilience.plans.failures import failure_of
 from prefect_resilience.plans.fan_out import Branches
 from prefect_resilience.plans.inject import Inject, read_added
 from prefect_resilience.plans.model import Node, Plan
-from prefect_resilience.plans.nodes import Workshop, outside_transactions, witnessing
+from prefect_resilience.plans.nodes import Workshop, witnessing
 from prefect_resilience.plans.outcomes import Outcome, not_begun, outcome_of, refused
 from prefect_resilience.plans.preparation import Job, Preparation
 from prefect_resilience.plans.progress import Progress, current_listener
 from prefect_resilience.plans.result import NodeResult, PlanResult
 from prefect_resilience.plans.routes import Routing, routes
 from prefect_resilience.plans.schedule import Ended, Schedule, Skip, Step
+from prefect_resilience.routing.transactions import outside_transactions
 
 MOST_RUNNING = 100
 """Task runs of one plan that are at work at a time; each has a thread of its own."""

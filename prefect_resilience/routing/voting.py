@@ -26,6 +26,7 @@ from prefect_resilience.routing.targets import (
     check_target,
     name_of,
 )
+from prefect_resilience.routing.transactions import outside_transactions
 from prefect_resilience.routing.upstream import Ending, Failed, Gave, NeverRan, context_of
 
 Key = Callable[[Any], Any]
@@ -107,9 +108,10 @@ def quorum(*handlers: Any, need: int = 2, key: Key | None = None) -> Quorum:
 
 
 def _answer(box: queue.SimpleQueue[Any], number: int, handler: Any, request: Request) -> None:
-    """One handler's vote, in a thread of its own."""
+    """One handler's vote, in a thread of its own. Who fails may not roll back the others, or who asked."""
     try:
-        box.put((number, _ending(handler, request)))
+        with outside_transactions():
+            box.put((number, _ending(handler, request)))
     except BaseException as error:  # noqa: BLE001 - whoever asked counts it as an error, and waits no longer
         box.put((number, error))
 

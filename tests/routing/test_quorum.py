@@ -143,6 +143,35 @@ def test_as_error_handler_every_voter_is_a_task_run(mode):
     assert picture["third"].state == "Failed"
 
 
+def test_a_voter_that_fails_rolls_nothing_back(mode):
+    """One vote is done, another fails, only then there is a quorum: the vote stands, and so does the node."""
+    voted, failed = threading.Event(), threading.Event()
+    undone = []
+
+    def first():
+        assert failed.wait(30)
+        return "yes"
+
+    def second():
+        return "yes"
+
+    def third():
+        assert voted.wait(30)
+        raise RuntimeError("third is down")
+
+    def body():
+        votes = task(mode.function(second), name="second", on_completion=[lambda *_: voted.set()])
+        votes.on_rollback(lambda _: undone.append("second"))
+        fails = task(mode.function(third), name="third", on_failure=[lambda *_: failed.set()])
+        return on_error(ValueError("x"), quorum(mode.function(first), votes, fails)).result()
+
+    node = "on_error: quorum(first, second, third)"
+    value, picture = drawn(body, [node, "first", "second", "third"], mode)
+    assert value == "yes"
+    assert (picture[node].state, picture["second"].state) == ("Handled", "Completed")
+    assert undone == []
+
+
 def test_without_a_quorum_the_handler_has_failed(mode):
     def up():
         raise TimeoutError("slow")
