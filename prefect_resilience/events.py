@@ -16,7 +16,7 @@ from prefect_resilience.errors.context import ErrorContext
 from prefect_resilience.errors.redact import redact
 from prefect_resilience.metrics import circuit_changed, observe
 from prefect_resilience.payloads import NAME, fitted, fitted_text
-from prefect_resilience.watch import note_happening
+from prefect_resilience.summaries.watch import note_happening
 
 PREFIX = "prefect-resilience"
 LABELS = ("code", "category", "action")
@@ -127,7 +127,7 @@ def _circuit_changed(change: Transition) -> None:
     )
     if in_run():
         # Only now: most processes never see a circuit change.
-        from prefect_resilience.circuits_table import keeper
+        from prefect_resilience.summaries.circuits_table import keeper
 
         keeper.changed()
 

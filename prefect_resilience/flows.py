@@ -23,7 +23,7 @@ from prefect_resilience.effects.batch import batch as batch_named
 from prefect_resilience.effects.strategies import RecoveryPolicy
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.naming import fill, template_fields
-from prefect_resilience.runs_of_flows import failed_with, mark_run, started
+from prefect_resilience.runs.flow_runs import failed_with, mark_run, started
 from prefect_resilience.settings import enabled
 from prefect_resilience.summaries.ending import Ending, ended
 

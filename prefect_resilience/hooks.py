@@ -16,19 +16,19 @@ from prefect.context import FlowRunContext, TaskRunContext
 from prefect.logging.loggers import flow_run_logger, task_run_logger
 from prefect.utilities.engine import resolve_inputs_sync
 
-from prefect_resilience.batches import batch_of, named_in
 from prefect_resilience.dead_letters.capture import letter_of, loss
 from prefect_resilience.dead_letters.configured import queue_of, spool_of
 from prefect_resilience.dead_letters.model import Contents, DeadLetter
 from prefect_resilience.dead_letters.replay import LETTER_TAG, in_replay, is_replay_itself
 from prefect_resilience.dead_letters.sources import source_of
 from prefect_resilience.effects.batch import explicit_batch
+from prefect_resilience.effects.batch_tags import batch_of, named_in
 from prefect_resilience.errors.context import ErrorContext, error_context
 from prefect_resilience.errors.exceptions import ConfigurationError, StoreUnavailable
 from prefect_resilience.errors.redact import redact
 from prefect_resilience.errors.sightings import learn_secrets
 from prefect_resilience.events import emit
-from prefect_resilience.logs import keep_secrets_out_of_logs
+from prefect_resilience.runs.logs import keep_secrets_out_of_logs
 from prefect_resilience.settings import enabled
 from prefect_resilience.summaries.ending import recovery_hint, run_summary
 

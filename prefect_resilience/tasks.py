@@ -12,9 +12,7 @@ from prefect.cache_policies import NO_CACHE
 from prefect.tasks import Task, TaskOptions
 from typing_extensions import ParamSpec, Unpack
 
-from prefect_resilience.answers import as_answer, value_of
 from prefect_resilience.attempt import Guard, guarded
-from prefect_resilience.chunks import in_one_task
 from prefect_resilience.drive import adrive, drive
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.options import (
@@ -28,9 +26,11 @@ from prefect_resilience.options import (
     split,
     written_policy,
 )
-from prefect_resilience.runs import PolicyDelays, governed, retry_as_decided, surroundings_of
+from prefect_resilience.runs.answers import as_answer, value_of
+from prefect_resilience.runs.chunks import in_one_task
+from prefect_resilience.runs.streams import astream, stream
+from prefect_resilience.runs.task_runs import PolicyDelays, governed, retry_as_decided, surroundings_of
 from prefect_resilience.settings import enabled
-from prefect_resilience.streams import astream, stream
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -18,7 +18,6 @@ from prefect.context import TaskRunContext
 from prefect.utilities.callables import explode_variadic_parameter, parameters_to_args_kwargs
 from prefect.utilities.hashing import hash_objects
 
-from prefect_resilience.again import with_changes
 from prefect_resilience.attempt import Guard, RunRecord, Substitute, guarded
 from prefect_resilience.decomposition.work import Decomposed, stood_in
 from prefect_resilience.drive import Blocking, Sequence, adrive, drive
@@ -30,6 +29,7 @@ from prefect_resilience.partials.child import Carried, carried
 from prefect_resilience.partials.current import Notes, add_notes_source
 from prefect_resilience.retries.pauses import pause
 from prefect_resilience.retries.policy import Verdict
+from prefect_resilience.runs.again import with_changes
 
 logger: logging.Logger = logging.getLogger("prefect_resilience.agents")
 

@@ -14,7 +14,6 @@ from prefect.context import FlowRunContext, TaskRunContext
 from prefect_resilience.agents.alone import Memories, alone
 from prefect_resilience.agents.registry import Agent
 from prefect_resilience.agents.trace import note
-from prefect_resilience.answers import ReplacedState
 from prefect_resilience.attempt import Substitute
 from prefect_resilience.decomposition.work import Decomposed
 from prefect_resilience.drive import Blocking, Invoke, Sequence, adrive, drive
@@ -23,6 +22,7 @@ from prefect_resilience.errors.taxonomy import ErrorCategory
 from prefect_resilience.fallbacks.model import Fallback
 from prefect_resilience.routing.nodes import value_of
 from prefect_resilience.routing.upstream import Failed, NeverRan, ending_of
+from prefect_resilience.runs.answers import ReplacedState
 from prefect_resilience.settings import enabled
 from prefect_resilience.tasks import ResilientTask
 

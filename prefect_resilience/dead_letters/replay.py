@@ -31,7 +31,6 @@ from prefect.utilities.asyncutils import run_coro_as_sync
 from prefect.utilities.importtools import load_script_as_module
 from pydantic_core import to_jsonable_python
 
-from prefect_resilience.batches import TAG
 from prefect_resilience.dead_letters.classes import DeadLetterError
 from prefect_resilience.dead_letters.decoding import Reader
 from prefect_resilience.dead_letters.model import DeadLetter
@@ -39,6 +38,7 @@ from prefect_resilience.dead_letters.queue import DeadLetterQueue
 from prefect_resilience.dead_letters.report import LetterOutcome, Progress, ReplayReport, outcome_of
 from prefect_resilience.dead_letters.sources import Finder
 from prefect_resilience.effects.batch import batch
+from prefect_resilience.effects.batch_tags import TAG
 from prefect_resilience.errors.context import error_context
 from prefect_resilience.errors.exceptions import ConfigurationError, StoreUnavailable
 from prefect_resilience.errors.redact import redact, register_secret

@@ -117,7 +117,7 @@ def _batch(batch_id: str | None) -> str:
     if batch_id is not None:
         return check_batch_id(batch_id)
     # Only now: it is Prefect that knows, and it asks this package in turn.
-    from prefect_resilience.batches import current_batch
+    from prefect_resilience.effects.batch_tags import current_batch
 
     return current_batch()
 

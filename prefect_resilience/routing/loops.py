@@ -14,7 +14,6 @@ from prefect.context import FlowRunContext, TaskRunContext
 from prefect.tasks import Task
 from prefect.utilities.annotations import quote
 
-from prefect_resilience.again import request_of_step
 from prefect_resilience.conditions.model import Condition
 from prefect_resilience.conditions.plain import plain
 from prefect_resilience.drive import Blocking, Invoke, Sequence, adrive, drive
@@ -41,6 +40,7 @@ from prefect_resilience.routing.targets import (
     name_of,
 )
 from prefect_resilience.routing.upstream import NeverRan, context_of, ending_of
+from prefect_resilience.runs.again import request_of_step
 
 T = TypeVar("T")
 

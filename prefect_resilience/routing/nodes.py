@@ -20,12 +20,12 @@ from prefect.states import Cancelled, Completed, Pending
 from prefect.tasks import Task
 from prefect.utilities.collections import visit_collection
 
-from prefect_resilience.answers import ReplacedState
 from prefect_resilience.errors.context import ErrorContext
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.errors.redact import redact
-from prefect_resilience.logs import keep_secrets_out_of_logs
 from prefect_resilience.routing.upstream import Failed, Gave, NeverRan, futures_in, state_after
+from prefect_resilience.runs.answers import ReplacedState
+from prefect_resilience.runs.logs import keep_secrets_out_of_logs
 
 LONGEST_NAME = 80
 

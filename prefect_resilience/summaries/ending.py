@@ -24,8 +24,7 @@ from prefect.logging.loggers import flow_run_logger
 from prefect.settings import PREFECT_UI_URL
 from prefect.task_runners import ThreadPoolTaskRunner
 
-from prefect_resilience import notes
-from prefect_resilience.batches import batch_of_flow_run
+from prefect_resilience.effects.batch_tags import batch_of_flow_run
 from prefect_resilience.effects.flow_runs import ERROR_LABEL, label_of_error
 from prefect_resilience.effects.strategies import RecoveryPolicy
 from prefect_resilience.errors.classify import ErrorInfo, classify
@@ -35,11 +34,11 @@ from prefect_resilience.errors.redact import redact
 from prefect_resilience.errors.states import state_error
 from prefect_resilience.events import announce_recoverable
 from prefect_resilience.settings import enabled
-from prefect_resilience.summaries import reading
+from prefect_resilience.summaries import notes, reading
 from prefect_resilience.summaries.advice import advice_for
 from prefect_resilience.summaries.markdown import headline, hint_markdown, markdown
 from prefect_resilience.summaries.model import Advice, Happening, RunFacts, Seen
-from prefect_resilience.watch import happening_of, watch_task_runs
+from prefect_resilience.summaries.watch import happening_of, watch_task_runs
 
 if TYPE_CHECKING:
     from prefect import Flow

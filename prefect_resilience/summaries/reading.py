@@ -19,7 +19,7 @@ from prefect.client.schemas.sorting import TaskRunSort
 from prefect_resilience.errors.info import bounded
 from prefect_resilience.errors.redact import redact
 from prefect_resilience.summaries.model import FINAL, Happening, Seen, StateSeen, TaskRunSeen
-from prefect_resilience.watch import MESSAGE, happening_of
+from prefect_resilience.summaries.watch import MESSAGE, happening_of
 
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient

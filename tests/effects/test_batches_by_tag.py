@@ -7,7 +7,7 @@ from prefect.client.orchestration import get_client
 from prefect.flow_engine import run_flow
 
 from prefect_resilience import batch_status, resilient_task
-from prefect_resilience.batches import TAG, current_batch
+from prefect_resilience.effects.batch_tags import TAG, current_batch
 
 
 @resilient_task(effect="external")

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from prefect import flow
 
-from prefect_resilience import batch, resilient_task, tag_services
+from prefect_resilience import batch, resilient_task
+from prefect_resilience.effects import tag_services
 from tests.prefect_runs import until
 
 

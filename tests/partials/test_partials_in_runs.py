@@ -20,7 +20,7 @@ from prefect_resilience import (
     resilient_task,
 )
 from prefect_resilience.partials.current import MOST_APPENDED, Notes
-from prefect_resilience.runs import _records
+from prefect_resilience.runs.task_runs import _records
 
 TWICE = Retry(attempts=2, backoff=Backoff.none())
 

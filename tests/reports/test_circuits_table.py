@@ -9,10 +9,11 @@ import pytest
 from prefect import flow
 from prefect.client.orchestration import get_client
 
-from prefect_resilience import CircuitBreaker, circuits_table, resilient_task
+from prefect_resilience import CircuitBreaker, resilient_task
 from prefect_resilience.circuits.model import CircuitSnapshot
-from prefect_resilience.circuits_table import Keeper, markdown_of
 from prefect_resilience.operations import show_circuits
+from prefect_resilience.summaries import circuits_table
+from prefect_resilience.summaries.circuits_table import Keeper, markdown_of
 
 pytestmark = pytest.mark.timeout(300)
 

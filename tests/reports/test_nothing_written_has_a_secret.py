@@ -22,10 +22,10 @@ from prefect_resilience import (
     resilient_flow,
     resilient_task,
 )
-from prefect_resilience.circuits_table import markdown_of as circuits_of
 from prefect_resilience.payloads import LIMIT
 from prefect_resilience.reports import report
 from prefect_resilience.reports.rendering import html_of, markdown_of
+from prefect_resilience.summaries.circuits_table import markdown_of as circuits_of
 
 CORPUS = json.loads((Path(__file__).parents[1] / "errors" / "planted_secrets.json").read_text())
 TWICE = Retry(attempts=2, backoff=Backoff.none(), retry_on=(Exception,))

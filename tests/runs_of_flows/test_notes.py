@@ -9,10 +9,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from prefect_resilience import notes
-from prefect_resilience.notes import RunNotes, shown
+from prefect_resilience.summaries import notes
 from prefect_resilience.summaries.markdown import markdown
 from prefect_resilience.summaries.model import Happening, RunFacts, StateSeen
+from prefect_resilience.summaries.notes import RunNotes, shown
 
 
 @pytest.fixture(autouse=True)

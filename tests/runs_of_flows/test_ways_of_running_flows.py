@@ -18,7 +18,7 @@ from prefect_resilience import (
     resilient_flow,
     resilient_task,
 )
-from prefect_resilience.batches import current_batch
+from prefect_resilience.effects.batch_tags import current_batch
 
 pytestmark = pytest.mark.usefixtures("in_prefect")
 

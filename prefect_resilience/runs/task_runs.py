@@ -24,11 +24,10 @@ from prefect.utilities.asyncutils import run_coro_as_sync
 from prefect.utilities.callables import explode_variadic_parameter
 from prefect.utilities.hashing import hash_objects
 
-from prefect_resilience.again import Again, limited, part_of
 from prefect_resilience.attempt import Guard, RunRecord, judged
-from prefect_resilience.batches import batch_of
 from prefect_resilience.decomposition.work import stood_in
 from prefect_resilience.drive import Blocking, Invoke, Sequence, drive
+from prefect_resilience.effects.batch_tags import batch_of
 from prefect_resilience.effects.claim import Replayed
 from prefect_resilience.effects.current import EffectInProgress, in_progress
 from prefect_resilience.effects.ledger import Ledger, open_ledger, set_ledger_store
@@ -37,12 +36,13 @@ from prefect_resilience.errors.redact import redact
 from prefect_resilience.errors.requests import SubtaskRequest, attach_request
 from prefect_resilience.events import attempt_failed, emit, error_payload
 from prefect_resilience.fallbacks.chain import Answer
-from prefect_resilience.logs import keep_secrets_out_of_logs
 from prefect_resilience.metrics import attempt_succeeded
 from prefect_resilience.partials.child import Carried, carried
 from prefect_resilience.partials.current import Notes, add_notes_source
 from prefect_resilience.retries.pauses import pause
 from prefect_resilience.retries.policy import Verdict
+from prefect_resilience.runs.again import Again, limited, part_of
+from prefect_resilience.runs.logs import keep_secrets_out_of_logs
 from prefect_resilience.settings import current_settings, enabled
 
 if TYPE_CHECKING:

@@ -16,9 +16,9 @@ from prefect.context import FlowRunContext, TagsContext, TaskRunContext
 from prefect.exceptions import ObjectNotFound
 
 from prefect_resilience.effects.batch import carry_batches, explicit_batch
+from prefect_resilience.effects.tag_services import end_old_services
 from prefect_resilience.errors.exceptions import ConfigurationError, StoreUnavailable
 from prefect_resilience.errors.redact import redact
-from prefect_resilience.tag_services import end_old_services
 
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient

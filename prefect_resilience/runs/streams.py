@@ -13,7 +13,6 @@ from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
-from prefect_resilience.answers import as_state
 from prefect_resilience.attempt import (
     NO_RETRY,
     Guard,
@@ -27,7 +26,6 @@ from prefect_resilience.attempt import (
     succeeded,
     told,
 )
-from prefect_resilience.chunks import ChunksSoFar, EngineStream
 from prefect_resilience.circuits.breaker import CircuitBreaker, Permit
 from prefect_resilience.circuits.guard import entering
 from prefect_resilience.drive import Sequence, adrive, drive
@@ -38,7 +36,9 @@ from prefect_resilience.fallbacks.chain import Chain
 from prefect_resilience.fallbacks.model import Fallback
 from prefect_resilience.limits.stream import aiterate_with_deadline, iterate_with_deadline
 from prefect_resilience.retries.policy import Verdict
-from prefect_resilience.runs import TaskSurroundings, governed, surroundings_of
+from prefect_resilience.runs.answers import as_state
+from prefect_resilience.runs.chunks import ChunksSoFar, EngineStream
+from prefect_resilience.runs.task_runs import TaskSurroundings, governed, surroundings_of
 
 _END: Any = object()
 

@@ -13,10 +13,10 @@ from uuid import UUID, uuid4
 from prefect.client.schemas.objects import State, TaskRun
 from prefect.context import FlowRunContext, TaskRunContext
 
-from prefect_resilience import notes
 from prefect_resilience.errors.info import bounded
 from prefect_resilience.errors.redact import redact
 from prefect_resilience.errors.states import state_data
+from prefect_resilience.summaries import notes
 from prefect_resilience.summaries.model import Happening, StateSeen
 
 MESSAGE = 300

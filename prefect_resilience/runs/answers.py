@@ -16,7 +16,7 @@ from prefect_resilience.errors.context import ErrorContext
 from prefect_resilience.errors.redact import redact
 
 if TYPE_CHECKING:
-    from prefect_resilience.runs import TaskSurroundings
+    from prefect_resilience.runs.task_runs import TaskSurroundings
 
 
 class ReplacedState(State[Any]):
