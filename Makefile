@@ -72,7 +72,7 @@ bench: .venv/.installed-dev ## what a guarded call costs
 	@$(IN_A_HOME_OF_ITS_OWN) $(BIN)/python -m benchmarks.effects
 
 bad-day: .venv/.installed-dev ## four ways through two minutes of trouble, ten minutes in all; writes docs/bad_day.md
-	@$(IN_A_HOME_OF_ITS_OWN) $(BIN)/python -m benchmarks.bad_day --page docs/bad_day.md
+	@$(IN_A_HOME_OF_ITS_OWN) $(BIN)/python -m benchmarks.bad_day --page docs/bad_day.md --readme README.md
 
 browser: .venv/.installed-dev ## both of Prefect's UIs in Debian's Chromium, with pictures for docs/
 	@$(IN_A_HOME_OF_ITS_OWN) PICTURES=1 $(BIN)/python -m pytest -m long tests/ui

@@ -35,12 +35,13 @@ def main() -> int:
     parser.add_argument("--only", choices=RIVALS, action="append", help="only this rival; may be repeated")
     parser.add_argument("--api", help="the address of a Prefect API, in place of a server of its own")
     parser.add_argument("--page", type=Path, help="write the page here, and its pictures beside it")
+    parser.add_argument("--readme", type=Path, help="copy the page's table to its place in this file")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
 
     from benchmarks.bad_day_columns import kept_promises
     from benchmarks.bad_day_figures import figures
-    from benchmarks.bad_day_page import machine, write
+    from benchmarks.bad_day_page import copy_table, machine, write
     from benchmarks.bad_day_rounds import live
 
     form = SHORT if options.short else FULL
@@ -49,6 +50,8 @@ def main() -> int:
     about = machine(form, options.seed)
     if options.page is not None:
         write(options.page, rows, rounds, form, about)
+        if options.readme is not None:
+            copy_table(options.page, options.readme)
     if options.json:
         told = {"machine": about, "rows": [row.as_dict() for row in rows], "kept": kept_promises(rows)}
         json.dump(told, sys.stdout, indent=2)

@@ -114,6 +114,15 @@ def write(
     page.write_text("\n\n".join(section for section in sections if section) + "\n", encoding="utf-8")
 
 
+def copy_table(page: Path, readme: Path) -> None:
+    """Put the page's first table between the two marks in the README."""
+    begins, ends = "<!-- bad day -->\n", "<!-- /bad day -->"
+    table = next(part for part in page.read_text(encoding="utf-8").split("\n\n") if part.startswith("|"))
+    before, _, rest = readme.read_text(encoding="utf-8").partition(begins)
+    after = rest.partition(ends)[2]
+    readme.write_text(f"{before}{begins}\n{table}\n\n{ends}{after}", encoding="utf-8")
+
+
 def _cells(rows: Sequence[Figures]) -> list[list[str]]:
     return [[row.rival, *(column.shown(row) for column in COLUMNS)] for row in rows]
 

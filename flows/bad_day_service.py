@@ -1,6 +1,6 @@
 """Two providers of drug interactions on loopback, the first of which has a bad day.
 
-A real HTTP service (starlette and uvicorn come with Prefect). What the primary answers is decided by the pair
+A real HTTP service. What the primary answers is decided by the pair
 that is asked about and by how often it was asked before, so that the same day can be lived again:
 
     GET /primary/interactions?a=..&b=..      follows its script, then works
@@ -14,20 +14,19 @@ from __future__ import annotations
 
 import asyncio
 import csv
-import socket
 import threading
-import time
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
-import uvicorn
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
+
+from flows.serving import running
 
 TABLE = Path(__file__).parent / "data" / "drug_interactions.csv"
 SLOW_SECONDS = 4.0
@@ -72,9 +71,7 @@ class Dropped(Response):
 class BadDay:
     """The service's memory: the table it serves, the script, and every answer it gave."""
 
-    def __init__(
-        self, script: Mapping[Pair, list[str]] = THE_DAY, slow_seconds: float = SLOW_SECONDS
-    ) -> None:
+    def __init__(self, script: Mapping[Pair, list[str]] = THE_DAY) -> None:
         self.known = {(row["drug_a"], row["drug_b"]): row for row in read_table()}
         self.script = script
         self.given: dict[str, dict[Pair, list[str]]] = {
@@ -138,29 +135,8 @@ def pair_of(request: Request) -> Pair:
     return request.query_params.get("a", ""), request.query_params.get("b", "")
 
 
-@contextmanager
-def running(day: BadDay | None = None, port: int = 0) -> Iterator[str]:
-    """Serve in a thread on a free port of the loopback; gives the service's address."""
-    listener = socket.create_server(("127.0.0.1", port))
-    # An access log, or the log of a connection that was cut on purpose, would only disturb the reader
-    config = uvicorn.Config(
-        (day or BadDay()).app(), log_config=None, log_level="critical", timeout_graceful_shutdown=1
-    )
-    server = uvicorn.Server(config)
-    thread = threading.Thread(target=server.run, args=([listener],), name="bad-day-service", daemon=True)
-    thread.start()
-    while not server.started:
-        time.sleep(0.01)
-    try:
-        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
-    finally:
-        server.should_exit = True
-        thread.join(timeout=5)
-        listener.close()
-
-
 def main() -> None:
-    with running() as address:
+    with running(BadDay()) as address:
         print(f"{address}/primary/interactions?a=digoxin&b=amiodarone")
         print(f"{address}/second/interactions?a=digoxin&b=amiodarone")
         print(f"{address}/stats\nCtrl-C ends it.")

@@ -3,35 +3,18 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from threading import Lock
 from typing import Any
 
-from prefect.settings import get_current_settings
+from prefect import Task
+from prefect.client.schemas.objects import TaskRun
 from prefect.states import State
-from prefect.utilities.urls import url_for
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 
-from prefect_resilience import CircuitBreaker, get_circuits
-
-Pair = tuple[str, str]
-
-IN_WORDS = {"200": "answered", "slow": "too slow", "dropped": "connection dropped"}
-
-
-@dataclass
-class Row:
-    """What is known of one item of the flow."""
-
-    attempts: int = 0
-    outcome: str = "not asked"
-    answered_by: str = "-"
-    seconds: float = 0.0
-    codes: list[str] = field(default_factory=list)
+from flows.board_tables import Pair, Row, count, name_of, table_of_circuits, table_of_items, where_to_look
+from prefect_resilience import CircuitBreaker, error_context
 
 
 class Board:
@@ -46,23 +29,29 @@ class Board:
         self.console.print()
         self.console.rule(f"[bold]{text}", align="left")
 
-    def attempt(self, pair: Pair, number: int) -> None:
+    def attempt(self, task: Task[..., Any], run: TaskRun, state: State[Any]) -> None:
+        """A hook for when a task run is running."""
+        pair, number = pair_of(run), run.run_count
         with self._lock:
             self.rows[pair].attempts = number
         if number > 1:
             self._line("again", "yellow", pair, f"attempt {number}")
 
-    def answered(self, pair: Pair, state: State[Any], seconds: float) -> None:
-        outcome = "answered" if state.name == "Completed" else state.name.lower()
-        row = self._end(pair, outcome, seconds)
+    def answered(self, task: Task[..., Any], run: TaskRun, state: State[Any]) -> None:
+        """A hook for when it has completed."""
+        outcome = "answered" if state.name == "Completed" else str(state.name).lower()
+        row = self._end(run, state, outcome)
         if outcome == "answered":
-            self._line(outcome, "green", pair, count(row.attempts, "attempt"))
+            self._line(outcome, "green", pair_of(run), count(row.attempts, "attempt"))
         else:
-            self._line(outcome, "cyan", pair, state.message or "")
+            self._line(outcome, "cyan", pair_of(run), state.message or "")
 
-    def gave_up(self, pair: Pair, why: str, seconds: float) -> None:
-        self._end(pair, f"gave up: {why}", seconds)
-        self._line("gave up", "red", pair, why)
+    def gave_up(self, task: Task[..., Any], run: TaskRun, state: State[Any]) -> None:
+        """A hook for when it has failed."""
+        context = error_context(state)
+        why = f"{context.code} ({context.category.value})" if context else state.message or state.name
+        self._end(run, state, f"gave up: {why}")
+        self._line("gave up", "red", pair_of(run), str(why))
 
     def by(self, pair: Pair, provider: str) -> None:
         self.rows[pair].answered_by = provider
@@ -77,7 +66,7 @@ class Board:
         never_asked = len(self.rows) - len(asked)
 
         self.title("The day")
-        self.console.print(self.table())
+        self.console.print(table_of_items(self.rows))
         self.console.print(
             f"The primary counted {count(sum(map(len, asked.values())), 'call')}. "
             f"It was never asked about {count(never_asked, 'pair')}: its circuit was open."
@@ -86,39 +75,11 @@ class Board:
         for line in where_to_look(run_id):
             self.console.print(line, soft_wrap=True, highlight=False)
 
-    def table(self) -> Table:
-        table = Table(box=SIMPLE_HEAD, collapse_padding=True, pad_edge=False)
-        table.add_column("", justify="right", no_wrap=True)
-        table.add_column("item", min_width=20)
-        table.add_column("attempts", justify="right", no_wrap=True)
-        table.add_column("what happened", min_width=20)
-        table.add_column("answered by", no_wrap=True)
-        table.add_column("seconds", justify="right", no_wrap=True)
-        for number, (pair, row) in enumerate(self.rows.items(), start=1):
-            table.add_row(
-                str(number),
-                name_of(pair),
-                str(row.attempts),
-                self.story(row),
-                row.answered_by,
-                f"{row.seconds:.1f}",
-                style=colour_of(row),
-            )
-        return table
-
-    def story(self, row: Row) -> str:
-        """The attempts in their order: what the primary said, and what the circuit did not let through."""
-        if row.outcome.startswith("gave up"):
-            return row.outcome
-        told = [IN_WORDS.get(code, code) for code in row.codes]
-        if row.attempts > len(told):
-            told.append("refused")
-        return ", ".join(told if row.outcome == "answered" else [*told, row.outcome])
-
-    def _end(self, pair: Pair, outcome: str, seconds: float) -> Row:
+    def _end(self, run: TaskRun, state: State[Any], outcome: str) -> Row:
+        started = run.start_time or state.timestamp
         with self._lock:
-            row = self.rows[pair]
-            row.outcome, row.seconds = outcome, seconds
+            row = self.rows[pair_of(run)]
+            row.outcome, row.seconds = outcome, (state.timestamp - started).total_seconds()
         return row
 
     def _line(self, word: str, colour: str, pair: Pair, text: str) -> None:
@@ -126,36 +87,6 @@ class Board:
         self.console.print(line, highlight=False, no_wrap=True, overflow="ellipsis")
 
 
-def name_of(pair: Pair) -> str:
-    return " + ".join(pair)
-
-
-def count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
-
-
-def colour_of(row: Row) -> str:
-    if row.outcome.startswith("gave up"):
-        return "red"
-    if row.outcome != "answered":
-        return "cyan"
-    return "yellow" if row.attempts > 1 else ""
-
-
-def table_of_circuits() -> Table:
-    table = Table(box=SIMPLE_HEAD)
-    for heading in ("circuit", "state", "calls in its window", "failures"):
-        table.add_column(heading)
-    for circuit in get_circuits():
-        table.add_row(circuit.name, circuit.state, str(circuit.window_calls), str(circuit.window_failures))
-    return table
-
-
-def where_to_look(run_id: str | None) -> Iterator[str]:
-    url = url_for("flow-run", run_id) if run_id and get_current_settings().api.url else None
-    if url:
-        yield f"In the Prefect UI, with every attempt and its pause: {url}"
-        return
-    yield "This ran on an ephemeral Prefect API, which is gone now. To see a run in the Prefect UI:"
-    yield "  .venv/bin/prefect server start"
-    yield "  PREFECT_API_URL=http://127.0.0.1:4200/api make demo"
+def pair_of(run: TaskRun) -> Pair:
+    a, _, b = run.name.partition(" + ")
+    return a, b

@@ -6,16 +6,14 @@ import os
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from prefect.server.api.server import SubprocessASGIServer
 from prefect.settings import get_current_settings
 from rich.console import Console
 
 from flows.digest_receivers import Board
+from flows.own_process import HERE
 
-HERE = Path(__file__).parent.parent
 CONSOLE = Console(width=100)
 
 
@@ -49,21 +47,3 @@ def shared_api() -> Iterator[None]:
     with SubprocessASGIServer() as api:
         os.environ["PREFECT_API_URL"] = api.api_url
         yield
-
-
-def in_a_home_of_its_own(command: list[str]) -> int:
-    """Run a command with settings that leave nothing behind on this machine; its exit code."""
-    with TemporaryDirectory(prefix="digest-", ignore_cleanup_errors=True) as folder:
-        settings = {
-            "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "CRITICAL",
-            "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "90",
-            "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
-        }
-        if get_current_settings().api.url is None:
-            settings["PREFECT_HOME"] = folder
-        # Every time the first of its batch
-        env = settings | os.environ | {"PREFECT_RESILIENCE_STORE_URL": f"sqlite:///{folder}/resilience.db"}
-        try:
-            return subprocess.run(command, env=env, cwd=HERE, check=False).returncode
-        except KeyboardInterrupt:
-            return 130

@@ -1,6 +1,6 @@
 """A mail server and a notice board on loopback, which keep every message that they take.
 
-The mail server is real SMTP (aiosmtpd), the board real HTTP (starlette and uvicorn come with Prefect):
+The mail server is real SMTP (aiosmtpd), the board real HTTP:
 
     POST   /posts               takes a post, under its `Idempotency-Key`; a second one is a second post
     GET    /posts?key=..        the posts under a key
@@ -14,18 +14,18 @@ from __future__ import annotations
 import asyncio
 import socket
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from email import message_from_bytes
 from typing import Any
 
-import uvicorn
 from aiosmtpd.controller import Controller
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
+
+from flows.serving import running
 
 NOBODY_WAITS = 30.0
 """Seconds after which the board answers all the same, should nobody have died."""
@@ -101,26 +101,8 @@ def mail_server(mailbox: Mailbox) -> Iterator[int]:
 
 
 @contextmanager
-def board_server(board: Board) -> Iterator[str]:
-    """Serve in a thread on a free port of the loopback; gives the address."""
-    listener = socket.create_server(("127.0.0.1", 0))
-    config = uvicorn.Config(board.app(), log_config=None, log_level="critical", timeout_graceful_shutdown=1)
-    server = uvicorn.Server(config)
-    thread = threading.Thread(target=server.run, args=([listener],), name="board", daemon=True)
-    thread.start()
-    while not server.started:
-        time.sleep(0.01)
-    try:
-        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
-    finally:
-        server.should_exit = True
-        thread.join(timeout=5)
-        listener.close()
-
-
-@contextmanager
 def receivers(moments: dict[int, str]) -> Iterator[tuple[Mailbox, Board, list[str]]]:
     """Both of them, and their addresses: the mail server's port, the board's URL."""
     mailbox, board = Mailbox(), Board(moments)
-    with mail_server(mailbox) as port, board_server(board) as address:
+    with mail_server(mailbox) as port, running(board) as address:
         yield mailbox, board, [str(port), address]

@@ -23,7 +23,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
-from flows.bad_day_service import running
+from flows.serving import running
 
 DATA = Path(__file__).parent / "data"
 PORT = 8765

@@ -20,21 +20,20 @@ from __future__ import annotations
 
 import argparse
 import os
-import subprocess
 import sys
 from pathlib import Path
-from tempfile import TemporaryDirectory, mkdtemp
+from tempfile import mkdtemp
 from typing import Any
 
 import httpx
-from prefect.settings import get_current_settings
 from rich.console import Console
 
-from flows.bad_day_service import running
 from flows.drug_graph import ALWAYS, PORT, GraphService
 from flows.drug_library import search, summarise
 from flows.drug_reviews import ask_a_person
 from flows.drug_tables import table_of, table_of_reviews
+from flows.own_process import run_apart
+from flows.serving import running
 from prefect_resilience import ErrorContext, Plan, action, run_plan
 
 HERE = Path(__file__).parent
@@ -109,23 +108,12 @@ def main() -> int:
     words.add_argument("--pictures", metavar="DIR", help="where the pictures go, else a temporary folder")
     pictures = Path(words.parse_args().pictures or mkdtemp(prefix="drug-research-")).resolve()
     pictures.mkdir(parents=True, exist_ok=True)
-    with TemporaryDirectory(prefix="drug-research-home-", ignore_cleanup_errors=True) as folder:
-        # The tables say it shorter; the UI has all of the log
-        env = {"PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "CRITICAL"} | os.environ
-        env |= {"DRUG_REVIEWS": f"{folder}/reviews.db"}
-        env |= {"PREFECT_RESILIENCE_STORE_URL": f"sqlite:///{folder}/resilience.db"}
-        if get_current_settings().api.url is None:
-            print("No Prefect API is configured, so an ephemeral one starts: some seconds ...", flush=True)
-            env |= {"PREFECT_HOME": folder, "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "90"}
-        command = [sys.executable, "-m", "flows.drug_research", "run", str(pictures)]
-        try:
-            return subprocess.run(command, env=env, cwd=HERE.parent, check=False).returncode
-        except KeyboardInterrupt:
-            return 130
+    return run_apart("flows.drug_research", str(pictures))
 
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["run"]:
+        os.environ["DRUG_REVIEWS"] = f"{os.environ['EXAMPLE_FOLDER']}/reviews.db"
         run_all(Path(sys.argv[2]))
     else:
         sys.exit(main())

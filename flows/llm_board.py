@@ -1,15 +1,9 @@
-"""The table that the examples with language models print, and a process that leaves nothing behind."""
+"""The table that the examples with language models print."""
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-from collections.abc import Callable, Mapping
-from pathlib import Path
-from tempfile import TemporaryDirectory
+from collections.abc import Mapping
 
-from prefect.settings import get_current_settings
 from rich import box
 from rich.console import Console
 from rich.table import Table
@@ -35,23 +29,3 @@ class Board:
 
     def show(self) -> None:
         self.console.print(self.table)
-
-
-def quietly(module: str, work: Callable[[], None]) -> None:
-    """Run the example in a process whose settings leave nothing behind on this machine, and exit."""
-    if sys.argv[1:] == ["run"]:
-        work()
-        return
-    with TemporaryDirectory(prefix="llm-", ignore_cleanup_errors=True) as folder:
-        settings = {
-            "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "CRITICAL",
-            "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "90",
-        }
-        if get_current_settings().api.url is None:
-            settings["PREFECT_HOME"] = folder
-            print("No Prefect API is configured, so an ephemeral one starts: some seconds ...", flush=True)
-        # Circuits start closed every time
-        env = settings | os.environ | {"PREFECT_RESILIENCE_STORE_URL": f"sqlite:///{folder}/resilience.db"}
-        command = [sys.executable, "-m", module, "run"]
-        root = Path(__file__).parent.parent
-        sys.exit(subprocess.run(command, env=env, cwd=root, check=False).returncode)

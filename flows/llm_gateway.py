@@ -20,10 +20,11 @@ from collections.abc import AsyncIterator
 
 from prefect import flow
 
-from flows.bad_day_service import running
-from flows.llm_board import Board, quietly
+from flows.llm_board import Board
 from flows.llm_providers import ask_anthropic, ask_openai, stream_anthropic
 from flows.llm_service import LLMService
+from flows.own_process import apart
+from flows.serving import running
 from prefect_resilience import (
     Backoff,
     Bulkhead,
@@ -144,4 +145,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    quietly("flows.llm_gateway", main)
+    apart("flows.llm_gateway", main)

@@ -6,33 +6,26 @@ The service is real HTTP on loopback: see bad_day_service.py for what it does to
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import httpx
 from prefect import Task, task, unmapped
-from prefect.client.schemas.objects import TaskRun
 from prefect.futures import PrefectFuture, wait
 from prefect.runtime import flow_run
-from prefect.settings import get_current_settings
-from prefect.states import State
 from prefect.task_runners import ThreadPoolTaskRunner
 
-from flows.bad_day_service import Pair, read_table, running
+from flows.bad_day_service import BadDay, Pair, read_table
 from flows.board import Board
+from flows.own_process import apart
+from flows.serving import running
 from prefect_resilience import (
     Backoff,
     CircuitBreaker,
     Fallback,
     Retry,
-    error_context,
     get_circuits,
     resilient_flow,
     resilient_task,
@@ -51,23 +44,9 @@ def ask_second_provider(drug_a: str, drug_b: str, address: str) -> dict[str, str
     return response.json()
 
 
-def note_attempt(task: Task[..., Any], run: TaskRun, state: State[Any]) -> None:
-    BOARD.attempt(pair_of(run), run.run_count)
-
-
-def note_answer(task: Task[..., Any], run: TaskRun, state: State[Any]) -> None:
-    BOARD.answered(pair_of(run), state, seconds_of(run, state))
-
-
-def note_failure(task: Task[..., Any], run: TaskRun, state: State[Any]) -> None:
-    context = error_context(state)
-    why = f"{context.code} ({context.category.value})" if context else state.message or state.name
-    BOARD.gave_up(pair_of(run), why, seconds_of(run, state))
-
-
 # One circuit for everything that calls the primary. It counts attempts, retries among them.
 PRIMARY = CircuitBreaker(
-    "interactions-primary", failure_threshold=6, failure_rate=0.8, open_for=3, success_threshold=1
+    "interactions-primary", failure_threshold=6, failure_rate=0.8, open_for=5, success_threshold=1
 )
 
 GUARDED: dict[str, Any] = {
@@ -77,9 +56,9 @@ GUARDED: dict[str, Any] = {
     # For what may pass (outages, limits, timeouts), not for our own mistakes: a 400 stays a failure
     "fallback": [Fallback(ask_second_provider, when="transient")],
     "task_run_name": "{drug_a} + {drug_b}",
-    "on_running": [note_attempt],
-    "on_completion": [note_answer],
-    "on_failure": [note_failure],
+    "on_running": [BOARD.attempt],
+    "on_completion": [BOARD.answered],
+    "on_failure": [BOARD.gave_up],
 }
 
 
@@ -139,47 +118,13 @@ def ask_about(work: Task[..., Any], pairs: Sequence[Pair], address: str) -> list
 # --- running it ------------------------------------------------------------------------------------------
 
 
-def pair_of(run: TaskRun) -> Pair:
-    a, _, b = run.name.partition(" + ")
-    return a, b
-
-
-def seconds_of(run: TaskRun, state: State[Any]) -> float:
-    started = run.start_time or state.timestamp
-    return (state.timestamp - started).total_seconds()
-
-
 def run_the_day() -> None:
     began = time.monotonic()
-    if get_current_settings().api.url is None:
-        BOARD.console.print("No Prefect API is configured, so an ephemeral one starts: some seconds ...")
     get_circuits()  # opens their store now, and not within the first calls
-    with running() as address:
+    with running(BadDay()) as address:
         a_bad_day(address)
     BOARD.console.print(f"[dim]{time.monotonic() - began:.0f} s[/]", highlight=False)
 
 
-def main() -> int:
-    """Run the day in a process whose settings leave nothing behind on this machine."""
-    with TemporaryDirectory(prefix="quickstart-", ignore_cleanup_errors=True) as folder:
-        settings = {
-            # The board says it shorter; the UI has all of the log
-            "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "CRITICAL",
-            "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "90",
-        }
-        if get_current_settings().api.url is None:
-            settings["PREFECT_HOME"] = folder
-        # Circuits start closed every time
-        env = settings | os.environ | {"PREFECT_RESILIENCE_STORE_URL": f"sqlite:///{folder}/resilience.db"}
-        command = [sys.executable, "-m", "flows.quickstart", "run"]
-        try:
-            return subprocess.run(command, env=env, cwd=Path(__file__).parent.parent, check=False).returncode
-        except KeyboardInterrupt:
-            return 130
-
-
 if __name__ == "__main__":
-    if sys.argv[1:] == ["run"]:
-        run_the_day()
-    else:
-        sys.exit(main())
+    apart("flows.quickstart", run_the_day)

@@ -18,10 +18,11 @@ from collections.abc import Callable
 from prefect import flow
 from pydantic import BaseModel
 
-from flows.bad_day_service import running
-from flows.llm_board import Board, quietly
+from flows.llm_board import Board
 from flows.llm_providers import ask_anthropic, ask_openai
 from flows.llm_service import LLMService
+from flows.own_process import apart
+from flows.serving import running
 from prefect_resilience import (
     Backoff,
     ErrorContext,
@@ -128,4 +129,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    quietly("flows.review_loop", main)
+    apart("flows.review_loop", main)

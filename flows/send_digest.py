@@ -25,8 +25,9 @@ from prefect import flow
 from rich.console import Console
 from rich.table import Table
 
-from flows.digest_processes import in_a_home_of_its_own, run_until_it_ends, shared_api
+from flows.digest_processes import run_until_it_ends, shared_api
 from flows.digest_receivers import receivers
+from flows.own_process import run_apart
 from prefect_resilience import (
     Done,
     Effect,
@@ -124,7 +125,7 @@ if __name__ == "__main__":
     match sys.argv[1:]:
         case ["send", week, port, board]:
             send_digest(week, int(port), board)
-        case ["show"]:
+        case ["run"]:
             show("2026-47")
         case _:
-            sys.exit(in_a_home_of_its_own([sys.executable, "-m", "flows.send_digest", "show"]))
+            sys.exit(run_apart("flows.send_digest"))

@@ -50,7 +50,17 @@ def _let_go(kind: Any, prefix: str) -> None:
         service._stop()
         _ended.append(service)
     for service in [one for one in _ended if one._done_event.is_set()]:
-        # Prefect holds on to the service itself until the process ends, and with it to a closed client.
-        if hasattr(service, "_client"):
-            del service._client
         _ended.remove(service)
+        _emptied(service)
+
+
+def _emptied(service: Any) -> None:
+    """Prefect holds on to a service until the process ends: to its client, and to the context it began in,
+    with all that the run of then had in it. Where its loop keeps what it calls at the end is told nowhere."""
+    from prefect._internal.concurrency.threads import get_global_loop
+
+    if hasattr(service, "_client"):
+        del service._client
+    at_the_end: Any = vars(get_global_loop())["_on_shutdown"]
+    for call in [one for one in at_the_end if getattr(one.fn, "__self__", None) is service]:
+        at_the_end.remove(call)

@@ -18,9 +18,9 @@ from prefect import flow
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import LogFilter, LogFilterTaskRunId
 
-from flows.bad_day_service import running
 from flows.llm_providers import ask_anthropic, ask_openai
 from flows.llm_service import LLMService
+from flows.serving import running
 from prefect_resilience import (
     AgentChain,
     Backoff,

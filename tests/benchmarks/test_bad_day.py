@@ -33,6 +33,7 @@ from benchmarks.bad_day_script import (
 )
 from benchmarks.bad_day_services import SECOND, Request
 
+ROOT = Path(__file__).parents[2]
 BEGINS = 1_000.0
 
 
@@ -211,6 +212,20 @@ def test_all_four_live_through_a_day_of_seconds(rounds: list[Round], tmp_path: P
     bad_day_page.write(page, rows, rounds, SHORT, bad_day_page.machine(SHORT, 4))
     text = page.read_text()
     assert f"| prefect-resilience | {ours.success:.2f} % |" in text
+    readme = tmp_path / "README.md"
+    readme.write_text("before\n<!-- bad day -->\nold\n<!-- /bad day -->\nafter\n")
+    bad_day_page.copy_table(page, readme)
+    assert f"| prefect-resilience | {ours.success:.2f} % |" in readme.read_text()
+    lines = readme.read_text().splitlines()
+    assert (lines[0], lines[-1]) == ("before", "after")
+    assert "old" not in lines
     for picture in ("bad_day.png", "bad_day_services.png"):
         assert f"]({picture})" in text
         assert (tmp_path / picture).stat().st_size > 10_000
+
+
+def test_the_table_of_the_readme_is_that_of_the_page(tmp_path: Path) -> None:
+    readme = tmp_path / "README.md"
+    readme.write_text((ROOT / "README.md").read_text())
+    bad_day_page.copy_table(ROOT / "docs" / "bad_day.md", readme)
+    assert readme.read_text() == (ROOT / "README.md").read_text()

@@ -150,10 +150,12 @@ def killed_probers(url: str, rounds: int, at_once: int = 1, seed: int = 1) -> li
 
 @dataclass(frozen=True)
 class News:
-    """Seconds from the document's change until the last process acted on it."""
+    """Seconds from the document's change until the last process acted on it, and for how long at most one of
+    the processes was kept waiting for a processor meanwhile."""
 
     opened: float
     closed: float
+    late: float = 0.0
 
 
 def news(url: str, processes: int, rounds: int, sync_interval: float = 0.5) -> list[News]:
@@ -180,19 +182,23 @@ def news(url: str, processes: int, rounds: int, sync_interval: float = 0.5) -> l
             time.sleep(sync_interval * (1.5 + (round_ * 0.37) % 1))
             breaker.force_open("news")
             opened_at = _document(store, "news")["updated_at"]
+            _asked(members)
             time.sleep(settled)
-            last_passed = max(passed for passed, _ in _asked(members))
+            opened = _asked(members)
+            last_passed = max(passed for passed, _, _ in opened)
             breaker.reset()
             closed_at = _document(store, "news")["updated_at"]
             time.sleep(settled)
-            last_refused = max(refused for _, refused in _asked(members))
-            found.append(News(max(0.0, last_passed - opened_at), max(0.0, last_refused - closed_at)))
+            closed = _asked(members)
+            last_refused = max(refused for _, refused, _ in closed)
+            late = max(waited for _, _, waited in [*opened, *closed])
+            found.append(News(max(0.0, last_passed - opened_at), max(0.0, last_refused - closed_at), late))
         for member in members:
             member.say("end")
     return found
 
 
-def _asked(members: list[Member]) -> list[tuple[float, float]]:
+def _asked(members: list[Member]) -> list[tuple[float, float, float]]:
     for member in members:
         member.say("when")
     return [member.hear() for member in members]

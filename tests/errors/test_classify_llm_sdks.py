@@ -15,8 +15,8 @@ import httpx
 import openai
 import pytest
 
-from flows.bad_day_service import running
 from flows.llm_service import BEHAVIOURS, LLMService
+from flows.serving import running
 from prefect_resilience.errors import ErrorCategory as C
 from prefect_resilience.errors import classify
 

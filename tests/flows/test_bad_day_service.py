@@ -7,12 +7,13 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
-from flows.bad_day_service import THE_DAY, Pair, read_table, running
+from flows.bad_day_service import THE_DAY, BadDay, Pair, read_table
+from flows.serving import running
 
 
 @pytest.fixture
 def client() -> Iterator[httpx.Client]:
-    with running() as address, httpx.Client(base_url=address, timeout=0.5, trust_env=False) as client:
+    with running(BadDay()) as address, httpx.Client(base_url=address, timeout=0.5, trust_env=False) as client:
         yield client
 
 

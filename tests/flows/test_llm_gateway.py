@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from flows import llm_gateway
-from flows.bad_day_service import running
+from flows.serving import running
 from prefect_resilience.agents.registry import PROVIDERS
 
 pytestmark = pytest.mark.usefixtures("prefect_api", "own_store")

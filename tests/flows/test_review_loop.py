@@ -13,7 +13,7 @@ import pytest
 from prefect.settings import get_current_settings
 
 from flows import review_loop
-from flows.bad_day_service import running
+from flows.serving import running
 
 pytestmark = pytest.mark.usefixtures("prefect_api", "own_store")
 
