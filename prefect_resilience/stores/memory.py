@@ -6,7 +6,9 @@ import os
 import threading
 import time
 import weakref
-from typing import Any
+from bisect import bisect_left, bisect_right
+from itertools import islice
+from typing import Any, cast
 
 from prefect_resilience.errors.exceptions import StoreUnavailable
 from prefect_resilience.stores.base import Document
@@ -25,6 +27,8 @@ class MemoryStore:
         self.url = url
         self.closed: bool = False
         self._documents: dict[str, tuple[str, int, float | None]] = {}
+        # The keys in order, for scans, until there is another key or one less.
+        self._keys: list[str] | None = None
         # The greatest version that was ever deleted: a key's next life begins beyond it.
         self._floor = 0
         self._lock = threading.Lock()
@@ -47,6 +51,8 @@ class MemoryStore:
                 return 0
             self._purge()
             version = expected_version + 1 if found else max(self._floor + 1, int(self.now() * 1e6))
+            if found is None:
+                self._keys = None
             self._documents[key] = (text, version, expires_at)
             return version
 
@@ -65,10 +71,13 @@ class MemoryStore:
         check_text(prefix)
         with self._lock:
             self._check_open()
-            keys = sorted(k for k in self._documents if k.startswith(prefix) and (after is None or k > after))
-            found: list[tuple[str, tuple[str, int, float | None]]] = []
-            for key in keys:
-                if len(found) >= limit:
+            if self._keys is None:
+                self._keys = sorted(self._documents)
+            keys, found = self._keys, list[tuple[str, tuple[str, int, float | None]]]()
+            goes_on = after is not None and after >= prefix
+            start = bisect_right(keys, cast("str", after)) if goes_on else bisect_left(keys, prefix)
+            for key in islice(keys, start, None):
+                if len(found) >= limit or not key.startswith(prefix):
                     break
                 live = self._live(key)
                 if live is not None:
@@ -82,7 +91,7 @@ class MemoryStore:
     def close(self) -> None:
         """Forget every document."""
         self.closed = True
-        self._documents = {}
+        self._documents, self._keys = {}, None
 
     def _live(self, key: str) -> tuple[str, int, float | None] | None:
         self._check_open()
@@ -108,6 +117,7 @@ class MemoryStore:
 
     def _remove(self, key: str) -> None:
         self._floor = max(self._floor, self._documents.pop(key)[1])
+        self._keys = None
 
     def _after_fork(self) -> None:
         self._lock = threading.Lock()

@@ -130,13 +130,14 @@ class SqlStore:
         """Up to `limit` live documents whose keys start with `prefix`, by key, from beyond `after`."""
         if "\0" in check_text(prefix):
             return []
-        bounds: dict[str, Any] = {"prefix": prefix, "most": max(0, limit)}
+        beyond = None if after is None else before_nul(check_text(after))
+        # One lower bound: of two, SQLite begins at the first, and walks past all keys up to the other.
+        goes_on = beyond is not None and beyond >= prefix
+        bounds: dict[str, Any] = {"start": beyond if goes_on else prefix, "most": max(0, limit)}
         end = prefix_end(prefix)
         if end is not None:
             bounds["before"] = end
-        if after is not None:
-            bounds["after"] = before_nul(check_text(after))
-        rows = self._using(self._scan(end is not None, after is not None).rows, **bounds)
+        rows = self._using(self._scan(end is not None, goes_on).rows, **bounds)
         return [(row[0], _document(row)) for row in rows]
 
     def now(self) -> float:
@@ -151,11 +152,12 @@ class SqlStore:
     def _scan(self, ends: bool, goes_on: bool) -> Statement:
         if (ends, goes_on) not in self._scans:
             key = documents.c.key
-            query = sa.select(documents).where(key >= sa.bindparam("prefix"), alive(self._dialect.clock))
+            start = sa.bindparam("start")
+            query = sa.select(documents).where(
+                key > start if goes_on else key >= start, alive(self._dialect.clock)
+            )
             if ends:
                 query = query.where(key < sa.bindparam("before"))
-            if goes_on:
-                query = query.where(key > sa.bindparam("after"))
             query = query.order_by(key).limit(sa.bindparam("most", type_=sa.BigInteger))
             self._scans[ends, goes_on] = Statement(query, self._dialect.writes)
         return self._scans[ends, goes_on]

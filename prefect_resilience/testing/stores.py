@@ -259,6 +259,7 @@ class StoreContract:
         assert [d.value for _, d in store.scan(f"{key}/", after=f"{key}/b")] == ["c", "e"]
         assert store.scan(f"{key}/", after=f"{key}/e") == []
         assert [d.value for _, d in store.scan(f"{key}/", after="")] == ["a", "c", "e"]
+        assert store.scan(f"{key}/", after=f"{key}~") == []
 
     def test_scan_of_nothing_is_empty(self, store: Store, key: str) -> None:
         assert store.scan(key) == []
