@@ -226,6 +226,6 @@ def _look_back(seat: Seat) -> None:
     elif seat.rule == "any_success" and seat.values:
         ways = seat.led_by
     else:
-        ways = [*seat.led_by, *seat.deps] if seat.led_by else seat.deps
+        ways = [*seat.led_by, *seat.deps]
     seat.behind = joined(way.behind for way in ways)
     seat.seen = seat.behind.error if seat.behind else None

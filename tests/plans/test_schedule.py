@@ -219,6 +219,13 @@ class TestLastError:
         seen = play(nodes, {"a": ended("a", fails=True)}).seen
         assert (seen["after_a"], seen["after_b"]) == ("a", None)
 
+    def test_where_one_success_is_enough_the_others_are_not_looked_at(self) -> None:
+        schedule = Schedule([node("a"), node("b"), node("e", "a", "b", rule="any_success")])
+        schedule.start()
+        schedule.settle("b", ended("b", fails=True))
+        assert schedule.settle("a", Ended(True)) == Step(("e",))
+        assert schedule.error_seen_by("e") is None
+
     def test_without_an_error_a_failure_leaves_nothing_to_see(self) -> None:
         assert play([node("a"), node("b", "a", rule="always")], {"a": Ended(False)}).seen["b"] is None
 
@@ -247,6 +254,22 @@ class TestAdd:
         assert schedule.settle("a", Ended(True)) == Step(("n",))
         assert schedule.settle("n", ended("n", fails=True, to=["h"])) == Step(("h",))
         assert schedule.settle("h", Ended(True)) == Step(("z",))
+
+    def test_added_nodes_keep_their_own_rules(self) -> None:
+        schedule = self.started(node("a"), node("b"))
+        schedule.settle("a", ended("a", fails=True))
+        step = schedule.add([node("n", "a", rule="always"), node("m", "a", "b", rule="any_success")], by="b")
+        assert step == Step(("n",))
+        assert schedule.settle("b", Ended(True)) == Step(("m",))
+
+    def test_the_plan_is_over_when_the_added_ones_are(self) -> None:
+        schedule = self.started(node("a"), node("b"), node("c"))
+        schedule.add([node("n")], by="a")
+        for name in ("a", "b", "c"):
+            schedule.settle(name, Ended(True))
+            assert not schedule.over
+        schedule.settle("n", Ended(True))
+        assert schedule.over
 
     def test_they_may_come_after_nodes_that_are_over(self) -> None:
         schedule = self.started(node("a"), node("b"), node("c", "b"))
@@ -340,6 +363,16 @@ class TestStop:
         assert schedule.settle("a", Ended(True)) == Step()
         assert schedule.over
 
+    def test_what_is_skipped_for_it_took_nothing_over_and_cannot_end(self) -> None:
+        schedule = Schedule([node("a"), node("w"), node("h", "w", handles_error="a")])
+        schedule.start()
+        schedule.settle("a", ended("a", fails=True, to=["h"]))
+        assert schedule.took_over("a") == ("h",)
+        schedule.stop("out of time")
+        assert schedule.took_over("a") == ()
+        with pytest.raises(ConfigurationError, match="'h' cannot end, because it was skipped"):
+            schedule.settle("h", Ended(True))
+
     def test_what_is_added_later_is_skipped_too(self) -> None:
         schedule = Schedule([node("a")])
         schedule.start()
@@ -353,7 +386,7 @@ class TestMisuse:
             ConfigurationError, match="node 'a' names 'bb', which is no node of the plan; did"
         ):
             Schedule([node("a", "bb"), node("b")])
-        with pytest.raises(ConfigurationError, match="same id"):
+        with pytest.raises(ConfigurationError, match=r"^two nodes of the plan have the same id$"):
             Schedule([node("a"), node("a")])
         with pytest.raises(ConfigurationError, match="'q' is no node"):
             Schedule([node("a")]).error_seen_by("q")
@@ -361,6 +394,14 @@ class TestMisuse:
     def test_a_circle_is_told_and_not_waited_for(self) -> None:
         with pytest.raises(ConfigurationError, match="'a' waits for itself: the plan has a cycle"):
             Schedule([node("a", "b"), node("b", "a")]).start()
+
+    def test_a_circle_further_on_is_told_when_nothing_runs_any_more(self) -> None:
+        nodes = [node("a"), node("b"), node("c", "a", "d"), node("d", "b", "c")]
+        schedule = Schedule(nodes)
+        assert schedule.start() == Step(("a", "b"))
+        assert schedule.settle("a", Ended(True)) == Step()
+        with pytest.raises(ConfigurationError, match="'c' waits for itself: the plan has a cycle"):
+            schedule.settle("b", Ended(True))
 
     def test_only_what_runs_can_end_and_only_once(self) -> None:
         schedule = Schedule([node("a"), node("b", "a")])
@@ -370,7 +411,7 @@ class TestMisuse:
         schedule.settle("a", Ended(True))
         with pytest.raises(ConfigurationError, match="'a' cannot end, because it has succeeded"):
             schedule.settle("a", Ended(True))
-        with pytest.raises(ConfigurationError, match="started already"):
+        with pytest.raises(ConfigurationError, match=r"^the plan has been started already$"):
             schedule.start()
 
     def test_a_node_leads_only_where_the_plan_says(self) -> None:
