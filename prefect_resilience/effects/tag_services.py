@@ -51,16 +51,20 @@ def _let_go(kind: Any, prefix: str) -> None:
         _ended.append(service)
     for service in [one for one in _ended if one._done_event.is_set()]:
         _ended.remove(service)
-        _emptied(service)
+        _forgotten(service)
 
 
-def _emptied(service: Any) -> None:
-    """Prefect holds on to a service until the process ends: to its client, and to the context it began in,
-    with all that the run of then had in it. Where its loop keeps what it calls at the end is told nowhere."""
+def _forgotten(service: Any) -> None:
+    """It is stopped, so there is nothing for it to do when the process ends. Until then it would be kept:
+    with its client, and with the context that it began in, and all that was in the run of then. Where those
+    calls stand is not told."""
     from prefect._internal.concurrency.threads import get_global_loop
 
     if hasattr(service, "_client"):
         del service._client
-    at_the_end: Any = vars(get_global_loop())["_on_shutdown"]
-    for call in [one for one in at_the_end if getattr(one.fn, "__self__", None) is service]:
-        at_the_end.remove(call)
+    of_the_loop: list[Any] = vars(get_global_loop())["_on_shutdown"]
+    for call in [one for one in of_the_loop if getattr(one.fn, "__self__", None) is service]:
+        of_the_loop.remove(call)
+    of_the_process: list[Any] = vars(threading)["_threading_atexits"]
+    for call in [one for one in of_the_process if getattr(one.func, "__self__", None) is service]:
+        of_the_process.remove(call)

@@ -56,8 +56,6 @@ def script(borrow: bool) -> str:
 
 
 def walk(tmp_path: Path, borrow: bool) -> str:
-    folder = tmp_path / "empty"
-    folder.mkdir()
     environment = {
         name: value
         for name, value in os.environ.items()
@@ -70,14 +68,14 @@ def walk(tmp_path: Path, borrow: bool) -> str:
         "PREFECT_HOME": str(tmp_path / "home"),
         "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
         "PREFECT_SERVER_API_PORT": port[1],
-        "CLONE": str(ROOT),
+        "TMPDIR": str(tmp_path),
         "COLUMNS": "160",
     }
     log = tmp_path / "log.txt"
     with log.open("w") as out:
         session = subprocess.Popen(
             ["bash", "-c", text],
-            cwd=folder,
+            cwd=ROOT,
             env=environment,
             stdin=subprocess.DEVNULL,
             stdout=out,

@@ -1,0 +1,348 @@
+"""What a recovery is to do, to the letter: for every way a batch can stand, and everything that can be asked."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from prefect_resilience import Backoff
+from prefect_resilience.effects.decisions import ASKED, Asked, Decision, Seen, decide, hint_for
+from prefect_resilience.effects.flow_runs import BatchRun
+from prefect_resilience.effects.strategies import Ended, RecoveryHint, RecoveryPolicy, SeenEffect
+from prefect_resilience.errors.info import ErrorInfo
+from prefect_resilience.errors.taxonomy import ErrorCategory
+
+NOW, NEXT = 1_000.0, 1_500.0
+EVEN = RecoveryPolicy(attempts=3, backoff=Backoff.exponential(60, jitter=0.0, maximum=200))
+JITTERED = RecoveryPolicy(attempts=3, backoff=Backoff.exponential(100, jitter=0.5, maximum=200))
+OFF = RecoveryPolicy(attempts=0)
+REFUSED_401 = Ended("FAILED", ErrorInfo.of(ErrorCategory.AUTH, "HTTP_401"))
+
+DONE = SeenEffect("paid", "external", "done", compensate=True)
+FAILED = SeenEffect("mailed", "external", "failed")
+DOUBT = SeenEffect("booked", "external", "unknown")
+HALF_UNDONE = SeenEffect("held", "external", "compensating", compensate=True)
+
+
+def run(state: str | None, type_: str = "", **more: Any) -> BatchRun | None:
+    """The batch's flow run in a state of that name, deployed; None: nobody knows of one."""
+    if state is None:
+        return None
+    type_ = type_ or state.upper()
+    some: dict[str, Any] = {"deployed": True, "next_at": None, "ended": Ended(type_)}
+    return BatchRun(UUID(int=1), "brave-hare", type_, state, 900.0, **some | more)
+
+
+def seen(
+    run: BatchRun | None = None,
+    *effects: SeenEffect,
+    busy: tuple[str, ...] = (),
+    named_after_run: bool = True,
+    recovered: tuple[int, float | None] = (0, None),
+) -> Seen:
+    log = {"automatic": recovered[0], "automatic_at": recovered[1]}
+    return Seen("b-1", effects, busy, run, named_after_run, log, NOW)
+
+
+def refused(why: str, next_at: float | None = None) -> Decision:
+    return Decision(None, "refused", why, next_at)
+
+
+WAITS = "its flow run 'brave-hare' is Late and waits for a worker already"
+PAUSED = "its flow run 'brave-hare' is Suspended: resume it"
+GOES_ON = "its flow run 'brave-hare' is {}: wait for its end, or use force where its process is gone for sure"
+COMPLETED = "its flow run 'brave-hare' completed"
+CRASHED = "its run crashed"
+NOTHING_SENT = "no external effect was done"
+UP_TO_PAID = "every external effect up to 'paid' is done and will not be done again"
+AGAIN = "run your program again inside `with batch('b-1'):`, and what is done is not done again"
+NOT_KNOWN = f"no deployed flow run is known of it: {AGAIN}"
+NOT_DEPLOYED = f"its flow run 'brave-hare' has no deployment, so no worker can run it again: {AGAIN}"
+UNKNOWN_DOUBT = "whether 'booked' took place is unknown, and there is no verify to ask: settle it"
+
+
+def rescheduled(because: str, next_at: float | None = NOW, strategy: Any = "restart_batch") -> Decision:
+    return Decision(strategy, "rescheduled", because, next_at)
+
+
+IN_THE_WAY = [
+    ("somebody is busy", seen(run("Crashed"), busy=("x", "y")), "somebody is at 'x' at this moment", None),
+    ("busy without a run", seen(busy=("x",)), "somebody is at 'x' at this moment", None),
+    ("scheduled", seen(run("Late", "SCHEDULED", next_at=NEXT)), WAITS, NEXT),
+    ("paused", seen(run("Suspended", "PAUSED", next_at=NEXT)), PAUSED, None),
+    ("pending", seen(run("Pending", next_at=NEXT)), GOES_ON.format("Pending"), None),
+    ("running", seen(run("Running")), GOES_ON.format("Running"), None),
+    ("cancelling", seen(run("Cancelling")), GOES_ON.format("Cancelling"), None),
+]
+
+
+@pytest.mark.parametrize("strategy", ASKED)
+@pytest.mark.parametrize(
+    ("stands", "why", "next_at"), [pytest.param(*case, id=name) for name, *case in IN_THE_WAY]
+)
+def test_what_stands_in_the_way_of_all_that_can_be_asked(
+    stands: Seen, why: str, next_at: float | None, strategy: str
+) -> None:
+    assert decide(stands, Asked(strategy), 0.5) == refused(why, next_at)
+
+
+@pytest.mark.parametrize(("state", "type_"), [(one[1].run.state, one[1].run.type) for one in IN_THE_WAY[2:]])
+def test_force_passes_a_run_that_has_not_ended(state: str, type_: str) -> None:
+    stands = seen(run(state, type_, next_at=NEXT), DONE, FAILED)
+    because = f"{CRASHED}; {UP_TO_PAID}"
+    assert decide(stands, Asked(force=True), 0.5) == rescheduled(
+        because, strategy="restart_from_last_external"
+    )
+    assert decide(stands, Asked("abandon", force=True), 0.5) == Decision(
+        "abandon", "abandoned", "it was given up"
+    )
+
+
+def test_force_does_not_pass_somebody_who_is_busy() -> None:
+    stands = seen(run("Running"), busy=("x",))
+    assert decide(stands, Asked(force=True), 0.5) == refused("somebody is at 'x' at this moment")
+
+
+AUTO: list[tuple[str, Seen, Decision]] = [
+    ("no effects", seen(), Decision(None, "nothing", "it has no effects")),
+    ("all done", seen(None, DONE), Decision(None, "nothing", "nothing in it is missing or in doubt")),
+    ("completed", seen(run("Completed"), DONE), Decision(None, "nothing", COMPLETED)),
+    ("completed without effects", seen(run("Completed")), Decision(None, "nothing", COMPLETED)),
+    ("crashed", seen(run("Crashed")), rescheduled(f"{CRASHED}; {NOTHING_SENT}")),
+    (
+        "crashed behind an effect",
+        seen(run("Crashed"), DONE),
+        rescheduled(f"{CRASHED}; {UP_TO_PAID}", strategy="restart_from_last_external"),
+    ),
+    (
+        "crashed among effects",
+        seen(run("Crashed"), FAILED, DONE),
+        rescheduled(
+            f"{CRASHED}; 1 of 2 external effects are done and will not be done again", strategy="selective"
+        ),
+    ),
+    (
+        "crashed, and no deployment",
+        seen(run("Crashed", deployed=False)),
+        Decision("restart_batch", "told", f"{CRASHED}; {NOTHING_SENT}; {NOT_DEPLOYED}"),
+    ),
+    (
+        "crashed under a name, and no deployment",
+        seen(run("Crashed", deployed=False), named_after_run=False),
+        Decision("restart_batch", "told", f"{CRASHED}; {NOTHING_SENT}; {NOT_KNOWN}"),
+    ),
+    (
+        "crashed under a name",
+        seen(run("Crashed"), named_after_run=False),
+        rescheduled(f"{CRASHED}; {NOTHING_SENT}"),
+    ),
+    (
+        "something missing, and no run",
+        seen(None, FAILED),
+        Decision("restart_batch", "told", f"no run of it is known; {NOTHING_SENT}; {NOT_KNOWN}"),
+    ),
+    (
+        "a half rollback",
+        seen(run("Failed"), HALF_UNDONE),
+        Decision("compensate", "compensated", "a rollback of it was cut off, and is to be finished"),
+    ),
+    ("a doubt", seen(run("Failed"), DOUBT), Decision("manual_only", "told", UNKNOWN_DOUBT)),
+    (
+        "cancelled",
+        seen(run("Cancelled"), DONE),
+        Decision("abandon", "told", "somebody cancelled its run, which is not run again unasked"),
+    ),
+]
+
+
+@pytest.mark.parametrize(("stands", "decided"), [pytest.param(*case, id=name) for name, *case in AUTO])
+def test_what_is_done_unasked(stands: Seen, decided: Decision) -> None:
+    assert decide(stands, Asked(), 0.5) == decided
+
+
+WILL_NOT_PASS = "HTTP_401 (auth) will not pass by itself"
+
+
+@pytest.mark.parametrize(
+    ("permanent", "decided"),
+    [
+        (
+            "manual",
+            Decision(
+                "manual_only",
+                "told",
+                f"{WILL_NOT_PASS}; mend it and restart, or compensate: 1 done effects can be undone",
+            ),
+        ),
+        (
+            "compensate",
+            Decision("compensate", "compensated", f"{WILL_NOT_PASS}; 1 done effects can be undone"),
+        ),
+        ("abandon", Decision("abandon", "abandoned", WILL_NOT_PASS)),
+    ],
+)
+def test_what_is_done_unasked_about_an_error_that_will_not_pass(permanent: Any, decided: Decision) -> None:
+    stands = seen(run("Failed", ended=REFUSED_401), DONE)
+    assert decide(stands, Asked(policy=RecoveryPolicy(permanent=permanent)), 0.5) == decided
+
+
+def test_a_forced_run_that_completed_is_taken_for_crashed() -> None:
+    stands = seen(run("Completed"), DONE)
+    assert decide(stands, Asked(force=True), 0.5) == rescheduled(
+        f"{CRASHED}; {UP_TO_PAID}", strategy="restart_from_last_external"
+    )
+
+
+def test_force_leaves_it_as_it_is_how_a_run_ended() -> None:
+    failed = seen(run("Failed", ended=REFUSED_401), DONE)
+    assert hint_for(failed, Asked(force=True), 0.5) == hint_for(failed, Asked(), 0.5)
+    cancelled = seen(run("Cancelled"), DONE)
+    assert decide(cancelled, Asked(force=True), 0.5).strategy == "abandon"
+    assert hint_for(seen(None, DONE), Asked(force=True), 0.5) is None
+
+
+EVERY_WAY = [
+    seen(),
+    seen(None, DONE, DOUBT),
+    seen(run("Crashed"), DONE),
+    seen(run("Completed"), FAILED),
+    seen(run("Failed", deployed=False), FAILED),
+]
+
+
+@pytest.mark.parametrize("stands", EVERY_WAY)
+@pytest.mark.parametrize(
+    ("asked", "decided"),
+    [
+        (Asked("manual_only"), Decision("manual_only", "told", "it was asked to be left to a person")),
+        (Asked("compensate"), Decision("compensate", "compensated", "all of it is undone")),
+        (Asked("compensate", to="paid"), Decision("compensate", "compensated", "down to 'paid' is undone")),
+        (Asked("abandon"), Decision("abandon", "abandoned", "it was given up")),
+    ],
+)
+def test_what_was_asked_for_is_done_however_the_batch_stands(
+    stands: Seen, asked: Asked, decided: Decision
+) -> None:
+    assert decide(stands, asked, 0.5) == decided
+
+
+RESTARTED: list[tuple[str, Seen, str, Decision]] = [
+    ("crashed", seen(run("Crashed"), DONE), "restart_batch", rescheduled("it was asked for")),
+    (
+        "as the effects lie: behind the last",
+        seen(run("Crashed"), DONE),
+        "restart",
+        rescheduled("it was asked for", strategy="restart_from_last_external"),
+    ),
+    (
+        "as the effects lie: mixed",
+        seen(run("Failed"), FAILED, DONE),
+        "restart",
+        rescheduled("it was asked for", strategy="selective"),
+    ),
+    ("as the effects lie: none", seen(run("Failed")), "restart", rescheduled("it was asked for")),
+    (
+        "by name, whatever the effects",
+        seen(run("Failed")),
+        "selective",
+        rescheduled("it was asked for", strategy="selective"),
+    ),
+    (
+        "by name, from the last",
+        seen(run("Cancelled")),
+        "restart_from_last_external",
+        rescheduled("it was asked for", strategy="restart_from_last_external"),
+    ),
+    (
+        "completed",
+        seen(run("Completed"), DONE),
+        "selective",
+        Decision("selective", "refused", COMPLETED),
+    ),
+    (
+        "completed and not deployed",
+        seen(run("Completed", deployed=False)),
+        "restart",
+        Decision("restart_batch", "refused", COMPLETED),
+    ),
+    (
+        "not deployed",
+        seen(run("Crashed", deployed=False)),
+        "restart",
+        Decision("restart_batch", "told", f"it was asked for; {NOT_DEPLOYED}"),
+    ),
+    (
+        "not deployed, under a name",
+        seen(run("Crashed", deployed=False), named_after_run=False),
+        "restart",
+        Decision("restart_batch", "told", f"it was asked for; {NOT_KNOWN}"),
+    ),
+    ("no run", seen(), "restart", Decision("restart_batch", "told", f"it was asked for; {NOT_KNOWN}")),
+    (
+        "no run, under a name",
+        seen(named_after_run=False),
+        "selective",
+        Decision("selective", "told", f"it was asked for; {NOT_KNOWN}"),
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("stands", "strategy", "decided"), [pytest.param(*case, id=name) for name, *case in RESTARTED]
+)
+def test_a_restart_that_was_asked_for(stands: Seen, strategy: str, decided: Decision) -> None:
+    assert decide(stands, Asked(strategy), 0.5) == decided
+
+
+def test_a_restart_that_was_asked_for_waits_for_no_pause() -> None:
+    stands = seen(run("Crashed"), recovered=(2, NOW))
+    assert decide(stands, Asked("restart", policy=EVEN), 0.5) == rescheduled("it was asked for")
+    assert decide(stands, Asked("restart", policy=OFF), 0.5) == rescheduled("it was asked for")
+
+
+def test_force_restarts_a_run_that_completed() -> None:
+    deployed = seen(run("Completed"), DONE)
+    assert decide(deployed, Asked("selective", force=True), 0.5) == rescheduled(
+        "it was asked for", strategy="selective"
+    )
+    local = seen(run("Completed", deployed=False))
+    assert decide(local, Asked("restart", force=True), 0.5) == Decision(
+        "restart_batch", "told", f"it was asked for; {NOT_DEPLOYED}"
+    )
+
+
+def hinted(stands: Seen, asked: Asked, chance: float = 0.5) -> RecoveryHint:
+    hint = hint_for(stands, asked, chance)
+    assert hint is not None
+    return hint
+
+
+def test_the_policy_is_that_which_was_asked_else_the_runs_else_the_default() -> None:
+    crashed, said = seen(run("Crashed")), seen(run("Crashed", policy=OFF))
+    assert hinted(crashed, Asked()).strategy == "restart_batch"
+    assert hinted(said, Asked()).why == "recovery is off"
+    assert hinted(said, Asked(policy=EVEN)).strategy == "restart_batch"
+    assert hinted(crashed, Asked(policy=OFF)).why == "recovery is off"
+    assert decide(said, Asked(), 0.5) == Decision("manual_only", "told", "recovery is off")
+
+
+def test_the_trail_of_the_log_counts() -> None:
+    once, often = seen(run("Crashed"), recovered=(1, 980.0)), seen(run("Crashed"), recovered=(3, 980.0))
+    assert (hinted(once, Asked(policy=EVEN)).attempt, hinted(once, Asked(policy=EVEN)).next_at) == (
+        2,
+        1_040.0,
+    )
+    assert decide(once, Asked(policy=EVEN), 0.5) == rescheduled(f"{CRASHED}; {NOTHING_SENT}", 1_040.0)
+    tried = "it was recovered 3 times in a row and ended badly again"
+    assert decide(often, Asked(policy=EVEN), 0.5) == Decision("manual_only", "told", tried)
+
+
+@pytest.mark.parametrize("chance", [0.0, 0.25, 0.75])
+def test_chance_spreads_the_pause(chance: float) -> None:
+    stands = seen(run("Crashed"), recovered=(1, NOW))
+    at = NOW + JITTERED.backoff.delay(0, random=chance)
+    assert hinted(stands, Asked(policy=JITTERED), chance).next_at == at
+    assert decide(stands, Asked(policy=JITTERED), chance).next_at == at
+    assert at != NOW + JITTERED.backoff.delay(0, random=0.5)

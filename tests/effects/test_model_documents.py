@@ -1,0 +1,275 @@
+"""One effect to the letter: the whole document after each event, and what whoever brought it is told."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from prefect_resilience.effects.model import (
+    Ask,
+    Doubted,
+    Event,
+    Failed,
+    Intend,
+    Look,
+    Recorded,
+    Replay,
+    Send,
+    Succeeded,
+    Undoing,
+    Verified,
+    Wait,
+    decide,
+    generation_of,
+)
+from prefect_resilience.effects.policy import Done, NotDone
+
+ERROR = {"code": "TIMEOUT", "message": "read timeout"}
+OLD_ERROR = {"code": "REFUSED", "message": "no route"}
+OWNER_DIED = {"code": "OWNER_DIED", "message": "whoever made the call ended before it said what came of it"}
+PACKED = {"as": "json", "value": 7}
+
+INTENDED = {
+    "key": "invoice:1",
+    "task": "send",
+    "kind": "conditional",
+    "state": "intended",
+    "generation": 1,
+    "owner": "anna",
+    "claim": "c1",
+    "attempts": 1,
+    "result": None,
+    "external_id": None,
+    "error": None,
+    "verified_by": None,
+    "first_at": 10.0,
+    "intended_at": 10.0,
+    "settled_at": None,
+}
+DONE = INTENDED | {"state": "done", "result": PACKED, "external_id": "m7", "settled_at": 11.0}
+FAILED = INTENDED | {"state": "failed", "error": OLD_ERROR, "settled_at": 11.0}
+UNKNOWN = INTENDED | {"state": "unknown", "error": OLD_ERROR, "settled_at": 11.0}
+COMPENSATION = {"name": "shop:refund", "claim": "r1", "owner": None, "error": None, "at": 12.0}
+COMPENSATING = DONE | {"state": "compensating", "compensation": COMPENSATION}
+COMPENSATED = DONE | {"state": "compensated", "compensation": COMPENSATION}
+STUCK = COMPENSATING | {"compensation": COMPENSATION | {"error": ERROR}}
+NEVER_TRIED = COMPENSATING | {"compensation": {"name": "shop:refund"}}
+
+ABOUT = {"key": "invoice:1", "task": "send"}
+SENT_AGAIN = INTENDED | {
+    "kind": "external",
+    "owner": "ben",
+    "claim": "c2",
+    "attempts": 2,
+    "intended_at": 20.0,
+}
+REPLAYED = Replay(PACKED, "m7")
+TOLD_LATE = Succeeded("c1", {"as": "json", "value": 8}, "m8")
+INTERRUPTED = Undoing("a rollback that was to undo it was interrupted: rollback() finishes it")
+ENDED_SO = Undoing("its compensation ended in TIMEOUT: read timeout")
+
+
+def anna(**more: Any) -> Intend:
+    return Intend("anna", "c1", False, kind="conditional", about=ABOUT, **more)
+
+
+def ben(*, alive: bool = False, **more: Any) -> Intend:
+    return Intend("ben", "c2", alive, about=ABOUT, **more)
+
+
+CASES: list[tuple[str, Any, Event, Any, Any]] = [
+    # how things stand
+    ("looked at before anybody", None, Look(False), None, Send(1)),
+    ("looked at while it is sent", INTENDED, Look(True), INTENDED, Wait()),
+    (
+        "looked at when its owner died",
+        INTENDED,
+        Look(False),
+        INTENDED | {"state": "unknown", "settled_at": 20.0, "error": OWNER_DIED},
+        Ask("c1", OWNER_DIED, 1),
+    ),
+    ("looked at when done", DONE, Look(False), DONE, REPLAYED),
+    ("looked at when failed", FAILED, Look(True), FAILED, Send(1)),
+    ("looked at when unknown", UNKNOWN, Look(True), UNKNOWN, Ask("c1", OLD_ERROR, 1)),
+    ("looked at while it is undone", COMPENSATING, Look(True), COMPENSATING, Wait()),
+    ("looked at when a rollback died", COMPENSATING, Look(False), COMPENSATING, INTERRUPTED),
+    ("looked at when no rollback came to it", NEVER_TRIED, Look(False), NEVER_TRIED, INTERRUPTED),
+    ("looked at when its compensation is open", STUCK, Look(False), STUCK, ENDED_SO),
+    ("looked at when undone", COMPENSATED, Look(True), COMPENSATED, Send(2)),
+    # somebody is about to make the call
+    ("intended first", None, anna(), INTENDED | {"first_at": 20.0, "intended_at": 20.0}, Send(1)),
+    ("intended while it is sent", INTENDED, ben(alive=True), INTENDED, Wait()),
+    (
+        "intended when its owner died",
+        INTENDED,
+        ben(),
+        INTENDED | {"state": "unknown", "settled_at": 20.0, "error": OWNER_DIED},
+        Ask("c1", OWNER_DIED, 1),
+    ),
+    ("intended despite the owner's death", INTENDED, ben(despite_doubt=True), SENT_AGAIN, Send(1)),
+    ("never intended despite a live owner", INTENDED, ben(alive=True, despite_doubt=True), INTENDED, Wait()),
+    ("intended when done", DONE, ben(despite_doubt=True), DONE, REPLAYED),
+    ("intended when failed", FAILED, ben(), SENT_AGAIN, Send(1)),
+    ("intended when unknown", UNKNOWN, ben(), UNKNOWN, Ask("c1", OLD_ERROR, 1)),
+    ("intended despite the doubt", UNKNOWN, ben(despite_doubt=True), SENT_AGAIN, Send(1)),
+    ("intended while it is undone", COMPENSATING, ben(alive=True, despite_doubt=True), COMPENSATING, Wait()),
+    ("intended when a rollback died", COMPENSATING, ben(despite_doubt=True), COMPENSATING, INTERRUPTED),
+    ("intended anew when undone", COMPENSATED, ben(), SENT_AGAIN | {"generation": 2}, Send(2)),
+    # its owner tells
+    ("succeeded without a document", None, TOLD_LATE, None, Recorded(False)),
+    (
+        "succeeded",
+        INTENDED,
+        Succeeded("c1", PACKED, "m7"),
+        DONE | {"settled_at": 20.0},
+        Recorded(True),
+    ),
+    (
+        "succeeded without an id of the receiver's",
+        INTENDED,
+        Succeeded("c1", PACKED),
+        DONE | {"settled_at": 20.0, "external_id": None},
+        Recorded(True),
+    ),
+    (
+        "succeeded though unknown",
+        UNKNOWN,
+        Succeeded("c1", PACKED, "m7"),
+        DONE | {"settled_at": 20.0},
+        Recorded(True),
+    ),
+    (
+        "succeeded though failed",
+        FAILED,
+        Succeeded("c1", PACKED, "m7"),
+        DONE | {"settled_at": 20.0},
+        Recorded(True),
+    ),
+    ("succeeded twice", DONE, TOLD_LATE, DONE, Recorded(True)),
+    ("succeeded while it is undone", COMPENSATING, TOLD_LATE, COMPENSATING, Recorded(True)),
+    ("succeeded when undone", COMPENSATED, TOLD_LATE, COMPENSATED, Recorded(True)),
+    (
+        "failed",
+        INTENDED,
+        Failed("c1", ERROR),
+        INTENDED | {"state": "failed", "error": ERROR, "settled_at": 20.0},
+        Recorded(True),
+    ),
+    (
+        "failed though unknown, without an error",
+        UNKNOWN,
+        Failed("c1"),
+        INTENDED | {"state": "failed", "settled_at": 20.0},
+        Recorded(True),
+    ),
+    ("failed twice", FAILED, Failed("c1", ERROR), FAILED, Recorded(True)),
+    ("failed though done", DONE, Failed("c1", ERROR), DONE, Recorded(False)),
+    ("failed while it is undone", COMPENSATING, Failed("c1", ERROR), COMPENSATING, Recorded(False)),
+    ("failed when undone", COMPENSATED, Failed("c1", ERROR), COMPENSATED, Recorded(False)),
+    (
+        "doubted",
+        INTENDED,
+        Doubted("c1", ERROR),
+        INTENDED | {"state": "unknown", "error": ERROR, "settled_at": 20.0},
+        Recorded(True),
+    ),
+    (
+        "doubted again, without an error",
+        UNKNOWN,
+        Doubted("c1"),
+        INTENDED | {"state": "unknown", "settled_at": 20.0},
+        Recorded(True),
+    ),
+    ("doubted though failed", FAILED, Doubted("c1", ERROR), FAILED, Recorded(False)),
+    ("doubted though done", DONE, Doubted("c1", ERROR), DONE, Recorded(False)),
+    ("succeeded under another claim", INTENDED, Succeeded("c9", 1), INTENDED, Recorded(False)),
+    ("failed under another claim", INTENDED, Failed("c9", ERROR), INTENDED, Recorded(False)),
+    ("doubted under another claim", UNKNOWN, Doubted("c9", ERROR), UNKNOWN, Recorded(False)),
+    # the receiver or a person answers
+    ("answered without a document", None, Verified("c1", NotDone()), None, Send(1)),
+    (
+        "answered: done",
+        UNKNOWN,
+        Verified("c1", Done(PACKED, "m7")),
+        DONE | {"settled_at": 20.0, "verified_by": "verify"},
+        REPLAYED,
+    ),
+    (
+        "answered by a person: done",
+        UNKNOWN,
+        Verified("c1", Done(PACKED), by="carla"),
+        DONE | {"settled_at": 20.0, "verified_by": "carla", "external_id": None},
+        Replay(PACKED, None),
+    ),
+    (
+        "answered: not done",
+        UNKNOWN,
+        Verified("c1", NotDone(), by="carla"),
+        UNKNOWN | {"state": "failed", "settled_at": 20.0, "verified_by": "carla"},
+        Send(1),
+    ),
+    ("answered for another claim", UNKNOWN, Verified("c9", NotDone()), UNKNOWN, Ask("c1", OLD_ERROR, 1)),
+    ("answered while it is sent", INTENDED, Verified("c1", Done(PACKED)), INTENDED, Wait()),
+    ("answered when done", DONE, Verified("c1", NotDone()), DONE, REPLAYED),
+    ("answered when failed", FAILED, Verified("c1", Done(PACKED)), FAILED, Send(1)),
+    ("answered while it is undone", COMPENSATING, Verified("c1", NotDone()), COMPENSATING, Wait()),
+    ("answered when undone", COMPENSATED, Verified("c1", Done(PACKED)), COMPENSATED, Send(2)),
+]
+
+
+@pytest.mark.parametrize(
+    ("before", "event", "after", "told"),
+    [pytest.param(*case, id=name) for name, *case in CASES],
+)
+def test_what_an_event_makes_of_an_effect(before: Any, event: Event, after: Any, told: Any) -> None:
+    assert decide(before, event, 20.0) == (after, told)
+
+
+def test_what_an_intention_is_unless_said_otherwise() -> None:
+    document, _ = decide(None, Intend("o", "c", False), 1.0)
+    assert document is not None
+    assert set(document) == set(INTENDED) - {"key", "task"}
+    assert document["kind"] == "external"
+
+
+def of_generation(document: dict[str, Any], generation: int) -> dict[str, Any]:
+    return document | {"generation": generation}
+
+
+def of_old(document: dict[str, Any]) -> dict[str, Any]:
+    """A document from before there were generations."""
+    return {key: value for key, value in document.items() if key != "generation"}
+
+
+def test_a_generation_begins_when_what_was_done_is_undone() -> None:
+    assert generation_of(None) == 1
+    for document in (INTENDED, DONE, FAILED, UNKNOWN, COMPENSATING):
+        assert [generation_of(of_generation(document, number)) for number in (1, 2, 5)] == [1, 2, 5]
+        assert generation_of(of_old(document)) == 1
+    assert [generation_of(of_generation(COMPENSATED, number)) for number in (1, 2, 5)] == [2, 3, 6]
+    assert generation_of(of_old(COMPENSATED)) == 2
+
+
+@pytest.mark.parametrize("event", [Look(False), ben()])
+def test_the_generation_goes_with_the_effect(event: Event) -> None:
+    assert decide(of_generation(FAILED, 3), event, 20.0)[1] == Send(3)
+    assert decide(of_generation(COMPENSATED, 3), event, 20.0)[1] == Send(4)
+    assert decide(of_generation(UNKNOWN, 3), event, 20.0)[1] == Ask("c1", OLD_ERROR, 3)
+    assert decide(of_generation(INTENDED, 3), event, 20.0)[1] == Ask("c1", OWNER_DIED, 3)
+
+
+def test_a_new_intention_is_recorded_with_its_generation() -> None:
+    for before, generation in (
+        (of_generation(FAILED, 3), 3),
+        (of_generation(COMPENSATED, 3), 4),
+        (of_old(FAILED), 1),
+        (of_old(COMPENSATED), 2),
+    ):
+        assert decide(before, ben(), 20.0) == (of_generation(SENT_AGAIN, generation), Send(generation))
+
+
+def test_an_answer_keeps_the_generation() -> None:
+    document, told = decide(of_generation(UNKNOWN, 3), Verified("c1", NotDone()), 20.0)
+    assert document is not None
+    assert (document["generation"], told) == (3, Send(3))
