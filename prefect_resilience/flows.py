@@ -7,22 +7,25 @@ import inspect
 from collections.abc import AsyncGenerator, Callable, Generator, Mapping
 from contextlib import aclosing, contextmanager, nullcontext
 from copy import copy
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast, overload
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar, cast, overload
 
 from prefect.context import FlowRunContext
-from prefect.flows import Flow, FlowStateHook
-from prefect.futures import PrefectFuture
-from prefect.results import ResultSerializer, ResultStorage
-from prefect.task_runners import TaskRunner
-from typing_extensions import ParamSpec, TypedDict, Unpack
+from prefect.flows import Flow
+from typing_extensions import ParamSpec, Unpack
 
-from prefect_resilience.configuration import nearest
 from prefect_resilience.drive import Blocking, Sequence, adrive, drive
 from prefect_resilience.effects.batch import batch as batch_named
-from prefect_resilience.effects.strategies import RecoveryPolicy
 from prefect_resilience.errors.exceptions import ConfigurationError
-from prefect_resilience.naming import fill, template_fields
+from prefect_resilience.flow_options import (
+    FlowGuard,
+    ResilienceFlowOptions,
+    ResilientFlowOptions,
+    changed,
+    make_guard,
+    split,
+)
+from prefect_resilience.naming import fill
 from prefect_resilience.runs.flow_runs import failed_with, mark_run, started
 from prefect_resilience.settings import enabled
 from prefect_resilience.summaries.ending import Ending, ended
@@ -30,57 +33,7 @@ from prefect_resilience.summaries.ending import Ending, ended
 P = ParamSpec("P")
 R = TypeVar("R")
 
-RecoveryOption = RecoveryPolicy | Mapping[str, Any] | Literal["hint", "auto", False] | None
-
-
-class FlowOptions(TypedDict, total=False):
-    """Every option of `prefect.flow`."""
-
-    name: str | None
-    version: str | None
-    flow_run_name: Callable[[], str] | str | None
-    retries: int | None
-    retry_delay_seconds: int | float | None
-    task_runner: type[TaskRunner[PrefectFuture[Any]]] | TaskRunner[PrefectFuture[Any]] | None
-    description: str | None
-    timeout_seconds: int | float | None
-    validate_parameters: bool | None
-    persist_result: bool | None
-    result_storage: ResultStorage | str | None
-    result_serializer: ResultSerializer | None
-    cache_result_in_memory: bool | None
-    log_prints: bool | None
-    on_completion: list[FlowStateHook[..., Any]] | None
-    on_failure: list[FlowStateHook[..., Any]] | None
-    on_cancellation: list[FlowStateHook[..., Any]] | None
-    on_crashed: list[FlowStateHook[..., Any]] | None
-    on_running: list[FlowStateHook[..., Any]] | None
-
-
-class ResilienceFlowOptions(TypedDict, total=False):
-    """The options beside those of a Prefect flow; `resilient_flow` says what they mean."""
-
-    batch: str | None
-    recovery: RecoveryOption
-    dead_letter: bool
-    summary: bool
-
-
-class ResilientFlowOptions(ResilienceFlowOptions, FlowOptions, total=False):
-    """Every option of a resilient flow."""
-
-
-OPTIONS = tuple(ResilienceFlowOptions.__annotations__)
 HOOKS = ("on_completion_hooks", "on_failure_hooks", "on_cancellation_hooks", "on_crashed_hooks")
-
-
-@dataclass(frozen=True)
-class FlowGuard:
-    """What stands around one flow function: small, frozen, and able to travel to another process."""
-
-    fn: Callable[..., Any]
-    batch: str | None = None
-    ending: Ending = field(default_factory=Ending)
 
 
 @dataclass(frozen=True)
@@ -170,12 +123,12 @@ class ResilientFlow(Flow[P, R]):
 
         def with_options(self, **options: Any) -> ResilientFlow[P, R]:
             """A copy with other options, ours or Prefect's; what is not written stays as it is."""
-            ours, theirs = split(options, type(self))
+            ours, theirs = split(options, _more_options(type(self)))
             made = super(ResilientFlow, self._unguarded()).with_options(**theirs)
             for mark in ("_isclassmethod", "_isstaticmethod"):
                 if hasattr(self, mark):
                     setattr(made, mark, getattr(self, mark))
-            return ResilientFlow._of(made, _changed(self.guard, ours))
+            return ResilientFlow._of(made, changed(self.guard, ours))
 
 
 @functools.cache
@@ -188,82 +141,11 @@ def _class_for(resilient: type[Any], plain: type[Any]) -> type[Any]:
     )
 
 
-# -- the options
-
-
-def split(
-    options: Mapping[str, Any], kind: type[Flow[..., Any]] = Flow
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Our options and Prefect's. Raises ConfigurationError for one that is neither."""
-    known = [*FlowOptions.__annotations__, *OPTIONS, *_more_options(kind)]
-    for name in options:
-        if name not in known:
-            raise ConfigurationError(f"a resilient flow has no option {name!r}{nearest(name, known)}")
-    ours = {name: value for name, value in options.items() if name in OPTIONS}
-    return ours, {name: value for name, value in options.items() if name not in OPTIONS}
-
-
 def _more_options(kind: type[Flow[..., Any]]) -> list[str]:
     """Those that `with_options` of a special kind of flow takes."""
     bases: tuple[Any, ...] = kind.__mro__
     plain = next(base for base in bases if not issubclass(base, ResilientFlow))
     return [name for name in inspect.signature(plain.with_options).parameters if name != "self"]
-
-
-def make_guard(fn: Callable[..., Any], ours: Mapping[str, Any]) -> FlowGuard:
-    """Check the options against the function, and put them together."""
-    return _changed(FlowGuard(fn), {"recovery": "hint", **ours})
-
-
-def _changed(guard: FlowGuard, ours: Mapping[str, Any]) -> FlowGuard:
-    ending = guard.ending
-    if "summary" in ours:
-        ending = replace(ending, summary=_yes_or_no("summary", ours["summary"]))
-    if "recovery" in ours:
-        hint, policy = _recovery(ours["recovery"])
-        ending = replace(ending, hint=hint, policy=policy)
-    if "dead_letter" in ours:
-        ending = replace(ending, dead_letter=_yes_or_no("dead_letter", ours["dead_letter"]))
-    changes: dict[str, Any] = {"ending": ending}
-    if "batch" in ours:
-        changes["batch"] = _batch(ours["batch"], guard.fn)
-    return replace(guard, **changes)
-
-
-def _yes_or_no(name: str, value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise ConfigurationError(f"{name}={value!r} is neither yes nor no: write True or False")
-    return value
-
-
-def _recovery(value: Any) -> tuple[bool, RecoveryPolicy | None]:
-    """Whether there is a hint, and how far the run is recovered by itself."""
-    if value is None or value is False:
-        return False, None
-    if value == "hint":
-        return True, None
-    if value == "auto":
-        return True, RecoveryPolicy()
-    if isinstance(value, RecoveryPolicy):
-        return True, value
-    if isinstance(value, Mapping):
-        return True, RecoveryPolicy(**cast("Mapping[str, Any]", value))
-    raise ConfigurationError(
-        f'recovery={value!r} is no way to recover: write "hint", "auto", RecoveryPolicy(attempts=3), or None'
-    )
-
-
-def _batch(name: Any, fn: Callable[..., Any]) -> str | None:
-    if name is None:
-        return None
-    parameters = inspect.signature(fn).parameters
-    for wanted in template_fields(name, "batch"):
-        if wanted not in parameters:
-            raise ConfigurationError(
-                f"batch {name!r} names {wanted!r}, which is no parameter of "
-                f"{getattr(fn, '__name__', fn)!r}{nearest(wanted, parameters)}"
-            )
-    return name
 
 
 # -- around the function

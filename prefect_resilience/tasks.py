@@ -15,7 +15,12 @@ from typing_extensions import ParamSpec, Unpack
 from prefect_resilience.attempt import Guard, guarded
 from prefect_resilience.drive import adrive, drive
 from prefect_resilience.errors.exceptions import ConfigurationError
-from prefect_resilience.options import (
+from prefect_resilience.runs.answers import as_answer, value_of
+from prefect_resilience.runs.chunks import in_one_task
+from prefect_resilience.runs.streams import astream, stream
+from prefect_resilience.runs.task_runs import PolicyDelays, governed, retry_as_decided, surroundings_of
+from prefect_resilience.settings import enabled
+from prefect_resilience.task_options import (
     MOST_RETRIES_BY_POLICY,
     UNSET,
     ResilienceOptions,
@@ -26,11 +31,6 @@ from prefect_resilience.options import (
     split,
     written_policy,
 )
-from prefect_resilience.runs.answers import as_answer, value_of
-from prefect_resilience.runs.chunks import in_one_task
-from prefect_resilience.runs.streams import astream, stream
-from prefect_resilience.runs.task_runs import PolicyDelays, governed, retry_as_decided, surroundings_of
-from prefect_resilience.settings import enabled
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -238,7 +238,7 @@ def call() -> str:
     steps = [
         (
             "@resilient_task",
-            "tasks.py, options.py",
+            "tasks.py, task_options.py",
             "checks the options, makes a Guard, wraps the function",
             BLUE,
         ),

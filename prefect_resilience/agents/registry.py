@@ -14,8 +14,8 @@ from prefect_resilience.agents.trace import counted
 from prefect_resilience.circuits.breaker import CircuitBreaker
 from prefect_resilience.configuration import nearest
 from prefect_resilience.errors.exceptions import ConfigurationError
-from prefect_resilience.options import split
 from prefect_resilience.routing.targets import as_function
+from prefect_resilience.task_options import split
 from prefect_resilience.tasks import ResilientTask
 
 if TYPE_CHECKING:

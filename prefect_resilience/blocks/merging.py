@@ -17,8 +17,8 @@ from prefect_resilience.configuration import nearest
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.fallbacks.model import Fallback
 from prefect_resilience.limits.timeout import Timeout
-from prefect_resilience.options import make_guard
 from prefect_resilience.retries.policy import Retry
+from prefect_resilience.task_options import make_guard
 
 ENDED = frozenset({"none", "schedule"})
 """Kinds of backoff that have no delay to start from: another one takes their place."""

@@ -25,9 +25,9 @@ from prefect_resilience.circuits.model import CircuitPolicy
 from prefect_resilience.configuration import nearest
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.limits.timeout import Timeout
-from prefect_resilience.options import MOST_RETRIES_BY_POLICY
 from prefect_resilience.retries.backoff import Backoff
 from prefect_resilience.retries.policy import Retry
+from prefect_resilience.task_options import MOST_RETRIES_BY_POLICY
 
 SLUG = "resilience-policy"
 MOST_ATTEMPTS = MOST_RETRIES_BY_POLICY + 1

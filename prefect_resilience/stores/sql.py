@@ -152,7 +152,7 @@ class SqlStore:
     def _scan(self, ends: bool, goes_on: bool) -> Statement:
         if (ends, goes_on) not in self._scans:
             key = documents.c.key
-            start = sa.bindparam("start")
+            start: sa.BindParameter[str] = sa.bindparam("start")
             query = sa.select(documents).where(
                 key > start if goes_on else key >= start, alive(self._dialect.clock)
             )
