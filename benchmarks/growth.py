@@ -37,7 +37,7 @@ from prefect_resilience.plans.schedule import Ended, Schedule
 
 ROOT = Path(__file__).parents[1]
 TARGET = 1.1
-"""The greatest exponent."""
+"""The greatest exponent that is no worse than linear, as far as a clock can tell."""
 DECADES = 100
 """The exponent is that of the sizes from the greatest down to so many times less."""
 ROUNDS = 3
@@ -72,11 +72,17 @@ def measured(work: Callable[[], object]) -> float:
     return took
 
 
-def curve(name: str, sizes: Sequence[int], prepared: Callable[[int], Callable[[], object]]) -> Curve:
+def curve(
+    name: str,
+    sizes: Sequence[int],
+    prepared: Callable[[int], Callable[[], object]],
+    *,
+    once_beyond: int = 100_000,
+) -> Curve:
     """`prepared` gives the work of a size, made before the clock starts."""
     seconds: list[float] = []
     for size in sizes:
-        rounds = ROUNDS if size <= 100_000 else 1
+        rounds = ROUNDS if size <= once_beyond else 1
         seconds.append(min(measured(prepared(size)) for _ in range(rounds)))
         print(f"{name}: {size:,} in {seconds[-1]:.4f} s", file=sys.stderr)
     return Curve(name, list(sizes), seconds)
@@ -117,7 +123,8 @@ def task_runs(folder: Path, most: int) -> Curve:
         logging.getLogger(name).setLevel("CRITICAL")
     with prefect_test_harness(server_startup_timeout=120):
         steps(5)
-        return curve("task runs in a flow", up_to(most), lambda size: lambda: steps(size))
+        # the server takes ten times as long as what is measured here
+        return curve("task runs in a flow", up_to(most), lambda size: lambda: steps(size), once_beyond=300)
 
 
 def circuits(folder: Path, most: int) -> Curve:
@@ -205,7 +212,7 @@ def measure(most: int) -> list[Curve]:
         folder = Path(made)
         return [
             calls(folder, min(most, 10_000)),
-            task_runs(folder, min(most, 300)),
+            task_runs(folder, min(most, 10_000)),
             circuits(folder, min(most, 10_000)),
             plans_read(folder, min(most, 10_000)),
             scheduled(chain, "plan nodes, a chain scheduled", min(most, 100_000)),
@@ -224,7 +231,7 @@ def main() -> None:
     if asked.write:
         from benchmarks.growth_page import write
 
-        write(curves, ROOT / "docs")
+        write(curves, ROOT / "docs", TARGET)
     if asked.json:
         print(json.dumps([{**asdict(one), "exponent": one.exponent} for one in curves], indent=2))
     else:

@@ -18,7 +18,7 @@ PALETTE = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#0
 MARKS = "osD^v<>Px"
 
 
-def write(curves: list[Curve], docs: Path) -> None:
+def write(curves: list[Curve], docs: Path, target: float) -> None:
     draw(curves, docs / "growth.png")
     rows = "\n".join(
         f"| {one.work} | {one.sizes[-1]:,} | {one.seconds[-1]:.3f} | "
@@ -28,7 +28,8 @@ def write(curves: list[Curve], docs: Path) -> None:
     (docs / "growth.md").write_text(f"""# Cost as the work grows
 
 `make growth` measures this on your machine, and writes this page. Seconds are the processor's. An exponent
-of 1 is linear: ten times the work takes ten times as long; 0 is no growth at all. None may be over 1.1.
+of 1 is linear: ten times the work takes ten times as long; 0 is no growth at all. None should be over
+{target:g}; the greatest here is {max(one.exponent for one in curves):.2f}.
 
 | work | greatest size | seconds for it | microseconds each | exponent |
 |---|---|---|---|---|

@@ -193,7 +193,7 @@ def test_a_slow_api_holds_nobody_up_for_long(
             if answered is not None:
                 answered.wait(live.PATIENCE)
             assert policy.guard(guard, log) is guard
-        assert time.monotonic() - began < 1.0
+        assert time.monotonic() - began < 3
         assert len(said) == 1
         until(lambda: policy.answered is None, 60)
         assert policy.guard(guard, log) is guard

@@ -223,7 +223,7 @@ def test_a_slow_store_slows_one_call_and_then_rests(
     trip(breaker)
     with pytest.raises(CircuitOpenError):
         breaker.call(int)
-    assert time.monotonic() - began < 2
+    assert time.monotonic() - began < 5
     # The first contact may take its time; the next one was slow, and no other followed.
     assert store.contacts <= 3
     assert notices == []

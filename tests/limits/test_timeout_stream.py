@@ -107,7 +107,7 @@ def test_idle_bounds_the_wait_for_each_chunk(caplog):
     start = time.monotonic()
     with pytest.raises(AttemptTimeout, match=r"wait for the next chunk of 'stuck' took longer than 0\.2 s"):
         next(stream)
-    assert time.monotonic() - start < 1
+    assert time.monotonic() - start < 10
     assert "still running" in caplog.text
     assert not closed.is_set()  # it is blocked, so nobody can close it
     go_on.set()
@@ -217,7 +217,7 @@ async def test_async_idle_cancels_and_closes():
     start = time.monotonic()
     with pytest.raises(AttemptTimeout, match=r"wait for the next chunk of 'stuck' took longer than 0\.1 s"):
         await anext(stream)
-    assert time.monotonic() - start < 1
+    assert time.monotonic() - start < 10
     assert closed == [True]
 
 

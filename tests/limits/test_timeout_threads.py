@@ -83,9 +83,9 @@ def test_it_leaves_a_blocked_call(blocked, seconds, request, caplog):
 def test_it_leaves_a_c_sleep_and_other_calls_go_on():
     start = time.monotonic()
     with pytest.raises(AttemptTimeout, match="'sleep' took"):
-        call_with_deadline(time.sleep, (2,), {}, 0.2)
+        call_with_deadline(time.sleep, (3,), {}, 0.2)
     assert call_with_deadline(threading.get_ident, (), {}, 5) != threading.get_ident()
-    assert time.monotonic() - start < 1
+    assert time.monotonic() - start < 2.5
     assert overdue_calls() == 1
     wait_until(lambda: overdue_calls() == 0)
 
@@ -199,7 +199,7 @@ def test_an_interrupted_wait_leaks_nothing(held_lock):
         start = time.monotonic()
         with pytest.raises(KeyboardInterrupt):
             call_with_deadline(held_lock, (), {}, 30)
-        assert time.monotonic() - start < 2
+        assert time.monotonic() - start < 10
     finally:
         signal.signal(signal.SIGALRM, previous)
     assert call_with_deadline(int, ("3",), {}, 5) == 3

@@ -22,7 +22,6 @@ from prefect_resilience import (
     Retry,
     batch_status,
     dead_letters,
-    notes,
     register_secret,
     resilient_flow,
     resilient_task,
@@ -31,7 +30,7 @@ from prefect_resilience import (
 from prefect_resilience.effects.flow_runs import RECOVERY_LABEL, RECOVERY_TAG
 from prefect_resilience.effects.strategies import RecoveryHint
 from prefect_resilience.hooks import dead_letter, recovery_hint, run_summary
-from prefect_resilience.summaries import reading
+from prefect_resilience.summaries import notes, reading
 from prefect_resilience.summaries.advice import commands
 from prefect_resilience.summaries.reading import SETTLES
 

@@ -54,19 +54,21 @@ WARM_UP = 0.25
 
 
 def trends(samples: Sequence[Sample]) -> list[Trend]:
-    """Threads and files may come and go by a few; memory and store may grow by 5 %, and 4 MiB or 0.5."""
+    """Memory and store may grow by 5 %, and 4 MiB or 0.5: their medians count. Threads, files and documents come
+    and go, such as letters until they are replayed: the most that there were count, and a few more are let be.
+    """
     counted = samples[int(len(samples) * WARM_UP) :]
     third = max(len(counted) // 3, 1)
     found: list[Trend] = []
-    for name, share, least in (
-        ("memory", 0.05, 4.0),
-        ("threads", 0.0, 2),
-        ("files", 0.0, 3),
-        ("store", 0.05, 0.5),
-        ("documents", 0.05, 5),
+    for name, of, share, least in (
+        ("memory", median, 0.05, 4.0),
+        ("threads", max, 0.0, 2),
+        ("files", max, 0.0, 3),
+        ("store", median, 0.05, 0.5),
+        ("documents", max, 0.05, 5),
     ):
         values = [float(getattr(one, name)) for one in counted]
-        first, last = median(values[:third]), median(values[-third:])
+        first, last = of(values[:third]), of(values[-third:])
         slope = linear_regression([one.at for one in counted], values).slope if len(counted) > 1 else 0.0
         found.append(Trend(name, first, last, slope * 3600, max(share * first, least)))
     return found

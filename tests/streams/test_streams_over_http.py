@@ -172,10 +172,10 @@ def test_only_a_task_that_says_so_starts_again(mode, streaming):
 
 
 def test_a_stream_that_stops_coming_ends_by_idle(mode, streaming):
-    streaming.scripts = [["one ", 5.0, "two"]]
+    streaming.scripts = [["one ", 20.0, "two"]]
     began = time.monotonic()
     got, error = read(mode, reading(mode, streaming.url, retry=QUICK, timeout=Timeout(idle=0.4)))
-    assert time.monotonic() - began < 4.5
+    assert time.monotonic() - began < 15
     assert got == ["one "]
     assert isinstance(error, AttemptTimeout)
     context = error_context(error)

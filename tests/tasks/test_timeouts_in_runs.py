@@ -41,7 +41,7 @@ def test_a_blocked_call_submitted_to_a_thread_is_over_in_time(seen):
         return time.monotonic() - started, future.state
 
     took, state = scenario()
-    assert took < 1.6
+    assert took < 5
     assert state.name == "TimedOut"
     assert isinstance(error_context(state).history[0].duration, float)
     assert error_context(state).code == "TIMEOUT"
