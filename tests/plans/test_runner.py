@@ -260,15 +260,15 @@ def test_nodes_with_the_same_input_share_nothing_unless_they_say_so(tmp_path: An
         calls.append(value)
         return len(calls)
 
-    same = {"input": {"value": str(tmp_path)}}
+    same, key = {"input": {"value": str(tmp_path)}}, f"{{{{a.output}}}}-{uuid4()}"
     plan = {
         "tasks": [
             node("a", "work", **same),
             node("b", "work", **same, depends_on="a"),
             node("c", "work", **same, depends_on="b", cache=True),
             node("d", "work", **same, depends_on="c", cache={"ttl": 3600}),
-            node("e", "work", **same, depends_on="d", cache={"key": "{{a.output}}-key"}),
-            node("f", "work", input={"value": "other"}, depends_on="e", cache={"key": "{{a.output}}-key"}),
+            node("e", "work", **same, depends_on="d", cache={"key": key}),
+            node("f", "work", input={"value": "other"}, depends_on="e", cache={"key": key}),
         ]
     }
     done = ran(plan, actions={"work": work})

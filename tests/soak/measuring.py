@@ -54,8 +54,10 @@ WARM_UP = 0.25
 
 
 def trends(samples: Sequence[Sample]) -> list[Trend]:
-    """Memory and store may grow by 5 %, and 4 MiB or 0.5: their medians count. Threads, files and documents come
-    and go, such as letters until they are replayed: the most that there were count, and a few more are let be.
+    """Memory and store may grow by 5 %, and 4 MiB or 0.5: their medians count.
+
+    Threads, files and documents come and go, such as letters until they are replayed: the most that there
+    were count, and a few more are let be.
     """
     counted = samples[int(len(samples) * WARM_UP) :]
     third = max(len(counted) // 3, 1)
