@@ -2,17 +2,44 @@
 
 from __future__ import annotations
 
+import atexit
+import os
+import shutil
 import signal
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
+import certifi
 import pytest
 
 pytest_plugins = ["tests.prefect_runs", "tests.stores_servers"]
+
+
+def trust_one_authority() -> None:
+    """Every HTTP client reads the certificates of all authorities, which takes a processor 20 ms and more.
+
+    No test leaves the loopback: one certificate is as good as all, here and in the processes started here.
+    Prefect reads the variable when it is imported. Who does leave finds what it was in AUTHORITIES.
+    """
+    if "AUTHORITIES" in os.environ:  # a worker of pytest-xdist
+        return
+    end = "-----END CERTIFICATE-----\n"
+    first = Path(certifi.where()).read_text(encoding="utf-8").partition(end)[0] + end
+    folder = tempfile.mkdtemp(prefix="authority-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    file = Path(folder) / "one.pem"
+    file.write_text(first, encoding="utf-8")
+    os.environ["AUTHORITIES"] = os.environ.get("SSL_CERT_FILE", "")
+    os.environ["SSL_CERT_FILE"] = str(file)
+
+
+trust_one_authority()
 
 # A shell's background job ignores Ctrl-C and hands that down to its children, which tests interrupt.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

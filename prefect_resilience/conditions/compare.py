@@ -55,7 +55,7 @@ def equal(left: Any, right: Any, bounds: Bounds, *, instants: bool = True) -> bo
 
 
 def _equal_scalars(one: Any, other: Any, instants: bool) -> bool:
-    if one is None or other is None or isinstance(one, bool) or isinstance(other, bool):
+    if one is None or isinstance(one, bool):
         return one is other
     pair = _comparable(one, other, instants)
     return pair is not None and pair[0] == pair[1]
@@ -107,9 +107,7 @@ def instant(value: Any) -> Instant | None:
     """The instant that a datetime or an RFC 3339 text means, None if it means none."""
     if isinstance(value, datetime):
         return _of_datetime(value)
-    if not isinstance(value, str) or not 19 <= len(value) <= 45:
-        return None
-    found = _INSTANT.fullmatch(value)
+    found = _INSTANT.fullmatch(value) if isinstance(value, str) else None
     if found is None:
         return None
     day, clock, fraction, zulu, sign, hours, minutes = found.groups()
@@ -127,7 +125,7 @@ def instant(value: Any) -> Instant | None:
 def _of_datetime(value: datetime) -> Instant | None:
     try:
         offset = value.utcoffset()
-        return offset is not None, _attoseconds(value.replace(tzinfo=None, fold=0), offset or timedelta())
+        return offset is not None, _attoseconds(value.replace(tzinfo=None), offset or timedelta())
     except Exception:  # noqa: BLE001 - a tzinfo of the user's, or pandas' NaT
         return None
 

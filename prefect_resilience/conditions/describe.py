@@ -45,7 +45,7 @@ def _text(condition: Condition, depth: int) -> str:
         return f"{of}failed with {' '.join(named)}" if named else f"{of}failed"
     if operator in ("error_occurred", "success"):
         return of + {"error_occurred": "an error occurred", "success": "succeeded"}[operator]
-    path = shown_path(condition.path or "")[1:-1]
+    path = shown_path(cast("str", condition.path))[1:-1]
     if operator in SIGNS:
         return f"{of}{path} {SIGNS[operator]} {shown(masked(condition.path, condition.value))}"
     return f"{of}{path} {'exists' if operator == 'exists' else 'does not exist'}"
@@ -64,8 +64,16 @@ def _joined(conditions: tuple[Condition, ...], word: str, depth: int) -> str:
 
 
 def masked(path: str | None, value: Any) -> Any:
-    """The beginning of a text, `***` if it stands under the name of a secret such as `api_key`."""
-    return redact_data({path: value[:_LETTERS]})[path] if isinstance(value, str) else value
+    """The beginning of a text, `***` if it stands under the name of a secret such as `api_key`.
+
+    So are the texts of a list that is short enough to be shown.
+    """
+    if isinstance(value, str):
+        return redact_data({path: value[:_LETTERS]})[path]
+    if not isinstance(value, list) or len(cast("list[Any]", value)) > _MOST_NAMED:
+        return cast("Any", value)
+    items = cast("list[Any]", value)
+    return [masked(path, item) if isinstance(item, str) else item for item in items]
 
 
 def shown(value: Any) -> str:

@@ -154,7 +154,7 @@ def _behind(error: Any, category: str) -> tuple[str, ...]:
     while category == ErrorCategory.SUBTASK.value and len(found) < _CAUSES:
         mapping = isinstance(error, Mapping)
         error = cast("Mapping[str, Any]", error).get("cause") if mapping else getattr(error, "cause", None)
-        category = "" if error is None else _named(error)[0]
+        category = _named(error)[0]
         found.append(category)
     return tuple(found)
 

@@ -21,7 +21,14 @@ from jsonpath import (
     JSONPathSyntaxError,
     NodeList,
 )
-from jsonpath.filter import UNDEFINED, BaseExpression, IntegerLiteral, RelativeFilterQuery, StringLiteral
+from jsonpath.filter import (
+    UNDEFINED,
+    BaseExpression,
+    IntegerLiteral,
+    RelativeFilterQuery,
+    RootFilterQuery,
+    StringLiteral,
+)
 from jsonpath.function_extensions import Match, Search
 from jsonpath.parse import Parser
 from jsonpath.segments import JSONPathChildSegment, JSONPathRecursiveDescentSegment, JSONPathSegment
@@ -65,7 +72,7 @@ def _counted(nodes: Iterable[JSONPathMatch]) -> Iterator[JSONPathMatch]:
     bounds = _bounds.get()
     for node in nodes:
         bounds.step()
-        yield node if isinstance(node, _Node) else _node(node.obj, node.root)
+        yield node
 
 
 class _Child(JSONPathChildSegment):
@@ -83,14 +90,26 @@ class _Descent(JSONPathRecursiveDescentSegment):
 
 
 class _Current(RelativeFilterQuery):
-    """`@` alone is there, whatever stands at it."""
+    """`@`, from where the library would forget what `$` is; alone it is there, whatever stands at it."""
 
     __slots__ = ()
 
     def evaluate(self, context: Any) -> object:
-        if self.path.empty():
-            return NodeList([_node(context.current, context.root)])
-        return super().evaluate(context)
+        return _followed(self.path, context.current, context.root)
+
+
+class _Root(RootFilterQuery):
+    __slots__ = ()
+
+    def evaluate(self, context: Any) -> object:
+        return _followed(self.path, context.root, context.root)
+
+
+def _followed(query: JSONPath, value: Any, root: Any) -> NodeList:
+    nodes: Iterable[JSONPathMatch] = [_node(value, root)]
+    for segment in query.segments:
+        nodes = segment.resolve(nodes)
+    return NodeList(nodes)
 
 
 class _Parser(Parser):
@@ -107,6 +126,9 @@ class _Parser(Parser):
         except OverflowError:
             raise JSONPathSyntaxError("this number is out of range", token=token) from None
         return literal if "e" in token.value.lower() else IntegerLiteral(value=int(token.value))
+
+    def parse_absolute_query(self, stream: TokenStream) -> BaseExpression:
+        return _Root(cast("RootFilterQuery", super().parse_absolute_query(stream)).path)
 
     def parse_relative_query(self, stream: TokenStream) -> BaseExpression:
         return _Current(cast("RelativeFilterQuery", super().parse_relative_query(stream)).path)
@@ -214,12 +236,9 @@ def _part(segment: JSONPathSegment) -> Part:
 
 
 def _all(query: JSONPath, data: Any, bounds: Bounds, path: str) -> list[Any]:
-    nodes: Iterable[JSONPathMatch] = [_node(data, data)]
     token = _bounds.set(bounds)
     try:
-        for segment in query.segments:
-            nodes = segment.resolve(nodes)
-        return [node.obj for node in nodes]
+        return _followed(query, data, data).values()
     except (JSONPathError, RecursionError):
         raise ConditionError(
             f"{shown_path(path)} cannot be followed: it or the value is nested too deep", path

@@ -154,20 +154,18 @@ class Condition(Policy):
 
     def _canonical(self) -> str:
         """Text that is the same for the same condition; unlike Python's ==, it tells 1 from true."""
-        return json.dumps(self._form(), sort_keys=True, ensure_ascii=False)
+        return json.dumps(self._form(), sort_keys=True)
 
     def _with(self, operator: Literal["all", "any"], other: Condition, sign: str) -> Condition:
         if not isinstance(cast("Any", other), Condition):
             raise ConfigurationError(
                 f"{sign} puts two conditions together, not a condition and {shortly(other)}"
             )
-        parts: list[Condition] = []
-        levels, size = 1, 1
-        for side in (self, other):
-            inside = side.operator == operator
-            parts += side.conditions if inside else (side,)
-            levels = max(levels, side.extent[0] + (not inside))
-            size += side.extent[1] - inside
+        sides, parts = (self, other), list[Condition]()
+        for side in sides:
+            parts += side.conditions if side.operator == operator else (side,)
+        levels = max(side.extent[0] + (side.operator != operator) for side in sides)
+        size = 1 + sum(side.extent[1] - (side.operator == operator) for side in sides)
         return _composed(operator, tuple(parts), (levels, size))
 
     @model_validator(mode="wrap")
@@ -281,7 +279,7 @@ def _at(data: Any, place: Place) -> Any:
 
 
 def _told(error: ValidationError) -> str:
-    mistakes = error.errors(include_url=False)
+    mistakes = error.errors()
     told = [f"Condition({place_text(each['loc'])}): {each['msg']}" for each in mistakes[:_MOST_TOLD]]
     more = len(mistakes) - len(told)
-    return "; ".join(told).replace("Condition():", "Condition:") + (f"; and {more} more" if more else "")
+    return "; ".join(told) + (f"; and {more} more" if more else "")

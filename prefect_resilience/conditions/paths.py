@@ -140,7 +140,7 @@ def _named(text: str) -> Part:
 def _unquoted(path: str, at: int, quoted: str) -> str:
     inner = quoted[1:-1]
     if quoted[0] == "'":
-        inner = re.sub(r'\\(.)|(")', lambda found: _requoted(found[0]), inner, flags=re.DOTALL)
+        inner = re.sub(r'\\(.)|(")', lambda found: _requoted(found[0]), inner)
     try:
         return cast(str, json.loads(f'"{inner}"', strict=False))
     except json.JSONDecodeError:
@@ -220,9 +220,8 @@ def _why(here: Any, part: Part, before: Sequence[Part]) -> str:
 def _meant(here: dict[str, Any], key: str) -> str:
     if len(here) > _MOST_COMPARED:
         return ""
-    close = difflib.get_close_matches(
-        key[:_LETTERS_COMPARED], [k for k in here if len(k) <= _LETTERS_COMPARED], 1
-    )
+    short = [name for name in here if len(name) <= _LETTERS_COMPARED]
+    close = difflib.get_close_matches(key[:_LETTERS_COMPARED], short)
     return f"; did you mean {redact(close[0])!r}?" if close else ""
 
 

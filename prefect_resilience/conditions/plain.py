@@ -126,8 +126,6 @@ def _mapping(value: Any) -> dict[str, Any]:
 
 def _key(key: Any) -> str:
     """A key as JSON would write it."""
-    if isinstance(key, str) and not isinstance(key, Enum):
-        return str.__str__(key)
     if key is None or isinstance(key, bool):
         return {None: "null", True: "true", False: "false"}[key]
     scalar = unfolded(key)

@@ -57,7 +57,7 @@ class Reading:
     a part that is a condition already (an instance of `known`) stands there itself. `json`: NaN is a mistake.
     """
 
-    def __init__(self, data: Any, known: type[Any], *, json: bool = False) -> None:
+    def __init__(self, data: Any, known: type[Any], *, json: bool) -> None:
         self.mistakes: list[tuple[Place, str]] = []
         self.forms: list[Any] = []
         self._known = known

@@ -25,7 +25,7 @@ def json_schema(reference: dict[str, Any]) -> dict[str, Any]:
     return {
         "title": "Condition",
         "type": "object",
-        "description": " ".join(_FORMS.split("\n")),
+        "description": _FORMS.replace("\n", " "),
         "additionalProperties": False,
         "properties": {
             "type": _word(TYPES, "The kind of question; an operator's name, or a kind that has several."),

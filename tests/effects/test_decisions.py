@@ -1,4 +1,4 @@
-"""What a recovery is to do, to the letter: for every way a batch can stand, and everything that can be asked."""
+"""What a recovery is to do, to the letter: however a batch stands, and whatever is asked for."""
 
 from __future__ import annotations
 
@@ -108,8 +108,12 @@ def test_force_does_not_pass_somebody_who_is_busy() -> None:
 AUTO: list[tuple[str, Seen, Decision]] = [
     ("no effects", seen(), Decision(None, "nothing", "it has no effects")),
     ("all done", seen(None, DONE), Decision(None, "nothing", "nothing in it is missing or in doubt")),
-    ("completed", seen(run("Completed"), DONE), Decision(None, "nothing", COMPLETED)),
-    ("completed without effects", seen(run("Completed")), Decision(None, "nothing", COMPLETED)),
+    ("completed", seen(run("Completed"), DONE), Decision(None, "nothing", "its flow run completed")),
+    (
+        "completed without effects",
+        seen(run("Completed")),
+        Decision(None, "nothing", "its flow run completed"),
+    ),
     ("crashed", seen(run("Crashed")), rescheduled(f"{CRASHED}; {NOTHING_SENT}")),
     (
         "crashed behind an effect",
@@ -330,10 +334,8 @@ def test_the_policy_is_that_which_was_asked_else_the_runs_else_the_default() -> 
 
 def test_the_trail_of_the_log_counts() -> None:
     once, often = seen(run("Crashed"), recovered=(1, 980.0)), seen(run("Crashed"), recovered=(3, 980.0))
-    assert (hinted(once, Asked(policy=EVEN)).attempt, hinted(once, Asked(policy=EVEN)).next_at) == (
-        2,
-        1_040.0,
-    )
+    hint = hinted(once, Asked(policy=EVEN))
+    assert (hint.attempt, hint.next_at) == (2, 1_040.0)
     assert decide(once, Asked(policy=EVEN), 0.5) == rescheduled(f"{CRASHED}; {NOTHING_SENT}", 1_040.0)
     tried = "it was recovered 3 times in a row and ended badly again"
     assert decide(often, Asked(policy=EVEN), 0.5) == Decision("manual_only", "told", tried)

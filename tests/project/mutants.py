@@ -46,17 +46,29 @@ SUBJECTS = {
     "schedule": Subject(("plans/schedule.py",), ("plans/test_schedule.py", "plans/test_schedule_laws.py")),
     "effects": Subject(
         ("effects/model.py", "effects/decisions.py"),
-        ("effects/test_model.py", "effects/test_model_check.py", "effects/test_strategies.py"),
+        (
+            "effects/test_model.py",
+            "effects/test_model_check.py",
+            "effects/test_model_documents.py",
+            "effects/test_decisions.py",
+            "effects/test_strategies.py",
+        ),
     ),
     "conditions": Subject(
         ("conditions/*.py",),
         (
             "conditions/test_build.py",
             "conditions/test_evaluate.py",
+            "conditions/test_exactly.py",
             "conditions/test_forms.py",
-            "conditions/test_hostile.py",
+            "conditions/test_letters.py",
+            "conditions/test_letters_patterns.py",
             "conditions/test_paths.py",
+            "conditions/test_paths_to_the_letter.py",
             "conditions/test_plain.py",
+            "conditions/test_strictness.py",
+            "conditions/test_to_the_letter.py",
+            "conditions/test_words_to_the_letter.py",
         ),
     ),
 }

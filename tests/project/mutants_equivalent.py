@@ -5,11 +5,15 @@ from __future__ import annotations
 import re
 
 RULES: tuple[tuple[str, str, str], ...] = (
-    (r'cast\((?:"[^"]*"|\w+), ', "cast(", "cast does nothing when it runs"),
+    (r"""cast\((?:"[^"]*"|'[^']*'|\w+), """, "cast(", "cast does nothing when it runs"),
     (r'in "(?:XX)?([sSfF]{2})(?:XX)?"', r'in "\1"', "an outcome is one of s, S, f, F, never an X"),
     (r"n=\d, ", "", "of the close matches only the closest is looked at"),
     (r"(self\._started) = (?:False|None)", r"\1 = False", "it is only asked whether it is true"),
-    (r"strict=(?:True|None|False)\b|, *(?=\))", "", "both sides are always as long as each other"),
+    (r"\b(instants|is_key)=(?:False|None)", r"\1=False", "it is only asked whether it is true"),
+    (r"value\[:6\d\]", "value[:60]", "no word that is known comes near that length"),
+    (r"^\s*(?:title|None),$", "title,", "pydantic puts the title of the model in its place"),
+    (r"_SCALARS (?:or|and) type", "_SCALARS or type", "a short way to the same answer"),
+    (r",?\s*strict=(?:True|None|False)\b|,\s*(?=\))", "", "both sides are always as long as each other"),
 )
 """A pattern, what it becomes, and why: a change that is gone after this is none."""
 

@@ -59,8 +59,10 @@ def walk(tmp_path: Path, borrow: bool) -> str:
     environment = {
         name: value
         for name, value in os.environ.items()
-        if not name.startswith(("PREFECT_", "RESILIENCE_", "COV_", "PYTEST_", "VIRTUAL_ENV"))
+        if not name.startswith(("PREFECT_", "RESILIENCE_", "COV_", "PYTEST_", "VIRTUAL_ENV", "SSL_CERT_FILE"))
     }
+    if os.environ.get("AUTHORITIES"):
+        environment["SSL_CERT_FILE"] = os.environ["AUTHORITIES"]
     text = script(borrow)
     port = re.search(r"127\.0\.0\.1:(\d+)/api", text)
     assert port is not None

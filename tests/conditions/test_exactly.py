@@ -1,0 +1,398 @@
+"""Where each bound of the conditions lies, exactly, and what plain values are and how they compare."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import date, datetime, timedelta, timezone, tzinfo
+from decimal import Decimal
+from enum import Enum
+from typing import Any
+
+import numpy
+import pytest
+
+from prefect_resilience.conditions import Condition, ConditionError, path
+from prefect_resilience.conditions.bounds import Bounds
+from prefect_resilience.conditions.compare import equal, instant, is_number, ordered
+from prefect_resilience.conditions.evaluate import evaluate, explain
+from prefect_resilience.conditions.plain import plain, plain_or_cut, unfolded
+from prefect_resilience.conditions.values import ValueMistake, json_value, not_json, shortly
+
+SECOND = 10**18
+UTC, PLUS_TWO = timezone.utc, timezone(timedelta(hours=2))
+
+
+def free(steps: int = 1_000) -> Bounds:
+    return Bounds(steps=steps, clock=None)
+
+
+def error_of(call: Callable[[], Any], kind: type[Exception] = ConditionError) -> str:
+    with pytest.raises(kind) as raised:
+        call()
+    return str(raised.value)
+
+
+def nested(levels: int) -> Any:
+    value: Any = 1
+    for _ in range(levels):
+        value = [value]
+    return value
+
+
+# -- bounds
+
+TOO_MANY = "the condition has too many parts of the value to look at"
+
+
+class Late:
+    """Is far ahead when it is looked at again."""
+
+    def __init__(self) -> None:
+        self.now = -100.0
+
+    def __call__(self) -> float:
+        self.now += 100
+        return self.now
+
+
+class Clock:
+    """Stands still, and counts who looks at it."""
+
+    def __init__(self, now: float = 0.0) -> None:
+        self.now, self.looks = now, 0
+
+    def __call__(self) -> float:
+        self.looks += 1
+        return self.now
+
+
+def test_steps_are_counted() -> None:
+    bounds = free(2)
+    bounds.step()
+    bounds.step()
+    assert error_of(bounds.step) == TOO_MANY
+
+
+def test_the_clock_is_looked_at_every_1024_steps() -> None:
+    clock = Clock()
+    bounds = Bounds(steps=3_000, clock=clock)
+    seen: list[int] = []
+    for step in range(1, 3_001):
+        before = clock.looks
+        bounds.step()
+        if clock.looks > before:
+            seen.append(step)
+    assert seen == [3_000 - 2 * 1_024, 3_000 - 1_024, 3_000]
+
+
+def test_the_seconds_that_are_left() -> None:
+    clock = Clock(10.0)
+    bounds = Bounds(seconds=2.0, clock=clock)
+    assert bounds.left() == 2.0
+    clock.now = 11.5
+    assert bounds.left() == 0.5
+    for clock.now in (12.0, 13.0):
+        assert error_of(bounds.left) == "the condition took longer than 2 s to evaluate"
+    assert Bounds(seconds=2.0, clock=None).left() == 2.0
+    assert str(Bounds().passed()) == "the condition took longer than 0.5 s to evaluate"
+
+
+def test_bounds_are_handed_on() -> None:
+    asked, value = path("a").contains(9), {"a": list(range(5))}
+    clock = Clock()
+    for ask in (evaluate, explain):
+        assert not ask(asked, value, steps=6, clock=None)
+        assert error_of(lambda: ask(asked, value, steps=5, clock=None)) == TOO_MANY  # noqa: B023
+        assert "longer than 0.5 s" in error_of(lambda: ask(asked, value, steps=1_025, clock=Late()))  # noqa: B023
+        every = path("$[*]").exists()
+        assert ask(every, [1, 2], steps=4, clock=None)
+        assert error_of(lambda: ask(every, [1, 2], steps=3, clock=None)) == TOO_MANY  # noqa: B023
+        assert "longer than 0 s" in error_of(lambda: ask(asked, value, steps=6, seconds=0, clock=clock))  # noqa: B023
+
+
+# -- comparing
+
+
+def test_each_part_that_is_compared_is_a_step() -> None:
+    pairs: list[tuple[Any, Any, int]] = [
+        (1, 1, 1),
+        ("a", [1], 1),
+        ([], "a", 1),
+        ([1, 2], [1, 2], 3),
+        ([1, 2], [1], 1),
+        ({"a": 1, "b": [2]}, {"a": 1, "b": [2]}, 4),
+        ({"a": 1}, {"b": 1}, 1),
+        ([1, 2, 3], [1, 2, 4], 2),
+    ]
+    for one, other, steps in pairs:
+        answer = equal(one, other, free(steps))
+        assert answer is (one == other)
+        with pytest.raises(ConditionError, match=TOO_MANY):
+            equal(one, other, free(steps - 1))
+
+
+def test_what_equals_what() -> None:
+    tenth = Decimal("0.1")
+    same: list[tuple[Any, Any]] = [
+        (0.5, Decimal("0.5")),
+        (1, 1.0),
+        (Decimal(1), 1),
+        ((1, 2), [1, 2]),
+        ({"a": None}, {"a": None}),
+        (date(2024, 1, 2), "2024-01-02"),
+        (datetime(2024, 1, 2), "2024-01-02T00:00:00"),
+        ("2024-01-01T02:00:00+02:00", "2024-01-01T00:00:00Z"),
+    ]
+    other: list[tuple[Any, Any]] = [
+        (tenth, 0.1),
+        (float("nan"), float("nan")),
+        (Decimal("nan"), 1),
+        (True, 1),
+        (None, False),
+        (None, "x"),
+        (False, "x"),
+        ([1], [True]),
+        ({"a": 1}, {"a": 2}),
+        ({"a": 1}, [1]),
+        (date(2024, 1, 2), "2024-01-03"),
+        (date(2024, 1, 2), "2024-1-2"),
+        (date(2024, 1, 2), datetime(2024, 1, 2)),
+        (date(2024, 1, 2), "2024-02-30"),
+        ("2024-01-01T02:00:00+02:00", "2024-01-01T02:00:00"),
+        (1, "1"),
+    ]
+    for pairs, answer in ((same, True), (other, False)):
+        for one, two in pairs:
+            assert equal(one, two, free()) is equal(two, one, free()) is answer, (one, two)
+            assert equal([one], [two], free()) is answer, (one, two)
+    zulu, local = "2024-01-01T00:00:00Z", "2024-01-01T02:00:00+02:00"
+    for one, two in ((zulu, local), ([zulu], [local]), ({"a": zulu}, {"a": local})):
+        assert equal(one, two, free())
+        assert not equal(one, two, free(), instants=False)
+
+
+def below(one: Any, other: Any) -> bool:
+    return one < other
+
+
+def test_what_is_below_what() -> None:
+    for one, other in (
+        (0.1, Decimal("0.2")),
+        (Decimal("0.1"), 0.1),
+        (1, 2),
+        ("a", "b"),
+        (date(2024, 1, 1), "2024-01-02"),
+        ("2024-01-01T02:00:00+02:00", "2024-01-01T01:00:00Z"),
+    ):
+        assert ordered(one, other, below)
+        assert not ordered(other, one, below)
+    for one, other in (
+        (1, "2"),
+        (float("nan"), 1),
+        (1, float("nan")),
+        (Decimal("nan"), 1),
+        (1, None),
+        (False, True),
+        (date(2024, 1, 1), 3),
+        ("2024-01-01T00:00:00", "2024-01-02T00:00:00Z"),
+        ([1], [2]),
+    ):
+        assert not ordered(one, other, lambda one, other: True)
+    zulu, local = "2024-01-01T00:00:00Z", "2024-01-01T01:00:00+02:00"
+    assert ordered(local, zulu, below)
+    assert not ordered(local, zulu, below, instants=False)
+    assert [is_number(one) for one in (1, 1.5, Decimal(1), True, "1")] == [True, True, True, False, False]
+
+
+class Broken(tzinfo):
+    def utcoffset(self, dt: datetime | None) -> timedelta:
+        raise RuntimeError("no")
+
+
+INSTANTS: list[tuple[Any, Any]] = [
+    ("0001-01-01T00:00:00", (False, 0)),
+    ("0001-01-01 00:00:01", (False, SECOND)),
+    ("0001-01-01t00:00:01.5z", (True, 3 * SECOND // 2)),
+    ("0001-01-01T00:00:01.000000000000000001Z", (True, SECOND + 1)),
+    (
+        "0001-01-02T00:00:00.123456789012345678+01:30",
+        (True, 86_400 * SECOND - 5_400 * SECOND + 123456789012345678),
+    ),
+    ("0001-01-02T00:00:00-01:30", (True, 86_400 * SECOND + 5_400 * SECOND)),
+    ("0001-01-01T00:00:00+00:01", (True, -60 * SECOND)),
+    ("0001-01-01T00:00:00+23:59", (True, -86_340 * SECOND)),
+    ("0001-01-01T00:00:00+24:00", None),
+    ("0001-01-01T00:00:00.1234567890123456789Z", None),
+    ("0001-02-30T00:00:00", None),
+    ("0001-01-01T00:00", None),
+    ("0001-01-01", None),
+    (datetime(1, 1, 1, 0, 0, 1, 5), (False, SECOND + 5 * 10**12)),
+    (datetime(1, 1, 1, 2, tzinfo=PLUS_TWO), (True, 0)),
+    (datetime(1, 1, 1, 3, fold=1, tzinfo=UTC), (True, 10_800 * SECOND)),
+    (datetime(1, 1, 1, tzinfo=Broken()), None),
+    (date(1, 1, 1), None),
+    (3, None),
+]
+
+
+@pytest.mark.parametrize(("value", "means"), INSTANTS)
+def test_which_instant_is_meant(value: Any, means: Any) -> None:
+    assert instant(value) == means
+
+
+# -- the values that conditions hold
+
+
+def test_how_much_a_condition_may_hold() -> None:
+    assert json_value([0] * 9_999) == [0] * 9_999
+    assert json_value({str(i): 0 for i in range(9_999)})
+    too_many = "a value may have 10,000 parts at most"
+    assert error_of(lambda: json_value([0] * 10_000), ValueMistake) == too_many
+    assert json_value(nested(100)) == nested(100)
+    too_deep = "a value may be 100 levels deep at most"
+    assert error_of(lambda: json_value(nested(101)), ValueMistake) == too_deep
+    assert error_of(lambda: json_value({"a": nested(100)}), ValueMistake) == too_deep
+    half = "x" * 500_000
+    assert json_value([half, half]) == [half, half]
+    assert json_value({half: half}) == {half: half}
+    too_long = "the texts of a value may have 1,000,000 characters at most"
+    for value in ([half, half, "x"], {half: [half, "x"]}, {half + "x": half}):
+        assert error_of(lambda: json_value(value), ValueMistake) == too_long  # noqa: B023
+
+
+def test_which_values_a_condition_may_hold() -> None:
+    biggest = 10**1_000 - 1
+    offset = timezone(timedelta(minutes=19, seconds=32))
+    kept: list[tuple[Any, Any]] = [
+        (biggest, biggest),
+        (-biggest, -biggest),
+        (Decimal("0.5"), 0.5),
+        (Decimal(10**22 + 1), 10**22 + 1),
+        (Decimal("1e999"), 10**999),
+        (datetime(2024, 1, 1, tzinfo=offset), "2023-12-31T23:40:28+00:00"),
+        (datetime(2024, 1, 1, 5, tzinfo=PLUS_TWO), "2024-01-01T05:00:00+02:00"),
+        (datetime(2024, 1, 1, 5), "2024-01-01T05:00:00"),
+        (False, False),
+    ]
+    for value, means in kept:
+        assert json_value(value) == means
+        assert type(json_value(value)) is type(means)
+    refused: list[tuple[Any, str]] = [
+        (10**1_000, "a whole number may have 1,000 digits at most"),
+        (-(10**1_000), "a whole number may have 1,000 digits at most"),
+        (Decimal("0.1"), "Decimal('0.1') is no exact number in JSON: write a float or a text"),
+        (Decimal("1e1000"), "Decimal('1E+1000') is no exact number in JSON: write a float or a text"),
+        (Decimal("1e-1000"), "Decimal('1E-1000') is no exact number in JSON: write a float or a text"),
+        ({1: 2}, "the keys of a value must be texts, not 1"),
+        ("\ud800", "'\\ud800' has half of a surrogate pair, which no JSON can carry"),
+        (
+            {1},
+            "a value must be what JSON can carry (null, true, a number, a text, a list, a mapping) "
+            "or a time, not set",
+        ),
+    ]
+    for value, sentence in refused:
+        assert error_of(lambda: json_value(value), ValueMistake) == sentence  # noqa: B023
+    for infinite in (Decimal("Infinity"), Decimal("-Infinity"), float("inf")):
+        assert json_value(infinite) == float(infinite)
+    assert all(json_value(Decimal(nan)) != json_value(Decimal(nan)) for nan in ("NaN", "sNaN"))
+
+
+def test_what_json_does_not_have() -> None:
+    assert not_json([1, {"a": [1.5, "nan"]}]) is None
+    for value in (float("inf"), [0, float("inf")], {"a": {"b": [float("inf")]}, "c": 1}):
+        assert not_json(value) == "JSON has no inf: write a number that it has, or compare in Python"
+
+
+class Rude:
+    def __repr__(self) -> str:
+        raise RuntimeError("no")
+
+
+class Long:
+    def __init__(self, letters: int) -> None:
+        self.letters = letters
+
+    def __repr__(self) -> str:
+        return "y" * self.letters
+
+
+def test_values_in_a_few_characters() -> None:
+    shown: list[tuple[Any, str]] = [
+        ("x" * 60, repr("x" * 60)),
+        ("x" * 61, repr("x" * 59 + "…")),
+        (10**60 - 1, "9" * 60),
+        (10**60, "a huge number"),
+        (-(10**60), "a huge number"),
+        (True, "True"),
+        ([], "a list"),
+        ((), "a tuple"),
+        ({}, "a dict"),
+        (Rude(), "<Rude>"),
+        (Long(60), "y" * 60),
+        (Long(61), "y" * 59 + "…"),
+    ]
+    for value, text in shown:
+        assert shortly(value) == text
+    assert shortly("x" * 4, limit=3) == "'xx…'"
+    assert shortly(1_000, limit=3) == "a huge number"
+
+
+# -- plain data
+
+
+def test_how_much_is_copied() -> None:
+    cut = nested(100)
+    assert plain(cut) == cut
+    found = plain(nested(101))
+    for _ in range(100):
+        found = found[0]
+    assert found == "…"
+    assert plain(list(range(100_001))) == list(range(100_000))
+    assert plain_or_cut({"a": {"b": 1}}, depth=1, items=9) == ({"a": "…"}, True)
+    assert plain_or_cut([[], []], depth=2, items=2) == ([[], []], False)
+    assert plain_or_cut(3, depth=0, items=0) == (3, False)
+
+
+class Text(str, Enum):
+    """As text it is one thing, as a value another."""
+
+    number: int
+
+    def __new__(cls, text: str, number: int) -> Text:
+        made = str.__new__(cls, text)
+        made._value_ = str(number)
+        return made
+
+    ONE = ("one", 1)
+
+
+class Listing:
+    def tolist(self) -> list[int]:
+        return [1]
+
+    def __str__(self) -> str:
+        return "listing"
+
+
+def test_kinds_of_plain_data() -> None:
+    assert plain({Text.ONE: 1, None: 2, True: 3, False: 4, b"k" * 10_001: 5, 1.5: 6}) == {
+        "1": 1,
+        "null": 2,
+        "true": 3,
+        "false": 4,
+        "k" * 10_001: 5,
+        "1.5": 6,
+    }
+    assert plain({10, 9, "1"}) == [10, 9, "1"]
+    assert plain(Listing()) == "listing"
+    assert plain(numpy.ma.array([1, 2])) == [1, 2]
+    assert unfolded(memoryview(b"ab")) == "ab"
+    assert plain({Long(10_001): 1}) == {"y" * 10_000: 1}
+    assert plain(Long(10_001)) == "y" * 10_000
+
+
+def test_what_looks_alike_is_told_apart_by_kind() -> None:
+    condition = Condition(operator="equals", path="a", value=1)
+    for value, answer in ((1, True), (1.0, True), (True, False), ("1", False)):
+        assert condition.evaluate({"a": value}) is answer

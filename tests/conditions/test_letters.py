@@ -1,0 +1,169 @@
+"""Nodes of queries, numbers under traps, times in other zones and nested words, to the letter."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from datetime import date, datetime, timedelta, timezone
+from decimal import Decimal, FloatOperation, localcontext
+from operator import lt
+from typing import Any
+
+import pytest
+
+from prefect_resilience.conditions import Condition, condition_mistakes, jsonpaths, path
+from prefect_resilience.conditions.bounds import Bounds
+from prefect_resilience.conditions.compare import equal, ordered
+from prefect_resilience.conditions.describe import masked
+from prefect_resilience.conditions.paths import Missing, look_up
+from prefect_resilience.conditions.plain import CUT, plain, plain_or_cut, unfolded
+from prefect_resilience.conditions.values import json_value
+
+
+@pytest.fixture
+def in_tokyo(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("TZ", "Asia/Tokyo")
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()
+
+
+def test_an_offset_with_seconds_becomes_utc_wherever_the_machine_is(in_tokyo: None) -> None:
+    def written(**offset: int) -> Any:
+        return json_value(datetime(2024, 1, 2, 3, tzinfo=timezone(timedelta(**offset))))
+
+    assert written(hours=1, seconds=1) == "2024-01-02T01:59:59+00:00"
+    assert written(hours=1, minutes=1) == "2024-01-02T03:00:00+01:01"
+    assert written(hours=-5) == "2024-01-02T03:00:00-05:00"
+    assert written(hours=0) == "2024-01-02T03:00:00+00:00"
+    assert json_value(datetime(2024, 1, 2, 3)) == "2024-01-02T03:00:00"
+
+
+def test_numbers_compare_whatever_the_decimal_context_traps() -> None:
+    below: list[tuple[Any, Any]] = [
+        (1.5, 2.5),
+        (1, 2.5),
+        (1.5, 2),
+        (1, Decimal("2.5")),
+        (Decimal("1.5"), 2),
+        (1.5, Decimal("2.5")),
+        (Decimal("1.5"), 2.5),
+        (Decimal("1.5"), Decimal("2.5")),
+        (Decimal("0.1"), 0.1),
+    ]
+    with localcontext() as context:
+        context.traps[FloatOperation] = True
+        for one, other in below:
+            assert ordered(one, other, lt) is True, (one, other)
+            assert ordered(other, one, lt) is False, (one, other)
+            assert equal(one, other, Bounds(clock=None)) is False, (one, other)
+        for nan in (float("nan"), Decimal("nan"), Decimal("snan")):
+            for other in (1, 1.5, Decimal(1), nan):
+                assert ordered(nan, other, lt) is ordered(other, nan, lt) is False
+                assert equal(nan, other, Bounds(clock=None)) is False
+
+
+def test_kinds_that_nothing_compares_with() -> None:
+    kinds: list[Any] = [None, True, False, 1, Decimal(0), "x", date(2024, 1, 1), [], {}, [[]], {"a": 1}]
+    for place, one in enumerate(kinds):
+        for where, other in enumerate(kinds):
+            assert equal(one, other, Bounds(clock=None)) is (place == where), (one, other)
+            assert equal([one], [other], Bounds(clock=None)) is (place == where), (one, other)
+
+
+def test_what_is_plain_already_is_not_copied_to_be_looked_at() -> None:
+    for value in ({"a": 1}, {}, [1], "x", Decimal(1)):
+        assert unfolded(value) is value
+    assert unfolded({1: 2}) == {"1": 2}
+
+
+def test_what_contains_itself_is_cut_where_it_does() -> None:
+    loop: list[Any] = [1]
+    loop.append({"again": loop})
+    assert plain(loop) == [1, {"again": CUT}]
+    shared = [1]
+    assert plain_or_cut({"a": shared, "b": [shared]}, depth=3, items=9) == ({"a": [1], "b": [[1]]}, False)
+
+
+def test_a_query_keeps_what_the_library_reads_and_no_more() -> None:
+    query = jsonpaths.compiled.__wrapped__("$.a[*]..b")
+    assert [type(segment).__name__ for segment in query.segments] == ["_Child", "_Child", "_Descent"]
+    assert all(segment.env is query.env for segment in query.segments)
+    assert [segment.token.index for segment in query.segments] == [1, 3, 6]
+    node = jsonpaths._node("value", "root")  # pyright: ignore[reportPrivateUsage]
+    assert (node.obj, node.root, node.parent, node.path, node.parts) == ("value", "root", None, "", ())
+    assert node.filter_context() == {}
+    node.add_child(node)
+    assert node.children == []
+
+
+def test_the_whole_value_is_known_in_the_queries_of_queries() -> None:
+    value = {"b": 1, "list": [1], "other": [2]}
+    assert look_up("$[?$.list[?@ == $.b]]", value) == [1, [1], [2]]
+    assert isinstance(look_up("$[?$.other[?@ == $.b]]", value), Missing)
+    assert look_up("$[?@[?@ == $.b]]", value) == [[1]]
+
+
+def test_which_operators_a_type_takes() -> None:
+    assert condition_mistakes({"type": "comparison", "operator": "success"}) == [
+        (
+            ("operator",),
+            "'success' is no operator of the type 'comparison'; "
+            "write one of gt, gte, lt, lte, equals, not_equals",
+        )
+    ]
+    assert condition_mistakes({"type": "error_catch", "operator": "contians"}) == [
+        (("operator",), "'contians' is no operator; did you mean 'contains'?")
+    ]
+
+
+def test_what_is_said_of_a_path_and_a_value_stands_at_their_place() -> None:
+    bracket = "'a[' cannot be read at column 2: this bracket is not closed"
+    keys = "the keys of a value must be texts, not 1"
+    equals: dict[str, Any] = {"operator": "equals", "path": "a", "value": {1: 2}}
+    for form, said in (
+        ({"operator": "exists", "path": "a["}, [(("path",), bracket)]),
+        (
+            {"operator": "exists", "field": {"type": "field", "path": "a["}},
+            [(("field", "path"), bracket)],
+        ),
+        (equals, [(("value",), keys)]),
+        ({"type": "not", "condition": equals}, [(("condition", "value"), keys)]),
+    ):
+        assert condition_mistakes(form) == said
+    unknown = condition_mistakes({"operator": 7, "path": "a[", "value": {1: 2}})
+    assert unknown[1:] == [(("path",), bracket), (("value",), keys)]
+
+
+def test_texts_under_the_name_of_a_secret_are_masked() -> None:
+    for value in ("hidden", 3, None, [1, "x"], [], {"a": "x"}, ["x"] * 7, [["x"]]):
+        assert masked("a", value) == value
+    assert masked("a", "x" * 10_001) == "x" * 10_000
+    assert masked("a", ["x" * 10_001]) == ["x" * 10_000]
+    assert masked("api_key", "hidden") == "***"
+    assert masked("api_key", ["hidden", 1, ["x"]]) == ["***", 1, ["x"]]
+    assert masked("api_key", ["hidden"] * 6) == ["***"] * 6
+    assert masked("api_key", 3) == 3
+    assert path("api_key").is_in(["hidden", 1]).describe() == "api_key in ['***', 1]"
+
+
+def test_how_deep_a_condition_is_described() -> None:
+    leaf = path("a").exists()
+    one = leaf
+    several = leaf
+    said: list[tuple[str, str]] = []
+    for _ in range(4):
+        one = Condition(operator="all", conditions=[Condition(operator="not", conditions=[one])])
+        several = ~Condition(operator="any", conditions=[several, leaf])
+        said.append((one.describe(), several.describe()))
+    assert said == [
+        ("not (a exists)", "not (a exists or a exists)"),
+        ("not (not (a exists))", "not (not (a exists or a exists) or a exists)"),
+        ("not (not (…))", "not (not (not (…) or a exists) or a exists)"),
+        ("not (not (…))", "not (not (not (…) or a exists) or a exists)"),
+    ]
+    both = leaf & leaf
+    for _ in range(4):
+        both = Condition(operator="any", conditions=[Condition(operator="all", conditions=[both, leaf])])
+    assert both.describe() == "((((…) and a exists)) and a exists)"

@@ -1,0 +1,371 @@
+"""Paths, `$` paths and patterns to the letter: every sentence about them, and where their bounds lie."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import date, datetime
+from typing import Any
+
+import pytest
+
+from prefect_resilience.conditions import jsonpaths, paths, patterns
+from prefect_resilience.conditions.bounds import Bounds
+from prefect_resilience.conditions.errors import ConditionError
+from prefect_resilience.conditions.paths import Missing, Part, PathError, check_path, look_up, parsed
+from prefect_resilience.conditions.patterns import PatternMistake, compiled_pattern, matches, runs_away
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_remembered() -> None:
+    """Each is read anew, so that what another test has read does not answer for it."""
+    for remembered in (paths.parsed, jsonpaths.compiled, patterns.compiled_pattern, patterns.runs_away):
+        remembered.cache_clear()
+
+
+def free(steps: int = 1_000) -> Bounds:
+    return Bounds(steps=steps, clock=None)
+
+
+def error_of(call: Callable[[], Any], kind: type[Exception]) -> str:
+    with pytest.raises(kind) as raised:
+        call()
+    return str(raised.value)
+
+
+# -- dotted paths
+
+
+def test_the_parts_of_a_path() -> None:
+    assert parsed("a.b") == (Part("a"), Part("b"))
+    assert parsed("a[0].-1.00[-12]") == (
+        Part("a"),
+        Part("0", 0),
+        Part("-1", -1),
+        Part("00"),
+        Part("-12", -12),
+    )
+    assert parsed("[7]['x.y'][\"it's\"]") == (Part("7", 7), Part("x.y"), Part("it's"))
+    assert parsed(r"""['it\'s']['say "so"']['\\']["\"\u0041"]['\u0042']""") == tuple(
+        Part(key) for key in ("it's", 'say "so"', "\\", '"A', "B")
+    )
+    assert parsed("['a\nb']") == parsed('["a\nb"]') == (Part("a\nb"),)
+    assert parsed("9" * 18) == (Part("9" * 18, int("9" * 18)),)
+    assert parsed("9" * 19) == (Part("9" * 19),)
+    assert Part("a") == Part("a", None, True)
+
+
+UNREADABLE = [
+    ("", 1, "a name must stand here, but the path ends: write a path like a.b[0].c, or a $ path"),
+    ("a..b", 3, "a name must stand here, not '.': write a path like a.b[0].c, or a $ path"),
+    ("a.", 3, "a name must stand here, but the path ends: write a path like a.b[0].c, or a $ path"),
+    ("a[0]b", 5, "a '.' or '[' must stand before 'b'"),
+    ("ab[0", 3, "this bracket is not closed"),
+    ("ab['x", 3, "this bracket is not closed"),
+    ("ab[x]", 4, "'x' is no place in a list: write [0], [-1] or a key in quotes"),
+    (
+        "ab. c",
+        4,
+        "' c' has white space at its ends or letters that cannot be seen: "
+        "write it without, or as a key in quotes",
+    ),
+    (
+        "a\u200bb",
+        1,
+        "'a\\u200bb' has white space at its ends or letters that cannot be seen: "
+        "write it without, or as a key in quotes",
+    ),
+    ("a.*", 3, "'*' selects in a $ path only, such as $.items[*].id"),
+    ("ab['\\q']", 4, "\"'\\\\q'\" has an escape that JSON does not know"),
+]
+
+
+@pytest.mark.parametrize(("path", "column", "why"), UNREADABLE)
+def test_what_is_said_of_a_path_that_cannot_be_read(path: str, column: int, why: str) -> None:
+    with pytest.raises(PathError) as raised:
+        check_path(path)
+    shown = paths.shown_path(path)
+    assert str(raised.value) == f"{shown} cannot be read at column {column}: {why}"
+    assert raised.value.column == column
+
+
+def test_how_long_a_path_may_be() -> None:
+    for path in ("a" * 1_000, "$." + "a" * 998):
+        check_path(path)
+    for path in ("a" * 1_001, "$." + "a" * 999):
+        with pytest.raises(PathError) as raised:
+            check_path(path)
+        assert str(raised.value) == "a path of 1001 characters is longer than 1000"
+        assert raised.value.column == 1
+    for path in ("['\ud800']", "$['\ud800']"):
+        said = "has half of a surrogate pair, which no JSON can carry"
+        assert error_of(lambda: check_path(path), PathError) == f"{path!r} {said}"  # noqa: B023
+    assert paths.shown_path("a" * 60) == repr("a" * 60)
+    assert paths.shown_path("a" * 61) == repr("a" * 59 + "…")
+
+
+MISSING: list[tuple[str, Any, str]] = [
+    ("a", {}, "there is no 'a' in the value"),
+    ("abc", {"abd": 1}, "there is no 'abc' in the value; did you mean 'abd'?"),
+    ("a.b.c", {"a": {"b": {}}}, "there is no 'c' in 'a.b'"),
+    ("a[2]", {"a": [1, 2]}, "'a' is a list of 2, which has no '2'"),
+    ("a[-3]", {"a": [1, 2]}, "'a' is a list of 2, which has no '-3'"),
+    ("a.x", {"a": [0] * 1_234}, "'a' is a list of 1,234, which has no 'x'"),
+    ("a.x", {"a": None}, "'a' is null, which has no 'x'"),
+    ("a.x", {"a": True}, "'a' is true, which has no 'x'"),
+    ("a.x", {"a": False}, "'a' is false, which has no 'x'"),
+    ("a.x", {"a": 1.5}, "'a' is a number, which has no 'x'"),
+    ("a.x", {"a": "x"}, "'a' is a text, which has no 'x'"),
+    ("a.x", {"a": date(2024, 1, 1)}, "'a' is a time, which has no 'x'"),
+    ("x", 3, "the value is a number, which has no 'x'"),
+    ("$.a[0]", {"a": {"0": 1}}, "'a' is a mapping of 1, which has no [0]"),
+    ("$[0]", {"0": 1}, "the value is a mapping of 1, which has no [0]"),
+    ("$.a[3]", {"a": [1]}, "'a' is a list of 1, which has no [3]"),
+    ("$..zz", {"a": 1}, "'$..zz' finds nothing"),
+]
+
+
+@pytest.mark.parametrize(("path", "value", "why"), MISSING)
+def test_what_is_said_of_nothing(path: str, value: Any, why: str) -> None:
+    found = look_up(path, value)
+    assert isinstance(found, Missing)
+    assert found.why == why
+
+
+def test_what_is_found_at_the_edges() -> None:
+    value = {"a": [1, 2], "0": "zero", "state": {"x": 1}}
+    assert [look_up(f"a[{place}]", value) for place in (0, 1, -1, -2)] == [1, 2, 2, 1]
+    assert look_up("[0]", value) == "zero"
+    assert look_up("state.x", value, {"state": {"x": 2}}) == 2
+    assert look_up("state.x", value, {"inputs": {"x": 2}}) == 1
+    assert look_up("state.x", value, {}) == 1
+    assert look_up("a", {"a": (1, 2)}) == [1, 2]
+    assert look_up("0", [1], {"state": 1}) == 1
+    assert look_up("1", {1: "b"}) == "b"
+    assert look_up("1", {"1": "a", 1: "b"}) == "a"
+
+
+def test_where_near_names_are_looked_for() -> None:
+    def why(path: str, value: Any) -> str:
+        found = look_up(path, value)
+        assert isinstance(found, Missing)
+        return found.why
+
+    many = {f"k{number:04}": 1 for number in range(1_000)}
+    assert why("k0500x", many).startswith("there is no 'k0500x' in the value; did you mean '")
+    assert why("k0500x", many | {"one more": 1}) == "there is no 'k0500x' in the value"
+    assert "did you mean" in why("a" * 99, {"a" * 100: 1})
+    assert "did you mean" not in why("a" * 99, {"a" * 101: 1})
+    assert "did you mean" in why("a" * 101, {"a" * 100: 1})
+
+
+# -- `$` paths
+
+
+def found(path: str, value: Any, steps: int = 1_000) -> Any:
+    answer = look_up(path, value, bounds=free(steps))
+    return None if isinstance(answer, Missing) else answer
+
+
+QUERIES: list[tuple[str, Any, Any]] = [
+    ("$[?match(@, 'b')]", ["ab", "b", 3], ["b"]),
+    ("$[?search(@, 'b')]", ["ab", "b", 3], ["ab", "b"]),
+    (
+        "$[?match(@.t, @.p)]",
+        [{"t": "a", "p": "a"}, {"t": "a", "p": "("}, {"t": "a", "p": 3}],
+        [{"t": "a", "p": "a"}],
+    ),
+    ("$[?match(@, 'a.b')]", ["a\rb", "a\nb", "a b"], ["a b"]),
+    ("$[?match(@, 'a[.]b')]", ["a.b", "a b"], ["a.b"]),
+    (r"$[?match(@, 'a\\.b')]", ["a.b", "a b"], ["a.b"]),
+    ("$[?@ == 9007199254740993]", [2**53, 2**53 + 1], [2**53 + 1]),
+    ("$[?@ == 1e2]", [100, 1], [100]),
+    ("$[?@ == 1E2]", [100, 1], [100]),
+    ("$[?@ == -7]", [7, -7], [-7]),
+    ("$[?@ == '2024-01-01T00:00:00Z']", ["2024-01-01T02:00:00+02:00"], None),
+    ("$[?@ < '2024-01-01T00:00:00Z']", ["2024-01-01T01:00:00+02:00"], None),
+    ("$[?@ <= '2024-01-01T00:00:00Z']", ["2024-01-01T02:00:00+02:00"], None),
+    ("$[?@.a == '2024-01-01T00:00:00'].b", [{"a": datetime(2024, 1, 1), "b": 1}], [1]),
+    ("$[?@.a == '2024-01-01'].b", [{"a": date(2024, 1, 1), "b": 1}], [1]),
+    ("$[?@.zz == '<UNDEFINED>']", [{"a": 1}], None),
+    ("$[?@.zz == @.yy].a", [{"a": 1}], [1]),
+    ("$[?@.a != @.yy].a", [{"a": 1}], [1]),
+    ("$[?@.a > @.yy].a", [{"a": 1}], None),
+    ("$[?@.a >= @.a].a", [{"a": 1}, {"a": "x"}, {"a": None}], [1, "x", None]),
+    ("$[?@.a > 1].a", [{"a": 1}, {"a": 2}], [2]),
+    ("$[?@.a < 2].a", [{"a": 1}, {"a": 2}], [1]),
+    ("$[?@]", [0, None, False], [0, None, False]),
+    ("$.x[?@.a[?@.b == $.c]].d", {"c": 7, "x": [{"a": [{"b": 7}], "d": 1}, {"a": [{"b": 8}], "d": 2}]}, [1]),
+    ("$..t", {"t": 1, "x": [{"t": 2}]}, [1, 2]),
+    ("$.*.t", {"t": 1, "x": {"t": 2, "y": {"t": 3}}}, [2]),
+    ("$[0, 1]['a']", [{"a": 1}, {"a": 2}, {"a": 3}], [1, 2]),
+    ("$['a']", {"a": 3}, 3),
+    ("$[0]", {"[0]": 3}, None),
+    ("$[1]", [1, 2], 2),
+]
+
+
+@pytest.mark.parametrize(("query", "value", "expected"), QUERIES)
+def test_what_a_query_finds(query: str, value: Any, expected: Any) -> None:
+    assert found(query, value) == expected
+
+
+def test_the_functions_of_queries() -> None:
+    made = jsonpaths._Environment(strict=True).function_extensions  # pyright: ignore[reportPrivateUsage]
+    assert (made["match"].whole, made["search"].whole) == (True, False)
+    assert {"length", "count", "value"} <= set(made)
+
+
+STEPS: list[tuple[str, Any, int]] = [
+    ("$[*]", [1, 2, 3], 4),
+    ("$[*].a", [{"a": 1}, {"a": 2}], 7),
+    ("$..a", {"b": {"a": 1}}, 3),
+    ("$[?@.a]", [{"a": 1}, {"a": 2}], 7),
+    ("$[?count(@.*) == 1]", [{"a": 1}], 5),
+    ("$[?@ == $[0]]", [1, 1], 7),
+    ("$[?@.a.b]", [1], 2),
+]
+
+
+@pytest.mark.parametrize(("query", "value", "steps"), STEPS)
+def test_each_node_that_a_query_comes_to_is_a_step(query: str, value: Any, steps: int) -> None:
+    look_up(query, value, bounds=free(steps))
+    with pytest.raises(ConditionError, match="too many parts of the value"):
+        look_up(query, value, bounds=free(steps - 1))
+
+
+UNREADABLE_QUERIES = [
+    ("$.a[", 5, None),
+    ("$[?@ == 1e999]", 9, "this number is out of range"),
+    ("$[?foo(@)]", 4, "function 'foo' is not defined"),
+    ("$[?length(@.*) == 1]", 4, None),
+    ("$[?" + "!" * 900 + "@]", 1, "it is nested too deep"),
+]
+
+
+@pytest.mark.parametrize(("query", "column", "why"), UNREADABLE_QUERIES)
+def test_what_is_said_of_a_query_that_cannot_be_read(query: str, column: int, why: str | None) -> None:
+    with pytest.raises(PathError) as raised:
+        check_path(query)
+    assert raised.value.column == column
+    begin = f"{paths.shown_path(query)} cannot be read at column {column}: "
+    if why is None:
+        assert str(raised.value).startswith(begin)
+        assert "None" not in str(raised.value)
+        assert str(raised.value).endswith("; RFC 9535 says how")
+    else:
+        assert str(raised.value) == f"{begin}{why}; RFC 9535 says how"
+
+
+def test_what_is_said_of_a_pattern_in_a_query() -> None:
+    assert error_of(lambda: check_path("$[?match(@, '(')]"), PathError) == (
+        "\"$[?match(@, '(')]\" cannot be read: '(' is no regular expression: missing ) at position 1"
+    )
+
+
+def test_how_far_a_query_is_followed() -> None:
+    def deep(levels: int) -> Any:
+        value: Any = 1
+        for _ in range(levels):
+            value = [value]
+        return value
+
+    assert look_up("$..x", [deep(99), {"x": 1}]) == [1]
+    with pytest.raises(ConditionError) as raised:
+        look_up("$..x", deep(101))
+    assert (
+        str(raised.value) == "'$..x' cannot be followed in a value of more than 100 levels or 100,000 parts"
+    )
+    assert raised.value.path == "$..x"
+    query = "$[*]" + ".a" * 490
+    with pytest.raises(ConditionError) as raised:
+        look_up(query, {"a": {"b": 1}})
+    shown = paths.shown_path(query)
+    assert str(raised.value) == f"{shown} cannot be followed: it or the value is nested too deep"
+    assert raised.value.path == query
+
+
+# -- patterns
+
+TOO_MUCH = "repeats or nests too much to be compiled"
+FITS = [
+    "a" * 1_000,
+    "a{1000}",
+    "a{1000,2000}",
+    "(a{9}){100}",
+    "[abc]{1000}",
+    r"\d{1000}",
+    "(?:ab){200}",
+    "(" * 49 + "a" + ")" * 49,
+    "(a)" * 300,
+    "a{0}" * 200,
+    "(?:" + "a" * 497 + "){2}",
+    "(a{600}){,5}",
+    "(a{600}){1}",
+]
+TOO_DEAR = [
+    "a{1001}",
+    "(a{10}){100}",
+    "[abc]{1001}",
+    r"\d{1001}",
+    "(?:ab){201}",
+    "(" * 50 + "a" + ")" * 50,
+    "(?:" + "a" * 498 + "){2}",
+    "(?:a{500}){2}",
+    "a{501}b{501}",
+    "a{600}(b{600})",
+]
+
+
+def test_what_may_be_compiled() -> None:
+    for pattern in FITS:
+        assert compiled_pattern(pattern).pattern == pattern
+    for pattern in TOO_DEAR:
+        said = error_of(lambda: compiled_pattern(pattern), PatternMistake)  # noqa: B023
+        assert said == f"{paths.shown_path(pattern)} {TOO_MUCH}"
+    assert error_of(lambda: compiled_pattern("a" * 1_001), PatternMistake) == (
+        "a pattern may have 1,000 characters at most, not 1,001"
+    )
+    assert error_of(lambda: compiled_pattern("("), PatternMistake) == (
+        "'(' is no regular expression: missing ) at position 1"
+    )
+    assert error_of(lambda: compiled_pattern("{2000}"), PatternMistake) == (
+        "'{2000}' is no regular expression: nothing to repeat at position 0"
+    )
+    assert error_of(lambda: compiled_pattern(")" * 600), PatternMistake).endswith(
+        "is no regular expression: unbalanced parenthesis at position 0"
+    )
+    assert error_of(lambda: compiled_pattern("ab(?#cdefg)"), PatternMistake) == (
+        "'ab(?#cdefg)' has '(?#cde' at column 3: recursion, comments and flags other than a, i, m, s and u "
+        "are not accepted"
+    )
+
+
+def test_what_matches() -> None:
+    assert matches("b", "abc", free())
+    assert not matches("b", "abc", free(), whole=True)
+    assert matches("abc", "abc", free(), whole=True)
+    assert not matches("x", "abc", free())
+    assert matches("a$", "a" * 1_000_000, free())
+    assert error_of(lambda: matches("a", "a" * 1_000_001, free()), ConditionError) == (
+        "a text of 1,000,001 characters is too long to match: 1,000,000 at most"
+    )
+
+
+def test_how_long_a_search_may_take() -> None:
+    slow, text = "(a+)+$", "a" * 20_000 + "b"
+    with pytest.raises(
+        ConditionError, match=r"^the pattern '\(a\+\)\+\$' took longer than 0\.25 s to match$"
+    ):
+        matches(slow, text, Bounds(seconds=0.25, clock=None))
+    with pytest.raises(ConditionError, match=r"^the condition took longer than 0\.01 s to evaluate$"):
+        matches(slow, text, Bounds(seconds=0.01, clock=None))
+
+
+def test_which_patterns_run_away() -> None:
+    assert [
+        pattern
+        for pattern in ("(x+x+)+y", "(,+)+;", "(a|b|ab)*c", "abc", "(abc)+", "a*")
+        if runs_away(pattern)
+    ] == [
+        "(x+x+)+y",
+    ]

@@ -1,0 +1,386 @@
+"""Every sentence about a condition as it stands, and the whole schema: whoever reads them acts on them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import Enum
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from prefect_resilience.conditions import (
+    Condition,
+    condition_mistakes,
+    failed,
+    path,
+    succeeded,
+)
+from prefect_resilience.conditions.model import place_text
+from prefect_resilience.conditions.operators import operators_of, type_of
+from prefect_resilience.errors import ConfigurationError, ErrorCategory
+
+GTE = {"operator": "gte", "path": "a", "value": 1}
+ALL_OPERATORS = (
+    "error_occurred, success, failed, contains, equals, not_equals, gt, gte, lt, lte, exists, not_exists, "
+    "in, matches, all, any, not"
+)
+ALL_TYPES = f"error_catch, output_check, comparison, {ALL_OPERATORS}"
+
+
+def error_of(call: Callable[[], Any], kind: type[Exception] = ConfigurationError) -> str:
+    with pytest.raises(kind) as raised:
+        call()
+    return str(raised.value)
+
+
+def all_mistakes(data: Any, **more: Any) -> list[tuple[str, str]]:
+    return [(place_text(place), sentence) for place, sentence in condition_mistakes(data, **more)]
+
+
+# -- the builder
+
+
+class Slow(Enum):
+    IT = "timeout"
+
+
+def test_what_path_makes() -> None:
+    asked = [
+        (path("a") == 1, "equals"),
+        (path("a") != 1, "not_equals"),
+        (path("a") > 1, "gt"),
+        (path("a") >= 1, "gte"),
+        (path("a") < 1, "lt"),
+        (path("a") <= 1, "lte"),
+        (path("a").contains(1), "contains"),
+    ]
+    for condition, operator in asked:
+        assert (condition.operator, condition.path, condition.value) == (operator, "a", 1)
+    some = path("a").is_in({"b", 2, "a", 1})
+    assert (some.operator, some.value) == ("in", [1, 2, "a", "b"])
+    assert path("a").is_in({10, 9, "1"}).value == [10, 9, "1"], "a set goes by kind, then by text"
+    assert path("a").is_in((2, "b", 1)).value == [2, "b", 1]
+    assert path("a").matches("^x$").model_dump() == {"type": "matches", "path": "a", "value": "^x$"}
+    assert failed(ErrorCategory.TIMEOUT, 7).model_dump() == {
+        "type": "error_catch",
+        "operator": "failed",
+        "category": "timeout",
+        "code": "7",
+    }
+    assert failed(Slow.IT).category == "timeout"
+    assert failed(code="X").model_dump() == {"type": "error_catch", "operator": "failed", "code": "X"}
+
+
+def test_what_path_refuses() -> None:
+    assert error_of(lambda: path(3)) == "path() takes a text such as 'results[0].id', not 3"  # pyright: ignore
+    assert error_of(lambda: path("a").is_in("b")) == "path('a').is_in() takes a list of values, not 'b'"
+    assert error_of(lambda: path("a").is_in(b"b")) == "path('a').is_in() takes a list of values, not b'b'"
+    assert error_of(lambda: path("a").is_in({"b": 1})) == (  # pyright: ignore
+        "path('a').is_in() takes a list of values, not a dict"
+    )
+    assert error_of(lambda: path("a") == path("b")) == (
+        "path('a') is compared with a value, not with path('b')"
+    )
+    assert error_of(lambda: bool(path("a")), TypeError) == (
+        "path('a') is no condition yet: compare it, or write .exists()"
+    )
+    assert error_of(lambda: bool(succeeded()), TypeError) == (
+        "a condition is neither true nor false before it is evaluated: put conditions together with "
+        "& | ~ instead of and, or, not, and test for None with `is None`"
+    )
+    assert error_of(lambda: succeeded() & 3) == "& puts two conditions together, not a condition and 3"
+    assert error_of(lambda: succeeded() | 3) == "| puts two conditions together, not a condition and 3"
+
+
+# -- the model
+
+
+def test_the_type_and_the_operators_of_every_form() -> None:
+    types = {
+        "error_catch": ("error_occurred", "success", "failed"),
+        "output_check": ("contains", "equals", "not_equals"),
+        "comparison": ("gt", "gte", "lt", "lte"),
+    }
+    for kind, operators in types.items():
+        assert [type_of(operator) for operator in operators] == [kind] * len(operators)
+    for operator in ("exists", "not_exists", "in", "matches", "all", "any", "not"):
+        assert type_of(operator) == operator
+        assert operators_of(operator) == (operator,)
+    assert operators_of("comparison") == ("gt", "gte", "lt", "lte", "equals", "not_equals")
+
+
+def test_equality_is_that_of_the_form() -> None:
+    one, other = path("a") == {"x": 1, "y": 2}, path("a") == {"y": 2, "x": 1}
+    assert one == other
+    assert hash(one) == hash(other)
+    assert hash(path("a") == 1) != hash(path("a") == 2)
+    assert (succeeded() == 1) is False
+
+
+def test_extents_are_counted_and_kept() -> None:
+    a, b, c = path("a").exists(), path("b").exists(), path("c").exists()
+    for made, extent in (
+        (a & b, (2, 3)),
+        (a & b & c, (2, 4)),
+        (a & (b & c), (2, 4)),
+        (a | (b & c), (3, 5)),
+        ((a | b) & c, (3, 5)),
+        ((a & b) & (b & c), (2, 5)),
+        (~a, (2, 2)),
+        (~(a & b), (3, 4)),
+    ):
+        assert vars(made)["extent"] == extent, "else a long chain would be counted anew with each part"
+        assert Condition.model_validate(made.model_dump()).extent == extent
+    assert a.extent == (1, 1)
+
+
+def test_a_mistake_as_pydantic_tells_it() -> None:
+    with pytest.raises(ValidationError) as raised:
+        Condition.model_validate({"operator": "failed", "code": True, "category": 1.5, "source_task": [1]})
+    assert raised.value.title == "Condition"
+    assert [(each["type"], each["loc"], each["input"]) for each in raised.value.errors()] == [
+        ("condition", ("source_task",), "a list"),
+        ("condition", ("category",), 1.5),
+        ("condition", ("code",), True),
+    ]
+    with pytest.raises(ValidationError) as raised:
+        Condition.model_validate({**GTE, "operator": "exists", "value": 10**100})
+    assert raised.value.errors()[0]["input"] == "a huge number"
+    with pytest.raises(ValidationError) as raised:
+        Condition.model_validate({"operator": "exists"})
+    assert [(each["loc"], each["input"]) for each in raised.value.errors()] == [(("path",), None)]
+
+
+def test_python_is_told_of_five_mistakes_at_most() -> None:
+    missing = "a condition needs an operator; write one of " + ALL_OPERATORS
+    told = [f"Condition(conditions[{index}].operator): {missing}" for index in range(8)]
+    for count, more in ((1, ""), (5, ""), (6, "; and 1 more"), (8, "; and 3 more")):
+        said = error_of(lambda: Condition(operator="any", conditions=[{}] * count))  # noqa: B023
+        assert said == "; ".join(told[: min(count, 5)]) + more
+
+
+def test_a_condition_that_has_no_limit_left() -> None:
+    deep = succeeded()
+    for _ in range(49):
+        deep = ~(deep & path("a").exists())
+    assert deep.extent == (99, 148)
+    deep = deep & succeeded()
+    assert deep.extent[0] == 100
+    too_deep = "Condition: conditions are nested more than 100 levels deep"
+    assert error_of(lambda: ~deep) == too_deep
+    assert error_of(lambda: deep | succeeded()) == too_deep
+    assert (deep & succeeded()).extent == (100, 151)
+
+
+# -- the forms
+
+MISTAKES: list[tuple[Any, list[tuple[str, str]]]] = [
+    (
+        3,
+        [
+            (
+                "",
+                "3 is no condition: write one like {'operator': 'gte', 'path': 'confidence', 'value': 0.9}",
+            )
+        ],
+    ),
+    ({}, [("operator", f"a condition needs an operator; write one of {ALL_OPERATORS}")]),
+    (
+        {"type": "comparison"},
+        [
+            (
+                "operator",
+                "the type 'comparison' needs an operator; write one of gt, gte, lt, lte, equals, not_equals",
+            )
+        ],
+    ),
+    ({"type": 7, "operator": "success"}, [("type", f"7 is no type of condition; write one of {ALL_TYPES}")]),
+    ({"type": 7}, [("type", f"7 is no type of condition; write one of {ALL_TYPES}")]),
+    (
+        {"type": "comparision", "operator": "success"},
+        [("type", "'comparision' is no type of condition; did you mean 'comparison'?")],
+    ),
+    ({"operator": 7}, [("operator", f"7 is no operator; write one of {ALL_OPERATORS}")]),
+    (
+        {"type": "error_catch", "operator": 7},
+        [("operator", "7 is no operator; write one of error_occurred, success, failed")],
+    ),
+    (
+        {"type": "error_catch", "operator": "sucess"},
+        [("operator", "'sucess' is no operator; did you mean 'success'?")],
+    ),
+    (
+        {"type": "lt", **GTE},
+        [("operator", "'gte' is no operator of the type 'lt'; write one of lt")],
+    ),
+    (
+        {"type": "output_check", **GTE},
+        [
+            (
+                "operator",
+                "'gte' is no operator of the type 'output_check'; "
+                "write one of contains, equals, not_equals, in, matches, exists, not_exists",
+            )
+        ],
+    ),
+    ({"type": "comparison", **GTE}, []),
+    (
+        {"type": "error_catch", **GTE, "operator": "gte "},
+        [("operator", "'gte ' is no operator; did you mean 'gte'?")],
+    ),
+    (
+        {**GTE, "path": "a..b"},
+        [
+            (
+                "path",
+                "'a..b' cannot be read at column 3: a name must stand here, not '.': "
+                "write a path like a.b[0].c, or a $ path",
+            )
+        ],
+    ),
+    ({**GTE, "value": {1: 2}}, [("value", "the keys of a value must be texts, not 1")]),
+    (
+        {**GTE, "operator": "gtee", "value": {1: 2}},
+        [
+            ("operator", "'gtee' is no operator; did you mean 'gte'?"),
+            ("value", "the keys of a value must be texts, not 1"),
+        ],
+    ),
+    ({"operator": "success", "value": {1: 2}}, [("value", "'success' takes no value")]),
+    ({**GTE, "vlaue": 2}, [("vlaue", "a condition has no 'vlaue'; did you mean 'value'?")]),
+    ({**GTE, 3: 2}, [("3", "a condition has no 3; its names are texts")]),
+    (
+        {**GTE, "y" * 70: 2},
+        [
+            (
+                "y" * 60,
+                f"a condition has no '{'y' * 59}…'; write one of category, code, condition, conditions, "
+                "field, operator, path, source_task, type, value",
+            )
+        ],
+    ),
+    ({"operator": "exists", "path": "a", "value": 1}, [("value", "'exists' takes no value")]),
+    (
+        {"operator": "error_occurred", "category": "timeout", "code": "X"},
+        [
+            ("category", "'error_occurred' takes no category; write 'failed'"),
+            ("code", "'error_occurred' takes no code; write 'failed'"),
+        ],
+    ),
+    ({"operator": "success", "code": "X"}, [("code", "'success' takes no code")]),
+    (
+        {"operator": "error_occurred", "path": "a", "condition": GTE, "conditions": [GTE]},
+        [
+            ("path", "'error_occurred' takes no path"),
+            ("conditions", "'error_occurred' takes no conditions"),
+            ("condition", "'error_occurred' takes no condition"),
+        ],
+    ),
+    (
+        {"operator": "not", "condition": GTE, "source_task": "t"},
+        [("source_task", "'not' takes no source_task; write it in the conditions inside")],
+    ),
+    ({"operator": "all", "conditions": [GTE], "path": "a"}, [("path", "'all' takes no path")]),
+    (
+        {"operator": "gte"},
+        [
+            ("path", "'gte' needs a path; write '$' for the whole value"),
+            ("value", "'gte' needs a value to compare with"),
+        ],
+    ),
+    ({"operator": "all"}, [("conditions", "'all' needs a list of conditions, one at least")]),
+    ({"operator": "not"}, [("condition", "'not' needs a condition")]),
+    ({"operator": "not", "conditions": ()}, [("condition", "'not' needs a condition")]),
+    (
+        {"operator": "not", "condition": GTE, "conditions": [succeeded()]},
+        [("conditions", "'not' takes one condition: put any or all around several")],
+    ),
+    ({"operator": "any", "conditions": "x"}, [("conditions", "conditions are written as a list, not 'x'")]),
+    ({**GTE, "path": 3}, [("path", "a path is a text such as 'results[0].id', not 3")]),
+    (
+        {**GTE, "field": {"type": "field", "path": "b"}},
+        [("field", "a path stands here and in 'path': write one of them")],
+    ),
+    (
+        {"operator": "exists", "field": {"type": "path", "path": "b"}},
+        [("field", "a field is written {'type': 'field', 'path': ...}")],
+    ),
+    (
+        {"operator": "exists", "field": {"type": "field", "path": "b", "x": 1}},
+        [("field", "a field is written {'type': 'field', 'path': ...}")],
+    ),
+    (
+        {"operator": "exists", "field": {"type": "field", "path": 3}},
+        [("field.path", "a path is a text such as 'results[0].id', not 3")],
+    ),
+    (
+        {"operator": "in", "path": "a", "value": 3},
+        [("value", "'in' needs a list of values, not 3")],
+    ),
+    (
+        {"operator": "matches", "path": "a", "value": 3},
+        [("value", "'matches' needs a regular expression, not 3")],
+    ),
+    (
+        {"operator": "matches", "path": "a", "value": "["},
+        [("value", "'[' is no regular expression: unterminated character set at position 1")],
+    ),
+    (
+        {"operator": "failed", "category": "timeot"},
+        [("category", "'timeot' is no error category; did you mean 'timeout'?")],
+    ),
+    ({"operator": "failed", "code": True}, [("code", "code is a text, not True")]),
+    ({"operator": "failed", "code": ""}, [("code", "code is a text, not ''")]),
+    ({"operator": "success", "source_task": 3}, [("source_task", "source_task is a text, not 3")]),
+    ({"operator": "failed", "code": 1.5}, [("code", "code is a text, not 1.5")]),
+    (
+        {"operator": "nothing", "conditions": [{"operator": "exists"}], "condition": {"operator": "in"}},
+        [
+            ("operator", "'nothing' is no operator; did you mean 'not'?"),
+            ("condition.path", "'in' needs a path; write '$' for the whole value"),
+            ("condition.value", "'in' needs a value to compare with"),
+            ("conditions[0].path", "'exists' needs a path; write '$' for the whole value"),
+        ],
+    ),
+]
+
+
+@pytest.mark.parametrize(("data", "sentences"), MISTAKES)
+def test_what_is_said_of_a_mistake(data: Any, sentences: list[tuple[str, str]]) -> None:
+    assert all_mistakes(data) == sentences
+
+
+def test_what_is_said_of_a_value_that_is_written_as_json() -> None:
+    form = {"operator": "equals", "path": "a", "value": [1, {"b": float("nan")}]}
+    sentence = "JSON has no nan: write a number that it has, or compare in Python"
+    assert all_mistakes(form, json=True) == [("value", sentence)]
+    assert all_mistakes({"type": "all", "conditions": [form]}, json=True) == [
+        ("conditions[0].value", sentence)
+    ]
+    assert all_mistakes(form) == []
+    assert error_of(lambda: (~Condition(**form)).model_dump(mode="json"), Exception).endswith(sentence)
+
+
+def test_what_is_said_of_too_much() -> None:
+    leaf: dict[str, Any] = {"operator": "success"}
+    deep = leaf
+    for _ in range(99):
+        deep = {"type": "not", "condition": deep}
+    assert all_mistakes(deep) == []
+    assert all_mistakes({"type": "not", "condition": deep}) == [
+        ("condition", "conditions are nested more than 100 levels deep")
+    ]
+    made = Condition.model_validate(deep)
+    assert all_mistakes({"type": "any", "conditions": [made]}) == [
+        ("conditions", "conditions are nested more than 100 levels deep")
+    ]
+    assert all_mistakes({"type": "any", "conditions": [leaf] * 9_999}) == []
+    assert all_mistakes({"type": "any", "conditions": [leaf] * 10_000}) == [
+        ("conditions", "a condition may have 10,000 parts at most")
+    ]
+    half = Condition.model_validate({"type": "any", "conditions": [leaf] * 4_999})
+    assert all_mistakes({"type": "any", "conditions": [half, half]}) == [
+        ("conditions", "a condition may have 10,000 parts at most")
+    ]
+    assert all_mistakes({"type": "any", "conditions": [half] + [leaf] * 4_999}) == []

@@ -1,0 +1,252 @@
+"""What is said of conditions and their answers, as it stands: reasons, descriptions, the whole schema."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import date
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from prefect_resilience.conditions import Condition, ConditionError, failed, path, succeeded
+from prefect_resilience.conditions.describe import describe, shown
+from prefect_resilience.conditions.operators import OPERATORS, TYPES
+from prefect_resilience.conditions.schema import json_schema
+from prefect_resilience.errors import ErrorCategory, ErrorInfo
+
+
+class Unreadable:
+    @property
+    def category(self) -> str:
+        raise AssertionError("nobody asked for a category")
+
+
+def caused_by(*categories: str) -> Any:
+    error: Any = None
+    for category in reversed(categories):
+        error = {"category": category, "code": "X", "cause": error}
+    return error
+
+
+def test_which_errors_are_meant() -> None:
+    any_failure = Condition(operator="failed")
+    assert any_failure.evaluate(None, error=caused_by("timeout"))
+    assert not any_failure.evaluate(None)
+    assert failed().evaluate(None, error=Unreadable())
+    assert not failed("rate_limit").evaluate(None, error=caused_by("timeout", "rate_limit"))
+    assert failed("rate_limit").evaluate(None, error=caused_by("subtask", "rate_limit"))
+    assert failed("rate_limit").evaluate(None, error=caused_by(*["subtask"] * 20, "rate_limit"))
+    assert not failed("rate_limit").evaluate(None, error=caused_by(*["subtask"] * 21, "rate_limit"))
+    assert not failed("rate_limit").evaluate(None, error=ErrorInfo.of(ErrorCategory.SUBTASK, "X"))
+    assert not failed("rate_limit", "Y").evaluate(None, error=caused_by("subtask", "rate_limit"))
+
+
+def test_what_is_said_of_an_error() -> None:
+    for error in ({}, object()):
+        assert failed().explain(None, error=error).text == "it failed with "
+        assert failed(code="Y").explain(None, error=error).text == "it failed with , not Y"
+    info = ErrorInfo.of(ErrorCategory.RATE_LIMIT, "429")
+    assert failed("rate_limit").explain(None, error=info).text == "it failed with rate_limit 429"
+    assert failed("timeout", "X").explain(None, error=info).text == (
+        "it failed with rate_limit 429, not timeout X"
+    )
+    assert failed("timeout").explain(None).text == "no error occurred"
+    assert failed("timeout").explain(None, error=TimeoutError()).text.startswith("it failed with timeout")
+
+
+REASONS: list[tuple[Callable[[], Condition], Any, str]] = [
+    (lambda: path("a") != 1, {"a": 1}, "a is 1"),
+    (lambda: path("a") != 1, {"a": 2}, "a is 2, not 1"),
+    (lambda: path("a").contains("x"), {"a": ["x"]}, "a contains 'x'"),
+    (lambda: path("a").contains("x"), {"a": {"y": 1}}, "a is a mapping of 1, which does not contain 'x'"),
+    (lambda: path("a").matches("x"), {"a": "xy"}, "a matches 'x'"),
+    (lambda: path("a").matches("x"), {"a": 3}, "a is 3, which does not match 'x'"),
+    (lambda: path("a") < 1, {"a": 1}, "a is 1, not < 1"),
+    (lambda: path("a") <= 1, {"a": 1}, "a is 1, <= 1"),
+    (lambda: path("a") > 1, {"a": 1}, "a is 1, not > 1"),
+    (lambda: path("a").exists(), {"a": 1}, "a exists"),
+    (lambda: path("a").not_exists(), {}, "a does not exist"),
+    (lambda: path("a").is_in([1, "b"]), {"a": "b"}, "a is 'b', in [1, 'b']"),
+    (
+        lambda: path("password").is_in(["a", "b"]),
+        {"password": ["c", ["d"]]},
+        "password is a list of 2, not in ['***', '***']",
+    ),
+    (
+        lambda: path("password").matches("a"),
+        {"password": ["c"]},
+        "password is ['***'], which does not match '***'",
+    ),
+    (
+        lambda: Condition(operator="any", conditions=[path("a") == i for i in range(3)]),
+        {"a": 9},
+        "a is 9, not 0; a is 9, not 1; a is 9, not 2",
+    ),
+    (
+        lambda: Condition(operator="all", conditions=[path("a") != i for i in range(4)]),
+        {"a": 9},
+        "a is 9, not 0; a is 9, not 1; a is 9, not 2; …",
+    ),
+]
+
+
+@pytest.mark.parametrize(("make", "value", "text"), REASONS)
+def test_what_is_said_of_a_result(make: Callable[[], Condition], value: Any, text: str) -> None:
+    assert make().explain(value).text == text
+
+
+def test_a_list_that_contains_itself_is_not_written_out() -> None:
+    itself: list[Any] = [1]
+    itself.append(itself)
+    assert (path("a") == 1).explain({"a": itself}).text == "a is a list of 2, not 1"
+
+
+def test_what_is_said_when_there_is_no_answer() -> None:
+    with pytest.raises(ConditionError) as raised:
+        (path("b.c") == 1).evaluate({"b": 2})
+    assert str(raised.value) == ("the condition 'b.c == 1' has no answer: 'b' is a number, which has no 'c'")
+    assert raised.value.path == "b.c"
+
+
+DESCRIBED: list[tuple[Callable[[], Condition], str]] = [
+    (lambda: path("a") == 1, "a == 1"),
+    (lambda: path("a") != 1, "a != 1"),
+    (lambda: path("a") > 1, "a > 1"),
+    (lambda: path("a") >= 1, "a >= 1"),
+    (lambda: path("a") < 1, "a < 1"),
+    (lambda: path("a") <= 1, "a <= 1"),
+    (lambda: path("a").contains("x"), "a contains 'x'"),
+    (lambda: path("a").matches("x"), "a matches 'x'"),
+    (lambda: path("a").is_in([None, True, False]), "a in [null, true, false]"),
+    (lambda: path("a").is_in([1, 2, 3, 4, 5, 6]), "a in [1, 2, 3, 4, 5, 6]"),
+    (lambda: path("a").is_in([1, 2, 3, 4, 5, 6, 7]), "a in a list of 7"),
+    (lambda: path("a").is_in([[1]]), "a in a list of 1"),
+    (lambda: path("a") == {"b": 1}, "a == a mapping of 1"),
+    (lambda: path("a").exists(), "a exists"),
+    (lambda: path("a").not_exists(), "a does not exist"),
+    (lambda: path("api_key") == "hidden", "api_key == '***'"),
+    (lambda: path("api_key").contains("hidden"), "api_key contains '***'"),
+    (lambda: path("api_key").is_in(["hidden", 1, None]), "api_key in ['***', 1, null]"),
+    (lambda: path("api_key").is_in(list("abcdef")), f"api_key in {['***'] * 6}"),
+    (lambda: succeeded(), "succeeded"),
+    (lambda: failed(), "an error occurred"),
+    (lambda: Condition(operator="failed"), "failed"),
+    (lambda: failed("timeout", "X"), "failed with timeout X"),
+    (lambda: failed(code="X"), "failed with X"),
+    (lambda: ~path("a").exists(), "not (a exists)"),
+    (lambda: (path("a") == 1) | (path("b") == 2) & succeeded(), "a == 1 or (b == 2 and succeeded)"),
+    (lambda: ~(succeeded() | failed()), "not (succeeded or an error occurred)"),
+    (lambda: Condition(operator="failed", source_task="t", code="X"), "t: failed with X"),
+    (lambda: Condition(operator="failed", source_task="t"), "t: failed"),
+    (lambda: Condition(operator="error_occurred", source_task="t"), "t: an error occurred"),
+    (lambda: Condition(operator="exists", path="a", source_task="t"), "t: a exists"),
+    (lambda: Condition(operator="gt", path="a", value=1, source_task="t"), "t: a > 1"),
+    (
+        lambda: Condition(operator="all", conditions=[path(f"p{i}").exists() for i in range(6)]),
+        "p0 exists and p1 exists and p2 exists and p3 exists and p4 exists and p5 exists",
+    ),
+    (
+        lambda: Condition(operator="any", conditions=[path(f"p{i}").exists() for i in range(7)]),
+        "p0 exists or p1 exists or p2 exists or p3 exists or p4 exists or p5 exists or …",
+    ),
+]
+
+
+@pytest.mark.parametrize(("make", "text"), DESCRIBED)
+def test_what_describes_a_condition(make: Callable[[], Condition], text: str) -> None:
+    assert make().describe() == text
+
+
+def test_what_shows_a_value() -> None:
+
+    assert shown(Decimal("1." + "3" * 70)) == "1." + "3" * 58
+    assert shown(date(2024, 1, 2)) == "2024-01-02"
+    assert shown(1.5) == "1.5"
+    assert shown("x" * 60) == repr("x" * 60)
+    assert shown("x" * 61) == repr("x" * 59 + "…")
+    assert shown([]) == "[]"
+    assert shown([{}]) == "a list of 1"
+    assert shown(dict.fromkeys(map(str, range(1_234)))) == "a mapping of 1,234"
+    assert shown([0] * 1_234) == "a list of 1,234"
+
+
+def test_how_a_condition_shows_itself() -> None:
+    assert repr(path("a") == 1) == "Condition(a == 1)"
+    assert repr(Condition.__new__(Condition)) == "Condition(?)"
+    long = path("a") == "x" * 50
+    line = " and ".join(["a == '" + "x" * 50 + "'"] * 6)
+    many = Condition(operator="all", conditions=[long] * 6)
+    assert len(line) > 200
+    assert many.describe() == describe(many) == line[:199] + "…"
+    assert many.describe(len(line)) == line
+    assert many.describe(len(line) - 1) == line[:-2] + "…"
+
+
+def test_scope_and_source_are_handed_on() -> None:
+    scope, asked = {"state": {"x": 7}}, Condition(operator="equals", path="x", value=8, source_task="t")
+    here = path("state.x") == 7
+    assert here.evaluate({}, scope=scope)
+    assert here.explain({}, scope=scope).text == "state.x is 7"
+    assert asked.evaluate({"x": 1}, source=lambda task: ({"x": 8}, None))
+    assert asked.explain({"x": 1}, source=lambda task: ({"x": 8}, None)).text == "x is 8"
+
+
+# -- the schema
+
+
+def test_the_whole_schema() -> None:
+    text: dict[str, Any] = {"type": "string"}
+    schema = json_schema({"$ref": "#/it"})
+    description = schema.pop("description")
+    assert description.startswith(
+        "A question about a task's result or error, written in one of these forms: {"
+    )
+    assert description.count("\n") == 0
+    assert '"value": "x"}, {"type": "in", ' in description
+    assert description.endswith('{"type": "not", "condition": {...}}.')
+    assert schema == {
+        "title": "Condition",
+        "type": "object",
+        "additionalProperties": False,
+        "properties": {
+            "type": text
+            | {
+                "enum": list(TYPES),
+                "description": "The kind of question; an operator's name, or a kind that has several.",
+            },
+            "operator": text
+            | {
+                "enum": list(OPERATORS),
+                "description": "What is asked; may be left out where the type says it.",
+            },
+            "path": text
+            | {
+                "maxLength": 1_000,
+                "description": "Where to look: a.b[0].c, or $... as in RFC 9535; $ alone is the whole. "
+                "In a plan, state... and inputs... look there.",
+            },
+            "field": {
+                "type": "object",
+                "description": "Another way to write the path.",
+                "properties": {"type": {"const": "field"}, "path": text},
+                "required": ["type", "path"],
+                "additionalProperties": False,
+            },
+            "value": {"description": "What to compare with: any JSON; a list for in, a pattern for matches."},
+            "source_task": text | {"description": "The task whose result is looked at."},
+            "conditions": {
+                "type": "array",
+                "minItems": 1,
+                "items": {"$ref": "#/it"},
+                "description": "For all and any.",
+            },
+            "condition": {"$ref": "#/it", "description": "For not."},
+            "category": text
+            | {
+                "enum": [word.value for word in ErrorCategory],
+                "description": "The error that failed asks for.",
+            },
+            "code": text | {"description": "The error's code, such as 429 or TIMEOUT."},
+        },
+    }
