@@ -9,6 +9,7 @@ import pickle
 import threading
 from collections.abc import Callable
 from typing import Any
+from uuid import uuid4
 
 import httpx
 import pytest
