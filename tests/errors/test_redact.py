@@ -427,3 +427,20 @@ def test_a_megabyte_takes_a_second_and_no_more_than_three() -> None:
 def test_short_clean_text_costs_next_to_nothing() -> None:
     text = "503 Service Unavailable: upstream connect error"
     assert min(timeit.repeat(lambda: redact(text), number=1_000, repeat=5)) / 1_000 < 500e-6
+
+
+@pytest.mark.parametrize(
+    ("text", "masked"),
+    [
+        ("Bearer \npassword=correct-horse-battery", "Bearer \npassword=***"),
+        ('Authorization: Bearer \napi_key: "correct horse"', 'Authorization: *** \napi_key: "***"'),
+        ('Bearer password="correct horse 1"', 'Bearer password="***"'),
+        ('Authorization: Token token="correct-horse1"', 'Authorization: *** token="***"'),
+        ("Bearer correct=horse1", "Bearer ***"),
+        ("Bearer correcthorsetoken=", "Bearer ***"),
+    ],
+)
+def test_a_token_that_is_missing_does_not_take_the_next_key_for_it(text: str, masked: str) -> None:
+    """The mask of a key would leave its value behind, unknown."""
+    assert redact(text) == masked
+    assert redact(masked) == masked
