@@ -153,17 +153,16 @@ def _says_nothing(key: str, gap: str, kind: str, value: str) -> bool:
     return prose and (":" in gap or value.isdigit())
 
 
-_BLANK = r"[^\S\r\n]"
 # What follows is itself the key of a secret, whose value would stay behind if the key were masked.
-_NO_KEY = rf"""(?![\w\-]{{0,40}}{_KEY}(?:\\{{0,8}}["'])?{_BLANK}{{0,8}}(?::|=[^\s=]))"""
-_SCHEME = rf"(?:(?:basic|bearer|token|negotiate|apikey|key|ntlm){_BLANK}{{1,8}})?"
+_NO_KEY = rf"""(?![\w\-]{{0,40}}{_KEY}(?:\\{{0,8}}["'])?\s{{0,8}}(?::|=[^\s=]))"""
+_SCHEME = r"(?:(?:basic|bearer|token|negotiate|apikey|key|ntlm)\s{1,8})?"
 _AUTHORIZATION = re.compile(
-    rf"""((?:proxy-)?authorization(?:\\{{0,8}}["']){{0,2}}\s{{0,8}}[:=,]{_BLANK}{{0,8}}(?:b(?=["']))?(?:\\{{0,8}}["'])?{_SCHEME})"""
+    rf"""((?:proxy-)?authorization(?:\\{{0,8}}["']){{0,2}}\s{{0,8}}[:=,]\s{{0,8}}(?:b(?=["']))?(?:\\{{0,8}}["'])?{_SCHEME})"""
     rf"""{_NO_KEY}(digest\s[^\r\n]{{1,4096}}|aws4-[^\r\n]{{1,4096}}|[^\s"'\\]{{1,8192}})""",
     _I,
 )
 _BEARER = re.compile(
-    rf"(?<![\w\-])((?:bearer|basic){_BLANK}{{1,8}}){_NO_KEY}"
+    rf"(?<![\w\-])((?:bearer|basic)\s{{1,8}}){_NO_KEY}"
     r"(?=[\w\-.~+/]{0,64}[\d=]|[\w\-.~+/]{24})[\w\-.~+/=]{6,8192}",
     _I,
 )

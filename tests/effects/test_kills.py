@@ -45,17 +45,16 @@ def crashes_settle_soon(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.timeout(900)
-def test_killed_thirty_times(fleet, api, shared, postgres_url, redis_url):
+def test_killed_sixty_times(fleet, api, shared, postgres_url, redis_url):
     stores = {"sqlite": shared, "postgres": postgres_url, "redis": redis_url}
-    kills, most = {"forked": 27, "engine": 3}, {"forked": 6, "engine": 3}
-    toll = Campaign(fleet, api, stores, kills, {"forked": 3, "engine": 1}, count=10, most_kills=most).go()
+    kills, most = {"forked": 56, "engine": 4}, {"forked": 12, "engine": 4}
+    toll = Campaign(fleet, api, stores, kills, {"forked": 3, "engine": 1}, most_kills=most).go()
     print(toll.table())
     assert toll.mistakes == []
-    assert toll.kills >= 30
+    assert toll.kills >= 60
     assert set(toll.by("store")) == {(name,) for name in stores}
     assert set(toll.by("mode")) == {(mode,) for mode in MODES}
-    # each moment is drawn: that one of the six is never hit is possible, that two are not is not
-    assert len({phase for tale in toll.tales for phase in tale.kills} & set(PHASES)) >= len(PHASES) - 1
+    assert {phase for tale in toll.tales for phase in tale.kills} >= set(PHASES)
     assert set(fleet.till.taken.values()) == {1}
     assert sum(tale.doubts for tale in toll.tales) > 0, "somebody had to be asked"
 

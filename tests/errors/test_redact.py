@@ -437,6 +437,8 @@ def test_short_clean_text_costs_next_to_nothing() -> None:
         ('Bearer password="correct horse 1"', 'Bearer password="***"'),
         ('Authorization: Token token="correct-horse1"', 'Authorization: *** token="***"'),
         ("Bearer correct=horse1", "Bearer ***"),
+        ("Authorization:\n  correct-horse", "Authorization:\n  ***"),
+        ("Authorization: Bearer\n  correct-horse", "Authorization: Bearer\n  ***"),
         ("Bearer correcthorsetoken=", "Bearer ***"),
     ],
 )

@@ -17,7 +17,7 @@ from tests.model.states import BASE, Doc, Setup, to_doc, to_document
     "setup",
     [
         Setup(coarse=True),
-        pytest.param(Setup(coarse=True, probes=2, failure_threshold=2), marks=pytest.mark.long),
+        Setup(coarse=True, probes=2, failure_threshold=2),
         Setup(coarse=True, success_threshold=2, open_for=2),
         Setup(coarse=True, skew=1, probe_lease=3),
     ],
