@@ -33,8 +33,8 @@ class Bounds:
     ) -> None:
         self._seconds = seconds
         self._steps = steps
-        self._clock: Callable[[], float] = clock or float  # whose time stands still at 0.0
-        self._ends = self._clock() + seconds
+        self._clock = clock
+        self._ends = seconds if clock is None else clock() + seconds
 
     def step(self) -> None:
         """Count one part looked at; raises `ConditionError` past the bounds."""
@@ -46,6 +46,8 @@ class Bounds:
 
     def left(self) -> float:
         """The seconds that are left; raises `ConditionError` when none are."""
+        if self._clock is None:
+            return self._seconds
         left = self._ends - self._clock()
         if left <= 0:
             raise self.passed()

@@ -57,18 +57,18 @@ SUBJECTS = {
     "conditions": Subject(
         ("conditions/*.py",),
         (
+            "conditions/test_bounds_and_values.py",
             "conditions/test_build.py",
+            "conditions/test_descriptions.py",
+            "conditions/test_edge_cases.py",
             "conditions/test_evaluate.py",
-            "conditions/test_exactly.py",
             "conditions/test_forms.py",
-            "conditions/test_letters.py",
-            "conditions/test_letters_patterns.py",
             "conditions/test_paths.py",
             "conditions/test_paths_to_the_letter.py",
+            "conditions/test_patterns.py",
             "conditions/test_plain.py",
+            "conditions/test_reading_to_the_letter.py",
             "conditions/test_strictness.py",
-            "conditions/test_to_the_letter.py",
-            "conditions/test_words_to_the_letter.py",
         ),
     ),
 }
