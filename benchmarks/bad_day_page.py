@@ -115,11 +115,13 @@ def write(
 
 
 def copy_table(page: Path, readme: Path) -> None:
-    """Put the page's first table between the two marks in the README."""
+    """Put the page's first table between the two marks in the README. Raises SystemExit where they are not."""
     begins, ends = "<!-- bad day -->\n", "<!-- /bad day -->"
     table = next(part for part in page.read_text(encoding="utf-8").split("\n\n") if part.startswith("|"))
-    before, _, rest = readme.read_text(encoding="utf-8").partition(begins)
-    after = rest.partition(ends)[2]
+    before, marked, rest = readme.read_text(encoding="utf-8").partition(begins)
+    _, closed, after = rest.partition(ends)
+    if not (marked and closed):
+        raise SystemExit(f"{readme} has no place for the table: write {begins.strip()} and {ends} into it")
     readme.write_text(f"{before}{begins}\n{table}\n\n{ends}{after}", encoding="utf-8")
 
 
