@@ -115,7 +115,7 @@ def write(
 
 
 def copy_table(page: Path, readme: Path) -> None:
-    """Put the page's first table between the two marks in the README. Raises SystemExit where they are not."""
+    """Put the page's first table between the two marks in the README. SystemExit where there are none."""
     begins, ends = "<!-- bad day -->\n", "<!-- /bad day -->"
     table = next(part for part in page.read_text(encoding="utf-8").split("\n\n") if part.startswith("|"))
     before, marked, rest = readme.read_text(encoding="utf-8").partition(begins)
