@@ -8,6 +8,7 @@ from __future__ import annotations
 import operator as python
 import re
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from contextvars import ContextVar
 from datetime import date
 from functools import lru_cache
@@ -204,11 +205,11 @@ def compiled(path: str) -> JSONPath:
         if error.token is not None:
             at = (error.token.index if error.token.index >= 0 else len(path)) + 1
             why = str(error.message)
-        raise PathError(
-            f"{shown_path(path)} cannot be read at column {at}: {why}; RFC 9535 says how", at
-        ) from None
+        mistake = PathError(f"{shown_path(path)} cannot be read at column {at}: {why}; RFC 9535 says how", at)
     except (PatternMistake, RecursionError, ValueError) as error:
-        raise PathError(f"{shown_path(path)} cannot be read: {error}") from None
+        mistake = PathError(f"{shown_path(path)} cannot be read: {error}")
+    # Not within the handlers: Dask pickles an error's context too, and one a thousand calls deep cannot be.
+    raise mistake
 
 
 def found(path: str, value: Any, bounds: Bounds | None = None) -> Any:
@@ -238,10 +239,8 @@ def _part(segment: JSONPathSegment) -> Part:
 def _all(query: JSONPath, data: Any, bounds: Bounds, path: str) -> list[Any]:
     token = _bounds.set(bounds)
     try:
-        return _followed(query, data, data).values()
-    except (JSONPathError, RecursionError):
-        raise ConditionError(
-            f"{shown_path(path)} cannot be followed: it or the value is nested too deep", path
-        ) from None
+        with suppress(JSONPathError, RecursionError):
+            return _followed(query, data, data).values()
     finally:
         _bounds.reset(token)
+    raise ConditionError(f"{shown_path(path)} cannot be followed: it or the value is nested too deep", path)

@@ -6,6 +6,7 @@ Each looks at an output and gives the value to hand on, or raises `Broken` with 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, is_dataclass
 from functools import cached_property
 from itertools import islice
@@ -173,12 +174,14 @@ class Schema:
 
     def _check(self, found: Any, value: Any) -> None:
         data = found if found is not value else _plain(found)
+        errors = None
         try:
-            errors = list(islice(self._validator.iter_errors(data), MOST_VIOLATIONS))
+            with suppress(RecursionError):
+                errors = list(islice(self._validator.iter_errors(data), MOST_VIOLATIONS))
         except Unresolvable as error:
             raise ConfigurationError(f"expect= is a JSON Schema with a $ref to nothing: {error}") from None
-        except RecursionError:
-            raise Broken(type_of(data), [violation("it is nested too deeply")]) from None
+        if errors is None:
+            raise Broken(type_of(data), [violation("it is nested too deeply")])
         if errors:
             wrong = sorted(errors, key=lambda error: [_in_order(step) for step in error.absolute_path])
             raise Broken(type_of(data), [_told(error) for error in wrong])

@@ -188,12 +188,12 @@ def test_a_slow_api_holds_nobody_up_for_long(
     with temporary_settings({PREFECT_API_URL: f"{service.url}/api"}):
         policy = live.policy_of(guard)
         began = time.monotonic()
-        for _ in range(20):
+        for _ in range(100):
             answered = policy.looked_at(time.monotonic())
             if answered is not None:
                 answered.wait(live.PATIENCE)
             assert policy.guard(guard, log) is guard
-        assert time.monotonic() - began < 3
+        assert time.monotonic() - began < 20  # not the thirty seconds of a hundred waits
         assert len(said) == 1
         until(lambda: policy.answered is None, 60)
         assert policy.guard(guard, log) is guard

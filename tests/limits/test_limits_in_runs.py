@@ -373,7 +373,7 @@ def test_a_rate_that_the_fleet_has_used_up_is_refused_at_once(name):
         began = time.monotonic()
         with pytest.raises(RateLimitedError) as caught:
             RateLimit(1, per=30, burst=2, max_wait=0, name=name).call(int)
-        assert time.monotonic() - began < 5
+        assert time.monotonic() - began < 20
         return caught.value.retry_after
 
     assert 0 < in_run(body) <= 30

@@ -188,14 +188,14 @@ async def test_those_in_line_are_counted():
 async def test_a_cancelled_caller_leaves_no_gap():
     limit = RateLimit(20)
     await limit.acall(asyncio.sleep, 0)
-    waiting = [asyncio.create_task(limit.acall(asyncio.sleep, 0)) for _ in range(100)]
+    waiting = [asyncio.create_task(limit.acall(asyncio.sleep, 0)) for _ in range(1000)]
     await asyncio.sleep(0.01)
     for task in waiting:
         task.cancel()
     await asyncio.gather(*waiting, return_exceptions=True)
     began = time.monotonic()
     await limit.acall(asyncio.sleep, 0)
-    assert time.monotonic() - began < 2.5  # not the five seconds of those who went away
+    assert time.monotonic() - began < 25  # not the fifty seconds of those who went away
 
 
 def test_nobody_waits_who_need_not():

@@ -27,10 +27,10 @@ def blocked_socket():
 
 
 BLOCKED = {
-    "sleep": lambda: time.sleep(10),
+    "sleep": lambda: time.sleep(60),
     "socket": blocked_socket,
-    "event": lambda: threading.Event().wait(10),
-    "process": lambda: subprocess.run([sys.executable, "-c", "import time; time.sleep(10)"], check=False),
+    "event": lambda: threading.Event().wait(60),
+    "process": lambda: subprocess.run([sys.executable, "-c", "import time; time.sleep(60)"], check=False),
     "python": lambda: sum(1 for _ in iter(int, 1)),
 }
 
@@ -40,7 +40,7 @@ def test_it_interrupts_whatever_python_blocks_in(name):
     started = time.monotonic()
     with pytest.raises(AttemptTimeout) as caught:
         call_with_alarm(BLOCKED[name], (), {}, 0.2)
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < 50
     assert caught.value.seconds == 0.2
     assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
     assert alarm_is_free()
@@ -98,7 +98,7 @@ def test_values_and_errors_come_through():
 def test_an_inner_deadline_goes_to_a_thread_and_an_outer_one_is_not_taken_for_it():
     def outer():
         try:
-            call_within(Timeout(5), time.sleep, (10,), {})
+            call_within(Timeout(15), time.sleep, (15,), {})
         except Exception as error:
             return error
 
@@ -106,7 +106,7 @@ def test_an_inner_deadline_goes_to_a_thread_and_an_outer_one_is_not_taken_for_it
     with pytest.raises(AttemptTimeout) as caught:
         call_within(Timeout(0.2), outer, (), {})
     assert caught.value.seconds == 0.2
-    assert time.monotonic() - started < 3
+    assert time.monotonic() - started < 12
 
     def inner_first():
         with pytest.raises(AttemptTimeout) as found:

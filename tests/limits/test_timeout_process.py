@@ -98,7 +98,7 @@ def test_the_child_and_the_grandchild_are_gone_after_the_timeout(tmp_path):
     start = time.monotonic()
     with pytest.raises(AttemptTimeout, match=r"'stay' took longer than 1 s"):
         call_in_process(family(pids), (), {}, 1)
-    assert time.monotonic() - start < 8
+    assert time.monotonic() - start < 60
     mother, grandchild = read_pids(pids)
     with pytest.raises(ProcessLookupError):  # killed and waited for: no zombie
         os.kill(mother, 0)

@@ -268,4 +268,7 @@ def test_names_of_promises():
 def test_what_is_nested_too_deeply_to_be_looked_at():
     deep = "[" * 900 + "]" * 900
     schema = {"type": "array", "items": {"$ref": "#"}}
-    assert broken(schema, deep).violations[0]["message"] == "it is nested too deeply"
+    found = broken(schema, deep)
+    assert found.violations[0]["message"] == "it is nested too deeply"
+    assert found.__context__ is not None
+    assert found.__context__.__context__ is None, "Dask pickles it, call by call"

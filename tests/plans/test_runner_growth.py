@@ -492,5 +492,5 @@ def test_a_plan_that_is_interrupted_ends_with_what_is_running(tmp_path: Path, ho
                 process.send_signal(how)
                 break
         rest = process.stdout.read()
-        assert process.wait(30) != 0
+        assert process.wait(90) != 0
     assert rest.count("began") <= 1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -114,9 +113,16 @@ def test_a_failure_takes_the_way_of_failures(steps: Steps, service: Any, seen: A
     assert branched[0]["payload"]["to"] == ["notify"]
 
 
+def assert_ours(steps: Steps) -> None:
+    """It was the node's deadline that ended it, not the client's own of five seconds."""
+    [(code, error)] = steps.notes
+    assert code == "TIMEOUT"
+    assert error is not None
+    assert "took longer than 0.3 s" in error.message
+
+
 def test_a_slow_call_is_ended_at_its_deadline(steps: Steps, service: Any, reply: Any) -> None:
     service.says(reply(delay=10.0))
-    began = time.monotonic()
     done = run(
         steps,
         call(
@@ -124,10 +130,9 @@ def test_a_slow_call_is_ended_at_its_deadline(steps: Steps, service: Any, reply:
         ),
         NOTIFY,
     )
-    assert time.monotonic() - began < 9.0
     assert done.statuses() == {"call": "handled", "notify": "succeeded"}
     assert len(service.calls) == 2
-    assert steps.notes[0][0] == "TIMEOUT"
+    assert_ours(steps)
     assert done.states("call")[-1] == "TimedOut"
 
 
@@ -160,10 +165,8 @@ def test_each_branch_of_a_fan_out_has_retries_of_its_own(steps: Steps, service: 
 
 def test_a_slow_stream_is_ended_at_its_deadline(steps: Steps, service: Any, reply: Any) -> None:
     service.says(reply(delay=10.0))
-    began = time.monotonic()
     done = run(steps, {"id": "call", "type": "stream", "timeout_ms": 300, "on_failure": "notify"}, NOTIFY)
-    assert time.monotonic() - began < 9.0
-    assert steps.notes[0][0] == "TIMEOUT"
+    assert_ours(steps)
     assert done.state.is_completed()
 
 

@@ -118,7 +118,7 @@ def test_a_row_that_somebody_holds_is_waited_for_a_bounded_time(postgres_url: st
         began = time.monotonic()
         with pytest.raises(StoreUnavailable):
             store.swap("key", version, 2)
-        assert 0.3 < time.monotonic() - began < 3.5
+        assert 0.3 < time.monotonic() - began < 30
         found = store.load("key")
         assert found is not None
         assert found.value == 1

@@ -61,7 +61,7 @@ def test_a_locked_database_is_unavailable_after_a_bounded_wait(
     began = time.monotonic()
     with pytest.raises(StoreUnavailable, match="locked"):
         store.swap("key", version, 2)
-    assert 0.2 < time.monotonic() - began < 5
+    assert 0.2 < time.monotonic() - began < 30
     holder.communicate("\n")
     assert store.swap("key", version, 2)
 

@@ -110,11 +110,9 @@ def test_each_category_counts_for_itself(mode, service, get):
 
 def test_no_attempt_begins_after_max_elapsed(mode, service, get):
     service.says(503)
-    policy = Retry(attempts=50, backoff=Backoff.constant(0.2), max_elapsed=0.7)
-    started = time.time()
+    policy = Retry(attempts=50, backoff=Backoff.constant(0.5), max_elapsed=1.6)
     assert mode.state(mode.task(get, retry=policy)).is_failed()
     assert 2 <= len(service.calls) <= 4
-    assert service.calls[-1] - started < 3
 
 
 def test_the_budget_ends_a_storm(service, get):
