@@ -5,12 +5,21 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 from prefect_resilience.diagnosis.findings import Finding
 
 LIMITS = {"concurrency": "prefect.concurrency", "rate_limit": "prefect.concurrency"}
 TASKS = {"task", "resilient_task"}
 SKIPPED = {".git", ".venv", "venv", "node_modules", "__pycache__", "site-packages"}
+
+
+class NamedPolicy(NamedTuple):
+    """`policy="..."` of a task: the block's name, the function's, and the place in the file."""
+
+    policy: str
+    task: str
+    where: str
 
 
 def python_files(path: Path) -> Iterator[Path]:
@@ -80,17 +89,39 @@ def _limit(node: ast.Call, names: dict[str, str], file: Path) -> list[Finding]:
 
 def _timeout(node: ast.FunctionDef, names: dict[str, str], file: Path) -> list[Finding]:
     """Prefect's own timeout cannot end a plain function that blocks in a worker's thread."""
+    seconds = _task_options(node, names).get("timeout_seconds")
+    if seconds is None or _is(seconds, value=None):
+        return []
+    return [cannot_fire(node.name, _place(file, node))]
+
+
+def named_policies(file: Path) -> Iterator[NamedPolicy]:
+    """The tasks of a file whose options are in a block, as far as it is named in so many words."""
+    try:
+        tree = ast.parse(file.read_bytes(), str(file))
+    except (OSError, SyntaxError, ValueError):
+        return  # `look_at` says so
+    names = _imported(tree)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            policy = _task_options(node, names).get("policy")
+            if isinstance(policy, ast.Constant) and isinstance(policy.value, str):
+                yield NamedPolicy(policy.value, node.name, _place(file, node))
+
+
+def _task_options(node: ast.FunctionDef | ast.AsyncFunctionDef, names: dict[str, str]) -> dict[str, ast.expr]:
+    """What is written in the decorator that makes the function a task."""
     for decorator in node.decorator_list:
-        if not isinstance(decorator, ast.Call):
-            continue
-        module, _, name = _origin(decorator.func, names).rpartition(".")
-        ours = name in TASKS and module.partition(".")[0] in ("prefect", "prefect_resilience")
-        written = {keyword.arg: keyword.value for keyword in decorator.keywords}
-        seconds = written.get("timeout_seconds")
-        if ours and seconds is not None and not _is(seconds, value=None):
-            # As Python itself says where a decorated function is.
-            return [cannot_fire(node.name, f"{file}:{node.decorator_list[0].lineno}")]
-    return []
+        if isinstance(decorator, ast.Call):
+            module, _, name = _origin(decorator.func, names).rpartition(".")
+            if name in TASKS and module.partition(".")[0] in ("prefect", "prefect_resilience"):
+                return {keyword.arg: keyword.value for keyword in decorator.keywords if keyword.arg}
+    return {}
+
+
+def _place(file: Path, node: ast.FunctionDef | ast.AsyncFunctionDef) -> str:
+    # As Python itself says where a decorated function is.
+    return f"{file}:{node.decorator_list[0].lineno}"
 
 
 def cannot_fire(task: str, where: str) -> Finding:

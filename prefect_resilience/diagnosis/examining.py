@@ -41,12 +41,12 @@ def examine(targets: Iterable[str] = ()) -> Diagnosis:
     if subjects:
         examined.by("timeouts", lambda: project.timeouts(subjects))
         examined.by("results", lambda: project.results(subjects))
-    _ask_server(examined, subjects)
+    _ask_server(examined, subjects, [one for file in files for one in code.named_policies(file)])
     return Diagnosis(checks=tuple(examined.checks), findings=tuple(examined.findings))
 
 
 class _Examined:
-    """What was checked so far. What two checks found is told once."""
+    """What was checked so far. What was found twice is told once."""
 
     def __init__(self) -> None:
         self.checks: list[str] = []
@@ -62,10 +62,13 @@ class _Examined:
             mend = "Mend what it says, and ask again."
             found = [Finding(check=name, where=name, says=says, mend=mend)]
         known = {(one.check, one.where) for one in self.findings}
-        self.findings += [one for one in found if (one.check, one.where) not in known]
+        for one in found:
+            if (one.check, one.where) not in known:
+                known.add((one.check, one.where))
+                self.findings.append(one)
 
 
-def _ask_server(examined: _Examined, subjects: list[Any]) -> None:
+def _ask_server(examined: _Examined, subjects: list[Any], named: list[code.NamedPolicy]) -> None:
     url = get_current_settings().api.url
     if url is None:
         examined.by("server", lambda: iter([_no_server()]))
@@ -73,17 +76,17 @@ def _ask_server(examined: _Examined, subjects: list[Any]) -> None:
     try:
         with get_client(sync_client=True) as client:
             client.hello().raise_for_status()
-            _with(examined, client, subjects)
+            _with(examined, client)
+            if subjects or named:
+                examined.by("blocks", lambda: project.blocks(subjects, named))
     except Exception as error:  # noqa: BLE001 - each way in which an API is away
         why = redact(" ".join(str(error).split()) or type(error).__name__)
         examined.by("server", lambda: iter([_away(redact(str(url)), why)]))
 
 
-def _with(examined: _Examined, client: SyncPrefectClient, subjects: list[Any]) -> None:
+def _with(examined: _Examined, client: SyncPrefectClient) -> None:
     for name, check in server.CHECKS.items():
         examined.by(name, lambda check=check: check(client))
-    if subjects:
-        examined.by("blocks", lambda: project.blocks(client, subjects))
 
 
 def _no_server() -> Finding:

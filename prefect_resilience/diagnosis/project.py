@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import cache
 from types import ModuleType
 from typing import Any, cast
 
 from prefect import Flow, Task
-from prefect.client.orchestration import SyncPrefectClient
 from prefect.results import get_default_persist_setting, get_default_persist_setting_for_tasks
 
 from prefect_resilience.attempt import Guard
 from prefect_resilience.blocks.live import ask
 from prefect_resilience.blocks.merging import with_policy
-from prefect_resilience.diagnosis.code import cannot_fire
+from prefect_resilience.diagnosis.code import NamedPolicy, cannot_fire
 from prefect_resilience.diagnosis.findings import Finding
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.errors.redact import redact
@@ -77,13 +77,17 @@ def _remembers(task: Any) -> bool:
     return isinstance(guard, Guard) and (guard.remembers or guard.effect is not None)
 
 
-def blocks(client: SyncPrefectClient, subjects: Iterable[Any]) -> Iterator[Finding]:
-    """Policies that tasks name, and that are not there or cannot be meant for them."""
+def blocks(subjects: Iterable[Any], named: Iterable[NamedPolicy]) -> Iterator[Finding]:
+    """Policies that tasks name, and that are not there or cannot be meant for them.
+
+    Of tasks that are imported, and of those that were only read in their files, which may be the same.
+    """
+    asked = cache(ask)
     for task in subjects:
         guard = getattr(task, "guard", None)
         if not isinstance(guard, Guard) or guard.policy is None:
             continue
-        known = ask(guard.policy)
+        known = asked(guard.policy)
         trouble = known.trouble
         if known.policy is not None:
             try:
@@ -91,12 +95,19 @@ def blocks(client: SyncPrefectClient, subjects: Iterable[Any]) -> Iterator[Findi
             except ConfigurationError as error:
                 trouble = str(error)
         if trouble:
-            yield Finding(
-                check="blocks",
-                where=_where(task),
-                says=f"policy={guard.policy!r} of {task.name!r} is not used: {redact(trouble)}",
-                mend=f"Save a Resilience Policy named {guard.policy} in the UI, or mend the one there.",
-            )
+            yield _not_used(guard.policy, task.name, _where(task), trouble)
+    for policy, name, where in named:
+        if trouble := asked(policy).trouble:
+            yield _not_used(policy, name, where, trouble)
+
+
+def _not_used(policy: str, task: str, where: str, trouble: str) -> Finding:
+    return Finding(
+        check="blocks",
+        where=where,
+        says=f"policy={policy!r} of {task!r} is not used: {redact(trouble)}",
+        mend=f"Save a Resilience Policy named {policy} in the UI, or mend the one there.",
+    )
 
 
 def _where(subject: Any) -> str:

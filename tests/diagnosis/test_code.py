@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from prefect_resilience.diagnosis.code import look_at, python_files
+from prefect_resilience.diagnosis.code import look_at, named_policies, python_files
 
 WRONG = [
     ("from prefect.concurrency.sync import concurrency\nwith concurrency('db'): ...", "concurrency", 2),
@@ -78,3 +78,32 @@ def test_a_file_that_is_no_text_is_a_finding(tmp_path: Path):
     file.write_bytes(b"\x00\xff\xfe")
     (found,) = look_at(file)
     assert "cannot be read" in found.says
+
+
+POLICIES = """
+import prefect_resilience
+from prefect import task
+from prefect_resilience import resilient_task
+NAME = "elsewhere"
+
+@resilient_task(policy="one")
+def first(): ...
+
+@prefect_resilience.resilient_task(name="x", policy="two")
+async def second(): ...
+
+@resilient_task(policy=NAME)
+def third(): ...
+
+@resilient_task
+def fourth(): ...
+
+@mine.resilient_task(policy="three")
+def fifth(): ...
+"""
+
+
+def test_policies_are_found_that_are_named_in_so_many_words(project: Callable[..., Path]):
+    file = project(POLICIES)
+    assert list(named_policies(file)) == [("one", "first", f"{file}:7"), ("two", "second", f"{file}:10")]
+    assert list(named_policies(project("def broken(:"))) == []
