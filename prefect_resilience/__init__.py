@@ -37,6 +37,7 @@ from prefect_resilience.events import announce_circuits
 from prefect_resilience.fallbacks.model import Fallback
 from prefect_resilience.limits.bulkhead import Bulkhead
 from prefect_resilience.limits.hedge import Hedge
+from prefect_resilience.limits.process import ProcessDied, UnpicklableError
 from prefect_resilience.limits.rate import RateLimit
 from prefect_resilience.limits.refusals import BulkheadFullError, LimitRefused, RateLimitedError
 from prefect_resilience.limits.timeout import Timeout
@@ -66,6 +67,7 @@ if TYPE_CHECKING:
     from prefect_resilience.effects import (
         AppendResult,
         BatchStatus,
+        BatchSummary,
         Compensation,
         Done,
         Effect,
@@ -131,6 +133,7 @@ __all__ = [
     "AttemptTimeout",
     "Backoff",
     "BatchStatus",
+    "BatchSummary",
     "BudgetStatus",
     "Bulkhead",
     "BulkheadFullError",
@@ -176,6 +179,7 @@ __all__ = [
     "PlanError",
     "PlanFailed",
     "PlanResult",
+    "ProcessDied",
     "ProgressGuard",
     "ProviderChain",
     "RateLimit",
@@ -200,6 +204,7 @@ __all__ = [
     "Timeout",
     "TooManyFailures",
     "Unknown",
+    "UnpicklableError",
     "Verdict",
     "action",
     "agather",
@@ -307,6 +312,7 @@ _LATER: dict[str, tuple[str, ...]] = {
     "effects": (
         "AppendResult",
         "BatchStatus",
+        "BatchSummary",
         "Compensation",
         "Done",
         "Effect",

@@ -134,7 +134,7 @@ def _difference(name: str, known: CircuitPolicy, policy: CircuitPolicy) -> str:
     return (
         f"circuit {name!r} has been declared with {field}={before[field]!r} and cannot have "
         f"{field}={now[field]!r} as well: reuse the first CircuitBreaker, choose another name, "
-        "or call forget_circuits() to begin anew"
+        "or call prefect_resilience.circuits.forget_circuits() to begin anew"
     )
 
 

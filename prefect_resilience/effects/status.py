@@ -80,6 +80,12 @@ class BatchSummary:
 
     `unknown` counts also those whose compensation was cut off; those that only undo others do not count.
     `abandoned_at` is None unless the batch was abandoned, and nothing was begun in it since.
+
+    Example:
+        >>> day = BatchSummary("digest-7", intended=0, unknown=1, failed=0, done=3, compensated=0,
+        ...                    first_at=1000.0, last_at=1060.0)
+        >>> day.total, day.open
+        (4, True)
     """
 
     batch_id: str

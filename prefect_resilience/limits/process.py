@@ -44,6 +44,10 @@ class ProcessDied(ResilienceError):
     """The child process of a call died before it had an answer.
 
     `exit_code` is that of the process: negative is the number of the signal that killed it.
+
+    Example:
+        >>> print(ProcessDied("'ocr'", 3))
+        the child process of 'ocr' ended with exit code 3 before it had an answer
     """
 
     def __init__(self, what: str, exit_code: int | None = None) -> None:
@@ -56,7 +60,12 @@ class ProcessDied(ResilienceError):
 
 
 class UnpicklableError(ResilienceError, TypeError):
-    """Arguments, a result or an exception could not be pickled on the way to or from a child process."""
+    """Arguments, a result or an exception could not be pickled on the way to or from a child process.
+
+    Example:
+        >>> issubclass(UnpicklableError, TypeError)
+        True
+    """
 
 
 def call_in_process(
