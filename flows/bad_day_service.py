@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import csv
+import sys
 import threading
 from collections import defaultdict
 from collections.abc import Mapping
@@ -136,12 +137,12 @@ def pair_of(request: Request) -> Pair:
 
 
 def main() -> None:
-    with running(BadDay()) as address:
+    port = int(sys.argv[1]) if sys.argv[1:] else 0
+    with running(BadDay(), port) as address, suppress(KeyboardInterrupt):
         print(f"{address}/primary/interactions?a=digoxin&b=amiodarone")
         print(f"{address}/second/interactions?a=digoxin&b=amiodarone")
         print(f"{address}/stats\nCtrl-C ends it.")
-        with suppress(KeyboardInterrupt):
-            threading.Event().wait()
+        threading.Event().wait()
 
 
 if __name__ == "__main__":

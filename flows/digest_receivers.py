@@ -7,6 +7,7 @@ The mail server is real SMTP (aiosmtpd), the board real HTTP:
     DELETE /posts/{id}          takes one back
 
 The board may be told to have a bad moment: then it does not answer, and whoever sends is killed meanwhile.
+`python -m flows.digest_receivers` serves both where the deployment of `send_digest` looks for them.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import asyncio
 import socket
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from email import message_from_bytes
 from typing import Any
 
@@ -88,9 +89,9 @@ class Board:
 
 
 @contextmanager
-def mail_server(mailbox: Mailbox) -> Iterator[int]:
-    """Serve in a thread on a free port of the loopback; gives the port."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
+def mail_server(mailbox: Mailbox, port: int = 0) -> Iterator[int]:
+    """Serve in a thread, by default on a free port of the loopback; gives the port."""
+    with socket.create_server(("127.0.0.1", port)) as listener:
         port = listener.getsockname()[1]
     controller = Controller(mailbox, hostname="127.0.0.1", port=port)
     controller.start()
@@ -106,3 +107,15 @@ def receivers(moments: dict[int, str]) -> Iterator[tuple[Mailbox, Board, list[st
     mailbox, board = Mailbox(), Board(moments)
     with mail_server(mailbox) as port, running(board) as address:
         yield mailbox, board, [str(port), address]
+
+
+def main() -> None:
+    mailbox, board = Mailbox(), Board({})
+    with mail_server(mailbox, 8025) as port, running(board, 8091) as address, suppress(KeyboardInterrupt):
+        print(f"Mail to 127.0.0.1:{port}, posts to {address}. Ctrl-C ends it.")
+        threading.Event().wait()
+    print(f"{len(mailbox.taken)} mails and {len(board.posts)} posts came.")
+
+
+if __name__ == "__main__":
+    main()

@@ -24,7 +24,7 @@ from flows.llm_board import Board
 from flows.llm_providers import ask_anthropic, ask_openai, stream_anthropic
 from flows.llm_service import LLMService
 from flows.own_process import apart
-from flows.serving import running
+from flows.serving import at, running
 from prefect_resilience import (
     Backoff,
     Bulkhead,
@@ -93,16 +93,17 @@ QUESTIONS: list[tuple[str, list[str], list[str]]] = [
 
 
 @flow(name="llm-gateway")
-def questions(address: str) -> list[str]:
-    """Ask the gateway; it always has an answer."""
+def questions(address: str = "") -> list[str]:
+    """Ask the gateway; it always has an answer. Without an address the providers are in this process."""
     answered: list[str] = []
-    for question, first, second in QUESTIONS:
-        SERVICE.given.clear()
-        SERVICE.says("anthropic", *first)
-        SERVICE.says("openai", *second)
-        result = GATEWAY.call(question, address)
-        BOARD.answer(question, SERVICE.given, result.answered_by, result.value)
-        answered.append(result.answered_by)
+    with at(address, SERVICE) as address:
+        for question, first, second in QUESTIONS:
+            SERVICE.given.clear()
+            SERVICE.says("anthropic", *first)
+            SERVICE.says("openai", *second)
+            result = GATEWAY.call(question, address)
+            BOARD.answer(question, SERVICE.given, result.answered_by, result.value)
+            answered.append(result.answered_by)
     return answered
 
 

@@ -22,7 +22,7 @@ from flows.llm_board import Board
 from flows.llm_providers import ask_anthropic, ask_openai
 from flows.llm_service import LLMService
 from flows.own_process import apart
-from flows.serving import running
+from flows.serving import at, running
 from prefect_resilience import (
     Backoff,
     ErrorContext,
@@ -85,10 +85,11 @@ def a_round(address: str, told: bool = True) -> Callable[..., dict]:
 
 
 @flow(name="review-loop")
-def improved(address: str) -> str:
-    """Write until the review is good."""
+def improved(address: str = "") -> str:
+    """Write until the review is good. Without an address the models are in this process."""
     SERVICE.says("anthropic", "ok", "malformed", "ok")
-    done = iterate(a_round(address), until=path("score") >= 0.9, max_rounds=8)
+    with at(address, SERVICE) as address:
+        done = iterate(a_round(address), until=path("score") >= 0.9, max_rounds=8)
     return done.value["draft"]
 
 

@@ -34,3 +34,13 @@ def running(service: Service, port: int = 0) -> Iterator[str]:
         server.should_exit = True
         thread.join(timeout=5)
         listener.close()
+
+
+@contextmanager
+def at(address: str, service: Service) -> Iterator[str]:
+    """The service at that address; without one, the service itself, served in this process meanwhile."""
+    if address:
+        yield address
+        return
+    with running(service) as started:
+        yield started

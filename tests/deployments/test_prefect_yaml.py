@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -57,13 +58,36 @@ def test_every_example_is_in_it(monkeypatch: pytest.MonkeyPatch):
     assert {one["entrypoint"].partition(":")[0] for one in examples} >= {
         str(file.relative_to(ROOT)) for file in (ROOT / "flows").glob("*.py") if "\n@flow" in file.read_text()
     }
-    plans = {one["parameters"]["plan"] for one in examples if "plan" in one["parameters"]}
+    plans = {one["parameters"]["plan"] for one in examples if "plan" in one.get("parameters", {})}
     assert plans == {str(file.relative_to(ROOT)) for file in (ROOT / "flows" / "plans").iterdir()}
     for one in examples:
         flow = load_flow_from_entrypoint(one["entrypoint"], use_placeholder_flow=False)
-        flow.validate_parameters({**one["parameters"]}) if flow.should_validate_parameters else None
+        flow.validate_parameters({**one.get("parameters", {})}) if flow.should_validate_parameters else None
         # What is scheduled needs its services: somebody switches it on.
         assert not any(schedule["active"] for schedule in one.get("schedules", []))
+
+
+@pytest.mark.parametrize("name", ["improved", "questions"])
+def test_examples_without_an_address_bring_their_service(
+    name: str, prefect_api: None, monkeypatch: pytest.MonkeyPatch, own_store: None
+):
+    monkeypatch.chdir(ROOT)
+    (one,) = [one for one in written() if one["entrypoint"].endswith(f":{name}")]
+    assert "parameters" not in one
+    assert load_flow_from_entrypoint(one["entrypoint"])(return_state=True).is_completed()
+
+
+def test_the_others_find_their_services_where_these_are(monkeypatch: pytest.MonkeyPatch):
+    addresses = {"bad_day_service 8090": "127.0.0.1:8090", "digest_receivers": "127.0.0.1:8091"}
+    for command, address in addresses.items():
+        words = [sys.executable, "-u", "-m", *f"flows.{command}".split()]
+        with subprocess.Popen(words, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
+            assert process.stdout is not None
+            assert address in process.stdout.readline()
+            process.send_signal(signal.SIGINT)
+            assert process.wait(60) == 0
+        assert f"http://{address}" in FILE.read_text()
+        assert f"python -m flows.{command}\n" in FILE.read_text()
 
 
 def test_prefect_deploys_all_of_it(client: SyncPrefectClient):
