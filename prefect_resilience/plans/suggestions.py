@@ -14,7 +14,7 @@ LONGEST = 100
 FEW = 500
 NEIGHBOURS = 20
 MOST_LISTED = 12
-COMPARISONS = 30_000
+COMPARISONS = 8_000
 """Names that one `Names` compares closely, over all that it is asked; then only spelling is looked at."""
 
 
