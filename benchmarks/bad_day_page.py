@@ -59,9 +59,8 @@ The delays of all who retry are {delays} s with {jitter:.0%} of jitter; requests
   probes, and trip when half of at least 5 calls in {window} s failed: each process counts its own calls
   alone. What is refused or finally fails is asked of the second provider.
 - **prefect-resilience**: `Retry(attempts={attempts}, by_category={{"rate_limit": 2, "timeout": 2}})`: after a
-  429 or a timeout it asks once more, where tenacity has one count for every error. That was set after days
-  of `--seed 8`, where one count for every error took longer to recover than the peer does; this run's day
-  is another one. A `stop` of one's own could do the same in tenacity.
+  429 or a timeout it asks once more, where tenacity has one count for every error. That was chosen on days
+  of another seed (8) than this run's. A `stop` of one's own could do the same in tenacity.
   `CircuitBreaker("{{service}}", open_for={open_for:g}, sync_interval=0)`, `fallback=ask_second`. The rest is
   the defaults, and the circuits are in the SQLite file that nobody configured.
 
