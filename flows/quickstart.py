@@ -2,6 +2,13 @@
 
 `make demo` runs this on the Prefect API that is configured, and on an ephemeral one where none is.
 The service is real HTTP on loopback: see bad_day_service.py for what it does to whom.
+
+Watch for:
+- what is tried again: a 503, a 429 (after the second that the service asked for), a call that is too slow, a
+  connection that is cut. A 400 is our own mistake: one attempt, and nobody else is asked.
+- the outage at noon: three pairs have had two calls each when the circuit opens; six more cost the primary no
+  call at all. The second provider answers, as a task run of its own.
+- the afternoon: one call is let through to see. It closes the circuit, and the evening is as if nothing was.
 """
 
 from __future__ import annotations

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,18 +14,26 @@ import pytest
 import yaml
 from cyclopts import CycloptsError
 
+from prefect_resilience import CircuitBreaker
 from prefect_resilience.cli.app import app
-from tests.docs.pages import DOCS, ROOT, WITH_TESTS_OF_THEIR_OWN, blocks, commands, pages
+from tests.docs.pages import DOCS, PACKAGE, ROOT, WITH_TESTS_OF_THEIR_OWN, blocks, commands, pages
 
 PAGES = pages()
-PAPERS = [ROOT / name for name in ("ARCHITECTURE.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md")]
+README = ROOT / "README.md"
+PAPERS = [
+    README,
+    *(ROOT / name for name in ("ARCHITECTURE.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md")),
+]
 WITH_CODE = [
     page
     for page in PAGES
     if page.name not in WITH_TESTS_OF_THEIR_OWN and any(block.language == "python" for block in blocks(page))
 ]
 # What a reader's shell has beside the command of this package
-OTHERS = {"export", "make", "pip", "prefect", "pytest", "python", ".venv/bin/python"}
+OTHERS = {"export", "make", "pip", "prefect", "pytest", "python", "python3.11", ".venv/bin/python"}
+OF_THE_SHELL = {".", "cat", "cd", "kill", "until"}
+PROGRAM = "prefect-resilience"
+INLINE = re.compile(rf"`({PROGRAM} [^`\n]+)`")
 
 
 def id_of(page: Path) -> str:
@@ -45,12 +56,19 @@ def test_the_other_pages_have_tests_of_their_own() -> None:
         assert name in (ROOT / test).read_text(), f"{test} does not run {name}"
 
 
-@pytest.mark.parametrize("page", [page for page in [*PAGES, *PAPERS] if list(commands(page))], ids=id_of)
+def inline(page: Path) -> list[str]:
+    """The commands of this package within a sentence, as in `prefect-resilience doctor`."""
+    return INLINE.findall(page.read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize(
+    "page", [page for page in [*PAGES, *PAPERS] if [*commands(page), *inline(page)]], ids=id_of
+)
 def test_every_command_is_one(page: Path) -> None:
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
-    for line in commands(page):
+    for line in [*commands(page), *inline(page)]:
         program, *words = shlex.split(line.partition(" > ")[0], comments=True)
-        if program == "prefect-resilience":
+        if program == PROGRAM:
             try:
                 app.parse_args(words, print_error=False, exit_on_error=False)
             except CycloptsError as error:
@@ -58,15 +76,70 @@ def test_every_command_is_one(page: Path) -> None:
         elif program == "make":
             assert set(words) <= targets, line
         else:
-            assert program in OTHERS, line
+            assert program in OTHERS | OF_THE_SHELL, line
 
 
-@pytest.mark.parametrize("page", [*PAGES, *PAPERS, ROOT / "README.md"], ids=id_of)
+def at_night() -> list[list[str]]:
+    """What the README would have an operator type; `doctor`, `install` and `report` ask a server, and have
+    tests of their own."""
+    section = README.read_text(encoding="utf-8").partition("\n## At night\n")[2].partition("\n## ")[0]
+    lines = [shlex.split(line, comments=True) for line in section.splitlines() if line.startswith(PROGRAM)]
+    return [words[1:] for words in lines if words[1] not in ("doctor", "install", "report")]
+
+
+def test_what_is_typed_at_night_is_not_refused(as_a_reader: Path) -> None:
+    (plan,) = [block.text for block in blocks(DOCS / "plans.md") if block.file == "research.yaml"]
+    (as_a_reader / "research.yaml").write_text(plan)
+    store = f"sqlite:///{as_a_reader}/night.db"
+    CircuitBreaker("drug-labels", store=store).reset("it is new")
+    environment = {**os.environ, "PREFECT_RESILIENCE_STORE_URL": store}
+    said: dict[str, str] = {}
+    for words in at_night():
+        done = subprocess.run(
+            [sys.executable, "-m", "prefect_resilience.cli", *words],
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert done.returncode == 0, f"{words}\n{done.stdout}{done.stderr}"
+        said[" ".join(words[:2])] = done.stdout
+    assert said.keys() >= {"circuits open", "batches recover", "dead-letters replay", "plan validate"}
+    assert "drug-labels" in said["circuits list"]
+
+
+@pytest.mark.parametrize("page", [*PAGES, *PAPERS], ids=id_of)
 def test_it_speaks_of_files_that_there_are(page: Path) -> None:
     """Links and pictures inside of the repository; `make docs` looks at those inside of the pages as well."""
     for target in re.findall(r"\]\(([^)#\s]+)[^)]*\)", page.read_text(encoding="utf-8")):
         if "://" not in target:
             assert (page.parent / target).exists(), f"{id_of(page)} links to {target}"
+
+
+def beyond_plain_prefect(page: Path) -> list[str]:
+    """The rows of the table that says what one gets; their links as the README has them."""
+    section = page.read_text(encoding="utf-8").partition("\n## What you get beyond plain Prefect\n")[2]
+    rows = section.strip().partition("\n\n")[0].splitlines()
+    return rows if page == README else [row.replace("](", "](docs/") for row in rows]
+
+
+def test_the_readme_and_the_first_page_promise_the_same() -> None:
+    assert len(beyond_plain_prefect(README)) > 2
+    assert beyond_plain_prefect(DOCS / "index.md") == beyond_plain_prefect(README)
+
+
+def test_it_is_said_where_tests_are() -> None:
+    """Folders that are no room's are named, and so are rooms that have none."""
+    rooms = {init.parent.name for init in (ROOT / PACKAGE).glob("*/__init__.py")}
+    folders = {folder.name for folder in (ROOT / "tests").iterdir() if any(folder.glob("*.py"))}
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    section = text.partition("\n## How tests are laid out\n")[2].partition("\n## ")[0]
+    named = set(re.findall(r"`tests/(\w+)/`", section))
+    assert named == folders - rooms
+    without = section.partition("a folder for each room but ")[2].partition(", which")[0]
+    assert set(re.findall(r"`(\w+)`", without)) == rooms - folders
 
 
 def test_languages_of_blocks_are_known() -> None:
