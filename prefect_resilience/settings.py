@@ -20,7 +20,8 @@ class ResilienceSettings(BaseSettings):
     """What the environment says.
 
     enabled: `RESILIENCE_ENABLED=false` turns every wrapper into a plain Prefect task, for debugging.
-    store_url: where circuits, effects and dead letters live; a SQLite file in Prefect's home by default.
+    store_url: where circuits, effects, error budgets and dead letters live; a SQLite file in Prefect's home
+        by default.
     circuit_store_url: where the circuits live, if elsewhere.
     timeouts: seconds by the name of an operation, for `timeout="llm-call"`; merged over the defaults.
     """

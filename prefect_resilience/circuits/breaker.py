@@ -22,6 +22,7 @@ from prefect_resilience.circuits.outcomes import judge
 from prefect_resilience.circuits.permits import Permit
 from prefect_resilience.drive import Invoke, Sequence, adrive, drive
 from prefect_resilience.errors.exceptions import ConfigurationError
+from prefect_resilience.errors.redact import redact
 from prefect_resilience.naming import fill, shorten, template_fields
 from prefect_resilience.wrapping import decorate
 
@@ -300,19 +301,19 @@ class CircuitBreaker:
         nothing, when the fleet cannot be told; so do the other commands.
         """
         circuit = self._current()
-        circuit.command(machine.Force("forced_open", reason, _moment(until, circuit)))
+        circuit.command(machine.Force("forced_open", redact(reason), _moment(until, circuit)))
 
     def force_closed(self, reason: str = "closed by hand") -> None:
         """Close the circuit for the fleet with its windows emptied; it trips as usual from there."""
-        self._current().command(machine.Force("closed", reason))
+        self._current().command(machine.Force("closed", redact(reason)))
 
     def disable(self, reason: str = "disabled") -> None:
         """Let every call of the fleet through and count nothing, until `reset` or `force_closed`."""
-        self._current().command(machine.Force("disabled", reason))
+        self._current().command(machine.Force("disabled", redact(reason)))
 
     def reset(self, reason: str = "reset") -> None:
         """Begin anew for the fleet: closed, windows empty, re-openings forgotten."""
-        self._current().command(machine.Reset(reason))
+        self._current().command(machine.Reset(redact(reason)))
 
     def __reduce__(self) -> tuple[Any, ...]:
         store = self._store if isinstance(self._store, str | None) else self._store.url

@@ -100,6 +100,7 @@ class BatchSummary:
 
     @property
     def total(self) -> int:
+        """How many effects were begun in it."""
         return self.intended + self.unknown + self.failed + self.done + self.compensated
 
     @property

@@ -6,6 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -235,6 +236,30 @@ def test_many_threads_ask_once(name: str, monkeypatch: pytest.MonkeyPatch):
         thread.join()
     assert asked == [name]
     assert found == [3] * 16
+
+
+def counted(path: str) -> int:
+    """Fails; how often it was called stands in the file."""
+    with open(path, "a") as file:
+        file.write("x")
+    raise ConnectionResetError("cut")
+
+
+@pytest.mark.timeout(240)
+def test_it_holds_under_dask(name: str, tmp_path: Path):
+    from prefect_dask import DaskTaskRunner
+
+    ResiliencePolicy(retry={"attempts": 4, "backoff": {"kind": "none"}}).save(name)
+    task = resilient_task(policy=name, retry=ONCE)(counted)
+    cluster = {"n_workers": 1, "threads_per_worker": 2, "dashboard_address": None, "processes": False}
+
+    @flow(task_runner=DaskTaskRunner(cluster_kwargs=cluster))
+    def scenario() -> list[bool]:
+        futures = [task.submit(str(tmp_path / each)) for each in "ab"]
+        return [future.wait() is None and future.state.is_failed() for future in futures]
+
+    assert scenario() == [True, True]
+    assert [(tmp_path / each).read_text() for each in "ab"] == ["xxxx", "xxxx"]
 
 
 def test_its_fallback_answers_and_its_timeout_holds(mode: Any, name: str, until: Any):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
 from typing import Any
 
@@ -236,6 +237,16 @@ def test_commands_hold_at_once(breaker: CircuitBreaker, store: Any, transitions:
     breaker.reset()
     assert breaker.state == "closed"
     assert [t.after for t in transitions] == ["forced_open", "disabled", "closed", "open", "closed"]
+
+
+@pytest.mark.parametrize("by_hand", ["force_open", "force_closed", "disable", "reset"])
+def test_a_reason_given_by_hand_is_stored_without_secrets(
+    breaker: CircuitBreaker, store: Any, by_hand: str
+) -> None:
+    getattr(breaker, by_hand)("the key sk-ant-api03-" + "a1B2" * 20 + " is blocked")
+    stored = json.dumps([document.value for _, document in store.scan("")])
+    assert "is blocked" in stored
+    assert "a1B2" not in stored
 
 
 def test_a_forced_opening_may_have_an_end(breaker: CircuitBreaker, store: Any) -> None:
