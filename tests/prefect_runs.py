@@ -30,8 +30,8 @@ def prefect_api() -> Iterator[None]:
     # A flow run waits for its heartbeat's thread at the end: a second in each of hundreds of runs.
     quiet = temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None})
     with prefect_test_harness(server_startup_timeout=120), quiet, pytest.MonkeyPatch.context() as patch:
-        # A server on SQLite refuses whoever begins to write behind another one (503), at every second run here,
-        # and its client would wait two seconds, then four, ...
+        # A server on SQLite refuses whoever begins to write behind another one (503), here at every second
+        # run, and its client would wait two seconds, then four, ...
         patch.setattr(client_base, "clamped_poisson_interval", lambda seconds, *_: seconds / 4)
         yield
 
