@@ -23,6 +23,9 @@ from benchmarks.report import serving
 LEAD = 0.5
 """Seconds between the word and the beginning of a day."""
 
+LONGEST_SILENCE = 240.0
+"""Seconds in which a child must say something; that is a whole day and the last retries of it."""
+
 QUIET = {
     "PREFECT_LOGGING_LEVEL": "CRITICAL",
     "PREFECT_LOGGING_TO_API_ENABLED": "false",
@@ -47,6 +50,13 @@ class Child:
         if self.process.is_alive():
             self.process.terminate()
             self.process.join(10)
+
+
+def heard(line: Connection) -> Any:
+    """What a child says next. Raises TimeoutError when it is silent for too long, EOFError when it died."""
+    if not line.poll(LONGEST_SILENCE):
+        raise TimeoutError(f"a process said nothing for {LONGEST_SILENCE:g} s")
+    return line.recv()
 
 
 @contextmanager
@@ -81,7 +91,7 @@ def live(form: Form, seed: int, rivals: Sequence[str], api: str | None = None) -
         own = {**QUIET, "PREFECT_API_URL": api, "PREFECT_HOME": str(home)}
         with environment(own):
             services = started(stack, bad_day_services.run, form, seed)
-            ports = services.line.recv()
+            ports = heard(services.line)
             callers = [
                 started(stack, bad_day_calls.run, form, ports, redis_port, str(home / f"caller-{number}.log"))
                 for number in range(form.processes)
@@ -93,16 +103,16 @@ def one_day(rival: str, calls: Sequence[Call], services: Connection, callers: Se
     for process, caller in enumerate(callers):
         caller.send((rival, [call for call in calls if call.process == process]))
     for caller in callers:
-        assert caller.recv() == "ready"
+        assert heard(caller) == "ready"
     begins = time.time() + LEAD
     for line in (services, *callers):
         line.send(begins)
     seen = Seen()
     for caller in callers:
-        joined(seen, caller.recv())
+        joined(seen, heard(caller))
     load = os.getloadavg()[0]
     services.send("log")
-    return Round(rival, begins, calls, seen, services.recv(), load, rival in WITH_CIRCUITS)
+    return Round(rival, begins, calls, seen, heard(services), load, rival in WITH_CIRCUITS)
 
 
 def joined(seen: Seen, other: Seen) -> None:

@@ -60,7 +60,8 @@ class Form:
 RETRIES = 3
 JITTER = 0.2
 FULL = Form("full", 120.0, 2000, 4, 2.0, 1.0, 30.0, 10, 2, 3.0)
-SHORT = Form("short", 2.0, 50, 2, 0.6, 0.05, 0.5, 2, 1, 0.3)
+SHORT = Form("short", 2.0, 50, 2, 3.0, 0.05, 0.5, 2, 1, 0.3)
+"""Its timeout outlasts its day: no machine that stops for a moment costs a call all of its attempts."""
 
 
 @dataclass(frozen=True)

@@ -167,7 +167,7 @@ class NotData:
 @task(on_failure=[dead_letter])
 def send(message: Any, to: str = "everybody") -> str:
     """Tell the receiver, whose address stands in the environment."""
-    answer = httpx.post(os.environ["RECEIVER"] + f"/{to}", json={"message": str(message)}, timeout=10)
+    answer = httpx.post(os.environ["RECEIVER"] + f"/{to}", json={"message": str(message)}, timeout=60)
     answer.raise_for_status()
     return answer.text
 

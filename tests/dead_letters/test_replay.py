@@ -378,12 +378,12 @@ def test_a_claim_is_renewed_while_the_call_takes_longer_than_the_lease(
 
     receiver.on_message = hold
     reports: list[Any] = []
-    thread = threading.Thread(target=lambda: reports.append(dead_letters.replay(lease=1)))
+    thread = threading.Thread(target=lambda: reports.append(dead_letters.replay(lease=6)))
     thread.start()
     assert going_on.wait(30)
     first = dead_letters.get(letter.id).claim
     assert first is not None
-    while dead_letters.get(letter.id).claim.until < first.until + timedelta(seconds=1.5):
+    while dead_letters.get(letter.id).claim.until < first.until + timedelta(seconds=1):
         assert status_of(letter) == "replaying"
         threading.Event().wait(0.05)
     assert "is replaying it" in dead_letters.replay(letter.id).outcomes[0].message

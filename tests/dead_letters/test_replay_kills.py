@@ -16,6 +16,7 @@ from tests.dead_letters.replay_victim import (
     Campaign,
     Toll,
     child,
+    context,
     fail,
     judge,
     kill_often,
@@ -102,7 +103,8 @@ def test_the_long_form(counts: Receiver, store: str, api: str) -> None:
 def test_two_at_once(counts: Receiver, store: str, api: str) -> None:
     made = Campaign(counts.url, store, api, "both", 9)
     fail(made, counts)
-    said = [answer() for answer in [start(made), start(made)]]
+    both = context.Barrier(2)
+    said = [answer() for answer in [start(made, both=both), start(made, both=both)]]
     assert sum(one[1].replayed for one in said if one) == 9
     assert counts.taken == dict.fromkeys(made.keys, 1)
     toll = Toll()

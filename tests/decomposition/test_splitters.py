@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -87,8 +89,10 @@ def test_other_things_that_can_be_split():
         split_text("x").of([1])
 
 
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="pandas is not made for this Python")
 def test_a_data_frame_is_split_by_its_rows():
-    pandas = pytest.importorskip("pandas", reason="pandas is not made for this Python")
+    import pandas
+
     frame = pandas.DataFrame({"a": [1, 2, 3]}, index=[7, 8, 9])
     assert [list(part["a"]) for part in split_list("x").of(frame)] == [[1], [2, 3]]
 

@@ -18,6 +18,9 @@ from prefect_resilience.diagnosis import examine, server
 from prefect_resilience.installation import install, uninstall
 from tests.conftest import Reply, Service
 
+SOME_TIME = 90.0
+"""Seconds that an event may take to arrive, on whatever machine the tests run."""
+
 SHOP = """
 from prefect import flow, task
 from prefect.concurrency.sync import concurrency
@@ -94,12 +97,14 @@ def test_a_project_is_examined_to_the_end(project: Callable[..., Path], doctor: 
     assert "things are wrong" in out
 
 
+@pytest.mark.timeout(300)
 def test_what_is_not_installed_is_told_until_it_is(
     doctor: Callable[..., Any], client: SyncPrefectClient, monkeypatch: pytest.MonkeyPatch
 ):
     uninstall()
     # The server of the tests is at a port of its own, and its UI does not know.
     monkeypatch.delitem(server.CHECKS, "ui")
+    monkeypatch.setattr(server, "EVENT_ARRIVES", SOME_TIME)
     code, out, _ = doctor()
     assert code == 1
     assert "Run `prefect-resilience install`" in out
@@ -151,7 +156,9 @@ def test_a_ui_that_calls_another_api(service: Service):
             assert list(server.ui(client)) == []
 
 
+@pytest.mark.timeout(300)
 def test_events_that_do_not_arrive(client: SyncPrefectClient, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(server, "EVENT_ARRIVES", SOME_TIME)
     assert list(server.events(client)) == []
     monkeypatch.setattr(server, "_send", lambda *_: None)
     monkeypatch.setattr(server, "EVENT_ARRIVES", 0.0)

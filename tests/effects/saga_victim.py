@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import signal
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -67,33 +68,37 @@ def done(saga: Saga) -> None:
         ledger.report(place, Succeeded(key, {"as": "json", "value": f"m-{key}"}, f"id-{order}"))
 
 
-def run(saga: Saga, kill_at: int, answers: Connection) -> None:
-    """The child's life. Sends back how many lines it ran, and the report."""
+def run(saga: Saga, kill_at: int, answers: Connection, both: Any) -> None:
+    """The child's life, with `both` at once. Sends back how many lines it ran, and the report."""
     os.environ[saga_parts.RECEIVER] = saga.receiver
     os.environ["PREFECT_RESILIENCE_STORE_URL"] = saga.store
     lines = kill_before_line(kill_at)
     api = {PREFECT_API_URL: saga.api, PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}
     with temporary_settings({**api, PREFECT_LOGGING_LEVEL: "CRITICAL"}):
+        if both is not None:
+            both.wait(60)
         report = rollback(saga.batch_id)
     sys.settrace(None)
     answers.send((lines[0], report))
 
 
-def start(saga: Saga, kill_at: int = 0) -> Callable[[], tuple[int, RollbackReport] | None]:
-    """Start a victim; what is returned waits for its answer, or for its death: None."""
+def start(saga: Saga, kill_at: int = 0, both: Any = None) -> Callable[[], tuple[int, RollbackReport] | None]:
+    """Start a victim; what is returned waits for its answer, or for its death by SIGKILL: None."""
     ours, theirs = context.Pipe(duplex=False)
-    process = context.Process(target=run, args=(saga, kill_at, theirs), daemon=True)
+    process = context.Process(target=run, args=(saga, kill_at, theirs, both), daemon=True)
     process.start()
     theirs.close()
 
     def answer() -> Any:
         try:
-            return ours.recv() if ours.poll(100) else None
+            said = ours.recv() if ours.poll(100) else None
         except EOFError:
-            return None
-        finally:
-            process.join(10)
-            process.kill()
+            said = None
+        process.join(10)
+        ended = process.exitcode
+        process.kill()
+        assert said is not None or ended == -signal.SIGKILL, f"it was not killed: {ended}"
+        return said
 
     return answer
 

@@ -352,7 +352,7 @@ def test_somebody_who_is_busy_for_too_long(receiver, post):
 
     sent, second = scenario()
     assert sent == "m-invoice:1"
-    with pytest.raises(EffectBusy, match=r"still doing the effect 'invoice:1' of batch .* after 0\.\d s"):
+    with pytest.raises(EffectBusy, match=r"still doing the effect 'invoice:1' of batch .* after \d+\.\d s"):
         second.result()
     assert receiver.taken == {"invoice:1": 1}
 

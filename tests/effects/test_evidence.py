@@ -6,6 +6,7 @@ import smtplib
 import socket
 import urllib.error
 import urllib.request
+from collections.abc import Iterator
 
 import aiohttp
 import botocore.exceptions
@@ -41,16 +42,17 @@ def raised(call, *args, **kwargs) -> Exception:
 
 
 @pytest.fixture(scope="module")
-def closed_port() -> int:
+def closed_port() -> Iterator[int]:
+    """A port that is taken, so that nobody else gets it, and at which nobody listens."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
-        return taken.getsockname()[1]
+        yield taken.getsockname()[1]
 
 
 CLIENTS = {
-    "httpx": lambda url: httpx.post(url, timeout=0.3).raise_for_status(),
-    "requests": lambda url: requests.post(url, timeout=0.3).raise_for_status(),
-    "urllib": lambda url: urllib.request.urlopen(url, data=b"{}", timeout=0.3).close(),
+    "httpx": lambda url, timeout=20: httpx.post(url, timeout=timeout).raise_for_status(),
+    "requests": lambda url, timeout=20: requests.post(url, timeout=timeout).raise_for_status(),
+    "urllib": lambda url, timeout=20: urllib.request.urlopen(url, data=b"{}", timeout=timeout).close(),
 }
 
 
@@ -100,7 +102,7 @@ def test_a_connection_that_was_cut(receiver, client):
 @pytest.mark.parametrize("client", CLIENTS)
 def test_no_answer_in_time(receiver, client):
     receiver.says("silence")
-    assert not proven(raised(CLIENTS[client], receiver.url))
+    assert not proven(raised(CLIENTS[client], receiver.url, timeout=0.3))
 
 
 class Refused(grpc.RpcError):

@@ -42,6 +42,7 @@ class HandStore(MemoryStore):
         self.time = 1_000_000.0
         self.away = False
         self.renewals = 0
+        self.refused = 0
 
     def now(self):
         return self.time
@@ -55,8 +56,13 @@ class HandStore(MemoryStore):
         self.renewals += key.startswith(owner.PREFIX)
         return super().swap(key, expected_version, value, expires_at)
 
+    def delete(self, *args):
+        self._contact()
+        return super().delete(*args)
+
     def _contact(self):
         if self.away:
+            self.refused += 1
             raise StoreUnavailable("the store is away")
 
 
@@ -210,8 +216,18 @@ def test_leaving_in_order(store):
     here.owner.leave()
     assert store.load(owner.PREFIX + here.owner.id) is None
     elsewhere(store).owner.leave()
+
+
+def test_leaving_while_the_store_is_away(store):
+    there = elsewhere(store)
+    there.intend(PLACE, "c1", "external", {})
+    refused = store.refused
     store.away = True
-    here.owner.leave()
+    there.owner.leave()
+    assert store.refused > refused, "nobody tried to end the lease"
+    store.away = False
+    assert store.load(owner.PREFIX + there.owner.id) is not None, "its lease ends by itself"
+    there.owner.drop("c1")
 
 
 def test_places():
@@ -326,16 +342,24 @@ def test_what_is_not_external_is_handed_on_all_the_same(kind, tmp_path, monkeypa
     url = f"sqlite:///{tmp_path}/effects.db?timeout=0.05"
     monkeypatch.setenv("PREFECT_RESILIENCE_STORE_URL", url)
     monkeypatch.setattr(ledger, "RECORD_FOR", 0.1)
+    held = []
 
     @resilient_task(effect=kind)
     def compute(order):
-        return lock(url) and order
+        # Whoever lets go of a connection lets go of its lock.
+        held.append(lock(url))
+        return order
 
     @flow
     def scenario():
         return compute(1)
 
-    assert scenario() == 1
+    try:
+        assert scenario() == 1
+        assert len(held) == 1
+    finally:
+        for connection in held:
+            connection.close()
 
 
 @pytest.mark.parametrize("fails", ["look", "intend", "verified"])

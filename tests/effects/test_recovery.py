@@ -318,12 +318,14 @@ def test_a_rollback_that_was_cut_off_is_finished(monkeypatch, until):
 
 
 class Clocked(MemoryStore):
-    """The store's clock, set forward by the test."""
+    """The store's clock stands still, and is set forward by the test."""
 
-    ahead = 0.0
+    def __init__(self, url):
+        super().__init__(url)
+        self.began, self.ahead = float(int(time.time())), 0.0
 
     def now(self):
-        return super().now() + self.ahead
+        return self.began + self.ahead
 
 
 def test_pauses_grow_and_a_cap_ends_them(deployed):
@@ -332,12 +334,11 @@ def test_pauses_grow_and_a_cap_ends_them(deployed):
     run_id = deployed(Crashed())
     pauses = []
     for _ in range(3):
-        began = store.now()
         report = recover(run_id, policy=policy, store=store)
         assert report.action == "rescheduled"
         scheduled = run_of(run_id).state.state_details.scheduled_time.timestamp()
         assert scheduled == pytest.approx(report.next_at, abs=1)
-        pauses.append(round(report.next_at - began, -1))
+        pauses.append(report.next_at - store.now())
         set_state(run_id, Crashed())
         store.ahead += 100
     assert pauses == [0, 500, 1_100], "600 and 1200 s, of which 100 s are over"
@@ -346,7 +347,7 @@ def test_pauses_grow_and_a_cap_ends_them(deployed):
     assert "3 times in a row" in report.why
     assert recover(run_id, "restart", policy=policy, store=store).action == "rescheduled", "a person may"
     set_state(run_id, Crashed())
-    assert recover(run_id, policy=policy, store=store).next_at == pytest.approx(store.now(), abs=5)
+    assert recover(run_id, policy=policy, store=store).next_at == store.now()
 
 
 def test_a_recovery_that_was_cut_off(deployed):
@@ -368,13 +369,13 @@ def test_a_fresh_crash_is_let_settle(deployed, monkeypatch):
     """The worker that reports a crash reports it again a little later, which must not end the new run."""
     run_id = deployed(Crashed())
     slept = []
-    monkeypatch.setattr(recovery, "CRASH_SETTLES", 10.0)
+    monkeypatch.setattr(recovery, "CRASH_SETTLES", 1_000.0)
     # its own clock alone: Prefect's client sleeps in this process too
     monkeypatch.setattr(recovery, "time", SimpleNamespace(time=time.time, sleep=slept.append))
     assert recover(run_id, dry_run=True).action == "rescheduled"
     assert slept == []
     assert recover(run_id).action == "rescheduled"
-    assert slept[0] == pytest.approx(10, abs=5)
+    assert 900 < slept[0] <= 1_000
     run_id = deployed(Crashed())
     recover(run_id, force=True)
     recover(deployed(Failed()))

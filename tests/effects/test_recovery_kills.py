@@ -45,12 +45,14 @@ def killed(what: str, batch_id: str, store: str, api: str, kill_at: int = 0) -> 
     process.start()
     theirs.close()
     try:
-        return ours.recv() if ours.poll(100) else None
+        said = ours.recv() if ours.poll(100) else None
     except EOFError:
-        return None
-    finally:
-        process.join(10)
-        process.kill()
+        said = None
+    process.join(10)
+    ended = process.exitcode
+    process.kill()
+    assert said is not None or ended == -signal.SIGKILL, f"it was not killed: {ended}"
+    return said
 
 
 @pytest.fixture(autouse=True)

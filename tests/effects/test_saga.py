@@ -382,7 +382,12 @@ def test_a_second_rollback_waits_for_the_first(shared):
         rollback("b", max_wait=0)
     with pytest.raises(EffectBusy):
         savepoint("one", batch_id="b")
-    log.drop("theirs")
+    over = threading.Event()
+    threading.Timer(0.3, lambda: (over.set(), log.drop("theirs"))).start()
+    assert rollback("b", max_wait=60).complete
+    assert over.is_set()
+    log.begin("cut-off", None)
+    log.drop("cut-off")
     with pytest.raises(InDoubt, match="rollback\\(\\) finishes it"):
         savepoint("one", batch_id="b")
     assert rollback("b").complete

@@ -8,6 +8,7 @@ from prefect.settings import PREFECT_API_URL
 
 from tests.effects.saga_victim import Saga, done, judge, kill_often, start
 from tests.effects.saga_victim import Toll as SagaToll
+from tests.effects.victim import context
 
 
 @pytest.fixture
@@ -36,7 +37,8 @@ def test_the_same_in_other_stores(receiver, api, home, request):
 def test_two_rollbacks_at_once(receiver, shared, api):
     saga = Saga(receiver.url, shared, api, "both", 6)
     done(saga)
-    said = [answer() for answer in [start(saga), start(saga)]]
+    both = context.Barrier(2)
+    said = [answer() for answer in [start(saga, both=both), start(saga, both=both)]]
     reports = sorted((one[1] for one in said if one), key=lambda report: len(report.already))
     assert [len(one.compensated) for one in reports] == [6, 0]
     assert [len(one.already) for one in reports] == [0, 6]

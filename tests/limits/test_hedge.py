@@ -13,23 +13,28 @@ from prefect_resilience.limits.hedge import Hedge
 
 
 class Script:
-    """An async function whose calls go as written: seconds until an answer or an error."""
+    """An async function whose calls go as written: seconds until an answer or an error.
+
+    With None for the seconds a call ends a moment after all that are written have begun.
+    """
 
     def __init__(self, *lines):
         self.lines = lines
         self.started = 0
-        self.second = asyncio.Event()
+        self.all_begun = asyncio.Event()
         self.cancelled = []
         self.ended = []
 
     async def __call__(self, *args):
         number = self.started
         self.started += 1
-        if self.started == 2:
-            self.second.set()
+        if self.started == len(self.lines):
+            self.all_begun.set()
         seconds, outcome = self.lines[number]
         try:
-            await asyncio.sleep(seconds)
+            if seconds is None:
+                await self.all_begun.wait()
+            await asyncio.sleep(0.1 if seconds is None else seconds)
         except asyncio.CancelledError:
             self.cancelled.append(number)
             await asyncio.sleep(0.01)  # cleaning up takes a moment
@@ -55,13 +60,13 @@ async def test_a_slow_one_is_overtaken_cancelled_and_awaited():
 
 
 async def test_the_first_may_still_win():
-    script = Script((0.1, "first"), (60, "second"))
+    script = Script((None, "first"), (60, "second"))
     assert await Hedge(after=0.02).acall(script) == "first"
     assert script.cancelled == [1]
 
 
 async def test_no_more_than_max_others():
-    script = Script((0.3, "first"), (60, 2), (60, 3))
+    script = Script((None, "first"), (60, 2), (60, 3))
     assert await Hedge(after=0.01, max=2).acall(script) == "first"
     assert script.started == 3
 
@@ -74,7 +79,7 @@ async def test_a_failure_starts_the_next_at_once():
 
 
 async def test_a_failure_waits_for_the_other_one():
-    script = Script((0.1, "first"), (0, ValueError("second")))
+    script = Script((None, "first"), (0, ValueError("second")))
     assert await Hedge(after=0.02).acall(script) == "first"
 
 
@@ -93,7 +98,7 @@ async def test_when_all_fail_the_first_error_tells_of_the_others():
 async def test_a_cancelled_caller_leaves_nothing_running():
     script = Script((60, 1), (60, 2))
     task = asyncio.create_task(Hedge(after=0.01).acall(script))
-    await script.second.wait()
+    await script.all_begun.wait()
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
@@ -101,7 +106,7 @@ async def test_a_cancelled_caller_leaves_nothing_running():
 
 
 async def test_at_a_real_service(service, reply):
-    service.says(reply(delay=5, body="slow"), reply(body="quick"))
+    service.says(reply(delay=30, body="slow"), reply(body="quick"))
     async with httpx.AsyncClient() as client:
         answer = await Hedge(after=0.1).acall(client.get, service.url)
     assert answer.text == "quick"

@@ -140,7 +140,7 @@ def test_threads_and_event_loops_share_the_rate_in_one_line():
 
 
 async def test_the_loop_goes_on_while_callers_wait():
-    limit, ticks = RateLimit(100), 0
+    limit, ticks = RateLimit(5), 0
 
     async def tick():
         nonlocal ticks
@@ -149,7 +149,7 @@ async def test_the_loop_goes_on_while_callers_wait():
             await asyncio.sleep(0.001)
 
     ticking = asyncio.create_task(tick())
-    await asyncio.gather(*(limit.acall(asyncio.sleep, 0) for _ in range(20)))
+    await asyncio.gather(*(limit.acall(asyncio.sleep, 0) for _ in range(5)))
     ticking.cancel()
     assert ticks > 20
 
@@ -165,7 +165,7 @@ def test_a_wait_that_is_known_to_be_too_long_is_refused_at_once():
     assert [limit.call(int), limit.call(int)] == [0, 0]
     began = time.monotonic()
     with pytest.raises(
-        RateLimitedError, match=r"rate limit 'slow' allows 1 call in 60 s: .* in (59|60)\.\d\d s"
+        RateLimitedError, match=r"rate limit 'slow' allows 1 call in 60 s: .* in \d\d\.\d\d s"
     ) as caught:
         limit.call(int)
     assert time.monotonic() - began < 10
@@ -174,12 +174,12 @@ def test_a_wait_that_is_known_to_be_too_long_is_refused_at_once():
 
 
 async def test_those_in_line_are_counted():
-    limit = RateLimit(1, per=1, max_wait=3.5)
+    limit = RateLimit(1, per=60, max_wait=210)
     first = [asyncio.create_task(limit.acall(asyncio.sleep, 0)) for _ in range(4)]
     await asyncio.sleep(0)
     with pytest.raises(RateLimitedError) as caught:
         await limit.acall(asyncio.sleep, 0)
-    assert 3.5 < caught.value.retry_after <= 4
+    assert 210 < caught.value.retry_after <= 240
     for task in first:
         task.cancel()
     await asyncio.gather(*first, return_exceptions=True)

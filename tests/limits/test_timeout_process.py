@@ -96,8 +96,8 @@ def test_the_child_and_the_grandchild_are_gone_after_the_timeout(tmp_path):
     pids = tmp_path / "pids"
     before = children()
     start = time.monotonic()
-    with pytest.raises(AttemptTimeout, match=r"'stay' took longer than 1 s"):
-        call_in_process(family(pids), (), {}, 1)
+    with pytest.raises(AttemptTimeout, match=r"'stay' took longer than 3 s"):
+        call_in_process(family(pids), (), {}, 3)
     assert time.monotonic() - start < 60
     mother, grandchild = read_pids(pids)
     with pytest.raises(ProcessLookupError):  # killed and waited for: no zombie
@@ -289,8 +289,8 @@ def test_a_child_that_dies_is_told_with_its_exit_code(tmp_path):
 
     start = time.monotonic()
     with pytest.raises(ProcessDied, match="SIGKILL"):
-        call_in_process(leave_a_fork, (), {}, 30)
-    assert time.monotonic() - start < 10
+        call_in_process(leave_a_fork, (), {}, 90)
+    assert time.monotonic() - start < 60
 
 
 def test_functions_of_a_script_travel_by_value(tmp_path):
@@ -357,11 +357,14 @@ def test_the_places_and_the_streams_are_the_parents(tmp_path, monkeypatch, capfd
 
 
 def test_the_clock_starts_with_the_function(tmp_path, monkeypatch):
-    (tmp_path / "slow_to_import.py").write_text("import time\ntime.sleep(1)\ndef work(): return 'done'\n")
+    module = tmp_path / "slow_to_import.py"
+    module.write_text("def work(): return 'done'\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     import slow_to_import
 
-    assert call_in_process(slow_to_import.work, (), {}, 0.8) == "done"
+    # Only in the child it takes its time.
+    module.write_text("import time\ntime.sleep(4)\ndef work(): return 'done'\n")
+    assert call_in_process(slow_to_import.work, (), {}, 3.5) == "done"
 
 
 def test_wrap_stands_around_the_call_in_the_child():
@@ -382,9 +385,9 @@ def test_threads_that_stay_behind_do_not_keep_the_result():
         return os.getpid()
 
     start = time.monotonic()
-    pid = call_in_process(leave_a_thread, (), {}, 30)
+    pid = call_in_process(leave_a_thread, (), {}, 90)
     assert gone(pid)
-    assert time.monotonic() - start < 10
+    assert time.monotonic() - start < 60
 
 
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="counts open files in /proc")
@@ -399,9 +402,9 @@ def test_no_file_stays_open():
 
 
 def slow_to_wrap(call):
-    time.sleep(1.5)
+    time.sleep(4)
     return call()
 
 
 def test_what_the_wrapping_needs_does_not_count():
-    assert call_in_process(int, ("7",), {}, 1.0, wrap=slow_to_wrap) == 7
+    assert call_in_process(int, ("7",), {}, 3.5, wrap=slow_to_wrap) == 7

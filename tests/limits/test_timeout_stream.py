@@ -65,13 +65,13 @@ def test_close_runs_the_generators_cleanup_before_it_returns():
         finally:
             closed.append(threading.current_thread())
 
-    stream = iterate_with_deadline(tidy(), 5, 1)
+    stream = iterate_with_deadline(tidy(), 5, 5)
     next(stream)
     stream.close()
     assert len(closed) == 1
     assert closed[0] is not threading.current_thread()
 
-    stream = iterate_with_deadline(tidy(), 5, 1)
+    stream = iterate_with_deadline(tidy(), 5, 5)
     next(stream)
     del stream
     gc.collect()
@@ -97,21 +97,21 @@ def test_idle_bounds_the_wait_for_each_chunk(caplog):
     def stuck():
         try:
             yield 1
-            go_on.wait(30)
+            go_on.wait(60)
             yield 2
         finally:
             closed.set()
 
-    stream = iterate_with_deadline(stuck(), 30, 0.2)
+    stream = iterate_with_deadline(stuck(), 30, 1.5)
     assert next(stream) == 1
     start = time.monotonic()
-    with pytest.raises(AttemptTimeout, match=r"wait for the next chunk of 'stuck' took longer than 0\.2 s"):
+    with pytest.raises(AttemptTimeout, match=r"wait for the next chunk of 'stuck' took longer than 1\.5 s"):
         next(stream)
-    assert time.monotonic() - start < 10
+    assert time.monotonic() - start < 25
     assert "still running" in caplog.text
     assert not closed.is_set()  # it is blocked, so nobody can close it
     go_on.set()
-    assert closed.wait(5)  # it is closed when it comes back
+    assert closed.wait(30)  # it is closed when it comes back
     with pytest.raises(StopIteration):
         next(stream)
 
@@ -122,11 +122,11 @@ def test_total_counts_only_the_wait_for_the_producer():
             time.sleep(0.05)
             yield 1
 
-    stream = iterate_with_deadline(steady(), 0.5, None)
+    stream = iterate_with_deadline(steady(), 2, None)
     next(stream)
-    time.sleep(0.6)  # the consumer's own time
+    time.sleep(2.2)  # the consumer's own time
     next(stream)
-    with pytest.raises(AttemptTimeout, match=r"wait for all chunks of 'steady' took longer than 0\.5 s"):
+    with pytest.raises(AttemptTimeout, match=r"wait for all chunks of 'steady' took longer than 2 s"):
         list(stream)
 
 
@@ -175,7 +175,7 @@ def test_nothing_is_kept_alive(producer):
                 stream.throw(ValueError(big))
             next(stream, None)
         del stream, big
-        wait_until(lambda: ref() is None, 2)
+        wait_until(lambda: ref() is None)
     finally:
         gc.enable()
 
@@ -227,9 +227,9 @@ async def test_async_total_counts_only_the_wait_for_the_producer():
             await asyncio.sleep(0.05)
             yield 1
 
-    stream = aiterate_with_deadline(steady(), 0.4, None)
+    stream = aiterate_with_deadline(steady(), 2, None)
     await anext(stream)
-    await asyncio.sleep(0.5)
+    await asyncio.sleep(2.2)
     await anext(stream)
     with pytest.raises(AttemptTimeout, match="wait for all chunks of 'steady'"):
         await drain(stream)
@@ -245,7 +245,7 @@ async def test_async_close_closes():
             await asyncio.sleep(0)
             closed.append(True)
 
-    stream = aiterate_with_deadline(tidy(), 5, 1)
+    stream = aiterate_with_deadline(tidy(), 5, 5)
     await anext(stream)
     await stream.aclose()
     assert closed == [True]

@@ -153,7 +153,7 @@ def test_calls_survive_threads_that_end_at_the_same_moment(monkeypatch):
     for caller in callers:
         caller.start()
     for caller in callers:
-        caller.join(30)
+        caller.join(90)
     assert not wrong
     assert not any(caller.is_alive() for caller in callers)
 
@@ -180,7 +180,7 @@ def test_nothing_is_kept_alive(fn):
         with contextlib.suppress(ValueError):
             call_with_deadline(fn, (big,), {}, 5)
         del big
-        wait_until(lambda: ref() is None, 2)
+        wait_until(lambda: ref() is None)
     finally:
         gc.enable()
 
@@ -191,13 +191,16 @@ def test_an_interrupted_wait_leaks_nothing(held_lock):
     def interrupt(signum, frame):
         raise KeyboardInterrupt
 
+    def call():
+        signal.setitimer(signal.ITIMER_REAL, 0.1)
+        call_with_deadline(held_lock, (), {}, 60)
+
     previous = signal.signal(signal.SIGALRM, interrupt)
     try:
-        signal.setitimer(signal.ITIMER_REAL, 0.1)
         start = time.monotonic()
         with pytest.raises(KeyboardInterrupt):
-            call_with_deadline(held_lock, (), {}, 30)
-        assert time.monotonic() - start < 10
+            call()
+        assert time.monotonic() - start < 50
     finally:
         signal.signal(signal.SIGALRM, previous)
     assert call_with_deadline(int, ("3",), {}, 5) == 3
@@ -219,9 +222,9 @@ def test_an_exception_injected_into_the_waiting_thread_comes_through(held_lock):
 
     waiting = threading.Thread(target=wait)
     waiting.start()
-    assert started.wait(5)
+    assert started.wait(30)
     ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(waiting.ident), ctypes.py_object(Cancelled))
-    waiting.join(5)
+    waiting.join(25)
     assert outcome == [Cancelled]
 
 

@@ -44,12 +44,15 @@ def scripted(*script):
 
 
 def run(task, times=1):
+    """The task that many times in a flow; its states."""
+    states = []
+
     @flow
     def scenario():
-        for _ in range(times):
-            task(return_state=True)
+        states.extend(task(return_state=True) for _ in range(times))
 
     scenario()
+    return states
 
 
 def test_attempts_retries_recoveries_and_failures_are_those_of_the_script(scrape):
@@ -175,7 +178,9 @@ def test_an_instrument_that_breaks_fails_nothing(monkeypatch):
         raise RuntimeError("the exporter is away")
 
     monkeypatch.setattr(metrics, "instruments", broken)
-    run(resilient_task(retry=QUICK, name="unmoved")(scripted(ConnectionError(), 1)))
+    (state,) = run(resilient_task(retry=QUICK, name="unmoved")(scripted(ConnectionError(), 1)))
+    assert state.is_completed()
+    assert state.result() == 1
     metrics.observe("run.failed", {"node_id": "x"})
     metrics.attempt_succeeded("y")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from datetime import datetime, timezone
 from uuid import uuid4
 
@@ -95,11 +96,12 @@ def test_a_burst_is_one_table(until, monkeypatch):
     monkeypatch.setattr(circuits_table, "keeper", keeper)
     monkeypatch.setattr(circuits_table, "_create", lambda: written.append(1))
     monkeypatch.setattr(circuits_table, "SOON", 0.0)
+    monkeypatch.setattr(circuits_table, "EVERY", 600.0)
     circuit = CircuitBreaker(f"burst-{uuid4().hex[:6]}", failure_threshold=1, open_for=60)
     for _ in range(3):
         fails(circuit)
         circuit.reset()
-    until(lambda: written)
+        until(lambda: written)
     assert keeper._waiting
     keeper.leave()
     assert not keeper._thread.is_alive()
@@ -107,7 +109,7 @@ def test_a_burst_is_one_table(until, monkeypatch):
 
 
 def test_trouble_with_it_is_nobody_s(until, monkeypatch):
-    keeper, asked = Keeper(), []
+    keeper, asked, escaped = Keeper(), [], []
 
     def broken():
         asked.append(1)
@@ -116,5 +118,9 @@ def test_trouble_with_it_is_nobody_s(until, monkeypatch):
     monkeypatch.setattr(circuits_table, "keeper", keeper)
     monkeypatch.setattr(circuits_table, "_create", broken)
     monkeypatch.setattr(circuits_table, "SOON", 0.0)
+    monkeypatch.setattr(threading, "excepthook", escaped.append)
     fails(CircuitBreaker(f"alone-{uuid4().hex[:6]}", failure_threshold=1))
     until(lambda: asked)
+    keeper._thread.join(30)
+    assert not keeper._thread.is_alive()
+    assert escaped == []

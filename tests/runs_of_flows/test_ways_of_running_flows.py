@@ -195,14 +195,31 @@ def test_a_batch_that_cannot_be_named_stops_the_run_before_anything_is_sent():
 
 
 def test_as_a_plain_function_it_is_one(mode):
-    made = resilient_flow(batch="b-{n}")(mode.function(lambda n: n + 1))
+    """In a flow of somebody else's it names no batch: that is the run's own."""
+    batches = []
+
+    def work(n: int):
+        if FlowRunContext.get() is not None:
+            batches.append(current_batch())
+        return n + 1
+
+    made = resilient_flow(batch="b-{n}")(mode.function(work))
     assert ran(mode, made.fn, 1) == 2
+    assert batches == []
+    if mode.isasync:
 
-    @flow
-    def other():
-        return ran(mode, made.fn, 1) if not mode.isasync else 2
+        @flow
+        async def other():
+            return await made.fn(1), str(FlowRunContext.get().flow_run.id)
 
-    assert other() == 2
+    else:
+
+        @flow
+        def other():
+            return made.fn(1), str(FlowRunContext.get().flow_run.id)
+
+    value, run_id = ran(mode, other)
+    assert (value, batches) == (2, [run_id])
 
 
 def test_what_was_completed_is_in_the_context_of_the_failure(mode):

@@ -174,7 +174,7 @@ def test_only_a_task_that_says_so_starts_again(mode, streaming):
 def test_a_stream_that_stops_coming_ends_by_idle(mode, streaming):
     streaming.scripts = [["one ", 20.0, "two"]]
     began = time.monotonic()
-    got, error = read(mode, reading(mode, streaming.url, retry=QUICK, timeout=Timeout(idle=0.4)))
+    got, error = read(mode, reading(mode, streaming.url, retry=QUICK, timeout=Timeout(idle=2.5)))
     assert time.monotonic() - began < 15
     assert got == ["one "]
     assert isinstance(error, AttemptTimeout)
@@ -185,10 +185,10 @@ def test_a_stream_that_stops_coming_ends_by_idle(mode, streaming):
 def test_a_slow_reader_is_neither_idle_nor_a_slow_call(mode, streaming):
     streaming.scripts = [["one ", 0.02, "two ", 0.02, "three"]]
     circuit = CircuitBreaker(
-        f"slow-reader-{mode.name}", minimum_calls=1, window=10, slow_call=0.6, slow_rate=0.1
+        f"slow-reader-{mode.name}", minimum_calls=1, window=10, slow_call=5, slow_rate=0.1
     )
-    made = reading(mode, streaming.url, retry=None, circuit=circuit, timeout=Timeout(total=0.7, idle=0.4))
-    got, error = read(mode, made, pause=0.5)
+    made = reading(mode, streaming.url, retry=None, circuit=circuit, timeout=Timeout(total=5, idle=2.5))
+    got, error = read(mode, made, pause=2.7)
     assert ("".join(got), error) == ("one two three", None)
     assert circuit.state == "closed"
 

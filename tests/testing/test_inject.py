@@ -157,6 +157,8 @@ def test_nobody_waits_and_everything_is_shown(mode: Any, seen: Any) -> None:
         state = mode.state(task)
     assert time.monotonic() - began < 60
     assert state.name == "Completed"
+    names = [one.name for one in seen.states(state.state_details.task_run_id)]
+    assert (names.count("AwaitingRetry"), names.count("Retrying")) == (2, 2)
 
 
 def test_a_service_that_answers_by_a_script() -> None:
