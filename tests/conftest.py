@@ -64,12 +64,10 @@ LONGEST = (
 
 # They go thousands of times where other tests have been once; watched line by line they take twice as long.
 REPEATED = (
-    "circuits/test_adaptive.py",
     "circuits/test_machine_properties.py",
     "conditions/test_hostile.py",
     "conditions/test_round_trip.py",
     "effects/test_model_check.py",
-    "metrics/test_payloads.py",
     "model/test_circuit_protocol.py",
     "plans/test_hostile_plans.py",
     "plans/test_schedule_laws.py",

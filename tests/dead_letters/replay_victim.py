@@ -5,14 +5,11 @@ from __future__ import annotations
 import itertools
 import os
 import random
-import signal
 import sys
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
-from types import FrameType
 from typing import Any
 
 import httpx
@@ -28,10 +25,11 @@ import prefect_resilience
 from prefect_resilience import dead_letters, resilient_task
 from prefect_resilience.effects import Done, Effect, NotDone, batch
 from tests.effects.receiver import Receiver
+from tests.effects.victim import answer_of, kill_before_line
 
 RECEIVER = "DEAD_LETTER_RECEIVER"
 OURS = os.path.dirname(prefect_resilience.__file__)
-PLACES = ("dead_letters", "effects", "attempt.py", "runs.py", "hooks.py")
+PLACES = ("dead_letters", "effects", "attempt.py", "runs", "hooks.py")
 WATCHED = (*(os.path.join(OURS, place) for place in PLACES), __file__, "httpcore/_sync/")
 """A kill may come before any line of ours, of the user's tasks, and of the client that sends."""
 
@@ -116,29 +114,10 @@ def run(environment: dict[str, str], api_url: str, kill_at: int, answers: Connec
     with temporary_settings({**api, PREFECT_LOGGING_LEVEL: "CRITICAL"}):
         if both is not None:
             both.wait(60)
-        lines = kill_before_line(kill_at)
+        lines = kill_before_line(kill_at, WATCHED)
         report = dead_letters.replay()
         sys.settrace(None)
     answers.send((lines[0], report))
-
-
-def kill_before_line(number: int) -> list[int]:
-    """Kill this process before it runs that line of the watched files, by any thread; counts the lines."""
-    lines = [0]
-
-    def in_call(frame: FrameType, event: str, arg: Any) -> Any:
-        return at_line if any(place in frame.f_code.co_filename for place in WATCHED) else None
-
-    def at_line(frame: FrameType, event: str, arg: Any) -> Any:
-        if event == "line":
-            lines[0] += 1
-            if lines[0] == number:
-                os.kill(os.getpid(), signal.SIGKILL)
-        return at_line
-
-    threading.settrace(in_call)
-    sys.settrace(in_call)
-    return lines
 
 
 def start(
@@ -148,18 +127,7 @@ def start(
     environment = {RECEIVER: made.receiver, "PREFECT_RESILIENCE_STORE_URL": made.store}
     process, ours = child(environment, made.api, kill_at, both)
 
-    def answer() -> Any:
-        try:
-            said = ours.recv() if ours.poll(100) else None
-        except EOFError:
-            said = None
-        process.join(10)
-        ended = process.exitcode
-        process.kill()
-        assert said is not None or ended == -signal.SIGKILL, f"it was not killed: {ended}"
-        return said
-
-    return answer
+    return lambda: answer_of(process, ours)
 
 
 def child(

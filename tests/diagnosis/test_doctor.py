@@ -97,6 +97,18 @@ def test_a_project_is_examined_to_the_end(project: Callable[..., Path], doctor: 
     assert "things are wrong" in out
 
 
+def test_a_folder_whose_files_name_a_policy_that_no_block_has(project: Callable[..., Path]):
+    file = project(SHOP.replace("llm-default", "of-a-folder"))
+    (found,) = [one for one in examine([str(file.parent)]).findings if one.check == "blocks"]
+    line = file.read_text().split('policy="of-a-folder"')[0].count("\n") + 1
+    assert (found.where, found.level) == (f"{file}:{line}", "wrong")
+    assert "there is no block resilience-policy/of-a-folder" in found.says
+    twice = examine([str(file.parent), str(file)]).findings
+    assert len([one for one in twice if one.check == "blocks"]) == 1
+    ResiliencePolicy(timeout=3).save("of-a-folder")
+    assert not [one for one in examine([str(file.parent)]).findings if one.check == "blocks"]
+
+
 @pytest.mark.timeout(300)
 def test_what_is_not_installed_is_told_until_it_is(
     doctor: Callable[..., Any], client: SyncPrefectClient, monkeypatch: pytest.MonkeyPatch

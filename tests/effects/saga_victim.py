@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import random
-import signal
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -24,7 +23,7 @@ from prefect_resilience.effects.ledger import open_ledger, place_of
 from prefect_resilience.effects.model import Succeeded
 from tests.effects import saga_parts
 from tests.effects.receiver import Receiver
-from tests.effects.victim import context, kill_before_line
+from tests.effects.victim import answer_of, context, kill_before_line
 
 context.set_forkserver_preload(
     [
@@ -89,18 +88,7 @@ def start(saga: Saga, kill_at: int = 0, both: Any = None) -> Callable[[], tuple[
     process.start()
     theirs.close()
 
-    def answer() -> Any:
-        try:
-            said = ours.recv() if ours.poll(100) else None
-        except EOFError:
-            said = None
-        process.join(10)
-        ended = process.exitcode
-        process.kill()
-        assert said is not None or ended == -signal.SIGKILL, f"it was not killed: {ended}"
-        return said
-
-    return answer
+    return lambda: answer_of(process, ours)
 
 
 @dataclass

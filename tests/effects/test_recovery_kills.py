@@ -19,7 +19,7 @@ from prefect_resilience.effects import abandon, batch_status, owner, recover, re
 from prefect_resilience.effects.archive import archived_effects
 from prefect_resilience.effects.ledger import open_ledger, place_of
 from tests.effects.test_recovery import put
-from tests.effects.victim import context, kill_before_line
+from tests.effects.victim import answer_of, context, kill_before_line
 
 POINTS = (0.1, 0.4, 0.7, 0.85, 0.95)
 """Where a recovery is killed, as parts of the lines that it runs; more of them where it has begun to act."""
@@ -44,15 +44,7 @@ def killed(what: str, batch_id: str, store: str, api: str, kill_at: int = 0) -> 
     )
     process.start()
     theirs.close()
-    try:
-        said = ours.recv() if ours.poll(100) else None
-    except EOFError:
-        said = None
-    process.join(10)
-    ended = process.exitcode
-    process.kill()
-    assert said is not None or ended == -signal.SIGKILL, f"it was not killed: {ended}"
-    return said
+    return answer_of(process, ours)
 
 
 @pytest.fixture(autouse=True)

@@ -17,6 +17,8 @@ import threading
 from collections import Counter
 from dataclasses import asdict, dataclass
 from multiprocessing import get_context
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -37,12 +39,15 @@ context = get_context("forkserver")
 context.set_forkserver_preload([__name__, "prefect_resilience.stores.sqlite"])
 
 
-def kill_before_line(number: int) -> list[int]:
-    """Kill this process before it runs that line of the watched files, by any thread; counts the lines."""
+def kill_before_line(number: int, places: tuple[str, ...] | None = None) -> list[int]:
+    """Kill this process before it runs that line of the watched files, by any thread; counts the lines.
+
+    Other `places` than those of effects may be watched: parts of paths.
+    """
     lines = [0]
 
     def in_call(frame: FrameType, event: str, arg: Any) -> Any:
-        watched = WATCHED if in_progress.get() is None else (*WATCHED, *SENDING)
+        watched = places or (WATCHED if in_progress.get() is None else (*WATCHED, *SENDING))
         return at_line if any(place in frame.f_code.co_filename for place in watched) else None
 
     def at_line(frame: FrameType, event: str, arg: Any) -> Any:
@@ -55,6 +60,19 @@ def kill_before_line(number: int) -> list[int]:
     threading.settrace(in_call)
     sys.settrace(in_call)
     return lines
+
+
+def answer_of(process: BaseProcess, answers: Connection) -> Any:
+    """What the process says within 100 s; None when it was killed before. Any other end is a mistake."""
+    try:
+        said = answers.recv() if answers.poll(100) else None
+    except EOFError:
+        said = None
+    process.join(10)
+    ended = process.exitcode
+    process.kill()
+    assert said is not None or ended == -signal.SIGKILL, f"it was not killed: {ended}"
+    return said
 
 
 @dataclass(frozen=True)
