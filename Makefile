@@ -22,7 +22,7 @@ IN_A_HOME_OF_ITS_OWN = home=$$(mktemp -d) && trap 'rm -rf "$$home"' EXIT INT TER
 .DEFAULT_GOAL := help
 # Two targets at once would install into one environment at once
 .NOTPARALLEL:
-.PHONY: help demo docs test kills check bench bad-day wheel clean browser newcomer fleet mutants fuzz soak growth
+.PHONY: help demo docs test kills check bench bad-day wheel clean browser newcomer fleet long mutants fuzz soak growth
 
 help: ## say what there is
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' Makefile | expand -t 14
@@ -82,6 +82,10 @@ newcomer: .venv/.installed-dev ## the README's way from an empty folder to a flo
 
 fleet: .venv/.installed-dev ## automations at work; Prefect on PostgreSQL and Redis with two workers
 	@$(IN_A_HOME_OF_ITS_OWN) $(BIN)/python -m pytest -m long tests/installation tests/deployments
+
+long: .venv/.installed-dev ## the other long forms: races, kills of replays and recoveries, a report of a thousand runs
+	@$(IN_A_HOME_OF_ITS_OWN) $(BIN)/python -m pytest -m long tests/circuits tests/dead_letters tests/effects tests/plans \
+		tests/reports tests/stores
 
 docs: .venv/.installed-docs ## the documentation as pages in site/, strictly: a broken link is an error
 	@$(BIN)/python -m docs.making.tables
