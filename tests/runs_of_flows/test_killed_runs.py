@@ -49,7 +49,7 @@ def told() -> bool:
     mine = FlowRunFilter(id=FlowRunFilterId(any_=[flow_run.get_id()]))
     with get_client(sync_client=True) as client:
         runs = client.read_task_runs(flow_run_filter=mine)
-    return any(run.name.startswith("shaky") and run.state.is_final() for run in runs)
+    return any(run.name.startswith("shaky") and run.state and run.state.is_final() for run in runs)
 
 
 @resilient_flow(name="invoices", recovery={"attempts": 2}, dead_letter=True)
