@@ -51,8 +51,9 @@ from prefect_resilience import ResilientTask, classify, resilient_task
 from prefect_resilience.drive import Invoke, drive
 from prefect_resilience.effects import Effect
 from prefect_resilience.effects.claim import Claim
-from prefect_resilience.effects.keys import task_name
 from prefect_resilience.effects.ledger import Ledger, open_ledger
+from prefect_resilience.effects.names import source_of
+from prefect_resilience.effects.running import RunningCall
 from tests.stores_servers import PostgresServer
 
 TARGET = 0.5
@@ -106,6 +107,24 @@ class Alone:
     def ledger(self) -> Ledger:
         return open_ledger(self.url)
 
+    def passed(self) -> tuple[tuple[str, int], ...]:
+        return ((self.batch, 1),)
+
+    def marks(self) -> None:
+        return None
+
+    def flow(self) -> tuple[str | None, str | None]:
+        return self.batch, "benchmark"
+
+    def begun_external(self) -> None:
+        return
+
+    def overdue(self, key: str, batch_id: str) -> None:
+        raise AssertionError("no call has a deadline")
+
+    def late(self, said: str) -> None:
+        raise AssertionError(said)
+
     def keep(self, reference: str, value: Any) -> str | None:
         raise AssertionError("the result is JSON")
 
@@ -124,14 +143,18 @@ class Alone:
 
 def effects_of(batch_id: str, url: str) -> Callable[[int], object]:
     """Calls of `work`, each recorded as an effect of the batch."""
-    effect, name = Effect(), task_name(work)
+    effect, source = Effect(), source_of(work)
 
     def recorded(order: int) -> object:
         run = {"node_id": "work", "task_run_id": str(uuid4()), "flow_run_id": batch_id}
-        claim = Claim(effect, work, False, name, Alone(batch_id, url, {"order": order}, run), direct=True)
-        return drive(claim.once(lambda: claim.called(lambda: Invoke(work, (order,)), classified)))
+        claim = Claim(effect, work, False, source, Alone(batch_id, url, {"order": order}, run), direct=True)
+        return drive(claim.once(lambda: claim.called(lambda running: made(running, order), classified)))
 
     return recorded
+
+
+def made(running: RunningCall, order: int) -> Invoke:
+    return Invoke(running.watched(work, isasync=False), (order,))
 
 
 def classified(error: BaseException) -> Any:

@@ -12,45 +12,44 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
-from prefect_resilience import faults
-from prefect_resilience.budgets.counting import count
-from prefect_resilience.budgets.policy import ErrorBudget
-from prefect_resilience.circuits.breaker import CircuitBreaker, Permit
+from prefect_resilience import budgets, decomposition, effects, faults
 from prefect_resilience.circuits.guard import entering, leaving
-from prefect_resilience.decomposition.model import Decompose
-from prefect_resilience.decomposition.work import Decomposed, decomposed
+from prefect_resilience.decomposition.answered import Decomposed
 from prefect_resilience.drive import Blocking, Invoke, Sequence
-from prefect_resilience.effects.claim import Claim, EffectSurroundings, Replayed
-from prefect_resilience.effects.keys import task_name
-from prefect_resilience.effects.policy import Effect
+from prefect_resilience.effects.asking import EffectSurroundings, Replayed
+from prefect_resilience.effects.names import NOWHERE, CodeSource
+from prefect_resilience.effects.running import RunningCall
 from prefect_resilience.errors.classify import ErrorInfo, Rule, classify
 from prefect_resilience.errors.context import ErrorContext
+from prefect_resilience.errors.exceptions import InDoubt
+from prefect_resilience.errors.notes import add_note
 from prefect_resilience.errors.scrub import scrub_exception
 from prefect_resilience.errors.sightings import learn_secrets
 from prefect_resilience.errors.taxonomy import ErrorKind
 from prefect_resilience.fallbacks.chain import Answer, Chain, Memory
-from prefect_resilience.fallbacks.model import Fallback
-from prefect_resilience.judging import RunRecord, annotate, judged, replaced_message
+from prefect_resilience.fallbacks.model import Fallback, despite_doubt
+from prefect_resilience.judging import RunRecord, annotate, caused_by, judged, replaced_message
 from prefect_resilience.limits.guarding import Limit, Ticket
 from prefect_resilience.limits.hedge import Hedge
 from prefect_resilience.limits.refusals import LimitRefused
 from prefect_resilience.limits.threads import name_of
-from prefect_resilience.limits.timeout import (
-    Timeout,
-    acall_in_process,
-    acall_with_deadline,
-    call_in_process,
-    call_within,
-)
-from prefect_resilience.outputs.promise import Expect
+from prefect_resilience.limits.timeout import Timeout, acall_with_deadline, call_within
 from prefect_resilience.retries.budget import bucket_of
 from prefect_resilience.retries.policy import Retry, Verdict
 
+if TYPE_CHECKING:
+    from prefect_resilience.budgets.policy import ErrorBudget
+    from prefect_resilience.circuits.breaker import CircuitBreaker
+    from prefect_resilience.circuits.permits import Permit
+    from prefect_resilience.decomposition.model import Decompose
+    from prefect_resilience.effects.claim import Claim
+    from prefect_resilience.effects.policy import Effect
+    from prefect_resilience.limits.process import Carriage
+    from prefect_resilience.outputs.promise import Expect
+
 NO_RETRY = Retry(attempts=1)
-IN_DOUBT = "InDoubt"
-"""What a fallback's `when` names to answer although an external effect may have taken place."""
 
 Held = tuple[Limit, Ticket]
 """A limit that let the call in, and what is handed in when it leaves."""
@@ -77,6 +76,8 @@ class Guard:
     """The block whose options override these, as `blocks.live` knows it."""
     expect: Expect | None = None
     decompose: Decompose | None = None
+    source: CodeSource = NOWHERE
+    """Where the function is defined, found out where it is decorated: keys of effects name it."""
 
     @property
     def retrying(self) -> Retry:
@@ -85,7 +86,7 @@ class Guard:
 
     @property
     def remembers(self) -> bool:
-        return any(fallback.recalls for fallback in self.fallbacks)
+        return bool(self.fallbacks) and any(fallback.recalls for fallback in self.fallbacks)
 
     def classified(self, error: BaseException) -> ErrorInfo | None:
         """What went wrong by this guard's rules; None for what is no Exception, such as a cancellation."""
@@ -131,14 +132,14 @@ class Surroundings(Memory, EffectSurroundings, Protocol):
 
     def retrying(self, context: ErrorContext, verdict: Verdict) -> None: ...
 
-    def replaced(self, context: ErrorContext, answer: Answer, attempts: int) -> None: ...
+    def replaced(self, context: ErrorContext, answer: Answer, error: BaseException) -> None: ...
 
     def recovered(self, record: RunRecord) -> None: ...
 
-    def gave_up(self, context: ErrorContext, verdict: Verdict) -> None: ...
+    def gave_up(self, context: ErrorContext, verdict: Verdict, error: BaseException) -> None: ...
 
-    def carry_into_child(self) -> Callable[[Callable[[], Any]], Any] | None:
-        """What a child process calls the work through, so that it finds this run there."""
+    def carry_into_child(self) -> Carriage | None:
+        """What the call takes along to a child process, so that it finds this run there."""
         ...
 
 
@@ -160,10 +161,10 @@ def guarded(guard: Guard, here: Surroundings, args: tuple[Any, ...], kwargs: dic
     """
     began = time.monotonic()
     effect = guard.effect
-    direct = guard.circuit is None and not guard.limits
-    claim = (
-        None if effect is None else Claim(effect, guard.fn, guard.isasync, task_name(guard.fn), here, direct)
-    )
+    claim: Claim | None = None
+    if effect is not None:
+        direct = guard.circuit is None and not guard.limits
+        claim = effects.Claim(effect, guard.fn, guard.isasync, guard.source, here, direct)
     if guard.expect is not None and (before := here.known()) is not None:
         args, kwargs = guard.expect.told(guard.fn, args, kwargs, before.notes)
     try:
@@ -262,16 +263,30 @@ def called(
     return (yield from claim.called(make, guard.classified))
 
 
-def the_call(guard: Guard, here: Surroundings, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Invoke:
-    """The user's function within its deadline, as a command for either driver."""
+def the_call(
+    guard: Guard,
+    here: Surroundings,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    running: RunningCall | None = None,
+) -> Invoke:
+    """The user's function within its deadline, as a command. `running` is told when it begins and ends."""
     timeout = guard.timeout
     own = guard.fn if not faults.active else function_with_faults(guard, here)
-    fn = own if guard.hedge is None else partial(guard.hedge.acall, own)
+    in_child = timeout is not None and timeout.total is not None and timeout.mode == "process"
+    if running is not None and not in_child:
+        own = running.watched(own, isasync=guard.isasync)
+    fn = own if guard.hedge is None else guard.hedge.within(own, guard.limits, here.parameters)
     if timeout is None or timeout.total is None:
         return Invoke(fn, args, kwargs)
-    if timeout.mode == "process":
+    if in_child:
+        # Only now: few tasks ever need children.
+        from prefect_resilience.limits.process import acall_in_process, call_in_process
+
         run = acall_in_process if guard.isasync else call_in_process
-        return Invoke(run, (guard.fn, args, kwargs, timeout.total), {"wrap": here.carry_into_child()})
+        begun = None if running is None else running.in_child()
+        options = {"carriage": here.carry_into_child(), "begun": begun}
+        return Invoke(run, (guard.fn, args, kwargs, timeout.total), options)
     if guard.isasync:
         made = partial(fn, *args, **kwargs)
         return Invoke(acall_with_deadline, (made, timeout.total), {"what": name_of(guard.fn)})
@@ -304,7 +319,7 @@ def succeeded(guard: Guard, here: Surroundings, value: Any) -> Sequence[None]:
 
 def failed(
     guard: Guard, here: Surroundings, began: float, error: Exception, claim: Claim | None = None
-) -> Sequence[Substitute | Decomposed | BaseException]:
+) -> Sequence[Substitute | Decomposed | Replayed | BaseException]:
     """What follows a failed attempt: what its parts came to, the answer of a fallback, or the error to raise,
     free of secrets.
 
@@ -316,25 +331,43 @@ def failed(
     if verdict.retry:
         here.retrying(context, verdict)
         return clean
-    if guard.decompose is not None and context.kind is ErrorKind.RESOURCE:
-        outcome = yield from decomposed(guard, cast("Any", here), context, cast("Exception", clean))
+    may_repeat = claim is None or not claim.bars_fallbacks
+    if guard.decompose is not None and context.kind is ErrorKind.RESOURCE and may_repeat:
+        outcome = yield from decomposition.decomposed(
+            guard, cast("Any", here), context, cast("Exception", clean)
+        )
         if isinstance(outcome, Decomposed):
             yield from done_in_parts(guard, here, outcome)
             return outcome
         clean, context = outcome.error, outcome.context
-    chain = Chain(fallbacks_of(guard, claim), guard.fn, guard.isasync)
+    doubt: InDoubt | None = None
+    if claim is not None and not isinstance(error, InDoubt):
+        known = yield from claim.doubted()
+        if isinstance(known, Replayed):
+            here.done()
+            if guard.error_budget is not None:
+                yield from counted(guard.error_budget, here, good=True)
+            return known
+        doubt = known
+    steps = guard.fallbacks if claim is None or not claim.bars_fallbacks else despite_doubt(guard.fallbacks)
+    chain = Chain(steps, guard.fn, guard.isasync)
     answer = yield from chain.answer(here.parameters, context, here)
     here.done()
     if (budget := guard.error_budget) is not None:
         good = answer is not None and not (answer.fallback.degraded and budget.degraded_counts)
         yield from counted(budget, here, good)
     if answer is not None:
-        here.replaced(context, answer, context.attempt)
+        here.replaced(context, answer, clean)
         return Substitute(answer, context, replaced_message(context, answer))
-    here.gave_up(context, verdict)
-    annotate(clean, context, verdict, chain)
-    here.leave_request(clean)
-    return clean
+    raised = clean if doubt is None else caused_by(doubt, clean, context)
+    annotate(raised, context, verdict, chain)
+    if claim is not None and claim.overdue:
+        add_note(
+            raised, f"prefect-resilience: the call still runs, and the effect {claim.key!r} waits for its end"
+        )
+    here.gave_up(context, verdict, raised)
+    here.leave_request(raised)
+    return raised
 
 
 def as_promised(expect: Expect, value: Any) -> Sequence[Any]:
@@ -355,17 +388,6 @@ def done_in_parts(guard: Guard, here: Surroundings, outcome: Decomposed) -> Sequ
 
 def counted(budget: ErrorBudget, here: Surroundings, good: bool) -> Sequence[None]:
     """Count a run that has ended in its error budget, and merge that into the store when it is due."""
-    merge = count(budget, budget.name or str(here.identity["node_id"]), good)
+    merge = budgets.count(budget, budget.name or str(here.identity["node_id"]), good)
     if merge is not None:
         yield Blocking(merge)
-
-
-def fallbacks_of(guard: Guard, claim: Claim | None) -> tuple[Fallback, ...]:
-    """Who may answer. While an external effect may have taken place, another answer may be the same thing
-    sent twice: then only those may whose `when` names "InDoubt"."""
-    if claim is None or not claim.bars_fallbacks:
-        return guard.fallbacks
-    steps: list[tuple[Fallback, Any]] = [(step, step.when) for step in guard.fallbacks]
-    return tuple(
-        replace(step, when=None) for step, when in steps if isinstance(when, tuple) and IN_DOUBT in when
-    )

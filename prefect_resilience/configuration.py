@@ -3,30 +3,56 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+import functools
+import inspect
+import os
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import islice
+from pathlib import Path
 from typing import Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
+from typing_extensions import ParamSpec
 
 from prefect_resilience.errors.exceptions import ConfigurationError
+
+P = ParamSpec("P")
 
 
 class Policy(BaseModel):
     """A frozen model whose mistakes are raised as one sentence in a `ConfigurationError`."""
 
-    model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    model_config: ClassVar[ConfigDict] = ConfigDict(
+        frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True
+    )
 
-    def __init__(self, /, **values: Any) -> None:
+    by_position: ClassVar[tuple[str, ...]] = ()
+    """The options that may be written without their names: those that are obviously meant."""
+
+    def __init__(self, /, *args: Any, **values: Any) -> None:
         try:
-            super().__init__(**values)
+            super().__init__(**self._named(args, values))
         except ValidationError as error:
             raise ConfigurationError(sentence(type(self), error)) from None
+
+    @classmethod
+    def _named(cls, args: tuple[Any, ...], values: dict[str, Any]) -> dict[str, Any]:
+        named = dict(zip(cls.by_position, args, strict=False))
+        if len(args) > len(named) or named.keys() & values.keys():
+            first = cls.by_position[0] if cls.by_position else next(iter(cls.model_fields))
+            raise ConfigurationError(
+                f"{cls.__name__}({', '.join(map(repr, args))}): write the options by their names, as in "
+                f"{cls.__name__}({first}={args[0]!r})"
+            )
+        return {**named, **values}
 
 
 def sentence(model: type[BaseModel], error: ValidationError) -> str:
     """The first mistake of a pydantic validation, as one sentence that names its place and the right form."""
     first = error.errors(include_url=False)[0]
-    place = ".".join(str(part) for part in first["loc"])
+    parts = first["loc"][:-2] if first["loc"][-1:] == ("[key]",) else first["loc"]
+    place = ".".join(str(part) for part in parts)
     if first["type"] == "extra_forbidden":
         return f"{model.__name__} has no option {place!r}{nearest(place, known_options(model))}"
     if first["type"] == "value_error":
@@ -36,8 +62,42 @@ def sentence(model: type[BaseModel], error: ValidationError) -> str:
             if text.startswith(model.__name__)
             else f"{model.__name__}({place}): {text}".replace("()", "")
         )
-    says = first["msg"][0].lower() + first["msg"][1:]
-    return f"{model.__name__}({place}={first['input']!r}): {says}"
+    written = "" if parts is not first["loc"] else f"={first['input']!r}"
+    return f"{model.__name__}({place}{written}): {_mend(first)}"
+
+
+_WHOLE = "write a whole number, as in 3"
+_MENDS = {
+    "int_type": _WHOLE,
+    "int_parsing": _WHOLE,
+    "int_from_float": _WHOLE,
+    "float_type": "write a number, as in 0.5",
+    "float_parsing": "write a number, as in 0.5",
+    "finite_number": "write a finite number, as in 0.5",
+    "bool_type": "write True or False",
+    "bool_parsing": "write True or False",
+    "string_type": 'write a text, as in "name"',
+    "dict_type": "write a mapping, as in {...}",
+    "list_type": "write a list, as in [...]",
+    "tuple_type": "write a list, as in [...]",
+    "greater_than": "write more than {gt:g}",
+    "greater_than_equal": "write at least {ge:g}",
+    "less_than": "write less than {lt:g}",
+    "less_than_equal": "write at most {le:g}",
+}
+"""What to write instead, by pydantic's type of error."""
+
+
+def _mend(error: Any) -> str:
+    details = error.get("ctx", {})
+    if error["type"] in {"literal_error", "enum"}:
+        known = re.findall(r"'([^']+)'", details["expected"])
+        return f"there is no {error['input']!r}{nearest(str(error['input']), known)}"
+    if error["type"] in {"model_type", "model_attributes_type"}:
+        return f"write {details.get('class_name', 'its options')}(...) or a mapping of its options"
+    if error["type"] in _MENDS:
+        return _MENDS[error["type"]].format(**details)
+    return error["msg"][0].lower() + error["msg"][1:]
 
 
 def known_options(model: type[BaseModel]) -> list[str]:
@@ -47,5 +107,49 @@ def known_options(model: type[BaseModel]) -> list[str]:
 def nearest(wrong: str, right: Iterable[str]) -> str:
     """`; did you mean 'x'?` or the list of what may be written, to end a sentence with."""
     options = sorted(right)
-    close = difflib.get_close_matches(wrong, options, n=1)
-    return f"; did you mean {close[0]!r}?" if close else f"; write one of {', '.join(options)}"
+    # A piece of several names may be any of them: "threshold".
+    close = [option for option in options if wrong and wrong in option]
+    close = close if 1 < len(close) < 4 else difflib.get_close_matches(wrong, options, n=1)
+    if not close:
+        return f"; write one of {', '.join(options)}"
+    return f"; did you mean {' or '.join(repr(option) for option in close)}?"
+
+
+def closest(wrong: str, right: Sequence[str]) -> str | None:
+    """The right one that is most like it; None if none is."""
+    return next(iter(difflib.get_close_matches(wrong, right, n=1)), None)
+
+
+def nearest_file(wrong: Path, suffixes: tuple[str, ...]) -> str:
+    """`; did you mean 'x.py'?` to end a sentence with; nothing where no file beside it is called like it."""
+    try:
+        with os.scandir(wrong.parent) as found:
+            names = [entry.name for entry in islice(found, 500) if entry.name.endswith(suffixes)]
+    except OSError:
+        return ""
+    near = closest(wrong.name, names)
+    return "" if near is None else f"; did you mean {str(wrong.parent / near)!r}?"
+
+
+def in_one_sentence(init: Callable[P, None]) -> Callable[P, None]:
+    """An `__init__` whose callers are told in a `ConfigurationError` that there is no such option."""
+    signature = inspect.signature(init)
+
+    @functools.wraps(init)
+    def told(*args: P.args, **kwargs: P.kwargs) -> None:
+        try:
+            signature.bind(*args, **kwargs)
+        except TypeError as error:
+            raise ConfigurationError(_misfit(type(args[0]).__name__, signature, kwargs, error)) from None
+        init(*args, **kwargs)
+
+    return told
+
+
+def _misfit(name: str, signature: inspect.Signature, given: Mapping[str, Any], error: TypeError) -> str:
+    _, *known = signature.parameters
+    for option in given:
+        if option not in known:
+            return f"{name} has no option {option!r}{nearest(option, known)}"
+    needed = next(option for option in known)
+    return f"{name}: {error}; write {name}({needed}, ...) with the options by their names"

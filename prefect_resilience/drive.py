@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(eq=False, slots=True)  # not frozen: two are made for each call, and that would be felt
 class Blocking:
     """Something that may block, such as a store: run in place by `drive`, in a thread by `adrive`."""
 
@@ -24,7 +24,7 @@ class Blocking:
     kwargs: dict[str, Any] = field(default_factory=dict[str, Any])
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(eq=False, slots=True)
 class Invoke:
     """A function of the user's: called in place, and awaited by `adrive` when it returns an awaitable."""
 

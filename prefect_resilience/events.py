@@ -2,24 +2,37 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Generator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Any
 
+from prefect.client.orchestration import get_client
 from prefect.client.schemas.objects import FlowRun
 from prefect.context import FlowRunContext, TaskRunContext
-from prefect.events import emit_event
+from prefect.events import Event, RelatedResource, Resource, emit_event
+from prefect.settings import get_current_settings
 
-from prefect_resilience.budgets.counting import add_burn_listener
-from prefect_resilience.budgets.model import BudgetStatus
-from prefect_resilience.circuits.listeners import add_store_listener, add_transition_listener
-from prefect_resilience.circuits.model import StoreNotice, Transition
+from prefect_resilience.budgets.listeners import add_burn_listener
+from prefect_resilience.circuits.listeners import (
+    StoreNotice,
+    Transition,
+    add_store_listener,
+    add_transition_listener,
+)
 from prefect_resilience.errors.context import ErrorContext
 from prefect_resilience.errors.redact import redact
-from prefect_resilience.metrics import circuit_changed, observe
+from prefect_resilience.metrics import circuit_changed, observe, refused_by
 from prefect_resilience.payloads import NAME, fitted, fitted_text
-from prefect_resilience.summaries.watch import note_happening
+
+if TYPE_CHECKING:
+    from prefect_resilience.budgets.model import BudgetStatus
 
 PREFIX = "prefect-resilience"
 LABELS = ("code", "category", "action")
+SENT_AT_ONCE = 100
 CIRCUIT_EVENTS = {
     "open": "circuit.opened",
     "half_open": "circuit.half-opened",
@@ -28,20 +41,81 @@ CIRCUIT_EVENTS = {
 """The event's name by the state that a circuit came to; any other was set by hand."""
 
 
+@dataclass
+class AtATerminal:
+    """Events of what somebody does outside any run, until they are sent; `trouble`: why they could not be."""
+
+    by: str
+    events: list[Event] = field(default_factory=list[Event])
+    trouble: str | None = None
+
+
+_at_a_terminal: ContextVar[AtATerminal | None] = ContextVar("prefect_resilience_at_a_terminal", default=None)
+
+
+@contextmanager
+def at_a_terminal(by: str) -> Generator[AtATerminal, None, None]:
+    """Send events of what is done in this block outside any run, too, at its end, if an API is configured.
+
+    They say `by` whom it was done. Elsewhere nothing is sent outside runs: there may be no Prefect API.
+    """
+    told = AtATerminal(by)
+    token = _at_a_terminal.set(told)
+    try:
+        yield told
+    finally:
+        _at_a_terminal.reset(token)
+        _send(told)
+
+
+def _send(told: AtATerminal) -> None:
+    if not told.events or get_current_settings().api.url is None:
+        return
+    try:
+        with get_client(sync_client=True) as client:
+            for start in range(0, len(told.events), SENT_AT_ONCE):
+                some = told.events[start : start + SENT_AT_ONCE]
+                body = [event.model_dump(mode="json") for event in some]
+                client.request("POST", "/events", json=body).raise_for_status()
+    except Exception as error:  # noqa: BLE001 - what was done is done, whatever the API says
+        told.trouble = redact(" ".join(str(error).split()) or type(error).__name__)
+
+
+def _note_for_api(told: AtATerminal, happening: str, kind: str, name: str, payload: dict[str, Any]) -> None:
+    run = payload.get("flow_run_id")
+    related = {"prefect.resource.id": f"prefect.flow-run.{run}", "prefect.resource.role": "flow-run"}
+    resource = {"prefect.resource.id": f"{PREFIX}.{kind}.{name}", "prefect.resource.name": name}
+    told.events.append(
+        Event(
+            event=f"{PREFIX}.{happening}",
+            # Without the labels of what a run does: automations that alert a person are for those.
+            resource=Resource(resource),
+            related=[RelatedResource(related)] if run else [],
+            payload={"by": told.by, **payload},
+        )
+    )
+
+
 def emit(happening: str, kind: str, name: str, payload: dict[str, Any]) -> None:
     """Send `prefect-resilience.<happening>` about the resource `prefect-resilience.<kind>.<name>`.
 
     What is sent has no secret in it and is never too large (see `payloads`); an error's code and category,
     and what a recovery did, are labels of the resource as well, by which events are filtered and counted. It
-    is measured in any case; outside a run nothing is sent: then there may be no Prefect API at all. Never
-    raises.
+    is measured in any case; outside a run nothing is sent but from a terminal (see `at_a_terminal`): there
+    may be no Prefect API at all. Never raises.
     """
     observe(happening, payload)
+    told_by_hand = _at_a_terminal.get()
     if not in_run():
+        if told_by_hand is not None:
+            _note_for_api(told_by_hand, happening, kind, fitted_text(name, NAME), fitted(payload))
         return
     try:
         told = fitted(payload)
         shown = fitted_text(name, NAME)
+        # Only now: a run in which nothing happens is of no interest to a summary.
+        from prefect_resilience.summaries.watch import note_happening
+
         labels = {f"{PREFIX}.{label}": str(told[label]) for label in LABELS if told.get(label)}
         event_id = note_happening(happening, shown, told)
         emit_event(
@@ -63,12 +137,19 @@ def in_run() -> bool:
     return FlowRunContext.get() is not None or TaskRunContext.get() is not None
 
 
-def attempt_failed(context: ErrorContext) -> None:
-    """Tell of one failed attempt, on a resource of its category and code: Prefect counts events by resource,
-    for its reports as for automations on "more than so many of these in so many seconds"."""
+def attempt_failed(context: ErrorContext, task: str) -> None:
+    """Tell of one attempt of a task that failed, or that a circuit or a limit refused.
+
+    On a resource of the error's category and code, one that was refused on that of the task: Prefect counts
+    events by resource, for its reports as for automations on "more than so many of these in so many seconds".
+    """
     about = {"node_id", "task_run_id", "flow_run_id", "category", "code", "kind", "attempt", "circuit"}
     payload = context.model_dump(mode="json", include=about, exclude_none=True)
-    emit("attempt.failed", "error", f"{context.category.value}.{context.code}", payload)
+    by = refused_by({"category": context.category.value, "exception_type": context.exception_type})
+    if by is None:
+        emit("attempt.failed", "error", f"{context.category.value}.{context.code}", payload)
+    else:
+        emit("attempt.refused", "task", task, {**payload, "by": by})
 
 
 def error_payload(context: ErrorContext) -> dict[str, Any]:
@@ -133,7 +214,11 @@ def _circuit_changed(change: Transition) -> None:
 
 
 def _budget_burned(status: BudgetStatus) -> None:
-    emit("budget.burned", "budget", status.name, status.model_dump(mode="json"))
+    since = status.burning_since
+    # People read it, in an alert; seconds since the epoch tell them nothing.
+    shown = None if since is None else f"{datetime.fromtimestamp(since, timezone.utc):%Y-%m-%dT%H:%M:%SZ}"
+    payload = {**status.model_dump(mode="json"), "burning_since": shown}
+    emit("budget.burned", "budget", status.name, payload)
 
 
 def _store_lost(notice: StoreNotice) -> None:

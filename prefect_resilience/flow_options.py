@@ -1,6 +1,6 @@
 """What the options of a resilient flow may look like, checked against its function."""
 
-from __future__ import annotations
+# Without `from __future__ import annotations`: signatures show what the options may be.
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping
@@ -59,7 +59,8 @@ class ResilientFlowOptions(ResilienceFlowOptions, FlowOptions, total=False):
     """Every option of a resilient flow."""
 
 
-OPTIONS = tuple(ResilienceFlowOptions.__annotations__)
+DEFAULTS: ResilienceFlowOptions = {"batch": None, "recovery": "hint", "dead_letter": False, "summary": True}
+OPTIONS = tuple(DEFAULTS)
 
 
 @dataclass(frozen=True)
@@ -84,7 +85,7 @@ def split(options: Mapping[str, Any], more: Iterable[str] = ()) -> tuple[dict[st
 
 def make_guard(fn: Callable[..., Any], ours: Mapping[str, Any]) -> FlowGuard:
     """Check the options against the function, and put them together."""
-    return changed(FlowGuard(fn), {"recovery": "hint", **ours})
+    return changed(FlowGuard(fn), {**DEFAULTS, **ours})
 
 
 def changed(guard: FlowGuard, ours: Mapping[str, Any]) -> FlowGuard:

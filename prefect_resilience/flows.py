@@ -11,13 +11,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar, cast, overload
 
 from prefect.context import FlowRunContext
-from prefect.flows import Flow
+from prefect.flows import Flow, FlowDecorator, flow
+from prefect.tasks import Task
 from typing_extensions import ParamSpec, Unpack
 
 from prefect_resilience.drive import Blocking, Sequence, adrive, drive
 from prefect_resilience.effects.batch import batch as batch_named
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.flow_options import (
+    DEFAULTS,
     FlowGuard,
     ResilienceFlowOptions,
     ResilientFlowOptions,
@@ -28,6 +30,7 @@ from prefect_resilience.flow_options import (
 from prefect_resilience.naming import fill
 from prefect_resilience.runs.flow_runs import failed_with, mark_run, started
 from prefect_resilience.settings import enabled
+from prefect_resilience.signatures import UNSET, more_options, shows
 from prefect_resilience.summaries.ending import Ending, ended
 
 P = ParamSpec("P")
@@ -58,12 +61,14 @@ class ResilientFlow(Flow[P, R]):
     guard: FlowGuard
     """What stands around the function."""
 
+    @shows(ResilienceFlowOptions, DEFAULTS, flow)
     def __init__(self, fn: Callable[P, R], **options: Unpack[ResilientFlowOptions]) -> None:
         ours, theirs = split(options)
         super().__init__(fn, **theirs)
         self._guard_with(make_guard(self.fn, ours))
 
     @classmethod
+    @shows(ResilienceFlowOptions, DEFAULTS)
     def wrap(cls, flow: Flow[P, R], **options: Unpack[ResilienceFlowOptions]) -> ResilientFlow[P, R]:
         """A resilient flow that does what `flow` does, which itself stays as it is."""
         if not isinstance(flow, Flow):  # pyright: ignore[reportUnnecessaryIsInstance]
@@ -99,7 +104,8 @@ class ResilientFlow(Flow[P, R]):
         plain: Flow[P, R] = self  # the field is Prefect's own, of Prefect's own type
         plain.fn = around(guard, bound_to=self.fn)
         at_the_end, ending = AtTheEnd(guard.ending), guard.ending
-        wanted = (ending.summary, ending.leaves, ending.summary or ending.hint, ending.leaves)
+        settles = ending.summary or ending.dead_letter
+        wanted = (settles, ending.leaves, ending.summary or ending.hint, ending.leaves)
         for name, wants in zip(HOOKS, wanted, strict=True):
             if wants:
                 getattr(self, name).append(at_the_end)
@@ -121,9 +127,10 @@ class ResilientFlow(Flow[P, R]):
 
     else:
 
+        @shows(ResilienceFlowOptions, dict.fromkeys(DEFAULTS, UNSET), Flow.with_options)
         def with_options(self, **options: Any) -> ResilientFlow[P, R]:
             """A copy with other options, ours or Prefect's; what is not written stays as it is."""
-            ours, theirs = split(options, _more_options(type(self)))
+            ours, theirs = split(options, more_options(type(self), ResilientFlow))
             made = super(ResilientFlow, self._unguarded()).with_options(**theirs)
             for mark in ("_isclassmethod", "_isstaticmethod"):
                 if hasattr(self, mark):
@@ -139,13 +146,6 @@ def _class_for(resilient: type[Any], plain: type[Any]) -> type[Any]:
     return type(
         f"Resilient{plain.__name__}", (resilient, plain), {"__module__": __name__, "__init__": plain.__init__}
     )
-
-
-def _more_options(kind: type[Flow[..., Any]]) -> list[str]:
-    """Those that `with_options` of a special kind of flow takes."""
-    bases: tuple[Any, ...] = kind.__mro__
-    plain = next(base for base in bases if not issubclass(base, ResilientFlow))
-    return [name for name in inspect.signature(plain.with_options).parameters if name != "self"]
 
 
 # -- around the function
@@ -243,40 +243,54 @@ def _bound_like(bound: Callable[..., Any], copy_of: Callable[..., Any]) -> Calla
 # -- the decorator
 
 
-@overload
-def resilient_flow(fn: Callable[P, R], /) -> ResilientFlow[P, R]: ...
+if TYPE_CHECKING:
 
+    class _Decorator(FlowDecorator):
+        """Make a function a resilient Prefect flow; `help(resilient_flow)` says what the options mean."""
 
-@overload
-def resilient_flow(
-    fn: None = None, /, **options: Unpack[ResilientFlowOptions]
-) -> Callable[[Callable[P, R]], ResilientFlow[P, R]]: ...
+        @overload
+        def __call__(self, fn: Callable[P, R], /) -> ResilientFlow[P, R]: ...
+        @overload
+        def __call__(
+            self, fn: None = None, /, **options: Unpack[ResilientFlowOptions]
+        ) -> Callable[[Callable[P, R]], ResilientFlow[P, R]]: ...
+        def __call__(self, fn: Any = None, /, **options: Any) -> Any: ...  # pyright: ignore
 
+    resilient_flow: _Decorator
 
-def resilient_flow(fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:
-    """Make a function a resilient Prefect flow.
+else:
 
-    summary: True leaves an artifact `run-summary-<id>` at the end of a run in which something happened that
-        is worth telling (retries, refusals, fallbacks, replays, failures), with a picture of it.
-    recovery: after a run that ended badly, "hint" says in the summary and the log how to go on; "auto" or a
-        `RecoveryPolicy` also lets the automation of `prefect-resilience install` do it, as often as the
-        policy says. None says nothing.
-    dead_letter: True keeps a run that failed or crashed as a dead letter, with its parameters.
-    batch: the batch of everything that a run does, a template over the flow's parameters such as
-        "invoices-{month}". Left out: the root flow run, however often it is run again.
+    @shows(ResilienceFlowOptions, DEFAULTS, flow)
+    def resilient_flow(fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:
+        """Make a function a resilient Prefect flow.
 
-    The exception of a failed run carries what had been completed:
-    `error_context(state).details["partial_results"]`, by the name of the task run.
+        summary: True, the default, leaves an artifact `run-summary-<id>` at the end of a run in which
+            something happened that is worth telling (retries, refusals, fallbacks), with a picture of it.
+        recovery: after a run that ended badly, "hint" says in the summary and the log how to go on; "auto"
+            or a `RecoveryPolicy` also lets the automation of `prefect-resilience install` do it, as often as
+            the policy says. None says nothing.
+        dead_letter: True keeps a run that failed or crashed as a dead letter, with its parameters.
+        batch: the batch of everything that a run does, a template over the flow's parameters such as
+            "invoices-{month}". Left out: the root flow run, however often it is run again.
 
-    Every option of `prefect.flow` works too. Raises ConfigurationError for what cannot be meant.
-    """
-    if fn is None:
-        return functools.partial(_decorate, options)
-    return _decorate(options, fn)
+        The exception of a failed run carries what had been completed:
+        `error_context(state).details["partial_results"]`, by the name of the task run.
+
+        Every option of `prefect.flow` works too. Raises ConfigurationError for what cannot be meant.
+        """
+        if fn is None:
+            return functools.partial(_decorate, options)
+        return _decorate(options, fn)
+
+    resilient_flow.from_source = Flow.from_source
 
 
 def _decorate(options: Mapping[str, Any], fn: Callable[..., Any]) -> ResilientFlow[..., Any]:
     if isinstance(fn, Flow):
         name = getattr(fn.fn, "__name__", fn.name)
         raise ConfigurationError(f"{fn.name!r} is a flow already: write ResilientFlow.wrap({name}, ...)")
+    if isinstance(fn, Task):
+        raise ConfigurationError(
+            f"@resilient_flow stands over the task {fn.name!r}: write it over a function that calls the task"
+        )
     return ResilientFlow(fn, **options)

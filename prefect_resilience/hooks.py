@@ -16,9 +16,13 @@ from prefect.context import FlowRunContext, TaskRunContext
 from prefect.logging.loggers import flow_run_logger, task_run_logger
 from prefect.utilities.engine import resolve_inputs_sync
 
-from prefect_resilience.dead_letters.capture import letter_of, loss
+from prefect_resilience.dead_letters.capture import identity_of, letter_of, loss
+from prefect_resilience.dead_letters.codec import encode_parameters
 from prefect_resilience.dead_letters.configured import queue_of, spool_of
 from prefect_resilience.dead_letters.model import Contents, DeadLetter
+from prefect_resilience.dead_letters.noticing import settle_call
+from prefect_resilience.dead_letters.passes import run_again
+from prefect_resilience.dead_letters.places import starts_here, starts_of
 from prefect_resilience.dead_letters.replay import LETTER_TAG, in_replay, is_replay_itself
 from prefect_resilience.dead_letters.sources import source_of
 from prefect_resilience.effects.batch import explicit_batch
@@ -31,6 +35,7 @@ from prefect_resilience.events import emit
 from prefect_resilience.runs.logs import keep_secrets_out_of_logs
 from prefect_resilience.settings import enabled
 from prefect_resilience.summaries.ending import recovery_hint, run_summary
+from prefect_resilience.summaries.watch import on_completed
 
 __all__ = [
     "capture_for_flow",
@@ -50,15 +55,18 @@ def dead_letter(
     """Keep a call that finally failed as a dead letter, to be replayed when its cause is mended.
 
     For `@task(on_failure=[dead_letter])`, and `@flow(on_failure=[dead_letter], on_crashed=[dead_letter])`.
-    Never raises: a letter that cannot be kept is told to the log.
+    With `on_completion=[dead_letter]` a flow also settles its letter when it is run again and succeeds. Never
+    raises: a letter that cannot be kept is told to the log.
     """
     # Prefect hands over a flow by position while it runs here, by name when its process has died.
     subject, run = task if flow is None else flow, task_run if flow_run is None else flow_run
     if not enabled():
         return
+    completed = state is not None and state.is_completed()
     if isinstance(subject, Flow):
-        capture_for_flow(cast("Flow[..., Any]", subject), run, state)
-    else:
+        made = cast("Flow[..., Any]", subject)
+        settle_for_flow(made, run) if completed else capture_for_flow(made, run, cast("State[Any]", state))
+    elif not completed:
         capture_for_task(subject, run, state)
 
 
@@ -100,6 +108,7 @@ def capture_for_task(
             flow_run_id=str(task_run.flow_run_id) if task_run.flow_run_id else None,
             task_run_id=str(task_run.id),
             run_count=flow_run.run_count if flow_run is not None else 1,
+            starts=starts_of(flow_run) if flow_run is not None else (),
             attempts=max(error.attempt if error else 1, task_run.run_count, 1),
         )
         return _keep(letter, contents, log)
@@ -132,6 +141,7 @@ def capture_for_flow(flow: Flow[..., Any], flow_run: FlowRun, state: State[Any])
             batch_id=_batch_of_flow(flow_run),
             flow_run_id=str(flow_run.id),
             run_count=max(flow_run.run_count, 1),
+            starts=starts_of(flow_run),
             attempts=max(flow_run.run_count, 1),
         )
         return _keep(letter, contents, log)
@@ -157,9 +167,75 @@ def _keep(letter: DeadLetter, contents: Contents, log: Log) -> DeadLetter | None
             return None
         log.warning("The dead letter %s waits on this host for its store: %s", kept.id, redact(str(failure)))
     else:
-        log.warning("Kept as dead letter %s: %s", kept.id, kept.summary())
-    emit("dead-letter.created", "dead-letter", kept.id, _told(kept))
+        if kept.failures > 1:
+            log.warning("Dead letter %s failed in another pass: %s", kept.id, kept.summary())
+        else:
+            log.warning("Kept as dead letter %s: %s", kept.id, kept.summary())
+    happening = "dead-letter.failed-again" if kept.failures > 1 else "dead-letter.created"
+    emit(happening, "dead-letter", kept.id, _told(kept))
     return kept
+
+
+# -- calls that succeed when their flow run is run again
+
+
+def settle_for_task(task_run: TaskRun) -> None:
+    """Settle the letter that an earlier pass of the flow run left of a call which has just succeeded.
+
+    It costs nothing in a first pass. Never raises.
+    """
+    starts = starts_here()
+    context = TaskRunContext.get()
+    if starts is None or context is None or not run_again(starts) or context.task_run.id != task_run.id:
+        return
+    task = context.task
+    keeps_letters = any(hook in task.on_failure_hooks for hook in (dead_letter, keep_dead_letter))
+    if not keeps_letters or not enabled() or in_replay():
+        return
+    log = task_run_logger(task_run=task_run, task=task)
+    try:
+        batch_id = _batch_of(task_run)
+
+        def identity() -> str:
+            given = _known_secrets_in(_parameters_of(task_run))
+            encoded = encode_parameters(given).parameters
+            return identity_of(batch_id, "task", task.name, source_of(task), task.task_key, encoded)
+
+        _say_settled(log, settle_call(starts, batch_id, identity, str(task_run.id)))
+    except Exception as failure:  # noqa: BLE001 - the call has succeeded, which a replay finds out as well
+        log.warning("Whether this call has a dead letter is not known: %s", redact(repr(failure)))
+
+
+def settle_for_flow(flow: Flow[..., Any], flow_run: FlowRun) -> None:
+    """The same for a flow run that has completed."""
+    if flow_run.run_count <= 1 and flow_run.parent_task_run_id is None:
+        return
+    starts = starts_here() or ((str(flow_run.id), flow_run.run_count),)
+    if not run_again(starts) or in_replay():
+        return
+    log = flow_run_logger(flow_run=flow_run, flow=flow)
+    try:
+        batch_id = _batch_of_flow(flow_run)
+
+        def identity() -> str:
+            given = _known_secrets_in(_parameters_of_flow(flow_run))
+            encoded = encode_parameters(given).parameters
+            return identity_of(batch_id, "flow", flow.name, source_of(flow), flow.name, encoded)
+
+        _say_settled(log, settle_call(starts, batch_id, identity, None))
+    except Exception as failure:  # noqa: BLE001 - the flow has completed, which a replay finds out as well
+        log.warning("Whether this run has a dead letter is not known: %s", redact(repr(failure)))
+
+
+def _say_settled(log: Log, letter: DeadLetter | None) -> None:
+    if letter is not None:
+        log.info("Settled dead letter %s: its call succeeded in this pass of the flow run", letter.id)
+
+
+def _known_secrets_in(parameters: dict[str, Any]) -> dict[str, Any]:
+    """The parameters, once what is secret in them is known, so that a digest of them is what a letter has."""
+    learn_secrets(Exception(), parameters)
+    return parameters
 
 
 def _told(letter: DeadLetter) -> dict[str, Any]:
@@ -225,3 +301,6 @@ def _batch_of_flow(flow_run: FlowRun) -> str:
         return named
     stand_in = TaskRun.model_construct(id=flow_run.id, flow_run_id=flow_run.id, task_inputs={})
     return _batch_of(stand_in) or str(flow_run.id)
+
+
+on_completed(settle_for_task)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from prefect_resilience.drive import Sequence
 from prefect_resilience.errors.classify import ErrorInfo, classify
 from prefect_resilience.errors.context import AttemptRecord, ErrorContext, attach_context, attached_context
+from prefect_resilience.errors.exceptions import InDoubt
 from prefect_resilience.errors.nesting import with_inner
 from prefect_resilience.errors.notes import add_note
 from prefect_resilience.errors.redact import redact
@@ -33,9 +34,14 @@ class RunRecord:
     started: float
     history: list[AttemptRecord] = field(default_factory=list[AttemptRecord])
     counters: dict[str, int] = field(default_factory=dict[str, int])
+    """Failed attempts by the category whose own rule counts them, "" for the policy itself."""
+    counted: int = 0
+    """The counter of the last error's rule."""
     previous_delay: float | None = None
     verdict: Verdict | None = None
     error: BaseException | None = None
+    must_not_restart: bool = False
+    """Its stream was cut off after a chunk was handed on, and may not begin again."""
     notes: Notes = field(default_factory=Notes)
     """What the code inside keeps of its work, and learns of the attempt before."""
 
@@ -84,12 +90,14 @@ def judged(
 
 
 def verdict_of(retry: Retry, record: RunRecord, info: ErrorInfo, error: BaseException, now: float) -> Verdict:
+    if record.must_not_restart:
+        return Verdict(False, 0.0, "a chunk was handed on, and the task does not say restart_stream=True")
     # By name: the policy may be another one by now.
     rule = info.category.value if info.category in retry.rules else ""
-    record.counters[rule] = record.counters.get(rule, 0) + 1
+    record.counted = record.counters[rule] = record.counters.get(rule, 0) + 1
     verdict = retry.decide(
         info,
-        record.counters[rule],
+        record.counted,
         elapsed=now - record.started,
         random=random.random(),
         previous_delay=record.previous_delay,
@@ -98,6 +106,12 @@ def verdict_of(retry: Retry, record: RunRecord, info: ErrorInfo, error: BaseExce
     if verdict.retry and retry.budget is not None and not bucket_of(retry.budget, now).spend(now):
         return Verdict(False, 0.0, f"the retry budget {retry.budget.name!r} is spent")
     return verdict
+
+
+def retry_told(record: RunRecord, context: ErrorContext, verdict: Verdict) -> str:
+    """What the log says of a retry: the attempts that are counted for errors of this kind, and the delay."""
+    made, most = record.counted + 1, context.max_attempts
+    return f"Retrying ({made}/{most}) in {verdict.delay:.1f} s: {context.summary()}"
 
 
 def replaced_message(context: ErrorContext, answer: Answer) -> str:
@@ -114,3 +128,11 @@ def annotate(error: BaseException, context: ErrorContext, verdict: Verdict, chai
     ]
     for note in notes:
         add_note(error, redact(note))
+
+
+def caused_by(doubt: InDoubt, error: BaseException, context: ErrorContext) -> InDoubt:
+    """The doubt that is raised in place of the function's own error, which stays its cause: whoever takes
+    that for a plain failure might send the same thing by another way."""
+    doubt.__cause__ = error
+    attach_context(doubt, context)
+    return doubt

@@ -151,14 +151,15 @@ def _of_task(payload: Payload) -> dict[str, Any]:
 
 def _attempt_failed(payload: Payload) -> None:
     attributes = _of_task(payload)
-    instruments().count("attempts", {**attributes, "outcome": "failure"})
-    by = _refused_by(payload)
-    if by is not None:
+    by = refused_by(payload)
+    if by is None:
+        instruments().count("attempts", {**attributes, "outcome": "failure"})
+    else:
         instruments().count("refusals", {"task": attributes["task"], "by": by})
 
 
-def _refused_by(payload: Payload) -> str | None:
-    """Who did not let the call through, if it was not made."""
+def refused_by(payload: Payload) -> str | None:
+    """Who did not let the call through, if it was not made: "circuit", "bulkhead" or "rate_limit"."""
     if payload.get("category") == "circuit_open":
         return "circuit"
     kind = str(payload.get("exception_type") or "").rpartition(".")[2]
@@ -211,6 +212,6 @@ _OF_EVENTS: dict[str, Callable[[Payload], None]] = {
     "effect.in-doubt": lambda p: instruments().count("effects.in_doubt", {"task": tasks(p.get("node_id"))}),
     "dead-letter.created": lambda p: instruments().count("dead_letters.created", _of_task(p)),
     "dead-letter.replayed": _letter_replayed,
-    "batch.recovered": lambda p: instruments().count("batches.recovered", {"outcome": str(p.get("outcome"))}),
+    "batch.recovered": lambda p: instruments().count("batches.recovered", {"outcome": str(p.get("action"))}),
     "budget.burned": lambda p: instruments().count("budget.burns", {"budget": budgets(p.get("name"))}),
 }

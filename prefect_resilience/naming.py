@@ -46,13 +46,18 @@ def fill(name: str, parameters: Mapping[str, Any], what: str) -> str:
 
     Raises ConfigurationError when a parameter is missing or has no such attribute or item.
     """
+    return shorten(filled_with(string.Formatter(), name, parameters, what))
+
+
+def filled_with(formatter: string.Formatter, name: str, parameters: Mapping[str, Any], what: str) -> str:
+    """`name` with its fields filled in by `formatter`, of any length. Raises ConfigurationError as `fill`
+    does."""
     try:
-        filled = string.Formatter().vformat(name, (), parameters)
+        return formatter.vformat(name, (), parameters)
     except Exception as error:  # noqa: BLE001 - the user's objects may raise anything
         missing = [field for field in template_fields(name, what) if field not in parameters]
         why = f"there is no parameter {missing[0]!r}" if missing else f"{type(error).__name__}: {error}"
         raise ConfigurationError(f"the {what} name {name!r} cannot be filled in: {why}") from None
-    return shorten(filled)
 
 
 def shorten(name: str) -> str:

@@ -27,7 +27,14 @@ from prefect_resilience.circuits import CircuitSnapshot, get_circuit, get_circui
 from prefect_resilience.circuits.registry import StoreReference
 from prefect_resilience.configuration import nearest
 from prefect_resilience.dead_letters.operations import purge_dead_letters, replay_dead_letters
-from prefect_resilience.effects.operations import abandon_batch, prune_batches, recover_batch, settle_effect
+from prefect_resilience.effects.operations import (
+    abandon_batch,
+    close_task_runs,
+    crash_silent_runs,
+    prune_batches,
+    recover_batch,
+    settle_effect,
+)
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.errors.redact import redact
 from prefect_resilience.flows import resilient_flow
@@ -43,6 +50,8 @@ __all__ = [
     "abandon_batch",
     "arun_plan",
     "change_circuit",
+    "close_task_runs",
+    "crash_silent_runs",
     "find_circuit",
     "prune_batches",
     "purge_dead_letters",

@@ -27,7 +27,7 @@ class ResilienceSettings(BaseSettings):
     """
 
     model_config: ClassVar[SettingsConfigDict] = SettingsConfigDict(
-        env_prefix="PREFECT_RESILIENCE_", extra="ignore", frozen=True
+        env_prefix="PREFECT_RESILIENCE_", extra="ignore", frozen=True, defer_build=True
     )
 
     enabled: bool = Field(
@@ -62,6 +62,11 @@ _VARIABLES = (
 @lru_cache(maxsize=16)
 def _read(variables: tuple[str | None, ...], home: Path) -> ResilienceSettings:
     return ResilienceSettings()
+
+
+def store_url() -> str:
+    """Where everything lives that was given no store of its own."""
+    return current_settings().store_url
 
 
 def circuit_store_url() -> str:

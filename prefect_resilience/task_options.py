@@ -5,51 +5,43 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
-from typing import Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from prefect.tasks import Task, TaskOptions
 from typing_extensions import TypedDict
 
+from prefect_resilience import budgets, circuits, decomposition, effects, limits, outputs
 from prefect_resilience.attempt import NO_RETRY, Guard
-from prefect_resilience.budgets.policy import ErrorBudget
-from prefect_resilience.circuits.breaker import CircuitBreaker
 from prefect_resilience.configuration import nearest
-from prefect_resilience.decomposition.model import Decompose
-from prefect_resilience.decomposition.splitters import Split
-from prefect_resilience.effects.policy import Effect
-from prefect_resilience.errors.classify import Rule
+from prefect_resilience.effects.names import source_of
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.fallbacks.model import Fallback, as_fallbacks
-from prefect_resilience.limits.guarding import Limit
-from prefect_resilience.limits.hedge import Hedge
 from prefect_resilience.limits.timeout import Timeout
-from prefect_resilience.outputs.promise import Expect
 from prefect_resilience.retries.backoff import Backoff
 from prefect_resilience.retries.policy import Retry
 from prefect_resilience.settings import current_settings
+from prefect_resilience.signatures import UNSET
 
-RetryOption = Retry | int | str | Mapping[str, Any] | Literal[False] | None
-TimeoutOption = Timeout | float | timedelta | str | Mapping[str, Any] | None
-FallbackOption = Fallback | Callable[..., Any] | Iterable[Fallback | Callable[..., Any]] | None
-EffectOption = Effect | Literal["idempotent", "conditional", "external"] | Mapping[str, Any] | None
-LimitsOption = Limit | Iterable[Limit] | None
-ExpectOption = Expect | str | Mapping[str, Any] | type | Callable[[Any], Any] | None
-DecomposeOption = Decompose | Split | Mapping[str, Any] | None
-BudgetOption = ErrorBudget | Mapping[str, Any] | float | None
-ClassifyOption = Rule | Iterable[Rule] | None
+if TYPE_CHECKING:
+    from prefect_resilience.budgets.policy import ErrorBudget
+    from prefect_resilience.circuits.breaker import CircuitBreaker
+    from prefect_resilience.decomposition.model import Decompose
+    from prefect_resilience.decomposition.splitters import Split
+    from prefect_resilience.effects.policy import Effect
+    from prefect_resilience.errors.registry import Rule
+    from prefect_resilience.limits.guarding import Limit
+    from prefect_resilience.limits.hedge import Hedge
+    from prefect_resilience.outputs.promise import Expect
 
-
-class _Unset:
-    """Stands for an option that was not written."""
-
-    def __repr__(self) -> str:
-        return "unset"
-
-    def __reduce__(self) -> str:
-        return "UNSET"
-
-
-UNSET: Any = _Unset()
+    RetryOption = Retry | int | str | Mapping[str, Any] | Literal[False] | None
+    TimeoutOption = Timeout | float | timedelta | str | Mapping[str, Any] | None
+    FallbackOption = Fallback | Callable[..., Any] | Iterable[Fallback | Callable[..., Any]] | None
+    EffectOption = Effect | Literal["idempotent", "conditional", "external"] | Mapping[str, Any] | None
+    LimitsOption = Limit | Iterable[Limit] | None
+    ExpectOption = Expect | str | Mapping[str, Any] | type | Callable[[Any], Any] | None
+    DecomposeOption = Decompose | Split | Mapping[str, Any] | None
+    BudgetOption = ErrorBudget | Mapping[str, Any] | float | None
+    ClassifyOption = Rule | Iterable[Rule] | None
 
 
 class ResilienceOptions(TypedDict, total=False):
@@ -75,43 +67,75 @@ class ResilientTaskOptions(ResilienceOptions, TaskOptions, total=False):
     """Every option of a resilient task."""
 
 
-OPTIONS = tuple(ResilienceOptions.__annotations__)
+DEFAULTS: ResilienceOptions = {
+    "retry": UNSET,
+    "circuit": None,
+    "limits": None,
+    "timeout": None,
+    "hedge": None,
+    "fallback": None,
+    "classify": None,
+    "effect": None,
+    "dead_letter": False,
+    "policy": None,
+    "restart_stream": False,
+    "error_budget": None,
+    "expect": None,
+    "decompose": None,
+}
+OPTIONS = tuple(DEFAULTS)
+RETRY_OPTIONS = ("retries", "retry_delay_seconds", "retry_jitter_factor")
+"""What Prefect itself has for retries."""
 MOST_RETRIES_BY_POLICY = 100
 """So many retries at most a block may ask for; Prefect counts up to it."""
 
 
-def split(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Our options and Prefect's. Raises ConfigurationError for one that is neither."""
-    known = [*TaskOptions.__annotations__, *OPTIONS]
+def split(options: Mapping[str, Any], more: Iterable[str] = ()) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Our options and Prefect's, of which a special kind of task has some more. Raises ConfigurationError for
+    one that is neither."""
+    known = [*TaskOptions.__annotations__, *OPTIONS, *more]
     for name in options:
         if name not in known:
             raise ConfigurationError(f"a resilient task has no option {name!r}{nearest(name, known)}")
+    if options.get("timeout") is not None and options.get("timeout_seconds") is not None:
+        raise ConfigurationError(
+            f"a resilient task has both timeout={options['timeout']!r} and "
+            f"timeout_seconds={options['timeout_seconds']!r}: write timeout= alone, which ends every attempt"
+        )
     ours = {name: value for name, value in options.items() if name in OPTIONS}
     return ours, {name: value for name, value in options.items() if name not in OPTIONS}
 
 
 def written_policy(task: Task[Any, Any], ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> Retry:
-    """The policy that a decorator's options mean, ours and Prefect's together."""
-    for name in ("retries", "retry_delay_seconds", "retry_jitter_factor"):
+    """The policy that a task's options mean, ours and Prefect's.
+
+    What Prefect's settings gave the task (`PREFECT_TASKS_DEFAULT_RETRIES`, and its delay) counts as written.
+    """
+    for name in RETRY_OPTIONS:
         if "retry" in ours and theirs.get(name) is not None:
             raise ConfigurationError(
                 f"task {task.name!r} has both retry= and {name}={theirs[name]!r}: write it in Retry(...), "
                 f"or leave out retry= for Prefect's own retries"
             )
-    asked = theirs.get("retries") is not None
-    policy = retry_policy(task, ours.get("retry", UNSET), asked=asked)
-    return policy if asked else retry_with(policy, task, theirs)
+    if ours.get("retry", UNSET) is not UNSET:
+        return as_policy(ours["retry"])
+    if task.retries or theirs.get("retries") is not None:
+        return prefects_own(task)
+    written = {name: value for name, value in theirs.items() if value is not None}
+    if task.retry_delay_seconds:
+        written["retry_delay_seconds"] = task.retry_delay_seconds
+    if task.retry_jitter_factor:
+        written["retry_jitter_factor"] = task.retry_jitter_factor
+    return retry_with(Retry(), task, written)
 
 
-def retry_policy(task: Task[Any, Any], retry: RetryOption, *, asked: bool) -> Retry:
-    """`retry=` as a policy. Without it, Prefect's own `retries` if they were asked for, else the defaults."""
-    if retry is UNSET:
-        return prefects_own(task) if asked else Retry()
+def as_policy(retry: RetryOption) -> Retry:
+    """`retry=` as a policy."""
     if retry is None or retry is False:
         return NO_RETRY
     if isinstance(retry, Retry):
         return retry
-    if isinstance(retry, int):
+    if isinstance(retry, int) and not isinstance(retry, bool):
         return Retry(attempts=retry)
     if isinstance(retry, Mapping):
         return Retry(**retry)
@@ -120,75 +144,102 @@ def retry_policy(task: Task[Any, Any], retry: RetryOption, *, asked: bool) -> Re
     )
 
 
+def restarting(task: Task[Any, Any], ours: Mapping[str, Any], *, asked: bool) -> Mapping[str, Any]:
+    """Our options, with `restart_stream` for a generator whose retries are Prefect's own: those start its
+    stream again, also after a chunk."""
+    if not (asked and task.isgenerator) or "retry" in ours or "restart_stream" in ours:
+        return ours
+    return {**ours, "restart_stream": True}
+
+
 def prefects_own(task: Task[Any, Any]) -> Retry:
     """Retries as Prefect makes them: after any exception, with the delays that the task has."""
     return Retry(
         attempts=task.retries + 1,
-        backoff=_as_backoff(task.retry_delay_seconds),
+        backoff=prefects_backoff(task),
         retry_on=Exception,
         respect_retry_after=False,
     )
 
 
 def retry_with(policy: Retry, made: Task[Any, Any], options: Mapping[str, Any]) -> Retry:
-    """A policy changed by Prefect's own options in `with_options`."""
+    """A policy changed by Prefect's own options, which a task has that was made with them."""
     changes: dict[str, Any] = {}
     if isinstance(options.get("retries"), int):
         changes |= {"attempts": options["retries"] + 1, "by_category": {}}
     if "retry_delay_seconds" in options:
-        changes["backoff"] = _as_backoff(made.retry_delay_seconds)
+        changes["backoff"] = prefects_backoff(made)
+    elif "retry_jitter_factor" in options:
+        backoff = cast(Backoff, policy.backoff)
+        changes["backoff"] = backoff.model_copy(update={"jitter": _jitter(made)})
     return policy.model_copy(update=changes) if changes else policy
 
 
-def _as_backoff(delays: Any) -> Backoff:
+def prefects_backoff(task: Task[Any, Any]) -> Backoff:
+    """The delays of Prefect's own options `retry_delay_seconds` and `retry_jitter_factor`."""
+    delays: Any = task.retry_delay_seconds
     if not delays:
         return Backoff.none()
     written = cast("list[float]", delays if isinstance(delays, list) else [delays])
-    return Backoff.schedule([float(delay) for delay in written])
+    return Backoff.schedule([float(delay) for delay in written], jitter=_jitter(task))
+
+
+def _jitter(task: Task[Any, Any]) -> float:
+    return min(task.retry_jitter_factor or 0.0, 1.0)
 
 
 def make_guard(fn: Callable[..., Any], isasync: bool, retry: Retry, ours: Mapping[str, Any]) -> Guard:
     """Check the options against the function, and put them together."""
+    ours = {**DEFAULTS, **ours}
     circuit = ours.get("circuit")
-    circuit = CircuitBreaker(circuit) if isinstance(circuit, str) else circuit
+    circuit = circuits.CircuitBreaker(circuit) if isinstance(circuit, str) else circuit
     if circuit is not None:
-        if not isinstance(circuit, CircuitBreaker):
+        if not isinstance(circuit, circuits.CircuitBreaker):
+            if isinstance(circuit, circuits.CircuitPolicy):
+                raise ConfigurationError(
+                    "circuit= is a CircuitPolicy, which has no name: "
+                    "write CircuitBreaker.from_policy('name', policy)"
+                )
             raise ConfigurationError(f"circuit={circuit!r} is no circuit: write CircuitBreaker('name')")
         _check_fields(f"circuit {circuit.name!r}", circuit.fields, fn)
-    timeout = Timeout.of(ours.get("timeout"), current_settings().operations)
+    timeout = Timeout.of(ours["timeout"], current_settings().operations)
     if timeout is not None:
         timeout.check_for(fn)
-    fallbacks = as_fallbacks(ours.get("fallback"))
+    fallbacks = as_fallbacks(ours["fallback"])
     for step in fallbacks:
         step.check_for(fn, isasync=isasync)
+    error_budget = ours.get("error_budget")
     rules: Any = ours.get("classify")
     hedge = _hedge(ours.get("hedge"), fn)
+    expect = _expect(ours, fn, isasync)
     return Guard(
         fn,
         isasync,
         retry,
         circuit,
-        _limits(ours.get("limits"), fn),
+        _limits(ours["limits"], fn),
         timeout,
         hedge,
         fallbacks,
-        (cast(Rule, rules),) if callable(rules) else tuple(rules or ()),
+        (cast("Rule", rules),) if callable(rules) else tuple(rules or ()),
         _effect(ours.get("effect"), fn, isasync, hedge),
         _dead_letter(ours.get("dead_letter", False)),
         _restart_stream(ours.get("restart_stream", False), fn),
-        ErrorBudget.of(ours.get("error_budget")),
+        None if error_budget is None else budgets.ErrorBudget.of(error_budget),
         policy=_policy_block(ours.get("policy")),
-        expect=_expect(ours, fn, isasync),
+        expect=expect,
         decompose=_decompose(ours, fn, isasync),
+        source=source_of(fn),
     )
 
 
-def _limits(limits: Any, fn: Callable[..., Any]) -> tuple[Limit, ...]:
+def _limits(value: Any, fn: Callable[..., Any]) -> tuple[Limit, ...]:
     written = cast(
-        "Iterable[Any]", limits if isinstance(limits, (list, tuple)) else [limits] if limits else []
+        "Iterable[Any]",
+        value if isinstance(value, (list, tuple)) else [] if value is None else [value],
     )
     for limit in written:
-        if not isinstance(limit, Limit):
+        if not isinstance(limit, limits.Limit):
             raise ConfigurationError(
                 f"limits={limit!r} is no limit: write Bulkhead(5) or RateLimit(10, per=1)"
             )
@@ -200,7 +251,7 @@ def _hedge(hedge: Any, fn: Callable[..., Any]) -> Hedge | None:
     if hedge is None:
         return None
     name = getattr(fn, "__name__", repr(fn))
-    if not isinstance(hedge, Hedge):
+    if not isinstance(hedge, limits.Hedge):
         raise ConfigurationError(f"hedge={hedge!r} is no hedge: write Hedge(after=0.8)")
     if not inspect.iscoroutinefunction(fn):
         raise ConfigurationError(
@@ -210,7 +261,7 @@ def _hedge(hedge: Any, fn: Callable[..., Any]) -> Hedge | None:
 
 
 def _effect(value: Any, fn: Callable[..., Any], isasync: bool, hedge: Hedge | None) -> Effect | None:
-    effect = Effect.of(value)
+    effect = None if value is None else effects.Effect.of(value)
     if effect is None:
         return None
     name = getattr(fn, "__name__", repr(fn))
@@ -230,11 +281,12 @@ def _effect(value: Any, fn: Callable[..., Any], isasync: bool, hedge: Hedge | No
 
 
 def _expect(ours: Mapping[str, Any], fn: Callable[..., Any], isasync: bool) -> Expect | None:
-    expect = Expect.of(ours.get("expect"))
+    promised = ours.get("expect")
+    expect = None if promised is None else outputs.Expect.of(promised)
     if expect is None:
         return None
     expect.check_for(fn, isasync=isasync)
-    effect = Effect.of(ours.get("effect"))
+    effect = effects.Effect.of(ours.get("effect"))
     if effect is not None and effect.kind != "idempotent" and expect.repair:
         raise ConfigurationError(
             f"Expect(repair=True) makes the call again, which effect={effect.kind!r} forbids: what is done "
@@ -244,7 +296,8 @@ def _expect(ours: Mapping[str, Any], fn: Callable[..., Any], isasync: bool) -> E
 
 
 def _decompose(ours: Mapping[str, Any], fn: Callable[..., Any], isasync: bool) -> Decompose | None:
-    decompose = Decompose.of(ours.get("decompose"))
+    asked = ours.get("decompose")
+    decompose = None if asked is None else decomposition.Decompose.of(asked)
     if decompose is None:
         return None
     name = getattr(fn, "__name__", repr(fn))
@@ -252,7 +305,7 @@ def _decompose(ours: Mapping[str, Any], fn: Callable[..., Any], isasync: bool) -
         raise ConfigurationError(
             f"decompose= is for a call that has one result: {name!r} is a generator, so return a list"
         )
-    effect = Effect.of(ours.get("effect"))
+    effect = effects.Effect.of(ours.get("effect"))
     if effect is not None and (effect.kind != "idempotent" or effect.key is not None):
         raise ConfigurationError(
             f"decompose= makes several calls of one, and effect= says that there is one: "

@@ -8,25 +8,34 @@ from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Mapp
 from copy import copy
 from typing import TYPE_CHECKING, Any, TypeVar, cast, overload
 
-from prefect.cache_policies import NO_CACHE
-from prefect.tasks import Task, TaskOptions
+from prefect.cache_policies import DEFAULT, NO_CACHE
+from prefect.context import TaskRunContext
+from prefect.tasks import Task, TaskOptions, task
+from prefect.utilities.annotations import NotSet
 from typing_extensions import ParamSpec, Unpack
 
 from prefect_resilience.attempt import Guard, guarded
 from prefect_resilience.drive import adrive, drive
+from prefect_resilience.effects.batch_tags import in_outer_task
 from prefect_resilience.errors.exceptions import ConfigurationError
+from prefect_resilience.retries.policy import Retry
 from prefect_resilience.runs.answers import as_answer, value_of
+from prefect_resilience.runs.cache_keys import code_without_source, with_own_function
 from prefect_resilience.runs.chunks import in_one_task
+from prefect_resilience.runs.questions import Answers, AsWritten, PolicyDelays, retry_as_decided
 from prefect_resilience.runs.streams import astream, stream
-from prefect_resilience.runs.task_runs import PolicyDelays, governed, retry_as_decided, surroundings_of
+from prefect_resilience.runs.task_runs import governed, surroundings_of
 from prefect_resilience.settings import enabled
+from prefect_resilience.signatures import UNSET, more_options, shows
 from prefect_resilience.task_options import (
+    DEFAULTS,
     MOST_RETRIES_BY_POLICY,
-    UNSET,
     ResilienceOptions,
     ResilientTaskOptions,
+    as_policy,
     make_guard,
-    retry_policy,
+    prefects_backoff,
+    restarting,
     retry_with,
     split,
     written_policy,
@@ -52,14 +61,22 @@ class ResilientTask(Task[P, R]):
     own_retry_delay: float | int | list[float] | None
     own_retry_condition: Callable[..., Any] | None
     """The user's `retry_condition_fn`, asked where the policy would try again."""
+    _written: Mapping[str, Any]
+    """Our options as they were written."""
+    _for_engine: Answers | None
+    """What Prefect's engine finds for its retries; None while resilience is switched off."""
 
+    @shows(ResilienceOptions, DEFAULTS, task, Task)
     def __init__(self, fn: Callable[P, R], **options: Unpack[ResilientTaskOptions]) -> None:
         ours, theirs = split(options)
-        super().__init__(fn, **cast(TaskOptions, theirs))
+        # As Prefect's decorator has it: left out, the flow or the setting says whether prints are logged.
+        super().__init__(fn, **cast(TaskOptions, {"log_prints": None, **theirs}))
         policy = written_policy(self, ours, theirs)
-        self._guard_with(make_guard(self.fn, self.isasync, policy, ours))
+        ours = restarting(self, ours, asked=self.retries > 0)
+        self._guard_with(make_guard(self.fn, self.isasync, policy, ours), ours)
 
     @classmethod
+    @shows(ResilienceOptions, DEFAULTS)
     def wrap(cls, task: Task[P, R], **options: Unpack[ResilienceOptions]) -> ResilientTask[P, R]:
         """A resilient task that does what `task` does, which itself stays as it is.
 
@@ -77,7 +94,7 @@ class ResilientTask(Task[P, R]):
             raise ConfigurationError(
                 f"ResilientTask.wrap needs a Prefect task, not {task!r}: write @resilient_task"
             )
-        if isinstance(task, ResilientTask):
+        if isinstance(task, ResilientTask) or isinstance(cast("Any", task.fn), ResilientTask):
             raise ConfigurationError(
                 f"task {task.name!r} is resilient already: write {task.name}.with_options(...)"
             )
@@ -86,20 +103,23 @@ class ResilientTask(Task[P, R]):
             raise ConfigurationError(
                 f"ResilientTask.wrap takes no {next(iter(theirs))!r}: write it in with_options(...)"
             )
-        policy = retry_policy(task, ours.get("retry", UNSET), asked=task.retries > 0)
-        return cls._of(task, make_guard(task.fn, task.isasync, policy, ours))
+        policy = written_policy(task, ours, {})
+        ours = restarting(task, ours, asked=task.retries > 0)
+        return cls._of(task, make_guard(task.fn, task.isasync, policy, ours), ours)
 
     @classmethod
-    def _of(cls, task: Task[P, R], guard: Guard) -> ResilientTask[P, R]:
+    def _of(cls, task: Task[P, R], guard: Guard, written: Mapping[str, Any]) -> ResilientTask[P, R]:
         """A copy of a plain task, with the guard around its function."""
         made = copy(task)
         made.__class__ = _class_for(cls, type(task))
         resilient = cast("ResilientTask[P, R]", made)
-        resilient._guard_with(guard)
+        resilient._guard_with(guard, written)
         return resilient
 
-    def _guard_with(self, guard: Guard) -> None:
+    def _guard_with(self, guard: Guard, written: Mapping[str, Any]) -> None:
         self.guard = guard
+        self._written = written
+        self._for_engine = None
         self.own_retries = self.retries
         self.own_retry_delay = self.retry_delay_seconds
         self.own_retry_condition = self.retry_condition_fn
@@ -107,28 +127,31 @@ class ResilientTask(Task[P, R]):
         plain.on_failure_hooks = [*self.on_failure_hooks, *_letter_hooks(guard)]
         if not enabled():
             return
+        plain.source_code = self.source_code or code_without_source(guard.fn)
+        plain.cache_policy = with_own_function(self.cache_policy)
         if guard.effect is not None and guard.effect.compensate is not None:
-            # What was undone is done again by the next run, which a result that Prefect kept would prevent.
+            # A compensated effect must run again; a cached Prefect result would skip it.
+            plain.cache_policy = NO_CACHE
+        elif guard.effect is not None and guard.effect.external and self.cache_policy == DEFAULT:
+            # The ledger answers for a call that was made; Prefect's default cache would hide a repeated one.
             plain.cache_policy = NO_CACHE
         plain.fn = around(guard, self.isgenerator, bound_to=self.fn)
-        plain.retries = guard.retrying.most_retries
-        plain.retry_condition_fn = retry_as_decided
-        delays = [guard.retrying.delay(n) for n in range(min(self.retries, 50))]
-        asks_server = guard.retrying.respect_retry_after
-        if guard.policy is not None:
-            # The block may ask for more than the code does, and Prefect must know how much that can be.
-            plain.retries, asks_server, delays = MOST_RETRIES_BY_POLICY, True, delays or [0.0]
-        plain.retry_delay_seconds = PolicyDelays(delays) if any(delays) or (delays and asks_server) else None
+        if guard.timeout is not None:
+            plain.timeout_seconds = None  # of a task that was wrapped, or had other options before
+        if prefects_backoff(self) != guard.retry.backoff:
+            plain.retry_delay_seconds = _delays(guard.retry) or None
+        if not self.retries or self.retries != guard.retry.most_retries:
+            plain.retries = guard.retrying.most_retries
+        self._for_engine = _answers(guard)
 
     def _unguarded(self) -> Task[P, R]:
-        """A copy as Prefect alone would have it: its own function, retries and condition."""
+        """A copy as Prefect alone would have it: its own function, retries and delays."""
         plain = copy(self)
         plain.fn = _bound_like(self.fn, copy_of=self.guard.fn)
         ours = _letter_hooks(self.guard)
         plain.on_failure_hooks = [hook for hook in self.on_failure_hooks if hook not in ours]
         plain.retries = self.own_retries
         plain.retry_delay_seconds = self.own_retry_delay
-        plain.retry_condition_fn = self.own_retry_condition
         return plain
 
     if TYPE_CHECKING:
@@ -138,26 +161,53 @@ class ResilientTask(Task[P, R]):
         ) -> ResilientTask[P, R]: ...
 
     else:
+        retries = AsWritten()
+        retry_delay_seconds = AsWritten()
+        retry_jitter_factor = AsWritten()
+        retry_condition_fn = AsWritten()
 
         def __call__(
             self, *args: Any, return_state: bool = False, wait_for: Any = None, **kwargs: Any
         ) -> Any:
-            outcome = super().__call__(*args, return_state=return_state, wait_for=wait_for, **kwargs)
+            self._refuse_task_around()
+            with in_outer_task():
+                outcome = super().__call__(*args, return_state=return_state, wait_for=wait_for, **kwargs)
+            if inspect.iscoroutine(outcome):
+                return _awaited(outcome, return_state)
             if return_state:
                 return outcome
-            if inspect.iscoroutine(outcome):
-                return _value_of_awaited(outcome)
             if inspect.isgenerator(outcome):
                 return _with_value_returned(outcome)
             if inspect.isasyncgen(outcome):
                 return in_one_task(outcome)
             return value_of(outcome)
 
+        def submit(self, *args: Any, **kwargs: Any) -> Any:
+            """As Prefect's own `submit`."""
+            with in_outer_task():
+                return super().submit(*args, **kwargs)
+
+        def map(self, *args: Any, **kwargs: Any) -> Any:
+            """As Prefect's own `map`."""
+            with in_outer_task():
+                return super().map(*args, **kwargs)
+
+        @shows(ResilienceOptions, dict.fromkeys(DEFAULTS, UNSET), Task.with_options)
         def with_options(self, **options: Any) -> ResilientTask[P, R]:
             """A copy with other options, ours or Prefect's; what is not written stays as it is."""
-            ours, theirs = split(options)
+            written = {name: value for name, value in options.items() if value is not NotSet}
+            ours, theirs = split(written, more_options(type(self), ResilientTask))
             made = super(ResilientTask, self._unguarded()).with_options(**theirs)
             return self._remade(made, ours, theirs)
+
+    def _refuse_task_around(self) -> None:
+        """Raises ConfigurationError inside a plain `@task` that was written over this one."""
+        context = TaskRunContext.get()
+        if context is not None and cast("Any", context.task.fn) is self:
+            raise ConfigurationError(
+                f"@task stands over {self.name!r}, which @resilient_task has made a task already: "
+                f"leave @task out, and write its options in @resilient_task(...)"
+            )
 
     def _remade(
         self, made: Task[P, R], ours: Mapping[str, Any], theirs: Mapping[str, Any]
@@ -167,26 +217,11 @@ class ResilientTask(Task[P, R]):
             if hasattr(self, mark):
                 setattr(made, mark, getattr(self, mark))
         guard = self.guard
-        if "retry" in ours:
-            retry = retry_policy(made, ours["retry"], asked=False)
-        else:
-            retry = retry_with(guard.retry, made, theirs)
-        kept = {
-            "circuit": guard.circuit,
-            "limits": guard.limits,
-            "timeout": guard.timeout,
-            "hedge": guard.hedge,
-            "fallback": guard.fallbacks,
-            "classify": guard.rules,
-            "effect": guard.effect,
-            "dead_letter": guard.dead_letter,
-            "policy": guard.policy,
-            "restart_stream": guard.restart_stream,
-            "error_budget": guard.error_budget,
-            "expect": guard.expect,
-            "decompose": guard.decompose,
-        }
-        return self._of(made, make_guard(guard.fn, guard.isasync, retry, {**kept, **ours}))
+        retry = as_policy(ours["retry"]) if "retry" in ours else retry_with(guard.retry, made, theirs)
+        written = {**self._written, **ours}
+        if theirs.get("timeout_seconds") is not None:
+            written["timeout"] = None
+        return self._of(made, make_guard(guard.fn, guard.isasync, retry, written), written)
 
 
 @functools.cache
@@ -231,6 +266,22 @@ def around(guard: Guard, isgenerator: bool, bound_to: Callable[..., Any]) -> Cal
     return _bound_like(bound_to, copy_of=made)
 
 
+def _delays(retry: Retry) -> list[float]:
+    """The delays of a policy as Prefect has them, without their jitter; none where there is no delay."""
+    delays = [retry.delay(n) for n in range(min(retry.most_retries, 50))]
+    return delays if any(delays) else []
+
+
+def _answers(guard: Guard) -> Answers:
+    retrying = guard.retrying
+    delays = _delays(retrying)
+    # The block may ask for more than the code does, and Prefect must know how much that can be.
+    most = retrying.most_retries if guard.policy is None else MOST_RETRIES_BY_POLICY
+    if not delays and most and (retrying.respect_retry_after or guard.policy is not None):
+        delays = [0.0]
+    return Answers(most, PolicyDelays(delays) if delays else None, retry_as_decided)
+
+
 def _letter_hooks(guard: Guard) -> list[Callable[..., None]]:
     """What keeps a call that finally failed, where the task asks for it."""
     if not guard.dead_letter:
@@ -269,8 +320,10 @@ def _bound_like(bound: Callable[..., Any], copy_of: Callable[..., Any]) -> Calla
     return copy_of
 
 
-async def _value_of_awaited(outcome: Coroutine[Any, Any, T]) -> T:
-    return value_of(await outcome)
+async def _awaited(outcome: Coroutine[Any, Any, Any], return_state: bool) -> Any:
+    with in_outer_task():
+        value = await outcome
+    return value if return_state else value_of(value)
 
 
 def _with_value_returned(outcome: Generator[Any, Any, Any]) -> Generator[Any, Any, Any]:
@@ -287,6 +340,7 @@ def resilient_task(
 ) -> Callable[[Callable[P, R]], ResilientTask[P, R]]: ...
 
 
+@shows(ResilienceOptions, DEFAULTS, task, Task)
 def resilient_task(fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:
     """Make a function a resilient Prefect task.
 
@@ -310,7 +364,8 @@ def resilient_task(fn: Callable[..., Any] | None = None, /, **options: Any) -> A
         somebody changes of it in the UI is in force within 30 seconds. The code's own options hold where the
         block says nothing, is missing, or is broken.
     restart_stream: True, for generators, lets a stream that broke after its first chunk be retried and
-        replaced: its reader then sees chunks again from the beginning.
+        replaced: its reader then sees chunks again from the beginning. Left out: False, or True where
+        Prefect's own `retries` is written.
     expect: what it promises to return: a type of JSON ("array"), a JSON Schema, a pydantic model, a function
         that says yes or no, or an `Expect`, which can have an output that is not as promised repaired.
     decompose: a `Decompose`, or a splitter such as `split_text("document")`: work that is too big, by an

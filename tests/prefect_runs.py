@@ -1,12 +1,14 @@
-"""One scenario, run as a sync and as an async task, against a real Prefect API.
+"""One scenario, run as a sync and as an async task, and what the Prefect API then knows of it.
 
-A plugin, so that all files of a worker share one server: each takes its time to start.
+A plugin, like `tests.prefect_api`, which gives the API to the tests that are marked `api`.
 """
 
 from __future__ import annotations
 
 import asyncio
+import functools
 import inspect
+import logging
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -15,28 +17,14 @@ from uuid import UUID, uuid4
 import httpx
 import pytest
 from prefect import flow
-from prefect.client import base as client_base
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.objects import State
-from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
-from prefect.testing.utilities import prefect_test_harness
 
 from prefect_resilience import resilient_task
 from prefect_resilience.circuits.registry import forget_circuits
 
 
-@pytest.fixture(scope="session")
-def prefect_api() -> Iterator[None]:
-    # A flow run waits for its heartbeat's thread at the end: a second in each of hundreds of runs.
-    quiet = temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None})
-    with prefect_test_harness(server_startup_timeout=120), quiet, pytest.MonkeyPatch.context() as patch:
-        # A server on SQLite refuses whoever begins to write behind another one (503), here at every second
-        # run, and its client would wait two seconds, then four, ...
-        patch.setattr(client_base, "clamped_poisson_interval", lambda seconds, *_: seconds / 4)
-        yield
-
-
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def own_store(monkeypatch: pytest.MonkeyPatch) -> None:
     """Circuits of one test know nothing of another's."""
     forget_circuits()
@@ -55,11 +43,12 @@ class Mode:
         if not self.isasync:
             return body
 
+        @functools.wraps(body)
         async def coroutine(*args: Any, **kwargs: Any) -> Any:
             await asyncio.sleep(0)
             return body(*args, **kwargs)
 
-        coroutine.__name__ = coroutine.__qualname__ = body.__name__
+        coroutine.__qualname__ = body.__name__
         coroutine.__signature__ = inspect.signature(body)  # type: ignore[attr-defined]
         return coroutine
 
@@ -119,6 +108,27 @@ def get(service: Any) -> Callable[..., Any]:
     return get
 
 
+class _Listener(logging.Handler):
+    def __init__(self) -> None:
+        super().__init__(logging.DEBUG)
+        self.records: list[logging.LogRecord] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.records.append(record)
+
+
+@pytest.fixture
+def run_log() -> Iterator[list[logging.LogRecord]]:
+    """The records that Prefect's handlers get for task runs and flow runs of this process."""
+    listener = _Listener()
+    loggers = [logging.getLogger(f"prefect.{kind}_runs") for kind in ("task", "flow")]
+    for logger in loggers:
+        logger.addHandler(listener)
+    yield listener.records
+    for logger in loggers:
+        logger.removeHandler(listener)
+
+
 class Seen:
     """What the Prefect API knows, asked until it has arrived there."""
 
@@ -132,6 +142,17 @@ class Seen:
             answer = client.request("GET", "/task_run_states/", params={"task_run_id": str(task_run_id)})
         found = [State.model_validate(state) for state in answer.json()]
         return sorted(found, key=lambda state: state.timestamp)
+
+    def logged(self, flow_run_id: UUID, text: str) -> bool:
+        """Whether the log of a flow run and its task runs has this line; waited for."""
+        body = {"logs": {"flow_run_id": {"any_": [str(flow_run_id)]}}}
+        with get_client(sync_client=True) as client:
+            return until(
+                lambda: any(
+                    line["message"] == text
+                    for line in client.request("POST", "/logs/filter", json=body).json()
+                )
+            )
 
     def events(
         self, name: str, matches: Callable[[dict[str, Any]], bool] = lambda event: True

@@ -125,8 +125,8 @@ def circuit() -> str:
     picture.box((280, 180), (160, 64), YELLOW, "half-open", "a probe is made")
     picture.arrow([(190, 62), (528, 62)], "failures: 5 in a row, or half of the window", (360, 54))
     picture.arrow([(610, 104), (610, 212), (442, 212)], "its time is over", (545, 204))
-    picture.arrow([(280, 212), (110, 212), (110, 106)], "2 successes", (190, 204))
-    picture.arrow([(400, 180), (400, 86), (528, 86)], "1 failure: twice as long", (408, 140), anchor="start")
+    picture.arrow([(280, 212), (110, 212), (110, 106)], "2 probes succeed", (190, 204))
+    picture.arrow([(400, 180), (400, 86), (528, 86)], "2 of 3 probes fail", (408, 140), anchor="start")
     picture.box((30, 262), (160, 50), GREY, "disabled", "made, not counted")
     picture.box((530, 262), (160, 50), GREY, "forced open", "refused, by hand")
     picture.text((360, 282), "by hand, for the whole fleet:", size=12)
@@ -225,6 +225,8 @@ def letter() -> str:
     picture.arrow([(360, 48), (408, 48)], "replay", (385, 40))
     picture.arrow([(410, 74), (362, 74)], "failed", (385, 92))
     picture.arrow([(560, 58), (588, 58)])
+    picture.box((20, 140), (150, 56), GREEN, "settled", "its run made the call")
+    picture.arrow([(250, 88), (250, 125), (95, 125), (95, 138)], "succeeds later", (172, 118))
     picture.arrow([(485, 86), (485, 148)], "cut off", (494, 122), anchor="start")
     picture.arrow(
         [(420, 178), (295, 178), (295, 88)], "with an effect, or by --force", (410, 200), anchor="end"

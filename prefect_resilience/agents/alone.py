@@ -19,11 +19,14 @@ from prefect.utilities.callables import explode_variadic_parameter, parameters_t
 from prefect.utilities.hashing import hash_objects
 
 from prefect_resilience.attempt import Guard, RunRecord, Substitute, guarded
-from prefect_resilience.decomposition.work import Decomposed, stood_in
+from prefect_resilience.decomposition.answered import Decomposed, stood_in
 from prefect_resilience.drive import Blocking, Sequence, adrive, drive
+from prefect_resilience.effects.asking import OutsideRuns
 from prefect_resilience.effects.ledger import Ledger, open_ledger
 from prefect_resilience.errors.context import ErrorContext
 from prefect_resilience.fallbacks.chain import Answer
+from prefect_resilience.judging import retry_told
+from prefect_resilience.limits.process import Carriage
 from prefect_resilience.limits.waiting import slept
 from prefect_resilience.partials.child import Carried, carried
 from prefect_resilience.partials.current import Notes, add_notes_source
@@ -62,7 +65,7 @@ class Memories:
 
 
 @dataclass(eq=False)
-class Alone:
+class Alone(OutsideRuns):
     """What surrounds an agent outside of any run (see `attempt.Surroundings`)."""
 
     name: str
@@ -109,10 +112,9 @@ class Alone:
         return
 
     def retrying(self, context: ErrorContext, verdict: Verdict) -> None:
-        told = (self.name, context.attempt + 1, context.max_attempts, verdict.delay, context.summary())
-        logger.warning("%s: Retrying (%s/%s) in %.1f s: %s", *told)
+        logger.warning("%s: %s", self.name, retry_told(cast(RunRecord, self.known()), context, verdict))
 
-    def replaced(self, context: ErrorContext, answer: Answer, attempts: int) -> None:
+    def replaced(self, context: ErrorContext, answer: Answer, error: BaseException) -> None:
         stood_in(self.guard.fn, answer.fallback.name, answer.fallback.degraded)
         logger.warning(
             "%s answered instead of %s, after: %s", answer.fallback.name, self.name, context.summary()
@@ -121,7 +123,7 @@ class Alone:
     def recovered(self, record: RunRecord) -> None:
         logger.info("%s: Recovered at attempt %s", self.name, len(record.history) + 1)
 
-    def gave_up(self, context: ErrorContext, verdict: Verdict) -> None:
+    def gave_up(self, context: ErrorContext, verdict: Verdict, error: BaseException) -> None:
         logger.error("%s: Giving up (%s): %s", self.name, verdict.why, context.summary())
 
     def remember(self, value: Any) -> None:
@@ -133,9 +135,13 @@ class Alone:
     def _memory_key(self) -> str | None:
         return hash_objects(self.name, dict(self.parameters))
 
-    def carry_into_child(self) -> Callable[[Callable[[], Any]], Any]:
-        self._carried = carried(None if self._record is None else self._record.notes, self)
-        return _InChild(self._carried)
+    def carry_into_child(self) -> Carriage:
+        self._carried = notes = carried(None if self._record is None else self._record.notes)
+
+        def heard(kept: bytes) -> None:
+            notes.left = kept
+
+        return Carriage(_InChild(notes), heard)
 
     # Its work in parts: each asks the same agent once more.
 
@@ -169,18 +175,6 @@ class Alone:
 
     def keep(self, reference: str, value: Any) -> str | None:
         return None
-
-    def kept(self, reference: str) -> Any:
-        raise LookupError(reference)
-
-    def replayed(self, replayed: Any) -> None:
-        return
-
-    def in_doubt(self, key: str, batch_id: str, why: str) -> None:
-        return
-
-    def unrecorded(self, why: str) -> None:
-        return
 
 
 Source = Callable[[bool], Notes | None]
@@ -217,8 +211,8 @@ class _InChild:
 
     carried: Carried
 
-    def __call__(self, call: Callable[[], Any]) -> Any:
-        notes = self.carried.unpacked()
+    def __call__(self, call: Callable[[], Any], tell: Callable[[Any], None]) -> Any:
+        notes = self.carried.unpacked(tell)
         _source.set(lambda make: notes)
         return call()
 

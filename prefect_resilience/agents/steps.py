@@ -15,7 +15,7 @@ from prefect_resilience.agents.alone import Memories, alone
 from prefect_resilience.agents.registry import Agent
 from prefect_resilience.agents.trace import note
 from prefect_resilience.attempt import Substitute
-from prefect_resilience.decomposition.work import Decomposed
+from prefect_resilience.decomposition.answered import Decomposed
 from prefect_resilience.drive import Blocking, Invoke, Sequence, adrive, drive
 from prefect_resilience.errors.context import ErrorContext, error_context
 from prefect_resilience.errors.taxonomy import ErrorCategory

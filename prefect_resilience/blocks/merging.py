@@ -11,8 +11,7 @@ from pydantic import ValidationError
 
 from prefect_resilience.attempt import Guard
 from prefect_resilience.blocks.policy import MOST_ATTEMPTS, ResiliencePolicy
-from prefect_resilience.circuits.breaker import CircuitBreaker
-from prefect_resilience.circuits.model import CircuitPolicy
+from prefect_resilience.circuits.breaker import CircuitBreaker, circuit_policy
 from prefect_resilience.configuration import nearest
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.fallbacks.model import Fallback
@@ -89,7 +88,8 @@ def circuit_by(own: CircuitBreaker | None, says: Mapping[str, Any]) -> CircuitBr
             "circuit: neither the block nor the code names a circuit: write circuit.name"
         )
     base = own.policy.model_dump(exclude_unset=True) if own is not None else {}
-    policy = CircuitPolicy(**base | {option: value for option, value in says.items() if option != "name"})
+    changes = {option: value for option, value in says.items() if option != "name"}
+    policy = circuit_policy(name, base | changes)
     if own is None:
         return CircuitBreaker.from_policy(name, policy, apart=True)
     return own if (name, policy) == (own.name, own.policy) else own.beside(policy, says.get("name"))

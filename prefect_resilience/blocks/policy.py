@@ -31,6 +31,9 @@ from prefect_resilience.task_options import MOST_RETRIES_BY_POLICY
 
 SLUG = "resilience-policy"
 MOST_ATTEMPTS = MOST_RETRIES_BY_POLICY + 1
+RETRY, CIRCUIT = Retry(), CircuitPolicy()
+BACKOFF = cast(Backoff, RETRY.backoff)
+EMPTY = "An empty field stays as the task's code has it."
 
 
 def _plain(schema: JsonDict) -> None:
@@ -41,9 +44,12 @@ def _plain(schema: JsonDict) -> None:
             schema.update(option)
 
 
-def optional(description: str, **bounds: Any) -> Any:
-    """A field that is the code's own where the block leaves it out."""
-    return Field(default=None, description=description, json_schema_extra=_plain, **bounds)
+def optional(description: str, by_default: object = None, **bounds: Any) -> Any:
+    """A field that is the code's own where the block leaves it out; `by_default` is what it is where the code
+    says nothing either. A form shows no values of the code: a block may be that of many tasks."""
+    default = "" if by_default is None else f", or {by_default} by default"
+    text = f"{description} Empty: as in the code{default}."
+    return Field(default=None, description=text, json_schema_extra=_plain, **bounds)
 
 
 class Fields(BaseModel):
@@ -70,29 +76,38 @@ class BackoffFields(Fields):
     model_config: ClassVar[ConfigDict] = ConfigDict(title="Backoff")
 
     kind: Literal["none", "constant", "linear", "exponential", "decorrelated", "schedule"] | None = optional(
-        "How the delays grow."
+        "How the delays grow.", BACKOFF.kind
     )
-    initial: float | None = optional("The first delay, in seconds.", ge=0)
-    multiplier: float | None = optional("The factor from one delay to the next.", ge=1)
-    maximum: float | None = optional("No delay is longer, in seconds.", ge=0)
-    jitter: float | None = optional("By which fraction a delay may move to either side.", ge=0, le=1)
-    delays: list[float] | None = optional("With the kind schedule: exactly these, in seconds.")
+    initial: float | None = optional("The first delay, in seconds.", f"{BACKOFF.initial:g}", ge=0)
+    multiplier: float | None = optional(
+        "The factor from one delay to the next.", f"{BACKOFF.multiplier:g}", ge=1
+    )
+    maximum: float | None = optional("The longest delay, in seconds.", f"{BACKOFF.maximum:g}", ge=0)
+    jitter: float | None = optional(
+        "By which fraction a delay may be shorter or longer.", f"{BACKOFF.jitter:g}", ge=0, le=1
+    )
+    delays: list[float] | None = optional("With the kind schedule: the delays one by one, in seconds.")
 
 
 class RetryFields(Fields):
-    """Whether to try again, and when."""
+    """When a failed attempt is retried."""
 
     model_config: ClassVar[ConfigDict] = ConfigDict(title="Retry")
 
     attempts: int | None = optional(
-        "How often the work is tried at most, the first time included.", ge=1, le=MOST_ATTEMPTS
+        "At most so many attempts, the first one included.", RETRY.attempts, ge=1, le=MOST_ATTEMPTS
     )
-    backoff: BackoffFields = Field(default_factory=BackoffFields, description="The delays between attempts.")
-    max_elapsed: float | None = optional("After so many seconds no further attempt begins.", ge=0)
+    backoff: BackoffFields = Field(
+        default_factory=BackoffFields,
+        description="The delays between attempts. Empty fields: as in the code.",
+    )
+    max_elapsed: float | None = optional("No further attempt after so many seconds.", ge=0)
     retry_on: list[str] | None = optional(
-        "Only these errors are tried again: categories such as rate_limit, codes such as 503."
+        "Retry only these errors: categories such as rate_limit, codes such as 503.", "transient errors"
     )
-    give_up_on: list[str] | None = optional("These errors are never tried again.")
+    give_up_on: list[str] | None = optional(
+        "Never retry these errors: categories, codes or names of exceptions."
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -111,23 +126,34 @@ class RetryFields(Fields):
 
 
 class CircuitFields(Fields):
-    """When calls are refused, and for how long."""
+    """When calls are rejected, and for how long."""
 
     model_config: ClassVar[ConfigDict] = ConfigDict(title="Circuit")
 
     name: str | None = optional(
-        "Which circuit; may name the task's parameters, as in llm:{provider}. The code's own when left out.",
+        "Which circuit; may name the task's parameters, as in llm:{provider}.",
         min_length=1,
     )
-    failure_threshold: int | None = optional("It opens after so many failures in a row.", ge=1)
-    failure_rate: float | None = optional(
-        "It opens when this share of the calls in the window failed.", gt=0, le=1
+    failure_threshold: int | None = optional(
+        "Opens after so many failures in a row.", CIRCUIT.failure_threshold, ge=1
     )
-    minimum_calls: int | None = optional("From so many calls in the window on.", ge=1)
-    window: str | None = optional("Which calls count: a time such as 60s, or a number of calls.")
-    open_for: float | None = optional("Seconds until a probe may try.", ge=0)
-    open_max: float | None = optional("No opening lasts longer, in seconds.", ge=0)
-    success_threshold: int | None = optional("It closes after so many successful probes.", ge=1)
+    failure_rate: float | None = optional(
+        "Opens when this share of the calls in the window failed.", f"{CIRCUIT.failure_rate:g}", gt=0, le=1
+    )
+    minimum_calls: int | None = optional(
+        "The share counts from so many calls in the window on.", CIRCUIT.minimum_calls, ge=1
+    )
+    window: str | None = optional(
+        "Which calls count: a time such as 60s, or a number of calls.", CIRCUIT.window
+    )
+    open_for: float | None = optional("Seconds until a probe may try.", f"{CIRCUIT.open_for:g}", ge=0)
+    open_max: float | None = optional("The longest opening, in seconds.", f"{CIRCUIT.open_max:g}", ge=0)
+    success_threshold: int | None = optional(
+        "Closes after so many successful probes.", CIRCUIT.success_threshold, ge=1
+    )
+    probe_calls: int | None = optional(
+        "Closes with that many successes among so many probes, half as many more if nothing is said.", ge=1
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -181,13 +207,15 @@ class ResiliencePolicy(Block):
         "Retries, circuit, timeout and fallbacks of resilient tasks, changed while the workers run."
     )
 
-    retry: RetryFields = Field(default_factory=RetryFields, description="Whether to try again, and when.")
+    retry: RetryFields = Field(
+        default_factory=RetryFields, description=f"When a failed attempt is retried. {EMPTY}"
+    )
     circuit: CircuitFields = Field(
-        default_factory=CircuitFields, description="When calls are refused, and for how long."
+        default_factory=CircuitFields, description=f"When calls are rejected, and for how long. {EMPTY}"
     )
     timeout: float | None = optional("Seconds that one attempt may take.", gt=0)
     fallback: list[Annotated[str, Field(min_length=1)]] | None = optional(
-        "Who answers instead, in order: names among the task's own fallbacks, or import paths such as "
+        "Fallbacks in their order: names among the task's own, or import paths such as "
         "my_team.answers:from_archive."
     )
 

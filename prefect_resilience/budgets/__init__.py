@@ -1,7 +1,5 @@
 """Error budgets: how many runs of a fleet may fail in a window, and an alarm when it goes too fast."""
 
-from prefect_resilience.budgets.fleet import get_budgets
-from prefect_resilience.budgets.model import BudgetStatus
-from prefect_resilience.budgets.policy import ErrorBudget
+import lazy_loader
 
-__all__ = ["BudgetStatus", "ErrorBudget", "get_budgets"]
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -30,6 +30,9 @@ MONTH = 30 * 86_400.0
 WORKBOOK = ((3_600.0, 300.0, 14.4), (21_600.0, 1_800.0, 6.0), (259_200.0, 21_600.0, 1.0))
 """Long window, short window (seconds), burn rate, for an objective over 30 days."""
 
+DIGITS = 6
+"""Decimal places of rates and of what is left."""
+
 SHORTEST_LONG = 60.0
 SHORTEST_SHORT = 5.0
 STAYS = 0.5
@@ -123,7 +126,7 @@ def status_of(name: str, document: BudgetDocument, now: float) -> BudgetStatus:
         window=window,
         good=good,
         bad=bad,
-        remaining=1 - burn_rate(good, bad, document["objective"]),
+        remaining=round(1 - burn_rate(good, bad, document["objective"]), DIGITS),
         burn_rates={
             span_text(span): burn_rate(*totals(document, span, now), document["objective"])
             for span in spans_of(window)
@@ -145,7 +148,8 @@ def totals(document: BudgetDocument, span: float, now: float) -> tuple[int, int]
 def burn_rate(good: int, bad: int, objective: float) -> float:
     """How many times as many runs failed as may fail; 0 when there were none."""
     runs = good + bad
-    return 0.0 if runs == 0 else bad / runs / (1 - objective)
+    # 1 - 0.9 is a little less than 0.1, which would show as a rate of 10.000000000000002.
+    return 0.0 if runs == 0 else round(bad / runs / (1 - objective), DIGITS)
 
 
 def span_text(seconds: float) -> str:

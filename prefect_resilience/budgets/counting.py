@@ -17,7 +17,7 @@ from collections.abc import Callable
 from time import monotonic
 from urllib.parse import quote
 
-from prefect_resilience.budgets import arithmetic
+from prefect_resilience.budgets import arithmetic, listeners
 from prefect_resilience.budgets.model import BudgetStatus
 from prefect_resilience.budgets.policy import ErrorBudget
 from prefect_resilience.circuits import registry
@@ -36,12 +36,9 @@ LONGEST_NAME = 600
 KEPT_FOR = 7 * 86_400.0
 """Seconds for which a budget is kept beyond its window, when nothing is counted in it any more."""
 
-BurnListener = Callable[[BudgetStatus], object]
-
 _counters: dict[str, Counter] = {}
 _lock = threading.Lock()
 _leaving = False
-_listeners: tuple[BurnListener, ...] = ()
 
 
 def place_of(name: str) -> str:
@@ -56,14 +53,6 @@ def count(budget: ErrorBudget, name: str, good: bool) -> Callable[[], None] | No
     if counter is None:
         counter = _counter(name, budget)
     return counter.count(budget, good)
-
-
-def add_burn_listener(listener: BurnListener) -> BurnListener:
-    """Call `listener(status)` when a budget begins to burn, in the one process that brought it about."""
-    global _listeners
-    if listener not in _listeners:
-        _listeners = (*_listeners, listener)
-    return listener
 
 
 def flush(name: str | None = None) -> None:
@@ -167,7 +156,7 @@ def _leave() -> None:
 
 def _tell(status: BudgetStatus) -> None:
     logger.warning("error budget %r: %s", status.name, status.why)
-    for hear in _listeners:
+    for hear in listeners.listeners:
         try:
             hear(status)
         except Exception:

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import re
-from datetime import timedelta
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 from pydantic import Field, ValidationInfo, field_validator
 
 from prefect_resilience.budgets.model import BudgetStatus
 from prefect_resilience.configuration import Policy
+from prefect_resilience.durations import seconds_of
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.stores.base import Store
 
-UNITS = {"s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0, "w": 7 * 86_400.0}
 SHORTEST = 60.0
 LONGEST = 90 * 86_400.0
 
@@ -22,7 +20,7 @@ class ErrorBudget(Policy):
     """How large a share of runs must go well in a window, counted for the whole fleet.
 
     objective: that share, as in 0.99: then 1 % of the runs may fail, which is the budget.
-    window: how far back it looks: "7d" (also s, m, h, w), or seconds; a minute to 90 days.
+    window: how far back it looks: "7d" (also "1w", "12h"), a timedelta, or seconds; a minute to 90 days.
     name: what it is called, and counted under; without one, by the name of the task or flow.
     degraded_counts: whether a run that a fallback answered with `degraded=True` counts as failed.
     minimum_runs: so many runs must be in a span before it can raise an alarm.
@@ -37,6 +35,8 @@ class ErrorBudget(Policy):
     in this process and merged into the store every few seconds, at once after a failure. When the budget
     begins to burn too fast (see `budgets.arithmetic`), `prefect-resilience.budget.burned` is sent, once.
     """
+
+    by_position: ClassVar[tuple[str, ...]] = ("objective",)
 
     objective: float = 0.99
     window: float = 7 * 86_400.0
@@ -57,7 +57,7 @@ class ErrorBudget(Policy):
     @field_validator("window", mode="before")
     @classmethod
     def _seconds(cls, value: Any, info: ValidationInfo) -> float:
-        seconds = _seconds_of(value)
+        seconds = seconds_of(value)
         if seconds is None or not SHORTEST <= seconds <= LONGEST:
             raise ValueError(f'window={value!r} must be between a minute and 90 days: write "7d" or seconds')
         return seconds
@@ -113,12 +113,3 @@ class ErrorBudget(Policy):
                 'this ErrorBudget has no name: write ErrorBudget(name="..."), or say which task is meant'
             )
         return called
-
-
-def _seconds_of(value: Any) -> float | None:
-    if isinstance(value, timedelta):
-        return value.total_seconds()
-    if isinstance(value, str):
-        found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([smhdw])\s*", value)
-        return float(found[1]) * UNITS[found[2]] if found else None
-    return None if isinstance(value, bool) or not isinstance(value, int | float) else float(value)

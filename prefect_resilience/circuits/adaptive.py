@@ -25,6 +25,8 @@ The last line is Chernoff's bound: at the usual rate, P(at least k of n) <= exp(
 holds for every n and for the smallest rates, so that each look at the window raises a false alarm with a
 chance of at most CHANCE. For k failures in a row KL is ln(1 / usual): the same line says how long a row
 must be.
+
+**The recovery.** A service that usually fails some of its calls fails some probes too: `probes_needed`.
 """
 
 from __future__ import annotations
@@ -45,6 +47,9 @@ LEARNT_FROM = 30.0
 
 MOST_CALLS = 1e6
 """More weight than this adds nothing to what is known; numbers stay small."""
+
+NINE_OF_TEN = 1.2816
+"""The 90th percentile of a normal distribution."""
 
 HIGHEST = 0.95
 """Even where `failure_rate` is 1: a service that always fails is no baseline for anything."""
@@ -104,6 +109,19 @@ def row_needed(threshold: int, usual_rate: float | None) -> int:
     if usual_rate is None:
         return threshold
     return max(threshold, math.ceil(SURPRISE / math.log(1 / usual_rate)))
+
+
+def probes_needed(successes: int, probes: int, usual_rate: float | None) -> int:
+    """How many probes may be made for `successes` of them: `probes`, or more where failures are usual.
+
+    The number of calls until the r-th success has the mean r / (1 - u) and the variance r * u / (1 - u)**2;
+    at the usual rate u, nine services of ten get there within that many.
+    """
+    if usual_rate is None:
+        return probes
+    return max(
+        probes, math.ceil((successes + NINE_OF_TEN * math.sqrt(successes * usual_rate)) / (1 - usual_rate))
+    )
 
 
 def _divergence(seen: float, expected: float) -> float:

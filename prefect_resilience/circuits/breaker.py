@@ -9,7 +9,7 @@ from contextvars import ContextVar
 from datetime import datetime, timedelta
 from time import monotonic
 from types import CoroutineType, TracebackType
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, overload
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, cast, overload
 
 from pydantic import ValidationError
 
@@ -20,8 +20,10 @@ from prefect_resilience.circuits.guard import entering, guarded, leaving
 from prefect_resilience.circuits.model import CircuitPolicy, CircuitSnapshot, CircuitState
 from prefect_resilience.circuits.outcomes import judge
 from prefect_resilience.circuits.permits import Permit
+from prefect_resilience.configuration import in_one_sentence
 from prefect_resilience.drive import Invoke, Sequence, adrive, drive
-from prefect_resilience.errors.exceptions import ConfigurationError
+from prefect_resilience.durations import Duration, seconds_of
+from prefect_resilience.errors.exceptions import CircuitOpenError, ConfigurationError
 from prefect_resilience.errors.redact import redact
 from prefect_resilience.naming import fill, shorten, template_fields
 from prefect_resilience.wrapping import decorate
@@ -51,6 +53,7 @@ class CircuitBreaker:
     ConfigurationError when a parameter cannot be meant.
     """
 
+    @in_one_sentence
     def __init__(
         self,
         name: str,
@@ -58,23 +61,31 @@ class CircuitBreaker:
         failure_rate: float = 0.5,
         minimum_calls: int = 10,
         window: int | str | timedelta = "60s",
-        slow_call: float | None = None,
+        slow_call: Duration | None = None,
         slow_rate: float = 1.0,
-        open_for: float = 30,
+        open_for: Duration = 30,
         open_backoff: float = 2.0,
-        open_max: float = 600,
+        open_max: Duration = 600,
         success_threshold: int = 2,
         probes: int = 1,
-        probe_lease: float = 60,
+        probe_lease: Duration = 60,
         counts: Iterable[str] | None = None,
-        sync_interval: float = 0.5,
+        sync_interval: Duration = 0.5,
         store: registry.StoreReference = None,
         adaptive: bool = False,
         failure_rate_floor: float = 0.1,
-        baseline_memory: float = 3600,
+        baseline_memory: Duration = 3600,
+        probe_calls: int | None = None,
     ) -> None:
+        if isinstance(failure_threshold, CircuitPolicy):
+            raise ConfigurationError(
+                f"CircuitBreaker({name!r}, ...) takes options: with a CircuitPolicy write "
+                f"CircuitBreaker.from_policy({name!r}, policy)"
+            )
+        if not isinstance(cast("Any", name), str):
+            raise ConfigurationError(f"CircuitBreaker({name!r}): write the circuit's name first, as in 'llm'")
         given = {key: value for key, value in locals().items() if key in CircuitPolicy.model_fields}
-        self._set_up(name, _policy(name, given), store, literal=False)
+        self._set_up(name, circuit_policy(name, given), store, literal=False)
 
     @classmethod
     def from_policy(
@@ -283,6 +294,27 @@ class CircuitBreaker:
 
     # -- by eye and by hand
 
+    def record_success(self, duration: float | None = None) -> bool:
+        """Count a call that was made elsewhere and went well; `duration` in seconds tells slow calls.
+
+        While the circuit refuses calls nothing is counted, and the answer is False; in half-open it counts as
+        a probe. May block for the store.
+        """
+        return self._recorded(None, duration)
+
+    def record_failure(self, error: BaseException, duration: float | None = None) -> bool:
+        """Count a call that was made elsewhere and failed with `error`, as far as the policy counts it."""
+        return self._recorded(error, duration)
+
+    def _recorded(self, error: BaseException | None, duration: float | None) -> bool:
+        try:
+            permit = self.admit() or self.ask()
+        except CircuitOpenError:
+            return False
+        if self.settle(permit, error, duration=duration):
+            self.flush()
+        return True
+
     @property
     def state(self) -> CircuitState:
         """What a call would meet now; asks the store only when this process's knowledge is old."""
@@ -293,9 +325,9 @@ class CircuitBreaker:
         return self._current().snapshot(ask=True)
 
     def force_open(
-        self, reason: str = "forced open", until: float | datetime | timedelta | None = None
+        self, reason: str = "forced open", until: float | str | datetime | timedelta | None = None
     ) -> None:
-        """Refuse every call of the fleet, until `until`: seconds since the epoch, a time, or a span from now.
+        """Refuse every call of the fleet, until `until`: seconds since the epoch, a time, or a span ("10m").
 
         Then a probe decides; without `until` only a person does. Raises StoreUnavailable, and changes
         nothing, when the fleet cannot be told; so do the other commands.
@@ -329,7 +361,8 @@ def _remake(
     return CircuitBreaker._make(name, policy, store, literal, apart)  # pyright: ignore[reportPrivateUsage]
 
 
-def _policy(name: object, given: dict[str, Any]) -> CircuitPolicy:
+def circuit_policy(name: object, given: dict[str, Any]) -> CircuitPolicy:
+    """The policy of these options; a mistake is one sentence in a ConfigurationError."""
     try:
         return CircuitPolicy(**given)
     except ValidationError as error:
@@ -343,12 +376,17 @@ def _described(error: BaseException | None, info: ErrorInfo) -> str:
     return f"{kind}: {info.message}" if info.message and info.message != kind else kind
 
 
-def _moment(until: float | datetime | timedelta | None, circuit: Circuit) -> float | None:
+def _moment(until: float | str | datetime | timedelta | None, circuit: Circuit) -> float | None:
     if until is None:
         return None
-    if isinstance(until, timedelta):
-        return circuit.link.now() + until.total_seconds()
-    return until.timestamp() if isinstance(until, datetime) else float(until)
+    if isinstance(until, datetime):
+        return until.timestamp()
+    seconds = seconds_of(until)
+    if seconds is None:
+        raise ConfigurationError(
+            f'until={until!r} is no time: write a datetime, a timedelta from now, or text such as "10m"'
+        )
+    return seconds if isinstance(until, int | float) else circuit.link.now() + seconds
 
 
 def _is_async(fn: Callable[..., Any]) -> ConfigurationError:

@@ -13,8 +13,9 @@ from weakref import WeakMethod
 
 from prefect_resilience.circuits import machine
 from prefect_resilience.circuits.link import StoreLink
+from prefect_resilience.circuits.listeners import Transition
 from prefect_resilience.circuits.machine import Acquire, CircuitDocument, Event, Force, Record, Release, Reset
-from prefect_resilience.circuits.model import CircuitPolicy, Transition
+from prefect_resilience.circuits.model import CircuitPolicy
 from prefect_resilience.circuits.permits import Epoch, Pending, Permit
 from prefect_resilience.circuits.view import View, unknown, view_of
 from prefect_resilience.circuits.window import Outcome

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 from prefect_resilience.circuits import machine, registry
 from prefect_resilience.circuits.breaker import CircuitBreaker
@@ -11,7 +12,7 @@ from prefect_resilience.circuits.model import CircuitPolicy, CircuitSnapshot
 from prefect_resilience.circuits.snapshots import snapshot_of
 from prefect_resilience.stores import Store
 
-PAGE = 100
+PAGE = 500
 
 
 def get_circuit(name: str, store: registry.StoreReference = None) -> CircuitBreaker:
@@ -52,12 +53,13 @@ def reset_all_circuits(store: registry.StoreReference = None) -> int:
 
 def _read_all(store: Store) -> list[CircuitSnapshot]:
     now = store.now()
-    return [snapshot_of(name, document, now) for name, document in _documents(store)]
+    return [snapshot_of(name, machine.read(value), now) for name, value in read_values(store)]
 
 
-def _documents(store: Store) -> Iterator[tuple[str, machine.CircuitDocument]]:
+def read_values(store: Store) -> Iterator[tuple[str, Any]]:
+    """What the store has of each circuit, by name; `machine.read` makes a document of it."""
     after = None
     while page := store.scan(PREFIX, after, PAGE):
         for key, document in page:
-            yield key.removeprefix(PREFIX), machine.read(document.value)
+            yield key.removeprefix(PREFIX), document.value
         after = page[-1][0]

@@ -8,11 +8,11 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from prefect_resilience import faults
-from prefect_resilience.circuits.permits import Permit
 from prefect_resilience.drive import Blocking, Invoke, Sequence
 
 if TYPE_CHECKING:
     from prefect_resilience.circuits.breaker import CircuitBreaker
+    from prefect_resilience.circuits.permits import Permit
     from prefect_resilience.errors.info import ErrorInfo
 
 

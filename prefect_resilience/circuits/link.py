@@ -9,7 +9,7 @@ from collections.abc import Callable
 from time import monotonic
 from typing import Literal, TypeVar
 
-from prefect_resilience.circuits.model import StoreNotice
+from prefect_resilience.circuits.listeners import StoreNotice
 from prefect_resilience.errors.exceptions import ConfigurationError, StoreUnavailable
 from prefect_resilience.errors.redact import redact
 from prefect_resilience.stores import Store, open_store

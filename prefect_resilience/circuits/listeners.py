@@ -4,10 +4,40 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from prefect_resilience.circuits.model import StoreNotice, Transition
+if TYPE_CHECKING:
+    from prefect_resilience.circuits.model import CircuitState
 
 logger: logging.Logger = logging.getLogger("prefect_resilience.circuits")
+
+
+@dataclass(frozen=True, slots=True)
+class Transition:
+    """A circuit went from one state to another; told by the one process of the fleet that brought it about.
+
+    `at` and `retry_at` are seconds since the epoch by the store's clock.
+    """
+
+    name: str
+    before: CircuitState
+    after: CircuitState
+    at: float
+    reason: str
+    generation: int
+    retry_at: float | None = None
+    last_error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StoreNotice:
+    """The store under `url` (redacted) stopped answering, or answers again. Told once each time."""
+
+    url: str
+    available: bool
+    reason: str
+
 
 TransitionListener = Callable[[Transition], object]
 StoreListener = Callable[[StoreNotice], object]

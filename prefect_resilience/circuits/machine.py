@@ -5,7 +5,11 @@ seconds. Nothing is read from anywhere else, and no argument is changed.
 
     closed ──failures──> open ──time──> half_open ──successes──> closed
                           ^                 │
-                          └─────failure─────┘        forced_open, disabled: by hand
+                          └────failures─────┘        forced_open, disabled: by hand
+
+Half-open judges by what is usual: `success_threshold` successes among at most `most_probes` probes close it,
+and it opens again once they are out of reach. Else a service of which a few calls always fail would be kept
+out. One that answered no probe of the half-open period before gets no such patience.
 
 Every change of state begins a new generation. What was begun under an older one does not count (the
 fence of gobreaker). In half_open each probe holds a lease of its own, with its owner and its expiry, so
@@ -15,20 +19,36 @@ that a prober that died frees its place.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal, cast, get_args
+from typing import Literal
 
 from prefect_resilience.circuits import adaptive, window
+from prefect_resilience.circuits.document import CircuitDocument, new, read, remember
 from prefect_resilience.circuits.model import CircuitPolicy, CircuitState
 
-CircuitDocument = dict[str, Any]
+__all__ = [
+    "Acquire",
+    "Change",
+    "CircuitDocument",
+    "Event",
+    "Force",
+    "Record",
+    "Refusal",
+    "Release",
+    "Reset",
+    "Tick",
+    "new",
+    "read",
+    "refusal",
+    "step",
+]
 
 TEXT_LIMIT = 300
 RETRY_AFTER_LIMIT = 86_400.0
 """A server may ask for a day of quiet; what it names beyond that is taken for a mistake."""
-
 EXPONENT_LIMIT = 60
+SECOND_LOOK = 0.5
+"""The first re-opening, and one after probes of which some succeeded, lasts this share of `open_for`."""
 PASSING: tuple[CircuitState, ...] = ("closed", "disabled")
-_STATES = get_args(CircuitState)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,30 +123,9 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """A call may not be made; `retry_in` seconds from now it may ask again, None: only after a person did."""
+    """A call may not be made; in `retry_in` seconds it may ask again, None: after a person did."""
 
     retry_in: float | None
-
-
-def new() -> CircuitDocument:
-    """The document of a circuit that nobody has called yet."""
-    return {
-        "state": "closed",
-        "generation": 1,
-        "failures_in_row": 0,
-        "successes": 0,
-        "slow_successes": 0,
-        "window": None,
-        "baseline": None,
-        "opened_at": None,
-        "retry_at": None,
-        "hold_until": None,
-        "openings": 0,
-        "leases": {},
-        "reason": None,
-        "last_error": None,
-        "updated_at": 0.0,
-    }
 
 
 def step(
@@ -139,7 +138,7 @@ def step(
     """
     after: CircuitDocument = {**document, "leases": dict(document["leases"])}
     changes: list[Change] = []
-    _follow_clock(after, now)
+    _follow_clock(after, now, policy)
     match event:
         case Record():
             _record(after, event, now, policy, changes)
@@ -154,8 +153,7 @@ def step(
         case Reset():
             _force(after, Force("closed", event.reason), now, changes)
             after.update(openings=0, opened_at=None, last_error=None, baseline=None)
-        case _:
-            # A Tick: nothing but time passed.
+        case _:  # a Tick: nothing but time passed
             _let_time_open(after, now, changes)
     if after != document:
         after["updated_at"] = now
@@ -175,53 +173,31 @@ def refusal(document: CircuitDocument, owner: str, now: float) -> Refusal | None
     return Refusal(None if retry_at is None else max(0.0, retry_at - now))
 
 
-def read(value: object) -> CircuitDocument:
-    """A document as a store returned it; a new one when it is none, or not ours, or damaged."""
-    document = cast("CircuitDocument", value) if isinstance(value, dict) else {}
-    times = (document.get(key) for key in ("opened_at", "retry_at", "hold_until"))
-    texts = (document.get(key) for key in ("reason", "last_error"))
-    counts = (
-        document.get(key)
-        for key in ("generation", "failures_in_row", "successes", "slow_successes", "openings")
-    )
-    leases = document.get("leases")
-    whole = (
-        document.get("state") in _STATES
-        and all(isinstance(count, int) for count in counts)
-        and all(time is None or isinstance(time, int | float) for time in times)
-        and all(text is None or isinstance(text, str) for text in texts)
-        and isinstance(document.get("updated_at"), int | float)
-        and isinstance(leases, dict)
-        and all(_is_lease(lease) for lease in cast("dict[str, Any]", leases).values())
-        and (document.get("window") is None or window.is_window(document["window"]))
-        and (document.get("baseline") is None or adaptive.is_baseline(document["baseline"]))
-        and (document["state"] != "open" or document.get("retry_at") is not None)
-    )
-    return {**new(), **document} if whole else new()
+def _follow_clock(doc: CircuitDocument, now: float, policy: CircuitPolicy) -> None:
+    """Free expired leases; and when the clock was set back, let what was running end as far from now.
 
-
-def _is_lease(value: object) -> bool:
-    times = cast("list[Any]", value) if isinstance(value, list) else []
-    return len(times) == 2 and all(isinstance(time, int | float) for time in times)
-
-
-def _follow_clock(doc: CircuitDocument, now: float) -> None:
-    """Free expired leases; and when the clock was set back, let what was running end as far from now."""
+    Nor is a document believed that lets an opening or a lease last longer than the policy does: whatever
+    wrote it, the circuit would refuse calls for as long.
+    """
     leases: dict[str, list[float]] = {}
     for owner, (since, until) in doc["leases"].items():
         begun, ends = (now, now + until - since) if since > now else (since, until)
         if ends > now:
-            leases[owner] = [begun, ends]
+            leases[owner] = [begun, min(ends, now + policy.probe_lease)]
     doc["leases"] = leases
-    if doc["state"] == "open" and doc["opened_at"] is not None and doc["opened_at"] > now:
-        doc["retry_at"] = now + max(0.0, doc["retry_at"] - doc["opened_at"])
-        doc["opened_at"] = now
+    if doc["state"] == "open":
+        began = now if doc["opened_at"] is None else doc["opened_at"]
+        if began > now:
+            doc["retry_at"] = now + max(0.0, doc["retry_at"] - began)
+            began = now
+        latest = max(began + _longest_opening(policy), _quiet_until(doc, began))
+        doc.update(opened_at=began, retry_at=min(doc["retry_at"], latest))
 
 
 def _let_time_open(doc: CircuitDocument, now: float, changes: list[Change]) -> None:
     retry_at = doc["retry_at"]
     if doc["state"] in {"open", "forced_open"} and retry_at is not None and retry_at <= now:
-        doc.update(successes=0, slow_successes=0, retry_at=None)
+        doc.update(successes=0, slow_successes=0, probe_failures=0, retry_at=None)
         _move(doc, "half_open", now, "its time is up", changes)
 
 
@@ -258,6 +234,11 @@ def _judge_call(
     usual = adaptive.usual(doc["baseline"], policy.failure_rate) if policy.adaptive else None
     why = _why_open(doc, usual, now, policy)
     if why is None:
+        if not failed and doc["openings"]:
+            # Only so many calls later has it fully recovered: a few lucky probes prove little.
+            doc["successes"] += number
+            if doc["successes"] >= policy.minimum_calls:
+                doc.update(openings=0, successes=0)
         return
     if policy.adaptive and usual is None:
         # Else a service that usually fails more than the fixed thresholds allow would never be known.
@@ -309,7 +290,11 @@ def _judge_probe(
     outcome, number = run
     if outcome in "fF":
         doc["failures_in_row"] += number
-        _open(doc, now, policy, "a probe failed", changes)
+        doc["probe_failures"] += number
+        if not _is_patient(doc, now, policy):
+            failed, probes = doc["probe_failures"], doc["probe_failures"] + doc["successes"]
+            why = "a probe failed" if probes == 1 else f"{failed} of {probes} probes failed"
+            _open_again(doc, now, policy, why, changes, answered=doc["successes"] > 0)
         return
     doc["successes"] += number
     doc["slow_successes"] += number if outcome == "S" else 0
@@ -317,28 +302,70 @@ def _judge_probe(
     if doc["successes"] < policy.success_threshold:
         return
     if policy.slow_call is not None and doc["slow_successes"] >= policy.slow_rate * doc["successes"]:
-        _open(doc, now, policy, "its probes were slow", changes)
+        _open_again(doc, now, policy, "its probes were slow", changes, answered=False)
     else:
         _close(doc, now, "it has recovered", changes)
-        doc["openings"] = 0
+
+
+def _is_patient(doc: CircuitDocument, now: float, policy: CircuitPolicy) -> bool:
+    """Whether another probe may be made after the failed ones."""
+    if doc["hold_until"] is not None and doc["hold_until"] > now:
+        return False  # the server asked for quiet
+    if doc["unanswered"] and not doc["successes"]:
+        return False
+    usual = adaptive.usual(doc["baseline"], policy.failure_rate) if policy.adaptive else None
+    probes = adaptive.probes_needed(policy.success_threshold, policy.most_probes, usual)
+    return doc["probe_failures"] <= probes - policy.success_threshold
+
+
+def _open_again(
+    doc: CircuitDocument,
+    now: float,
+    policy: CircuitPolicy,
+    reason: str,
+    changes: list[Change],
+    answered: bool,
+) -> None:
+    """Open after probes. If the service `answered` some of them, the next look at it comes soon."""
+    openings = doc["openings"]
+    _open(doc, now, policy, reason, changes, soon=answered or openings == 1)
+    doc["unanswered"] = int(not answered)
+    if answered:
+        doc["openings"] = openings
 
 
 def _open(
-    doc: CircuitDocument, now: float, policy: CircuitPolicy, reason: str, changes: list[Change]
+    doc: CircuitDocument,
+    now: float,
+    policy: CircuitPolicy,
+    reason: str,
+    changes: list[Change],
+    soon: bool = False,
 ) -> None:
     """Open for `open_for`, longer for every re-opening, and for as long as the server asked."""
-    growth = policy.open_backoff ** min(doc["openings"], EXPONENT_LIMIT)
-    # A first opening that is longer than open_max was meant: the maximum bounds what grows.
-    lasts = min(policy.open_for * growth, max(policy.open_max, policy.open_for))
-    # Bounded once more, in case the clock was set back since the server asked.
-    quiet_until = min(doc["hold_until"] or 0.0, now + RETRY_AFTER_LIMIT)
-    retry_at = max(now + lasts, quiet_until)
+    longer = min(max(0, doc["openings"] - 1), EXPONENT_LIMIT)
+    growth = SECOND_LOOK if soon else policy.open_backoff**longer
+    lasts = min(policy.open_for * growth, _longest_opening(policy))
+    retry_at = max(now + lasts, _quiet_until(doc, now))
+    # Closed by lucky probes, and open again: it gets no more patience than after failed ones.
+    doc.update(successes=0, probe_failures=0, unanswered=int(doc["openings"] > 0))
     doc.update(openings=doc["openings"] + 1, opened_at=now, retry_at=retry_at)
     _move(doc, "open", now, reason, changes)
 
 
+def _longest_opening(policy: CircuitPolicy) -> float:
+    # A first opening that is longer than open_max was meant: the maximum bounds what grows.
+    return max(policy.open_max, policy.open_for)
+
+
+def _quiet_until(doc: CircuitDocument, began: float) -> float:
+    """Until when the server wants no calls; bounded, in case the clock was set back since it asked."""
+    return min(doc["hold_until"] or 0.0, began + RETRY_AFTER_LIMIT)
+
+
 def _close(doc: CircuitDocument, now: float, reason: str, changes: list[Change]) -> None:
-    doc.update(failures_in_row=0, successes=0, slow_successes=0, window=None, retry_at=None, hold_until=None)
+    doc.update(failures_in_row=0, successes=0, slow_successes=0, probe_failures=0, unanswered=0)
+    doc.update(window=None, retry_at=None, hold_until=None)
     _move(doc, "closed", now, reason, changes)
 
 
@@ -348,14 +375,14 @@ def _force(doc: CircuitDocument, event: Force, now: float, changes: list[Change]
         generation = doc["generation"] + 1
         _close(doc, now, reason, changes)
         # What is under way is fenced, even where the state stays the same.
-        doc.update(reason=reason, generation=generation)
-        return
-    forced_open = event.state == "forced_open"
-    doc["opened_at"] = now if forced_open else None
-    doc["retry_at"] = event.until if forced_open else None
-    doc.update(hold_until=None, last_error=None)
-    _move(doc, event.state, now, reason, changes)
+        doc["generation"] = generation
+    else:
+        forced_open = event.state == "forced_open"
+        doc.update(opened_at=now if forced_open else None, retry_at=event.until if forced_open else None)
+        doc.update(hold_until=None, last_error=None)
+        _move(doc, event.state, now, reason, changes)
     doc["reason"] = reason
+    remember(doc, now)
 
 
 def _move(doc: CircuitDocument, after: CircuitState, now: float, reason: str, changes: list[Change]) -> None:
@@ -368,4 +395,5 @@ def _move(doc: CircuitDocument, after: CircuitState, now: float, reason: str, ch
     if before == after:
         return
     doc.update(state=after, generation=doc["generation"] + 1, reason=reason)
+    remember(doc, now)
     changes.append(Change(before, after, now, reason, doc["generation"], doc["retry_at"], doc["last_error"]))

@@ -1,15 +1,16 @@
-"""What a circuit is told (`CircuitPolicy`), and what it tells: snapshots, transitions, notices."""
+"""What a circuit is told (`CircuitPolicy`), and what is known of it (`CircuitSnapshot`)."""
 
 from __future__ import annotations
 
 import difflib
 import math
-from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationInfo, field_validator
+from pydantic import BaseModel, ConfigDict, ValidationInfo, field_validator, model_validator
+from typing_extensions import Self
 
 from prefect_resilience.circuits.window import canonical_window, parse_window
+from prefect_resilience.durations import FORMS, seconds_of
 from prefect_resilience.errors.taxonomy import ErrorCategory
 
 CircuitState = Literal["closed", "open", "half_open", "forced_open", "disabled"]
@@ -27,14 +28,18 @@ DEFAULT_COUNTS: tuple[str, ...] = (
 
 
 class CircuitPolicy(BaseModel):
-    """When a circuit opens, for how long, and how it comes back. Durations are in seconds.
+    """When a circuit opens, for how long, and how it comes back. Durations are in seconds, or text such as
+    "500ms", "1h30m", or a timedelta.
 
     Opens on `failure_threshold` consecutive failures, or when `failure_rate` of the calls in `window`
     failed (or `slow_rate` of them took longer than `slow_call`) once `minimum_calls` are in it; a window
     of fewer calls than that is judged when it is full. Stays open for `open_for`, each re-opening
     `open_backoff` times longer, up to `open_max`; then lets `probes` calls of the whole fleet through at
-    a time, each for at most `probe_lease`, and closes after `success_threshold` successes. `counts` names
-    the error categories that are failures. `sync_interval` is how old this process's knowledge may be.
+    a time, each for at most `probe_lease`. `success_threshold` successes among at most `probe_calls` probes
+    close it (2 of 3; half as many more than the threshold by default). When they are out of reach it opens
+    again: the first time for half of `open_for`, as it does whenever some of the probes succeeded, else
+    longer each time. If none of them succeeded, the next failed probe opens it at once. `counts` names the
+    error categories that are failures. `sync_interval` is how old this process's knowledge may be.
 
     `adaptive` learns which share of calls usually fails, and opens on a significant rise over it. With C
     calls and F failures seen while closed (each weighs exp(-age / baseline_memory)), p = (F + 2) / (C + 4)
@@ -46,7 +51,8 @@ class CircuitPolicy(BaseModel):
     happens by accident at one look in 100,000 at most. This takes the place of `failure_rate`, which
     then bounds what may count as usual, and holds as it stands until 30 calls have left the window.
     `failure_threshold` stays in force, lengthened where failures are so usual that such a row might be
-    an accident (at 20 %, to 8 in a row). `minimum_calls` and `slow_rate` mean what they always do.
+    an accident (at 20 %, to 8 in a row). `probe_calls` is raised where that many are not enough for a service
+    that is as usual (at 30 %, to 2 of 5). `minimum_calls` and `slow_rate` mean what they always do.
 
     Raises pydantic's ValidationError, whose messages each say in one sentence what to write instead.
     """
@@ -70,10 +76,24 @@ class CircuitPolicy(BaseModel):
     adaptive: bool = False
     failure_rate_floor: float = 0.1
     baseline_memory: float = 3600.0
+    probe_calls: int | None = None
 
-    @field_validator("failure_threshold", "minimum_calls", "success_threshold", "probes", mode="before")
+    @model_validator(mode="after")
+    def _can_close(self) -> Self:
+        if self.probe_calls is not None and self.probe_calls < self.success_threshold:
+            raise ValueError(
+                f"probe_calls={self.probe_calls} is less than success_threshold={self.success_threshold}, so "
+                f"that the circuit could never close: write probe_calls={self.success_threshold} or more"
+            )
+        return self
+
+    @field_validator(
+        "failure_threshold", "minimum_calls", "success_threshold", "probes", "probe_calls", mode="before"
+    )
     @classmethod
     def _whole_number(cls, value: Any, info: ValidationInfo) -> Any:
+        if value is None and info.field_name == "probe_calls":
+            return None
         number = _number(value)
         if number is None or number != int(number) or not 1 <= number <= 1_000_000:
             raise ValueError(f"{info.field_name}={value!r} must be a whole number of at least 1")
@@ -96,12 +116,12 @@ class CircuitPolicy(BaseModel):
     def _seconds(cls, value: Any, info: ValidationInfo) -> Any:
         if value is None and info.field_name == "slow_call":
             return None
-        number = _number(value)
+        seconds = seconds_of(value)
         must_be_positive = info.field_name in {"slow_call", "probe_lease", "baseline_memory"}
-        if number is None or number < 0 or (must_be_positive and number == 0):
+        if seconds is None or seconds < 0 or (must_be_positive and seconds == 0):
             least = "more than 0" if must_be_positive else "0 or more"
-            raise ValueError(f"{info.field_name}={value!r} must be {least}, in seconds, as in 30")
-        return number
+            raise ValueError(f"{info.field_name}={value!r} must be {least}, in seconds, as in {FORMS}")
+        return seconds
 
     @field_validator("open_backoff", mode="before")
     @classmethod
@@ -143,6 +163,11 @@ class CircuitPolicy(BaseModel):
         return tuple(sorted(names))
 
     @property
+    def most_probes(self) -> int:
+        """Among how many probes the successes are counted."""
+        return self.probe_calls or self.success_threshold + self.success_threshold // 2
+
+    @property
     def window_size(self) -> int | float:
         """The window as `window.record` takes it: an int is calls, a float seconds."""
         return parse_window(self.window)
@@ -159,12 +184,25 @@ def _number(value: Any) -> float | None:
     return number if math.isfinite(number) else None
 
 
+class CircuitEntered(BaseModel):
+    """A state that a circuit came to, at a time, under a generation; `retry_at`: until when it then refused
+    calls, None if nothing but a person ends that, or it refuses none."""
+
+    model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True)
+
+    generation: int
+    at: float
+    state: CircuitState
+    retry_at: float | None = None
+
+
 class CircuitSnapshot(BaseModel):
     """What is known of one circuit. Times are seconds since the epoch by the store's clock.
 
     `state` is what a call would meet now: an open circuit whose time has come is "half_open". `retry_at`
     is None unless the circuit refuses calls until then. `reopenings` counts since the last full recovery.
-    `usual_failure_rate` is what an adaptive circuit has learnt, None while that is too little.
+    `usual_failure_rate` is what an adaptive circuit has learnt, None while that is too little. `history` is
+    the latest states that it came to, at most 24, the newest last.
     """
 
     model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True)
@@ -184,29 +222,4 @@ class CircuitSnapshot(BaseModel):
     last_error: str | None = None
     updated_at: float = 0.0
     usual_failure_rate: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Transition:
-    """A circuit went from one state to another; told by the one process of the fleet that brought it about.
-
-    `at` and `retry_at` are seconds since the epoch by the store's clock.
-    """
-
-    name: str
-    before: CircuitState
-    after: CircuitState
-    at: float
-    reason: str
-    generation: int
-    retry_at: float | None = None
-    last_error: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class StoreNotice:
-    """The store under `url` (redacted) stopped answering, or answers again. Told once each time."""
-
-    url: str
-    available: bool
-    reason: str
+    history: tuple[CircuitEntered, ...] = ()

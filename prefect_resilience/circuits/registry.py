@@ -9,6 +9,7 @@ import weakref
 from collections import OrderedDict
 from collections.abc import Callable
 
+from prefect_resilience import places
 from prefect_resilience.circuits.circuit import Circuit
 from prefect_resilience.circuits.link import StoreLink
 from prefect_resilience.circuits.model import CircuitPolicy
@@ -24,16 +25,8 @@ StoreReference = Store | str | None
 """What `store=` may be: None for the configured store, a URL, or a store that was opened already."""
 
 
-def _url_of_environment() -> str:
-    for name in ("PREFECT_RESILIENCE_CIRCUIT_STORE_URL", "PREFECT_RESILIENCE_STORE_URL"):
-        if url := os.environ.get(name, "").strip():
-            return url
-    home = os.environ.get("PREFECT_HOME", "").strip() or os.path.join(os.path.expanduser("~"), ".prefect")
-    return f"sqlite:///{os.path.join(os.path.expanduser(home), 'resilience.db')}"
-
-
-default_store_url: Callable[[], str] = _url_of_environment
-"""Where circuits live that were given no store; asked at the first call, not before."""
+_default_store_url: Callable[[], str] | None = None
+"""Where circuits live that were given no store; None: where the settings say."""
 
 # Circuits are held by the breakers that use them: a breaker that was dropped frees its name.
 _circuits: weakref.WeakValueDictionary[tuple[str, str], Circuit] = weakref.WeakValueDictionary()
@@ -46,14 +39,14 @@ _leaving = False
 def set_default_store(url: Callable[[], str] | str | None) -> None:
     """Let circuits without a store of their own live under `url`, or what `url()` returns when first needed.
 
-    None: the environment decides again. Breakers that are in use look for the new store at their next call.
+    None: the settings decide again. Breakers that are in use look for the new store at their next call.
     """
-    global default_store_url
+    global _default_store_url
     if isinstance(url, str):
         fixed = parse_url(url).canonical
-        default_store_url = lambda: fixed  # noqa: E731
+        _default_store_url = lambda: fixed  # noqa: E731
     else:
-        default_store_url = url or _url_of_environment
+        _default_store_url = url
     with _lock:
         _links.pop(DEFAULT, None)
         for (place, _), circuit in list(_circuits.items()):
@@ -66,7 +59,7 @@ def link_to(store: StoreReference) -> StoreLink:
     """The link to a store; nothing is opened yet. ConfigurationError for a URL that means none."""
     with _lock:
         if store is None:
-            return _known_link(DEFAULT, lambda: StoreLink(lambda: default_store_url()))
+            return _known_link(DEFAULT, lambda: StoreLink(lambda: (_default_store_url or places.circuits)()))
         if isinstance(store, str):
             for link in _links_of_stores.values():
                 if link.url == store:
@@ -115,6 +108,11 @@ def declare(name: str, policy: CircuitPolicy, store: StoreReference, apart: bool
     if circuit.policy != policy:
         raise ConfigurationError(_difference(name, circuit.policy, policy))
     return circuit
+
+
+def circuits_used() -> bool:
+    """Whether this process has circuits."""
+    return bool(_circuits)
 
 
 def declared(name: str, store: StoreReference) -> Circuit | None:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from prefect_resilience.circuits import adaptive, machine, window
-from prefect_resilience.circuits.model import CircuitPolicy, CircuitSnapshot
+from prefect_resilience.circuits.model import CircuitEntered, CircuitPolicy, CircuitSnapshot
+from prefect_resilience.durations import LONGEST
 
-_ANY_POLICY = CircuitPolicy()
+_ANY_POLICY = CircuitPolicy(open_max=LONGEST, probe_lease=LONGEST)
+"""It believes whatever a document says of openings and leases: the circuit's own policy is not known here."""
 
 
 def snapshot_of(name: str, document: machine.CircuitDocument, now: float) -> CircuitSnapshot:
     """What a call would meet at `now`: the document after the time that has passed since it was written."""
-    # What time alone does to a document is the same under every policy.
+    # What time alone does to a believable document is the same under every policy.
     seen, _ = machine.step(document, machine.Tick(), now, _ANY_POLICY)
     counted = window.totals(seen["window"], now)
     return CircuitSnapshot(
@@ -29,4 +31,9 @@ def snapshot_of(name: str, document: machine.CircuitDocument, now: float) -> Cir
         last_error=seen["last_error"],
         updated_at=document["updated_at"],
         usual_failure_rate=adaptive.rate(seen["baseline"]),
+        # As it is written: what time alone did to it since then, nobody has met yet.
+        history=tuple(
+            CircuitEntered(generation=generation, at=at, state=state, retry_at=retry_at)
+            for generation, at, state, retry_at in document["history"]
+        ),
     )

@@ -19,15 +19,16 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import lru_cache
 from typing import Any, Literal, cast
 
+from prefect_resilience.durations import seconds_of
 from prefect_resilience.errors.exceptions import ConfigurationError
 
 BUCKETS = 12
 LARGEST_COUNT = 10_000
 LARGEST_SPAN = 86_400.0 * 7
-UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
-FORMS = 'write "60s" (also ms, m, h) for a span of time or 100 for the last 100 calls'
+FORMS = 'write "60s" (also "500ms", "1h30m") for a span of time or 100 for the last 100 calls'
 
 Outcome = Literal["s", "f", "S", "F"]
 """Success, failure; a capital letter says that the call was slow."""
@@ -57,12 +58,18 @@ def parse_window(window: object) -> int | float:
     if isinstance(window, int) and not isinstance(window, bool):
         return _count(window)
     if isinstance(window, str):
-        found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)?\s*", window)
-        if found and found[2]:
-            return _span(float(found[1]) * UNITS[found[2]], window)
-        if found and "." not in found[1]:
-            return _count(int(found[1]))
+        return _size_of_text(window)
     raise ConfigurationError(f"window={window!r} is not a window: {FORMS}")
+
+
+@lru_cache(maxsize=256)  # asked three times each time a circuit exchanges its counts
+def _size_of_text(window: str) -> int | float:
+    if re.fullmatch(r"\s*\d+\s*", window):
+        return _count(int(window))
+    seconds = None if re.fullmatch(r"[\s\d.]*", window) else seconds_of(window)
+    if seconds is None:
+        raise ConfigurationError(f"window={window!r} is not a window: {FORMS}")
+    return _span(seconds, window)
 
 
 def _count(calls: int) -> int:

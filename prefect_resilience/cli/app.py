@@ -13,13 +13,16 @@ from cyclopts import App, CycloptsError
 from prefect_resilience.cli import output
 from prefect_resilience.cli.batches import app as batches
 from prefect_resilience.cli.circuits import app as circuits
+from prefect_resilience.cli.dashboard import dashboard
 from prefect_resilience.cli.dead_letters import app as dead_letters
 from prefect_resilience.cli.doctor import doctor
 from prefect_resilience.cli.install import install
 from prefect_resilience.cli.plan import app as plan
 from prefect_resilience.cli.report import report_command
+from prefect_resilience.effects import recovery
 from prefect_resilience.errors.exceptions import ResilienceError
 from prefect_resilience.errors.redact import redact
+from prefect_resilience.events import at_a_terminal
 
 PACKAGE = "prefect-resilience"
 
@@ -31,6 +34,7 @@ app: App = App(
 )
 app.command(batches)
 app.command(circuits)
+app.command(dashboard)
 app.command(dead_letters)
 app.command(doctor)
 app.command(install)
@@ -48,6 +52,14 @@ def main() -> NoReturn:
 
 
 def _exit_code() -> int:
+    with at_a_terminal(recovery.who()) as told:
+        code = _run()
+    if told.trouble is not None:
+        output.say(f"It is done, but no event tells of it: the Prefect API did not take it ({told.trouble}).")
+    return code
+
+
+def _run() -> int:
     try:
         code = app(sys.argv[1:], print_error=False, exit_on_error=False, result_action="return_value")
         sys.stdout.flush()

@@ -11,40 +11,21 @@ from cyclopts import App, Parameter
 from pydantic import RootModel
 from rich.prompt import Confirm
 
+from prefect_resilience.cli import batches_found, dead_letters, fleet, output
 from prefect_resilience.cli import batches_tables as tables
-from prefect_resilience.cli import dead_letters, fleet, output
-from prefect_resilience.effects import recovery, retention, settling
-from prefect_resilience.effects.flow_runs import ApiUnavailable, find_runs
+from prefect_resilience.cli.options import DryRun, Force, Json, Store, Yes
+from prefect_resilience.effects import recovery, reopening, retention, settling
+from prefect_resilience.effects.flow_runs import ApiUnavailable
+from prefect_resilience.effects.known import check_known
 from prefect_resilience.effects.ledger import open_ledger
 from prefect_resilience.effects.recovery import RecoveryReport
-from prefect_resilience.effects.status import BatchStatus, BatchSummary, batch_status, list_batches
+from prefect_resilience.effects.status import BatchStatus, BatchSummary, batch_status
 from prefect_resilience.effects.strategies import Strategy
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.errors.redact import redact
 
 Id = Annotated[str, Parameter(help="The batch: the id of its flow run, or its name.")]
 Reason = Annotated[str | None, Parameter(help="Why, for the audit log.")]
-Store = Annotated[
-    str | None,
-    Parameter(help="The store's URL, as in sqlite:////srv/fleet.db; the configured one when left out."),
-]
-Json = Annotated[
-    bool,
-    Parameter(name="--json", negative="", show_default=False, help="Print JSON on stdout, and nothing else."),
-]
-Yes = Annotated[bool, Parameter(negative="", show_default=False, help="Do it without being asked.")]
-DryRun = Annotated[
-    bool, Parameter(negative="", show_default=False, help="Say what would be done, and do nothing.")
-]
-Force = Annotated[
-    bool,
-    Parameter(
-        negative="",
-        show_default=False,
-        help="Also while the run is said to be going on: its process is gone for sure.",
-    ),
-]
-HINTS_SHOWN = 200
 _MEANS: dict[str, str] = {
     "done": "is done, and will not be done again",
     "not_done": "may be done again",
@@ -65,51 +46,80 @@ app: App = App(
 def list_all(
     *,
     open: Annotated[
-        bool, Parameter(negative="", show_default=False, help="Only those that are not settled.")
+        bool,
+        Parameter(
+            negative="",
+            show_default=False,
+            help="Only those that need somebody: an effect is not settled, or their flow run ended badly.",
+        ),
     ] = False,
+    archived: Annotated[
+        bool, Parameter(negative="", show_default=False, help="Instead those that left the ledger.")
+    ] = False,
+    since: Annotated[
+        str, Parameter(help="How far to look back for flow runs that ended badly: a span, or a time.")
+    ] = "30d",
     limit: Annotated[int, Parameter(help="Show at most so many.")] = 100,
     store: Store = None,
     json: Json = False,
 ) -> int:
     """Show the batches: first those in doubt, then others that are open, then the rest, the newest first.
 
+    A flow run that failed or crashed is one, also without effects.
+
     Example: prefect-resilience batches list --open
     """
     if limit < 1:
         raise ConfigurationError(f"--limit {limit} must be 1 or more")
+    if open and archived:
+        raise ConfigurationError("--open and --archived exclude each other: what is archived is settled")
     url = dead_letters.store_url(store)
+    back = dead_letters.when("--since", since)
+    assert back is not None
     with fleet.explained(url):
-        ledger = open_ledger(url)
-        found = [one for one in list_batches(store=url) if one.open or not open]
-        now = ledger.store.now()
-        hints = {one.batch_id: recovery.hint_of(ledger, one.batch_id) for one in _to_explain(found[:limit])}
-    runs = _names(found[:limit])
+        seen = batches_found.find(url, archived=archived, only_open=open, since=back, limit=limit)
     if json:
-        output.as_json([tables.batch_row(one, hints.get(one.batch_id), runs) for one in found[:limit]])
-    elif not found:
-        output.show(f"There are no {'open ' if open else ''}batches in {redact(url)}.")
+        output.as_json(
+            [tables.batch_row(one, seen.hints.get(one.batch_id), seen.names) for one in seen.shown]
+        )
+    elif not seen.batches:
+        which = "open " if open else "archived " if archived else ""
+        output.show(f"There are no {which}batches in {redact(url)}.")
     else:
-        more = f"The first {limit} of " if len(found) > limit else ""
-        table = tables.batches_table(found[:limit], hints, runs, now)
-        output.show(table, more + tables.summary(found, redact(url)))
+        more = f"The first {limit} of " if len(seen.batches) > limit else ""
+        table = tables.batches_table(seen.shown, seen.hints, seen.names, seen.now)
+        output.show(table, more + tables.summary(seen.batches, redact(url)))
+    for sentence in seen.caveats:
+        output.say(sentence)
     return 0
 
 
 @app.command
-def show(batch: Id, /, *, store: Store = None, json: Json = False) -> int:
-    """Show the effects of a batch, how to go on with it, and what was done to it.
+def show(
+    batch: Id,
+    /,
+    *,
+    archived: Annotated[
+        bool,
+        Parameter(negative="", show_default=False, help="What was archived, also of one in the ledger."),
+    ] = False,
+    store: Store = None,
+    json: Json = False,
+) -> int:
+    """Show the effects of a batch, how to go on with it, and what was done to it; of an archived one too.
 
     Example: prefect-resilience batches show 01a1febe-b96e-7be5-9158-1f14ad773e0c
     """
     url = dead_letters.store_url(store)
     with fleet.explained(url):
-        status = _existing(batch, url)
+        status = _existing(batch, url, archived)
         hint, audit = status.hint, status.audit
+        needs_nothing = None if hint or status.archived else _why_nothing(batch, url)
         now = open_ledger(url).store.now()
     if json:
         output.as_json(RootModel[Any](tables.batch_as_json(status, hint, audit)))
     else:
-        output.show(*tables.batch_card(status, hint, audit, now))
+        output.show(*tables.batch_card(status, hint or needs_nothing, audit, now))
     return 0
 
 
@@ -119,7 +129,7 @@ def recover(
     /,
     *,
     strategy: Annotated[
-        Literal["auto", "restart"] | Strategy,
+        Literal["auto", "restart", Strategy],
         Parameter(
             help="auto does what the hint says; restart runs the same flow run again whatever it says."
         ),
@@ -188,6 +198,29 @@ def settle(
 
 
 @app.command
+def reopen(
+    batch: Id, /, *, reason: Reason = None, yes: Yes = False, store: Store = None, json: Json = False
+) -> int:
+    """Go on with a batch of which the ledger lost records: what it has now is all that counts.
+
+    Example: prefect-resilience batches reopen invoices-2026-11 --reason "the bank has none of the others"
+    """
+    url = dead_letters.store_url(store)
+    with fleet.explained(url):
+        known = len(batch_status(batch, store=url).effects)
+    question = f"The ledger has {known} effects of this batch, and the next run may send any other. Go on?"
+    if not yes and not _asked(question, f"batch {batch}"):
+        return 1
+    with fleet.explained(url):
+        status = reopening.reopen(batch, reason=reason, store=url)
+    if json:
+        output.as_json(RootModel[Any](tables.batch_as_json(status, status.hint, status.audit)))
+    else:
+        output.show(f"Reopened {output.printable(batch)} with {known} effects.")
+    return 0
+
+
+@app.command
 def rollback(
     batch: Id,
     /,
@@ -207,7 +240,6 @@ def rollback(
     url = dead_letters.store_url(store)
     _look_here()
     with fleet.explained(url):
-        _existing(batch, url)
         plan = recovery.recover(batch, "compensate", dry_run=True, to=to, force=force, store=url)
     if not dry_run and plan.action == "compensated" and not yes and not _agreed(plan):
         return 1
@@ -244,7 +276,6 @@ def abandon(
     url = dead_letters.store_url(store)
     options: dict[str, Any] = {"forget_doubts": forget_doubts, "force": force, "store": url}
     with fleet.explained(url):
-        _existing(batch, url)
         plan = recovery.abandon(batch, dry_run=True, **options)
     if not dry_run and plan.action == "abandoned" and not yes and not _agreed(plan):
         return 1
@@ -290,11 +321,24 @@ def prune(
 # -- what the commands share
 
 
-def _existing(batch: str, url: str) -> BatchStatus:
-    status = batch_status(batch, store=url)
-    if not status.effects and not status.audit:
-        raise ConfigurationError(tables.no_such_batch(batch, list_batches(store=url), redact(url)))
-    return status
+def _existing(batch: str, url: str, archived: bool) -> BatchStatus:
+    """As it stands in the ledger; what is there no more as it was archived."""
+    check_known(open_ledger(url), batch)
+    live = batch_status(batch, store=url)
+    if live.effects and not archived:
+        return live
+    kept = batch_status(batch, archived=True, store=url)
+    if kept.archived is None and archived:
+        raise ConfigurationError(f"nothing of the batch {batch!r} is archived: leave --archived out")
+    return live if kept.archived is None else kept
+
+
+def _why_nothing(batch: str, url: str) -> str:
+    """Why there is no hint: how the run stands, and what the effects say."""
+    try:
+        return recovery.recover(batch, dry_run=True, store=url).why
+    except ApiUnavailable as error:
+        return f"nothing in it is missing or in doubt; {error}"
 
 
 def _look_here() -> None:
@@ -302,24 +346,15 @@ def _look_here() -> None:
     sys.path.insert(0, os.getcwd())
 
 
-def _to_explain(found: list[BatchSummary]) -> list[BatchSummary]:
-    return [one for one in found if one.open][:HINTS_SHOWN]
-
-
-def _names(found: list[BatchSummary]) -> dict[str, str]:
-    """The names of the flow runs, as far as the API can be asked for them."""
-    try:
-        return {batch_id: run.name for batch_id, run in find_runs(one.batch_id for one in found).items()}
-    except ApiUnavailable:
-        return {}
-
-
 def _shown(report: RecoveryReport, json: bool) -> int:
     if json:
         output.as_json(report)
     else:
         output.show(*tables.report_lines(report))
-    return 0 if report.action in DONE or report.dry_run else 1
+    if report.dry_run:
+        return 0
+    left = any(one.how != "skipped" for one in report.not_undone)
+    return 0 if report.action in DONE and not left else 1
 
 
 def _agreed(plan: RecoveryReport) -> bool:

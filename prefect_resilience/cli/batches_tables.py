@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
@@ -18,8 +17,9 @@ from rich.text import Text
 from prefect_resilience.cli import times
 from prefect_resilience.cli.output import printable
 from prefect_resilience.effects.audit import AuditEntry
+from prefect_resilience.effects.outlines import KEYS_SHOWN
 from prefect_resilience.effects.recovery import RecoveryReport
-from prefect_resilience.effects.status import BatchStatus, BatchSummary, EffectStatus
+from prefect_resilience.effects.status import Archived, BatchStatus, BatchSummary, EffectStatus
 from prefect_resilience.effects.strategies import RecoveryHint
 from prefect_resilience.errors.redact import redact
 
@@ -42,7 +42,6 @@ COLOURS = {
 COUNTED = ("unknown", "intended", "failed", "done", "compensated")
 AUDIT_SHOWN = 20
 RESULT_SHOWN = 60
-NAMES_SHOWN = 5
 DRY = {
     "rescheduled": "would run again",
     "compensated": "would be undone",
@@ -96,14 +95,15 @@ def summary(found: Iterable[BatchSummary], url: str) -> str:
 
 
 def batch_card(
-    status: BatchStatus, hint: RecoveryHint | None, audit: Sequence[AuditEntry], now: float
+    status: BatchStatus, hint: RecoveryHint | str | None, audit: Sequence[AuditEntry], now: float
 ) -> Iterator[RenderableType]:
-    """Everything that is known of one batch."""
+    """Everything that is known of one batch; `hint`: how to go on, or why there is nothing to do."""
     card = Table.grid(padding=(0, 2))
     card.add_column(style="bold", no_wrap=True)
     card.add_column(overflow="fold")
     card.add_row("batch", Text(printable(status.batch_id)))
-    for label, text in _hint_rows(hint, now):
+    rows = _hint_rows(hint, now) if status.archived is None else _archive_rows(status.archived, now)
+    for label, text in rows:
         card.add_row(label, Text(printable(redact(text))))
     yield card
     if status.effects:
@@ -114,9 +114,9 @@ def batch_card(
         yield f"and {len(audit) - AUDIT_SHOWN} earlier entries: --json shows them"
 
 
-def _hint_rows(hint: RecoveryHint | None, now: float) -> Iterator[tuple[str, str]]:
-    if hint is None:
-        yield "hint", "there is nothing to recover, or it is going on"
+def _hint_rows(hint: RecoveryHint | str | None, now: float) -> Iterator[tuple[str, str]]:
+    if not isinstance(hint, RecoveryHint):
+        yield "hint", f"nothing to do: {hint}" if hint else "nothing to do"
         return
     yield "hint", hint.strategy + ("" if hint.automatic else ", by a person")
     yield "why", hint.why
@@ -127,6 +127,16 @@ def _hint_rows(hint: RecoveryHint | None, now: float) -> Iterator[tuple[str, str
             yield label, value
     for key in hint.waiting:
         yield "settle", key
+
+
+def _archive_rows(archived: Archived, now: float) -> Iterator[tuple[str, str]]:
+    yield "archived", f"{times.local(archived.at, now)} by {archived.by}: {archived.why}"
+    if archived.savepoints:
+        yield "savepoints", ", ".join(archived.savepoints)
+    if archived.last_rollback is not None:
+        to = archived.last_rollback.get("to")
+        where = "" if to is None else f" to {to}"
+        yield "rolled back", times.local(archived.last_rollback["at"], now) + where
 
 
 def effects_table(effects: Iterable[EffectStatus], now: float) -> Table:
@@ -153,6 +163,8 @@ def effects_table(effects: Iterable[EffectStatus], now: float) -> Table:
 def _outcome(one: EffectStatus) -> str:
     if one.error is not None:
         return one.error
+    if one.overdue_at is not None:
+        return "its attempt is over, and its call still runs"
     parts = [] if one.external_id is None else [f"as {one.external_id}"]
     if one.result is not None:
         text = json.dumps(one.result)
@@ -185,7 +197,11 @@ def report_lines(report: RecoveryReport) -> Iterator[RenderableType]:
     """What a recovery did, in a sentence or two."""
     words = DRY if report.dry_run else SAID
     strategy = "" if report.strategy is None else f" ({report.strategy})"
-    yield f"{printable(report.batch_id)} {words[report.action]}{strategy}: {printable(redact(report.why))}."
+    part = " in part" if report.action == "compensated" and report.not_undone else ""
+    said = f"{words[report.action]}{part}{strategy}"
+    yield f"{printable(report.batch_id)} {said}: {printable(redact(report.why))}."
+    for one in report.not_undone[KEYS_SHOWN:]:
+        yield f"Not undone: {printable(repr(one.key))} ({printable(redact(one.why))})."
     if report.next_at is not None and report.action == "rescheduled":
         yield f"A worker takes it from {_clock(report.next_at)} on."
 
@@ -196,24 +212,19 @@ def state_text(state: str) -> Text:
 
 
 def _standing(one: BatchSummary) -> Text:
+    if one.archived_at is not None:
+        return Text("- archived", style="#cc79a7")
     if one.abandoned_at is not None:
         return Text("- abandoned", style="#cc79a7")
-    return state_text(next((state for state in COUNTED if getattr(one, state)), "done"))
+    state = next((state for state in COUNTED if getattr(one, state)), "done")
+    if one.ended is not None and state not in ("unknown", "intended"):
+        return Text(f"✗ {one.ended.lower()}", style="bold #d55e00")
+    return state_text(state)
 
 
 def _counts(one: BatchSummary) -> Text:
     told = [f"{number} {state}" for state in COUNTED if (number := getattr(one, state))]
-    return Text(", ".join(told))
-
-
-def no_such_batch(batch_id: str, found: Sequence[BatchSummary], url: str) -> str:
-    """That there is none of this id, and which one is meant perhaps."""
-    known = [one.batch_id for one in found]
-    close = difflib.get_close_matches(batch_id, known, n=1)
-    if close:
-        return f"there is no batch {batch_id!r} in {url}; did you mean {close[0]!r}?"
-    others = ", ".join(repr(one) for one in known[:NAMES_SHOWN])
-    return f"there is no batch {batch_id!r} in {url}" + (f"; there are {others}" if others else "")
+    return Text(", ".join(told) or "none")
 
 
 # -- as JSON
@@ -230,6 +241,7 @@ def batch_as_json(
 ) -> dict[str, Any]:
     return {
         "batch_id": status.batch_id,
+        "archived": None if status.archived is None else asdict(status.archived),
         "hint": None if hint is None else hint.model_dump(mode="json"),
         "effects": [effect_as_json(one) for one in status.effects],
         "audit": [entry.model_dump(mode="json") for entry in audit],

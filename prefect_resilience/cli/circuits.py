@@ -11,6 +11,7 @@ from cyclopts import App, Parameter
 from prefect_resilience.circuits import CircuitSnapshot
 from prefect_resilience.circuits.model import CircuitState
 from prefect_resilience.cli import asking, fleet, names, output, tables, times, watching
+from prefect_resilience.cli.options import Json, Store
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.operations import (
     DONE,
@@ -23,14 +24,6 @@ from prefect_resilience.operations import (
 
 Name = Annotated[str, Parameter(help="The circuit's name, or a pattern in quotes, as in 'llm:*'.")]
 OneName = Annotated[str, Parameter(help="The circuit's name, as `circuits list` writes it.")]
-Store = Annotated[
-    str | None,
-    Parameter(help="The store's URL, as in sqlite:////srv/fleet.db; the configured one when left out."),
-]
-Json = Annotated[
-    bool,
-    Parameter(name="--json", negative="", show_default=False, help="Print JSON on stdout, and nothing else."),
-]
 Yes = Annotated[
     bool, Parameter(negative="", show_default=False, help="Change several circuits without being asked.")
 ]

@@ -20,9 +20,12 @@ from rich.prompt import Confirm
 
 from prefect_resilience.cli import dead_letters_tables as tables
 from prefect_resilience.cli import fleet, output, times
+from prefect_resilience.cli.options import DryRun, Json, Store, Yes
 from prefect_resilience.dead_letters import operations
 from prefect_resilience.dead_letters.configured import queue_of
 from prefect_resilience.dead_letters.model import DeadLetter, Status
+from prefect_resilience.dead_letters.names import check_task
+from prefect_resilience.dead_letters.replay import Replaying
 from prefect_resilience.dead_letters.report import LetterOutcome, Progress
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.errors.redact import redact
@@ -39,18 +42,6 @@ Since = Annotated[
 ]
 Statuses = Annotated[
     list[Status] | None, Parameter(negative="", help="Only those of this status; repeat it for several.")
-]
-Store = Annotated[
-    str | None,
-    Parameter(help="The store's URL, as in sqlite:////srv/fleet.db; the configured one when left out."),
-]
-Json = Annotated[
-    bool,
-    Parameter(name="--json", negative="", show_default=False, help="Print JSON on stdout, and nothing else."),
-]
-Yes = Annotated[bool, Parameter(negative="", show_default=False, help="Do it without being asked.")]
-DryRun = Annotated[
-    bool, Parameter(negative="", show_default=False, help="Say what would be done, and do nothing.")
 ]
 
 app: App = App(
@@ -81,6 +72,8 @@ def list_letters(
     with fleet.explained(url):
         queue = queue_of(url)
         found = queue.list(status, task, when("--since", since))
+        if not found:
+            check_task(queue, task)
         now = queue.store.now()
     shown = found[:limit]
     if json:
@@ -135,7 +128,8 @@ def replay(
         Parameter(
             negative="",
             show_default=False,
-            help="Also letters in doubt: unless they have an effect, their calls may happen twice.",
+            help="Also letters in doubt, and a single one that is named although its flow run goes on: "
+            "unless they have an effect, their calls may happen twice.",
         ),
     ] = False,
     dry_run: DryRun = False,
@@ -144,6 +138,8 @@ def replay(
     json: Json = False,
 ) -> int:
     """Make their calls again, the oldest first. Stopped and started again, it goes on where it stopped.
+
+    A letter whose flow run goes on, or waits to run again, is left to that run, which may make the call.
 
     It runs as the flow replay-dead-letters; work in the folder of your project, so that the tasks are found.
     Example: prefect-resilience dead-letters replay --task send-invoice --since 24h --rate 5
@@ -164,14 +160,15 @@ def replay(
     if not dry_run and len(chosen) > 1 and not yes and not agreed("Replay", chosen):
         return 1
     with fleet.explained(url), _bar(json or dry_run) as progress:
-        report = operations.replay(
-            chosen, dry_run, rate, force=force, values=values, progress=progress, store=url
-        )
+        named = bool(letters) and len(chosen) == 1
+        how = Replaying(queue, rate, force, values, progress=progress, despite_run=force and named)
+        report = operations.replay_chosen(how, chosen, dry_run=dry_run, store=url)
     if json:
         output.as_json(report)
     else:
-        output.show(tables.outcomes_table(report.outcomes), f"{report.summary()}.")
-    return 1 if report.failed or (report.skipped and not dry_run) else 0
+        said = [f"{report.summary()}.", *([tables.left_to_runs(report)] if report.left_to_runs else [])]
+        output.show(tables.outcomes_table(report.outcomes), *said)
+    return 0 if dry_run or report.well else 1
 
 
 @app.command
@@ -190,7 +187,7 @@ def purge(
     store: Store = None,
     json: Json = False,
 ) -> int:
-    """Remove letters that were replayed that long ago.
+    """Remove letters that were replayed or settled that long ago.
 
     Example: prefect-resilience dead-letters purge --older-than 30d --archive letters.jsonl
     """

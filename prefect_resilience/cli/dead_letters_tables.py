@@ -15,22 +15,24 @@ from rich.text import Text
 from prefect_resilience.cli import times
 from prefect_resilience.cli.output import printable
 from prefect_resilience.dead_letters.codec import KIND, LEFT_OUT
-from prefect_resilience.dead_letters.model import DeadLetter
-from prefect_resilience.dead_letters.report import LetterOutcome
+from prefect_resilience.dead_letters.model import DeadLetter, Pass
+from prefect_resilience.dead_letters.report import LetterOutcome, ReplayReport
 from prefect_resilience.errors.redact import redact
 
-SIGNS = {"waiting": "…", "replaying": "»", "in_doubt": "?", "replayed": "✓"}
+SIGNS = {"waiting": "…", "replaying": "»", "in_doubt": "?", "replayed": "✓", "settled": "="}
 COLOURS = {
     "waiting": "#e69f00",
     "replaying": "#f0e442",
     "in_doubt": "bold #d55e00",
     "replayed": "#56b4e9",
+    "settled": "#56b4e9",
 }
 MEANINGS = {
     "waiting": "nobody has replayed it yet",
     "replaying": "somebody is replaying it",
     "in_doubt": "a replay was cut off; look how far it had come, then `replay ID --force`",
     "replayed": "its call was made again, with success",
+    "settled": "its call succeeded when its flow run was run again; it needs no replay",
 }
 RESULTS = {
     "replayed": ("✓", "#56b4e9"),
@@ -48,6 +50,7 @@ def letters_table(letters: Sequence[DeadLetter], now: float) -> Table:
     table.add_column("id", no_wrap=True)
     table.add_column("of", overflow="fold", min_width=8)
     table.add_column("age", justify="right", no_wrap=True)
+    table.add_column("passes", justify="right", no_wrap=True)
     table.add_column("error", overflow="fold", min_width=12)
     for letter in letters:
         table.add_row(
@@ -55,6 +58,7 @@ def letters_table(letters: Sequence[DeadLetter], now: float) -> Table:
             letter.id,
             Text(printable(letter.name)),
             times.rough(now - letter.created_at.timestamp()),
+            str(max(letter.failures, len(letter.passes))),
             Text(printable(redact(letter.summary()))),
         )
     return table
@@ -91,7 +95,12 @@ def _told(letter: DeadLetter, now: float) -> Iterator[tuple[str, RenderableType]
     yield letter.kind, Text(printable(letter.name))
     yield "code", Text(printable(str(letter.source or "not to be found again")))
     yield "failed", times.local(letter.created_at.timestamp(), now)
-    yield "attempts", str(letter.attempts)
+    if len(letter.passes) > 1:
+        for place, one in enumerate(letter.passes):
+            when = times.local(one.at.timestamp(), now)
+            yield "" if place else "passes", Text(f"{when}  {_pass(one)}")
+    else:
+        yield "attempts", str(letter.attempts)
     yield "error", Text(printable(redact(letter.summary())))
     for label, value in (
         ("deployment", letter.deployment_id),
@@ -111,6 +120,25 @@ def _told(letter: DeadLetter, now: float) -> Iterator[tuple[str, RenderableType]
         yield "" if place else "replays", Text(f"{outcome} {when}  {printable(redact(replay.message))}")
     if (error := letter.error) is not None and error.stack_trace:
         yield "stack trace", Text(redact(error.stack_trace.rstrip()))
+
+
+def _pass(one: Pass) -> str:
+    """What became of the call in one pass of its flow run."""
+    start = f"start {one.starts[-1][1]}: " if one.starts else ""
+    if one.outcome == "succeeded":
+        return f"{start}succeeded"
+    attempts = "1 attempt" if one.attempts == 1 else f"{one.attempts} attempts"
+    return f"{start}failed after {attempts}, {printable(redact(one.code or one.category))}"
+
+
+def left_to_runs(report: ReplayReport) -> str:
+    """What a replay says of the letters that it left to their flow runs."""
+    number = report.left_to_runs
+    letters = "1 letter was" if number == 1 else f"{number} letters were"
+    return (
+        f"{letters} left to a flow run that goes on, or waits to run again, and may make the call itself. "
+        "Once it has ended, replay what still waits."
+    )
 
 
 def _value(encoded: Any) -> str:

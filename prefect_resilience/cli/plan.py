@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 from cyclopts import App, Parameter
 
 from prefect_resilience.cli import output, plan_files, plan_run, plan_tables
+from prefect_resilience.cli.options import Json
 from prefect_resilience.cli.plan_inputs import check_names, read_inputs
 from prefect_resilience.cli.plan_modules import import_actions
 from prefect_resilience.errors.exceptions import ConfigurationError
@@ -40,10 +41,6 @@ Modules = Annotated[
         show_default=False,
         help="A module with the actions, as in my_team.actions, or a .py file; repeat it for several.",
     ),
-]
-Json = Annotated[
-    bool,
-    Parameter(name="--json", negative="", show_default=False, help="Print JSON on stdout, and nothing else."),
 ]
 
 Pairs = Annotated[

@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from prefect_resilience.cli.output import printable
+from prefect_resilience.configuration import nearest_file
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.plans.actions import Actions
 from prefect_resilience.plans.mistakes import Mistake, PlanError
@@ -139,7 +140,8 @@ def _read_result(file: str, plan: Plan) -> PlanResult:
     try:
         text = _stdin() if file == STDIN else Path(file).read_text(encoding="utf-8-sig")
     except (OSError, ValueError) as error:
-        raise ConfigurationError(f"--result {file} cannot be read: {_why(error)}") from None
+        near = nearest_file(Path(file), (".json",)) if isinstance(error, FileNotFoundError) else ""
+        raise ConfigurationError(f"--result {file} cannot be read: {_why(error)}{near}") from None
     try:
         result = PlanResult.model_validate_json(text)
     except ValidationError:

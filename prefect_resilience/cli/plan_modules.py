@@ -13,7 +13,7 @@ from types import ModuleType
 from typing import Any
 
 from prefect_resilience.cli.output import printable
-from prefect_resilience.configuration import nearest
+from prefect_resilience.configuration import closest, nearest, nearest_file
 from prefect_resilience.errors.exceptions import ConfigurationError
 
 
@@ -53,7 +53,7 @@ def _import_module(name: str) -> None:
 def _import_file(name: str) -> None:
     path = Path(name)
     if not path.is_file():
-        raise ConfigurationError(f"--actions {name}: there is no such file")
+        raise ConfigurationError(f"--actions {name}: there is no such file{nearest_file(path, ('.py',))}")
     if path.suffix != ".py":
         raise ConfigurationError(
             f"--actions {name} is no Python file: name a module, as in my_team.actions, or a .py file"
@@ -99,11 +99,19 @@ def _not_found(name: str, error: ModuleNotFoundError) -> str:
         parent, _, last = missing.rpartition(".")
         if parent:
             return f"--actions {name}: the package {parent!r} has no module {last!r}{_near(parent, last)}"
+        here = nearest_module(missing)
         return (
-            f"--actions {name}: there is no module {missing!r}, neither installed nor in {Path.cwd()}; "
-            "a file is named with its .py"
+            f"--actions {name}: there is no module {missing!r}, neither installed nor in {Path.cwd()}"
+            f"{here or '; a file is named with its .py'}"
         )
     return f"--actions {name}: {_broken(error)}"
+
+
+def nearest_module(wrong: str) -> str:
+    """`; did you mean 'flows'?`, of what is in the current folder; else nothing."""
+    here = [path.stem for path in Path.cwd().iterdir() if path.suffix == ".py" or path.is_dir()]
+    near = closest(wrong, sorted(here))
+    return "" if near is None else f"; did you mean {near!r}?"
 
 
 def _near(package: str, wrong: str) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Group, RenderableType
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
@@ -81,30 +82,22 @@ def _action(action: ActionSpec) -> Iterator[RenderableType]:
     if action.description:
         yield _indented(Text(printable(action.description.split("\n\n")[0])))
     if action.parameters:
-        table = Table.grid(padding=(0, 2), pad_edge=False)
-        table.add_column(no_wrap=True, style="bold")
-        table.add_column(overflow="fold")
-        table.add_column(no_wrap=True)
-        table.add_column(overflow="fold")
         for parameter in action.parameters:
-            table.add_row(*_cells(parameter))
-        yield _indented(table)
+            yield from _parameter(parameter)
     else:
         yield _indented(Text("takes no input", style="dim"))
     yield ""
 
 
-def _cells(parameter: ParameterSpec) -> list[Text]:
+def _parameter(parameter: ParameterSpec) -> Iterator[RenderableType]:
+    """A line for what it is, and one for its description: beside each other, a long type leaves no room."""
     need = "required" if parameter.required else f"= {json.dumps(parameter.default, default=str)}"
-    return [
-        Text(printable(parameter.name)),
-        Text(parameter.type or "any"),
-        Text(printable(need)),
-        Text(printable(parameter.description)),
-    ]
+    head = Text(printable(parameter.name), style="bold")
+    head.append(f"  {parameter.type or 'any'}  {printable(need)}", style="not bold")
+    yield _indented(head)
+    if parameter.description:
+        yield _indented(Text(printable(parameter.description)), 4)
 
 
-def _indented(part: RenderableType) -> RenderableType:
-    grid = Table.grid(padding=(0, 0, 0, 2), pad_edge=True)
-    grid.add_row(part)
-    return grid
+def _indented(part: RenderableType, columns: int = 2) -> RenderableType:
+    return Padding(part, (0, 0, 0, columns))

@@ -14,14 +14,16 @@ from datetime import date, datetime, timedelta
 from decimal import Decimal
 from typing import Any, cast
 
+from prefect_resilience.regexes import Regex
+
 from .bounds import Bounds
 from .plain import unfolded
 
-_INSTANT = re.compile(
+_INSTANT = Regex(
     r"(\d{4}-\d\d-\d\d)[Tt ](\d\d:\d\d:\d\d)(?:\.(\d{1,18}))?(?:([Zz])|([+-])([01]\d|2[0-3]):([0-5]\d))?",
     re.ASCII,
 )
-_DATE = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
+_DATE = Regex(r"\d{4}-\d\d-\d\d", re.ASCII)
 _SCALARS = frozenset({str, int, float, bool, type(None)})
 _START = datetime(1, 1, 1)
 _SECOND = 10**18

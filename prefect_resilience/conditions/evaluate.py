@@ -11,7 +11,7 @@ from prefect_resilience.errors.classify import classify
 from prefect_resilience.errors.redact import redact
 from prefect_resilience.errors.taxonomy import ErrorCategory
 
-from .bounds import SECONDS, STEPS, Bounds
+from .bounds import STEPS, Bounds
 from .clock import computing_clock
 from .compare import equal, ordered
 from .describe import SIGNS, describe, masked, shown
@@ -53,12 +53,12 @@ def evaluate(
     error: Any = None,
     scope: Mapping[str, Any] | None = None,
     source: Source | None = None,
-    seconds: float = SECONDS,
+    seconds: float | None = None,
     steps: int = STEPS,
     clock: Callable[[], float] | None = computing_clock,
 ) -> bool:
     """Whether the condition holds of `value`; see `Condition.evaluate`."""
-    bounds = Bounds(seconds=seconds, steps=steps, clock=clock)
+    bounds = Bounds(seconds=condition.seconds if seconds is None else seconds, steps=steps, clock=clock)
     return _Evaluation(value, error, scope, source, bounds).of(condition).holds
 
 
@@ -69,12 +69,12 @@ def explain(
     error: Any = None,
     scope: Mapping[str, Any] | None = None,
     source: Source | None = None,
-    seconds: float = SECONDS,
+    seconds: float | None = None,
     steps: int = STEPS,
     clock: Callable[[], float] | None = computing_clock,
 ) -> Explanation:
     """As `evaluate`, with the reason in words: values shortened, secrets masked."""
-    bounds = Bounds(seconds=seconds, steps=steps, clock=clock)
+    bounds = Bounds(seconds=condition.seconds if seconds is None else seconds, steps=steps, clock=clock)
     found = _Evaluation(value, error, scope, source, bounds).of(condition)
     return Explanation(found.holds, redact(found.why()))
 

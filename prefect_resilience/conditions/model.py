@@ -23,6 +23,7 @@ from pydantic_core.core_schema import definition_reference_schema
 from prefect_resilience.configuration import Policy
 from prefect_resilience.errors.exceptions import ConfigurationError
 
+from .bounds import SECONDS
 from .describe import describe
 from .errors import ConditionError
 from .evaluate import Explanation, Source, evaluate, explain
@@ -45,6 +46,8 @@ class Condition(Policy):
     source_task: the task whose result is looked at; None for the one that the condition belongs to.
     conditions: those that `all`, `any` and `not` put together.
     category, code: the error that `failed` asks for, as an ErrorContext names it; None for any.
+    timeout_ms: milliseconds that an evaluation may compute, 500 if not given; of several, put together, the
+        longest.
 
     JSON writes a `type` beside the operator: "error_catch", "output_check", "comparison", or the operator's
     own name in its place. `&`, `|` and `~` put conditions together.
@@ -57,6 +60,7 @@ class Condition(Policy):
     conditions: tuple[Condition, ...] = ()
     category: str | None = None
     code: str | None = None
+    timeout_ms: float | None = None
 
     def __init__(self, /, **values: Any) -> None:
         try:
@@ -84,7 +88,7 @@ class Condition(Policy):
 
         Values of kinds that do not compare make a comparison false, and `not_equals` true. Raises
         `ConditionError` when a path leads nowhere, except for `exists` and `not_exists`, and when the
-        evaluation computes for longer than 0.5 s, a pattern for 0.25 s, or takes 1,000,000 steps.
+        evaluation computes for longer than `timeout_ms`, or takes 1,000,000 steps.
 
         Example:
             >>> Condition(operator="gte", path="score", value=0.9).evaluate({"score": 0.7})
@@ -119,6 +123,19 @@ class Condition(Policy):
         levels, parts = zip(*inside, strict=True) if inside else ((0,), (0,))
         return 1 + max(levels), 1 + sum(parts)
 
+    @cached_property
+    def seconds(self) -> float:
+        """How long an evaluation may compute."""
+        named = [part.seconds for part in self.conditions if part.bounded]
+        if self.timeout_ms is not None:
+            named.append(self.timeout_ms / 1000)
+        return max(named, default=SECONDS)
+
+    @cached_property
+    def bounded(self) -> bool:
+        """Whether it, or a part of it, has a `timeout_ms`."""
+        return self.timeout_ms is not None or any(part.bounded for part in self.conditions)
+
     def __and__(self, other: Condition) -> Condition:
         return self._with("all", other, "&")
 
@@ -126,7 +143,7 @@ class Condition(Policy):
         return self._with("any", other, "|")
 
     def __invert__(self) -> Condition:
-        if self.operator == "not":
+        if self.operator == "not" and self.timeout_ms is None:
             return self.conditions[0]
         levels, size = self.extent
         return _composed("not", (self,), (levels + 1, size + 1))
@@ -161,11 +178,12 @@ class Condition(Policy):
             raise ConfigurationError(
                 f"{sign} puts two conditions together, not a condition and {shortly(other)}"
             )
-        sides, parts = (self, other), list[Condition]()
-        for side in sides:
-            parts += side.conditions if side.operator == operator else (side,)
-        levels = max(side.extent[0] + (side.operator != operator) for side in sides)
-        size = 1 + sum(side.extent[1] - (side.operator == operator) for side in sides)
+        parts, levels, size = list[Condition](), 0, 1
+        for side in (self, other):
+            opened = side.operator == operator and side.timeout_ms is None
+            parts += side.conditions if opened else (side,)
+            levels = max(levels, side.extent[0] + (not opened))
+            size += side.extent[1] - opened
         return _composed(operator, tuple(parts), (levels, size))
 
     @model_validator(mode="wrap")
@@ -208,6 +226,8 @@ class Condition(Policy):
             form["condition"] = self.conditions[0]._form()
         elif self.conditions:
             form["conditions"] = [part._form() for part in self.conditions]
+        if self.timeout_ms is not None:
+            form["timeout_ms"] = self.timeout_ms
         return form
 
     @classmethod

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.errors.redact import redact
+from prefect_resilience.regexes import Regex
 
 from .plain import unfolded
 from .values import can_be_written
@@ -27,10 +28,10 @@ if TYPE_CHECKING:
 LONGEST = 1_000
 """Characters that a path may have."""
 
-_INDEX = re.compile(r"0|-?[1-9][0-9]{0,17}", re.ASCII)
-_NAME = re.compile(r"""[^.\[\]"']+""")
-_QUOTED = re.compile(r"""\[("(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')\]""", re.DOTALL)
-_BRACKETED = re.compile(r"\[([^\[\]]*)\]")
+_INDEX = Regex(r"0|-?[1-9][0-9]{0,17}", re.ASCII)
+_NAME = Regex(r"""[^.\[\]"']+""")
+_QUOTED = Regex(r"""\[("(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')\]""", re.DOTALL)
+_BRACKETED = Regex(r"\[([^\[\]]*)\]")
 _NOTHING: Final = object()
 _MOST_COMPARED = 1_000
 _LETTERS_COMPARED = 100

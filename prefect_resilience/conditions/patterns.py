@@ -9,6 +9,8 @@ import re
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
+from prefect_resilience.regexes import Regex
+
 from .bounds import PATTERN_SECONDS, Bounds
 from .errors import ConditionError
 from .values import shortly
@@ -24,9 +26,9 @@ _DEEPEST = 50
 _TRIAL_SECONDS = 0.05
 _REPEATS = 500
 _MOST_LETTERS = 4
-_REPEATED_GROUP = re.compile(r"\)[*+{]")
+_REPEATED_GROUP = Regex(r"\)[*+{]")
 
-_PIECE = re.compile(
+_PIECE = Regex(
     r"(?P<one>\\.|\[\^?\]?(?:\\.|[^\]\\])*\])"
     r"|(?P<open>\()"
     r"|(?P<close>\))"
@@ -34,7 +36,7 @@ _PIECE = re.compile(
     r"|(?P<other>.)",
     re.DOTALL | re.ASCII,
 )
-_GROUP = re.compile(r"\((?!\?)|\(\?(?:[:=!>|]|<[=!]|P?<[^\W\d]\w*>|P=\w+\)|[aimsu]+(?:-[ims]+)?[:)])")
+_GROUP = Regex(r"\((?!\?)|\(\?(?:[:=!>|]|<[=!]|P?<[^\W\d]\w*>|P=\w+\)|[aimsu]+(?:-[ims]+)?[:)])")
 
 
 class PatternMistake(ValueError):

@@ -16,6 +16,7 @@ from .values import ValueMistake, can_be_written, json_value, not_json, shortly
 
 DEEPEST = 100
 MOST_PARTS = 10_000
+LONGEST_MS = 60_000
 
 Place = tuple[str | int, ...]
 FIELDS = (
@@ -29,6 +30,7 @@ FIELDS = (
     "condition",
     "category",
     "code",
+    "timeout_ms",
 )
 _AT_LEAST = {"condition": "a condition", "conditions": "a list of conditions, one at least"}
 _EXAMPLE = "{'operator': 'gte', 'path': 'confidence', 'value': 0.9}"
@@ -99,6 +101,7 @@ class Reading:
         self._path(form)
         self._value(form)
         self._texts(form)
+        self._timeout(form)
         self._conditions(form, depth)
 
     def _operator(self, form: Form) -> str | None:
@@ -204,6 +207,15 @@ class Reading:
             if name == "category" and value not in (known := [word.value for word in ErrorCategory]):
                 self._wrong((*form.place, name), _no_such(value, "error category", known))
             form.fields[name] = str(value)
+
+    def _timeout(self, form: Form) -> None:
+        given = form.data.get("timeout_ms")
+        if given is None:
+            return
+        if isinstance(given, bool) or not isinstance(given, int | float) or not 0 < given <= LONGEST_MS:
+            sentence = f"write the milliseconds that it may take, up to {LONGEST_MS:,}, not {shortly(given)}"
+            return self._wrong((*form.place, "timeout_ms"), sentence)
+        form.fields["timeout_ms"] = given
 
     def _conditions(self, form: Form, depth: int) -> None:
         if form.operator is not None and form.operator not in OF_CONDITIONS:

@@ -7,6 +7,7 @@ from typing import Any
 from prefect_resilience.errors.taxonomy import ErrorCategory
 
 from .operators import OPERATORS, TYPES
+from .reading import LONGEST_MS
 
 _FORMS = """A question about a task's result or error, written in one of these forms:
 {"type": "comparison", "operator": "gt | gte | lt | lte", "path": "confidence", "value": 0.9},
@@ -54,6 +55,12 @@ def json_schema(reference: dict[str, Any]) -> dict[str, Any]:
             "condition": {**reference, "description": "For not."},
             "category": _word(tuple(word.value for word in ErrorCategory), "The error that failed asks for."),
             "code": {"type": "string", "description": "The error's code, such as 429 or TIMEOUT."},
+            "timeout_ms": {
+                "type": "number",
+                "exclusiveMinimum": 0,
+                "maximum": LONGEST_MS,
+                "description": "Milliseconds that its evaluation may compute; 500 if not given.",
+            },
         },
     }
 

@@ -2,7 +2,7 @@
 
 from prefect_resilience.dead_letters.classes import DeadLetterError
 from prefect_resilience.dead_letters.codec import LeftOut
-from prefect_resilience.dead_letters.model import Claim, DeadLetter, Replay
+from prefect_resilience.dead_letters.model import Claim, DeadLetter, Pass, Replay
 from prefect_resilience.dead_letters.operations import (
     get_letter as get,
 )
@@ -18,6 +18,7 @@ __all__ = [
     "DeadLetterError",
     "LeftOut",
     "LetterOutcome",
+    "Pass",
     "Replay",
     "ReplayReport",
     "get",

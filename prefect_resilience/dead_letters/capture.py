@@ -6,14 +6,17 @@ import hashlib
 import json
 from collections.abc import Mapping
 from datetime import datetime
+from pathlib import PurePath
 from typing import Any
 
 from prefect_resilience.dead_letters.codec import LARGEST, encode_parameters
-from prefect_resilience.dead_letters.model import Contents, DeadLetter
+from prefect_resilience.dead_letters.model import Contents, DeadLetter, Pass, Source, Starts
+from prefect_resilience.dead_letters.sources import LOADED_BY_PREFECT
 from prefect_resilience.errors.context import ErrorContext
 from prefect_resilience.errors.redact import redact, redact_data
 
 MESSAGE = 300
+_OF_A_PASS = ("task_run_id", "attempts", "category", "code", "message")
 
 
 def letter_of(
@@ -22,11 +25,13 @@ def letter_of(
     *,
     now: datetime,
     largest: int = LARGEST,
+    starts: Starts = (),
     **fields: Any,
 ) -> tuple[DeadLetter, Contents]:
     """The letter of a failed call and its contents; `fields` are others of `DeadLetter`.
 
-    Of the parameters, secrets are left out and at most `largest` characters of JSON are kept.
+    Of the parameters, secrets are left out and at most `largest` characters of JSON are kept. `starts` are
+    the flow runs around the call; without them, its own is known at least.
     """
     encoded = encode_parameters(parameters, largest)
     told: dict[str, Any] = {}
@@ -42,16 +47,45 @@ def letter_of(
         "attempts": error.attempt if error else 1,
     }
     letter = DeadLetter.model_validate({**known, **told, **fields})
-    identity = _identity(letter, encoded.parameters)
-    return letter.model_copy(update={"identity": identity}), Contents(
-        parameters=encoded.parameters, error=error
-    )
+    if not starts and letter.flow_run_id is not None:
+        starts = ((letter.flow_run_id, letter.run_count),)
+    failed = {name: getattr(letter, name) for name in _OF_A_PASS}
+    changes: dict[str, Any] = {
+        "passes": (Pass(at=now, starts=starts, **failed),),
+        "identity": identity_of(
+            letter.batch_id, letter.kind, letter.name, letter.source, letter.key, encoded.parameters
+        ),
+    }
+    return letter.model_copy(update=changes), Contents(parameters=encoded.parameters, error=error)
 
 
-def _identity(letter: DeadLetter, parameters: Mapping[str, Any]) -> str:
-    """What the letters of the same call in the same batch share."""
-    parts = [letter.batch_id, letter.kind, letter.key, parameters]
-    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:32]
+def identity_of(
+    batch_id: str | None, kind: str, name: str, source: Source | None, key: str, parameters: Mapping[str, Any]
+) -> str:
+    """What the same call has in common in every pass: the batch, the function by its name and place, and the
+    parameters as JSON without secrets.
+
+    Not its code, which changes when the cause is mended: Prefect's key of a task ends with a digest of it.
+    It begins with the batch, by which all letters of a batch are found.
+    """
+    where = [key.rpartition("-")[0] or key] if source is None else [_place(source), source.qualname]
+    call = json.dumps([kind, name, where, parameters], sort_keys=True)
+    return f"{batch_digest(batch_id)}.{_digest(call)}"
+
+
+def batch_digest(batch_id: str | None) -> str:
+    """What the identities of a batch's calls begin with."""
+    return _digest(str(batch_id))
+
+
+def _place(source: Source) -> str:
+    """The module; where its name is made up anew for each process, the name of its file."""
+    passing = source.module == "__main__" or source.module.startswith(LOADED_BY_PREFECT)
+    return PurePath(source.file).name if passing and source.file else source.module
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()[:24]
 
 
 def loss(letter: DeadLetter, error: BaseException) -> str:

@@ -2,7 +2,10 @@
 
     waiting ── claimed ──> replaying ── succeeded ──> replayed
        ^                    │    │
-       └── failed, let go ──┘    └── cut off: in_doubt ── settled, or claimed by force
+       └── failed, let go ──┘    └── cut off: in_doubt ── resolved, or claimed by force
+
+What later passes of the flow run do to a letter is in `passes`: one that waits is settled when its call
+succeeds there, and one that is done with waits again when its call fails there.
 
 A claim that has run out leaves its letter in doubt: its owner died, and how far the call had come is unknown.
 One whose process is known to be gone runs out at once.
@@ -13,9 +16,10 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from typing import Any
 
-from prefect_resilience.dead_letters.model import REPLAYS_KEPT, Claim, DeadLetter, Outcome, Replay
+from prefect_resilience.dead_letters.model import REPLAYS_KEPT, Claim, DeadLetter, Outcome, Replay, Status
 
 MESSAGE = 300
+SETTLED = "its call succeeded when its flow run was run again"
 
 
 def standing(letter: DeadLetter, now: datetime) -> DeadLetter:
@@ -39,6 +43,8 @@ def refusal(letter: DeadLetter, now: datetime, *, despite_doubt: bool) -> str | 
     letter = standing(letter, now)
     if letter.status == "replayed":
         return "it has been replayed already"
+    if letter.status == "settled":
+        return SETTLED
     if letter.status == "replaying":
         assert letter.claim is not None
         left = (letter.claim.until - now).total_seconds()
@@ -94,25 +100,37 @@ def released(letter: DeadLetter, token: str) -> DeadLetter | None:
     """The letter as if it had not been claimed: nothing was called; None when another has the claim."""
     if letter.claim is None or letter.claim.token != token:
         return None
-    return letter.model_copy(update={"status": "waiting", "claim": None})
+    return letter.model_copy(update={"status": _after(letter), "claim": None})
 
 
-def ended(letter: DeadLetter, outcome: Outcome, now: datetime, message: str = "") -> DeadLetter:
-    """The replay that is going on, or was cut off, put on record with its outcome."""
+def _after(letter: DeadLetter) -> Status:
+    """What a letter comes to without a replay: its run may have made the call in the meantime."""
+    made = bool(letter.passes) and letter.passes[-1].outcome == "succeeded"
+    return "settled" if made else "waiting"
+
+
+def ended(
+    letter: DeadLetter, outcome: Outcome, now: datetime, message: str = "", run_id: str | None = None
+) -> DeadLetter:
+    """The replay that is going on, or was cut off, put on record with its outcome.
+
+    `run_id` is the run that it was, where the claim could not name it.
+    """
     claim = letter.claim
     replay = Replay(
         started_at=claim.since if claim else now,
         finished_at=now,
         outcome=outcome,
         owner=claim.owner if claim else "",
-        run_id=claim.run_id if claim else None,
+        run_id=run_id or (claim.run_id if claim else None),
         message=message[:MESSAGE],
     )
+    status = _after(letter) if outcome == "failed" else outcome
     return letter.model_copy(
         update={
-            "status": {"replayed": "replayed", "failed": "waiting", "in_doubt": "in_doubt"}[outcome],
+            "status": status,
             "claim": None,
-            "settled_at": now if outcome == "replayed" else letter.settled_at,
+            "settled_at": now if status in ("replayed", "settled") else letter.settled_at,
             "replays": (*letter.replays, replay)[-REPLAYS_KEPT:],
         }
     )

@@ -49,3 +49,13 @@ def contents_key(letter_id: str) -> str:
 def same_work_prefix(identity: str) -> str:
     """Below this stand the letters that failed over one and the same piece of work."""
     return f"{SAME_WORK}{identity}:"
+
+
+def batch_prefix(batch: str) -> str:
+    """Below this stand those of every call of a batch: identities begin with its digest and a dot."""
+    return f"{SAME_WORK}{batch}."
+
+
+def identity_in(key: str) -> str:
+    """The identity that a key below `batch_prefix` names."""
+    return key.removeprefix(SAME_WORK).rpartition(":")[0]

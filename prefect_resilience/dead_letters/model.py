@@ -12,10 +12,14 @@ from prefect_resilience.dead_letters.codec import LeftOut
 from prefect_resilience.dead_letters.decoding import Reader
 from prefect_resilience.errors.context import ErrorContext
 
-Status = Literal["waiting", "replaying", "in_doubt", "replayed"]
+Status = Literal["waiting", "replaying", "in_doubt", "replayed", "settled"]
 STATUSES: tuple[str, ...] = get_args(Status)
 Outcome = Literal["replayed", "failed", "in_doubt"]
 REPLAYS_KEPT = 20
+PASSES_KEPT = 20
+
+Starts = tuple[tuple[str, int], ...]
+"""The flow runs around a call, the root first, and which start of each it was."""
 
 
 class Source(BaseModel):
@@ -61,6 +65,25 @@ class Replay(BaseModel):
     message: str = ""
 
 
+class Pass(BaseModel):
+    """What became of the call in one pass of its flow run: it failed for good, or it succeeded.
+
+    `starts` are the flow runs around it with the number of their start, the root first; `attempts`, `code`,
+    `category` and `message` are those of a failure.
+    """
+
+    model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True)
+
+    at: datetime
+    outcome: Literal["failed", "succeeded"] = "failed"
+    starts: Starts = ()
+    task_run_id: str | None = None
+    attempts: int = 1
+    category: str = ""
+    code: str = ""
+    message: str = ""
+
+
 class Contents(BaseModel):
     """What a listing does not read: the parameters as JSON (see `codec`), and the error."""
 
@@ -74,15 +97,19 @@ class DeadLetter(BaseModel):
     """A call that finally failed.
 
     status: "waiting" for its replay; "replaying" by the owner of `claim`; "in_doubt" when a replay was cut
-        off and nobody knows how far it had come; "replayed" with success.
+        off and nobody knows how far it had come; "replayed" with success; "settled" when the call succeeded
+        in a later pass of its flow run, without a replay.
     kind: of what, a task or a flow; `name` is what the UI calls it, `key` what Prefect knows it by, `source`
         where it is found again (None: nowhere, it was made in passing).
     batch_id: the batch that a replay belongs to as well, so that no effect is done twice: the root flow run,
         or the batch that the code named.
     deployment_id: of a flow that was run by its deployment; a replay makes a run of it.
-    run_count: how often the flow run had been started when this failed. `failures` counts the letters that
-        became this one: a flow run that is retried and fails again makes no second letter of the same call.
-    attempts: of the task, until it gave up.
+    run_count: how often the flow run had been started when this failed last.
+    failures: in how many passes of its flow run the call failed: a run that is run again, and fails again,
+        makes no second letter of the same call. `passes` says what became of it in each, the latest last; at
+        most 20.
+    attempts: of the task, until it gave up in the latest pass.
+    settled_at: when it was replayed or settled.
     category, code, message: the error in short; `error` is all of it.
     left_out: what is missing from the parameters, such as secrets.
     replays: those that ended, the latest last; at most 20.
@@ -113,6 +140,7 @@ class DeadLetter(BaseModel):
     size: int = 0
     claim: Claim | None = None
     replays: tuple[Replay, ...] = ()
+    passes: tuple[Pass, ...] = ()
 
     _contents: Contents | Callable[[], Contents] | None = PrivateAttr(default=None)
 
@@ -149,6 +177,18 @@ class DeadLetter(BaseModel):
         made = self.model_copy()
         made._contents = contents
         return made
+
+    @property
+    def flow_runs(self) -> tuple[str, ...]:
+        """Every flow run that may make the call, as far as the letter knows."""
+        known = [run_id for one in self.passes for run_id, _ in one.starts]
+        own = [self.flow_run_id] if self.flow_run_id else []
+        return tuple(dict.fromkeys([*known, *own, *self.replay_runs]))
+
+    @property
+    def replay_runs(self) -> tuple[str, ...]:
+        """The flow runs that replayed the letter of a flow and failed: they may be run again as well."""
+        return tuple(one.run_id for one in self.replays if one.run_id) if self.kind == "flow" else ()
 
     def summary(self) -> str:
         """One line: `503 unavailable: Service Unavailable`."""

@@ -14,18 +14,20 @@ from prefect.blocks.system import Secret
 from prefect.context import FlowRunContext
 from prefect.logging import get_run_logger
 
+from prefect_resilience.configuration import nearest
 from prefect_resilience.dead_letters.configured import StoreReference, queue_of
 from prefect_resilience.dead_letters.model import DeadLetter
+from prefect_resilience.dead_letters.names import check_task
 from prefect_resilience.dead_letters.queue import DeadLetterQueue
-from prefect_resilience.dead_letters.replay import Replaying, replay_letters
+from prefect_resilience.dead_letters.replay import OPEN, Replaying, replay_letters
 from prefect_resilience.dead_letters.report import LetterOutcome, Progress, ReplayReport
 from prefect_resilience.errors.exceptions import ConfigurationError
+from prefect_resilience.errors.taxonomy import ErrorCategory
 
 LETTERS_SHOWN = 100
 """So many ids at most are written among a flow run's parameters."""
 
 Letters = str | DeadLetter | Iterable["str | DeadLetter"] | None
-OPEN = ("waiting", "in_doubt")
 
 
 @dataclass
@@ -36,6 +38,7 @@ class _Handed:
     letters: list[str] | None = None
     values: Mapping[str, Any] = field(default_factory=dict[str, Any])
     progress: Progress | None = None
+    despite_run: bool = False
     report: ReplayReport | None = None
 
 
@@ -53,7 +56,8 @@ def list_letters(
     """The dead letters, the newest first.
 
     Args:
-        status: "waiting", "replaying", "in_doubt" or "replayed", or several of them; all when left out.
+        status: "waiting", "replaying", "in_doubt", "replayed" or "settled", or several of them; all when
+            left out.
         task: Only those of the task or flow of this name, key or import path ("module:function").
         since: Only those that came in after this time (without an offset: in UTC), or that long ago.
         limit: At most so many.
@@ -90,13 +94,17 @@ def replay(
     by one at a time, and once. Stopped in the middle and called again, this goes on where it stopped; the
     letter that was cut off is taken up only where nothing can happen twice (see `force`).
 
+    A letter whose flow run goes on, waits to run again or is being recovered is skipped, and waits: that run
+    may make the call itself. One whose call has succeeded there in the meantime is settled, and not replayed.
+
     Args:
         letters: Ids or letters; or leave it out and choose by `status`, `task`, `since` and `limit`. Without
             any of them: all that wait.
         dry_run: Only say what would be called. Nothing is called, and no flow run is made.
         rate: At most so many letters a second.
         limit: At most so many letters.
-        force: Also letters in doubt, whose last replay was cut off by nobody knows where. What they call may
+        force: Also letters in doubt, whose last replay was cut off by nobody knows where; and, for a single
+            letter that is named by its id, although its flow run goes on or nobody knows. What they call may
             then happen twice, unless it has an `effect=`.
         values: What was left out of letters, by its path: {"api_key": "...", "order.card.number": "..."}.
         lease: Seconds after which a replay that gives no sign of life counts as dead; one on this machine
@@ -106,18 +114,29 @@ def replay(
     Raises ConfigurationError for what cannot be meant, StoreUnavailable when the store is away.
     """
     queue = queue_of(store)
-    how = Replaying(queue, rate, force, values or {}, lease, progress)
     chosen = choose(queue, letters, status, task, since, limit)
-    if dry_run or not chosen:
+    despite_run = force and letters is not None and len(chosen) == 1
+    how = Replaying(queue, rate, force, values or {}, lease, progress, despite_run)
+    return replay_chosen(how, chosen, task=task, dry_run=dry_run, store=store)
+
+
+def replay_chosen(
+    how: Replaying,
+    chosen: list[DeadLetter],
+    *,
+    task: str | None = None,
+    dry_run: bool = False,
+    store: StoreReference = None,
+) -> ReplayReport:
+    """Replay these letters in a flow run, which shows what was asked for; see `replay`."""
+    if dry_run or not chosen or FlowRunContext.get() is not None:
         return replay_letters(how, chosen, dry_run=dry_run)
-    if FlowRunContext.get() is not None:
-        return replay_letters(how, chosen)
     ids = [letter.id for letter in chosen]
-    handed = _Handed(store, ids, values or {}, progress)
+    handed = _Handed(store, ids, how.values, how.progress, how.despite_run)
     token = _handed.set(handed)
     try:
         few = ids if len(ids) <= LETTERS_SHOWN else None
-        replay_dead_letters(letters=few, task=task, rate=rate, force=force, lease=lease)
+        replay_dead_letters(letters=few, task=task, rate=how.rate, force=how.force, lease=how.lease)
     finally:
         _handed.reset(token)
     assert handed.report is not None
@@ -132,7 +151,7 @@ def purge(
     dry_run: bool = False,
     store: StoreReference = None,
 ) -> list[DeadLetter]:
-    """Remove letters that were replayed before a time, or that long ago; returns those.
+    """Remove letters that were replayed or settled before a time, or that long ago; returns those.
 
     Args:
         older_than: A time (without an offset: in UTC), or a span before now.
@@ -153,9 +172,12 @@ def choose(
     since: datetime | timedelta | None = None,
     limit: int | None = None,
 ) -> list[DeadLetter]:
-    """The letters that a replay is about, the oldest first."""
+    """The letters that a replay is about, the oldest first. Raises ConfigurationError for an unknown task."""
     if letters is None:
-        return queue.list(status or OPEN, task, since)[::-1][:limit]
+        found = queue.list(status or OPEN, task, since)[::-1][:limit]
+        if not found:
+            check_task(queue, task)
+        return found
     if status is not None or task is not None or since is not None:
         raise ConfigurationError(
             "say which letters to replay: either by their ids, or by status, task and since"
@@ -190,8 +212,8 @@ def replay_dead_letters(
         rate: At most so many letters a second.
         limit: At most so many letters.
         dry_run: Only say what would be called.
-        force: Also letters whose last replay was cut off by nobody knows where: their calls may happen twice,
-            unless they have an effect.
+        force: Also letters whose last replay was cut off by nobody knows where; and a single named one
+            although its flow run goes on. Their calls may happen twice, unless they have an effect.
         secrets: What was left out of letters, by its path, and the Secret block that has it:
             {"api_key": "my-block"}.
         lease: Seconds after which a replay that gives no sign of life counts as dead.
@@ -207,12 +229,14 @@ def replay_dead_letters(
         if handed.progress is not None:
             handed.progress(done, total, outcome)
 
-    how = Replaying(queue, rate, force, values, lease, told)
     if handed.letters is not None:
-        chosen = choose(queue, handed.letters)
+        chosen, despite_run = choose(queue, handed.letters), handed.despite_run
     else:
+        _check_categories(categories or ())
         chosen = choose(queue, letters, None, task, since)
         chosen = [one for one in chosen if categories is None or one.category in categories][:limit]
+        despite_run = force and letters is not None and len(letters) == 1
+    how = Replaying(queue, rate, force, values, lease, told, despite_run)
     report = replay_letters(how, chosen, dry_run=dry_run)
     log.info("%s", report.summary())
     handed.report = report
@@ -226,7 +250,7 @@ def purge_dead_letters(
     archive: str | None = None,
     dry_run: bool = False,
 ) -> list[str]:
-    """Remove dead letters that were replayed long ago; returns their ids.
+    """Remove dead letters that were replayed or settled long ago; returns their ids.
 
     Args:
         older_than_days: How long ago.
@@ -240,6 +264,13 @@ def purge_dead_letters(
     gone = purge(before, include_waiting=include_waiting, archive=archive, dry_run=dry_run)
     get_run_logger().info("Dead letters %s: %d", "to be removed" if dry_run else "removed", len(gone))
     return [letter.id for letter in gone]
+
+
+def _check_categories(categories: Iterable[str]) -> None:
+    known = [category.value for category in ErrorCategory]
+    for one in categories:
+        if one not in known:
+            raise ConfigurationError(f"there is no error category {one!r}{nearest(one, known)}")
 
 
 def _secret(block: str) -> str:

@@ -2,11 +2,12 @@
 
 A letter is two documents: a short entry, which a listing reads and which says who replays it, and its
 contents, written before the entry and removed after it is marked. Beside them stands a small document by
-which a flow run that is retried finds the letter of the same call.
+which a flow run that is run again finds the letter of the same call (see `calls`).
 """
 
 from __future__ import annotations
 
+import difflib
 import gc
 import json
 import os
@@ -17,11 +18,11 @@ from datetime import datetime, timedelta, timezone
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TextIO
 from uuid import uuid4
 
 from prefect_resilience.configuration import nearest
-from prefect_resilience.dead_letters import claims
+from prefect_resilience.dead_letters import calls, claims, passes
 from prefect_resilience.dead_letters.classes import DeadLetterError
 from prefect_resilience.dead_letters.ids import (
     ENTRY,
@@ -30,24 +31,25 @@ from prefect_resilience.dead_letters.ids import (
     first_id_at,
     is_id,
     new_id,
-    same_work_prefix,
 )
 from prefect_resilience.dead_letters.model import (
     STATUSES,
     Contents,
     DeadLetter,
     Outcome,
+    Pass,
+    Starts,
     as_stored,
     from_stored,
 )
+from prefect_resilience.dead_letters.passes import run_again
 from prefect_resilience.effects.processes import is_gone, this_process
 from prefect_resilience.errors.exceptions import ConfigurationError, StoreUnavailable
 from prefect_resilience.stores import Document, Store
 
 PAGE = 1_000
 MOST_SWAPS = 100
-_FRESH = {"task_run_id", "flow_run_id", "run_count", "attempts", "category", "code", "message"}
-"""What a letter takes over from a later failure of the same call."""
+SHORTEST_START = 6
 
 
 class DeadLetterQueue:
@@ -65,56 +67,70 @@ class DeadLetterQueue:
     def bury(self, letter: DeadLetter, contents: Contents, *, in_replay: bool = False) -> DeadLetter:
         """Keep a letter. Unless it has an id, it is given one and its time here.
 
-        Where an earlier start of the same flow run left a letter of the same call, and it still waits, that
-        one is brought up to date instead; likewise, `in_replay`, where another run of the batch did.
+        Where another pass of the same flow run left a letter of the same call, that one is brought up to date
+        instead; likewise, `in_replay`, where another run of the batch did.
         """
-        if letter.identity and (letter.run_count > 1 or in_replay):
-            for same in self._same_before(letter, in_replay):
-                if (brought := self._bring_up_to_date(same, letter, contents)) is not None:
-                    return brought
+        if letter.identity and (in_replay or run_again(_starts(letter))):
+            again = self._failed_again(letter, contents, in_replay)
+            if again is not None:
+                return again
         if not letter.id:
             now = self.now()  # in whole microseconds, so that the id and the time say the same
-            fresh = {"id": new_id(now.timestamp(), random.getrandbits(64)), "created_at": now}
+            latest = tuple(one.model_copy(update={"at": now}) for one in letter.passes)
+            fresh = {
+                "id": new_id(now.timestamp(), random.getrandbits(64)),
+                "created_at": now,
+                "passes": latest,
+            }
             letter = letter.model_copy(update=fresh)
         # A letter with an id may be here already; then these writes change nothing.
         self.store.swap(contents_key(letter.id), 0, contents.model_dump(mode="json"))
         if letter.identity:
-            self.store.swap(f"{same_work_prefix(letter.identity)}{letter.id}", 0, _start_of(letter))
+            calls.note(self.store, letter)
         self.store.swap(entry_key(letter.id), 0, as_stored(letter))
         return letter.holding(contents)
 
-    def _same_before(self, letter: DeadLetter, in_replay: bool) -> Iterator[tuple[str, Document]]:
-        """Letters that an earlier start left of the same call: where that is noted down."""
-        for key, document in self.store.scan(same_work_prefix(letter.identity), limit=PAGE):
-            before = document.value
-            if before["run"] == letter.flow_run_id:
-                if before["count"] < letter.run_count:
-                    yield key, document
-            elif in_replay:
-                yield key, document
+    def _failed_again(self, letter: DeadLetter, contents: Contents, in_replay: bool) -> DeadLetter | None:
+        """The letter of the same call, brought up to date; None where there is none."""
+        starts = _starts(letter)
+        # Of equal calls, those that wait are what fails again; the others had been made.
+        for statuses in (("waiting",), ("replaying", "in_doubt", "replayed", "settled")):
+            for known, document in calls.of_call(self.store, letter.identity, starts, in_replay=in_replay):
+                if self._status(known) not in statuses:
+                    continue
+                if not calls.take(self.store, letter.identity, known, document, starts):
+                    continue
+                changed = self._change(known, lambda old: passes.failed(old, letter, self.now()))
+                if changed is not None:
+                    return self._with_contents(changed, contents)
+        return None
 
-    def _bring_up_to_date(
-        self, same: tuple[str, Document], letter: DeadLetter, contents: Contents
-    ) -> DeadLetter | None:
-        key, document = same
-        known = key.rpartition(":")[2]
-        # Of two calls that fail again at the same moment, each finds a letter of its own.
-        if not self.store.swap(key, document.version, _start_of(letter)):
-            return None
+    def _with_contents(self, letter: DeadLetter, contents: Contents) -> DeadLetter:
+        key = contents_key(letter.id)
+        body = self.store.load(key)
+        self.store.swap(key, body.version if body else 0, contents.model_dump(mode="json"))
+        return letter.holding(contents)
 
-        def anew(old: DeadLetter) -> DeadLetter | None:
-            if old.status != "waiting":
-                return None
-            fresh = letter.model_dump(include=_FRESH)
-            return old.model_copy(update={**fresh, "failures": old.failures + 1})
+    def call_succeeded(self, identity: str, one: Pass) -> DeadLetter | None:
+        """A call has succeeded in a later pass of its flow run: its letter, if it waited; else None."""
+        for statuses in (("waiting",), ("replaying", "in_doubt")):
+            for known, document in calls.of_call(self.store, identity, one.starts):
+                if self._status(known) not in statuses:
+                    continue
+                if not calls.take(self.store, identity, known, document, one.starts):
+                    continue
+                if (changed := self.made_by_run(known, one)) is not None:
+                    return changed if changed.status == "settled" else None
+        return None
 
-        changed = self._change(known, anew)
-        if changed is not None:
-            body = self.store.load(contents_key(known))
-            self.store.swap(
-                contents_key(known), body.version if body else 0, contents.model_dump(mode="json")
-            )
-        return changed and changed.holding(contents)
+    def made_by_run(self, letter_id: str, one: Pass) -> DeadLetter | None:
+        """Write down that a letter's call succeeded in a later pass; None when it is done with, or gone."""
+        dated = one.model_copy(update={"at": self.now()})
+        return self._change(letter_id, lambda letter: passes.succeeded(letter, dated))
+
+    def _status(self, letter_id: str) -> str | None:
+        document = self.store.load(entry_key(letter_id))
+        return None if document is None else claims.standing(_read(document, self.now), self.now()).status
 
     # -- looking
 
@@ -144,7 +160,7 @@ class DeadLetterQueue:
         """The letters, the newest first.
 
         Args:
-            status: "waiting", "replaying", "in_doubt" or "replayed", or several of them.
+            status: "waiting", "replaying", "in_doubt", "replayed" or "settled", or several of them.
             task: Only those of the task or flow of this name, key or import path.
             since: Only those that came in after this time (without an offset: in UTC), or that long ago.
             limit: At most so many.
@@ -165,9 +181,17 @@ class DeadLetterQueue:
         """One letter with its contents. Raises DeadLetterError when there is none of this id."""
         found = self.store.load(entry_key(letter_id)) if is_id(letter_id) else None
         if found is None:
-            raise DeadLetterError(f"there is no dead letter {letter_id!r}: `list` names those that there are")
+            raise DeadLetterError(f"there is no dead letter {letter_id!r}{self._nearest(letter_id)}")
         now = self.now()
         return claims.standing(_read(found, now, self.contents(letter_id)), now)
+
+    def _nearest(self, letter_id: str) -> str:
+        known = [letter.id for letter in islice(self.letters(), PAGE)]
+        begun = [one for one in known if len(letter_id) >= SHORTEST_START and one.startswith(letter_id)]
+        # Ids of letters of one day are alike: only a slip of the pen is as near as that.
+        for near in (*begun, *difflib.get_close_matches(letter_id, known, n=1, cutoff=0.9)):
+            return f"; did you mean {near!r}?"
+        return ": `dead-letters list` names those that there are" if known else ", nor any other"
 
     def contents(self, letter_id: str) -> Contents:
         """The parameters and the error of a letter; empty when they have been purged."""
@@ -219,7 +243,7 @@ class DeadLetterQueue:
         def reopened(letter: DeadLetter) -> DeadLetter | None:
             if letter.status not in ("replayed", "replaying"):
                 return None
-            return claims.ended(letter, "failed", self.now(), f"flow run {run_id}: {message}")
+            return claims.ended(letter, "failed", self.now(), f"flow run {run_id}: {message}", run_id)
 
         return self._change(letter_id, reopened)
 
@@ -255,7 +279,7 @@ class DeadLetterQueue:
         archive: str | os.PathLike[str] | None = None,
         dry_run: bool = False,
     ) -> list[DeadLetter]:
-        """Remove letters that were replayed before a time, or that long ago; returns those.
+        """Remove letters that were replayed or settled before a time, or that long ago; returns those.
 
         Args:
             older_than: A time, or a span before now.
@@ -285,12 +309,10 @@ class DeadLetterQueue:
             return False
         if not self.store.delete(entry_key(letter.id), document.version):
             return False
-        leftover = [contents_key(letter.id)]
+        if (found := self.store.load(contents_key(letter.id))) is not None:
+            self.store.delete(contents_key(letter.id), found.version)
         if letter.identity:
-            leftover.append(f"{same_work_prefix(letter.identity)}{letter.id}")
-        for key in leftover:
-            if (found := self.store.load(key)) is not None:
-                self.store.delete(key, found.version)
+            calls.forget(self.store, letter)
         return True
 
 
@@ -319,13 +341,13 @@ def _no_collecting() -> Generator[None, None, None]:
         gc.enable()
 
 
-def _start_of(letter: DeadLetter) -> dict[str, Any]:
-    """Which start of which flow run a letter came from."""
-    return {"run": letter.flow_run_id, "count": letter.run_count}
+def _starts(letter: DeadLetter) -> Starts:
+    """Where the call stands that a letter is made of."""
+    return letter.passes[-1].starts if letter.passes else ()
 
 
 def _may_go(letter: DeadLetter, before: datetime, include_waiting: bool) -> bool:
-    if letter.status == "replayed":
+    if letter.status in ("replayed", "settled"):
         return (letter.settled_at or letter.created_at) < before
     return include_waiting and letter.status in ("waiting", "in_doubt") and letter.created_at < before
 

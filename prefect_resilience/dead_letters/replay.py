@@ -5,6 +5,9 @@ cut off in the middle leaves its letter in doubt. It is taken up again without b
 can send nothing twice: the task has an `effect=`, whose ledger knows what was done in the batch; or Prefect
 knows how the run of the replay ended; or the replay is a deployment's run, which Prefect creates once for a
 key. Everything else waits for a person, who says `force`.
+
+A letter whose flow run goes on, or is being recovered, is left to it (see `known`): that is looked at before
+a letter is claimed, and once more right before its call.
 """
 
 from __future__ import annotations
@@ -31,11 +34,20 @@ from prefect.utilities.asyncutils import run_coro_as_sync
 from prefect.utilities.importtools import load_script_as_module
 from pydantic_core import to_jsonable_python
 
+from prefect_resilience.dead_letters.claims import SETTLED
 from prefect_resilience.dead_letters.classes import DeadLetterError
 from prefect_resilience.dead_letters.decoding import Reader
+from prefect_resilience.dead_letters.known import known_end, left_to_its_run, not_now
 from prefect_resilience.dead_letters.model import DeadLetter
 from prefect_resilience.dead_letters.queue import DeadLetterQueue
-from prefect_resilience.dead_letters.report import LetterOutcome, Progress, ReplayReport, outcome_of
+from prefect_resilience.dead_letters.report import (
+    RUN_CREATED,
+    LetterOutcome,
+    Progress,
+    Reason,
+    ReplayReport,
+    outcome_of,
+)
 from prefect_resilience.dead_letters.sources import Finder
 from prefect_resilience.effects.batch import batch
 from prefect_resilience.effects.batch_tags import TAG
@@ -47,6 +59,8 @@ from prefect_resilience.events import emit
 LETTER_TAG = "dead-letter:"
 """A run of a deployment that replays a letter bears its id in a tag."""
 SHOWN = 60
+OPEN = ("waiting", "in_doubt")
+"""The statuses of letters that a replay is about."""
 
 _replaying: ContextVar[str | None] = ContextVar("prefect_resilience_replaying", default=None)
 
@@ -67,6 +81,7 @@ class Replaying:
 
     `rate`: letters a second, at most; None: as fast as they go. `lease`: seconds after which a replay that
     says nothing counts as dead. `values`: what was left out of letters, by path. `force`: also in doubt.
+    `despite_run`: also when the flow run of a letter goes on, or nobody knows.
     """
 
     queue: DeadLetterQueue
@@ -75,6 +90,7 @@ class Replaying:
     values: Mapping[str, Any] = field(default_factory=dict[str, Any])
     lease: float = 60.0
     progress: Progress | None = None
+    despite_run: bool = False
     sleep: Callable[[float], None] = time.sleep
     clock: Callable[[], float] = time.monotonic
 
@@ -88,7 +104,6 @@ class Replaying:
         self.owner: str = f"{socket.gethostname()}:{os.getpid()}"
         self.finder: Finder = Finder(load_script_as_module)
         self.next_at: float = self.clock()
-        self.succeeded: dict[str, int | None] = {}
         for value in self.values.values():
             if isinstance(value, str):
                 register_secret(value)
@@ -104,6 +119,8 @@ def replay_letters(how: Replaying, letters: Iterable[DeadLetter], *, dry_run: bo
     for letter in listed:
         outcome = _look_at(how, letter) if dry_run else _replay_one(how, letter)
         outcomes.append(outcome)
+        if outcome.result == "skipped" and not dry_run:
+            emit("dead-letter.skipped", "dead-letter", letter.id, outcome.model_dump(mode="json"))
         if how.progress is not None:
             how.progress(len(outcomes), len(listed), outcome)
     return ReplayReport(outcomes=tuple(outcomes), dry_run=dry_run)
@@ -111,21 +128,28 @@ def replay_letters(how: Replaying, letters: Iterable[DeadLetter], *, dry_run: bo
 
 @dataclass(frozen=True)
 class _Call:
-    """A letter's call, ready to be made. `protected`: made twice, it does nothing twice."""
+    """A letter's call, ready to be made. `protected`: replayed twice, it does nothing twice. `effect`: its
+    ledger knows what was done in the batch, whoever did it."""
 
     subject: Any
     parameters: dict[str, Any]
     protected: bool
+    effect: bool
 
 
 def _look_at(how: Replaying, letter: DeadLetter) -> LetterOutcome:
     """What a replay of the letter would do. Nothing is changed and nothing called."""
     try:
-        if letter.status not in ("waiting", "in_doubt"):
-            return outcome_of(letter, "skipped", _not_now(letter))
+        if letter.status not in OPEN:
+            return outcome_of(letter, "skipped", _why_not(letter), reason=_reason(letter))
+        left = left_to_its_run(how.queue, letter, despite_run=how.despite_run, dry_run=True)
+        if left is not None and left.reason != "unclear":
+            return left
         call = _prepared(how, letter)
+        if left is not None and not call.effect:
+            return left
         if letter.status == "in_doubt" and not (how.force or call.protected):
-            return outcome_of(letter, "skipped", _not_now(letter))
+            return outcome_of(letter, "skipped", _why_not(letter))
     except DeadLetterError as error:
         return outcome_of(letter, "skipped", redact(str(error)))
     told = ", ".join(
@@ -139,9 +163,10 @@ def _look_at(how: Replaying, letter: DeadLetter) -> LetterOutcome:
     )
 
 
-def _not_now(letter: DeadLetter) -> str:
+def _why_not(letter: DeadLetter) -> str:
     return {
         "replayed": "it has been replayed already",
+        "settled": SETTLED,
         "replaying": "somebody is replaying it",
         "in_doubt": "a replay of it was cut off, and nobody knows how far it had come: look, then use force",
     }[letter.status]
@@ -163,8 +188,8 @@ def _prepared(how: Replaying, letter: DeadLetter) -> _Call:
     parameters = reader.parameters(contents.parameters)
     if reader.missing:
         raise DeadLetterError(_missing(reader))
-    effect = getattr(getattr(subject, "guard", None), "effect", None)
-    return _Call(subject, parameters, deployed or effect is not None)
+    effect = getattr(getattr(subject, "guard", None), "effect", None) is not None
+    return _Call(subject, parameters, deployed or effect, effect)
 
 
 def _missing(reader: Reader) -> str:
@@ -191,15 +216,20 @@ def _load_block(name: str) -> Any:
 # -- one letter
 
 
-def _replay_one(how: Replaying, letter: DeadLetter) -> LetterOutcome:
+def _replay_one(how: Replaying, listed: DeadLetter) -> LetterOutcome:
     try:
+        letter = how.queue.get(listed.id)  # it may have been listed long ago
+        open_one = letter.status in OPEN
+        left = left_to_its_run(how.queue, letter, despite_run=how.despite_run) if open_one else None
+        if left is not None and left.reason != "unclear":
+            return left
         call = _prepared(how, letter)
-        if (since := _succeeded_since(how, letter)) is not None:
-            return since
-        if letter.status == "in_doubt" and (known := _known_end(how, letter)) is not None:
+        if left is not None and not call.effect:
+            return left
+        if letter.status == "in_doubt" and (known := known_end(how.queue, letter)) is not None:
             return known
     except DeadLetterError as error:
-        return outcome_of(letter, "skipped", redact(str(error)))
+        return outcome_of(listed, "skipped", redact(str(error)))
     run_id = str(uuid4())
     taken, why = how.queue.claim(
         letter.id,
@@ -209,8 +239,12 @@ def _replay_one(how: Replaying, letter: DeadLetter) -> LetterOutcome:
         despite_doubt=how.force or call.protected,
     )
     if why is not None or taken.claim is None:
-        return outcome_of(letter, "skipped", why or "it is gone")
+        return outcome_of(letter, "skipped", why or "it is gone", reason=_reason(taken))
     return _replay_claimed(how, taken.holding(letter.contents), call, taken.claim.token, run_id)
+
+
+def _reason(letter: DeadLetter) -> Reason | None:
+    return "settled" if letter.status == "settled" else None
 
 
 def _replay_claimed(
@@ -220,6 +254,11 @@ def _replay_claimed(
     _keep_to(how)
     try:
         with _held(how, letter.id, token):
+            # Its run may have been started again since it was looked at.
+            left = not_now(how.queue, letter, despite_run=how.despite_run)
+            if left is not None and not (left.reason == "unclear" and call.effect):
+                how.queue.release(letter.id, token)
+                return left
             if letter.deployment_id is not None:
                 outcome = _run_deployment(letter, call.parameters)
             else:
@@ -345,51 +384,4 @@ def _run_deployment(letter: DeadLetter, parameters: dict[str, Any]) -> LetterOut
             )
         except ObjectNotFound:
             return outcome_of(letter, "failed", f"there is no deployment {letter.deployment_id} any more")
-    return outcome_of(letter, "replayed", f"a run of its deployment was created: {run.name}", str(run.id))
-
-
-# -- what Prefect knows
-
-
-def _succeeded_since(how: Replaying, letter: DeadLetter) -> LetterOutcome | None:
-    """Whether the flow run was started again and has succeeded, so that there is nothing left to do."""
-    run_id = letter.flow_run_id
-    if run_id is None or letter.status != "waiting":
-        return None
-    if run_id not in how.succeeded:
-        how.succeeded[run_id] = _completed_start(run_id)
-    start = how.succeeded[run_id]
-    if start is None or start <= letter.run_count:
-        return None
-    message = "its flow run was started again, and has succeeded"
-    claimed, why = how.queue.claim(letter.id, how.owner, how.lease, run_id=run_id, despite_doubt=False)
-    if why is None and claimed.claim is not None:
-        how.queue.settle(letter.id, claimed.claim.token, "replayed", message)
-    return outcome_of(letter, "skipped", message, run_id)
-
-
-def _completed_start(flow_run_id: str) -> int | None:
-    """Which start of the flow run succeeded; None when it did not, or nobody knows."""
-    with get_client(sync_client=True) as client:
-        try:
-            run = client.read_flow_run(UUID(flow_run_id))
-        except (ObjectNotFound, ValueError):
-            return None
-    return run.run_count if run.state is not None and run.state.is_completed() else None
-
-
-def _known_end(how: Replaying, letter: DeadLetter) -> LetterOutcome | None:
-    """How a replay that was cut off ended after all, as far as Prefect knows; None when it may go again."""
-    run_id = letter.claim.run_id if letter.claim else next((r.run_id for r in letter.replays[::-1]), None)
-    if run_id is None or letter.kind != "task":
-        return None
-    with get_client(sync_client=True) as client:
-        try:
-            state = client.read_task_run(UUID(run_id)).state
-        except (ObjectNotFound, ValueError):
-            return None
-    if state is None or not (state.is_completed() or state.is_failed()):
-        return None
-    ended = f"the replay that was cut off had ended: {state.name}"
-    how.queue.resolve(letter.id, "replayed" if state.is_completed() else "failed", ended)
-    return outcome_of(letter, "replayed", ended, run_id) if state.is_completed() else None
+    return outcome_of(letter, "replayed", f"{RUN_CREATED}: {run.name}", str(run.id))

@@ -9,7 +9,11 @@ from pydantic import BaseModel, ConfigDict
 
 from prefect_resilience.dead_letters.model import DeadLetter
 
+RUN_CREATED = "a run of its deployment was created"
+"""How the message of a replay begins of which another flow run says how it ends."""
+
 Result = Literal["replayed", "failed", "skipped", "would_replay"]
+Reason = Literal["run_goes_on", "settled", "unclear", "api_unavailable"]
 
 
 class LetterOutcome(BaseModel):
@@ -18,6 +22,9 @@ class LetterOutcome(BaseModel):
     result: "replayed" with success (a deployment's run: created); "failed" again, so that it waits on;
         "skipped", nothing was called; "would_replay" in a dry run.
     message: why, or what would be called. run_id: the task or flow run that was the replay.
+    reason: of a skipped one, where its flow run is why: "run_goes_on" (it may make the call itself, or is
+        being recovered), "settled" (it has made the call), "unclear" (it has completed, and nobody knows
+        whether it made the call), "api_unavailable" (Prefect could not be asked).
     """
 
     model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True)
@@ -27,6 +34,7 @@ class LetterOutcome(BaseModel):
     result: Result
     message: str = ""
     run_id: str | None = None
+    reason: Reason | None = None
 
 
 class ReplayReport(BaseModel):
@@ -56,6 +64,17 @@ class ReplayReport(BaseModel):
         """How many were not called."""
         return len(self.of("skipped"))
 
+    @property
+    def left_to_runs(self) -> int:
+        """How many were skipped because their flow runs go on, and may make the calls themselves."""
+        return sum(one.reason == "run_goes_on" for one in self.outcomes)
+
+    @property
+    def well(self) -> bool:
+        """Whether nothing failed, and nothing was skipped but what its flow run makes or has made."""
+        skipped = self.of("skipped")
+        return not self.failed and all(one.reason in ("run_goes_on", "settled") for one in skipped)
+
     def summary(self) -> str:
         """One line: `12 letters: 10 replayed, 1 failed, 1 skipped`."""
         number = "1 letter" if len(self.outcomes) == 1 else f"{len(self.outcomes)} letters"
@@ -71,5 +90,9 @@ Progress = Callable[[int, int, LetterOutcome], None]
 """Told after each letter: how many are done, of how many, and what became of this one."""
 
 
-def outcome_of(letter: DeadLetter, result: Result, message: str, run_id: str | None = None) -> LetterOutcome:
-    return LetterOutcome(id=letter.id, name=letter.name, result=result, message=message, run_id=run_id)
+def outcome_of(
+    letter: DeadLetter, result: Result, message: str, run_id: str | None = None, reason: Reason | None = None
+) -> LetterOutcome:
+    return LetterOutcome(
+        id=letter.id, name=letter.name, result=result, message=message, run_id=run_id, reason=reason
+    )

@@ -1,9 +1,5 @@
 """Work that is too big as it stands: split, done in parts, merged."""
 
-from __future__ import annotations
+import lazy_loader
 
-from .mergers import concat, join
-from .model import Decompose
-from .splitters import ListSplit, TextSplit, split_list, split_text
-
-__all__ = ["Decompose", "ListSplit", "TextSplit", "concat", "join", "split_list", "split_text"]
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from itertools import accumulate
@@ -12,15 +11,16 @@ from pydantic import Field, model_validator
 from typing_extensions import Self
 
 from prefect_resilience.configuration import Policy
+from prefect_resilience.regexes import Regex
 
 Unit = Literal["paragraph", "sentence", "word", "character"]
 FINER: dict[str, Unit] = {"paragraph": "sentence", "sentence": "word", "word": "character"}
 """The next smaller unit, for a text that has one unit only."""
 
 _BOUNDARY = {
-    "paragraph": re.compile(r"\r?\n[ \t]*\r?\n\s*"),
-    "sentence": re.compile(r"[.!?…]+[\"'”’)\]]*\s+|[。！？]+|\n+"),
-    "word": re.compile(r"\s+"),
+    "paragraph": Regex(r"\r?\n[ \t]*\r?\n\s*"),
+    "sentence": Regex(r"[.!?…]+[\"'”’)\]]*\s+|[。！？]+|\n+"),
+    "word": Regex(r"\s+"),
 }
 
 

@@ -17,6 +17,7 @@ from prefect_resilience.errors.redact import redact
 from prefect_resilience.errors.taxonomy import ErrorCategory, ErrorKind, FailureReason
 from prefect_resilience.partials.bounds import partial_output, partial_results
 
+from .answered import Decomposed, Standing, answers, stood_in
 from .model import MOST_PARTS, TOGETHER, Decompose, named
 from .splitters import Split
 from .together import NOT_RUN, Raised, atogether, in_main_thread, together
@@ -34,26 +35,6 @@ _in_turns: ContextVar[bool] = ContextVar("prefect_resilience_in_turns", default=
 """Whether the parts here take turns in a place that the whole holds."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Standing:
-    """Who answered in place of parts of one work."""
-
-    fn: Callable[..., Any]
-    names: list[str]
-    degraded: list[bool]
-
-
-_standing: ContextVar[_Standing | None] = ContextVar("prefect_resilience_standing", default=None)
-
-
-def stood_in(fn: Callable[..., Any], name: str, degraded: bool) -> None:
-    """A fallback answered in place of a call of `fn`, which may be a part of a greater work."""
-    whole = _standing.get()
-    if whole is not None and whole.fn is fn:
-        whole.names.append(name)
-        whole.degraded.append(degraded)
-
-
 class Divisible(Protocol):
     """What a decomposition needs of the place where the task runs."""
 
@@ -69,18 +50,6 @@ class Divisible(Protocol):
         ...
 
     def dividing(self, context: ErrorContext, parts: int, depth: int, most: int) -> None: ...
-
-
-@dataclass(frozen=True, slots=True)
-class Decomposed:
-    """The outcome of a run whose work was done in parts."""
-
-    value: Any
-    message: str
-    context: ErrorContext
-    replaced: bool = False
-    """Whether a fallback answered for a part, so that this is not the function's own result."""
-    degraded: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,14 +100,14 @@ def decomposed(
 
 
 @contextmanager
-def _at(fn: Callable[..., Any], depth: int) -> Generator[_Standing]:
-    standing = _Standing(fn, [], [])
+def _at(fn: Callable[..., Any], depth: int) -> Generator[Standing]:
+    standing = Standing(fn, [], [])
     deeper = _depths.set({**_depths.get(), fn: depth})
-    answers = _standing.set(standing)
+    before = answers.set(standing)
     try:
         yield standing
     finally:
-        _standing.reset(answers)
+        answers.reset(before)
         _depths.reset(deeper)
 
 

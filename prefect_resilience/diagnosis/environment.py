@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, requires, version
 
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
 from prefect_resilience.circuits import get_circuits
+from prefect_resilience.diagnosis import durability
 from prefect_resilience.diagnosis.findings import Finding
 from prefect_resilience.errors.exceptions import ConfigurationError, StoreUnavailable
 from prefect_resilience.errors.redact import redact
 from prefect_resilience.settings import current_settings
-from prefect_resilience.stores import open_store, parse_url
+from prefect_resilience.stores import StoreUrl, open_store, parse_url
+from prefect_resilience.stores.server_facts import postgres_facts, redis_facts
 
 PACKAGE = "prefect-resilience"
 EXTRAS = {"postgresql": "postgres", "redis": "redis"}
@@ -81,7 +84,7 @@ def _urls() -> list[str]:
 
 
 def store() -> Iterator[Finding]:
-    """Stores that do not answer, that nobody shares, and clocks that differ from theirs."""
+    """Stores that do not answer, that nobody shares, that may lose records, and clocks that differ."""
     try:
         urls = _urls()
     except ValueError as error:  # pydantic's, too
@@ -90,24 +93,23 @@ def store() -> Iterator[Finding]:
             check="store", where="PREFECT_RESILIENCE_*", says=says, mend="Mend the variable it names."
         )
         return
-    for url in urls:
-        yield from _store(url)
+    for number, url in enumerate(urls):
+        yield from _store(url, ledger=number == 0)
 
 
-def _store(url: str) -> Iterator[Finding]:
+def _store(url: str, *, ledger: bool) -> Iterator[Finding]:
     shown = redact(url)
     try:
-        kind = parse_url(url).kind
+        parsed = parse_url(url)
+    except ConfigurationError as error:
+        yield _wrong_url(shown, error)
+        return
+    try:
         opened = open_store(url)
         skew = _skew(opened.now)
         opened.load("doctor")
     except ConfigurationError as error:
-        yield Finding(
-            check="store",
-            where=shown,
-            says=redact(str(error)),
-            mend="Mend PREFECT_RESILIENCE_STORE_URL or PREFECT_RESILIENCE_CIRCUIT_STORE_URL.",
-        )
+        yield _wrong_url(shown, error)
         return
     except StoreUnavailable as error:
         yield Finding(
@@ -116,8 +118,12 @@ def _store(url: str) -> Iterator[Finding]:
             says=f"it does not answer: {redact(' '.join(str(error).split()))}",
             mend="Start its server or make the file writable, and check the URL and the network in between.",
         )
+        # A replica may refuse what the store needs, and still say that it is one.
+        with suppress(StoreUnavailable):
+            yield from _kept(parsed, shown, ledger)
         return
-    if kind == "memory":
+    yield from _kept(parsed, shown, ledger)
+    if parsed.kind == "memory":
         yield Finding(
             check="store",
             where=shown,
@@ -132,6 +138,23 @@ def _store(url: str) -> Iterator[Finding]:
             says=f"the store's clock is {abs(skew):.1f} s {way} this machine's",
             mend="Let both machines set their clocks by NTP (chrony or systemd-timesyncd).",
         )
+
+
+def _wrong_url(shown: str, error: ConfigurationError) -> Finding:
+    return Finding(
+        check="store",
+        where=shown,
+        says=redact(str(error)),
+        mend="Mend PREFECT_RESILIENCE_STORE_URL or PREFECT_RESILIENCE_CIRCUIT_STORE_URL.",
+    )
+
+
+def _kept(parsed: StoreUrl, shown: str, ledger: bool) -> Iterator[Finding]:
+    """How safely the store's server keeps what it confirms."""
+    if parsed.kind == "redis":
+        yield from durability.of_redis(redis_facts(parsed), shown, ledger=ledger)
+    elif parsed.kind == "postgresql":
+        yield from durability.of_postgres(postgres_facts(parsed), shown, ledger=ledger)
 
 
 def _skew(now: Callable[[], float]) -> float:

@@ -14,6 +14,7 @@ from typing import Any
 from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.settings import get_current_settings
 
+from prefect_resilience.configuration import nearest_file
 from prefect_resilience.diagnosis import code, environment, leases, project, server
 from prefect_resilience.diagnosis.findings import Diagnosis, Finding
 from prefect_resilience.errors.exceptions import ConfigurationError
@@ -132,15 +133,16 @@ def _imported(target: str, path: Path) -> ModuleType:
         sys.path.insert(0, here)
     is_file = path.suffix == ".py" or "/" in target
     if is_file and not path.is_file():
-        raise ConfigurationError(f"there is no file or folder {str(path)!r}")
+        raise ConfigurationError(f"there is no file or folder {str(path)!r}{nearest_file(path, ('',))}")
     try:
         # What a user's module prints is not the answer.
         with redirect_stdout(sys.stderr):
             return _load(path.resolve()) if is_file else importlib.import_module(target.partition(":")[0])
     except ModuleNotFoundError as error:
+        near = nearest_file(path, ("",)) if error.name == target else ""
         raise ConfigurationError(
-            f"{target!r} cannot be imported: there is no module {error.name!r} here; work in the folder of "
-            "its project, or name a file or a folder"
+            f"{target!r} cannot be imported: there is no module {error.name!r} here"
+            f"{near or '; work in the folder of its project, or name a file or a folder'}"
         ) from None
     except (Exception, SystemExit) as error:  # noqa: BLE001 - somebody else's module
         why = redact(f"{type(error).__name__}: {' '.join(str(error).split())}")

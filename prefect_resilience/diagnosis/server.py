@@ -169,6 +169,17 @@ def _online(client: SyncPrefectClient, pool: str) -> bool:
 def installed(client: SyncPrefectClient) -> Iterator[Finding]:
     """What `prefect-resilience install` would do."""
     changes = planned(client)
+    ours = [one for one in changes if one.kind in ("deployment", "automation")]
+    if all(one.action in ("created", "skipped") for one in ours):
+        yield Finding(
+            check="installation",
+            where=redact(str(get_current_settings().api.url)),
+            says="the operational flows and automations are not installed: nothing is recovered or replayed "
+            "by itself, and nobody is alerted. Tasks and flows work without them",
+            mend="Run `prefect-resilience install --webhook URL` when you want them; --dry-run lists them.",
+            level="note",
+        )
+        return
     for kind, what in (
         ("block type", "block type"),
         ("deployment", "deployment"),

@@ -7,6 +7,11 @@ from typing import Literal
 
 from prefect_resilience.errors.exceptions import ConfigurationError
 
+OVER = 20
+"""An overlap of at most so many characters is taken for a coincidence."""
+COMPARED = 100
+"""So many characters of an overlap, from its start, are looked for elsewhere."""
+
 
 @dataclass(frozen=True, slots=True)
 class AppendResult:
@@ -16,7 +21,7 @@ class AppendResult:
     already.
 
     Example:
-        >>> append_once("Met Ada. Sent", " Sent it.").outcome
+        >>> append_once("Met Ada. On Monday we sent her th", " On Monday we sent her the contract.").outcome
         'resumed'
     """
 
@@ -25,33 +30,65 @@ class AppendResult:
     skipped: int
 
 
-def append_once(text: str, addition: str, *, shortest: int = 1) -> AppendResult:
+def append_once(text: str, addition: str, *, shortest: int | None = None) -> AppendResult:
     """`text` with `addition` at its end, once.
 
-    "already_present": the text ends with it, white space behind it aside, and stays as it is. "resumed": the
-    text ends with a beginning of it, as an append leaves behind that was cut off; the rest is added.
-    "appended": all of it is added. Line ends count the same as LF and as CRLF.
+    "already_present": the text ends with the addition and stays as it is; white space behind it does not
+    count. "resumed": the text ends with a beginning of the addition, which an append that was cut off leaves
+    behind; the rest is added. "appended": all of the addition is added. Line ends count the same as LF and as
+    CRLF.
 
-    A text that ends by chance in the addition's first letters cannot be told from one that was cut off. Let
-    additions begin with something of their own, a line break and a date, or say with `shortest` how many
-    characters of a beginning are no chance.
+    Args:
+        shortest: How many characters of a beginning are no coincidence. None: over 20 that do not repeat
+            themselves, and whose first 100 and last 21 occur nowhere else in the text or in the addition.
+
+    A text that happens to end as the addition begins looks like one that was cut off. Where the two cannot be
+    told apart, all of the addition is added: part of it may then be there twice, and nothing is lost. With
+    the default, text is lost only if the text already ended, before any attempt, in over 20 characters that
+    begin the addition and occur nowhere else. An addition that may rightly follow itself, such as "10" after
+    "110", needs something of its own at its start, such as a line break and a date: otherwise it counts as
+    already present.
 
     Example:
         >>> append_once("Met Ada.", " Sent it.").text
         'Met Ada. Sent it.'
         >>> append_once("Met Ada. Sent it.", " Sent it.").outcome
         'already_present'
+        >>> append_once("Total: 1", "10 items").text
+        'Total: 110 items'
     """
-    if shortest < 1:
+    if shortest is not None and shortest < 1:
         raise ConfigurationError(f"append_once(shortest={shortest!r}): write a number of characters above 0")
     if _stands(text, addition):
         return AppendResult(text, "already_present", len(addition))
     begun = _begun(text, addition)
-    if begun >= shortest:
+    if begun and (_tells(text, addition, begun) if shortest is None else begun >= shortest):
         return AppendResult(text + addition[begun:], "resumed", begun)
     if addition.strip() and _stands(text.rstrip(), addition.rstrip()):
+        if begun >= len(addition.rstrip()):
+            # It was cut off within the white space at its end.
+            return AppendResult(text + addition[begun:], "resumed", begun)
         return AppendResult(text, "already_present", len(addition))
     return AppendResult(text + addition, "appended", 0)
+
+
+def _tells(text: str, addition: str, begun: int) -> bool:
+    """Whether this overlap shows that an append was cut off.
+
+    Had fewer characters been written, or none, the text would have ended by itself in at least one period of
+    the overlap. That is no coincidence if the period is long and occurs nowhere else.
+    """
+    written = _lines(addition[:begun])
+    shown = written[: len(written) - overlap(written, written)]
+    if len(shown) <= OVER:
+        return False
+    # Entries of one kind begin alike or end alike: both ends of the overlap are looked for.
+    parts = (shown[:COMPARED], shown[-OVER - 1 :], written[-OVER - 1 :])
+    return all(_is_once_in(whole, part) for whole in (_lines(text), _lines(addition)) for part in parts)
+
+
+def _is_once_in(text: str, part: str) -> bool:
+    return text.find(part, text.find(part) + 1) < 0
 
 
 def _stands(text: str, addition: str) -> bool:

@@ -7,6 +7,7 @@ from typing import Any
 
 from prefect_resilience.effects.ledger import MOST_TRIES, PAGE, PREFIX, Ledger, place_of
 from prefect_resilience.effects.model import EffectDocument
+from prefect_resilience.effects.opening import change_batch, is_counted, removed_effects
 from prefect_resilience.effects.saga_log import SAGAS, saga_place
 from prefect_resilience.errors.exceptions import StoreUnavailable
 from prefect_resilience.stores.base import Document, Store
@@ -31,7 +32,7 @@ def scanned(store: Store, prefix: str) -> Iterator[tuple[str, Document]]:
 
 def archive(store: Store, batch_id: str, found: Document, why: str, by: str) -> None:
     """Keep a copy of an effect. The same call of it is kept once, as it was at the last time."""
-    place = f"{_archive_of(batch_id)}{found.value['claim']}"
+    place = f"{archive_place(batch_id)}{found.value['claim']}"
     _kept_for_a_year(store, place, {"archived_at": store.now(), "why": why, "by": by, "effect": found.value})
 
 
@@ -46,7 +47,7 @@ def _kept_for_a_year(store: Store, place: str, value: dict[str, Any]) -> None:
 
 def archived_effects(ledger: Ledger, batch_id: str) -> list[dict[str, Any]]:
     """What was archived of a batch: {"archived_at", "why", "by", "effect"}, the oldest first."""
-    found = [document.value for _, document in scanned(ledger.store, _archive_of(batch_id))]
+    found = [document.value for _, document in scanned(ledger.store, archive_place(batch_id))]
     return sorted(found, key=lambda one: (one["archived_at"], one["effect"]["first_at"]))
 
 
@@ -60,13 +61,16 @@ def clear(ledger: Ledger, batch_id: str, *, why: str, by: str, forget_doubts: bo
     found = effect_documents(ledger.store, batch_id)
     for _, document in found:
         archive(ledger.store, batch_id, document, why, by)
-    removed, doubts = 0, list[str]()
+    removed, counted, doubts = 0, 0, list[str]()
     for place, document in found:
         if _may_go(ledger, document.value, forget_doubts):
             # One that was changed meanwhile is somebody's again, and stays.
-            removed += ledger.store.delete(place, document.version)
+            gone = ledger.store.delete(place, document.version)
+            removed += gone
+            counted += gone and is_counted(document.value)
         elif document.value["state"] in ("intended", "unknown", "compensating"):
             doubts.append(document.value["key"])
+    removed_effects(ledger, batch_id, counted)
     return removed, doubts
 
 
@@ -84,19 +88,26 @@ def remove(ledger: Ledger, batch_id: str, *, why: str, by: str) -> int:
     for _, document in found:
         archive(ledger.store, batch_id, document, why, by)
     removed = sum(ledger.store.delete(place, document.version) for place, document in found)
+    # As long as the archive stays, a later run of the batch is refused: its records are not in the ledger.
+    change_batch(ledger, batch_id, lambda document: document, ledger.store.now() + ARCHIVE_SECONDS)
     saga = ledger.store.load(saga_place(batch_id))
     if saga is not None:
         kept = {"archived_at": ledger.store.now(), "why": why, "by": by, "saga": saga.value}
-        _kept_for_a_year(ledger.store, SAGA_ARCHIVES + saga_place(batch_id)[len(SAGAS) :], kept)
+        _kept_for_a_year(ledger.store, saga_archive_place(batch_id), kept)
         ledger.store.delete(saga_place(batch_id), saga.version)
     return removed
 
 
 def archived_saga(ledger: Ledger, batch_id: str) -> dict[str, Any] | None:
     """What was archived of a batch's rollbacks the last time: {"archived_at", "why", "by", "saga"}."""
-    found = ledger.store.load(SAGA_ARCHIVES + saga_place(batch_id)[len(SAGAS) :])
+    found = ledger.store.load(saga_archive_place(batch_id))
     return None if found is None else found.value
 
 
-def _archive_of(batch_id: str) -> str:
+def archive_place(batch_id: str) -> str:
+    """What the places of a batch's archived effects begin with."""
     return ARCHIVES + place_of(batch_id)[len(PREFIX) :]
+
+
+def saga_archive_place(batch_id: str) -> str:
+    return SAGA_ARCHIVES + saga_place(batch_id)[len(SAGAS) :]

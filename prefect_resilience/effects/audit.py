@@ -45,7 +45,8 @@ class AuditEntry(BaseModel):
 
     `at` and `next_at` are seconds since the epoch, by the store's clock. `asked` is what was asked for:
     "auto", a strategy, "prune" or "settle". `why` is the reason that the package had, `reason` the one that
-    was given. `ended`: how the run stood when somebody looked the next time.
+    was given. `ended`: how the run stood when somebody looked the next time. `state_id`: the state by which
+    the flow run is to begin once more.
     """
 
     model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True)
@@ -61,6 +62,7 @@ class AuditEntry(BaseModel):
     flow_run_id: str | None = None
     next_at: float | None = None
     ended: str | None = None
+    state_id: str | None = None
 
 
 def said(text: str | None) -> str | None:
@@ -115,6 +117,7 @@ class Audit:
         """Write down, before it is done, that the run is about to run again; False: the claim was lost.
 
         An automatic one counts from now on, whatever becomes of it; one that a person asked for begins anew.
+        A batch that was abandoned is so no longer.
         """
 
         def step(document: dict[str, Any]) -> dict[str, Any]:
@@ -125,6 +128,7 @@ class Audit:
                 **_marked(document, entry.id, **entry.model_dump(exclude={"id"})),
                 "automatic": document["automatic"] + 1 if automatic else 0,
                 "automatic_at": self.ledger.store.now() if automatic else None,
+                "abandoned_at": None,
             }
 
         return _holds(self._change(step), entry)
@@ -189,7 +193,7 @@ def entries_of(document: dict[str, Any]) -> tuple[AuditEntry, ...]:
 
 
 def trail_of(document: dict[str, Any]) -> Trail:
-    return Trail(document["automatic"], document["automatic_at"])
+    return Trail(document["automatic"], document["automatic_at"], document.get("abandoned_at"))
 
 
 def _new(batch_id: str) -> dict[str, Any]:

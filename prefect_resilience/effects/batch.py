@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
+from uuid import uuid4
 
 from prefect_resilience.errors.exceptions import ConfigurationError
 
 LONGEST = 200
 
-_explicit: ContextVar[str | None] = ContextVar("prefect_resilience_batch", default=None)
+_explicit: ContextVar[tuple[str, str] | None] = ContextVar("prefect_resilience_batch", default=None)
+"""The batch that is named around the code, and which of its blocks this is."""
 
 _carrier: Callable[[str], AbstractContextManager[object]] = nullcontext
 """What takes a batch along to where the context does not reach: other processes."""
@@ -29,7 +31,7 @@ def batch(batch_id: str) -> Generator[str, None, None]:
         invoices-2026-11
     """
     check_batch_id(batch_id)
-    token = _explicit.set(batch_id)
+    token = _explicit.set((batch_id, f"block-{uuid4().hex}"))
     try:
         with _carrier(batch_id):
             yield batch_id
@@ -39,7 +41,14 @@ def batch(batch_id: str) -> Generator[str, None, None]:
 
 def explicit_batch() -> str | None:
     """The batch that a `with batch(...)` around this code names."""
-    return _explicit.get()
+    named = _explicit.get()
+    return None if named is None else named[0]
+
+
+def batch_block() -> str | None:
+    """Which block of `with batch(...)` the code is in, by a name that no other one has."""
+    named = _explicit.get()
+    return None if named is None else named[1]
 
 
 def carry_batches(carrier: Callable[[str], AbstractContextManager[object]]) -> None:

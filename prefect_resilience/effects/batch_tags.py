@@ -6,8 +6,9 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 from uuid import UUID
 
 from prefect.client.orchestration import get_client
@@ -15,13 +16,16 @@ from prefect.client.schemas.objects import FlowRun, TaskRun, TaskRunResult
 from prefect.context import FlowRunContext, TagsContext, TaskRunContext
 from prefect.exceptions import ObjectNotFound
 
-from prefect_resilience.effects.batch import carry_batches, explicit_batch
+from prefect_resilience.effects.batch import batch_block, carry_batches, explicit_batch
+from prefect_resilience.effects.passes import Pass
 from prefect_resilience.effects.tag_services import end_old_services
 from prefect_resilience.errors.exceptions import ConfigurationError, StoreUnavailable
 from prefect_resilience.errors.redact import redact
 
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient
+
+T = TypeVar("T")
 
 TAG = "effects-batch:"
 """Tags travel with every run: to threads, processes, Dask and task workers; and the UI can filter by them."""
@@ -101,7 +105,80 @@ def batch_of_flow_run(flow_run: FlowRun) -> str:
     return _found_above(flow_run)
 
 
-def _asked(find: Callable[[], str]) -> str:
+def pass_of(task_run: TaskRun) -> Pass:
+    """The pass that a task run belongs to: the flow runs above it and the task runs that it was called in,
+    the outermost first, each with how often it was begun. Raises StoreUnavailable while the API cannot be
+    asked."""
+    context = FlowRunContext.get()
+    if context is not None and context.flow_run is not None:
+        flow_run = context.flow_run
+        above = _asked(partial(_passes_above, flow_run))
+        return (*above, (str(flow_run.id), flow_run.run_count), *outer_tasks.get())
+    if task_run.flow_run_id is not None:
+        flow_run_id = task_run.flow_run_id
+        return (*_asked(partial(_passes_to, flow_run_id)), *outer_tasks.get())
+    block = batch_block()
+    return (
+        *(() if block is None else ((block, 1),)),
+        *outer_tasks.get(),
+        (str(task_run.id), task_run.run_count),
+    )
+
+
+outer_tasks: ContextVar[Pass] = ContextVar("prefect_resilience_outer_tasks", default=())
+"""The task runs that the code is nested in, each with its number of attempts so far."""
+
+
+@contextmanager
+def in_outer_task() -> Generator[None, None, None]:
+    """What is called inside belongs to this attempt of the task run around it, if there is one."""
+    around = TaskRunContext.get()
+    if around is None:
+        yield
+        return
+    run = (str(around.task_run.id), around.task_run.run_count)
+    known = outer_tasks.get()
+    token = outer_tasks.set(known if run in known else (*known, run))
+    try:
+        yield
+    finally:
+        outer_tasks.reset(token)
+
+
+_passes: OrderedDict[tuple[UUID, int], Pass] = OrderedDict()
+"""What lies above a flow run that was begun so often: it stays as it is while that goes on."""
+
+
+def _passes_above(flow_run: FlowRun) -> Pass:
+    if flow_run.parent_task_run_id is None:
+        return ()
+    key = (flow_run.id, flow_run.run_count)
+    if key not in _passes:
+        with get_client(sync_client=True) as client:
+            _passes[key] = _climbed(client, flow_run)
+        while len(_passes) > MOST_ROOTS:
+            _passes.popitem(last=False)
+    return _passes[key]
+
+
+def _passes_to(flow_run_id: UUID) -> Pass:
+    with get_client(sync_client=True) as client:
+        flow_run = client.read_flow_run(flow_run_id)
+    return (*_passes_above(flow_run), (str(flow_run.id), flow_run.run_count))
+
+
+def _climbed(client: SyncPrefectClient, flow_run: FlowRun) -> Pass:
+    found: list[tuple[str, int]] = []
+    while flow_run.parent_task_run_id is not None:
+        parent = client.read_task_run(flow_run.parent_task_run_id).flow_run_id
+        if parent is None:
+            break
+        flow_run = client.read_flow_run(parent)
+        found.insert(0, (str(flow_run.id), flow_run.run_count))
+    return tuple(found)
+
+
+def _asked(find: Callable[[], T]) -> T:
     try:
         return find()
     except Exception as error:

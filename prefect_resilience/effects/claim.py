@@ -1,138 +1,73 @@
 """One attempt's way through the ledger, as sequences for the two drivers of `drive.py`.
 
-    asked ──> (circuit, limits) ──> intended ──> the call ──> ended | broke
+    asked ──> (circuit, limits) ──> intended ──> the call ──> ended | broke | overdue
       └── done already: replayed
 
-The intention is written when nothing stands before the call any more, so that whoever dies while it waits
-for a place leaves no doubt behind. Where nothing does from the beginning, asking and intending are one step.
+The intent is recorded last, after circuit and limits, so that dying while queued leaves no doubt. Without
+circuit or limits, look-up and intent are one write.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from inspect import iscoroutinefunction
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from time import monotonic
-from typing import Any, Protocol
-from uuid import uuid4
+from typing import Any
 
-from prefect_resilience.drive import Blocking, Command, Invoke, Sequence
-from prefect_resilience.effects.compensations import recorded_compensation, with_result
-from prefect_resilience.effects.current import EffectInProgress, in_progress, sent_key
-from prefect_resilience.effects.evidence import proves_not_done, retry_refusal
-from prefect_resilience.effects.keys import effect_key
-from prefect_resilience.effects.ledger import Ledger, place_of
+from prefect_resilience.drive import Blocking, Command, Invoke, Sequence, drive
+from prefect_resilience.effects.asking import Replayed, Taken, clash
+from prefect_resilience.effects.current import EffectInProgress, in_progress
+from prefect_resilience.effects.evidence import proves_not_done, spared_by
 from prefect_resilience.effects.model import (
     Ask,
     Decision,
     Doubted,
     Failed,
+    Repeated,
     Replay,
+    Reused,
     Send,
-    Succeeded,
     Undoing,
-    Verified,
+    Wait,
 )
-from prefect_resilience.effects.policy import Done, Effect, NotDone, Unknown
-from prefect_resilience.effects.remedies import remedy
-from prefect_resilience.effects.results import Packed, pack, rebuilt, unpack
+from prefect_resilience.effects.policy import Done
+from prefect_resilience.effects.running import (
+    CallOutcome,
+    RunningCall,
+    drop_cancelled_timers,
+    next_turn,
+    when_gone,
+)
+from prefect_resilience.effects.sequences import LedgerSequences
+from prefect_resilience.effects.witness import Witness, watch_other_traffic
 from prefect_resilience.errors.exceptions import (
-    ConfigurationError,
     EffectBusy,
     InDoubt,
-    NotRecorded,
-    ResultNotKept,
+    RepeatedEffect,
     StoreUnavailable,
 )
 from prefect_resilience.errors.info import ErrorInfo, bounded
 from prefect_resilience.errors.redact import redact
-from prefect_resilience.limits.refusals import LimitRefused
 from prefect_resilience.limits.waiting import slept
 
-_INTENDING = "the intention could not be recorded"
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.05, 1.0
-
-
-class Taken(LimitRefused):
-    """Somebody else claimed the effect while this one waited for a place; nothing was called."""
-
-
-@dataclass(frozen=True, slots=True)
-class Replayed:
-    """The outcome of a call that was not made, since the effect is done."""
-
-    value: Any
-    key: str
-    batch_id: str
-    external_id: str | None
-
-    @property
-    def message(self) -> str:
-        known = "" if self.external_id is None else f" as {self.external_id!r}"
-        return f"{self.key} was done before{known} in batch {self.batch_id}"
-
-
-class EffectSurroundings(Protocol):
-    """What a claim needs of the place where its task runs. Only the first three may raise, and block."""
-
-    def batch_id(self) -> str:
-        """The batch that the run belongs to. Raises StoreUnavailable while that cannot be found out."""
-        ...
-
-    def ledger(self) -> Ledger: ...
-
-    def kept(self, reference: str) -> Any:
-        """What `keep` kept; LookupError when it is gone."""
-        ...
-
-    def keep(self, reference: str, value: Any) -> str | None:
-        """Keep a result that is no JSON; what went wrong, if anything."""
-        ...
-
-    @property
-    def parameters(self) -> Mapping[str, Any]: ...
-
-    @property
-    def identity(self) -> dict[str, Any]: ...
-
-    def replayed(self, replayed: Replayed) -> None: ...
-
-    def in_doubt(self, key: str, batch_id: str, why: str) -> None: ...
-
-    def unrecorded(self, why: str) -> None:
-        """The store is away, and the call is made all the same: it is not external."""
-        ...
+Classify = Callable[[BaseException], ErrorInfo | None]
 
 
 @dataclass(slots=True)
-class Claim:
+class Claim(LedgerSequences):
     """One attempt at one effect."""
 
-    effect: Effect
-    fn: Callable[..., Any]
-    isasync: bool
-    task: str
-    here: EffectSurroundings
-    direct: bool = False
-    """Whether nothing stands between the question and the call: no circuit, no limit."""
-    name: str = field(default_factory=lambda: uuid4().hex)
-    key: str = ""
-    batch_id: str = ""
-    ledger: Ledger | None = None
-    recorded: bool = True
-    """False while the store is away and the effect is one that may be done all the same."""
-    clear: bool = False
-    """Whether it is known that the effect did not take place so far, here or in an earlier run."""
+    watchable: bool = True
+    """Whether the function runs in this process."""
     ambiguous: bool = False
     """Whether this attempt's own call ended without anybody knowing what became of it."""
-    generation: int = 1
-    """Above 1: the effect was compensated before, and this call is a new one to its receiver."""
-    _place: str = ""
-    _doing: str = "the ledger cannot be opened"
-    """What it is that has failed when the store is away."""
-    _claimed: bool = False
-    _gone: bool = False
-    _undo: dict[str, Any] = field(default_factory=dict[str, Any])
+    overdue: bool = False
+    """Whether this attempt is over and its call still runs."""
+    why: str = ""
+    """What is known of an ambiguous call."""
 
     def once(self, attempt: Callable[[], Sequence[Any]]) -> Sequence[Any]:
         """What was recorded if the effect is done, as `Replayed`, else the attempt, which uses `called`."""
@@ -145,19 +80,30 @@ class Claim:
             except Taken:
                 continue
 
-    def called(
-        self, call: Callable[[], Command], classified: Callable[[BaseException], ErrorInfo | None]
-    ) -> Sequence[Any]:
-        """Make the call; before it, write down what is intended, and after it, what came of it."""
+    def called(self, call: Callable[[RunningCall], Command], classified: Classify) -> Sequence[Any]:
+        """Make the call; before it, record what is intended, and after it, what came of it.
+
+        `call` makes the command, which tells the `RunningCall` when the function begins and ends.
+        """
         yield from self.intended()
-        reset = in_progress.set(EffectInProgress(self.key, self.batch_id, self.generation))
+        running, witness = RunningCall(), Witness()
+        if self.effect.external:
+            watch_other_traffic(in_progress)
+            self.here.begun_external()
+        if not self.watchable:
+            running.unwatched()
+        # Only the contexts of the call hold this object: when it is gone, nothing of the call runs any more.
+        now = EffectInProgress(self.key, self.batch_id, self.generation, witness)
+        presence = weakref.ref(now)
+        reset = in_progress.set(now)
+        del now
         try:
-            value = yield call()
+            value = yield call(running)
         except BaseException as error:
-            yield from self.broke(error, classified(error))
-            raise
-        finally:
             in_progress.reset(reset)
+            yield from self.broke(error, classified, running, witness, presence)
+            raise
+        in_progress.reset(reset)
         return (yield from self.ended(value))
 
     # -- before
@@ -172,20 +118,27 @@ class Claim:
                 if isinstance(decision, Ask):
                     continue  # another call went wrong meanwhile
             if isinstance(decision, Send):
-                self.clear = not self._claimed
+                self._is_clear(not self._claimed)
                 return None
             if isinstance(decision, Replay):
                 return (yield from self._replayed(decision))
             if isinstance(decision, Undoing):
                 raise self._doubt(decision.why)
+            if isinstance(decision, Repeated):
+                raise RepeatedEffect(self.key, self.batch_id)
+            if isinstance(decision, Reused):
+                self._asker = clash(decision, self._asker, self.source, self.key, self.batch_id)
+                continue
             waited = monotonic() - began
             if waited >= self.effect.max_wait:
+                if isinstance(decision, Wait) and decision.overdue_at is not None and self.effect.external:
+                    raise self._doubt(f"its call still runs, {waited:.0f} s after another attempt was due")
                 raise EffectBusy(self.key, self.batch_id, waited)
             yield from slept(min(pause, self.effect.max_wait - waited))
             pause = min(pause * 1.5, LONGEST_PAUSE)
 
     def intended(self) -> Sequence[None]:
-        """Write down that the call is about to be made. Raises `Taken` when somebody else was first."""
+        """Record that the call is about to be made. Raises `Taken` when somebody else was first."""
         if not self.recorded or self._claimed:
             return
         if not isinstance((yield from self._in_ledger(self._intend)), Send):
@@ -198,10 +151,8 @@ class Claim:
         done = value if isinstance(value, Done) else Done(value)
         if not self.recorded:
             return done.result
-        packed = yield from self._packed(done.result)
-        event = Succeeded(self.name, packed, done.external_id)
         try:
-            yield Blocking(self._ledger.report_patiently, (self._place, event))
+            yield from self._succeeded(done)
         except StoreUnavailable as error:
             if self.effect.external:
                 self.ambiguous = True
@@ -209,12 +160,28 @@ class Claim:
             self.here.unrecorded(str(error))
         return done.result
 
-    def broke(self, error: BaseException, info: ErrorInfo | None) -> Sequence[None]:
-        """The call raised: record what this proves."""
-        proven = info is not None and proves_not_done(error, info)
-        self.clear, self.ambiguous = proven, not proven
-        said = None if info is None else {"code": info.code, "message": _brief(info.message)}
-        event = Failed(self.name, said) if proven else Doubted(self.name, said)
+    def broke(
+        self,
+        error: BaseException,
+        classified: Classify,
+        running: RunningCall,
+        witness: Witness,
+        presence: weakref.ref[Any],
+    ) -> Sequence[None]:
+        """The attempt is over with an error: record what is known of its call, now or when it has ended."""
+        late = partial(self._ended_late, classified=classified, running=running, witness=witness)
+        if self.recorded and self.effect.external:
+            if running.leave(late):
+                yield from self._left_running(error)
+                return
+            if (returned := running.returned) is not None:
+                # The function returned, whatever interrupted the attempt at that moment.
+                self.here.late(drive(self._late(returned, classified, running, witness)))
+                return
+            if running.interrupted and not (yield from self._is_over(error, presence, classified)):
+                yield from self._left_running(error)
+                return
+        event = self._known_of(error, classified(error), running, witness)
         if self.recorded and not isinstance(error, Exception):
             # Cancelled or interrupted: nothing may be awaited any more.
             self._ledger.report_later(self._place, event)
@@ -223,166 +190,118 @@ class Claim:
                 yield Blocking(self._ledger.report, (self._place, event))
             except StoreUnavailable:
                 self._ledger.report_later(self._place, event)
-        if self.ambiguous and self.effect.external and self.effect.verify is None:
-            why = "it was interrupted" if said is None else f"it ended in {said['code']}: {said['message']}"
-            self.here.in_doubt(self.key, self.batch_id, why)
+
+    def _known_of(
+        self, error: BaseException, info: ErrorInfo | None, running: RunningCall, witness: Witness
+    ) -> Failed | Doubted:
+        """What the call's error proves, as an event."""
+        proven = proves_not_done(
+            error,
+            info,
+            entered=running.entered,
+            effect=self.effect,
+            witness=witness if witness.requests else None,
+        )
+        self._is_clear(proven)
+        self.ambiguous = not proven
+        said = None if info is None else {"code": info.code, "message": _brief(info.message)}
+        if proven:
+            return Failed(self.name, said)
+        self.why = "it was interrupted" if said is None else f"it ended in {said['code']}: {said['message']}"
+        spared = spared_by(error, info, self.effect, witness)
+        if spared is not None:
+            self.why += f"; {spared}"
+            said = said and {**said, "hint": spared}
+        return Doubted(self.name, said)
+
+    # -- calls that go on
+
+    def _left_running(self, error: BaseException) -> Sequence[None]:
+        self.overdue = True
+        self._is_clear(False)
+        self.ambiguous = False
+        if isinstance(error, Exception):
+            yield Blocking(self._ledger.overdue, (self._place, self.name))
+        else:
+            self._ledger.owner.later(partial(self._ledger.overdue, self._place, self.name))
+        self.here.overdue(self.key, self.batch_id)
+
+    def _is_over(
+        self, error: BaseException, presence: weakref.ref[Any], classified: Classify
+    ) -> Sequence[bool]:
+        """Whether no thread and no task of a coroutine that has ended still runs."""
+        if presence() is None:
+            return True
+        drop_cancelled_timers()
+        if isinstance(error, Exception):
+            yield Invoke(next_turn)
+        info = classified(error)
+        said = {
+            "code": "OVERDUE",
+            "message": "its attempt was over before its call, and nobody saw what became of it",
+        }
+        if info is not None:
+            said["after"] = info.code
+        report = partial(self._ledger.report, self._place, Doubted(self.name, said))
+        return when_gone(presence, partial(self._ledger.owner.later_while_held, report))
+
+    def _ended_late(
+        self, outcome: CallOutcome, classified: Classify, running: RunningCall, witness: Witness
+    ) -> None:
+        """The call has ended after its attempt: record what came of it, in its own thread."""
+        try:
+            self.here.late(drive(self._late(outcome, classified, running, witness)))
+        except Exception as error:  # noqa: BLE001 - nobody waits for this thread any more
+            self.here.late(redact(f"what became of the effect {self.key!r} could not be recorded: {error!r}"))
+
+    def _late(
+        self, outcome: CallOutcome, classified: Classify, running: RunningCall, witness: Witness
+    ) -> Sequence[str]:
+        if outcome.error is None:
+            value = outcome.value
+            yield from self._succeeded(value if isinstance(value, Done) else Done(value))
+            return f"the effect {self.key!r} was done after its attempt was over; its result is recorded"
+        event = self._known_of(outcome.error, classified(outcome.error), running, witness)
+        yield Blocking(self._ledger.report_patiently, (self._place, event))
+        came = "did not take place" if isinstance(event, Failed) else "may have taken place"
+        return f"the effect {self.key!r} {came}: its call ended in an error after its attempt was over"
 
     def retry_refusal(self, error: BaseException) -> str | None:
         """Why there is no other attempt although the retry policy would make one; None: no objection."""
         if isinstance(error, InDoubt):
             return "only a person can say whether it took place"
-        return retry_refusal(self.effect, doubt=self.ambiguous)
+        if not self.ambiguous or not self.effect.external or self.effect.verify is not None:
+            return None
+        return "whether it took effect is unknown, and an external effect without verify is not sent again"
+
+    def doubted(self) -> Sequence[Replayed | InDoubt | None]:
+        """What is said of an external call that ended in doubt and is not made again: `verify` is asked, if
+        there is one. None: it took no effect, or its call still runs."""
+        if not self.ambiguous or not self.effect.external or not self.recorded:
+            return None
+        if self.effect.verify is None:
+            return self._doubt(f"{self.why}; there is no verify to ask")
+        try:
+            replayed = yield from self.asked()
+        except InDoubt as doubt:
+            return doubt
+        except Exception as error:  # noqa: BLE001 - the call's own error is told, whatever verify's is
+            return self._doubt(redact(f"{self.why}; verify failed: {error!r}"))
+        if replayed is None:
+            self._is_clear(True)
+            self.ambiguous = False
+            if self._claimed:
+                said = {
+                    "code": "NOT_SENT",
+                    "message": "the receiver does not have it, and it is not sent again",
+                }
+                yield Blocking(self._ledger.report, (self._place, Failed(self.name, said)))
+        return replayed
 
     @property
     def bars_fallbacks(self) -> bool:
         """Whether another answer might do the same thing a second time."""
         return self.effect.external and not self.clear
-
-    # -- the steps
-
-    @property
-    def _ledger(self) -> Ledger:
-        assert self.ledger is not None
-        return self.ledger
-
-    def _stands(self) -> Sequence[Decision]:
-        if not self.recorded:
-            return Send()
-        return (yield from self._in_ledger(self._stand))
-
-    def _in_ledger(self, step: Callable[[], Decision]) -> Sequence[Decision]:
-        """A step of this claim; `Send` where the effect is one that goes on without the store."""
-        try:
-            return (yield Blocking(step))
-        except StoreUnavailable as error:
-            self._do_without(error, self._doing)
-            return Send()
-        except Exception:
-            raise
-        except BaseException:
-            # Cancelled beside a thread that may still be writing: it withdraws what it wrote.
-            self._gone = True
-            if self.ledger is not None:
-                self._withdraw()
-            raise
-
-    def _stand(self) -> Decision:
-        """How the effect stands; where nothing else has to be asked, it is claimed at once."""
-        if self.ledger is None:
-            self._open()
-        if not self.direct:
-            return self._look()
-        try:
-            return self._intend(in_doubt=False)
-        except StoreUnavailable:
-            # A store that may only be read still tells what is done.
-            decision = self._look()
-            if not isinstance(decision, Replay):
-                self._doing = _INTENDING
-                raise
-            return decision
-
-    def _look(self) -> Decision:
-        self._doing = "it cannot be looked up whether it is done"
-        return self._ledger.look(self._place)
-
-    def _open(self) -> None:
-        self._undo = recorded_compensation(self.effect, self.here.parameters)
-        self.batch_id = self.here.batch_id()
-        self.key = effect_key(self.effect, self.task, self.here.parameters, self.batch_id)
-        self._place = place_of(self.batch_id, self.key)
-        now = in_progress.get()
-        if now is not None and (now.key, now.batch_id) == (self.key, self.batch_id):
-            raise ConfigurationError(
-                f"the effect {self.key!r} calls itself: give the inner one a key of its own"
-            )
-        self.ledger = self.here.ledger()
-
-    def _do_without(self, error: StoreUnavailable, what: str) -> None:
-        """The store is away: an external effect is not made, any other goes on unrecorded."""
-        if self.effect.external:
-            said = redact(f"nothing was sent: {what}: {error}")
-            raise NotRecorded(f"{said}; {remedy(str(error))}") from error
-        self.recorded = False
-        self.here.unrecorded(f"{what}: {error}")
-
-    def _resolved(self, asked: Ask) -> Sequence[Decision]:
-        """Ask the receiver what became of an earlier call. Raises InDoubt when nothing can tell."""
-        said = asked.error or {"code": "INTERRUPTED", "message": "nothing is known of the call"}
-        why = f"{said['code']}: {said['message']}"
-        if self.effect.verify is None:
-            return self._undecided(f"{why}; there is no verify to ask")
-        arguments = self.effect.verify_arguments(self.here.parameters)
-        # A plain function under an async task would hold up the loop.
-        kind = Blocking if self.isasync and not iscoroutinefunction(self.effect.verify) else Invoke
-        key = sent_key(self.key, asked.generation)
-        answer: Any = yield kind(self.effect.verify, (key,), arguments)
-        if isinstance(answer, Done):
-            packed = yield from self._packed(rebuilt(answer.result, self.fn))
-            answer = Done(packed, answer.external_id)
-        elif isinstance(answer, Unknown):
-            return self._undecided(f"{why}; verify cannot tell")
-        elif not isinstance(answer, NotDone):
-            raise ConfigurationError(
-                f"verify of the effect {self.key!r} returned {answer!r:.80}: "
-                "write Done(result), NotDone() or Unknown()"
-            )
-        try:
-            return (yield Blocking(self._ledger.verified, (self._place, Verified(asked.claim, answer))))
-        except StoreUnavailable as error:
-            self._do_without(error, "what verify says could not be recorded")
-            return Send()
-
-    def _undecided(self, why: str) -> Send:
-        if self.effect.external:
-            raise self._doubt(why)
-        return Send()
-
-    def _doubt(self, why: str) -> InDoubt:
-        self.here.in_doubt(self.key, self.batch_id, why)
-        return InDoubt(self.key, self.batch_id, why)
-
-    def _intend(self, in_doubt: bool = True) -> Decision:
-        """Claim the effect. `in_doubt`: also one that is not external, and of which nothing is known."""
-        self._doing = _INTENDING
-        about = {"key": self.key, "batch": self.batch_id, "task": self.task, **self.here.identity}
-        about |= {"verify": self.effect.verify is not None, **self._undo}
-        despite_doubt = in_doubt and not self.effect.external
-        decision = self._ledger.intend(self._place, self.name, self.effect.kind, about, despite_doubt)
-        if self._gone:
-            self._withdraw()
-        elif isinstance(decision, Send):
-            self._claimed, self.clear, self.generation = True, False, decision.generation
-        return decision
-
-    def _withdraw(self) -> None:
-        error = {"code": "NOT_SENT", "message": "cancelled before it was sent"}
-        self._ledger.report_later(self._place, Failed(self.name, error))
-
-    # -- results
-
-    def _packed(self, value: Any) -> Sequence[Packed]:
-        packed = pack(value, self.fn)
-        if packed is None:
-            reference = f"effect-{self.name}"
-            failure = yield Blocking(self.here.keep, (reference, value))
-            packed = {"as": "stored", "ref": reference} if failure is None else {"as": "lost", "why": failure}
-        return with_result(packed, value) if self.effect.compensate is not None else packed
-
-    def _replayed(self, decision: Replay) -> Sequence[Replayed]:
-        packed = decision.result
-        try:
-            if packed["as"] == "stored":
-                value = yield Blocking(self.here.kept, (packed["ref"],))
-            elif packed["as"] == "lost":
-                raise LookupError(packed["why"])
-            else:
-                value = unpack(packed, self.fn)
-        except LookupError as error:
-            raise ResultNotKept(self.key, self.batch_id, str(error.args[0])) from error
-        replayed = Replayed(value, self.key, self.batch_id, decision.external_id)
-        self.here.replayed(replayed)
-        return replayed
 
 
 def _brief(message: str) -> str:

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from prefect_resilience.drive import Blocking, Command, Invoke, Sequence
 from prefect_resilience.effects import undo
-from prefect_resilience.effects.claim import Claim, Replayed
+from prefect_resilience.effects.asking import OutsideRuns, Replayed
+from prefect_resilience.effects.claim import Claim
 from prefect_resilience.effects.compensations import (
     compensation_of,
     find,
@@ -28,6 +29,7 @@ from prefect_resilience.effects.current import sent_key
 from prefect_resilience.effects.keys import effect_key
 from prefect_resilience.effects.ledger import Ledger
 from prefect_resilience.effects.model import EffectDocument, Verified, generation_of
+from prefect_resilience.effects.names import CodeSource
 from prefect_resilience.effects.policy import Done, Effect, NotDone
 from prefect_resilience.effects.results import pack_told
 from prefect_resilience.effects.saga_log import SagaLog
@@ -113,9 +115,10 @@ class Compensating:
             function = plain.with_options(retries=0, cache_policy=_no_cache())
         here = _Here(self.log.ledger, self.log.batch_id, {"node_id": compensation_of(effect)})
         name = compensation_of(effect) or ""
-        claim = Claim(_effect_for(effect, None), function, self.asynchronous, name, here)
+        source = CodeSource(name)
+        claim = Claim(_effect_for(effect, None), function, self.asynchronous, source, here, watchable=False)
         make = partial(self._command, function, tuple(args), kwargs)
-        outcome = yield from claim.once(lambda: claim.called(make, _classified))
+        outcome = yield from claim.once(lambda: claim.called(lambda _: make(), _classified))
         return outcome.value if isinstance(outcome, Replayed) else outcome
 
     def _command(
@@ -145,7 +148,7 @@ class Compensating:
 
 def key_of_undoing(effect: EffectDocument, batch_id: str) -> str:
     """The key under which the undoing of an effect stands in the ledger, as an effect of its own."""
-    return effect_key(_effect_for(effect, None), "", {}, batch_id)
+    return effect_key(_effect_for(effect, None), "", {}, batch_id, hasher=str).key
 
 
 def _effect_for(effect: EffectDocument, own: Effect | None) -> Effect:
@@ -172,7 +175,7 @@ def _packed(value: Any) -> dict[str, Any]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Here:
+class _Here(OutsideRuns):
     """A compensation's surroundings (see `claim.EffectSurroundings`): the rollback tells what it came to."""
 
     opened: Ledger
@@ -191,18 +194,6 @@ class _Here:
 
     def keep(self, reference: str, value: Any) -> str | None:
         return "nobody asks for the result of a compensation"
-
-    def kept(self, reference: str) -> Any:
-        raise LookupError(reference)
-
-    def replayed(self, replayed: Replayed) -> None:
-        return
-
-    def in_doubt(self, key: str, batch_id: str, why: str) -> None:
-        return
-
-    def unrecorded(self, why: str) -> None:
-        return
 
 
 # -- Prefect, where a compensation or its parameters need it

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, Literal
 
 from prefect_resilience.effects.audit import trail_of
+from prefect_resilience.effects.outlines import Outline
 from prefect_resilience.effects.strategies import (
     ENDED_BADLY,
     RESTARTS,
@@ -15,6 +17,7 @@ from prefect_resilience.effects.strategies import (
     RecoveryPolicy,
     SeenEffect,
     Strategy,
+    Trail,
     recovery_hint,
     restart_strategy,
 )
@@ -41,6 +44,19 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True)
+class Gone:
+    """How many effects of a batch were done and are archived, and since when."""
+
+    done: int
+    at: float
+
+    def __str__(self) -> str:
+        what = "its effect, which is" if self.done == 1 else f"its {self.done} effects, which are"
+        when = datetime.fromtimestamp(self.at, timezone.utc)
+        return f"{what} done, left the ledger for the archive at {when:%Y-%m-%d %H:%M} UTC"
+
+
+@dataclass(frozen=True, slots=True)
 class Seen:
     """How a batch stands."""
 
@@ -53,16 +69,46 @@ class Seen:
     """Whether the batch is called after a flow run, and not by somebody."""
     log: dict[str, Any]
     now: float
+    begun_at: float | None = None
+    """When the newest of its effects was last begun."""
+    archived: Gone | None = None
+    """What left the ledger, where nothing of the batch is in it any more."""
+
+    @property
+    def trail(self) -> Trail:
+        """What was tried so far. An effect that was begun later takes an abandonment back."""
+        trail = trail_of(self.log)
+        again = (
+            trail.abandoned_at is not None
+            and self.begun_at is not None
+            and self.begun_at > trail.abandoned_at
+        )
+        return replace(trail, abandoned_at=None) if again else trail
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What is to be done, and why; `next_at` is in seconds since the epoch."""
+    """What is to be done, and why; `next_at` is in seconds since the epoch.
+
+    outline: what of the batch is undone and what is not, where it is to be undone.
+    """
 
     strategy: Strategy | None
     action: Action
     why: str
     next_at: float | None = None
+    outline: Outline | None = None
+
+
+def rolled_back(decision: Decision, outline: Outline, *, planned: bool = False) -> Decision:
+    """The decision to undo a batch, with what that comes to: nothing at all is not called undone."""
+    left = "" if planned or outline.complete else "; the rest waits for a person"
+    action: Action = "told" if outline.not_undone else "nothing"
+    # What is in doubt before a rollback may turn out to be done, and is then undone.
+    if outline.undone or (planned and not outline.complete):
+        action = "compensated"
+    why = f"{decision.why}; {outline.told(planned=planned)}{left}"
+    return replace(decision, action=action, why=why, outline=outline)
 
 
 def hint_for(seen: Seen, asked: Asked, chance: float) -> RecoveryHint | None:
@@ -72,7 +118,7 @@ def hint_for(seen: Seen, asked: Asked, chance: float) -> RecoveryHint | None:
     if asked.force and ended is not None and ended.state not in ENDED_BADLY:
         ended = Ended("CRASHED")
     policy = asked.policy or (run.policy if run is not None else None) or RecoveryPolicy()
-    return recovery_hint(seen.effects, ended, trail_of(seen.log), policy, seen.now, chance)
+    return recovery_hint(seen.effects, ended, seen.trail, policy, seen.now, chance)
 
 
 def decide(seen: Seen, asked: Asked, chance: float) -> Decision:
@@ -84,9 +130,11 @@ def decide(seen: Seen, asked: Asked, chance: float) -> Decision:
         return _by_hint(seen, asked, chance)
     if asked.strategy == "manual_only":
         return Decision("manual_only", "told", "it was asked to be left to a person")
+    if asked.strategy == "compensate" and seen.archived is not None:
+        return Decision("compensate", "refused", f"{seen.archived}: no rollback finds them there")
     if asked.strategy == "compensate":
-        down_to = "all of it" if asked.to is None else f"down to {asked.to!r}"
-        return Decision("compensate", "compensated", f"{down_to} is undone")
+        down_to = "" if asked.to is None else f" to the savepoint {asked.to!r}"
+        return Decision("compensate", "compensated", f"a rollback{down_to} was asked for")
     if asked.strategy == "abandon":
         return Decision("abandon", "abandoned", "it was given up")
     strategy = asked.strategy if asked.strategy in RESTARTS else restart_strategy(seen.effects)
@@ -116,8 +164,11 @@ def _by_hint(seen: Seen, asked: Asked, chance: float) -> Decision:
     hint = hint_for(seen, asked, chance)
     if hint is None:
         known = "it has no effects" if not seen.effects else "nothing in it is missing or in doubt"
+        known = known if seen.archived is None else str(seen.archived)
         completed = seen.run is not None and seen.run.type == "COMPLETED"
         return Decision(None, "nothing", "its flow run completed" if completed else known)
+    if seen.trail.abandoned_at is not None:
+        return Decision(None, "nothing", hint.why)
     if hint.strategy in RESTARTS:
         return _restart(seen, asked, hint.strategy, hint.why, hint.next_at)
     if hint.automatic:
@@ -128,6 +179,9 @@ def _by_hint(seen: Seen, asked: Asked, chance: float) -> Decision:
 
 def _restart(seen: Seen, asked: Asked, strategy: Strategy, why: str, at: float | None) -> Decision:
     run = seen.run
+    if seen.archived is not None and not asked.force:
+        why = f"{seen.archived}: a restart would do them again, which force allows"
+        return Decision(strategy, "refused", why)
     if run is not None and run.type == "COMPLETED" and not asked.force:
         return Decision(strategy, "refused", f"its flow run {run.name!r} completed")
     if run is not None and run.deployed:

@@ -1,8 +1,8 @@
-"""What an error proves about a call to the world outside: that it took no effect, or nothing.
+"""What is known of a call that ended in an error: that it took no effect, or nothing.
 
-Joined with the kind of the effect this is the rule of its retries: an external call is made again only
-after an error that proves that the one before did nothing, or once the receiver has been asked. It holds for
-functions that make one such call; one that makes several says `NotSent` itself.
+An exception proves nothing by itself, since the function may have made several requests. It is proof where
+the function was never entered; where it raised `NotSent`; where a witness saw all that left (`witness.py`);
+and where the author promised one request, and nothing in the error speaks against that.
 """
 
 from __future__ import annotations
@@ -11,6 +11,9 @@ from collections.abc import Iterable
 from typing import Any, cast
 
 from prefect_resilience.effects.policy import Effect
+from prefect_resilience.effects.witness import Witness, is_refusal
+from prefect_resilience.errors.classify import classify
+from prefect_resilience.errors.exceptions import NotRecorded, NotSent
 from prefect_resilience.errors.http import status_of
 from prefect_resilience.errors.info import ErrorInfo
 from prefect_resilience.errors.shapes import as_status, class_names, read
@@ -24,7 +27,6 @@ def _names(text: str) -> frozenset[str]:
 # No connection was made, or the receiver said no to what it got.
 _NOT_DONE = _names(
     """
-    prefect_resilience.NotSent prefect_resilience.CircuitOpenError prefect_resilience.LimitRefused
     builtins.ConnectionRefusedError socket.gaierror socket.herror ssl.SSLCertVerificationError
     httpx.ConnectError httpx.ConnectTimeout httpx.PoolTimeout httpx.UnsupportedProtocol httpx.InvalidURL
     httpx2.ConnectError httpx2.ConnectTimeout httpx2.PoolTimeout httpx2.UnsupportedProtocol
@@ -57,7 +59,6 @@ _UNKNOWN = _names(
     """
 )
 
-_CATEGORIES = frozenset({C.RATE_LIMIT, C.CIRCUIT_OPEN})
 _GRPC = frozenset({"grpc.RpcError", "grpclib.GRPCError"})
 _GRPC_REFUSALS = _names(
     """
@@ -65,53 +66,101 @@ _GRPC_REFUSALS = _names(
     UNIMPLEMENTED RESOURCE_EXHAUSTED
     """
 )
-_OPEN_STATUSES = frozenset({408, 409, 499})
-"""Of the 4xx: cut off half-way, or "I have it already", or the client itself went away."""
-
 _MOST_LINKS = 100
+_WITNESSED = ("httpx", "httpcore")
 
 
-def proves_not_done(error: BaseException, info: ErrorInfo) -> bool:
-    """Whether the error proves that the call took no effect: it never arrived, or the receiver said no.
+def proves_not_done(
+    error: BaseException, info: ErrorInfo | None, *, entered: bool, effect: Effect, witness: Witness | None
+) -> bool:
+    """Whether it is certain that the call took no effect. `info` is what `classify` says of the error.
 
-    `info` is what `classify` says of the error. Anything on the way that was cut off half-way outweighs
-    every proof; of a group each member must prove it.
+    `entered`: whether the function was called at all. `witness` saw what left; None where none could.
+    """
+    if not entered or says_not_sent(error):
+        return True
+    if info is None:  # cancelled or interrupted
+        return False
+    if witness is not None and witness.requests:
+        return witness.shows_nothing_taken() and not _other_traffic(error)
+    return effect.one_request and speaks_for_itself(error, info)
+
+
+def says_not_sent(error: BaseException) -> bool:
+    """Whether the function's own word is that nothing was sent; an effect inside it speaks for itself
+    alone."""
+    members = _members(error)
+    if members:
+        return all(says_not_sent(member) for member in members)
+    return isinstance(error, NotSent) and not isinstance(error, NotRecorded)
+
+
+def speaks_for_itself(error: BaseException, info: ErrorInfo) -> bool:
+    """Whether the error of one single request says that it took no effect: it never arrived, or was refused.
+
+    Whatever shows that there was more than one request, a redirect or a call that was cut off half-way,
+    outweighs it; of a group each member must prove it.
     """
     if any(_leaves_open(link) for link in _closure(error, everything=True)):
         return False
-    if info.category in _CATEGORIES:
-        return True
     members = _members(error)
     if members:
-        return all(proves_not_done(member, info) for member in members)
+        # What is known of a group is what is known of one of its members.
+        return all(says_not_sent(one) or speaks_for_itself(one, classify(one)) for one in members)
+    if info.category is C.RATE_LIMIT and _is_answer(error):
+        return True
     if any(_refuses(link) for link in _closure(error, everything=False)):
         return True
     status = as_status(info.details.get("status"))
-    return (status is not None and _is_refusal(status)) or _grpc_refusal(error, info)
+    return (status is not None and is_refusal(status)) or _grpc_refusal(error, info)
+
+
+def _is_answer(error: BaseException) -> bool:
+    """Whether it is somebody else's error: what a guard of ours refuses inside the function proves
+    nothing."""
+    return not any(name.startswith("prefect_resilience.") for name in class_names(error))
+
+
+def _other_traffic(error: BaseException) -> bool:
+    """Whether the error comes of a request that no witness saw."""
+    names = (_first_named(link) for link in _closure(error, everything=True))
+    return any(name in _UNKNOWN and not name.startswith(_WITNESSED) for name in names if name is not None)
 
 
 def _leaves_open(link: BaseException) -> bool:
     named = _first_named(link)
-    if named is not None:
-        return named in _UNKNOWN
+    if named is not None and named in _UNKNOWN:
+        return True
+    if _was_redirected(link):
+        return True
     status = status_of(link)
-    return status is not None and (status >= 500 or status in _OPEN_STATUSES)
+    return named is None and status is not None and not is_refusal(status) and status >= 300
+
+
+def _was_redirected(link: BaseException) -> bool:
+    """Whether the error belongs to the last of several requests: its response has a history, or its request
+    is what a redirect makes of a POST."""
+    response, request = read(link, "response"), read(link, "request")
+    if read(response, "history"):
+        return True
+    sent = read(response, "request") or request
+    return str(read(sent, "method") or "").upper() == "GET" and not _has_body(sent)
+
+
+def _has_body(request: object) -> bool:
+    return bool(read(request, "body")) or bool(read(request, "content"))
 
 
 def _refuses(link: BaseException) -> bool:
     if _first_named(link) in _NOT_DONE:
         return True
     status = status_of(link)
-    return status is not None and _is_refusal(status)
+    return status is not None and is_refusal(status)
 
 
 def _first_named(link: BaseException) -> str | None:
     """The nearest of an exception's classes that is known here."""
     return next((name for name in class_names(link) if name in _NOT_DONE or name in _UNKNOWN), None)
-
-
-def _is_refusal(status: int) -> bool:
-    return 400 <= status < 500 and status not in _OPEN_STATUSES
 
 
 def _grpc_refusal(error: BaseException, info: ErrorInfo) -> bool:
@@ -142,11 +191,18 @@ def _members(error: BaseException) -> tuple[BaseException, ...]:
     return tuple(one for one in cast("tuple[Any, ...]", members) if isinstance(one, BaseException))
 
 
-def retry_refusal(effect: Effect, *, doubt: bool) -> str | None:
-    """Why the call may not be made again although the retry policy would, or None when it may.
-
-    `doubt`: what became of the last call is unknown.
-    """
-    if not doubt or not effect.external or effect.verify is not None:
+def spared_by(error: BaseException, info: ErrorInfo | None, effect: Effect, witness: Witness) -> str | None:
+    """What would have turned this doubt into proof; None: nothing would."""
+    if info is None or not speaks_for_itself(error, info):
         return None
-    return "whether it took effect is unknown, and an external effect without verify is not sent again"
+    if witness.others:
+        return (
+            f"the witness of the HTTP client did not see all that left ({witness.others[0]}): if nothing "
+            "else is sent, write Effect(one_request=True), or raise NotSent where it is certain"
+        )
+    if witness.requests or effect.one_request:
+        return None
+    return (
+        "if the function makes one request, its error would prove that nothing was taken: make it with "
+        "httpx.Client(event_hooks={'request': [send_idempotency_key]}), or write Effect(one_request=True)"
+    )

@@ -6,12 +6,20 @@ from collections.abc import Generator, Iterable
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timezone
+from typing import Any, cast
 from uuid import UUID
 
 from prefect.client.orchestration import SyncPrefectClient, get_client
-from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId
-from prefect.client.schemas.objects import FlowRun
+from prefect.client.schemas.filters import (
+    FlowRunFilter,
+    FlowRunFilterEndTime,
+    FlowRunFilterId,
+    FlowRunFilterState,
+    FlowRunFilterStateType,
+)
+from prefect.client.schemas.objects import FlowRun, StateType
 from prefect.client.schemas.responses import SetStateStatus
+from prefect.client.schemas.sorting import FlowRunSort
 from prefect.exceptions import ObjectNotFound
 from prefect.states import AwaitingRetry
 from pydantic import BaseModel
@@ -51,6 +59,8 @@ class BatchRun:
     ended: Ended
     policy: RecoveryPolicy | None = None
     """How far the flow lets it be recovered by itself, where it says so."""
+    inner: bool = False
+    """Whether it is a subflow run."""
 
 
 def run_id_of(batch_id: str) -> UUID | None:
@@ -93,6 +103,27 @@ def find_runs(batch_ids: Iterable[str]) -> dict[str, BatchRun]:
     return found
 
 
+def runs_that_ended_badly(since: datetime, most: int) -> list[BatchRun]:
+    """Flow runs that failed or crashed since then, and were not run again; at most so many, the latest first.
+
+    Raises ApiUnavailable.
+    """
+    wanted = FlowRunFilter(
+        state=FlowRunFilterState(type=FlowRunFilterStateType(any_=[StateType.FAILED, StateType.CRASHED])),
+        end_time=FlowRunFilterEndTime(after_=cast("Any", since)),
+    )
+    found: list[FlowRun] = []
+    with _asking() as client:
+        while len(found) < most:
+            some = client.read_flow_runs(
+                flow_run_filter=wanted, sort=FlowRunSort.END_TIME_DESC, limit=PAGE, offset=len(found)
+            )
+            found += some
+            if len(some) < PAGE:
+                break
+    return [_seen(run) for run in found[:most]]
+
+
 def asks_for_recovery(batch_id: str) -> bool:
     """Whether the root flow run of a batch may be recovered by itself: its flow or its deployment says so.
 
@@ -109,17 +140,26 @@ def asks_for_recovery(batch_id: str) -> bool:
     return RECOVERY_TAG in run.tags or RECOVERY_LABEL in run.labels
 
 
-def run_again(run_id: UUID, at: float | None, why: str) -> str | None:
+@dataclass(frozen=True, slots=True)
+class Rescheduled:
+    """Whether a flow run is to begin once more: why the API refused, or the state that says so."""
+
+    refused: str | None = None
+    state_id: str | None = None
+
+
+def run_again(run_id: UUID, at: float | None, why: str) -> Rescheduled:
     """Let a worker run the same flow run again, at `at` (seconds since the epoch; None: now).
 
-    Returns why the API refused, if it did. Raises ApiUnavailable.
+    Raises ApiUnavailable.
     """
     moment = None if at is None else datetime.fromtimestamp(at, timezone.utc)
     with _asking() as client:
         answer = client.set_flow_run_state(run_id, AwaitingRetry(scheduled_time=moment, message=redact(why)))
     if answer.status is SetStateStatus.ACCEPT:
-        return None
-    return redact(str(getattr(answer.details, "reason", None) or f"the API answered {answer.status.value}"))
+        return Rescheduled(state_id=None if answer.state is None else str(answer.state.id))
+    reason = getattr(answer.details, "reason", None) or f"the API answered {answer.status.value}"
+    return Rescheduled(refused=redact(str(reason)))
 
 
 @contextmanager
@@ -160,6 +200,7 @@ def _seen(run: FlowRun) -> BatchRun:
         next_at=None if scheduled is None else scheduled.timestamp(),
         ended=Ended(kind, error),
         policy=_policy_on(run),
+        inner=run.parent_task_run_id is not None,
     )
 
 

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
+import hmac
+import secrets
 import time
 from collections.abc import Callable
+from functools import cached_property
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
+from prefect_resilience import places
 from prefect_resilience.effects.model import (
+    Asker,
     Decision,
     Doubted,
     EffectDocument,
@@ -15,6 +21,8 @@ from prefect_resilience.effects.model import (
     Failed,
     Intend,
     Look,
+    Overdue,
+    Replay,
     Send,
     Succeeded,
     Verified,
@@ -27,6 +35,7 @@ from prefect_resilience.stores import open_store
 from prefect_resilience.stores.base import Document, Store
 
 PREFIX = "effects/"
+HASH_KEY = "effects-hash-key"
 MOST_TRIES = 1_000
 RECORD_FOR = 10.0
 """Seconds for which a result is tried to be recorded, before whoever made the call is told that it is not."""
@@ -56,12 +65,31 @@ class Ledger:
         self.owner: Owner = owner_in(store)
         self._last: Seen | None = None
 
-    def look(self, place: str) -> Decision:
-        """How the effect stands."""
-        return self._step(place, Look)
+    def keyed_hash(self, text: str) -> str:
+        """A digest of a secret that only who has this store can make: its key is made once and kept there."""
+        return hmac.new(self._hash_key, text.encode("utf-8", "surrogatepass"), hashlib.sha256).hexdigest()
+
+    @cached_property
+    def _hash_key(self) -> bytes:
+        for _ in range(MOST_TRIES):
+            found = self.store.load(HASH_KEY)
+            if found is not None:
+                return bytes.fromhex(found.value["key"])
+            self.store.swap(HASH_KEY, 0, {"key": secrets.token_hex(32)})
+        raise StoreUnavailable("the key of the digests of secrets could not be recorded")
+
+    def look(self, place: str, asker: Asker | None = None) -> Decision:
+        """How the effect stands; for a run that asks for it, which is noted where it is replayed."""
+        return self._step(place, lambda alive: Look(alive, asker))
 
     def intend(
-        self, place: str, claim: str, kind: Any, about: dict[str, Any], despite_doubt: bool = False
+        self,
+        place: str,
+        claim: str,
+        kind: Any,
+        about: dict[str, Any],
+        despite_doubt: bool = False,
+        asker: Asker | None = None,
     ) -> Decision:
         """Claim the effect; after `Send` the call is the caller's to make, and to report.
 
@@ -72,7 +100,7 @@ class Ledger:
         try:
             decision = self._step(
                 place,
-                lambda alive: Intend(owner, claim, alive, kind, about, despite_doubt),
+                lambda alive: Intend(owner, claim, alive, kind, about, despite_doubt, asker),
                 seen=self._seen(place) or Seen(place, None),
             )
         except BaseException:
@@ -86,6 +114,13 @@ class Ledger:
         """What became of a call."""
         self._step(place, lambda alive: event, seen=self._seen(place))
         self.owner.drop(event.claim)
+
+    def overdue(self, place: str, claim: str) -> None:
+        """The attempt is over and its call still runs, so the claim stays held. Best effort: never raises."""
+        try:
+            self._step(place, lambda alive: Overdue(claim), seen=self._seen(place))
+        except StoreUnavailable:
+            self.owner.later(lambda: self._step(place, lambda alive: Overdue(claim)))
 
     def report_patiently(self, place: str, event: Succeeded | Failed | Doubted) -> None:
         """The same, tried for RECORD_FOR seconds, and then on in the background while StoreUnavailable is
@@ -138,9 +173,16 @@ class Ledger:
         found = self.store.load(place) if seen is None else seen.document
         for _ in range(MOST_TRIES):
             before = None if found is None else found.value
-            after, decision = decide(before, event(self._alive(before)), self.owner.now())
+            step = event(self._alive(before))
+            after, decision = decide(before, step, self.owner.now())
             if after is not None and after is not before:
-                version = self.store.swap(place, 0 if found is None else found.version, after)
+                try:
+                    version = self.store.swap(place, 0 if found is None else found.version, after)
+                except StoreUnavailable:
+                    # A store that may only be read still tells what is done.
+                    if isinstance(step, Look) and isinstance(decision, Replay):
+                        return decision
+                    raise
                 if version:
                     self._last = Seen(place, Document(after, version))
                     return decision
@@ -155,24 +197,11 @@ class Ledger:
 # -- the ledger that is configured
 
 
-def _nowhere() -> str:
-    raise ConfigurationError("no store is configured for effects: call set_ledger_store(url)")
-
-
-_url: Callable[[], str] = _nowhere
-
-
-def set_ledger_store(url: Callable[[], str]) -> None:
-    """Let the ledger live under what `url()` returns whenever it is asked for."""
-    global _url
-    _url = url
-
-
 def open_ledger(store: Store | str | None = None) -> Ledger:
     """The ledger in a store: one that is open, a URL's, or the configured one. StoreUnavailable: no such."""
     if store is None or isinstance(store, str):
         try:
-            store = open_store(store or _url())
+            store = open_store(store or places.documents())
         except ConfigurationError as error:
             raise StoreUnavailable(str(error)) from None
     return Ledger(store)

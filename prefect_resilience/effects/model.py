@@ -12,6 +12,9 @@ Whoever intends an effect gets a claim of its own; what it reports later counts 
 claimed the effect since. `done` is final, but for a rollback (`undo.py`): by way of `compensating` it becomes
 `compensated`, from where the effect may be intended anew, as its next generation. Nobody sends an external
 effect from `unknown`.
+
+A call whose attempt is over while the call itself still runs stays `intended`, with `overdue_at`: its owner
+lives until the call has ended. `asked` names the run that asked for the effect last, and its pass.
 """
 
 from __future__ import annotations
@@ -19,17 +22,38 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from prefect_resilience.effects.passes import Pass, same_pass
 from prefect_resilience.effects.policy import Done, EffectKind, NotDone
+from prefect_resilience.effects.recipes import Recipe, difference
 
 EffectState = Literal["intended", "done", "failed", "unknown", "compensating", "compensated"]
 EffectDocument = dict[str, Any]
+MOST_RUNS = 20
+"""So many task runs at most that had intended an effect before are remembered."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asker:
+    """The run that asks for an effect.
+
+    `run` is its task run, `passed` the pass of the code that it belongs to (see `passes.py`), `recipe` what
+    its key was made of. `names`: the names of the task that the recorded effect may bear. `replays`: whether
+    the same key may be asked for again in one pass, and is then replayed.
+    """
+
+    run: str | None = None
+    passed: Pass = ()
+    recipe: Recipe | None = None
+    names: tuple[str, ...] = ()
+    replays: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """Somebody wants to know how things stand. `alive`: whoever intended it, if anybody, is still busy."""
+    """How does it stand? `alive`: whether the owner of the intention, if there is one, is still busy."""
 
     alive: bool
+    asker: Asker | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +70,14 @@ class Intend:
     kind: EffectKind = "external"
     about: dict[str, Any] = field(default_factory=dict[str, Any])
     despite_doubt: bool = False
+    asker: Asker | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Overdue:
+    """The attempt is over, and its call still runs."""
+
+    claim: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,9 +112,10 @@ class Verified:
     claim: str
     answer: Done | NotDone
     by: str = "verify"
+    asker: Asker | None = None
 
 
-Event = Look | Intend | Succeeded | Failed | Doubted | Verified
+Event = Look | Intend | Overdue | Succeeded | Failed | Doubted | Verified
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +126,8 @@ class Send:
     """
 
     generation: int = 1
+    known: bool = True
+    """Whether the ledger had heard of the effect before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +140,25 @@ class Replay:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Somebody else is doing it."""
+    """Another run is doing it. `overdue_at`: since when its attempt is over, in the store's seconds."""
+
+    overdue_at: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Repeated:
+    """The same pass of the code has asked for it before, in the task run `by`."""
+
+    by: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Reused:
+    """The key is that of another effect: `recipe` is what that was made of. `why`: "task" or "values"."""
+
+    recipe: Recipe
+    why: str
+    same_pass: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +184,7 @@ class Recorded:
     taken: bool
 
 
-Decision = Send | Replay | Wait | Ask | Undoing | Recorded
+Decision = Send | Replay | Wait | Ask | Undoing | Repeated | Reused | Recorded
 
 
 def decide(
@@ -140,31 +193,69 @@ def decide(
     """The document after `event`, and what whoever brought it is to do. No argument is changed."""
     match event:
         case Look():
-            return _stand(document, event.alive, now)
+            return _stand(document, event.alive, event.asker, now)
         case Intend():
             return _intend(document, event, now)
         case Verified():
             return _verified(document, event, now)
+        case Overdue():
+            return _overdue(document, event, now)
         case _:
             return _report(document, event, now)
 
 
 def _stand(
-    document: EffectDocument | None, alive: bool, now: float
+    document: EffectDocument | None, alive: bool, asker: Asker | None, now: float
 ) -> tuple[EffectDocument | None, Decision]:
-    """How things stand; an intention whose owner died becomes a doubt."""
+    """How things stand; an intention whose owner died becomes a doubt, and a replay is noted."""
     generation = generation_of(document)
-    if document is None or document["state"] in ("failed", "compensated"):
+    if document is None:
+        return None, Send(generation, known=False)
+    if asker is not None and (other := _another(document, asker)) is not None:
+        return document, other
+    if document["state"] in ("failed", "compensated"):
         return document, Send(generation)
+    if asker is not None and (alive or document["state"] == "done") and _repeats(document, asker):
+        return document, Repeated(document["asked"]["run"])
     if document["state"] == "done":
-        return document, Replay(document["result"], document["external_id"])
+        return _asked_by(document, asker), Replay(document["result"], document["external_id"])
     if document["state"] == "compensating":
         return document, Wait() if alive else Undoing(_undoing(document))
     if document["state"] == "intended":
         if alive:
-            return document, Wait()
+            return document, Wait(document.get("overdue_at"))
         document = {**document, "state": "unknown", "settled_at": now, "error": _OWNER_DIED}
     return document, Ask(document["claim"], document["error"], generation)
+
+
+def _another(document: EffectDocument, asker: Asker) -> Reused | None:
+    """Whether the document is that of another effect, whose key happens to be the same."""
+    recorded: Recipe | None = document.get("recipe")
+    if recorded is None or asker.recipe is None:
+        return None
+    why = difference(recorded, asker.recipe, asker.names)
+    return None if why is None else Reused(recorded, why, _in_one_pass(document, asker))
+
+
+def _repeats(document: EffectDocument, asker: Asker) -> bool:
+    """Whether another run of the same pass has asked before."""
+    if asker.replays or document["state"] == "compensating":
+        return False
+    asked = document.get("asked")
+    return asked is not None and asked["run"] != asker.run and _in_one_pass(document, asker)
+
+
+def _in_one_pass(document: EffectDocument, asker: Asker) -> bool:
+    asked = document.get("asked")
+    return asked is not None and same_pass(asked["pass"], asker.passed)
+
+
+def _asked_by(document: EffectDocument, asker: Asker | None) -> EffectDocument:
+    """The document, in which stands who asked last: so the next pass knows what this one asked for."""
+    if asker is None:
+        return document
+    asked = {"run": asker.run, "pass": [list(one) for one in asker.passed]}
+    return document if document.get("asked") == asked else {**document, "asked": asked}
 
 
 def generation_of(document: EffectDocument | None) -> int:
@@ -187,25 +278,39 @@ _OWNER_DIED = {"code": "OWNER_DIED", "message": "whoever made the call ended bef
 def _intend(
     document: EffectDocument | None, event: Intend, now: float
 ) -> tuple[EffectDocument | None, Decision]:
-    document, decision = _stand(document, event.alive, now)
+    document, decision = _stand(document, event.alive, event.asker, now)
     if not isinstance(decision, Send) and not (isinstance(decision, Ask) and event.despite_doubt):
         return document, decision
-    return {
+    known: EffectDocument = document or {}
+    runs: list[str | None] = [one for one in known.get("runs", ()) if one != event.about.get("task_run_id")]
+    intended: EffectDocument = {
         **event.about,
         "kind": event.kind,
         "state": "intended",
         "generation": generation_of(document),
         "owner": event.owner,
         "claim": event.claim,
-        "attempts": 1 if document is None else document["attempts"] + 1,
+        "attempts": known.get("attempts", 0) + 1,
+        "counted": known.get("counted") or (event.kind == "external" and "compensates" not in event.about),
+        "runs": [*runs[-MOST_RUNS:], event.about.get("task_run_id")],
         "result": None,
         "external_id": None,
         "error": None,
         "verified_by": None,
-        "first_at": now if document is None else document["first_at"],
+        "first_at": known.get("first_at", now),
         "intended_at": now,
+        "overdue_at": None,
         "settled_at": None,
-    }, Send(generation_of(document))
+    }
+    return _asked_by(intended, event.asker), Send(generation_of(document), known=document is not None)
+
+
+def _overdue(
+    document: EffectDocument | None, event: Overdue, now: float
+) -> tuple[EffectDocument | None, Decision]:
+    if document is None or document["claim"] != event.claim or document["state"] != "intended":
+        return document, Recorded(False)
+    return {**document, "overdue_at": now}, Recorded(True)
 
 
 def _report(
@@ -234,7 +339,7 @@ def _verified(
 ) -> tuple[EffectDocument | None, Decision]:
     """An answer to `Ask`. It counts for the call that was asked about, while that is still in doubt."""
     if document is None or document["claim"] != event.claim or document["state"] != "unknown":
-        return _stand(document, True, now)
+        return _stand(document, True, event.asker, now)
     if isinstance(event.answer, Done):
         document = {
             **document,
@@ -245,4 +350,4 @@ def _verified(
         }
     else:
         document = {**document, "state": "failed"}
-    return _stand({**document, "verified_by": event.by, "settled_at": now}, True, now)
+    return _stand({**document, "verified_by": event.by, "settled_at": now}, True, event.asker, now)

@@ -9,7 +9,7 @@ from prefect import flow
 from prefect.logging import get_run_logger
 from pydantic import Field
 
-from prefect_resilience.effects import recovery, retention, settling
+from prefect_resilience.effects import closing, recovery, retention, settling, silence
 from prefect_resilience.effects.flow_runs import asks_for_recovery
 from prefect_resilience.effects.strategies import RecoveryPolicy, Strategy
 from prefect_resilience.errors.exceptions import ConfigurationError
@@ -109,6 +109,48 @@ def prune_batches(older_than_days: float = 180.0, dry_run: bool = False) -> list
     gone = retention.prune(timedelta(days=older_than_days), dry_run=dry_run)
     get_run_logger().info("Batches %s: %d", "to be archived" if dry_run else "archived", len(gone))
     return [one.batch_id for one in gone]
+
+
+@flow(name="close-task-runs")
+def close_task_runs(
+    older_than_minutes: Annotated[float, Field(ge=1)] = 10.0,
+    limit: Annotated[int, Field(ge=1)] = 2_000,
+    dry_run: bool = False,
+) -> int:
+    """Close task runs as Crashed that a killed process left Running or Pending; how many.
+
+    Only flow runs that are over are looked at. A task run that may still go on is left as it is: its process
+    gave a sign of life after the end of its flow run, or it waits for a task worker. A recovery does the same
+    for the run that it recovers.
+
+    Args:
+        older_than_minutes: For how long the flow run must be over, and its task runs must not have moved.
+        limit: At most so many unfinished task runs are looked at.
+        dry_run: Only say how many there are.
+    """
+    done = closing.close_all(timedelta(minutes=older_than_minutes), limit, dry_run=dry_run)
+    log = get_run_logger()
+    for flow_run_id, one in done.items():
+        log.info("Flow run %s: %d task runs closed, %d remain", flow_run_id, one.closed, one.remaining)
+    return sum(one.remaining if dry_run else one.closed for one in done.values())
+
+
+@flow(name="crash-silent-runs")
+def crash_silent_runs(silent_minutes: Annotated[float, Field(ge=1)] = 10.0, dry_run: bool = False) -> int:
+    """Set flow runs to Crashed that are Running and stopped sending heartbeats; how many.
+
+    A worker that died with its runs reports nothing. Once they are Crashed they are recovered like every
+    other crash. A run that never sent a heartbeat is left as it is.
+
+    Args:
+        silent_minutes: How long ago the last heartbeat must be. Prefect sends one every three minutes
+            (PREFECT_FLOWS_HEARTBEAT_FREQUENCY): more than twice that.
+        dry_run: Only say how many there are.
+    """
+    found = silence.crash_silent(timedelta(minutes=silent_minutes), dry_run=dry_run)
+    for one in found:
+        get_run_logger().warning("Flow run %r (%s) sends no heartbeats any more", one.name, one.id)
+    return len(found)
 
 
 def _told(report: recovery.RecoveryReport) -> None:

@@ -92,6 +92,11 @@ class Owner:
         self._reports.append(report)
         _start_thread()
 
+    def later_while_held(self, report: Callable[[], object]) -> None:
+        """The same for a claim that is still held: takes no lock, so that a finalizer may call it at any
+        time."""
+        self._reports.append(report)
+
     @property
     def busy(self) -> bool:
         return bool(self._held or self._reports)
@@ -109,10 +114,13 @@ class Owner:
             logger.warning("an owner of effects could not renew its lease: %s", redact(repr(error)))
 
     def leave(self) -> None:
-        """The process ends in order: what it still holds has no owner any more. Never raises."""
+        """The process ends in order: what it still holds has no owner any more. Never raises.
+
+        A call that still runs in a thread does so until the process is gone: its lease stays until then.
+        """
         try:
             self._make_reports()
-            if self._version:
+            if self._version and not self._held:
                 self.store.delete(PREFIX + self.id, self._version)
         except Exception:  # noqa: BLE001 - the lease ends by itself
             return

@@ -16,6 +16,7 @@ from prefect_resilience.naming import template_fields
 
 EffectKind = Literal["idempotent", "conditional", "external"]
 KINDS: tuple[str, ...] = get_args(EffectKind)
+REPEATS = ("error", "replay")
 BATCH_FIELD = "batch_id"
 """What a key's template may name beside the parameters."""
 
@@ -49,9 +50,19 @@ class Effect(Policy):
         a `verify`: a generation, a costly computation. "idempotent" may always be done again.
         Of every kind, what is done in a batch is not done again in it: the recorded result is returned.
     key: what makes the effect one of its kind in the batch: a template over the task's parameters, as in
-        "invoice:{order_id}", also over `{batch_id}`. `idempotency_key()` gives it as it stands here, so that
-        a receiver which honours keys takes it once even if two batches send it. Left out: a digest of the
-        task, all its parameters and the batch.
+        "invoice:{order_id}", also over `{batch_id}`. What is filled in is escaped, so that two sets of values
+        never give one key. `idempotency_key()` gives it as it stands here, so that a receiver which honours
+        keys takes it once even if two batches send it. Left out: a digest of the task's dotted name, its
+        arguments with their types (those that equal their defaults do not count) and the batch. A closure, a
+        lambda or a method needs one.
+    repeat: what a key that one pass of the code asks for twice means: "error" raises `RepeatedEffect`,
+        "replay" gives the first call's result. A later pass (a retry of the flow, a recovery) always replays.
+    was: the dotted names that the task had before, such as "billing.charge", or its own where the types of
+    its
+        arguments changed: a later pass goes on with what was recorded under that name.
+    one_request: the author's promise that the function makes one request, without redirects and without
+        retries inside. An error then proves what it says: a refused connection or a 4xx, that nothing
+        happened. Not needed where an httpx client has `send_idempotency_key` as its event hook.
     verify: `verify(key, **parameters)` asks the receiver about an earlier call whose outcome is unknown, and
         returns `Done(result, external_id)`, `NotDone()` or `Unknown()`. It gets the parameters it names.
     compensate: undoes it when its batch is rolled back: a function or a task at the top of a module, so that
@@ -59,7 +70,8 @@ class Effect(Policy):
         names; they are recorded before the call. It is an effect of its own in the ledger. Prefect's cache
         does not answer for such a task: what was undone is to be done again.
     scope: stands before a key that was left out, so that the same call in two places is two effects.
-    max_wait: seconds to wait for another run of the batch that is doing the same right now.
+    max_wait: seconds to wait for another run of the batch that is doing the same right now, and for a call
+        that still runs though its attempt is over.
     """
 
     kind: EffectKind = "external"
@@ -67,6 +79,9 @@ class Effect(Policy):
     verify: Callable[..., Any] | None = None
     compensate: Callable[..., Any] | None = None
     scope: str = ""
+    one_request: bool = False
+    repeat: Literal["error", "replay"] = "error"
+    was: tuple[str, ...] = ()
     max_wait: float = Field(default=300.0, ge=0, le=86_400)
     compensates: str | None = Field(default=None, repr=False)
     """Set by a rollback: the key of the effect that this one undoes."""
@@ -86,6 +101,20 @@ class Effect(Policy):
         if key is not None:
             template_fields(key, "effect key")
         return key
+
+    @field_validator("repeat", mode="before")
+    @classmethod
+    def _known_repeat(cls, repeat: Any) -> Any:
+        if repeat not in ("error", "replay"):
+            raise ValueError(
+                f'repeat={repeat!r} is neither "error" nor "replay"{nearest(str(repeat), REPEATS)}'
+            )
+        return repeat
+
+    @field_validator("was", mode="before")
+    @classmethod
+    def _names(cls, was: Any) -> Any:
+        return () if was is None else (was,) if isinstance(was, str) else was
 
     @classmethod
     def of(cls, value: Any) -> Effect | None:
@@ -126,7 +155,16 @@ class Effect(Policy):
         return {one.name: parameters[one.name] for one in named if one.name in parameters}
 
     def check_for(self, fn: Callable[..., Any], *, isasync: bool) -> None:
-        """Refuse, at decoration, what could not be asked, or undone, later."""
+        """Refuse, at decoration, what could not be told apart, asked, or undone, later."""
+        # A scope, such as a plan's node, is a name of its own.
+        named = self.key is not None or self.compensates is not None or bool(self.scope)
+        if not named and (why := _needs_key(fn)) is not None:
+            given = [name for name in inspect.signature(fn).parameters if name not in ("self", "cls")]
+            field = f"{{{given[0]}}}" if given else "..."
+            name = getattr(fn, "__name__", "effect").strip("<>")
+            raise ConfigurationError(
+                f'the effect of {name!r} needs a key: {why}; write Effect(key="{name}:{field}")'
+            )
         if self.compensate is not None:
             check_compensation(self.compensate, fn)
         if self.verify is None:
@@ -153,3 +191,22 @@ class Effect(Policy):
 
 
 _VARIADIC = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
+
+
+def _needs_key(fn: Callable[..., Any]) -> str | None:
+    """Why the function's name and arguments do not tell its effect from others'; None: they do."""
+    function: Any = inspect.unwrap(fn)
+    name: str = getattr(function, "__qualname__", "")
+    if not name or name.endswith("<lambda>"):
+        return "it has no name of its own"
+    if getattr(function, "__closure__", None):
+        inside = ", ".join(repr(one) for one in function.__code__.co_freevars[:3])
+        return f"it uses {inside} of the function around it, which its arguments do not show"
+    owner = name.rpartition(".")[0]
+    if (
+        owner
+        and not owner.endswith("<locals>")
+        and next(iter(inspect.signature(function).parameters), "") == "self"
+    ):
+        return "it is a method, and what its object is counts as well"
+    return None

@@ -20,15 +20,30 @@ from prefect.context import FlowRunContext
 from pydantic import BaseModel, ConfigDict
 
 from prefect_resilience.configuration import nearest
-from prefect_resilience.effects.archive import clear
+from prefect_resilience.effects.archive import archived_effects, clear
 from prefect_resilience.effects.audit import Audit, AuditEntry, entries_of, said
 from prefect_resilience.effects.batch import check_batch_id
-from prefect_resilience.effects.decisions import ASKED, AUTO, Action, Asked, Decision, Seen, decide, hint_for
-from prefect_resilience.effects.flow_runs import ApiUnavailable, find_run, run_again, run_id_of
+from prefect_resilience.effects.closing import close_after_recovery
+from prefect_resilience.effects.decisions import (
+    ASKED,
+    AUTO,
+    Action,
+    Asked,
+    Decision,
+    Gone,
+    Seen,
+    decide,
+    hint_for,
+    rolled_back,
+)
+from prefect_resilience.effects.flow_runs import ApiUnavailable, BatchRun, find_run, run_again, run_id_of
+from prefect_resilience.effects.known import check_known
 from prefect_resilience.effects.ledger import Ledger, open_ledger
 from prefect_resilience.effects.model import EffectDocument
+from prefect_resilience.effects.outlines import NotUndone, Outline, outline_of
 from prefect_resilience.effects.owner import LEASE_SECONDS
-from prefect_resilience.effects.saga import rollback
+from prefect_resilience.effects.run_passes import RECOVERED
+from prefect_resilience.effects.saga import planned_rollback, rollback
 from prefect_resilience.effects.status import state_of
 from prefect_resilience.effects.strategies import RecoveryHint, RecoveryPolicy, SeenEffect, Strategy
 from prefect_resilience.errors.exceptions import ConfigurationError
@@ -41,8 +56,9 @@ CRASH_SETTLES = 10.0
 twice, and the second report would end what was scheduled in between."""
 
 OWNER_SETTLES = LEASE_SECONDS + 5.0
-"""So long, in seconds, after a crash somebody may seem to be at an effect who died in it: on another machine
-only the end of a lease tells."""
+"""So long, in seconds, after its run ended badly somebody may be at an effect, or seem to be: a crash on
+another machine shows only in the end of a lease, and a call that outlives its attempt goes on until its
+process has ended."""
 
 BUSY_PAUSE = 0.5
 
@@ -54,8 +70,9 @@ class RecoveryReport(BaseModel):
 
     `action`: "rescheduled" (a worker runs the same flow run again, from `next_at` on), "compensated",
     "abandoned"; "told" (a person must act, as `why` says), "refused" (not now, as `why` says), "nothing"
-    (there is nothing to recover). `next_at` is in seconds since the epoch. `audit` is the batch's audit log,
-    the newest last.
+    (there is nothing to recover, or it was abandoned). `next_at` is in seconds since the
+    epoch. `undone` and `not_undone`: what a rollback undid, or would undo, and what it leaves, with the
+    reasons. `audit` is the batch's audit log, the newest last.
     """
 
     model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True)
@@ -67,6 +84,8 @@ class RecoveryReport(BaseModel):
     flow_run_id: str | None = None
     next_at: float | None = None
     dry_run: bool = False
+    undone: tuple[str, ...] = ()
+    not_undone: tuple[NotUndone, ...] = ()
     audit: tuple[AuditEntry, ...] = ()
 
 
@@ -97,9 +116,9 @@ def recover(
         policy: How far "auto" goes; what the run's flow says (`recovery=`), else the default, when left out.
 
     A run without a deployment cannot be run again from here: then `why` says what to do. A crash of the last
-    10 seconds is waited for to settle, without `force`; one of the last 35, while somebody who may have died
-    in it seems to be at an effect. Raises StoreUnavailable, ApiUnavailable, and ConfigurationError for what
-    cannot be meant.
+    10 seconds is waited for to settle, without `force`; a crash or a failure of the last 35, while somebody
+    seems to be at an effect. Raises StoreUnavailable, ApiUnavailable, and ConfigurationError for what
+    cannot be meant, such as a batch that nobody knows: then nothing is written.
     """
     return _recover(
         batch_id,
@@ -124,21 +143,28 @@ def abandon(
     """Give a batch up: its effects are archived, then what was never done leaves the ledger.
 
     What is done stays, so that no later run does it again. An external effect in doubt stays in doubt, unless
-    `forget_doubts`: then a later run may do it a second time. Everything else is as for `recover`.
+    `forget_doubts`: then a later run may do it a second time. From then on `recover` with "auto" leaves the
+    batch alone, until somebody names a strategy or an effect of it is begun again. Everything else is as for
+    `recover`.
     """
     asked = Asked("abandon", None, force, forget_doubts)
     return _recover(batch_id, asked, reason, dry_run, by, store)
 
 
-def hint_of(ledger: Ledger, batch_id: str, policy: RecoveryPolicy | None = None) -> RecoveryHint | None:
-    """How to go on with a batch; from its effects alone while the Prefect API cannot be asked."""
+def hint_of(
+    ledger: Ledger, batch_id: str, policy: RecoveryPolicy | None = None, *, run: BatchRun | None = None
+) -> RecoveryHint | None:
+    """How to go on with a batch; from its effects alone while the Prefect API cannot be asked.
+
+    `run`: its flow run, where somebody has asked already.
+    """
     asked = Asked(policy=policy)
     try:
-        return hint_for(_look(ledger, batch_id), asked, 0.5)
+        return hint_for(_look(ledger, batch_id, run), asked, 0.5)
     except ApiUnavailable:
         found = _in_order(ledger.effects(batch_id))
         log = Audit(ledger, batch_id).document()
-        seen = Seen(batch_id, _effects(found), (), None, False, log, 0.0)
+        seen = Seen(batch_id, _effects(found), (), None, False, log, 0.0, _begun_at(found))
         hint = hint_for(seen, asked, 0.5)
         return None if hint is None else hint.model_copy(update={"why": f"{hint.why} ({_UNKNOWN_END})"})
 
@@ -149,7 +175,9 @@ def who() -> str:
     run = context.flow_run if context is not None else None
     if run is not None:
         creator = run.created_by.display_value if run.created_by else None
-        return f"flow run {run.name!r}" + (f" of {creator}" if creator else "")
+        if creator and run.created_by and run.created_by.type == "AUTOMATION":
+            return f"automation {creator!r} in flow run {run.name!r}"
+        return f"flow run {run.name!r}" + (f" of {creator!r}" if creator else "")
     try:
         return f"{getpass.getuser()}@{socket.gethostname()}"
     except (KeyError, OSError):  # a container's user may have no name
@@ -164,8 +192,14 @@ def _recover(
 ) -> RecoveryReport:
     ledger = open_ledger(store)
     seen = _look(ledger, check_batch_id(batch_id))
+    if not seen.effects and seen.run is None:
+        check_known(ledger, batch_id)
     if dry_run:
-        return _report(seen, decide(seen, asked, random.random()), entries_of(seen.log), dry_run=True)
+        decision = decide(seen, asked, random.random())
+        if decision.action == "compensated":
+            outline = planned_rollback(ledger, seen.batch_id, asked.to)
+            decision = rolled_back(decision, outline, planned=True)
+        return _report(seen, decision, entries_of(seen.log), dry_run=True)
     audit = Audit(ledger, seen.batch_id)
     entry = audit.claim(by or who(), asked.strategy, reason)
     if entry is None:
@@ -173,49 +207,50 @@ def _recover(
         return _report(seen, Decision(None, "refused", why), audit.entries())
     try:
         seen = _settled(ledger, seen.batch_id, asked)
-        decision = _carry_out(ledger, audit, entry, seen, asked)
+        decision, state_id = _carry_out(ledger, audit, entry, seen, asked)
     except BaseException as error:
         why = said(f"{type(error).__name__}: {error}") or ""
         audit.finish(entry.model_copy(update={"outcome": "error", "why": why}))
         raise
-    audit.finish(_entry(entry, seen, decision))
+    audit.finish(_entry(entry, seen, decision).model_copy(update={"state_id": state_id}))
+    if state_id is not None and seen.run is not None and not seen.busy:
+        close_after_recovery(seen.run.id)
     report = _report(seen, decision, audit.entries())
     payload = report.model_dump(mode="json", exclude={"audit"})
     emit("batch.recovered", "batch", seen.batch_id, {**payload, "by": entry.by})
     return report
 
 
-def _carry_out(ledger: Ledger, audit: Audit, entry: AuditEntry, seen: Seen, asked: Asked) -> Decision:
-    """Do what is decided; the decision as it then came out."""
+def _carry_out(
+    ledger: Ledger, audit: Audit, entry: AuditEntry, seen: Seen, asked: Asked
+) -> tuple[Decision, str | None]:
+    """Do what is decided; what came of it, and the state by which the run is to begin once more."""
     if seen.run is not None:
         audit.ended(seen.run.state)
     decision = decide(seen, asked, random.random())
     if decision.action == "rescheduled":
         assert seen.run is not None
         if not audit.begin_restart(_entry(entry, seen, decision, outcome="started")):
-            return Decision(decision.strategy, "refused", "somebody else took over the recovery")
-        refused = run_again(seen.run.id, decision.next_at, f"Recovered by {entry.by}: {decision.why}")
-        return decision if refused is None else Decision(decision.strategy, "refused", refused)
+            return Decision(decision.strategy, "refused", "somebody else took over the recovery"), None
+        again = run_again(seen.run.id, decision.next_at, RECOVERED.format(by=entry.by, why=decision.why))
+        if again.refused is not None:
+            return Decision(decision.strategy, "refused", again.refused), None
+        return decision, again.state_id
     if decision.action == "compensated":
-        return _compensated(ledger, seen, asked, decision)
+        report = rollback(seen.batch_id, to=asked.to, store=ledger.store)
+        return rolled_back(decision, outline_of(report)), None
     if decision.action == "abandoned":
         clearing = partial(clear, ledger, seen.batch_id, why=entry.reason or decision.why, by=entry.by)
         removed, doubts = clearing(forget_doubts=asked.forget_doubts)
         kept = f"; still in doubt: {', '.join(map(repr, doubts))}" if doubts else ""
         why = f"{decision.why}; {removed} of {len(seen.effects)} effects were archived and cleared{kept}"
-        return Decision(decision.strategy, "abandoned", why)
-    return decision
+        return Decision(decision.strategy, "abandoned", why), None
+    return decision, None
 
 
-def _compensated(ledger: Ledger, seen: Seen, asked: Asked, decision: Decision) -> Decision:
-    report = rollback(seen.batch_id, to=asked.to, store=ledger.store)
-    left = "" if report.complete else "; the rest waits for a person"
-    return Decision(decision.strategy, "compensated", f"{decision.why}: {report}{left}")
-
-
-def _look(ledger: Ledger, batch_id: str) -> Seen:
+def _look(ledger: Ledger, batch_id: str, run: BatchRun | None = None) -> Seen:
     found = ledger.effects(batch_id)
-    run = find_run(batch_id, (document for document, _ in found))
+    run = run or find_run(batch_id, (document for document, _ in found))
     if run is not None and not found and run_id_of(batch_id) and str(run.id) != batch_id:
         # A subflow run: its effects belong to its root.
         return _look(ledger, str(run.id))
@@ -223,7 +258,19 @@ def _look(ledger: Ledger, batch_id: str) -> Seen:
     busy = tuple(document["key"] for document, alive in found if alive)
     log = Audit(ledger, batch_id).document()
     named_after_run = run_id_of(batch_id) is not None
-    return Seen(batch_id, _effects(found), busy, run, named_after_run, log, ledger.store.now())
+    now = ledger.store.now()
+    gone = None if found else _gone(ledger, batch_id)
+    return Seen(batch_id, _effects(found), busy, run, named_after_run, log, now, _begun_at(found), gone)
+
+
+def _gone(ledger: Ledger, batch_id: str) -> Gone | None:
+    done = [one for one in archived_effects(ledger, batch_id) if one["effect"]["state"] == "done"]
+    return Gone(len(done), done[-1]["archived_at"]) if done else None
+
+
+def _begun_at(found: list[tuple[EffectDocument, bool]]) -> float | None:
+    begun = (document["intended_at"] for document, _ in found if "compensates" not in document)
+    return max(begun, default=None)
 
 
 def _in_order(found: list[tuple[EffectDocument, bool]]) -> list[tuple[EffectDocument, bool]]:
@@ -231,20 +278,26 @@ def _in_order(found: list[tuple[EffectDocument, bool]]) -> list[tuple[EffectDocu
 
 
 def _settled(ledger: Ledger, batch_id: str, asked: Asked) -> Seen:
-    """How the batch stands, once nobody will report an earlier crash of its run any more, and whoever died
-    in it is known to be dead. Refusing instead would leave it lying: nothing reports the crash again."""
+    """How the batch stands, once nobody will report an earlier crash of its run any more, and whoever was at
+    an effect when it ended is done or known to be dead. Refusing instead would leave it lying: nothing
+    reports its end again."""
     seen = _look(ledger, batch_id)
-    if asked.force or seen.run is None or seen.run.type != "CRASHED":
+    if asked.force or not _ended_badly(seen):
         return seen
+    assert seen.run is not None
     # What was waited counts where the API's clock is not this machine's.
     age = max(0.0, time.time() - seen.run.since)
-    if age < CRASH_SETTLES:
+    if seen.run.type == "CRASHED" and age < CRASH_SETTLES:
         time.sleep(CRASH_SETTLES - age)
         age, seen = CRASH_SETTLES, _look(ledger, batch_id)
-    while seen.busy and age < OWNER_SETTLES and seen.run is not None and seen.run.type == "CRASHED":
+    while seen.busy and age < OWNER_SETTLES and _ended_badly(seen):
         time.sleep(BUSY_PAUSE)
         age, seen = age + BUSY_PAUSE, _look(ledger, batch_id)
     return seen
+
+
+def _ended_badly(seen: Seen) -> bool:
+    return seen.run is not None and seen.run.type in ("CRASHED", "FAILED")
 
 
 def _effects(found: list[tuple[EffectDocument, bool]]) -> tuple[SeenEffect, ...]:
@@ -283,6 +336,7 @@ def _entry(entry: AuditEntry, seen: Seen, decision: Decision, outcome: str | Non
 def _report(
     seen: Seen, decision: Decision, audit: tuple[AuditEntry, ...], *, dry_run: bool = False
 ) -> RecoveryReport:
+    outline = decision.outline or Outline()
     return RecoveryReport(
         batch_id=seen.batch_id,
         strategy=decision.strategy,
@@ -291,6 +345,8 @@ def _report(
         flow_run_id=None if seen.run is None else str(seen.run.id),
         next_at=decision.next_at,
         dry_run=dry_run,
+        undone=outline.undone,
+        not_undone=outline.not_undone,
         audit=audit,
     )
 

@@ -27,7 +27,7 @@ def prune(
 
     Args:
         older_than: A time (without an offset: in UTC), or a span before now. Choose it longer than any run is
-            ever run again: what is not in the ledger any more would be done again.
+            ever run again: a later run of a pruned batch sends nothing, since its records are gone.
         dry_run: Only say which they are.
 
     Their effects, savepoints and rollbacks are archived before, where they stay for a year. A batch in which

@@ -21,12 +21,14 @@ from uuid import uuid4
 from prefect_resilience.configuration import nearest
 from prefect_resilience.drive import Blocking, Sequence, adrive, drive
 from prefect_resilience.effects import undo
-from prefect_resilience.effects.batch import batch, check_batch_id
+from prefect_resilience.effects.batch import batch, check_batch_id, explicit_batch
 from prefect_resilience.effects.compensating import Compensating, Outcome
 from prefect_resilience.effects.compensations import compensation_of
 from prefect_resilience.effects.current import in_progress
-from prefect_resilience.effects.ledger import open_ledger
+from prefect_resilience.effects.known import check_known
+from prefect_resilience.effects.ledger import Ledger, open_ledger
 from prefect_resilience.effects.model import EffectDocument
+from prefect_resilience.effects.outlines import Outline, planned, why_it_stays
 from prefect_resilience.effects.rollback_report import Compensation, RollbackReport
 from prefect_resilience.effects.saga_log import SagaLog
 from prefect_resilience.errors.exceptions import ConfigurationError, EffectBusy, InDoubt
@@ -53,11 +55,12 @@ def rollback(
     where it is certain that it did nothing. What was undone may be done again in the batch: as a new effect,
     with a new key.
 
-    Raises ConfigurationError for a savepoint that there is not, EffectBusy when another rollback does not
-    end, and StoreUnavailable: then rollback() again goes on where this one stopped.
+    Raises ConfigurationError for a batch or savepoint that there is not, EffectBusy when another rollback
+    does not end, and StoreUnavailable: then rollback() again goes on where this one stopped.
 
     Example:
-        >>> rollback("a-batch-without-effects").complete
+        >>> with batch("a-batch-without-effects"):
+        ...     rollback().complete
         True
     """
     made = _rollback(batch_id, to, store, max_wait, asynchronous=False)
@@ -100,17 +103,36 @@ def savepoint(name: str, *, batch_id: str | None = None, store: Store | str | No
     return marked
 
 
+def planned_rollback(ledger: Ledger, batch_id: str, to: str | None = None) -> Outline:
+    """What `rollback` would undo and what not; nothing is changed.
+
+    Raises ConfigurationError for a savepoint that there is not, and StoreUnavailable.
+    """
+    log = SagaLog(ledger, batch_id)
+    _, decision = undo.begin(log.saga(), batch_id, "", "", False, to, ledger.store.now())
+    if isinstance(decision, undo.NoSavepoint):
+        raise _no_savepoint(batch_id, to, decision.names)
+    since = decision.since if isinstance(decision, undo.Begun) else None
+    return planned((document for document, _ in log.effects()), since)
+
+
+def _no_savepoint(batch_id: str, to: str | None, names: tuple[str, ...]) -> ConfigurationError:
+    known = nearest(str(to), names) if names else "; it has none"
+    return ConfigurationError(f"batch {batch_id!r} has no savepoint {to!r}{known}")
+
+
 def _rollback(
     batch_id: str | None, to: str | None, store: Any, max_wait: float, *, asynchronous: bool
 ) -> _Rollback:
     now = in_progress.get()
+    named = batch_id is not None and batch_id != explicit_batch()
     batch_id = _batch(batch_id)
     if now is not None and now.batch_id == batch_id:
         raise ConfigurationError(
             f"the effect {now.key!r} rolls back the batch that it belongs to, and is not over: "
             f"call rollback() in the flow"
         )
-    return _Rollback(batch_id, to, store, max_wait, asynchronous)
+    return _Rollback(batch_id, to, store, max_wait, asynchronous, named)
 
 
 def _batch(batch_id: str | None) -> str:
@@ -131,11 +153,15 @@ class _Rollback:
     store: Store | str | None
     max_wait: float
     asynchronous: bool
+    named: bool
+    """Whether the caller named the batch, perhaps one that there is not."""
     claim: str = field(default_factory=lambda: uuid4().hex)
     found: dict[str, list[Compensation]] = field(default_factory=dict[str, list[Compensation]])
 
     def carried_out(self) -> Sequence[RollbackReport]:
         ledger = yield Blocking(open_ledger, (self.store,))
+        if self.named:
+            yield Blocking(check_known, (ledger, self.batch_id))
         log = SagaLog(ledger, self.batch_id)
         until = monotonic() + self.max_wait
         since = yield from self._begun(log, until)
@@ -159,8 +185,7 @@ class _Rollback:
             if isinstance(decision, undo.Begun):
                 return decision.since
             if isinstance(decision, undo.NoSavepoint):
-                known = nearest(str(self.to), decision.names) if decision.names else "; it has none"
-                raise ConfigurationError(f"batch {self.batch_id!r} has no savepoint {self.to!r}{known}")
+                raise _no_savepoint(self.batch_id, self.to, decision.names)
             if monotonic() >= until:
                 raise EffectBusy("rollback", self.batch_id, monotonic() - began)
             yield from slept(pause)
@@ -197,9 +222,7 @@ class _Rollback:
         for effect in todo.already:
             self._note(effect, Outcome("already"))
         for effect in todo.skipped:
-            held = effect.get("compensation")
-            why = "it has no compensation" if held is None else f"it was given up ({held['given_up']})"
-            self._note(effect, Outcome("skipped", why))
+            self._note(effect, Outcome("skipped", why_it_stays(effect)))
         fenced: list[EffectDocument] = []
         for effect in todo.effects:
             ours = yield Blocking(log.fence, (effect, self.claim))

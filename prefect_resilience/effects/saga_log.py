@@ -58,6 +58,11 @@ class SagaLog:
             self.place, lambda saga, now: undo.mark(saga, self.batch_id, name, self._busy(saga), now)
         )
 
+    def saga(self) -> Any:
+        """The batch's savepoints and rollbacks, as they stand; None where there are none."""
+        found = self.ledger.store.load(self.place)
+        return None if found is None else found.value
+
     def effects(self) -> list[tuple[EffectDocument, bool]]:
         return self.ledger.effects(self.batch_id)
 

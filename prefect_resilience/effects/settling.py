@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+from collections.abc import Callable
 from functools import partial
 from typing import Any, Literal
 
@@ -11,6 +12,7 @@ from prefect_resilience.effects import undo
 from prefect_resilience.effects.audit import Audit, said
 from prefect_resilience.effects.batch import check_batch_id
 from prefect_resilience.effects.compensating import key_of_undoing
+from prefect_resilience.effects.known import check_known
 from prefect_resilience.effects.ledger import Ledger, open_ledger
 from prefect_resilience.effects.model import Ask, EffectDocument, Replay, Undoing, Verified, Wait
 from prefect_resilience.effects.policy import Done, NotDone
@@ -19,6 +21,7 @@ from prefect_resilience.effects.results import pack_told
 from prefect_resilience.effects.saga_log import SagaLog
 from prefect_resilience.effects.status import EffectStatus, batch_status
 from prefect_resilience.errors.exceptions import ConfigurationError, EffectBusy
+from prefect_resilience.events import emit
 from prefect_resilience.stores.base import Store
 
 Answer = Literal["done", "not_done", "undone", "kept"]
@@ -49,17 +52,18 @@ def settle(
 
     Args:
         answer: "done": it took place, and is not done again; said once more, with another result, that one
-            counts. "not_done": it did not, and may be done. Of one that a rollback could not undo, or is not
-            to: "undone": it is, as somebody saw to it, and a later run may do it anew; "kept": it stays done,
-            and no rollback tries to undo it any more.
+            counts. Said of one that is recorded as done, whose task was renamed or removed, it lets later
+            runs go on. "not_done": it did not, and may be done. Of one that a rollback could not undo, or is
+            not to: "undone": it is, as somebody saw to it, and a later run may do it anew; "kept": it stays
+            done, and no rollback tries to undo it any more.
         result: With "done": what the task is to return from now on, as JSON, of which its return type makes
             the value; None is handed on as it is.
         external_id: With "done": how the receiver calls it.
         by: Who says so; the user and host, or the flow run, when left out.
         reason: How they know, for the audit log.
 
-    Raises ConfigurationError when there is no such effect, or nothing to be said about it; EffectBusy while
-    somebody is still at it; StoreUnavailable.
+    Raises ConfigurationError when there is no such batch or effect, or nothing to be said about it;
+    EffectBusy while somebody is still at it; StoreUnavailable.
 
     Example: settle("invoices-2026-11", "invoice:7", "done", external_id="msg-4711")
     """
@@ -78,6 +82,8 @@ def settle(
     audit = Audit(ledger, batch_id)
     why = said(f"{key!r} {_MEANS[answer]}") or ""
     audit.settled(audit.entry(person, "settle", reason, outcome="settled", why=why))
+    told = {"batch_id": batch_id, "key": key, "answer": answer, "flow_run_id": effect.get("flow_run_id")}
+    emit("effect.settled", "effect", key, {**told, "by": person, "reason": said(reason)})
     return next(one for one in batch_status(batch_id, store=ledger.store).effects if one.key == key)
 
 
@@ -98,8 +104,11 @@ def _end_doubt(log: SagaLog, effect: EffectDocument, answer: Done | NotDone, per
     stands = log.ledger.look(place)
     if isinstance(stands, Wait):
         raise EffectBusy(key, log.batch_id, 0.0)
-    if isinstance(stands, Replay) and isinstance(answer, Done) and _may_be_told_again(effect, answer):
-        if not log.decide(effect, partial(_told_again, answer=answer, by=PERSON + person)):
+    if isinstance(stands, Replay) and isinstance(answer, Done):
+        step = _said_again(effect, answer, PERSON + person)
+        if step is None:
+            raise ConfigurationError(_nothing_to_settle(log, key))
+        if not log.decide(effect, step):
             raise EffectBusy(key, log.batch_id, 0.0)
         return
     if not isinstance(stands, Ask):
@@ -109,14 +118,25 @@ def _end_doubt(log: SagaLog, effect: EffectDocument, answer: Done | NotDone, per
         raise EffectBusy(key, log.batch_id, 0.0)
 
 
-def _may_be_told_again(effect: EffectDocument, answer: Done) -> bool:
-    by_a_person = str(effect.get("verified_by") or "").startswith(PERSON)
-    return by_a_person and (answer.result["value"] is not None or answer.external_id is not None)
+def _said_again(
+    effect: EffectDocument, answer: Done, by: str
+) -> Callable[[EffectDocument, float], EffectDocument] | None:
+    """What it means that an effect which is done is said to be done; None: nothing."""
+    if not str(effect.get("verified_by") or "").startswith(PERSON):
+        return partial(_acknowledged, by=by)
+    if answer.result["value"] is None and answer.external_id is None:
+        return None
+    return partial(_told_again, answer=answer, by=by)
 
 
 def _told_again(effect: EffectDocument, now: float, answer: Done, by: str) -> EffectDocument:
     """Another result in the place of one that a person told, such as one that did not fit."""
     return {**effect, "result": answer.result, "external_id": answer.external_id, "verified_by": by}
+
+
+def _acknowledged(effect: EffectDocument, now: float, by: str) -> EffectDocument:
+    """A person knows that it is done: a pass of changed code, which does not ask for it, goes on."""
+    return {**effect, "acknowledged": by}
 
 
 def _end_undoing(log: SagaLog, effect: EffectDocument, answer: str, person: str) -> None:
@@ -161,6 +181,8 @@ def _nothing_to_settle(log: SagaLog, key: str) -> str:
 def _no_such(ledger: Ledger, batch_id: str, key: str) -> str:
     keys = [document["key"] for document, _ in ledger.effects(batch_id)]
     if not keys:
-        return f"there is no batch {batch_id!r} in the ledger"
+        check_known(ledger, batch_id)
+        gone = batch_status(batch_id, archived=True, store=ledger.store).archived
+        return f"batch {batch_id!r} has no effects" + (" any more: it is archived" if gone else "")
     close = difflib.get_close_matches(key, keys, n=1) or sorted(keys)[:KEYS_SHOWN]
     return f"there is no effect {key!r} in batch {batch_id!r}{nearest(key, close)}"

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-from prefect_resilience.effects.archive import scanned
+from prefect_resilience.effects.archive import ARCHIVES, archived_effects, archived_saga, scanned
 from prefect_resilience.effects.audit import AUDITS, Audit, AuditEntry
 from prefect_resilience.effects.batch import check_batch_id
 from prefect_resilience.effects.compensations import compensation_of
@@ -26,7 +26,8 @@ class EffectStatus:
     `state` is "intended" only while somebody is at it; an intention whose owner died is "unknown". `result`
     is JSON; None too where it is kept elsewhere. `attempts` counts the calls that were made or about to be.
     `compensation` is what can undo it, as "module:name"; `compensates` the key of the effect that this one
-    undid; an effect that was compensated and is done again is of the next `generation`.
+    undid; an effect that was compensated and is done again is of the next `generation`. `overdue_at`: since
+    when its call runs though its attempt is over.
     """
 
     key: str
@@ -44,24 +45,43 @@ class EffectStatus:
     generation: int = 1
     compensation: str | None = None
     compensates: str | None = None
+    overdue_at: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Archived:
+    """When a batch was archived, by whom and why, and how its savepoints and rollbacks stood.
+
+    `last_rollback` is what came of the last one: its time, its savepoint and how many effects it left how.
+    """
+
+    at: float
+    by: str
+    why: str
+    savepoints: tuple[str, ...] = ()
+    last_rollback: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True)
 class BatchStatus:
-    """Every effect of a batch, in the order in which they were first intended."""
+    """Every effect of a batch, in the order in which they were first intended.
+
+    `archived`: None where this is how the batch stands in the ledger; else it is how it was archived.
+    """
 
     batch_id: str
     effects: tuple[EffectStatus, ...]
     _ledger: Ledger | None = field(default=None, repr=False, compare=False)
+    archived: Archived | None = None
 
     @cached_property
     def hint(self) -> RecoveryHint | None:
-        """How to go on with the batch, and why; None when there is nothing to recover.
+        """How to go on with the batch, and why; None when there is nothing to recover, or it is archived.
 
         Found out when it is first asked for: the Prefect API knows how the run stands. Where that cannot be
         asked, the effects alone say. Raises StoreUnavailable.
         """
-        if self._ledger is None:
+        if self._ledger is None or self.archived is not None:
             return None
         # Only now: what is asked here is Prefect.
         from prefect_resilience.effects.recovery import hint_of
@@ -79,7 +99,9 @@ class BatchSummary:
     """How many effects of a batch are in which state; times are seconds since the epoch.
 
     `unknown` counts also those whose compensation was cut off; those that only undo others do not count.
-    `abandoned_at` is None unless the batch was abandoned, and nothing was begun in it since.
+    `abandoned_at` is None unless the batch was abandoned, and nothing was begun in it since; `archived_at`
+    is None unless it left the ledger. `flow_run_id`: that of whoever was last at one of its effects.
+    `ended`: the state in which its flow run ended badly, such as "Crashed", where that was asked for.
 
     Example:
         >>> day = BatchSummary("digest-7", intended=0, unknown=1, failed=0, done=3, compensated=0,
@@ -97,6 +119,9 @@ class BatchSummary:
     first_at: float
     last_at: float
     abandoned_at: float | None = None
+    archived_at: float | None = None
+    flow_run_id: str | None = None
+    ended: str | None = None
 
     @property
     def total(self) -> int:
@@ -105,31 +130,67 @@ class BatchSummary:
 
     @property
     def open(self) -> bool:
-        """Whether something in it is neither done nor given up."""
-        return self.abandoned_at is None and self.intended + self.unknown + self.failed > 0
+        """Whether something in it is neither done nor given up, or its run ended badly and can go on."""
+        if self.abandoned_at is not None or self.archived_at is not None:
+            return False
+        if self.intended + self.unknown + self.failed > 0:
+            return True
+        # What was rolled back is at its end, however its run ended.
+        return self.ended is not None and self.compensated == 0
 
 
-def batch_status(batch_id: str, *, store: Store | str | None = None) -> BatchStatus:
+def batch_status(batch_id: str, *, archived: bool = False, store: Store | str | None = None) -> BatchStatus:
     """What the ledger knows of a batch: the id of a root flow run, or that of a `with batch(...)`.
 
-    `store` is a store or its URL; None: the configured one. A batch without effects is empty. Raises
-    StoreUnavailable.
+    `archived`: what was archived of it, as each effect was the last time; `.archived` says when, and is None
+    where nothing was. `store` is a store or its URL; None: the configured one. A batch without effects is
+    empty. Raises StoreUnavailable.
 
     Example:
         >>> batch_status("a-batch-without-effects").effects
         ()
     """
     ledger = open_ledger(store)
+    if archived:
+        return _archived_status(ledger, check_batch_id(batch_id))
     found = ledger.effects(check_batch_id(batch_id))
     found.sort(key=lambda one: (one[0]["first_at"], one[0]["key"]))
     return BatchStatus(batch_id, tuple(_status(document, busy) for document, busy in found), ledger)
 
 
-def list_batches(*, store: Store | str | None = None) -> list[BatchSummary]:
+def _archived_status(ledger: Ledger, batch_id: str) -> BatchStatus:
+    kept = archived_effects(ledger, batch_id)
+    saga = archived_saga(ledger, batch_id)
+    if not kept and saga is None:
+        return BatchStatus(batch_id, (), ledger)
+    last = max(kept if saga is None else [*kept, saga], key=_archived_at)
+    marks = () if saga is None else tuple(mark["name"] for mark in saga["saga"]["savepoints"])
+    rollback = None if saga is None else saga["saga"]["last"]
+    archived = Archived(last["archived_at"], last["by"], last["why"], marks, rollback)
+    effects = sorted(_newest(kept), key=lambda one: (one["first_at"], one["key"]))
+    return BatchStatus(batch_id, tuple(_status(one, False) for one in effects), ledger, archived)
+
+
+def _archived_at(kept: dict[str, Any]) -> float:
+    return kept["archived_at"]
+
+
+def _newest(kept: Iterable[dict[str, Any]]) -> list[EffectDocument]:
+    """Each effect as it was archived the last time: an archive has one for every call of it."""
+    return list({one["effect"]["key"]: one["effect"] for one in kept}.values())
+
+
+def list_batches(*, archived: bool = False, store: Store | str | None = None) -> list[BatchSummary]:
     """Every batch of the ledger: first those in doubt, then others that are open, then the rest; of each
-    group the one in which something happened last comes first. Raises StoreUnavailable.
+    group the one in which something happened last comes first.
+
+    The Prefect API is not asked how their flow runs stand; `prefect-resilience batches list --open` does.
+    `archived`: instead those that left the ledger, the one that was archived last first. Raises
+    StoreUnavailable.
     """
     ledger = open_ledger(store)
+    if archived:
+        return _archived_batches(ledger)
     batches: dict[str, list[EffectDocument]] = {}
     for _, found in scanned(ledger.store, PREFIX):
         if "compensates" in found.value:
@@ -140,7 +201,28 @@ def list_batches(*, store: Store | str | None = None) -> list[BatchSummary]:
         _summary(batch_id, [(one, _busy(ledger, one)) for one in documents], audits)
         for batch_id, documents in batches.items()
     ]
-    return sorted(listed, key=lambda one: (not one.open or not one.unknown, not one.open, -one.last_at))
+    return in_order(listed)
+
+
+def in_order(batches: Iterable[BatchSummary]) -> list[BatchSummary]:
+    """First those in doubt, then others that are open, then the rest, of each the latest first."""
+    return sorted(batches, key=lambda one: (not one.open or not one.unknown, not one.open, -one.last_at))
+
+
+def _archived_batches(ledger: Ledger) -> list[BatchSummary]:
+    live = {found.value["batch"] for _, found in scanned(ledger.store, PREFIX)}
+    batches: dict[str, list[dict[str, Any]]] = {}
+    for _, found in scanned(ledger.store, ARCHIVES):
+        effect = found.value["effect"]
+        if effect["batch"] not in live and "compensates" not in effect:
+            batches.setdefault(effect["batch"], []).append(found.value)
+    audits = {found.value["batch"]: found.value for _, found in scanned(ledger.store, AUDITS)}
+    listed: list[BatchSummary] = []
+    for batch_id, kept in batches.items():
+        kept.sort(key=_archived_at)
+        summary = _summary(batch_id, [(one, False) for one in _newest(kept)], audits)
+        listed.append(replace(summary, archived_at=kept[-1]["archived_at"]))
+    return sorted(listed, key=lambda one: (-(one.archived_at or 0.0), one.batch_id))
 
 
 def state_of(document: EffectDocument, busy: bool) -> EffectState:
@@ -173,6 +255,7 @@ def _summary(
         first_at=min(document["first_at"] for document, _ in found),
         last_at=last,
         abandoned_at=abandoned if abandoned is not None and abandoned >= begun else None,
+        flow_run_id=max(found, key=lambda one: one[0]["intended_at"])[0].get("flow_run_id"),
     )
 
 
@@ -200,6 +283,7 @@ def _status(document: EffectDocument, busy: bool) -> EffectStatus:
         intended_at=document["intended_at"],
         settled_at=document["settled_at"],
         generation=document.get("generation", 1),
+        overdue_at=document.get("overdue_at") if document["state"] == "intended" else None,
         compensation=compensation_of(document),
         compensates=document.get("compensates"),
     )

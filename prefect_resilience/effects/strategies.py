@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime, timezone
 from typing import ClassVar, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -88,10 +89,14 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class Trail:
-    """What was tried so far: recoveries in a row without a person, and when the last of them was."""
+    """What was tried so far: recoveries in a row without a person, and when the last of them was.
+
+    `abandoned_at`: when the batch was given up; None where that was not, or something was begun since.
+    """
 
     recoveries: int = 0
     last_at: float | None = None
+    abandoned_at: float | None = None
 
 
 class RecoveryHint(BaseModel):
@@ -133,10 +138,13 @@ def recovery_hint(
     waiting = tuple(effect.key for effect in effects if effect.waits)
     if ended is not None and ended.state not in ENDED_BADLY | {"COMPLETED"}:
         return None
+    if trail.abandoned_at is not None and (waiting or ended is None or ended.state != "COMPLETED"):
+        hint = _with_keys("abandon", _abandoned(trail.abandoned_at), effects)
+        return hint.model_copy(update={"waiting": waiting})
     if waiting:
-        return _for_a_person(waiting, effects)
+        return _for_a_person(waiting, effects, ended)
     if any(effect.state == "compensating" for effect in effects):
-        why = "a rollback of it was cut off, and is to be finished"
+        why = f"{_stands(ended)}a rollback of it was cut off, and is to be finished"
         return _with_keys("compensate", why, effects).model_copy(update={"automatic": True})
     if any(effect.state == "compensated" for effect in effects):
         return _rolled_back(effects, ended)
@@ -152,7 +160,7 @@ def recovery_hint(
     if trail.recoveries >= policy.attempts:
         times = "once" if trail.recoveries == 1 else f"{trail.recoveries} times in a row"
         tried = f"it was recovered {times} and ended badly again" if trail.recoveries else "recovery is off"
-        return _with_keys("manual_only", tried, effects)
+        return _with_keys("manual_only", f"{_stands(ended)}{tried}", effects)
     hint = _restart(effects, _how_it_ended(ended))
     timing = {"attempt": trail.recoveries + 1, "next_at": next_at(trail, policy, now, random)}
     return hint.model_copy(update={"automatic": True, **timing})
@@ -191,29 +199,42 @@ def _restart(effects: Sequence[SeenEffect], because: str) -> RecoveryHint:
     return hint.model_copy(update={"verify": verify, "skip_until": last})
 
 
-def _for_a_person(waiting: tuple[str, ...], effects: Sequence[SeenEffect]) -> RecoveryHint:
-    why = f"whether {_named(waiting)} took place is unknown, and there is no verify to ask: settle it"
+def _for_a_person(
+    waiting: tuple[str, ...], effects: Sequence[SeenEffect], ended: Ended | None
+) -> RecoveryHint:
+    unknown = f"whether {_named(waiting)} took place is unknown, and there is no verify to ask: settle it"
+    why = f"{_stands(ended)}{unknown}"
     return _with_keys("manual_only", why, effects).model_copy(update={"waiting": waiting})
+
+
+def _abandoned(at: float) -> str:
+    when = datetime.fromtimestamp(at, timezone.utc)
+    return (
+        f"it was abandoned at {when:%Y-%m-%d %H:%M} UTC: nothing recovers it until somebody names a "
+        f"strategy, such as restart"
+    )
 
 
 def _rolled_back(effects: Sequence[SeenEffect], ended: Ended | None) -> RecoveryHint | None:
     if ended is None or ended.state == "COMPLETED":
         return None
-    why = "it was rolled back, and a restart would do again what was undone"
+    why = f"{_stands(ended)}it was rolled back, and a restart would do again what was undone"
     return _with_keys("manual_only", why, effects)
 
 
 def _permanent(effects: Sequence[SeenEffect], ended: Ended, policy: RecoveryPolicy) -> RecoveryHint:
     assert ended.error is not None
-    why = f"{ended.error.code} ({ended.error.category}) will not pass by itself"
-    undoable = [effect for effect in effects if effect.state == "done" and effect.compensate]
+    why = f"{_how_it_ended(ended)}, which will not pass by itself"
+    done = [effect for effect in effects if effect.state == "done"]
+    undoable = [effect for effect in done if effect.compensate]
+    some = f"{len(undoable)} of {len(done)} done effects can be undone"
     if policy.permanent == "abandon":
         return _with_keys("abandon", why, effects).model_copy(update={"automatic": True})
     if undoable and policy.permanent == "compensate":
-        why = f"{why}; {len(undoable)} done effects can be undone"
+        why = f"{why}; {some}"
         return _with_keys("compensate", why, effects).model_copy(update={"automatic": True})
     if undoable:
-        why = f"{why}; mend it and restart, or compensate: {len(undoable)} done effects can be undone"
+        why = f"{why}; mend it and restart, or compensate: {some}"
     return _with_keys("manual_only", why, effects)
 
 
@@ -228,6 +249,16 @@ def _how_it_ended(ended: Ended) -> str:
     if ended.state == "CRASHED" or error is None:
         return f"its run {ended.state.lower()}"
     return f"its run failed with {error.code} ({error.category})"
+
+
+def _stands(ended: Ended | None) -> str:
+    """How the run stands, before what the effects say; nothing where nobody knows."""
+    if ended is None:
+        return ""
+    return f"{_how_it_ended(ended) if ended.state == 'FAILED' else f'its run {_VERBS[ended.state]}'}; "
+
+
+_VERBS = {"COMPLETED": "completed", "CRASHED": "crashed", "CANCELLED": "was cancelled"}
 
 
 def _named(keys: Sequence[str]) -> str:

@@ -2,7 +2,8 @@
 
 Rules are asked in this order, and the first opinion counts: those of the call, those of the process, the
 defaults. An exception that nobody knows is looked through to its `__cause__`, and to its `__context__` when
-it is no programming error of the handler itself. Of a group the worst member counts.
+it is no programming error of the handler itself; then the words of its name are asked. Of a group the worst
+member counts.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ from typing import Any, cast
 from .clock import wall_clock
 from .http import http_finding, is_response, response_message, status_of
 from .info import ErrorInfo, Finding
-from .libraries import find
 from .messages import text_finding
 from .registry import Rule, ask, classifier, register_classifier, unregister_classifier
 from .resources import resource_details
@@ -33,6 +33,10 @@ _OWN_MISTAKES = (
     *(TypeError, AttributeError, NameError, LookupError, ArithmeticError, AssertionError, ImportError),
     *(NotImplementedError, ValueError, SyntaxError, StopIteration, StopAsyncIteration, RecursionError),
 )
+
+
+# Where SDKs keep what went wrong, in place of raising from it.
+_KEPT_CAUSES = ("original_exception", "original_error", "inner_exception", "orig")
 
 
 def classify(error: Any, *, now: float | None = None, rules: Sequence[Rule] = ()) -> ErrorInfo:
@@ -87,10 +91,19 @@ def _of_exception(error: BaseException, now: float, rules: tuple[Rule, ...], dep
             return _complete(
                 _deeper(found, link, chain, now), class_name(link), _message(error, link), error, link
             )
+    # Only now, as in `_find`: a process in which nothing fails needs no tables.
+    from .spoken_names import spoken_finding
+
+    for link in _chain(error):
+        found = spoken_finding(link)
+        if found is not None:
+            return _complete(found, class_name(link), _message(error, link), error, link)
     return _complete(None, class_name(error), read_text(error), error)
 
 
 def _find(link: BaseException, now: float) -> Finding | None:
+    from .libraries import find
+
     try:
         return find(link, now)
     except Exception:  # noqa: BLE001 - an exception that cannot even be looked at
@@ -134,9 +147,10 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
 
 
 def _behind(link: BaseException) -> object:
-    cause = read(link, "__cause__")
-    if cause is not None:
-        return cause
+    for name in ("__cause__", *_KEPT_CAUSES):
+        cause = read(link, name)
+        if isinstance(cause, BaseException):
+            return cause
     if link.__suppress_context__ or isinstance(link, _OWN_MISTAKES):
         return None
     return read(link, "__context__")

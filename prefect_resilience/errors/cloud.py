@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, cast
 
-from .http import OVERFLOW_CODE, OVERFLOW_TEXT, http_finding, status_category
+from .http import http_finding, status_category
 from .info import Finding
+from .provider_codes import OVERFLOW_CODE, says_overflow, says_too_large
 from .retry_after import plain_headers, retry_after_seconds
+from .retry_info import retry_info_delay
 from .shapes import as_code, as_dict, as_number, as_status, read, read_text
 from .taxonomy import ErrorCategory as C
 
@@ -20,12 +22,18 @@ _AWS: dict[C, str] = {
         Throttling ThrottlingException ThrottledException RequestThrottledException RequestThrottled
         TooManyRequestsException ProvisionedThroughputExceededException TransactionInProgressException
         RequestLimitExceeded BandwidthLimitExceeded PriorRequestNotComplete SlowDown EC2ThrottledException
+        TooManyRequests ThrottlingError
         """,
     C.RESOURCE_EXHAUSTED: "LimitExceededException LimitExceededFault ServiceQuotaExceededException",
-    C.UNAVAILABLE: "ServiceUnavailable ServiceUnavailableException ModelNotReadyException",
-    C.TIMEOUT: "RequestTimeout RequestTimeoutException ModelTimeoutException",
+    C.UNAVAILABLE: """
+        ServiceUnavailable ServiceUnavailableException ModelNotReadyException ResourceNotReadyException
+        TransactionConflictException TransactionConflict ReplicatedWriteConflictException
+        ConditionalRequestConflict OperationAborted DatabaseResumingException IDPCommunicationError
+        """,
+    C.TIMEOUT: "RequestTimeout RequestTimeoutException ModelTimeoutException StatementTimeoutException",
     C.SERVER_ERROR: """
         InternalError InternalFailure InternalServerError InternalServerException ModelErrorException
+        ModelStreamErrorException
         """,
     C.AUTH: """
         AccessDenied AccessDeniedException UnauthorizedOperation UnrecognizedClientException ExpiredToken
@@ -34,14 +42,17 @@ _AWS: dict[C, str] = {
         """,
     C.NOT_FOUND: "NoSuchKey NoSuchBucket ResourceNotFoundException NotFoundException NoSuchEntity 404",
     C.CONFLICT: """
-        ConditionalCheckFailedException ResourceInUseException ConflictException BucketAlreadyExists
-        EntityAlreadyExists PreconditionFailed ResourceConflictException TransactionConflictException
+        ConditionalCheckFailedException ConditionalCheckFailed ResourceInUseException ConflictException
+        BucketAlreadyExists EntityAlreadyExists PreconditionFailed ResourceConflictException
+        DuplicateItem TransactionCanceledException
         """,
     C.INVALID: """
         ValidationException ValidationError InvalidParameterValue InvalidRequest MalformedQueryString
+        ItemCollectionSizeLimitExceeded
         """,
 }
-_AWS_CODES = {code: category for category, codes in _AWS.items() for code in codes.split()}
+# Event streams write their codes with a small first letter: `throttlingException`.
+_AWS_CODES = {code.lower(): category for category, codes in _AWS.items() for code in codes.split()}
 
 GRPC: dict[str, C] = {
     "CANCELLED": C.CANCELLED,
@@ -71,10 +82,31 @@ def aws_finding(error: object, now: float) -> Finding | None:
     status = as_status(metadata.get("HTTPStatusCode"))
     wait = retry_after_seconds(plain_headers(metadata.get("HTTPHeaders")), status=status, now=now)
     details: dict[str, Any] = {} if status is None else {"status": status}
-    if OVERFLOW_TEXT.search(read_text(error, 4_000)):
+    category = _aws_code(code)
+    reasons = _cancellation_reasons(response)
+    if reasons:
+        # One reason that stays is enough: the transaction would be cancelled again.
+        category = min(
+            (_aws_code(reason) or C.CONFLICT for reason in reasons), key=lambda each: each.retryable
+        )
+        details["reasons"] = reasons
+    # A throttle may talk of "too many tokens" too: only a code that blames the request can mean an overflow.
+    if category in (None, C.INVALID) and says_overflow(read_text(error, 4_000)):
         return Finding(C.OVERFLOW, OVERFLOW_CODE, wait, details)
-    category = _AWS_CODES.get(code or "") or (status_category(status) if status else None)
+    category = category or (status_category(status) if status else None)
     return Finding(category, code or str(status), wait, details) if category else None
+
+
+def _aws_code(code: str | None) -> C | None:
+    return _AWS_CODES.get((code or "").lower())
+
+
+def _cancellation_reasons(response: dict[Any, Any]) -> list[str]:
+    """Why DynamoDB cancelled a transaction, item by item; "None" is said of the items that were fine."""
+    listed = response.get("CancellationReasons")
+    reasons = cast("list[object]", listed)[:100] if isinstance(listed, list) else []
+    codes = (as_code(as_dict(reason).get("Code")) for reason in reasons)
+    return [code for code in codes if code is not None and code != "None"]
 
 
 def grpc_finding(error: object, now: float) -> Finding | None:
@@ -82,35 +114,40 @@ def grpc_finding(error: object, now: float) -> Finding | None:
     name = _grpc_status(error)
     if name is None:
         return None
-    if name in ("INVALID_ARGUMENT", "RESOURCE_EXHAUSTED") and OVERFLOW_TEXT.search(read_text(error, 4_000)):
-        return Finding(C.OVERFLOW, OVERFLOW_CODE)
-    return Finding(GRPC[name], name, _grpc_wait(error, now))
+    too_big = _grpc_too_big(name, read_text(error, 4_000))
+    if too_big is not None:
+        return too_big
+    trailing = _trailing_metadata(error)
+    pushback = trailing.get("grpc-retry-pushback-ms")
+    if pushback is not None and (as_number(pushback) or 0) < 0:
+        return Finding(GRPC[name], name, retryable=False)  # gRFC A6: a negative pushback forbids retries
+    return Finding(GRPC[name], name, _grpc_wait(error, trailing, now))
+
+
+def _grpc_too_big(name: str, text: str) -> Finding | None:
+    if name not in ("INVALID_ARGUMENT", "RESOURCE_EXHAUSTED"):
+        return None
+    if says_too_large(text):
+        return Finding(C.OVERFLOW, "MESSAGE_TOO_LARGE", details={"resource": "message"})
+    return Finding(C.OVERFLOW, OVERFLOW_CODE) if says_overflow(text) else None
 
 
 def google_finding(error: object, now: float) -> Finding | None:
     """google-api-core's GoogleAPICallError: an HTTP status, and a gRPC status that is more exact."""
     found = http_finding(error, now)
     name = _enum_name(read(error, "grpc_status_code"))
-    if found is not None and found.category is C.OVERFLOW:
-        return found
-    if name not in GRPC:
+    if name not in GRPC or (found is not None and found.category in _SAID_BY_GOOGLE):
         return found
     code = as_status(read(error, "code"))
     details = dict((found.details if found else None) or {}, grpc_status=name)
-    return Finding(GRPC[name], str(code) if code else name, _google_wait(error, found), details)
+    too_big = _grpc_too_big(name, read_text(error, 4_000))
+    if too_big is not None:
+        return too_big._replace(details={**details, **(too_big.details or {})})
+    return Finding(GRPC[name], str(code) if code else name, found.retry_after if found else None, details)
 
 
-def _google_wait(error: object, found: Finding | None) -> float | None:
-    """The wait of the headers, else that of a google.rpc.RetryInfo among the error's details."""
-    if found is not None and found.retry_after is not None:
-        return found.retry_after
-    details = read(error, "details")
-    for detail in cast("list[object]", details) if isinstance(details, list | tuple) else ():
-        delay = read(detail, "retry_delay")
-        seconds = as_number(read(delay, "seconds"))
-        if seconds is not None:
-            return max(0.0, seconds + (as_number(read(delay, "nanos")) or 0.0) / 1e9)
-    return None
+# What the body of an answer says is more exact than its gRPC status.
+_SAID_BY_GOOGLE = (C.OVERFLOW, C.RATE_LIMIT, C.RESOURCE_EXHAUSTED)
 
 
 def _grpc_status(error: object) -> str | None:
@@ -127,15 +164,20 @@ def _enum_name(value: object) -> str:
     return name if isinstance(name, str) else ""
 
 
-def _grpc_wait(error: object, now: float) -> float | None:
-    """What a server says in its trailing metadata."""
+def _trailing_metadata(error: object) -> dict[str, str]:
     trailing = read(error, "trailing_metadata")
     try:
         pairs = trailing() if callable(trailing) else None
+        return plain_headers(list(cast("Iterable[Any]", pairs)) if pairs else None)
     except Exception:  # noqa: BLE001 - somebody else's method
-        return None
-    headers = plain_headers(list(cast("Iterable[Any]", pairs)) if pairs else None)
-    pushback = as_number(headers.get("grpc-retry-pushback-ms"))
-    if pushback is not None and pushback >= 0:
+        return {}
+
+
+def _grpc_wait(error: object, trailing: dict[str, str], now: float) -> float | None:
+    """What a server says in its trailing metadata: the pushback, RetryInfo, or HTTP's header."""
+    pushback = as_number(trailing.get("grpc-retry-pushback-ms"))
+    if pushback is not None:
         return pushback / 1000
-    return retry_after_seconds(headers, status=None, now=now)
+    status = trailing.get("grpc-status-details-bin", "").encode("latin-1", "replace")
+    wait = retry_info_delay(status)
+    return retry_after_seconds(trailing, status=None, now=now) if wait is None else wait

@@ -29,7 +29,7 @@ _FRAMES = 50
 class AttemptRecord(BaseModel):
     """One attempt: when it began (UTC), the seconds it took, how it ended, the seconds until the next."""
 
-    model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True)
+    model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True, defer_build=True)
 
     attempt: int = Field(ge=1)
     started_at: datetime
@@ -41,7 +41,7 @@ class AttemptRecord(BaseModel):
 class PartialOutput(BaseModel):
     """What was produced before the failure; `original_size` is in the unit of whoever cut it."""
 
-    model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True)
+    model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True, defer_build=True)
 
     content: Any = None
     truncated: bool = False
@@ -56,7 +56,7 @@ class ErrorContext(BaseModel):
     redacted.
     """
 
-    model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True)
+    model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True, defer_build=True)
 
     category: ErrorCategory
     kind: ErrorKind

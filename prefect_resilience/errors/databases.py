@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import re
 
+from prefect_resilience.regexes import Regex
+
 from .info import Finding
 from .names import NETWORK_ERROR, TIMEOUT
 from .shapes import as_number, read, read_text
@@ -45,7 +47,7 @@ _SQLSTATES: dict[str, C] = {
     "XX": C.SERVER_ERROR,
     "HY": C.SERVER_ERROR,
 }
-_SQLSTATE = re.compile(r"[0-9A-Z]{5}")
+_SQLSTATE = Regex(r"[0-9A-Z]{5}")
 
 # What libpq and the server say before there is a connection, when no SQLSTATE comes along.
 _CONNECTING: tuple[tuple[str, C, str | None], ...] = (
@@ -101,6 +103,7 @@ _MYSQL: dict[int, C] = {
     **dict.fromkeys((1049,), C.NOT_FOUND),
     **dict.fromkeys((1054, 1064, 1146, 1364, 1406), C.INVALID),
     **dict.fromkeys((3024, 1969), C.TIMEOUT),
+    1153: C.OVERFLOW,  # larger than max_allowed_packet
 }
 
 

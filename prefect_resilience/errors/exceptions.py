@@ -15,6 +15,8 @@
     │   └── NotRecorded (also StoreUnavailable) an external effect could not be recorded, and was not sent
     ├── InDoubt                                 whether an external effect took place, only a person can say
     ├── EffectBusy                              another run is doing the same effect
+    ├── RepeatedEffect                          one pass of the code asked for the same effect twice
+    ├── EffectKeyReused                         two different effects of a batch have one key
     └── ResultNotKept                           an effect is done, and its result cannot be given back
 
 Each can be pickled, and its message stands in `args` once.
@@ -137,6 +139,55 @@ class EffectBusy(ResilienceError):
 
     def __reduce__(self) -> tuple[type[EffectBusy], tuple[str, str, float]]:
         return type(self), (self.key, self.batch_id, self.waited)
+
+
+class RepeatedEffect(ResilienceError):
+    """One pass of the code asked for the same effect twice; nothing was sent the second time.
+
+    Two equal payments need two keys; where the second call is meant to be the first, write
+    `Effect(repeat="replay")`.
+
+    Example:
+        >>> str(RepeatedEffect("pay:7", "invoices"))[:70]
+        "the effect 'pay:7' of batch 'invoices' was asked for twice in one pass"
+    """
+
+    error_category: ClassVar[str] = "conflict"
+
+    def __init__(self, key: str, batch_id: str) -> None:
+        self.key = key
+        self.batch_id = batch_id
+        super().__init__(
+            f"the effect {key!r} of batch {batch_id!r} was asked for twice in one pass, and was not sent "
+            f'again: write a key that tells the two apart, such as Effect(key="...:{{number}}"), or '
+            f'Effect(repeat="replay") to get the first one\'s result'
+        )
+
+    def __reduce__(self) -> tuple[type[RepeatedEffect], tuple[str, str]]:
+        return type(self), (self.key, self.batch_id)
+
+
+class EffectKeyReused(ResilienceError):
+    """Two different effects of a batch have one key; the second was not sent, and got no result of the first.
+
+    Example:
+        >>> str(EffectKeyReused("order:7", "invoices", "the task 'shop.charge' has used it"))[:53]
+        "the effect key 'order:7' of batch 'invoices' is taken"
+    """
+
+    error_category: ClassVar[str] = "conflict"
+
+    def __init__(self, key: str, batch_id: str, why: str) -> None:
+        self.key = key
+        self.batch_id = batch_id
+        self.why = why
+        super().__init__(
+            f"the effect key {key!r} of batch {batch_id!r} is taken: {why}; nothing was sent: write a key "
+            f'that names what is done, such as Effect(key="charge:{{order}}")'
+        )
+
+    def __reduce__(self) -> tuple[type[EffectKeyReused], tuple[str, str, str]]:
+        return type(self), (self.key, self.batch_id, self.why)
 
 
 class ResultNotKept(ResilienceError):

@@ -6,15 +6,38 @@ exceptions and responses of any client are understood, also of clients that are 
 
 from __future__ import annotations
 
-import json
 import re
+from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any
 
+from prefect_resilience.regexes import Regex
+
+from .bodies import body_text, error_objects, provider_codes, retry_infos
 from .info import Finding
-from .retry_after import plain_headers, retry_after_seconds, wait_of_value
-from .shapes import as_code, as_dict, as_status, read, read_text
+from .provider_codes import (
+    DECISIVE,
+    OVERFLOW_CODE,
+    STREAMED,
+    THROTTLED,
+    says_lost_race,
+    says_overflow,
+    says_spent,
+    says_throttled,
+)
+from .retry_after import (
+    plain_headers,
+    retry_after_seconds,
+    wait_of_details,
+    wait_of_value,
+)
+from .shapes import as_number, as_status, read, read_text
 from .taxonomy import ErrorCategory as C
+from .taxonomy import ErrorKind
+from .worded_waits import wait_in_text
+
+WAITING = frozenset({C.RATE_LIMIT, C.UNAVAILABLE})
+"""Categories of which a text may say how long to wait: "try again in 6s"."""
 
 _STATUSES: dict[int, C] = {
     401: C.AUTH,
@@ -27,8 +50,10 @@ _STATUSES: dict[int, C] = {
     412: C.CONFLICT,
     413: C.OVERFLOW,
     423: C.CONFLICT,
+    420: C.RATE_LIMIT,  # "Enhance your calm"
     425: C.UNAVAILABLE,  # Too Early: the server did not touch the request and asks for it again
     429: C.RATE_LIMIT,
+    449: C.UNAVAILABLE,  # Azure's "retry with": a write met another one
     499: C.CANCELLED,  # nginx's and Google's "the client went away"
     502: C.UNAVAILABLE,
     503: C.UNAVAILABLE,
@@ -36,43 +61,11 @@ _STATUSES: dict[int, C] = {
     529: C.UNAVAILABLE,  # Anthropic: overloaded
 }
 
-# A provider's own code that says more than the status it came with.
-_DECISIVE: dict[str, C] = {
-    "context_length_exceeded": C.OVERFLOW,
-    "string_above_max_length": C.OVERFLOW,
-    "request_too_large": C.OVERFLOW,
-    "insufficient_quota": C.RESOURCE_EXHAUSTED,
-    "billing_hard_limit_reached": C.RESOURCE_EXHAUSTED,
-    "billing_error": C.RESOURCE_EXHAUSTED,
-    "overloaded_error": C.UNAVAILABLE,
-}
-
-# Codes that count only where no status says it: an error event in the middle of a stream.
-_STREAMED: dict[str, C] = {
-    "rate_limit_error": C.RATE_LIMIT,
-    "rate_limit_exceeded": C.RATE_LIMIT,
-    "server_error": C.SERVER_ERROR,
-    "api_error": C.SERVER_ERROR,
-    "timeout_error": C.TIMEOUT,
-    "authentication_error": C.AUTH,
-    "invalid_api_key": C.AUTH,
-    "permission_error": C.AUTH,
-    "not_found_error": C.NOT_FOUND,
-    "model_not_found": C.NOT_FOUND,
-    "invalid_request_error": C.INVALID,
-}
-
-OVERFLOW_CODE = "context_length_exceeded"
-OVERFLOW_TEXT = re.compile(
-    r"context_length_exceeded|maximum context length|prompt is too long|input is too long|context window"
-    r"|input token count .{0,40}exceeds|exceeds? the maximum number of tokens|too many (?:input )?tokens"
-    r"|exceed context limit|reduce the length of the (?:messages|prompt)",
-    re.IGNORECASE,
-)
-_TOO_LARGE_FOR_LIMIT = re.compile(r"request too large for", re.IGNORECASE)
-_SPEND_LIMIT = re.compile(r"spend_limit|credit balance is too low", re.IGNORECASE)
+_TOO_LARGE_FOR_LIMIT = Regex(r"request too large for", re.IGNORECASE)
 _MAY_OVERFLOW = frozenset({400, 413, 422})
-_BODY_LIMIT = 64_000
+_MAY_BE_SPENT = frozenset({400, 402, 403, 429})
+_MAY_BE_A_LOST_RACE = frozenset({400, 409})
+_SHOULD_RETRY = ("x-should-retry", "stripe-should-retry")
 
 
 def status_category(status: int) -> C | None:
@@ -88,100 +81,104 @@ def status_of(error: object) -> int | None:
     candidates = (
         read(error, "status_code"),
         read(error, "status"),
+        read(error, "http_status"),
+        read(error, "response_code"),  # python-gitlab
         read(error, "code"),
         read(response, "status_code"),
         read(response, "status"),
+        read(read(error, "meta"), "status"),
     )
     return next((status for status in map(as_status, candidates) if status is not None), None)
 
 
-def wait_of(error: object, *, status: int | None, now: float) -> float | None:
-    """The wait in seconds that an exception or response asks for, by its headers or its `retry_after`."""
-    for source in (error, read(error, "response")):
-        headers = plain_headers(read(source, "headers"))
-        wait = retry_after_seconds(headers, status=status, now=now) if headers else None
-        if wait is not None:
-            return wait
-    return wait_of_value(read(error, "retry_after"), now)
+def headers_of(error: object) -> dict[str, str]:
+    """The headers of the answer, with lower-case names, wherever the SDK keeps them."""
+    sources = (error, *(read(error, name) for name in ("response", "meta", "raw_response")))
+    kept = (*(read(source, "headers") for source in sources), read(error, "litellm_response_headers"))
+    found = (plain_headers(headers) for headers in kept)
+    none: dict[str, str] = {}
+    return next((headers for headers in found if headers), none)
 
 
 def http_finding(error: object, now: float) -> Finding | None:
     """What an exception or response says in the terms of HTTP, or None when it says nothing in them."""
     status = status_of(error)
-    body = _body(error)
-    codes = _codes(error, body)
+    body = body_text(error)
+    objects = error_objects(error, body, status is not None)
+    codes = provider_codes(error, objects)
     if status is None and not codes:
         return None
     details: dict[str, Any] = {} if status is None else {"status": status}
     if codes:
         details["provider_code"] = codes[0]
-    wait = wait_of(error, status=status, now=now)
-    decided = _decided(codes, status, f"{read_text(error, 4_000)} {body[:4_000]}")
-    if decided is not None:
-        return Finding(decided[0], decided[1], wait, details)
-    category = None if status is None else status_category(status)
-    if category is not None:
-        return Finding(category, str(status), wait, details)
-    streamed = next((code for code in codes if code in _STREAMED), None)
-    return Finding(_STREAMED[streamed], streamed, wait, details) if streamed else None
+    headers = headers_of(error)
+    text = f"{read_text(error, 4_000)} {body[:4_000]}"
+    decided = _decided(codes, status, text) or _refused_for_now(codes, status, headers, text)
+    if decided is None and status is not None and status_category(status) is not None:
+        decided = _by_status(status, text)
+    if decided is None:
+        streamed = next((code for code in codes if code in STREAMED), None)
+        decided = (STREAMED[streamed], streamed) if streamed else None
+    if decided is None:
+        return None
+    category, code = decided
+    waits = (
+        retry_after_seconds(headers, status=None, now=now),
+        wait_of_value(read(error, "retry_after"), now),
+        wait_of_details(retry_infos(error, objects)),
+        wait_in_text(text) if category in WAITING else None,
+        retry_after_seconds(headers, status=429 if category is C.RATE_LIMIT else status, now=now),
+    )
+    wait = next((wait for wait in waits if wait is not None), None)
+    return Finding(category, code, wait, details, retryable=_told_to_retry(headers, category))
+
+
+def _by_status(status: int, text: str) -> tuple[C, str] | None:
+    category = status_category(status)
+    if status in _MAY_BE_A_LOST_RACE and says_lost_race(text):
+        category = C.UNAVAILABLE
+    return None if category is None else (category, str(status))
+
+
+def _told_to_retry(headers: Mapping[str, str], category: C) -> bool | None:
+    """A server's own word on retrying. Work that is too big stays too big, whatever the server says."""
+    said = next((headers[name].lower() for name in _SHOULD_RETRY if name in headers), None)
+    if said == "false":
+        return False
+    return True if said == "true" and category.kind is not ErrorKind.RESOURCE else None
+
+
+def _refused_for_now(
+    codes: list[str], status: int | None, headers: Mapping[str, str], text: str
+) -> tuple[C, str] | None:
+    """A 403 that is a rate limit: by its headers, the provider's code or its words."""
+    if status != 403:
+        return None
+    used_up = any(
+        as_number(headers.get(name)) == 0 for name in ("x-ratelimit-remaining", "ratelimit-remaining")
+    )
+    if used_up or "retry-after" in headers or not THROTTLED.isdisjoint(codes) or says_throttled(text):
+        return C.RATE_LIMIT, str(status)
+    return None
 
 
 def _decided(codes: list[str], status: int | None, text: str) -> tuple[C, str] | None:
     """What the provider's code or words say beyond the status."""
     for code in codes:
-        if _SPEND_LIMIT.search(code):
+        if says_spent(code):
             return C.RESOURCE_EXHAUSTED, code
-        category = _DECISIVE.get(code)
+        category = DECISIVE.get(code)
         if category is not None and (status is None or status_category(status) is not category):
             return category, code
-    if status in _MAY_OVERFLOW and OVERFLOW_TEXT.search(text):
+    streamed = status is None or status < 300  # the answer had begun, so the status says nothing
+    if (streamed or status in _MAY_OVERFLOW) and says_overflow(text):
         return C.OVERFLOW, OVERFLOW_CODE
-    if status == 400 and _SPEND_LIMIT.search(text):
+    if (streamed or status in _MAY_BE_SPENT) and says_spent(text) and wait_in_text(text) is None:
         return C.RESOURCE_EXHAUSTED, "billing_error"
     if status == 429 and _TOO_LARGE_FOR_LIMIT.search(text):
         # One request alone is over the limit of a whole minute: it would be refused for ever.
         return C.OVERFLOW, "request_too_large"
     return None
-
-
-def _codes(error: object, body: str) -> list[str]:
-    """Codes that a provider put on its exception or into the body, the most telling first."""
-    inner = _error_object(read(error, "body")) or _error_object(_parsed(body))
-    found = (read(error, "error_code"), read(error, "code"), read(error, "type"))
-    return [
-        code
-        for code in (
-            *map(as_code, found),
-            *(as_code(as_dict(inner.get("details")).get("error_code")),),
-            *(as_code(inner.get(name)) for name in ("code", "type", "status")),
-        )
-        if code is not None and as_status(code) is None
-    ]
-
-
-def _error_object(body: Any) -> dict[Any, Any]:
-    """The object that describes the error: the body's `error`, or the body itself."""
-    plain = as_dict(body)
-    return as_dict(plain.get("error")) or plain
-
-
-def _body(error: object) -> str:
-    """The body of a response as far as it has been read already; reading more would be I/O."""
-    for source in (read(error, "response"), error):
-        for name in ("_content", "_body"):
-            content = as_dict(read(source, "__dict__")).get(name)
-            if isinstance(content, bytes) and len(content) <= _BODY_LIMIT:
-                return content.decode("utf-8", "replace")
-    return ""
-
-
-def _parsed(body: str) -> Any:
-    if not body.lstrip().startswith("{"):
-        return None
-    try:
-        return json.loads(body)
-    except (ValueError, RecursionError):
-        return None
 
 
 def is_response(value: object) -> bool:

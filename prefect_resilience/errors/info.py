@@ -25,7 +25,7 @@ class ErrorInfo(BaseModel):
     a dotted class name, None when there was no exception.
     """
 
-    model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True)
+    model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True, defer_build=True)
 
     category: ErrorCategory
     kind: ErrorKind

@@ -6,9 +6,9 @@ import errno
 import signal
 from collections.abc import Callable
 
+from .brokers import amqp_finding, kafka_finding, smtp_finding, ssh_finding
 from .cloud import aws_finding, google_finding, grpc_finding
 from .databases import (
-    mysql_finding,
     postgres_finding,
     redis_finding,
     sqlite_finding,
@@ -16,11 +16,33 @@ from .databases import (
 )
 from .http import http_finding
 from .info import Finding
+from .messages import text_finding
 from .names import BY_BARE_NAME, BY_NAME, CATEGORY_CODES
 from .own import output_format_error, resource_exhausted, subtask_error, task_failure
+from .provider_codes import OVERFLOW_CODE
+from .retry_after import wait_of_value
+from .services import (
+    asyncpg_client_finding,
+    clickhouse_finding,
+    ftp_finding,
+    ldap_bind_finding,
+    mailbox_finding,
+    neo4j_finding,
+    trino_finding,
+    trino_http_finding,
+)
 from .shapes import as_number, class_names, read, read_text
 from .taxonomy import ErrorCategory as C
-from .taxonomy import FailureReason
+from .taxonomy import ErrorKind, FailureReason
+from .warehouses import (
+    mongo_finding,
+    mysql_or_words,
+    oracle_finding,
+    pg8000_finding,
+    snowflake_finding,
+    sql_server_finding,
+    worded_finding,
+)
 
 Look = Callable[[object, float], Finding | None]
 
@@ -62,6 +84,13 @@ def _called_process(error: object, now: float) -> Finding:
         return Finding(C.AGENT_CRASH, f"SIGNAL_{-returned:.0f}")
 
 
+def _process_died(error: object, now: float) -> Finding:
+    """A child process that ended before its call did, by a signal or by itself."""
+    code = as_number(read(error, "exit_code"))
+    ended = Finding(C.AGENT_CRASH) if code is None else _called_process(_Returned(code), now)
+    return ended._replace(category=C.AGENT_CRASH)
+
+
 def _termination(error: object, now: float) -> Finding:
     number = as_number(read(error, "signal"))
     return _called_process(_Returned(-number), now) if number else Finding(C.AGENT_CRASH)
@@ -87,12 +116,9 @@ def _prefect_api(error: object, now: float) -> Finding | None:
     return found._replace(category=C.INFRASTRUCTURE)
 
 
-def _smtp(error: object, now: float) -> Finding | None:
-    """SMTP replies, RFC 5321: 4yz passes, 5yz stays."""
-    code = as_number(read(error, "smtp_code"))
-    if code is None:
-        return None
-    return Finding(C.UNAVAILABLE if code < 500 else C.INVALID, f"{code:.0f}")
+def _pause_timeout(error: object, now: float) -> Finding:
+    """Nobody resumed the flow run in time. It stays paused, so that another attempt would fail at once."""
+    return Finding(C.TIMEOUT, CATEGORY_CODES[C.TIMEOUT], kind=ErrorKind.PERMANENT, retryable=False)
 
 
 def _xml(error: object, now: float) -> Finding:
@@ -109,6 +135,34 @@ def _wrapped_by_sqlalchemy(error: object, now: float) -> Finding | None:
     return found or _DBAPI.get(type(error).__name__)
 
 
+def _by_reason(error: object, now: float) -> Finding | None:
+    """urllib's and urllib3's wrappers say why in `reason`."""
+    reason = read(error, "reason")
+    found = find(reason, now) if isinstance(reason, BaseException) and reason is not error else None
+    return found or http_finding(error, now) or text_finding(read_text(error, 4_000))
+
+
+def _google_auth(error: object, now: float) -> Finding | None:
+    """google-auth says itself whether a failure to get a token may be tried again."""
+    return Finding(C.UNAVAILABLE) if read(error, "retryable") is True else None
+
+
+def _by_http_or_words(error: object, now: float) -> Finding | None:
+    """By the status or code, else by the words: in the middle of a stream there is nothing but words."""
+    return http_finding(error, now) or sqlstate_finding(error) or worded_finding(error, now)
+
+
+# Exceptions that may carry nothing but another system's text.
+_QUOTING = (
+    *("openai.APIError", "anthropic.APIError", "groq.APIError", "google.APIError", "cohere.ApiError"),
+    *("mistralai.SDKError", "mistralai.MistralError", "ollama.ResponseError", "litellm.APIError"),
+    *("huggingface_hub.InferenceTimeoutError", "pydantic_ai.ModelAPIError", "httpx_sse.SSEError"),
+    *("dbt_common.DbtDatabaseError", "dbt.DbtDatabaseError", "dbt_common.DbtRuntimeError"),
+    *("databricks.Error", "google.GoogleCloudError", "elastic_transport.TransportError"),
+    *("opensearchpy.TransportError", "stripe.APIConnectionError"),
+)
+
+
 def _exit(error: object, now: float) -> Finding:
     """SystemExit carries a `code` that is no HTTP status."""
     return Finding(C.CANCELLED, CATEGORY_CODES[C.CANCELLED])
@@ -117,8 +171,10 @@ def _exit(error: object, now: float) -> Finding:
 _LOOKS: dict[str, Look] = {
     "builtins.SystemExit": _exit,
     "subprocess.CalledProcessError": _called_process,
+    "prefect_resilience.ProcessDied": _process_died,
     "prefect.TerminationSignal": _termination,
     "prefect.PrefectHTTPStatusError": _prefect_api,
+    "prefect.FlowPauseTimeout": _pause_timeout,
     "prefect_resilience.CircuitOpenError": _circuit_open,
     "prefect_resilience.ConfigurationError": lambda error, now: Finding(C.INVALID),
     "prefect_resilience.ResourceExhausted": resource_exhausted,
@@ -138,10 +194,32 @@ _LOOKS: dict[str, Look] = {
     "sqlite3.Error": lambda error, now: sqlite_finding(error),
     "sqlalchemy.StatementError": _wrapped_by_sqlalchemy,
     "redis.ResponseError": lambda error, now: redis_finding(error),
-    "pymysql.MySQLError": lambda error, now: mysql_finding(error),
-    "MySQLdb.MySQLError": lambda error, now: mysql_finding(error),
-    "mysql.Error": lambda error, now: mysql_finding(error),
-    "smtplib.SMTPResponseException": _smtp,
+    **dict.fromkeys(("pymysql.MySQLError", "MySQLdb.MySQLError", "mysql.Error"), mysql_or_words),
+    **dict.fromkeys(("pyodbc.Error", "pymssql.Error", "pymssql._mssql.Error"), sql_server_finding),
+    **dict.fromkeys(("oracledb.Error", "cx_Oracle.Error"), oracle_finding),
+    "pg8000.DatabaseError": pg8000_finding,
+    "pymongo.PyMongoError": mongo_finding,
+    "snowflake.Error": snowflake_finding,
+    "cimpl.KafkaException": kafka_finding,
+    "confluent_kafka.KafkaException": kafka_finding,
+    "kafka.KafkaError": kafka_finding,
+    **dict.fromkeys(("pika.AMQPError", "pika.ConnectionClosed", "amqp.AMQPError"), amqp_finding),
+    **dict.fromkeys(("smtplib.SMTPException", "aiosmtplib.SMTPException"), smtp_finding),
+    **dict.fromkeys(("smtplib.SMTPAuthenticationError", "aiosmtplib.SMTPAuthenticationError"), smtp_finding),
+    "paramiko.SSHException": ssh_finding,
+    "neo4j.Neo4jError": neo4j_finding,
+    "trino.TrinoQueryError": trino_finding,
+    "trino.HttpError": trino_http_finding,
+    "asyncpg.InterfaceError": asyncpg_client_finding,
+    **dict.fromkeys(("clickhouse_driver.Error", "clickhouse_connect.Error"), clickhouse_finding),
+    "ftplib.Error": ftp_finding,
+    **dict.fromkeys(("imaplib.error", "poplib.error_proto"), mailbox_finding),
+    "ldap3.LDAPBindError": ldap_bind_finding,
+    "urllib3.MaxRetryError": _by_reason,
+    "urllib.URLError": _by_reason,
+    "google.GoogleAuthError": _google_auth,
+    "databricks.InternalError": lambda error, now: Finding(C.SERVER_ERROR),
+    **dict.fromkeys(_QUOTING, _by_http_or_words),
     "xml.ParseError": _xml,
     "builtins.OSError": _os_error,
 }
@@ -161,7 +239,23 @@ def find(error: BaseException, now: float) -> Finding | None:
         found = look(error, now) if look else None
         if found is not None:
             return found
-    return _declared(error) or http_finding(error, now) or sqlstate_finding(error) or _named(error, names)
+    found = _declared(error) or http_finding(error, now) or sqlstate_finding(error) or _named(error, names)
+    if found is not None and found.category not in (C.INVALID, C.SUBTASK):
+        return found
+    return _too_big(error, names) or found or _asks_for_a_wait(error, now)
+
+
+def _too_big(error: BaseException, names: list[str]) -> Finding | None:
+    """A class that says by its name that the work is too big, whatever status it came with."""
+    bare = {name.rpartition(".")[2] for name in names}
+    named = next((name for name in bare if BY_BARE_NAME.get(name) is C.OVERFLOW), None)
+    return Finding(C.OVERFLOW, OVERFLOW_CODE) if named else None
+
+
+def _asks_for_a_wait(error: object, now: float) -> Finding | None:
+    """An exception nobody knows that says when to come back, such as a chat client's flood control."""
+    wait = wait_of_value(read(error, "retry_after"), now)
+    return None if wait is None else Finding(C.RATE_LIMIT, retry_after=wait)
 
 
 def _declared(error: BaseException) -> Finding | None:

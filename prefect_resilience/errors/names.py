@@ -25,6 +25,12 @@ _BY_CATEGORY: dict[C, str] = {
         google.RetryError grpc.FutureTimeoutError redis.TimeoutError sqlalchemy.TimeoutError
         psycopg.ConnectionTimeout psycopg.CancellationTimeout psycopg_pool.PoolTimeout
         prefect.FlowRunWaitTimeout prefect.FlowPauseTimeout
+        azure.ServiceRequestTimeoutError azure.ServiceResponseTimeoutError
+        pymongo.NetworkTimeout pymongo.ExecutionTimeout pymongo.WTimeoutError pymongo.WaitQueueTimeoutError
+        kafka.KafkaTimeoutError kafka.RequestTimedOutError pika.AMQPHeartbeatTimeout
+        elastic_transport.ConnectionTimeout opensearchpy.ConnectionTimeout
+        litellm.Timeout groq.APITimeoutError google.TimeoutError snowflake.GatewayTimeoutError
+        billiard.SoftTimeLimitExceeded billiard.TimeLimitExceeded
         """,
     C.NETWORK: """
         builtins.ConnectionError ssl.SSLError socket.gaierror socket.herror http.HTTPException
@@ -38,11 +44,22 @@ _BY_CATEGORY: dict[C, str] = {
         botocore.HTTPClientError botocore.ConnectionError botocore.IncompleteReadError
         google.TransportError redis.ConnectionError sqlalchemy.DisconnectionError
         websockets.ConnectionClosed anyio.BrokenResourceError anyio.EndOfStream anyio.ClosedResourceError
+        urllib3.NewConnectionError azure.ServiceRequestError azure.ServiceResponseError
+        azure.IncompleteReadError azure.StreamClosedError pymongo.ConnectionFailure
+        kafka.KafkaConnectionError kafka.NoBrokersAvailable pika.AMQPConnectionError amqp.ConnectionError
+        aiormq.AMQPConnectionError aio_pika.AMQPConnectionError elastic_transport.ConnectionError
+        opensearchpy.ConnectionError paramiko.NoValidConnectionsError groq.APIConnectionError
+        aiosmtplib.SMTPServerDisconnected aiosmtplib.SMTPConnectError databricks.MaxRetryDurationError
         smtplib.SMTPServerDisconnected distributed.CommClosedError asyncpg.ConnectionDoesNotExistError
+        imaplib.abort neo4j.SessionExpired kazoo.ConnectionLoss kazoo.SessionExpiredError
+        cassandra.NoHostAvailable
         """,
     C.UNAVAILABLE: """
         requests.RetryError redis.BusyLoadingError redis.MaxConnectionsError redis.ReadOnlyError
         redis.ClusterDownError redis.TryAgainError psycopg_pool.TooManyRequests
+        pymongo.NotPrimaryError pika.ConnectionBlockedTimeout pika.NackError
+        snowflake.OtherHTTPRetryableError snowflake.RequestExceedMaxRetryError
+        hvac.VaultDown hvac.VaultNotInitialized _duckdb.TransactionException
         """,
     C.AUTH: """
         builtins.PermissionError ssl.SSLCertVerificationError ssl.CertificateError
@@ -52,7 +69,12 @@ _BY_CATEGORY: dict[C, str] = {
         botocore.LoginError botocore.SSOError botocore.UnauthorizedSSOTokenError
         google.DefaultCredentialsError google.RefreshError
         redis.AuthenticationError redis.AuthorizationError redis.NoPermissionError
-        redis.AuthenticationWrongNumberOfArgsError smtplib.SMTPAuthenticationError
+        redis.AuthenticationWrongNumberOfArgsError
+        azure.ClientAuthenticationError pika.AuthenticationError pika.ProbableAuthenticationError
+        pika.ProbableAccessDeniedError kafka.AuthorizationError kafka.AuthenticationFailedError
+        paramiko.AuthenticationException paramiko.BadHostKeyException
+        snowflake.TokenExpiredError simple_salesforce.SalesforceAuthenticationFailed
+        elastic_transport.TlsError opensearchpy.SSLError
         """,
     C.INVALID: """
         builtins.IsADirectoryError builtins.NotADirectoryError
@@ -72,6 +94,8 @@ _BY_CATEGORY: dict[C, str] = {
         botocore.UnknownServiceError botocore.MissingParametersError botocore.ProfileNotFound
         botocore.InvalidConfigError
         sqlalchemy.SQLAlchemyError redis.DataError
+        pymongo.ConfigurationError pymongo.InvalidName pymongo.InvalidOperation bson.InvalidDocument
+        pika.IncompatibleProtocolError paramiko.ConfigParseError paramiko.IncompatiblePeer
         prefect.ParameterTypeError prefect.ParameterBindError prefect.SignatureMismatchError
         prefect.SerializationError prefect.ReservedArgumentError prefect.MappingLengthMismatch
         prefect.MappingMissingIterable
@@ -79,6 +103,7 @@ _BY_CATEGORY: dict[C, str] = {
     C.NOT_FOUND: """
         builtins.FileNotFoundError builtins.ModuleNotFoundError builtins.ProcessLookupError
         sqlalchemy.NoResultFound prefect.ObjectNotFound prefect.MissingResult prefect.MissingFlowError
+        pika.UnroutableError hvac.InvalidPath docker.NotFound
         """,
     C.CONFLICT: """
         builtins.FileExistsError redis.WatchError redis.LockError prefect.ObjectAlreadyExists
@@ -86,7 +111,11 @@ _BY_CATEGORY: dict[C, str] = {
         """,
     C.RESOURCE_EXHAUSTED: """
         builtins.MemoryError openai.LengthFinishReasonError pydantic_ai.UsageLimitExceeded
-        redis.OutOfMemoryError
+        redis.OutOfMemoryError litellm.BudgetExceededError
+        """,
+    C.OVERFLOW: """
+        pymongo.DocumentTooLarge pika.BodyTooLongError kafka.MessageSizeTooLargeError
+        kafka.RecordTooLargeError kafka.RecordListTooLargeError nats.MaxPayloadError
         """,
     C.VALIDATION: """
         json.JSONDecodeError requests.JSONDecodeError httpx.DecodingError httpx2.DecodingError
@@ -96,15 +125,18 @@ _BY_CATEGORY: dict[C, str] = {
         """,
     C.TOOL_ERROR: """
         subprocess.CalledProcessError fastmcp.ToolError mcp.ToolError langchain_core.ToolException
+        docker.ContainerError
         """,
     C.AGENT_CRASH: """
         concurrent.BrokenExecutor distributed.KilledWorker prefect.CrashedRun prefect.TerminationSignal
+        billiard.WorkerLostError
+        prefect_resilience.ProcessDied
         """,
     C.NO_PROGRESS: "prefect_resilience.NoProgress",
     C.CANCELLED: """
         asyncio.CancelledError concurrent.CancelledError builtins.KeyboardInterrupt builtins.SystemExit
         builtins.GeneratorExit grpc.FutureCancelledError prefect.CancelledRun prefect.Abort
-        prefect.PrefectSignal
+        prefect.PrefectSignal databricks.Cancelled
         """,
     C.INFRASTRUCTURE: """
         prefect.InfrastructureError prefect.InfrastructureNotFound prefect.InfrastructureNotAvailable
@@ -125,10 +157,22 @@ BY_BARE_NAME: dict[str, C] = {
     "RateLimitError": C.RATE_LIMIT,
     "RateLimitExceeded": C.RATE_LIMIT,
     "TooManyRequests": C.RATE_LIMIT,
+    "TooManyRequestsError": C.RATE_LIMIT,
+    "RequestTimeoutError": C.TIMEOUT,
+    "GatewayTimeoutError": C.TIMEOUT,
+    "ServerSelectionTimeoutError": C.NETWORK,
+    "BadGatewayError": C.UNAVAILABLE,
+    "InternalServerError": C.SERVER_ERROR,
     "ServiceUnavailable": C.UNAVAILABLE,
     "ServiceUnavailableError": C.UNAVAILABLE,
     "OverloadedError": C.UNAVAILABLE,
     "APIConnectionError": C.NETWORK,
+    "ConnectError": C.NETWORK,
+    "RemoteProtocolError": C.NETWORK,
+    "ServerDisconnectedError": C.NETWORK,
+    "ClientConnectorError": C.NETWORK,
+    "EndpointConnectionError": C.NETWORK,
+    "NewConnectionError": C.NETWORK,
     "ToolError": C.TOOL_ERROR,
     "ToolException": C.TOOL_ERROR,
     "ContextWindowExceededError": C.OVERFLOW,

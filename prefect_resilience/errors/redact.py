@@ -11,17 +11,20 @@ import re
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
-from .secret_patterns import MASK, RULES
+from prefect_resilience.regexes import Regex
+
+from .secret_pairs import MASK, PAGING_NAME, TAIL
+from .secret_patterns import RULES
 from .secret_registry import known_forms, known_patterns, register_secret, register_secret_pattern
 from .secrets_in import collect_secrets
 
 _ROUNDS = 5
 _DEPTH = 12
 _ITEMS = 10_000
-_SECRET_KEY = re.compile(
+_SECRET_KEY = Regex(
     r"(?:pass(?:word|wd|phrase|code)?|pwd|secret|token|credentials?|(?:proxy-)?authorization|(?:set-)?cookie"
     r"|(?:api|access|private|account|secret|signing|encryption|subscription|master|auth)[\s_\-]?key"
-    r"|connection[\s_\-]?string)$",
+    rf"|connection[\s_\-]?string){TAIL}$",
     re.IGNORECASE,
 )
 
@@ -99,9 +102,14 @@ def _walk(value: Any, depth: int, left: list[int]) -> Any:
 
 
 def _under(key: Any, item: Any, depth: int, left: list[int]) -> Any:
-    if isinstance(key, str) and isinstance(item, str) and item and _SECRET_KEY.search(key):
+    if isinstance(key, str) and isinstance(item, str) and item and is_secret_name(key):
         return MASK
     return _walk(item, depth - 1, left)
+
+
+def is_secret_name(name: str) -> bool:
+    """Whether what stands under this name is a secret: `password`, `apiKey`, `X-Auth-Token`."""
+    return _SECRET_KEY.search(name) is not None and not PAGING_NAME.search(name)
 
 
 def _take(left: list[int]) -> bool:

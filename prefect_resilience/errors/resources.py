@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from prefect_resilience.regexes import Regex
+
 from .info import Finding
 from .shapes import as_number, class_names, read
 from .taxonomy import ErrorCategory as C
@@ -12,7 +14,7 @@ from .taxonomy import ErrorCategory as C
 _NUMBER = r"(\d[\d,_.]{0,15}\d|\d)"
 # Usage and limit, as OpenAI, Anthropic, Google and their like write them.
 _USAGE_AND_LIMIT = tuple(
-    (re.compile(pattern, re.IGNORECASE | re.DOTALL), order)
+    (Regex(pattern, re.IGNORECASE | re.DOTALL), order)
     for pattern, order in (
         (rf"{_NUMBER} tokens? > {_NUMBER}", "ul"),
         (
@@ -42,14 +44,14 @@ _BY_CLASS = {
     "prefect_resilience.RoundsExhausted": "turns",
 }
 _BY_WORDS = (
-    (re.compile(r"request_limit|recursion limit|max(?:imum)?[ _](?:turns|iterations|rounds)", re.I), "turns"),
+    (Regex(r"request_limit|recursion limit|max(?:imum)?[ _](?:turns|iterations|rounds)", re.I), "turns"),
     (
-        re.compile(r"output_tokens_limit|response_tokens_limit|max(?:imum)?[ _](?:output|completion)", re.I),
+        Regex(r"output_tokens_limit|response_tokens_limit|max(?:imum)?[ _](?:output|completion)", re.I),
         "output",
     ),
-    (re.compile(r"input_tokens_limit|request_tokens_limit|total_tokens_limit|context", re.I), "context"),
-    (re.compile(r"memory", re.I), "memory"),
-    (re.compile(r"quota|credit|spend|billing", re.I), "quota"),
+    (Regex(r"input_tokens_limit|request_tokens_limit|total_tokens_limit|context", re.I), "context"),
+    (Regex(r"memory", re.I), "memory"),
+    (Regex(r"quota|credit|spend|billing", re.I), "quota"),
 )
 _LONGEST = 4_000
 

@@ -14,15 +14,18 @@ from datetime import datetime, timedelta, timezone
 from email.utils import parsedate_to_datetime
 from typing import Any, cast
 
+from prefect_resilience.regexes import Regex
+
 from .shapes import as_number, read
 
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-_DURATION = re.compile(r"(?:\d{1,9}(?:\.\d{1,9})?(?:ms|[smhd])){1,5}")
-_PART = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)(ms|[smhd])")
+_DURATION = Regex(r"(?:\d{1,9}(?:\.\d{1,9})?(?:ms|[smhd])){1,5}")
+_PART = Regex(r"(\d{1,9}(?:\.\d{1,9})?)(ms|[smhd])")
 
 _EPOCH = 1_000_000_000.0  # a larger number of seconds is a date after 2001, not a wait
 _EPOCH_MS = 100_000_000_000.0
 
+_MILLISECONDS = ("retry-after-ms", "x-ms-retry-after-ms")
 _LIMITED = frozenset({429, 503})
 _RESETS = (
     "x-ratelimit-reset",
@@ -76,9 +79,10 @@ def retry_after_seconds(headers: Mapping[str, str], *, status: int | None, now: 
     `retry-after-ms` wins over `retry-after`, and that over the `x-ratelimit-reset*` family, which counts only
     when the status is 429 or 503, since servers send it with every answer. Garbage is passed over.
     """
-    milliseconds = as_number(headers.get("retry-after-ms"))
-    if milliseconds is not None:
-        return _wait(milliseconds / 1000)
+    for name in _MILLISECONDS:
+        milliseconds = as_number(headers.get(name))
+        if milliseconds is not None:
+            return _wait(milliseconds / 1000)
     base = _date(headers.get("date")) or now
     asked = _retry_after(headers.get("retry-after"), base)
     if asked is not None or status not in _LIMITED:
@@ -95,6 +99,23 @@ def wait_of_value(value: Any, now: float) -> float | None:
     if isinstance(value, str):
         return _retry_after(value, now)
     return _wait(as_number(value))
+
+
+def wait_of_details(details: Iterable[Any]) -> float | None:
+    """The wait of a google.rpc.RetryInfo among an error's details, a protobuf message or its JSON."""
+    for detail in details:
+        if isinstance(detail, Mapping):
+            delay = cast("Mapping[str, Any]", detail).get("retryDelay")
+            wait = duration(delay) if isinstance(delay, str) else None
+        else:
+            delay = read(detail, "retry_delay")
+            seconds = as_number(read(delay, "seconds"))
+            wait = (
+                None if seconds is None else _wait(seconds + (as_number(read(delay, "nanos")) or 0.0) / 1e9)
+            )
+        if wait is not None:
+            return wait
+    return None
 
 
 def _retry_after(value: str | None, base: float) -> float | None:

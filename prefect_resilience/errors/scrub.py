@@ -7,11 +7,14 @@ few that cannot be changed are replaced by something of the same name, in the ch
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any, cast
 
 from .redact import redact, redact_data
+from .secret_pairs import MASK
+from .secret_places import names_a_secret
 from .shapes import put, read
-from .stand_in import stand_in
+from .stand_in import is_of_a_secret, stand_in
 
 _MOST = 20_000
 # Where built-in exceptions, which keep their parts outside `__dict__`, have texts that can be set.
@@ -99,7 +102,10 @@ def leaks(node: BaseException) -> bool:
     if type(node).__name__ != "ValidationError" or not callable(read(node, "errors")):
         return False
     lines = cast("Any", node).errors(include_url=False, include_context=False)
-    return any(redact_data(line) != line or _changes(repr(line)) for line in lines)
+    return any(
+        redact_data(line) != line or _changes(repr(line)) or (line["input"] != MASK and is_of_a_secret(line))
+        for line in lines
+    )
 
 
 def _changes(text: str) -> bool:
@@ -143,13 +149,34 @@ def _clean_notes(node: BaseException) -> None:
 
 def _clean_attributes(node: BaseException) -> None:
     """Texts and plain structures one level down; objects such as a request are not the exception's text."""
+    statement, parameters = read(node, "statement"), read(node, "params")
+    if isinstance(statement, str) and parameters and names_a_secret(statement):
+        _set(node, "params", _hidden(parameters))  # SQLAlchemy prints them
     found = {name: read(node, name) for name in _SLOTS if isinstance(read(node, name), str)}
     for name, value in (found | _attributes(node)).items():
+        _hide_document(value)
         if name == "__notes__" or not isinstance(value, str | bytes | dict | list | tuple):
             continue
         masked = clean(cast("Any", value))
         if masked is not value:
             _set(node, name, masked)
+
+
+def _hide_document(mark: Any) -> None:
+    """The position that an error of a YAML parser has prints a line of the document, which it holds."""
+    document = read(mark, "buffer")
+    if isinstance(document, str) and _changes(document):
+        with suppress(Exception):
+            mark.buffer = None
+
+
+def _hidden(parameters: Any) -> Any:
+    """The parameters of a statement in their shape, each masked."""
+    if isinstance(parameters, dict):
+        return {name: _hidden(value) for name, value in cast("dict[Any, Any]", parameters).items()}
+    if isinstance(parameters, list | tuple):
+        return tuple(_hidden(value) for value in cast("list[Any]", parameters))
+    return MASK
 
 
 def _set(node: BaseException, name: str, value: Any) -> None:

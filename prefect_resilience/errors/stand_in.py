@@ -7,8 +7,8 @@ from typing import Any, cast
 
 from pydantic_core import InitErrorDetails, PydanticCustomError, ValidationError
 
-from .redact import redact, redact_data
-from .secret_patterns import MASK
+from .redact import is_secret_name, redact, redact_data
+from .secret_pairs import MASK
 from .shapes import put, read
 
 _PLAIN = (bool, int, float, str, type(None))
@@ -62,7 +62,7 @@ def _validation_error(error: BaseException) -> BaseException | None:
 def _known_line(line: dict[str, Any]) -> InitErrorDetails:
     """A line of one of pydantic's own types, which writes its message itself."""
     return InitErrorDetails(
-        type=line["type"], loc=redact_data(line["loc"]), input=_safe(line["input"]), ctx=line.get("ctx", {})
+        type=line["type"], loc=redact_data(line["loc"]), input=_input(line), ctx=line.get("ctx", {})
     )
 
 
@@ -70,7 +70,16 @@ def _custom_line(line: dict[str, Any]) -> InitErrorDetails:
     """A line with its message fixed, for types that pydantic does not know and messages with a secret."""
     message = redact(line["msg"])
     kind = PydanticCustomError(line["type"], cast("Any", message))
-    return InitErrorDetails(type=kind, loc=redact_data(line["loc"]), input=_safe(line["input"]))
+    return InitErrorDetails(type=kind, loc=redact_data(line["loc"]), input=_input(line))
+
+
+def _input(line: dict[str, Any]) -> Any:
+    return MASK if is_of_a_secret(line) else _safe(line["input"])
+
+
+def is_of_a_secret(line: Mapping[str, Any]) -> bool:
+    """Whether a line of a ValidationError is about a field such as `password`, whose input is one."""
+    return any(isinstance(part, str) and is_secret_name(part) for part in line["loc"])
 
 
 def _safe(value: Any) -> Any:

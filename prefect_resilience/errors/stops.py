@@ -10,7 +10,7 @@ from .shapes import as_dict, as_number, read
 
 T = TypeVar("T")
 
-_STOPS = {
+STOPS = {
     "max_tokens": "output",
     "max_output_tokens": "output",
     "length": "output",
@@ -43,7 +43,7 @@ def ensure_complete(response: T) -> T:
         output - Half of
     """
     for reason in _reasons(response):
-        resource = _STOPS.get(str(getattr(reason, "name", reason)))
+        resource = STOPS.get(str(getattr(reason, "name", reason)))
         if resource is not None:
             text = "".join(_texts(response))
             raise ResourceExhausted(resource, _usage(response), partial_output=text or None)

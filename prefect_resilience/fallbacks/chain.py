@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from prefect_resilience.drive import Blocking, Invoke, Sequence
+from prefect_resilience.errors.answered import answered_for
 from prefect_resilience.errors.context import ErrorContext
 from prefect_resilience.fallbacks.model import Answered, Fallback
 
@@ -55,7 +56,8 @@ class Chain:
             reset = _handling.set((*handling, target))
             try:
                 if fallback.applies(context):
-                    value = yield self._ask(fallback, parameters, context, memory)
+                    with answered_for():
+                        value = yield self._ask(fallback, parameters, context, memory)
                     return _answer(value, fallback)
             except Exception as error:  # noqa: BLE001 - the next step is there for whatever this one raises
                 self.failures.append((fallback.name, error))

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
-from datetime import timedelta
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
+from prefect_resilience.durations import Duration, seconds_of
 from prefect_resilience.errors.context import ErrorContext
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.retries.policy import as_names
@@ -70,16 +70,16 @@ class Fallback:
 
     @classmethod
     def last_known_good(
-        cls, max_age: float | timedelta | None = None, *, when: Any = None, degraded: bool = True
+        cls, max_age: Duration | None = None, *, when: Any = None, degraded: bool = True
     ) -> Fallback:
-        """Answer with what the same call last gave, if that is at most `max_age` seconds old.
+        """Answer with what the same call last gave, if that is at most `max_age` old (seconds, or "1h").
 
         Good answers are kept in the task's result storage, one for each set of arguments.
         """
-        seconds = max_age.total_seconds() if isinstance(max_age, timedelta) else max_age
-        if seconds is not None and seconds <= 0:
+        seconds = seconds_of(max_age)
+        if max_age is not None and (seconds is None or seconds <= 0):
             raise ConfigurationError(
-                f"Fallback.last_known_good(max_age={seconds:g}): write seconds above 0, or None"
+                f'Fallback.last_known_good(max_age={max_age!r}): write seconds above 0, "1h", or None'
             )
         return cls(last_known_good, when=when, degraded=degraded, max_age=seconds)
 
@@ -188,3 +188,12 @@ def _names(name: str, when: Any) -> tuple[str, ...]:
 
 def _name_of(target: Any) -> str:
     return getattr(target, "name", None) or getattr(target, "__name__", None) or type(target).__name__
+
+
+def despite_doubt(fallbacks: tuple[Fallback, ...]) -> tuple[Fallback, ...]:
+    """Those whose `when` names "InDoubt". While an external effect may have taken place, another may be
+    the same thing sent twice."""
+    steps: list[tuple[Fallback, Any]] = [(step, step.when) for step in fallbacks]
+    return tuple(
+        replace(step, when=None) for step, when in steps if isinstance(when, tuple) and "InDoubt" in when
+    )

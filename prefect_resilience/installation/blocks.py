@@ -11,6 +11,7 @@ from prefect.client.orchestration import SyncPrefectClient
 from prefect.exceptions import ObjectNotFound
 
 from prefect_resilience.blocks.policy import SLUG, ResiliencePolicy
+from prefect_resilience.configuration import nearest
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.installation.catalog import ALERTS, UNKNOWN
 from prefect_resilience.installation.changes import Action, Change
@@ -92,7 +93,11 @@ def _named(client: SyncPrefectClient, named: str) -> UUID:
         raise ConfigurationError(f"{named!r} names no block: write slug/name, as in slack-webhook/night")
     found = _find(client, slug, name)
     if found is None:
-        raise ConfigurationError(f"there is no block {named!r}: `prefect block ls` lists those there are")
+        known = {
+            f"{one.block_type.slug}/{one.name}" for one in client.read_block_documents() if one.block_type
+        }
+        near = nearest(named, known) if known else ", nor any other"
+        raise ConfigurationError(f"there is no block {named!r}{near}")
     return found
 
 

@@ -30,6 +30,8 @@ SCHEDULES: Mapping[str, str] = {
     "show-circuits": "*/5 * * * *",
     "report": "5 6 * * *",
     "purge-dead-letters": "25 3 * * *",
+    "close-task-runs": "*/10 * * * *",
+    "crash-silent-runs": "*/5 * * * *",
     "prune-batches": "45 3 * * 0",
 }
 """When a flow runs by itself, as cron in UTC; the others are run by a person or an automation."""

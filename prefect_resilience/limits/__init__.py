@@ -1,0 +1,5 @@
+"""How many calls at a time, how many in a while, and how long each may take."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

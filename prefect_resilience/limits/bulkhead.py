@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Generator
 from contextlib import contextmanager
-from datetime import timedelta
+from functools import partial
 from random import random
 from time import monotonic
 from typing import TYPE_CHECKING, Any
@@ -13,14 +13,19 @@ from typing import TYPE_CHECKING, Any
 import httpx
 from pydantic import Field, field_validator
 
-from prefect_resilience.drive import Blocking, Sequence
+from prefect_resilience.drive import Sequence, drive
+from prefect_resilience.durations import Duration, seconds
 from prefect_resilience.limits.guarding import Limit, Ticket
 from prefect_resilience.limits.leases import Lease, LeaseRequest, given_back
-from prefect_resilience.limits.line import stood_in_line
+from prefect_resilience.limits.line import overdue_places, stood_in_line
 from prefect_resilience.limits.names import prefect_name
+from prefect_resilience.limits.outages import FIRST_PAUSE, LONGEST_PAUSE, ApiAway, ApiBusy, answered
+from prefect_resilience.limits.overdue import begins, still_runs
+from prefect_resilience.limits.patience import for_place
 from prefect_resilience.limits.refusals import BulkheadFullError
-from prefect_resilience.limits.shared import ApiAway, ApiBusy, SharedLimit, run_going_on
-from prefect_resilience.limits.spans import count, span
+from prefect_resilience.limits.shared import SharedLimit, run_going_on
+from prefect_resilience.limits.spans import count
+from prefect_resilience.limits.threads import start_call
 from prefect_resilience.limits.waiting import slept
 
 if TYPE_CHECKING:
@@ -32,9 +37,6 @@ __all__ = ["Bulkhead", "BulkheadFullError", "prefect_client"]
 API_SECONDS, CONNECT_SECONDS = 5.0, 2.0
 """The longest that one request to Prefect's API may take, and each of its four tries to connect."""
 
-FIRST_PAUSE, LONGEST_PAUSE = 0.05, 2.0
-"""Seconds between two askings of the API for a place."""
-
 
 class Bulkhead(Limit):
     """At most `max_concurrent` calls at a time; the others wait in order of arrival.
@@ -43,12 +45,20 @@ class Bulkhead(Limit):
 
     In a flow or task run, and with a `name`, the places are those of Prefect's global concurrency limit
     "bulkhead:<name>" and so shared by the fleet; the limit is created or updated when a process first needs
-    it. Elsewhere, and while the API cannot be reached, they are this process's. Between processes there is
-    no order of arrival. A process that is killed loses its places after 60 to 80 s.
+    it. Elsewhere they are this process's. Between processes there is no order of arrival. A process that is
+    killed loses its places after 60 to 80 s.
+
+    While the API does not answer (503, no connection, no answer in time), a call asks it again for up to
+    `max_wait`, for 2 s at least; without a `max_wait`, for 60 s. Then the limit holds in this process alone,
+    with a warning in the log, until the API answers again.
+
+    A place is held until its call has really ended. An overdue call keeps it while it goes on after its
+    attempt: a thread that was left at its deadline, or one that `asyncio.to_thread` started for a coroutine
+    that was cancelled. Its retries wait for a place like any other call.
 
     `max_wait` is in seconds (also "500ms" or a timedelta); None waits for ever, 0 not at all. A call for
-    which no place becomes free in that time raises `BulkheadFullError` and is not made. Raises
-    `ConfigurationError` for what cannot be meant.
+    which no place becomes free in that time raises `BulkheadFullError` and is not made. While overdue calls
+    hold every place, None waits for 60 s. Raises `ConfigurationError` for what cannot be meant.
     """
 
     max_concurrent: int = Field(description="How many calls may be going on at a time.")
@@ -58,7 +68,7 @@ class Bulkhead(Limit):
     def __init__(
         self,
         max_concurrent: int | None = None,
-        max_wait: float | str | timedelta | None = None,
+        max_wait: Duration | None = None,
         name: str | None = None,
         **more: Any,
     ) -> None:
@@ -72,56 +82,78 @@ class Bulkhead(Limit):
 
     @field_validator("max_wait", mode="before")
     @classmethod
-    def _is_a_span(cls, value: object) -> float | None:
-        return None if value is None else span("Bulkhead's max_wait", value)
+    def _is_a_seconds(cls, value: object) -> float | None:
+        return None if value is None else seconds("Bulkhead's max_wait", value)
 
     def entered(self) -> Sequence[Ticket]:
         """Wait for a place. Raises BulkheadFullError."""
         name = self.settled_name()
         began = monotonic()
-        place = yield from stood_in_line(f"bulkhead:{name or self._own}", self.max_concurrent, self.max_wait)
+        place = yield from stood_in_line(self._line(name), self.max_concurrent, self.max_wait)
         if place is None:
-            raise BulkheadFullError(name, self.max_concurrent, monotonic() - began)
-        run = run_going_on() if name is not None else None
-        if name is None or run is None:
-            return Ticket(place)
+            raise self._refusal(name, began)
+        lease = None
         try:
-            # Its place in this process is kept, too: it bounds the askers, and is the limit without the API.
-            return Ticket(place, (yield from self._leased(name, began)))
+            if name is not None and run_going_on() is not None:
+                # Its place in this process is kept, too: it bounds the askers, and holds without the API.
+                lease = yield from self._leased(name, began)
         except BaseException:
             place.leave()
             raise
+        ticket = Ticket(place, lease)
+        begins(ticket)
+        return ticket
 
     def left(self, ticket: Ticket, error: BaseException | None = None) -> Sequence[None]:
-        """Give the place back."""
-        try:
-            if ticket.lease is not None:
-                yield from given_back(ticket.lease, error)
-        finally:
-            if ticket.place is not None:
-                ticket.place.leave()
+        """Give the place back, or leave it to the call while that still runs after its attempt."""
+        if not still_runs(ticket, error, partial(_give_back, ticket)):
+            yield from _given_back(ticket, error)
+        elif ticket.place is not None:
+            ticket.place.overdue()
 
-    def _leased(self, name: str, began: float) -> Sequence[Lease | None]:
-        """A place in the fleet, or None when the API cannot be asked."""
+    def _line(self, name: str | None) -> str:
+        return f"bulkhead:{self._key(name)}"
+
+    def _refusal(self, name: str | None, began: float) -> BulkheadFullError:
+        overdue = overdue_places(self._line(name))
+        return BulkheadFullError(name, self.max_concurrent, monotonic() - began, overdue)
+
+    def _leased(self, name: str, came: float) -> Sequence[Lease]:
+        """A place in the fleet; one without a slot when the API does not answer for too long."""
         shared = SharedLimit(prefect_name("bulkhead", name), self.max_concurrent, 0.0, prefect_client)
-        pause = FIRST_PAUSE
+        request, pause = LeaseRequest(shared, _holder()), FIRST_PAUSE
         while True:
-            request = LeaseRequest(shared, _holder)
             try:
-                lease = yield Blocking(request.ask)
+                lease = yield from answered(shared.name, request.ask, came, self.max_wait)
             except ApiAway:
-                return None
+                return request.without_slot()
             except BaseException:
                 request.abandon()
                 raise
             if lease is not None:
                 return lease
-            waited = monotonic() - began
-            left = float("inf") if self.max_wait is None else self.max_wait - waited
+            left = for_place(self.max_wait, monotonic() - came, None)
             if left <= 0:
-                raise BulkheadFullError(name, self.max_concurrent, waited)
+                raise self._refusal(name, came)
             yield from slept(min(left, pause * (0.5 + random())))
             pause = min(pause * 1.5, LONGEST_PAUSE)
+
+
+def _give_back(ticket: Ticket) -> None:
+    """An overdue call has ended. Does not wait for the API."""
+    if ticket.lease is not None:
+        start_call(drive, _given_back(ticket, None))
+    elif ticket.place is not None:
+        ticket.place.leave()
+
+
+def _given_back(ticket: Ticket, error: BaseException | None) -> Sequence[None]:
+    try:
+        if ticket.lease is not None:
+            yield from given_back(ticket.lease, error)
+    finally:
+        if ticket.place is not None:
+            ticket.place.leave()
 
 
 def _holder() -> Any:

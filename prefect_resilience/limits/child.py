@@ -1,18 +1,15 @@
-"""The child's side of `mode="process"`, and what both sides say to each other.
+"""The child's side of `mode="process"`: a process that imports Prefect once and then serves many calls.
 
-`limits.process` runs this file as a script and speaks to it over two pipes. It imports the standard
-library only, and cloudpickle when it must pickle, so that a child whose function needs neither Prefect
-nor this package starts in a tenth of a second.
-
-Down the child's standard input, which stays open as its lifeline: the places to import from, then the
-pickled call. Up its standard output: `started`, then `result`, `error` or `unpicklable`.
+`limits.children` starts it with the script `start_child.py` and speaks to it over two pipes of pickled
+messages. Down come the module search path with the modules to import, and then for each call: the call, and
+after the child has unpickled it and reported `begun`, whether to go on. Up go `ready`, `begun`, any number
+of `told`, and `result`, `error` or `unpicklable`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import inspect
-import json
 import os
 import pickle
 import signal
@@ -21,109 +18,170 @@ import threading
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
+from contextvars import copy_context
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any, BinaryIO
 
-STARTED, RESULT, ERROR, UNPICKLABLE = b"s", b"r", b"e", b"u"
+from prefect_resilience.limits.pickling import dumps, pack_error
+from prefect_resilience.limits.start_child import killed_at_hangup
 
-_CAUSES = 10
-"""How far down a chain of causes is carried."""
+READY, BEGUN, TOLD, RESULT, ERROR, UNPICKLABLE = "ready", "begun", "told", "result", "error", "unpicklable"
 
+MOST_CALLS = 1_000
+"""A child that has served this many calls is replaced, which bounds what it can leak."""
 
-def main() -> None:
-    """The child's life: take the call, make it, send back what became of it."""
-    lifeline, channel = _settle(int(sys.argv[1]))
-    places = read_frame(lifeline)
-    payload = read_frame(lifeline)
-    if places is None or payload is None:
-        sys.exit(1)
-    for name, value in json.loads(places).items():
-        getattr(sys, name)[:] = value  # path, argv
-    threading.Thread(target=_end_with_parent, args=(lifeline,), daemon=True).start()
-    kind, body = _carry_out(payload, channel)
-    for stream in (sys.stdout, sys.stderr):
-        with suppress(OSError, ValueError, AttributeError):
-            stream.flush()
-    with suppress(OSError):  # nobody is left to hear it
-        write_frame(channel, kind + body)
+EXIT_SECONDS = 3.0
+"""How long a child may take to exit once it is told to; it may have events to send."""
+
+_PACKAGE = str(Path(__file__).parents[1])
 
 
-def read_frame(fd: int) -> bytes | None:
-    """The next message on the pipe, or None when the other side has hung up."""
-    size = _read(fd, 8)
-    return None if size is None else _read(fd, int.from_bytes(size, "big"))
+_preparations: list[Callable[[], Any]] = []
 
 
-def write_frame(fd: int, body: bytes) -> None:
-    """Send a message. Raises `OSError` when the other side has hung up."""
-    for part in (len(body).to_bytes(8, "big"), body):
-        view = memoryview(part)
-        while view:
-            view = view[os.write(fd, view[: 1 << 20]) :]
+def prepare_children_with(prepare: Callable[[], Any]) -> None:
+    """Let each child do this before its first call: what is slow only once."""
+    _preparations.append(prepare)
 
 
-def _read(fd: int, size: int) -> bytes | None:
-    body = bytearray()
-    while len(body) < size:
-        part = os.read(fd, min(size - len(body), 1 << 20))
-        if not part:
-            return None
-        body += part
-    return bytes(body)
+def prepare() -> None:
+    for one in _preparations:
+        with suppress(Exception):  # the call that needs it will report what is wrong
+            one()
 
 
-def _settle(stdout: int) -> tuple[int, int]:
-    """Move the two pipes out of the way of the user's code, which gets the parent's standard output."""
-    lifeline, channel = os.dup(0), os.dup(1)
-    nothing = os.open(os.devnull, os.O_RDWR)
-    os.dup2(nothing, 0)
-    try:
-        os.dup2(stdout if stdout >= 0 else 2, 1)
-    except OSError:  # a parent without output, such as a daemon
-        os.dup2(nothing, 1)
-    os.close(nothing)
-    if stdout >= 0:
-        os.close(stdout)
-    with suppress(AttributeError):  # a stream may be None
-        sys.stdout.reconfigure(line_buffering=True)  # pyright: ignore # lines must outlive a kill
-    if hasattr(os, "register_at_fork"):
-        # A forked grandchild that held the pipes would hide the death of this process from the parent.
-        os.register_at_fork(after_in_child=lambda: _close(lifeline, channel))
-    return lifeline, channel
+@dataclass(frozen=True)
+class Place:
+    """What each call finds in its process as it is in the parent, whatever the call before it changed."""
+
+    path: list[str]
+    argv: list[str]
+    environment: dict[str, str]
+    folder: str | None
+
+    @classmethod
+    def here(cls) -> Place:
+        folder = None
+        with suppress(OSError):  # the working directory may have been deleted
+            folder = os.getcwd()
+        return cls([entry for entry in sys.path if type(entry) is str], sys.argv, dict(os.environ), folder)
+
+    def enter(self) -> None:
+        sys.path[:], sys.argv[:] = self.path, self.argv
+        if os.environ != self.environment:
+            os.environ.clear()
+            os.environ.update(self.environment)
+        if self.folder is not None:
+            with suppress(OSError):
+                os.chdir(self.folder)
 
 
-def _close(*fds: int) -> None:
-    for fd in fds:
-        with suppress(OSError):
-            os.close(fd)
+class Server:
+    """A child process, from its first message to its last."""
+
+    def __init__(self, calls: BinaryIO, channel: BinaryIO) -> None:
+        self.calls = calls
+        self.channel = channel
+        self.sending: threading.Lock = threading.Lock()
+        self.inbox: SimpleQueue[Any] = SimpleQueue()
+        self.busy: bool = False
+        self.hung_up: bool = False
+
+    def serve(self) -> None:
+        """Serve calls until the parent hangs up."""
+        self.modules: set[str] = set(sys.modules)
+        self.send(READY)
+        threading.Thread(target=self.listen, daemon=True).start()
+        served = 0
+        while (message := self.inbox.get()) is not None:
+            served += 1
+            before = set(threading.enumerate())
+            kind, body = self.answer(*message)
+            self.send(kind, body, served >= MOST_CALLS or _left_something(before))
+            del kind, body, message  # an idle child holds nothing of its last call
+        watchdog = threading.Timer(EXIT_SECONDS, os._exit, (1,))
+        watchdog.daemon = True
+        watchdog.start()
+
+    def listen(self) -> None:
+        """Read the parent's messages. When it is gone, kill a running call with everything it started."""
+        with suppress(EOFError, OSError, pickle.UnpicklingError):
+            while True:
+                self.inbox.put(pickle.load(self.calls))
+        self.hung_up = True
+        if self.busy:
+            _kill_this_group()
+        self.inbox.put(None)
+
+    def send(self, *message: Any) -> None:
+        try:
+            with self.sending:
+                pickle.dump(message, self.channel, protocol=pickle.HIGHEST_PROTOCOL)
+                self.channel.flush()
+        except OSError:  # the parent is gone
+            _kill_this_group()
+
+    def answer(self, number: int, what: str, place: Place, payload: bytes) -> tuple[str, Any]:
+        """Make one call, and return the message about its outcome."""
+        place.enter()
+        try:
+            fn, args, kwargs, wrap = pickle.loads(payload)
+        except BaseException as error:  # noqa: BLE001 whatever an import raises
+            brief = f"the call of {what} cannot be read in its child process ({error!r})"
+            return UNPICKLABLE, (brief, _trace(error))
+        new = [name for name in list(sys.modules) if name not in self.modules]
+        self.modules.update(new)
+        self.send(BEGUN, new)
+        if not self.inbox.get():
+            return RESULT, b""  # the parent gave up meanwhile: nothing was called, and nobody waits
+        call = partial(_call, fn, args, kwargs)
+        if wrap is not None:
+            call = partial(wrap, call, partial(self.send, TOLD, number))
+        try:
+            value = self.bound_to_parent(partial(copy_context().run, call))
+        except BaseException as error:  # noqa: BLE001 it is raised again in the parent
+            return _packed_error(error, what)
+        finally:
+            for stream in (sys.stdout, sys.stderr):
+                with suppress(OSError, ValueError, AttributeError):
+                    stream.flush()
+        return _packed(value, what)
+
+    def bound_to_parent(self, call: Callable[[], Any]) -> Any:
+        """Make the call, which is killed with this process when the parent dies."""
+        self.busy = True
+        if self.hung_up:
+            _kill_this_group()
+        try:
+            with killed_at_hangup(self.calls):
+                return call()
+        finally:
+            self.busy = False
 
 
-def _end_with_parent(lifeline: int) -> None:
-    """Wait until the parent is gone, then end this process and all it started."""
-    with suppress(OSError):
-        os.read(lifeline, 1)
+def _kill_this_group() -> None:
     if hasattr(os, "killpg") and os.getpgrp() == os.getpid():
         os.killpg(0, signal.SIGKILL)
     os._exit(1)
 
 
-def _carry_out(payload: bytes, channel: int) -> tuple[bytes, bytes]:
-    name = "the function"
-    try:
-        fn, args, kwargs, wrap = pickle.loads(payload)
-        name = getattr(fn, "__name__", None) or type(fn).__name__
+def _left_something(before: set[threading.Thread]) -> bool:
+    """Whether a call left threads that the interpreter would wait for, or child processes.
 
-        def call() -> Any:
-            write_frame(channel, STARTED)  # the clock begins here, not with what the wrapping needs
-            return _call(fn, args, kwargs)
-
-        value = call() if wrap is None else wrap(call)
-    except BaseException as error:  # noqa: BLE001 it is raised again in the parent
-        return _pack_error(error, name)
+    Daemon threads do not count: libraries, Prefect among them, start theirs once and keep them.
+    """
+    if any(not thread.daemon for thread in threading.enumerate() if thread not in before):
+        return True
+    if not hasattr(os, "waitid"):
+        return False
     try:
-        return RESULT, _dumps(value)
-    except Exception as error:  # noqa: BLE001 whatever a __reduce__ raises
-        brief = f"the {type(value).__name__} that {name!r} returned cannot leave its process ({error})"
-        return UNPICKLABLE, brief.encode(errors="replace")
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return False
+    return True
 
 
 def _call(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -137,89 +195,26 @@ def _call(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any])
     return asyncio.run(finish())
 
 
-def _dumps(value: Any) -> bytes:
-    import cloudpickle  # pyright: ignore[reportMissingTypeStubs]
-
-    return cloudpickle.dumps(value)  # pyright: ignore[reportUnknownMemberType]
-
-
-def _pack_error(error: BaseException, name: str) -> tuple[bytes, bytes]:
-    trace = error.__traceback__
-    while trace and trace.tb_frame.f_code.co_filename == __file__:
-        trace = trace.tb_next  # the frames of this file tell the reader nothing
-    text = "".join(traceback.format_exception(type(error), error, trace)).rstrip()
+def _packed(value: Any, what: str) -> tuple[str, Any]:
     try:
-        return ERROR, pickle.dumps((_flatten(error, _CAUSES), text))
+        return RESULT, dumps(value)
+    except Exception as error:  # noqa: BLE001 whatever a __reduce__ raises
+        brief = f"the {type(value).__name__} that {what} returned cannot leave its process ({error})"
+        return UNPICKLABLE, (brief, "")
+
+
+def _packed_error(error: BaseException, what: str) -> tuple[str, Any]:
+    text = _trace(error)
+    try:
+        return ERROR, (pack_error(error), text)
     except Exception as reason:  # noqa: BLE001 whatever a __reduce__ raises
-        brief = f"the {type(error).__name__} that {name!r} raised cannot leave its process ({reason})"
-        return UNPICKLABLE, f"{brief}\n{text}".encode(errors="replace")
+        brief = f"the {type(error).__name__} that {what} raised cannot leave its process ({reason})"
+        return UNPICKLABLE, (brief, text)
 
 
-def _flatten(error: BaseException, depth: int) -> dict[str, Any]:
-    """The error as plain data: pickled whole where that gives the same error back, else in parts."""
-
-    def chained(other: BaseException | None) -> dict[str, Any] | None:
-        if other is None or depth == 0:
-            return None
-        try:
-            return _flatten(other, depth - 1)
-        except Exception:  # noqa: BLE001 the error itself matters more than its cause
-            return None
-
-    return {
-        "whole": _whole(error),
-        "parts": _parts(error),
-        "cause": chained(error.__cause__),
-        "context": None if error.__cause__ else chained(error.__context__),
-        "suppress": error.__suppress_context__,
-    }
-
-
-def _whole(error: BaseException) -> bytes | None:
-    try:
-        body = _dumps(error)
-        back = pickle.loads(body)
-    except Exception:  # noqa: BLE001 many exceptions cannot be made again from their args
-        return None
-    return body if type(back) is type(error) and str(back) == str(error) else None
-
-
-def _parts(error: BaseException) -> bytes:
-    """Type, args and attributes, without what cannot be pickled. Raises when the type cannot be."""
-    attributes = {name: value for name, value in vars(error).items() if _travels(value)}
-    args = tuple(value if _travels(value) else repr(value) for value in error.args)
-    body = _dumps((type(error), args, attributes))
-    rebuild(body)
-    return body
-
-
-def _travels(value: Any) -> bool:
-    try:
-        pickle.loads(_dumps(value))
-    except Exception:  # noqa: BLE001 whatever a __reduce__ raises
-        return False
-    return True
-
-
-def rebuild(body: bytes) -> BaseException:
-    """An exception from its parts, without its `__init__`, which may want what the parts do not say."""
-    error_type, args, attributes = pickle.loads(body)
-    error: BaseException = error_type.__new__(error_type, *args)
-    error.args = args
-    vars(error).update(attributes)
-    return error
-
-
-def unflatten(flat: dict[str, Any]) -> BaseException:
-    """The parent's half of `_flatten`. Raises what unpickling raises."""
-    error = pickle.loads(flat["whole"]) if flat["whole"] is not None else rebuild(flat["parts"])
-    if flat["cause"]:
-        error.__cause__ = unflatten(flat["cause"])
-    if flat["context"]:
-        error.__context__ = unflatten(flat["context"])
-    error.__suppress_context__ = flat["suppress"]
-    return error
-
-
-if __name__ == "__main__":
-    main()
+def _trace(error: BaseException) -> str:
+    """The traceback as text, from the first frame outside this package."""
+    trace = error.__traceback__
+    while trace and trace.tb_frame.f_code.co_filename.startswith(_PACKAGE):
+        trace = trace.tb_next
+    return "".join(traceback.format_exception(type(error), error, trace)).rstrip()

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable
-from datetime import timedelta
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar, cast
 
 from pydantic import Field, field_validator
 
 from prefect_resilience.configuration import Policy
+from prefect_resilience.durations import Duration, seconds
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.errors.notes import add_note
 from prefect_resilience.errors.redact import redact
-from prefect_resilience.limits.spans import count, span
+from prefect_resilience.limits.guarding import Limit
+from prefect_resilience.limits.refusals import LimitRefused
+from prefect_resilience.limits.spans import count
 
 T = TypeVar("T")
 
@@ -26,7 +28,8 @@ class Hedge(Policy):
         answer = await Hedge(after=0.8).acall(search, query)
 
     The first success wins; the other calls are cancelled, and waited for until they have ended. A call that
-    fails starts the next one at once. Choose `after` so that few calls take longer, such as the 95th
+    fails starts the next one at once. Within `limits=` each call takes a place of its own, and another one is
+    made only where a place is free at once. Choose `after` so that few calls take longer, such as the 95th
     percentile: the load then grows by 5 % (Dean and Barroso, "The Tail at Scale", 2013).
     Raises `ConfigurationError` for what cannot be meant.
     """
@@ -34,13 +37,13 @@ class Hedge(Policy):
     after: float = Field(description="Seconds without an answer after which another call is started.")
     max: int = Field(default=1, description="How many calls may be started beside the first one.")
 
-    def __init__(self, after: float | str | timedelta | None = None, max: int = 1, **more: Any) -> None:
+    def __init__(self, after: Duration | None = None, max: int = 1, **more: Any) -> None:
         super().__init__(after=after, max=max, **more)
 
     @field_validator("after", mode="before")
     @classmethod
-    def _is_a_span(cls, value: object) -> float:
-        return span("Hedge's after", value)
+    def _is_a_seconds(cls, value: object) -> float:
+        return seconds("Hedge's after", value)
 
     @field_validator("max", mode="before")
     @classmethod
@@ -66,7 +69,33 @@ class Hedge(Policy):
                 f"{name} is no async function, and a sync call cannot be cancelled when another one has won: "
                 f"write `async def {getattr(fn, '__name__', 'fetch').strip('<>')}(...)`"
             )
-        race = _Race(partial(fn, *args, **kwargs), self.max + 1)
+        return await self._won(fn, fn, args, kwargs)
+
+    def within(
+        self, fn: Callable[..., Awaitable[T]], limits: Sequence[Limit], parameters: Mapping[str, Any]
+    ) -> Callable[..., Awaitable[T]]:
+        """`acall` of `fn`, inside these limits: each further call takes places of its own, and is not made
+        where one is not free at once.
+
+        parameters: those that the limits' names need.
+        """
+        more: Callable[..., Awaitable[T]] = fn
+        for limit in reversed(limits):
+            more = partial(limit.bind(parameters).model_copy(update={"max_wait": 0.0}).acall, more)
+
+        def race(*args: Any, **kwargs: Any) -> Awaitable[T]:
+            return self._won(fn, more, args, kwargs)
+
+        return race
+
+    async def _won(
+        self,
+        fn: Callable[..., Awaitable[T]],
+        more: Callable[..., Awaitable[T]],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> T:
+        race = _Race(partial(fn, *args, **kwargs), partial(more, *args, **kwargs), self.max + 1)
         try:
             return await race.won(self.after)
         finally:
@@ -74,10 +103,13 @@ class Hedge(Policy):
 
 
 class _Race:
-    """Several calls of one function, each in its own task."""
+    """Several calls, each in its own task: the first is made by `make`, the others by `more`."""
 
-    def __init__(self, make: Callable[[], Awaitable[Any]], most: int) -> None:
+    def __init__(
+        self, make: Callable[[], Awaitable[Any]], more: Callable[[], Awaitable[Any]], most: int
+    ) -> None:
         self._make = make
+        self._more = more
         self._most = most
         self._started: list[asyncio.Task[Any]] = []
         self._running: set[asyncio.Task[Any]] = set()
@@ -94,7 +126,9 @@ class _Race:
             for task, error in ended:
                 if error is None:
                     return task.result()
-                self._errors.append((self._started.index(task) + 1, error))
+                number = self._started.index(task) + 1
+                if number == 1 or not isinstance(error, LimitRefused):  # else it was not made
+                    self._errors.append((number, error))
             if len(self._started) < self._most:
                 self._start()
             elif not self._running:
@@ -107,7 +141,7 @@ class _Race:
         await asyncio.gather(*self._running, return_exceptions=True)
 
     def _start(self) -> None:
-        task = asyncio.ensure_future(_awaited(self._make))
+        task = asyncio.ensure_future(_awaited(self._more if self._started else self._make))
         self._started.append(task)
         self._running.add(task)
 

@@ -2,61 +2,34 @@
 
 from __future__ import annotations
 
-import json
-import os
 import pickle
-import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
-from pathlib import Path
-from queue import Empty, SimpleQueue
 from time import monotonic
-from typing import Any, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar
 
 import anyio
 import anyio.to_thread
-import cloudpickle  # pyright: ignore[reportMissingTypeStubs]
 
 from prefect_resilience.errors.exceptions import AttemptTimeout, ResilienceError
-from prefect_resilience.limits import child as child_side
-from prefect_resilience.limits.threads import SLICE_SECONDS, logger, name_of, start_call
+from prefect_resilience.errors.notes import add_note
+from prefect_resilience.limits.child import RESULT, UNPICKLABLE
+from prefect_resilience.limits.children import DEATH_SECONDS, HUNG_UP, POOL, Child, ProcessDied
+from prefect_resilience.limits.pickling import dumps, unpack_error
+from prefect_resilience.limits.threads import SLICE_SECONDS, name_of, start_call
+
+__all__ = ["Carriage", "ProcessDied", "UnpicklableError", "acall_in_process", "call_in_process"]
 
 T = TypeVar("T")
 
-Wrap = Callable[[Callable[[], Any]], Any]
-"""Runs in the child around the call: `wrap(call)` returns what the call returned."""
 
-START_SECONDS = 120.0
-"""How long a child may take until the function starts: interpreter, arguments, and the user's imports."""
+class Carriage(NamedTuple):
+    """What a call takes along to its child process, and how it reports from there."""
 
-EXIT_SECONDS = 3.0
-"""How long a child may take to exit once its result is here; then it is killed, and the result stands."""
-
-
-DEATH_SECONDS = 10.0
-"""How long a killed child is waited for. Only a system call can hold it, to a dead network disk say."""
-
-
-class ProcessDied(ResilienceError):
-    """The child process of a call died before it had an answer.
-
-    `exit_code` is that of the process: negative is the number of the signal that killed it.
-
-    Example:
-        >>> print(ProcessDied("'ocr'", 3))
-        the child process of 'ocr' ended with exit code 3 before it had an answer
-    """
-
-    def __init__(self, what: str, exit_code: int | None = None) -> None:
-        self.what = what
-        self.exit_code = exit_code
-        super().__init__(f"the child process of {what} {_ending(exit_code)} before it had an answer")
-
-    def __reduce__(self) -> tuple[type[ProcessDied], tuple[str, int | None]]:
-        return type(self), (self.what, self.exit_code)
+    wrap: Callable[[Callable[[], Any], Callable[[Any], None]], Any]
+    """Travels. In the child `wrap(call, tell)` returns what `call()` returned."""
+    heard: Callable[[Any], None]
+    """Stays. What the child passed to `tell`, at once, in a thread of this process. It may not raise."""
 
 
 class UnpicklableError(ResilienceError, TypeError):
@@ -74,23 +47,28 @@ def call_in_process(
     kwargs: Mapping[str, Any],
     seconds: float,
     *,
-    wrap: Wrap | None = None,
+    carriage: Carriage | None = None,
+    begun: Callable[[], None] | None = None,
     what: str | None = None,
 ) -> T:
-    """What `fn(*args, **kwargs)` returns in a child process, if it does so within `seconds`.
+    """What `fn(*args, **kwargs)` returns in a child process, if it does so within `seconds` from now.
 
-    The clock runs from the moment the function starts in the child until its result is here; starting may
-    take `START_SECONDS` more. An async function is run with `asyncio.run`. The child has this process's
-    `sys.path`, `sys.argv`, working directory, environment, standard output and standard error (on Windows
-    its output goes to standard error), and nothing to read from standard input. Functions and classes of
-    `__main__` travel by value. An exception keeps its type, its causes and what of its attributes can be
-    pickled; its traceback is in a note. At the deadline, and when this thread is interrupted, the child is
-    killed with all it started (on Windows, it alone), except what moved to a session of its own. When this
-    process dies, the child ends itself, once its code lets go of the GIL.
+    Children are kept and used again, with a spare one ready; the first call of a process waits for the start
+    of one. An async function is run with `asyncio.run`. The child has this process's `sys.path`, `sys.argv`,
+    working directory and environment as they are now, its standard output and standard error (on Windows its
+    output goes to standard error), and nothing to read from standard input. Functions and classes of
+    `__main__` travel by value. An exception keeps its type, its notes, its causes and what of its attributes
+    can be pickled; its traceback is in a note.
 
-    Raises `AttemptTimeout`, `ProcessDied`, `UnpicklableError`, and whatever `fn` raises.
+    At the deadline, and when this thread is interrupted, the child is killed with all it started (on
+    Windows, it alone), except what moved to a session of its own. A child that has not called the function
+    by then goes on with its imports for the next call. When this process dies, the child is killed too.
+    `begun` is called right before the function is.
+
+    Raises `AttemptTimeout`, `ProcessDied`, `UnpicklableError`, `OSError` when no process can be started, and
+    whatever `fn` raises.
     """
-    return _Child(fn, args, kwargs, wrap, what or name_of(fn)).run(seconds)
+    return _Call(fn, args, kwargs, carriage, begun, what or name_of(fn)).run(seconds)
 
 
 async def acall_in_process(
@@ -99,201 +77,138 @@ async def acall_in_process(
     kwargs: Mapping[str, Any],
     seconds: float,
     *,
-    wrap: Wrap | None = None,
+    carriage: Carriage | None = None,
+    begun: Callable[[], None] | None = None,
     what: str | None = None,
 ) -> Any:
     """`call_in_process` for the event loop: waits in a thread, and kills the child when it is cancelled."""
-    child = _Child(fn, args, kwargs, wrap, what or name_of(fn))
+    call = _Call(fn, args, kwargs, carriage, begun, what or name_of(fn))
     try:
         return await anyio.to_thread.run_sync(
-            child.run, seconds, abandon_on_cancel=True, limiter=anyio.CapacityLimiter(1)
+            call.run, seconds, abandon_on_cancel=True, limiter=anyio.CapacityLimiter(1)
         )
     finally:
-        child.stop()
+        call.stop()
 
 
-class _Child:
-    """One child process, from its start to its end."""
+class _Call:
+    """One call: it waits for a child, is unpickled there, begins, and is over."""
 
     def __init__(
         self,
         fn: Callable[..., Any],
         args: Sequence[Any],
         kwargs: Mapping[str, Any],
-        wrap: Wrap | None,
+        carriage: Carriage | None,
+        begun: Callable[[], None] | None,
         what: str,
     ) -> None:
+        self.since = monotonic()
         self.what = what
-        self.payload = _dumps((fn, tuple(args), dict(kwargs), wrap), what)
-        self.process: subprocess.Popen[bytes] | None = None
-        self.stopped = False
-        self.hung_up = threading.Event()
+        self.payload = _pickled((fn, tuple(args), dict(kwargs), carriage and carriage.wrap), what)
+        self.heard = carriage and carriage.heard
+        self.begun = begun
+        self.child: Child | None = None
+        self.running = False
+        self.over = False
+        self.lock = threading.Lock()
+        self.reply: tuple[str, Any] | None = None
+        """The child's last message; None if it died."""
+        self.exit_code: int | None = None
+        self.done = threading.Event()
 
     def run(self, seconds: float) -> Any:
-        messages: SimpleQueue[bytes | None] = SimpleQueue()
+        deadline = self.since + seconds
+        self.child = child = POOL.take(self.what, seconds, deadline)
         try:
-            self.process = _start()
-            if self.stopped:
-                raise AttemptTimeout(seconds, self.what)
-            start_call(self._converse, self.process, messages)
-            message = self._next(messages, START_SECONDS, f"the start of the child process of {self.what}")
-            if message == child_side.STARTED:
-                message = self._next(messages, seconds, self.what)
-            return self._answer(message)
-        finally:
-            self._bury()
+            start_call(self._converse, child)
+            while not self.done.wait(min(max(deadline - monotonic(), 0.0), SLICE_SECONDS)):
+                if monotonic() >= deadline and self.stop():
+                    raise AttemptTimeout(seconds, self._overdue())
+        except BaseException:
+            self.stop()
+            raise
+        if self.reply is None:
+            raise ProcessDied(self.what, self.exit_code)
+        if child.spent:
+            POOL.end(child)
+        return _outcome(*self.reply, self.what)
 
-    def stop(self) -> None:
-        """Kill the child, from any thread, if it is there."""
-        self.stopped = True
-        if self.process is not None:
-            _kill(self.process)
+    def stop(self) -> bool:
+        """End the call, from any thread; whether it was still going on.
 
-    def _converse(self, process: subprocess.Popen[bytes], messages: SimpleQueue[bytes | None]) -> None:
-        """On a thread beside the waiting one: write the call, then read messages until the child hangs up."""
+        A child that has not called the function by now goes on with its imports, for the next call.
+        """
+        with self.lock:
+            if self.over:
+                return False
+            self.over = True
+        if self.child is not None and self.running:
+            self.child.kill()
+        elif self.child is not None:
+            start_call(self.child.kill_unless, self.done)
+        return True
+
+    def _overdue(self) -> str:
+        """What passed the deadline. A child that was killed for it is gone by the return."""
+        if not self.running:
+            return f"the start of the child process of {self.what}"
+        self.done.wait(DEATH_SECONDS)
+        return self.what
+
+    def _begin(self, modules: list[str]) -> bool:
+        """The child has unpickled the call: whether it may call the function."""
+        POOL.learn(modules)
+        with self.lock:
+            if self.over:
+                return False
+            self.running = True
+            if self.begun is not None:
+                self.begun()
+        return True
+
+    def _converse(self, child: Child) -> None:
+        """On a thread beside the waiting one: see the call through, and let others have the child."""
         try:
-            assert process.stdin is not None
-            assert process.stdout is not None
-            places = {"path": [place for place in sys.path if type(place) is str], "argv": sys.argv}
-            with suppress(OSError):  # a child that died while it read says so on the other pipe
-                child_side.write_frame(process.stdin.fileno(), json.dumps(places).encode())
-                child_side.write_frame(process.stdin.fileno(), self.payload)
-            self.payload = b""
-            while (message := child_side.read_frame(process.stdout.fileno())) is not None:
-                messages.put(message)
-        finally:
-            messages.put(None)
-            self.hung_up.set()
-
-    def _next(self, messages: SimpleQueue[bytes | None], seconds: float, what: str) -> bytes | None:
-        """The child's next message, or None when it has hung up. Raises `AttemptTimeout`."""
-        deadline = monotonic() + seconds
-        while (left := deadline - monotonic()) > 0:
-            with suppress(Empty):
-                return messages.get(timeout=min(left, SLICE_SECONDS))
-        raise AttemptTimeout(seconds, what)
-
-    def _answer(self, message: bytes | None) -> Any:
-        process = self.process
-        assert process is not None
-        if message is None:
-            with suppress(subprocess.TimeoutExpired):
-                process.wait(EXIT_SECONDS)
-            _kill_group(process.pid)  # what a dead child had started
-            raise ProcessDied(self.what, process.returncode)
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(EXIT_SECONDS)
-        kind, body = message[:1], message[1:]
-        if kind == child_side.UNPICKLABLE:
-            brief, _, text = body.decode(errors="replace").partition("\n")
-            raise _noted(UnpicklableError(f"{brief}: {_ADVICE}"), text)
-        value = _loads(body, self.what)
-        if kind == child_side.RESULT:
-            return value
-        flat, text = value
-        raise _noted(_unflatten(flat, self.what), f"Raised in the child process of {self.what}:\n{text}")
-
-    def _bury(self) -> None:
-        """See that the process is dead and waited for, and close the pipes."""
-        process = self.process
-        if process is None:
-            return
-        _kill(process)
-        try:
-            process.wait(DEATH_SECONDS)
-        except subprocess.TimeoutExpired:
-            logger.warning("the child process %d of %s was killed and has not ended", process.pid, self.what)
-            return
-        if self.hung_up.wait(1.0):  # else a stray copy of the pipe is open somewhere, and is still read
-            for pipe in (process.stdin, process.stdout):
-                if pipe is not None:
-                    pipe.close()
+            self.reply = child.ask(self.what, self.payload, self._begin, self.heard)
+        except HUNG_UP:
+            self.exit_code = POOL.end(child)
+        with self.lock:
+            stopped, self.over = self.over, True
+        killed = stopped and self.running  # and answered just then
+        if self.reply is not None and not killed and not child.spent:
+            POOL.give_back(child)
+        elif stopped:
+            POOL.end(child)
+        self.done.set()
 
 
-_ADVICE = 'hand over plain data, or write mode="thread"'
+_ADVICE = 'pass plain data, or use mode="thread"'
 
 
-def _start() -> subprocess.Popen[bytes]:
-    """Start a Python that speaks `limits.child` on its standard input and output.
-
-    Multiprocessing is no help here: its `spawn` imports the user's `__main__` again, and its `fork` copies
-    locks that other threads hold.
-    """
-    windows = sys.platform == "win32"
-    stdout = -1
-    if not windows:
-        with suppress(OSError):
-            stdout = os.dup(1)
-    script = str(Path(child_side.__file__).resolve())
+def _pickled(call: tuple[Any, ...], what: str) -> bytes:
     try:
-        return subprocess.Popen(
-            [sys.executable, script, str(stdout)],
-            bufsize=0,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            pass_fds=(stdout,) if stdout >= 0 else (),
-            start_new_session=not windows,
-            creationflags=getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0),  # no Ctrl-C of ours
-        )
-    finally:
-        if stdout >= 0:
-            os.close(stdout)
-
-
-def _kill(process: subprocess.Popen[bytes]) -> None:
-    if process.returncode is not None:
-        return
-    _kill_group(process.pid)
-    with suppress(OSError):
-        process.kill()
-
-
-def _kill_group(pid: int) -> None:
-    """Kill a process and all it started, as far as they are in its group."""
-    if sys.platform != "win32":
-        with suppress(OSError):
-            os.killpg(pid, signal.SIGKILL)
-
-
-_cloudpickled = cast("Callable[[Any], bytes]", cloudpickle.dumps)  # pyright: ignore[reportUnknownMemberType]
-
-
-def _dumps(call: tuple[Any, ...], what: str) -> bytes:
-    try:
-        return _cloudpickled(call)
+        return dumps(call)
     except Exception as error:
         raise UnpicklableError(
             f"the call of {what} cannot be sent to a child process ({error}): {_ADVICE}"
         ) from error
 
 
-def _loads(body: bytes, what: str) -> Any:
+def _outcome(kind: str, body: Any, what: str) -> Any:
+    """The value that the child's last message carries. Raises the error that it carries."""
+    if kind == UNPICKLABLE:
+        brief, text = body
+        unpicklable = UnpicklableError(f"{brief}: {_ADVICE}")
+        if text:
+            add_note(unpicklable, text)
+        raise unpicklable
     try:
-        return pickle.loads(body)
-    except Exception as error:
-        raise UnpicklableError(f"what {what} gave back cannot be read here ({error}): {_ADVICE}") from error
-
-
-def _unflatten(flat: dict[str, Any], what: str) -> BaseException:
-    try:
-        return child_side.unflatten(flat)
-    except Exception as error:
-        raise UnpicklableError(f"what {what} raised cannot be read here ({error}): {_ADVICE}") from error
-
-
-def _noted(error: BaseException, note: str) -> BaseException:
-    """The error with a PEP 678 note, written by hand because Python 3.10 has no `add_note`."""
-    if note:
-        vars(error).setdefault("__notes__", []).append(note)
-    return error
-
-
-def _ending(exit_code: int | None) -> str:
-    if exit_code is None:
-        return "stopped answering"
-    if exit_code >= 0:
-        return f"ended with exit code {exit_code}"
-    try:
-        return f"was killed by {signal.Signals(-exit_code).name}"
-    except ValueError:
-        return f"was killed by signal {-exit_code}"
+        if kind == RESULT:
+            return pickle.loads(body)
+        error, text = unpack_error(body[0]), body[1]
+    except Exception as reason:
+        came = "returned" if kind == RESULT else "raised"
+        raise UnpicklableError(f"what {what} {came} cannot be read here ({reason}): {_ADVICE}") from reason
+    add_note(error, f"Raised in the child process of {what}:\n{text}")
+    raise error

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from functools import partial
 from time import monotonic
 from typing import Any
 
 from pydantic import Field, field_validator
 
-from prefect_resilience.drive import Blocking, Sequence
+from prefect_resilience.drive import Sequence
+from prefect_resilience.durations import Duration, seconds
 from prefect_resilience.limits.bulkhead import prefect_client
 from prefect_resilience.limits.gcra import Pace
 from prefect_resilience.limits.guarding import Limit, Ticket
 from prefect_resilience.limits.line import stood_in_line
 from prefect_resilience.limits.names import prefect_name
+from prefect_resilience.limits.outages import ApiAway, answered
 from prefect_resilience.limits.pace import arrive, start, start_if_free, turn_away, wait_of
+from prefect_resilience.limits.patience import for_place
 from prefect_resilience.limits.refusals import RateLimitedError
-from prefect_resilience.limits.shared import ApiAway, SharedLimit, run_going_on, take_slot
-from prefect_resilience.limits.spans import count, span
+from prefect_resilience.limits.shared import SharedLimit, run_going_on, take_slot
+from prefect_resilience.limits.spans import count
 from prefect_resilience.limits.waiting import slept
 
 __all__ = ["RateLimit", "RateLimitedError"]
@@ -29,8 +32,6 @@ GRACE_SECONDS = 0.25
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.01, 1.0
 """Seconds between two looks at what the fleet has left."""
 
-FOR_EVER = float("inf")
-
 
 class RateLimit(Limit):
     """At most `calls` calls in any `per` seconds, in order of arrival.
@@ -41,9 +42,9 @@ class RateLimit(Limit):
     without calls; a period then has up to `calls + burst - 1` (the generic cell rate algorithm).
 
     In a flow or task run, and with a `name`, the fleet shares the rate, by Prefect's global concurrency
-    limit "rate-limit:<name>", which is created or updated when a process first needs it. Elsewhere, and
-    while the API cannot be reached, each process has the rate to itself. Between processes there is no
-    order of arrival.
+    limit "rate-limit:<name>", which is created or updated when a process first needs it. Elsewhere each
+    process has the rate to itself, and where the API does not answer for too long (see `Bulkhead`). Between
+    processes there is no order of arrival.
 
     `per` and `max_wait` are in seconds (also "500ms", "1m", a timedelta); `max_wait=None` waits for ever. A
     call that would have to wait longer raises `RateLimitedError` at once, with the seconds until one could
@@ -59,9 +60,9 @@ class RateLimit(Limit):
     def __init__(
         self,
         calls: int | None = None,
-        per: float | str | timedelta = 1.0,
+        per: Duration = 1.0,
         burst: int | None = None,
-        max_wait: float | str | timedelta | None = None,
+        max_wait: Duration | None = None,
         name: str | None = None,
         **more: Any,
     ) -> None:
@@ -77,10 +78,10 @@ class RateLimit(Limit):
 
     @field_validator("per", "max_wait", mode="before")
     @classmethod
-    def _is_a_span(cls, value: object, info: Any) -> float | None:
+    def _is_a_seconds(cls, value: object, info: Any) -> float | None:
         if info.field_name == "per":
-            return span("RateLimit's per", value, least=LEAST_PERIOD)
-        return None if value is None else span("RateLimit's max_wait", value)
+            return seconds("RateLimit's per", value, least=LEAST_PERIOD)
+        return None if value is None else seconds("RateLimit's max_wait", value)
 
     @property
     def pace(self) -> Pace:
@@ -90,22 +91,22 @@ class RateLimit(Limit):
     def entered(self) -> Sequence[Ticket]:
         """Wait until a call may be made. Raises RateLimitedError, at once when the wait is known."""
         name = self.settled_name()
-        key = f"rate:{name or self._own}"
+        key, pace = f"rate:{self._key(name)}", self.pace
         shared = self._shared(name)
-        if shared is None and start_if_free(key, self.pace):
+        if shared is None and start_if_free(key, pace):
             return Ticket()
-        until = FOR_EVER if self.max_wait is None else monotonic() + self.max_wait
-        wait = arrive(key, self.pace)
+        came = monotonic()
+        wait = arrive(key, pace)
         made = False
         try:
-            self._refuse_beyond(until, wait, name)
+            self._refuse_beyond(came, wait, name)
             patience = None if self.max_wait is None else self.max_wait + GRACE_SECONDS
             turn = yield from stood_in_line(key, 1, patience)
             if turn is None:
-                raise self._refusal(name, wait_of(key, self.pace))
+                raise self._refusal(name, wait_of(key, pace))
             try:
-                yield from self._waited(key, shared, until, name)
-                start(key, self.pace)
+                yield from self._waited(key, shared, came, name)
+                start(key, pace)
                 made = True
             finally:
                 turn.leave()
@@ -118,32 +119,36 @@ class RateLimit(Limit):
         """Nothing is held, so nothing is given back."""
         yield from ()
 
-    def _waited(self, key: str, shared: SharedLimit | None, until: float, name: str | None) -> Sequence[None]:
+    def _waited(self, key: str, shared: SharedLimit | None, came: float, name: str | None) -> Sequence[None]:
         """Until this process's rate, and the fleet's, allow one more call."""
         while (wait := wait_of(key, self.pace)) > 0:
-            self._refuse_beyond(until, wait, name)
+            self._refuse_beyond(came, wait, name)
             yield from slept(wait)
         if shared is not None:
-            yield from self._fleet_allowed(shared, until, name)
+            yield from self._fleet_allowed(shared, came, name)
 
-    def _fleet_allowed(self, shared: SharedLimit, until: float, name: str | None) -> Sequence[None]:
+    def _fleet_allowed(self, shared: SharedLimit, came: float, name: str | None) -> Sequence[None]:
         while True:
             try:
-                least, most = yield Blocking(_taken, (shared,))
+                question = partial(_taken, shared)
+                least, most = yield from answered(shared.name, question, came, self.max_wait)
             except ApiAway:
                 return
             if most == 0:
                 return
-            left = until - monotonic()
+            left = self._left(came)
             if left <= 0 or least > left:
                 raise self._refusal(name, most)
             # When within the interval the next slot comes free is not told, so it is looked for.
             pause = max(least, SHORTEST_PAUSE, min((most - least) / 8, LONGEST_PAUSE))
             yield from slept(min(pause, left))
 
-    def _refuse_beyond(self, until: float, wait: float, name: str | None) -> None:
-        if wait > 0 and wait > until - monotonic():
+    def _refuse_beyond(self, came: float, wait: float, name: str | None) -> None:
+        if wait > 0 and wait > self._left(came):
             raise self._refusal(name, wait)
+
+    def _left(self, came: float) -> float:
+        return for_place(self.max_wait, monotonic() - came, None)
 
     def _refusal(self, name: str | None, wait: float) -> RateLimitedError:
         return RateLimitedError(name, self.calls, self.per, wait)

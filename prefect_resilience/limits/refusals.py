@@ -12,20 +12,31 @@ class LimitRefused(ResilienceError):
 
 
 class BulkheadFullError(LimitRefused):
-    """No place became free within `waited` seconds; classified as `unavailable`, so it may be tried again."""
+    """No place became free within `waited` seconds; classified as `unavailable`, so it may be tried again.
+
+    `overdue` of this process's places are held by overdue calls: their attempts are over, and they still run.
+    """
 
     error_category: ClassVar[str] = "unavailable"
 
-    def __init__(self, name: str | None, max_concurrent: int, waited: float = 0.0) -> None:
+    def __init__(self, name: str | None, max_concurrent: int, waited: float = 0.0, overdue: int = 0) -> None:
         self.name = name
         self.max_concurrent = max_concurrent
         self.waited = waited
+        self.overdue = overdue
         which = "a bulkhead without a name" if name is None else f"bulkhead {name!r}"
         taken = "its only place" if max_concurrent == 1 else f"all {max_concurrent} places"
-        super().__init__(f"{which} is full: {taken} stayed taken for {waited:.1f} s")
+        said = f"{which} is full: {taken} stayed taken for {waited:.1f} s"
+        if overdue == 1:
+            said += "; an overdue call holds a place until it really ends"
+        elif overdue:
+            said += f"; {overdue} overdue calls hold places until they really end"
+        if overdue:
+            said += ' (Timeout(..., mode="process") ends a call at its deadline)'
+        super().__init__(said)
 
-    def __reduce__(self) -> tuple[type[BulkheadFullError], tuple[str | None, int, float]]:
-        return type(self), (self.name, self.max_concurrent, self.waited)
+    def __reduce__(self) -> tuple[type[BulkheadFullError], tuple[str | None, int, float, int]]:
+        return type(self), (self.name, self.max_concurrent, self.waited, self.overdue)
 
 
 class RateLimitedError(LimitRefused):

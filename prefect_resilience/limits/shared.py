@@ -2,26 +2,24 @@
 
 Prefect itself is handed in as `connect`; nothing here imports it. Its own helpers (`prefect.concurrency`)
 are not used: all callers of a process wait there behind the one who was told to come back in up to 30 s,
-their time limits beginning only then, and a server that is away is asked again for a minute.
+their time limits beginning only then, and a server that is away is asked again for a minute. Here a question
+is asked once; `outages.py` says what follows when there is no answer.
 """
 
 from __future__ import annotations
 
-import logging
-import random
 import sys
-import threading
-import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from time import monotonic
 from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import UUID
 
 import httpx
 
 from prefect_resilience.errors.redact import redact
+from prefect_resilience.limits import outages
+from prefect_resilience.limits.outages import ApiAway, ApiBusy
 
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient
@@ -29,25 +27,9 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Connect = Callable[[], AbstractContextManager["SyncPrefectClient"]]
 
-logger: logging.Logger = logging.getLogger("prefect_resilience.limits")
-
-AWAY_SECONDS = 30.0
-"""How long an API that could not answer is left alone."""
-
-BUSY_PAUSES = (0.05, 0.1, 0.2, 0.4, 0.8, 1.6)
-"""Seconds, on average, between two askings of an API that has no time just now."""
-
 MOST_NAMES = 10_000
 
 _LOCKED, _GONE = 423, 410
-
-
-class ApiAway(Exception):
-    """The API could not answer; the limit holds in this process alone."""
-
-
-class ApiBusy(Exception):
-    """The API has no time just now, as while another request writes to its SQLite database."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,28 +44,21 @@ class SharedLimit:
     def ask(self, question: Callable[[SyncPrefectClient], T]) -> T:
         """The answer of the API to one question about this limit, which exists by then.
 
-        Raises ApiAway when there is none, and says so once in the log until there is one again.
+        Raises ApiBusy when it is worth asking again in a moment, and ApiAway when it is not.
         """
-        if monotonic() < _away.get(self.name, 0.0):
-            raise ApiAway(self.name)
         try:
-            answer = self._answered_in_the_end(question)
+            with self.connect() as client:
+                answer = self._answer(client, question)
         except Exception as error:  # whatever the API's trouble is, it is not the caller's
-            self._report(error)
-            raise ApiAway(self.name) from error
-        if _away and _away.pop(self.name, None) is not None:
-            logger.info("Prefect's API answers again: the limit %r is shared again", self.name)
+            passes = may_pass(error)
+            outages.began(self.name, for_good=not passes)
+            said = str(error) if isinstance(error, ApiBusy) else redact(repr(error))
+            if passes:
+                raise ApiBusy(said) from error
+            outages.go_alone(self.name, said)
+            raise ApiAway(said) from error
+        outages.ended(self.name)
         return answer
-
-    def _answered_in_the_end(self, question: Callable[[SyncPrefectClient], T]) -> T:
-        for pause in BUSY_PAUSES:
-            try:
-                with self.connect() as client:
-                    return self._answer(client, question)
-            except (ApiBusy, httpx.ReadError, httpx.WriteError, httpx.RemoteProtocolError):
-                time.sleep(pause * (0.5 + random.random()))
-        with self.connect() as client:
-            return self._answer(client, question)
 
     def _answer(self, client: SyncPrefectClient, question: Callable[[SyncPrefectClient], T]) -> T:
         self._ensure(client)
@@ -112,20 +87,6 @@ class SharedLimit:
         if len(_made) >= MOST_NAMES:
             _made.clear()
         _made[key] = wanted
-
-    def _report(self, error: Exception) -> None:
-        with _saying:
-            said = self.name in _away
-            if len(_away) >= MOST_NAMES:
-                _away.clear()
-            _away[self.name] = monotonic() + AWAY_SECONDS
-        if not said:
-            logger.warning(
-                "Prefect's API could not be asked about the limit %r, which until it answers holds in each "
-                "process alone: %s",
-                self.name,
-                redact(repr(error)),
-            )
 
 
 class NoSuchLimit(Exception):
@@ -183,6 +144,23 @@ def renew(client: SyncPrefectClient, lease_id: UUID, lease_seconds: float) -> bo
     return True
 
 
+def give_up(client: SyncPrefectClient, lease_id: UUID) -> None:
+    """Give a leased slot back; one whose lease has run out is back already."""
+    try:
+        client.release_concurrency_slots_with_lease(lease_id=lease_id)
+    except Exception as error:
+        if status_of(error) not in (404, _GONE):
+            raise
+
+
+def may_pass(error: Exception) -> bool:
+    """Whether the API may answer the same question in a moment."""
+    if isinstance(error, ApiBusy | httpx.TransportError):
+        return True
+    status = status_of(error)
+    return status is not None and (status >= 500 or status in (408, 425, 429))
+
+
 def status_of(error: Exception) -> int | None:
     """The HTTP status of an error of Prefect's client, which hides it in various places."""
     source = getattr(error, "http_exc", None) or error
@@ -208,5 +186,3 @@ def run_going_on() -> tuple[str, UUID] | None:
 
 
 _made: dict[tuple[str, str], tuple[int, float]] = {}
-_away: dict[str, float] = {}
-_saying = threading.Lock()

@@ -4,22 +4,27 @@ from __future__ import annotations
 
 import sys
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
+from contextlib import AbstractAsyncContextManager
 from functools import partial
+from math import inf
 from queue import Empty, SimpleQueue
 from time import monotonic
 from typing import Any, Literal, TypeVar
 
-import anyio
-
 from prefect_resilience.errors.exceptions import AttemptTimeout
-from prefect_resilience.limits.threads import SLICE_SECONDS, logger, start_call, without_this_frame
+from prefect_resilience.limits.one_task import PATIENCE, OneTask, Outcome
+from prefect_resilience.limits.threads import (
+    SLICE_SECONDS,
+    Call,
+    abandon,
+    logger,
+    start_call,
+    without_this_frame,
+)
 
 Y = TypeVar("Y")
 S = TypeVar("S")
 R = TypeVar("R")
-
-CLOSE_SECONDS = 5.0
-"""How long an async generator may clean up after its time is over."""
 
 Order = tuple[Literal["send", "throw", "close"], Any]
 Reply = tuple[Literal["yielded", "returned", "raised"], Any]
@@ -28,13 +33,15 @@ Reply = tuple[Literal["yielded", "returned", "raised"], Any]
 class _Allowance:
     """What is left of `total`, which counts only waiting, and of `idle`, which begins anew each time."""
 
-    __slots__ = ("idle", "left", "name", "total")
+    __slots__ = ("ended", "idle", "left", "name", "total")
 
     def __init__(self, total: float | None, idle: float | None, name: str) -> None:
         self.total = total
         self.idle = idle
-        self.left = float("inf") if total is None else total
+        self.left = inf if total is None else total
         self.name = name
+        self.ended = False
+        """Whether the generator has returned or raised."""
 
     def next_step(self) -> tuple[float, AttemptTimeout]:
         """Seconds that the next step may take, and the error to raise when it takes longer."""
@@ -62,8 +69,9 @@ def iterate_with_deadline(
     orders: SimpleQueue[Order] = SimpleQueue()
     replies: SimpleQueue[Reply] = SimpleQueue()
     order: Order = ("send", None)
+    producer: Call | None = None
     try:
-        start_call(_produce, generator, orders, replies)
+        producer = start_call(_produce, generator, orders, replies)
         while True:
             kind, value = _ask(orders, replies, order, allowance)
             if kind == "returned":
@@ -80,6 +88,8 @@ def iterate_with_deadline(
     finally:
         order = ("close", None)  # and no error, which would hold itself through this frame
         orders.put(order)  # ends the thread, and a generator that comes back late
+        if producer is not None and not allowance.ended:
+            abandon(producer)
 
 
 def _produce(
@@ -114,6 +124,7 @@ def _ask(
         except Empty:
             continue
         allowance.spent(since)
+        allowance.ended = reply[0] != "yielded"
         if reply[0] != "raised":
             return reply
         try:
@@ -127,52 +138,58 @@ def _ask(
 
 
 async def aiterate_with_deadline(
-    agen: AsyncGenerator[Y, S], total: float | None, idle: float | None, *, what: str | None = None
+    agen: AsyncGenerator[Y, S],
+    total: float | None = None,
+    idle: float | None = None,
+    *,
+    what: str | None = None,
+    around: AbstractAsyncContextManager[Any] | None = None,
 ) -> AsyncGenerator[Y, S]:
     """The same async generator, each step of which is held to `idle` seconds, and all of them to `total`.
 
     `total` counts the seconds spent waiting for the generator, not what the consumer does in between.
-    A step that is overdue is cancelled, and the generator is closed. `asend`, `athrow` and `aclose` pass
-    through.
+    All steps run in one asyncio task of their own and in one copy of the context, so that the generator may
+    hold cancel scopes and task groups over a `yield`. A scope of its own that ends while the consumer is at
+    work is heard of at the next step. A step that is overdue is cancelled, and the generator is closed.
+    `asend`, `athrow` and `aclose` pass through. `around` is entered and left in that task.
 
     Raises `AttemptTimeout`, and whatever the generator raises.
     """
     allowance = _Allowance(total, idle, what or _name(agen))
-    step: Callable[[], Awaitable[Y]] = agen.__anext__
+    life = OneTask(agen, around)
+    make: Callable[[], Awaitable[Y]] = agen.__anext__
     try:
         while True:
-            try:
-                chunk = await _astep(step, allowance)
-            except StopAsyncIteration:
+            kind, value = await _astep(life, make, allowance)
+            if kind == "ended":
                 return
+            if kind != "yielded":
+                try:
+                    raise value
+                finally:
+                    del value  # else the error's traceback would hold the error
             try:
-                step = partial(agen.asend, (yield chunk))
+                make = partial(agen.asend, (yield value))
             except GeneratorExit:
                 raise
             except BaseException as error:  # noqa: BLE001 the generator decides what becomes of it
-                step = partial(agen.athrow, error)
+                make = partial(agen.athrow, error)
     finally:
-        await _aclose(agen, allowance)
+        limit, _ = allowance.next_step()
+        if not await life.close(None if limit == inf else max(limit, PATIENCE)):
+            logger.warning("%s was cancelled while it cleaned up", allowance.name)
 
 
-async def _astep(step: Callable[[], Awaitable[Y]], allowance: _Allowance) -> Y:
+async def _astep(life: OneTask, make: Callable[[], Awaitable[Any]], allowance: _Allowance) -> Outcome:
     limit, too_late = allowance.next_step()
     since = monotonic()
     try:
-        with anyio.move_on_after(limit):
-            return await step()
+        outcome = await life.step(make, None if limit == inf else limit)
     finally:
         allowance.spent(since)
-    raise too_late
-
-
-async def _aclose(agen: AsyncGenerator[Any, Any], allowance: _Allowance) -> None:
-    """Close the generator, whose cleaning up may take one more step's time, and `CLOSE_SECONDS` at least."""
-    limit, _ = allowance.next_step()
-    with anyio.move_on_after(max(limit, CLOSE_SECONDS)) as scope:
-        await agen.aclose()
-    if scope.cancelled_caught:
-        logger.warning("%s was cancelled while it cleaned up", allowance.name)
+    if outcome is None:
+        raise too_late
+    return outcome
 
 
 def _name(generator: Any) -> str:

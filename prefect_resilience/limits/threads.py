@@ -30,24 +30,24 @@ SLICE_SECONDS = 0.25
 """The longest single wait: in between, an exception that was injected into the thread comes through."""
 
 
-class _Call:
+class Call:
     """One call on its way to a thread and back."""
 
     __slots__ = ("args", "context", "done", "error", "finished", "fn", "kwargs", "value")
 
     def __init__(self, fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-        self.fn = fn
-        self.args = args
-        self.kwargs = kwargs
+        self.fn: Callable[..., Any] = fn
+        self.args: Sequence[Any] = args
+        self.kwargs: Mapping[str, Any] = kwargs
         self.context: Context = copy_context()
         self.value: Any = None
         self.error: BaseException | None = None
-        self.finished = False
-        self.done = threading.Lock()
+        self.finished: bool = False
+        self.done: threading.Lock = threading.Lock()
         self.done.acquire()
 
 
-def _run(call: _Call) -> None:
+def _run(call: Call) -> None:
     try:
         call.value = call.context.run(call.fn, *call.args, **call.kwargs)
     except BaseException as error:  # noqa: BLE001 it is raised again in the thread that waits
@@ -67,14 +67,19 @@ class _Desk:
     __slots__ = ("calls", "gone", "wake")
 
     def __init__(self) -> None:
-        self.calls: list[_Call] = []
+        self.calls: list[Call] = []
         self.gone = False
         self.wake = threading.Lock()  # a bare lock is the cheapest way to wake a thread
         self.wake.acquire()
 
 
+_STILL_RUNNING = (
+    "%s passed its deadline of %g s and is still running in its thread (such calls now: %d); "
+    'Timeout(..., mode="process") is the mode that stops the work itself'
+)
+
 _idle: list[_Desk] = []
-_overdue: set[_Call] = set()
+_overdue: set[Call] = set()
 _numbers = itertools.count(1)
 
 
@@ -93,15 +98,21 @@ def call_with_deadline(
     `AttemptTimeout` is raised at once, whatever the call is blocked in, unless it is C code that keeps
     the GIL. The abandoned call goes on until it ends by itself, and a line in the log says so. It blocks
     nobody: a new call gets a new thread, so abandoned calls are bounded only by how fast they are made.
-    If the waiting thread is interrupted, the call goes on in the same way.
+    If the waiting thread is interrupted, the call goes on in the same way, without the line.
 
     Raises `AttemptTimeout`, `RuntimeError` if the system gives no thread, and whatever `fn` raises.
     """
-    call = _Call(fn, args, kwargs)
+    call = Call(fn, args, kwargs)
     _hand_over(call)
-    if not _wait(call, seconds) and not call.finished:
+    try:
+        in_time = _wait(call, seconds) or call.finished
+    except BaseException:
+        abandon(call)
+        raise
+    if not in_time:
         what = what or name_of(fn)
-        _report_overdue(call, what, seconds)
+        if abandon(call):
+            logger.warning(_STILL_RUNNING, what, seconds, len(_overdue))
         raise AttemptTimeout(seconds, what)
     if call.error is None:
         return call.value
@@ -111,17 +122,32 @@ def call_with_deadline(
         del call  # else the error's traceback would hold the error
 
 
-def start_call(fn: Callable[..., Any], *args: Any) -> None:
+def start_call(fn: Callable[..., Any], *args: Any) -> Call:
     """Run `fn(*args)` on a thread of the pool, with the context copied, and do not wait for it.
 
     What it returns or raises is dropped.
     """
-    _hand_over(_Call(fn, args, {}))
+    call = Call(fn, args, {})
+    _hand_over(call)
+    return call
+
+
+def abandon(call: Call) -> bool:
+    """Nobody waits for the call any more. Whether it still runs: then it is overdue until it has ended."""
+    _overdue.add(call)
+    if call.finished:
+        _overdue.discard(call)
+    return not call.finished
 
 
 def overdue_calls() -> int:
-    """How many calls of this process passed their deadline and are still running in their threads."""
+    """How many calls of this process are still running in their threads although nobody waits for them."""
     return len(_overdue)
+
+
+def overdue_in(made_there: Callable[[Context], bool]) -> list[Call]:
+    """The overdue calls in whose contexts this is true."""
+    return [call for call in list(_overdue) if not call.finished and made_there(call.context)]
 
 
 def name_of(fn: Callable[..., Any]) -> str:
@@ -132,7 +158,7 @@ def name_of(fn: Callable[..., Any]) -> str:
     return repr(getattr(inner, "__name__", None) or type(inner).__name__)
 
 
-def _hand_over(call: _Call) -> None:
+def _hand_over(call: Call) -> None:
     """Give the call to the thread that was idle for the shortest time, or to a new one."""
     while True:
         try:
@@ -150,7 +176,7 @@ def _hand_over(call: _Call) -> None:
             return None
 
 
-def _start_thread(call: _Call) -> None:
+def _start_thread(call: Call) -> None:
     desk = _Desk()
     desk.calls.append(call)
     desk.wake.release()
@@ -178,7 +204,7 @@ def _serve(desk: _Desk) -> None:
         del call  # an idle thread holds no results
 
 
-def _wait(call: _Call, seconds: float) -> bool:
+def _wait(call: Call, seconds: float) -> bool:
     if seconds <= SLICE_SECONDS:
         return call.done.acquire(timeout=max(seconds, 0.0))
     if call.done.acquire(timeout=SLICE_SECONDS):
@@ -188,19 +214,6 @@ def _wait(call: _Call, seconds: float) -> bool:
         if call.done.acquire(timeout=min(left, SLICE_SECONDS)):
             return True
     return False
-
-
-def _report_overdue(call: _Call, what: str, seconds: float) -> None:
-    _overdue.add(call)
-    if call.finished:
-        _overdue.discard(call)
-    logger.warning(
-        "%s passed its deadline of %g s and is still running in its thread (such calls now: %d); "
-        'Timeout(..., mode="process") is the mode that stops the work itself',
-        what,
-        seconds,
-        len(_overdue),
-    )
 
 
 def _forget_threads() -> None:

@@ -5,29 +5,24 @@ from __future__ import annotations
 import difflib
 import functools
 import inspect
-import math
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, ClassVar, Literal, TypeVar, cast
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from prefect_resilience.durations import Duration, seconds_of
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.limits.alarm import alarm_is_free, call_with_alarm
 from prefect_resilience.limits.cancel import acall_with_deadline
-from prefect_resilience.limits.process import ProcessDied, UnpicklableError, acall_in_process, call_in_process
 from prefect_resilience.limits.stream import aiterate_with_deadline, iterate_with_deadline
 from prefect_resilience.limits.threads import call_with_deadline, overdue_calls
 
 __all__ = [
     "DEFAULT_OPERATIONS",
-    "ProcessDied",
     "Timeout",
-    "UnpicklableError",
-    "acall_in_process",
     "acall_with_deadline",
     "aiterate_with_deadline",
-    "call_in_process",
     "call_with_deadline",
     "call_within",
     "iterate_with_deadline",
@@ -49,7 +44,7 @@ _FIELDS = ("total", "idle", "mode", "timeout_ms")
 
 
 class Timeout(BaseModel):
-    """How long one attempt may take, in seconds.
+    """How long one attempt may take, in seconds (or text such as "500ms", "1h30m", or a timedelta).
 
     `total` bounds the attempt. `idle`, for generators, bounds the wait for each chunk; with a generator,
     `total` counts only the time spent waiting for it, not what the consumer does between two chunks.
@@ -66,7 +61,7 @@ class Timeout(BaseModel):
     larger model, pydantic's `ValidationError` with the same sentence.
     """
 
-    model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True, extra="forbid")
+    model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     total: float | None = Field(
         default=None, gt=0, allow_inf_nan=False, description="Seconds that one attempt may take."
@@ -79,9 +74,7 @@ class Timeout(BaseModel):
         description="Whether an overdue call is interrupted, left behind, or killed with its process.",
     )
 
-    def __init__(
-        self, total: float | timedelta | None = None, idle: float | timedelta | None = None, **fields: Any
-    ) -> None:
+    def __init__(self, total: Duration | None = None, idle: Duration | None = None, **fields: Any) -> None:
         given = {"total": total, "idle": idle}
         fields |= {name: seconds for name, seconds in given.items() if seconds is not None}
         try:
@@ -92,7 +85,7 @@ class Timeout(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _read(cls, data: Any) -> Any:
-        if isinstance(data, (int, float, timedelta)):
+        if isinstance(data, (int, float, str, timedelta)):
             data = {"total": data}
         if not isinstance(data, Mapping):
             return data
@@ -118,7 +111,7 @@ class Timeout(BaseModel):
 
     @classmethod
     def of(cls, value: Any, operations: Mapping[str, float] = DEFAULT_OPERATIONS) -> Timeout | None:
-        """The timeout that `value` means: None, seconds, a timedelta, an operation's name, JSON, a Timeout.
+        """The timeout that `value` means: None, a duration, an operation's name, JSON, a Timeout.
 
         Raises `ConfigurationError` when it means none; for an unknown name the nearest one is named.
 
@@ -129,7 +122,7 @@ class Timeout(BaseModel):
         if value is None or isinstance(value, Timeout):
             return value
         if isinstance(value, str):
-            return cls(_operation(value, operations))
+            return cls(_operation(value, operations) if seconds_of(value) is None else value)
         if isinstance(value, (int, float, timedelta)):
             return cls(value)
         if isinstance(value, Mapping):
@@ -165,16 +158,18 @@ def call_within(timeout: Timeout, fn: Callable[..., T], args: Sequence[Any], kwa
 
 
 def _seconds(name: str, value: Any) -> float:
-    if isinstance(value, timedelta):
-        value = value.total_seconds() * (1000 if name == "timeout_ms" else 1)
     unit = "milliseconds" if name == "timeout_ms" else "seconds"
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise ValueError(f"a timeout's {name} is a number of {unit} such as 30, not {value!r}")
-    if not math.isfinite(value) or value <= 0:
+    known = seconds_of(value)
+    if known is not None and name == "timeout_ms" and not isinstance(value, int | float):
+        known *= 1000
+    if known is None and (isinstance(value, bool) or not isinstance(value, int | float)):
+        also = "" if name == "timeout_ms" else ', or text such as "500ms", "1h30m"'
+        raise ValueError(f"a timeout's {name} is a number of {unit} such as 30{also}, not {value!r}")
+    if known is None or known <= 0:
         raise ValueError(
             f"a timeout's {name} is a number of {unit} above 0, not {value!r}: no limit is timeout=None"
         )
-    return float(value)
+    return known
 
 
 def _operation(name: str, operations: Mapping[str, float]) -> float:
@@ -182,7 +177,9 @@ def _operation(name: str, operations: Mapping[str, float]) -> float:
         return operations[name]
     near = difflib.get_close_matches(name, operations, n=1, cutoff=0.4)
     hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(sorted(operations))}"
-    raise ConfigurationError(f"no operation is named {name!r}, so it has no timeout: {hint}")
+    raise ConfigurationError(
+        f'no operation is named {name!r}, so it has no timeout: {hint}, or write a duration such as "30s"'
+    )
 
 
 def _sentence(error: ValidationError) -> str:

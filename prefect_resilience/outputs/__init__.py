@@ -1,7 +1,5 @@
 """What a task promises to return, and what is said when it returns something else."""
 
-from __future__ import annotations
+import lazy_loader
 
-from .promise import Expect
-
-__all__ = ["Expect"]
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -1,15 +1,11 @@
-"""Partial results from a child process, which may be killed: each is written to a file at once."""
+"""Partial results from a child process, which may be killed: each is sent to the parent at once."""
 
 from __future__ import annotations
 
-import os
 import pickle
-import shutil
-import tempfile
-import weakref
+from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, field
 from typing import Any
 
 import cloudpickle  # pyright: ignore[reportMissingTypeStubs]
@@ -19,44 +15,39 @@ from prefect_resilience.errors.context import ErrorContext
 from .current import Notes
 
 
-@dataclass(frozen=True)
+@dataclass
 class Carried:
-    """What a child takes along of the notes of its run, and where it leaves its own."""
+    """What a child takes along of the notes of its run, and what it kept itself."""
 
-    folder: str
-    before: bytes | None
-    previous: ErrorContext | None
-    violations: list[dict[str, Any]]
+    before: bytes | None = None
+    previous: ErrorContext | None = None
+    violations: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+    left: bytes | None = None
 
-    def unpacked(self) -> Notes:
-        """The notes on the side of the child."""
+    def unpacked(self, send: Callable[[bytes], None]) -> Notes:
+        """The notes on the side of the child, which sends all that it keeps."""
+
+        def sink(notes: Notes) -> None:
+            packed = _packed((notes.kept, notes.appends, notes.dropped))
+            if packed is not None:
+                send(packed)
+
         before = None if self.before is None else pickle.loads(self.before)
-        return Notes(
-            before=before, previous=self.previous, violations=list(self.violations), sink=self._write
-        )
-
-    def _write(self, notes: Notes) -> None:
-        packed = _packed((notes.kept, notes.appends, notes.dropped))
-        if packed is not None:
-            file = Path(self.folder, "partial")
-            with suppress(OSError):
-                file.with_suffix(".new").write_bytes(packed)
-                os.replace(file.with_suffix(".new"), file)
+        return Notes(before=before, previous=self.previous, violations=list(self.violations), sink=sink)
 
     def read(self, notes: Notes) -> None:
         """Take over, on the side of the parent, what the child had kept."""
-        with suppress(Exception):  # what it kept may be of a class that only the child knows
-            left = pickle.loads(Path(self.folder, "partial").read_bytes())
-            notes.kept, notes.appends, notes.dropped = left
+        left, self.left = self.left, None
+        if left is not None:
+            with suppress(Exception):  # what it kept may be of a class that only the child knows
+                notes.kept, notes.appends, notes.dropped = pickle.loads(left)
 
 
-def carried(notes: Notes | None, owner: object) -> Carried:
-    """What to hand to a child. The folder is there as long as its owner."""
-    folder = tempfile.mkdtemp(prefix="prefect-resilience-")
-    weakref.finalize(owner, shutil.rmtree, folder, ignore_errors=True)
+def carried(notes: Notes | None) -> Carried:
+    """What to hand to a child."""
     if notes is None:
-        return Carried(folder, None, None, [])
-    return Carried(folder, _packed(notes.before), notes.previous, notes.violations)
+        return Carried()
+    return Carried(_packed(notes.before), notes.previous, notes.violations)
 
 
 def _packed(value: Any) -> bytes | None:

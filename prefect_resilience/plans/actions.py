@@ -16,10 +16,10 @@ from pydantic import BaseModel, ConfigDict
 
 from prefect_resilience.configuration import nearest
 from prefect_resilience.errors.exceptions import ConfigurationError
-from prefect_resilience.plans import subplans
+from prefect_resilience.plans import subplans, voting
 from prefect_resilience.plans.documentation import Documentation, documentation_of
 from prefect_resilience.plans.mistakes import Mistake
-from prefect_resilience.plans.model import Node
+from prefect_resilience.plans.model import QUORUM, VOTE, Node
 from prefect_resilience.plans.parameters import Parameter, parameters_of
 from prefect_resilience.plans.templates import has_template
 
@@ -148,7 +148,7 @@ class Actions:
         """Register `target`. Raises ConfigurationError when the name is taken, or its inputs have none."""
         made = Action(name, target)
         _check(made)
-        known = self._known.get(name) or BUILT_IN.get(name)
+        known = self._known.get(name) or (BUILT_IN[name] if name == subplans.NAME else None)
         if known is not None and not _same(known, made):
             raise ConfigurationError(
                 f"the action {name!r} is registered twice: as {known.place} and as {made.place}; "
@@ -183,6 +183,7 @@ class Actions:
             *_not_taken(found, node, place),
             *_missing(found, offered, place),
             *_misfits(found, node, place),
+            *(voting.mistakes_of(node, place, self) if found.target in _VOTING else ()),
         ]
 
     def _unknown(self, name: str) -> str:
@@ -198,8 +199,15 @@ class Actions:
 REGISTERED = Actions()
 """The actions of this process, made by `@action`."""
 
-BUILT_IN = {subplans.NAME: Action(subplans.NAME, subplans.run_subplan)}
-"""The actions that every plan has."""
+BUILT_IN = {
+    subplans.NAME: Action(subplans.NAME, subplans.run_subplan),
+    QUORUM: Action(QUORUM, voting.run_quorum),
+    VOTE: Action(VOTE, voting.run_vote),
+}
+"""The actions that every plan has; an action of yours may take the name of any but `plan`."""
+
+
+_VOTING = (voting.run_quorum, voting.run_vote)
 
 
 def action(name: str) -> Callable[[F], F]:

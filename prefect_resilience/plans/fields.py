@@ -18,7 +18,7 @@ from prefect_resilience.plans.mistakes import quoted
 from prefect_resilience.plans.templates import RESERVED, is_one_template
 from prefect_resilience.plans.wrong import Place, refuse, told
 from prefect_resilience.retries.backoff import Backoff
-from prefect_resilience.retries.policy import BACKOFF_SPELLINGS, SPELLINGS, Retry
+from prefect_resilience.retries.policy import BACKOFF_SPELLINGS, CAMEL_CASE, SPELLINGS, Retry
 
 LONGEST_ID = 100
 ID = re.compile(r"\w[\w-]*")
@@ -30,7 +30,7 @@ EFFECTS = ("conditional", "external", "idempotent")
 NAMES_SCHEMA: dict[str, Any] = {
     "anyOf": [{"type": "array", "items": {"type": "string"}}, {"type": "string"}],
 }
-RETRY_SPELLINGS = ("max_retries", *SPELLINGS, *BACKOFF_SPELLINGS)
+RETRY_SPELLINGS = ("max_retries", *SPELLINGS, *BACKOFF_SPELLINGS, *CAMEL_CASE)
 
 
 class RetrySchema:
@@ -129,10 +129,11 @@ def _retry(value: Any, place: Place, found: list[tuple[Place, str]]) -> Any:
         return value
     written = {str(key): part for key, part in cast("Mapping[Any, Any]", value).items()}
     before = len(found)
-    retries = written.get("max_retries", 0)
-    if isinstance(retries, bool) or not isinstance(retries, int) or retries < 0:
-        says = f"write how often to try again, a whole number from 0, not {quoted(retries)}"
-        found.append(((*place, "max_retries"), says))
+    for theirs in {"max_retries", "maxRetries"} & written.keys():
+        retries = written[theirs]
+        if isinstance(retries, bool) or not isinstance(retries, int) or retries < 0:
+            says = f"write how often to try again, a whole number from 0, not {quoted(retries)}"
+            found.append(((*place, theirs), says))
     _flat_delays(written, place, found)
     inside = written.get("backoff")
     if isinstance(inside, Mapping):
@@ -155,11 +156,13 @@ def _backoff(written: Mapping[Any, Any], place: Place, found: list[tuple[Place, 
 
 def _flat_delays(written: Mapping[str, Any], place: Place, found: list[tuple[Place, str]]) -> None:
     """The options of the backoff that stand beside the attempts."""
-    for theirs, (ours, unit) in BACKOFF_SPELLINGS.items():
-        number = written.get(theirs, 0.5)
+    for theirs, number in written.items():
+        if CAMEL_CASE.get(theirs, theirs) not in BACKOFF_SPELLINGS:
+            continue
+        ours, unit = BACKOFF_SPELLINGS[CAMEL_CASE.get(theirs, theirs)]
         if isinstance(number, bool) or not isinstance(number, int | float):
             found.append(((*place, theirs), f"write a number, not {quoted(number)}"))
-        elif theirs in written:
+        else:
             wrong: list[tuple[Place, str]] = []
             bounded = {ours: min(number, 1e300) * unit}
             _placed(Backoff, bounded | ({"maximum": 1e8} if ours == "initial" else {}), (), wrong)

@@ -1,4 +1,4 @@
-"""JSON as a plan's text: bounded before it is read, no NaN, and mistakes with line and column."""
+"""JSON as a plan's text: with comments, bounded before it is read, no NaN, mistakes with line and column."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ MOST_PARTS = 2_000_000
 """Commas and opening brackets of a text: they bound the memory that its data takes to about 150 MB."""
 
 _PARTS = re.compile(r'"(?:[^"\\]+|\\.)*"?|[\[\]{}]', re.DOTALL)
+_COMMENTS = re.compile(r'"(?:[^"\\]+|\\.)*"?|//[^\n]*|/\*.*?(?:\*/|\Z)', re.DOTALL)
 _WORDS = re.compile(r'"(?:[^"\\]+|\\.)*"?|-?Infinity|NaN|-?\d[\d.eE+-]*', re.DOTALL)
 
 
@@ -29,6 +30,7 @@ class _Refused(Exception):
 
 def load_json(text: str, source: str) -> Any:
     """The data of a JSON text. Raises PlanError with the place of the first mistake."""
+    text = without_comments(text)
     count = text.count(",") + text.count("[") + text.count("{")
     if count > MOST_PARTS:
         says = f"has more than {MOST_PARTS:,} commas and brackets: a plan carries little data"
@@ -53,6 +55,16 @@ def load_json(text: str, source: str) -> Any:
             says = "cannot be read here: the program is nested too deep itself"
             raise PlanError([Mistake(source, says)], source) from None
         _refuse(source, text, at, f"is nested more than {DEEPEST} levels deep: write it flatter")
+
+
+def without_comments(text: str) -> str:
+    """The text with spaces in place of `// ...` and `/* ... */`: every line and column stays where it was."""
+    return _COMMENTS.sub(_blank, text) if "/*" in text or "//" in text else text
+
+
+def _blank(found: re.Match[str]) -> str:
+    part = found[0]
+    return part if part.startswith('"') else re.sub(r"[^\n]", " ", part)
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

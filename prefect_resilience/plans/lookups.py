@@ -42,12 +42,16 @@ class Outcome(Protocol):
     def error(self) -> Any: ...
 
 
+ERRORS = ("_last_error", "_plan_error")
+"""Parts of the state that are there only after a failure."""
+
+
 @dataclass(frozen=True)
 class View:
     """What the templates of one node may see.
 
     nodes: what has ended so far, by id; a node that is not here counts as one that gave nothing.
-    state: with `_last_error` as JSON, where there is one.
+    state: with `_last_error` and `_plan_error` as JSON, where there is one.
     names: in a fan-out the item, under the name that the plan gives it, and `index`.
     """
 
@@ -123,7 +127,7 @@ class Scope:
         if path.node or not (path.root in view.names or path.root in ("state", "inputs")):
             return self._of_node(path)
         base: Any = {"state": view.state, "inputs": view.inputs, **view.names}[path.root]
-        if path.root == "state" and path.steps[:1] == ("_last_error",) and not base.get("_last_error"):
+        if path.root == "state" and path.steps and path.steps[0] in ERRORS and not base.get(path.steps[0]):
             return Missing()
         return self._walk(base, path, 0)
 

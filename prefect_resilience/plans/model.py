@@ -88,6 +88,8 @@ class PlanPart(Policy):
 
 SUBPLAN = "plan"
 """The type of a node that runs another plan."""
+QUORUM, VOTE = "quorum", "vote"
+"""The types of nodes that ask several actions, and that count answers."""
 
 
 class Transition(PlanPart):

@@ -13,7 +13,7 @@ from prefect_resilience.plans.mistakes import quoted
 from prefect_resilience.plans.model import Cache, FanOut, Node
 from prefect_resilience.plans.nodes import AnyTask, Workshop
 from prefect_resilience.plans.result import NodeResult
-from prefect_resilience.plans.routes import with_last_error
+from prefect_resilience.plans.routes import with_errors
 from prefect_resilience.plans.templates import View, render
 
 
@@ -31,10 +31,16 @@ class Preparation:
     """Makes the jobs of one run. All raise ValueError for what cannot be filled in."""
 
     def __init__(
-        self, workshop: Workshop, results: Mapping[str, NodeResult], inputs: Mapping[str, Any], logger: Any
+        self,
+        workshop: Workshop,
+        results: Mapping[str, NodeResult],
+        errors: dict[str, ErrorContext],
+        inputs: Mapping[str, Any],
+        logger: Any,
     ) -> None:
         self._workshop = workshop
         self._results = results
+        self._errors = errors
         self._inputs = inputs
         self._logger = logger
 
@@ -55,7 +61,7 @@ class Preparation:
         return cast("Sequence[Any]", items)
 
     def _view(self, seen: ErrorContext | None, names: Mapping[str, Any]) -> View:
-        return View(self._results, with_last_error({}, seen), self._inputs, names)
+        return View(self._results, with_errors({}, seen, self._errors), self._inputs, names)
 
     def _job(self, node: Node, name: str, view: View, seen: ErrorContext | None, index: int | None) -> Job:
         action = self._workshop.action(node)

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NoReturn, cast
 
-from prefect_resilience.plans.json_text import load_json
+from prefect_resilience.plans.json_text import load_json, without_comments
 from prefect_resilience.plans.mistakes import Mistake, PlanError, quoted, shortened
 from prefect_resilience.plans.model import Asked, CheckedActions, Plan
 from prefect_resilience.plans.suggestions import suggestion
@@ -57,28 +57,46 @@ def is_text(source: str) -> bool:
 
 
 def from_text(text: str, asked: Asked | None = None, source: str = "the plan") -> Plan:
-    """The plan that a text is: JSON if it begins with `{` or `[`, else YAML. Raises PlanError."""
-    if len(text) > LARGEST_FILE:
-        _refuse(source, f"{len(text):,} characters are more than the {LARGEST_FILE:,} that a plan may have")
-    begins = text.lstrip()[:1]
-    if not begins:
-        _refuse(source, 'is empty: write {"tasks": [...]}')
-    data = load_json(text, source) if begins in "{[" else load_yaml(text, source)
-    return built(data, asked or Asked(), source)
+    """The plan that a text is: JSON if it begins with `{`, `[` or a comment, else YAML. Raises PlanError."""
+    return built(_data_of_text(text, source), asked or Asked(), source)
 
 
 def from_file(path: str | Path, asked: Asked | None = None, base: str | Path | None = None) -> Plan:
     """The plan in a `.json`, `.yaml` or `.yml` file. Raises PlanError."""
-    place = Path(base or "", path)
-    source = shortened(str(path), 200) or "the plan"
+    return built(_data_of_file(path, base), asked or Asked(), _called(path))
+
+
+def written_data(source: str | Path) -> Any:
+    """What a text or a file holds, unchecked. Raises PlanError where it holds no data."""
+    if isinstance(source, str) and is_text(source):
+        return _data_of_text(source, "the plan")
+    return _data_of_file(source)
+
+
+def _data_of_text(text: str, source: str) -> Any:
+    if len(text) > LARGEST_FILE:
+        _refuse(source, f"{len(text):,} characters are more than the {LARGEST_FILE:,} that a plan may have")
+    begins = text.lstrip()[:1]
+    if begins == "/":
+        begins = without_comments(text).lstrip()[:1]
+    if not begins:
+        _refuse(source, 'is empty: write {"tasks": [...]}')
+    return load_json(text, source) if begins in "{[" else load_yaml(text, source)
+
+
+def _data_of_file(path: str | Path, base: str | Path | None = None) -> Any:
+    place, source = Path(base or "", path), _called(path)
     if place.suffix.lower() not in SUFFIXES:
         _refuse(source, f"is no plan's file: its name ends in {', '.join(SUFFIXES)}")
     text = _text_of(place, source)
-    asked = asked or Asked()
     if not text.strip():
         _refuse(source, 'is empty: write {"tasks": [...]}')
     load = load_json if place.suffix.lower() == ".json" else load_yaml
-    return built(load(text, source), asked, source)
+    return load(text, source)
+
+
+def _called(path: str | Path) -> str:
+    return shortened(str(path), 200) or "the plan"
 
 
 def _text_of(path: Path, source: str) -> str:

@@ -19,7 +19,7 @@ from prefect_resilience.errors.info import bounded
 from prefect_resilience.errors.redact import redact
 from prefect_resilience.plans.model import Plan
 from prefect_resilience.plans.progress import Progress
-from prefect_resilience.plans.render import plan_to_mermaid, plan_to_svg
+from prefect_resilience.plans.render import plan_to_svg
 from prefect_resilience.plans.result import NodeResult, PlanResult
 
 BEGINS_AFTER = 2.0
@@ -27,7 +27,7 @@ BEGINS_AFTER = 2.0
 EVERY = 1.0
 MOST_ROWS = 300
 MOST_DRAWN = 150
-"""Nodes that a picture can have and still be read; mermaid draws no more than 500 edges."""
+"""Nodes that a picture can have and still be read."""
 KEY_LIMIT = 60
 FAILED_FIRST = {"failed": 0, "handled": 1, "succeeded": 2, "skipped": 2}
 
@@ -114,7 +114,7 @@ def markdown(plan: Plan, result: PlanResult, title: str) -> str:
     lines += [_row(name, node) for name, node in rows[:MOST_ROWS]]
     if count > MOST_ROWS:
         lines += ["", f"and {count - MOST_ROWS:,} more nodes."]
-    return "\n".join([*lines, "", *_pictures(plan, result)])
+    return "\n".join([*lines, "", *_picture(plan, result)])
 
 
 def _counts(result: PlanResult) -> str:
@@ -136,15 +136,15 @@ def _row(name: str, node: NodeResult) -> str:
     return f"| {_code(name)} | {node.status} | {attempts} | {seconds} | {_text(bounded(why, 300))} |"
 
 
-def _pictures(plan: Plan, result: PlanResult) -> list[str]:
+def _picture(plan: Plan, result: PlanResult) -> list[str]:
     if len(result.nodes) > MOST_DRAWN:
         return []
     try:
         svg = base64.b64encode(redact(plan_to_svg(plan, result, added=result.added)).encode()).decode()
-        mermaid = redact(plan_to_mermaid(plan, result, added=result.added))
     except Exception:  # noqa: BLE001 - the table is there without it
         return []
-    return [f"![the plan](data:image/svg+xml;base64,{svg})", "", "```mermaid", mermaid, "```"]
+    # No mermaid beside it: both UIs show the image, and the V1 UI no mermaid.
+    return [f"![the plan](data:image/svg+xml;base64,{svg})"]
 
 
 def _code(text: str) -> str:

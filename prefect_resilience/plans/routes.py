@@ -1,6 +1,7 @@
 """Where a node leads once it has ended, and why.
 
 - It succeeded: its condition decides, which counts as true where there is none: `on_success` or `on_failure`.
+  Of `on_failure`, nodes with `handles_error` for it are left out: an answer that is too weak is no error.
 - It failed for good: `on_failure`, and the nodes that handle its error. A condition about nothing but errors
   is asked all the same; when it holds, `on_success` stands in place of `on_failure`.
 - Either way, the first transition whose condition holds is taken besides.
@@ -27,6 +28,10 @@ from prefect_resilience.errors.taxonomy import ErrorCategory
 from prefect_resilience.plans.model import Node, Transition
 
 LAST_ERROR = "_last_error"
+"""In the state: the failure that led to where one is."""
+
+PLAN_ERROR = "_plan_error"
+"""In the state: the latest failure in the whole plan so far, wherever it was and whoever handled it."""
 
 
 class Routing(NamedTuple):
@@ -51,7 +56,7 @@ def routes(
     output: Any = None,
     error: ErrorContext | None = None,
     outputs: Mapping[str, Any] | None = None,
-    errors: Mapping[str, ErrorContext] | None = None,
+    errors: dict[str, ErrorContext] | None = None,
     state: Mapping[str, Any] | None = None,
     inputs: Mapping[str, Any] | None = None,
     now: datetime,
@@ -66,7 +71,7 @@ def routes(
     if error is not None:
         return _after_failure(node, handlers, seen, error, f"it failed ({bounded(error.code, 40)})")
     try:
-        return _after_success(node, seen)
+        return _after_success(node, handlers, seen)
     except ConditionError as unanswered:
         info = ErrorInfo.of(
             ErrorCategory.INVALID,
@@ -78,10 +83,16 @@ def routes(
         return _after_failure(node, handlers, replace(seen, error=error), error, bounded(info.message, 200))
 
 
-def with_last_error(state: Mapping[str, Any], error: ErrorContext | None) -> dict[str, Any]:
-    """The plan's state as a node or a condition sees it; without an error there is no `_last_error`."""
-    plain = {name: value for name, value in state.items() if name != LAST_ERROR}
-    return plain if error is None else {**plain, LAST_ERROR: error.model_dump(mode="json")}
+def with_errors(
+    state: Mapping[str, Any], error: ErrorContext | None, others: dict[str, ErrorContext] | None = None
+) -> dict[str, Any]:
+    """The plan's state as a node or a condition sees it: without an error there is none in it.
+
+    `error` led here; `others` are those of all nodes that failed so far, the latest one last.
+    """
+    told = {LAST_ERROR: error, PLAN_ERROR: next(reversed((others or {}).values()), None) or error}
+    plain = {name: value for name, value in state.items() if name not in told}
+    return plain | {name: one.model_dump(mode="json") for name, one in told.items() if one is not None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,13 +102,14 @@ class _Seen:
     output: Any
     error: ErrorContext | None
     outputs: Mapping[str, Any]
-    errors: Mapping[str, ErrorContext]
+    errors: dict[str, ErrorContext]
     state: Mapping[str, Any]
     inputs: Mapping[str, Any]
 
     @property
     def scope(self) -> dict[str, Any]:
-        return {"state": with_last_error(self.state, self.error), "inputs": self.inputs}
+        others = self.errors if self.error is None else {"": self.error}
+        return {"state": with_errors(self.state, self.error, others), "inputs": self.inputs}
 
     def source(self, task: str) -> tuple[Any, Any]:
         """What a `source_task` gave. One that was skipped gave nothing, and nothing went wrong there."""
@@ -120,20 +132,25 @@ def parts(condition: Condition) -> Iterator[Condition]:
 def about_errors(condition: Condition) -> bool:
     """Whether a condition asks about nothing but whether, and how, a node failed."""
     asked = [part for part in parts(condition) if part.operator not in OF_CONDITIONS]
-    return all(part.operator in OF_ERRORS or _names_last_error(part.path) for part in asked)
+    return all(part.operator in OF_ERRORS or _names_an_error(part.path) for part in asked)
 
 
-def _names_last_error(path: str | None) -> bool:
-    whole = f"state.{LAST_ERROR}"
-    return path is not None and (path == whole or path.startswith((f"{whole}.", f"{whole}[")))
+def _names_an_error(path: str | None) -> bool:
+    wholes = (f"state.{LAST_ERROR}", f"state.{PLAN_ERROR}")
+    return path is not None and any(path == it or path.startswith((f"{it}.", f"{it}[")) for it in wholes)
 
 
-def _after_success(node: Node, seen: _Seen) -> Routing:
+def _after_success(node: Node, handlers: tuple[str, ...], seen: _Seen) -> Routing:
     answer = Explanation(True, "it succeeded") if node.condition is None else _strictly(node.condition, seen)
-    named, field = (node.on_success, "on_success") if answer.holds else (node.on_failure, "on_failure")
+    named, way = node.on_success, "on_success"
+    if not answer.holds:
+        named, way = tuple(name for name in node.on_failure if name not in handlers), "on_failure"
+    if not named:
+        only_handlers = not answer.holds and node.on_failure
+        way = "on_failure names only handlers of its error" if only_handlers else "no node is named for that"
     clauses: list[str] = []
     if named or node.condition is not None:
-        clauses.append(_clause(answer.text, field if named else "no node is named for that"))
+        clauses.append(_clause(answer.text, way))
     to = _transition(node, seen, _strictly, clauses)
     return _routing([*named, *to], clauses, None)
 

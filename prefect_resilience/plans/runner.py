@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from datetime import datetime, timezone
 from queue import Empty, SimpleQueue
@@ -21,6 +21,7 @@ from prefect.context import FlowRunContext
 from prefect.futures import PrefectFuture
 from prefect.logging import get_run_logger
 
+from prefect_resilience.errors.answered import answered_for
 from prefect_resilience.errors.context import ErrorContext
 from prefect_resilience.events import emit
 from prefect_resilience.plans import records
@@ -57,10 +58,10 @@ class Run:
         self.inputs = inputs
         self.schedule: Schedule = Schedule(plan.tasks)
         self.results: dict[str, NodeResult] = {}
-        self._preparation = Preparation(workshop, self.results, inputs, self.logger)
         self.nodes: dict[str, Node] = {}
         self.handlers: dict[str, list[str]] = {}
         self.errors: dict[str, ErrorContext] = {}
+        self._preparation = Preparation(workshop, self.results, self.errors, inputs, self.logger)
         self.outputs: dict[str, Any] = {}
         self.led_by: dict[str, list[str]] = {}
         self.arrows: dict[str, EndedRun] = {}
@@ -157,10 +158,15 @@ class Run:
 
     def _submit(self, job: Job) -> None:
         arrows = [self.arrows[name] for name in self._upstream(job.node) if name in self.arrows]
+        node = job.node
+        handled = bool(node.on_failure or self.handlers.get(node.id))
         try:
-            future: PrefectFuture[Any] = cast(Any, job.task).submit(**job.parameters, wait_for=arrows or None)
+            with answered_for() if handled else nullcontext():
+                future: PrefectFuture[Any] = cast(Any, job.task).submit(
+                    **job.parameters, wait_for=arrows or None
+                )
         except Exception as error:  # noqa: BLE001 - the task runner's own ways to refuse a task
-            name, node = job.task.name, job.node
+            name = job.task.name
             run = records.failed(name, node.type, str(error), self._after(node), self.flow_run_id)
             outcome = refused(str(error), name, _now(), type(error).__name__)
             self._end(job, replace(outcome, task_run_id=run.id))

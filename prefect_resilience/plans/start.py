@@ -15,12 +15,14 @@ from prefect_resilience.plans.failures import PlanFailed
 from prefect_resilience.plans.mistakes import Mistake, PlanError
 from prefect_resilience.plans.model import Node, Plan
 from prefect_resilience.plans.nodes import Workshop
-from prefect_resilience.plans.reading import is_text, read_plan
+from prefect_resilience.plans.reading import is_text, read_plan, written_data
 from prefect_resilience.plans.report import artifact_key, progress_shown, write_report
 from prefect_resilience.plans.result import PlanResult
 from prefect_resilience.plans.runner import Run
 from prefect_resilience.plans.subplans import Nest
 from prefect_resilience.plans.templates import has_template
+from prefect_resilience.plans.voters import asking_of
+from prefect_resilience.plans.voting import asking
 
 LONGEST_TITLE = 80
 
@@ -49,7 +51,11 @@ def carry_out(source: Any, inputs: Mapping[str, Any] | None, given: Any, inside:
     workshop.expect(plan.tasks)
     run = Run(plan, workshop, {**plan.inputs, **(inputs or {})}, nest.level)
     title = title_of(plan, source)
-    with subplans.inside(nest), progress_shown(f"{artifact_key(title)}-progress", run):
+    with (
+        subplans.inside(nest),
+        asking(asking_of(actions)),
+        progress_shown(f"{artifact_key(title)}-progress", run),
+    ):
         try:
             result = run.run()
         except PlanFailed as failure:
@@ -107,7 +113,8 @@ def _nest(plan: Plan, source: Any, around: Nest | None, run: Any) -> Nest:
 
 def title_of(plan: Any, source: Any = None) -> str:
     """What a plan is called: its name, its intent, its file, or just that."""
-    known = cast("dict[str, Any]", plan) if isinstance(plan, dict) else {}
+    written = _written(plan) if isinstance(plan, str | Path) else plan
+    known = cast("dict[str, Any]", written) if isinstance(written, dict) else {}
     if isinstance(plan, Plan):
         known = {"name": plan.name, "intent": plan.intent}
     for said in (known.get("name"), known.get("intent")):
@@ -117,6 +124,14 @@ def title_of(plan: Any, source: Any = None) -> str:
     if isinstance(path, Path) or (isinstance(path, str) and not is_text(path)):
         return bounded(redact(Path(path).stem), LONGEST_TITLE) or "plan"
     return "plan"
+
+
+def _written(source: str | Path) -> Any:
+    """What a plan's file or text holds; None where nothing can be read, which the run itself reports."""
+    try:
+        return written_data(source)
+    except PlanError:
+        return None
 
 
 def _name(source: Any) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, cast
 
@@ -12,6 +12,7 @@ from prefect_resilience.plans.data import Repeated, wrong_data
 from prefect_resilience.plans.meaning import UNREAD, Entry, Meaning, unknown_inputs
 from prefect_resilience.plans.mistakes import MOST_MISTAKES, Mistake, PlanError, quoted
 from prefect_resilience.plans.model import Asked, Bounds, CheckedActions, Node, Plan, PlanHead
+from prefect_resilience.plans.spellings import Spellings
 from prefect_resilience.plans.wrong import Place, mistakes_of, place_text
 
 ROUTES = ("depends_on", "on_success", "on_failure", "handles_error")
@@ -23,7 +24,10 @@ def read_fields(data: Any, asked: Asked) -> dict[str, Any]:
     if not isinstance(data, Mapping):
         found.add("", f"a plan is an object with its nodes in 'tasks', not {quoted(data)}")
         return {}
-    written = cast("Mapping[Any, Any]", data)
+    spelled = Spellings(cast("Mapping[Any, Any]", data))
+    found.place = spelled.place
+    found.extend(spelled.mistakes)
+    written = spelled.data
     values: dict[str, Any] = {str(key): part for key, part in written.items() if key != "tasks"}
     found.extend(_wrong_fields(written, values))
     bounds = values.get("bounds")
@@ -76,6 +80,7 @@ class Found:
 
     def __init__(self, mistakes: list[Mistake]) -> None:
         self.mistakes = mistakes
+        self.place: Callable[[str], str] = str
 
     @property
     def full(self) -> bool:
@@ -88,7 +93,7 @@ class Found:
         for mistake in more:
             if self.full:
                 return
-            self.mistakes.append(mistake)
+            self.mistakes.append(Mistake(self.place(mistake.place), mistake.message))
 
 
 def _wrong_fields(written: Mapping[Any, Any], values: dict[str, Any]) -> Iterator[Mistake]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -69,11 +69,19 @@ class Api:
     def __init__(self, client: SyncPrefectClient) -> None:
         self._client = client
         self._threads = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="fleet-report")
+        # Work that waits for requests may not take their threads.
+        self._workers = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="fleet-report-beside")
 
     def post(self, path: str, body: Any) -> Any:
+        return self._asked("POST", path, json=body)
+
+    def get(self, path: str, query: Any) -> Any:
+        return self._asked("GET", path, params=query)
+
+    def _asked(self, method: str, path: str, **options: Any) -> Any:
         try:
             # The client's own type lists its routes, and not all that the server has.
-            return cast("Any", self._client).request("POST", path, json=body).json()
+            return cast("Any", self._client).request(method, path, **options).json()
         except (httpx.HTTPError, PrefectHTTPStatusError, ValueError) as error:
             said = redact(" ".join(str(error).split())) or type(error).__name__
             raise ReportError(
@@ -91,7 +99,12 @@ class Api:
         while waiting:
             yield waiting.pop(0).result()
 
+    def beside(self, work: Callable[[], R]) -> Future[R]:
+        """`work`, which may make requests, while others are made: the server counts while it writes."""
+        return self._workers.submit(work)
+
     def close(self) -> None:
+        self._workers.shutdown(cancel_futures=True)
         self._threads.shutdown(cancel_futures=True)
 
     # -- task runs and flow runs
@@ -104,6 +117,17 @@ class Api:
         body = {"task_runs": filters, "limit": PAGE, "offset": offset, "sort": sort}
         return self.post("/task_runs/filter", body)
 
+    def flow_runs(self, filters: Filter, most: int) -> list[dict[str, Any]]:
+        """Up to `most` flow runs that fit, those that ended last first."""
+        found: list[dict[str, Any]] = []
+        while len(found) < most:
+            body = {"flow_runs": filters, "limit": PAGE, "offset": len(found), "sort": "END_TIME_DESC"}
+            page = self.post("/flow_runs/filter", body)
+            found += page
+            if len(page) < PAGE:
+                break
+        return found[:most]
+
     # -- events
 
     def count_by(self, what: str, filters: Filter) -> list[dict[str, Any]]:
@@ -112,24 +136,30 @@ class Api:
         body: dict[str, Any] = {"filter": filters, "time_unit": "week", "time_interval": 1}
         return self.post(f"/events/count-by/{what}", body)
 
+    def count_events(self, filters: Filter) -> int:
+        """How many events fit."""
+        return sum(row["count"] for row in self.count_by("event", filters))
+
+    def count_resources(self, filters: Filter) -> int:
+        """How many resources there are of events that fit."""
+        distinct = {**filters, "resource": {**filters.get("resource", {}), "distinct": True}}
+        return int(self.post("/events/filter", {"filter": distinct, "limit": 1})["total"])
+
     def events(self, filters: Filter, most: int) -> tuple[list[dict[str, Any]], int]:
         """Up to `most` events, the oldest first, and how many there are."""
         body = {"filter": {**filters, "order": "ASC"}, "limit": 50}
         page = self.post("/events/filter", body)
         found, total = page["events"], page["total"]
         while page["next_page"] and len(found) < most:
-            page = self._next(page["next_page"])
+            # The server writes the link as it was reached, which may be a name that is not known here.
+            page = self.get("/events/filter/next", httpx.URL(page["next_page"]).params)
             found += page["events"]
         return found, total
 
-    def _next(self, link: str) -> dict[str, Any]:
-        # The server writes the link as it was reached, which may be a name that is not known here.
-        query = httpx.URL(link).params
-        try:
-            answer = cast("Any", self._client).request("GET", "/events/filter/next", params=query)
-            return answer.json()
-        except (httpx.HTTPError, PrefectHTTPStatusError, ValueError) as error:
-            raise ReportError(f"the Prefect API did not hand out its events: {redact(str(error))}") from error
+    def latest_event(self, filters: Filter) -> dict[str, Any] | None:
+        """The newest event that fits."""
+        page = self.post("/events/filter", {"filter": {**filters, "order": "DESC"}, "limit": 1})
+        return next(iter(page["events"]), None)
 
 
 @contextmanager

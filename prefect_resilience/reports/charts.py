@@ -33,12 +33,12 @@ def charts_of(report: FleetReport) -> list[Chart]:
     retried = [(one.task, one.retry_rate or 0, sections.percent(one.retry_rate)) for one in tasks]
     errors = [(one.code, float(one.attempts), f"{one.attempts:,}") for one in report.errors or ()]
     opened = [
-        (one.name, one.seconds_open or 0, sections.seconds(one.seconds_open)) for one in report.circuits or ()
+        (one.name, one.seconds_open, sections.seconds(one.seconds_open)) for one in report.circuits or ()
     ]
     made = [
         _chart("Retry rate by task", BLUE, retried),
         _chart("Failed attempts by code", VERMILION, errors),
-        _chart("Time that circuits were open", ORANGE, opened),
+        _chart("Time that circuits refused calls", ORANGE, opened),
     ]
     return [chart for chart in made if chart.bars]
 

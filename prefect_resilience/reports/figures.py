@@ -8,11 +8,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from prefect_resilience.circuits.model import CircuitSnapshot
-from prefect_resilience.dead_letters.model import DeadLetter
-from prefect_resilience.errors.redact import redact
+from prefect_resilience.dead_letters.model import DeadLetter, Replay
+from prefect_resilience.dead_letters.report import RUN_CREATED
 from prefect_resilience.reports.model import (
-    CircuitFigures,
     ErrorFigures,
     LetterFigures,
     RunFigures,
@@ -27,8 +25,6 @@ FALLBACK, DEGRADED, REPLAYED, TIMED_OUT = "Fallback", "Degraded", "Replayed", "T
 SUBSTITUTES = (FALLBACK, DEGRADED)
 UNMADE = ("Cached", "Skipped", "RolledBack")
 """Names of green states of runs that made no attempt, or took it back."""
-
-REFUSING = ("open", "forced_open")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +53,7 @@ class Tally:
 
     by_task: dict[str, Counter[str]] = field(default_factory=dict[str, "Counter[str]"])
     recoveries: list[float] = field(default_factory=list[float])
+    elsewhere: Counter[str] = field(default_factory=Counter[str])
 
     def add(self, run: Run) -> None:
         counts = self.by_task.setdefault(run.task, Counter())
@@ -70,16 +67,28 @@ class Tally:
         for name in ("runs", "attempts", "succeeded", "attempts_of_successes"):
             counts[name] += runs
 
+    def refuse(self, task: str, attempts: int) -> None:
+        """So many attempts of a task were not made: its runs have them among their attempts."""
+        # Runs with names of their own are told by their function, and stand under that.
+        counts = self.by_task.get(task, self.elsewhere)
+        counts["refused"] += attempts
+        counts["attempts"] -= attempts
+
     def tasks(self) -> tuple[TaskFigures, ...]:
         """Those in trouble first: by runs that were retried, replaced or failed."""
-        made = [TaskFigures(task=task, **counts) for task, counts in self.by_task.items()]
+        made = [TaskFigures(task=task, **_whole(counts)) for task, counts in self.by_task.items()]
         return tuple(sorted(made, key=lambda one: (-_trouble(one), -one.runs, one.task)))
 
     def total(self) -> RunFigures:
-        counts: Counter[str] = Counter()
+        counts = Counter(self.elsewhere)
         for one in self.by_task.values():
             counts.update(one)
-        return RunFigures(**counts)
+        return RunFigures(**_whole(counts))
+
+
+def _whole(counts: Counter[str]) -> dict[str, int]:
+    """No less than none: attempts of a run that goes on may have been refused in the period."""
+    return {name: max(0, number) for name, number in counts.items()}
 
 
 def _counts_of(run: Run) -> dict[str, int]:
@@ -141,64 +150,6 @@ def errors_of(by_code: dict[str, int], attempts: int) -> tuple[ErrorFigures, ...
     return tuple(sorted(made, key=lambda one: (-one.attempts, one.code)))
 
 
-# -- circuits
-
-
-@dataclass(frozen=True, slots=True)
-class StateChange:
-    """A circuit changed its state; `at` is in seconds since the epoch."""
-
-    circuit: str
-    at: float
-    before: str
-    after: str
-
-
-def circuits_of(
-    changes: Iterable[StateChange], now: Iterable[CircuitSnapshot], since: float, until: float
-) -> tuple[CircuitFigures, ...]:
-    """Openings and the time in which calls were refused, of every circuit that changed or is not closed."""
-    by_name: dict[str, list[StateChange]] = {}
-    for change in sorted(changes, key=lambda one: one.at):
-        by_name.setdefault(change.circuit, []).append(change)
-    # As the events call them: a name may be made of a parameter.
-    snapshots = {redact(snapshot.name): snapshot for snapshot in now}
-    shown = by_name.keys() | {name for name, snapshot in snapshots.items() if snapshot.state != "closed"}
-    made = [_circuit(name, by_name.get(name, []), snapshots.get(name), since, until) for name in shown]
-    return tuple(sorted(made, key=lambda one: (-(one.openings or 0), -(one.seconds_open or 0), one.name)))
-
-
-def _circuit(
-    name: str, changes: list[StateChange], now: CircuitSnapshot | None, since: float, until: float
-) -> CircuitFigures:
-    return CircuitFigures(
-        name=name,
-        openings=sum(change.after in REFUSING and change.before not in REFUSING for change in changes),
-        seconds_open=open_for(changes, now, since, until),
-        state=now.state if now else None,
-    )
-
-
-def open_for(changes: list[StateChange], now: CircuitSnapshot | None, since: float, until: float) -> float:
-    """Seconds of the period in which a circuit was open, from its changes in their order.
-
-    Without any, the circuit has been as it is now, or was before the period.
-    """
-    if not changes:
-        if now is None or now.state not in REFUSING:
-            return 0.0
-        begun = now.opened_at if now.opened_at is not None else now.updated_at
-        return max(0.0, until - max(since, begun))
-    total, opened = 0.0, since if changes[0].before in REFUSING else None
-    for change in changes:
-        at = min(max(change.at, since), until)
-        if opened is not None and change.after not in REFUSING:
-            total, opened = total + at - opened, None
-        elif opened is None and change.after in REFUSING:
-            opened = at
-    return total if opened is None else total + until - opened
-
-
 # -- dead letters
 
 
@@ -210,5 +161,16 @@ def letters_of(letters: Iterable[DeadLetter], since: datetime, until: datetime) 
             counts.update(("created", letter.status))
         for replay in letter.replays:
             if since <= replay.finished_at < until:
-                counts["replays_succeeded" if replay.outcome == "replayed" else "replays_failed"] += 1
+                counts[f"replays_{_ending(replay)}"] += 1
     return LetterFigures(**counts)
+
+
+def _ending(replay: Replay) -> str:
+    """What a replay came to; `message` of one that went well is the name of its run's state."""
+    if replay.outcome != "replayed":
+        return replay.outcome
+    if replay.message.startswith(RUN_CREATED):
+        return "started"
+    if replay.message in (*UNMADE, REPLAYED):
+        return "not_made"
+    return "answered" if replay.message in SUBSTITUTES else "succeeded"

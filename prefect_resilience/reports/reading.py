@@ -19,38 +19,39 @@ from prefect_resilience.effects.ledger import open_ledger
 from prefect_resilience.errors.exceptions import ConfigurationError, ResilienceError
 from prefect_resilience.errors.redact import redact
 from prefect_resilience.reports import figures
-from prefect_resilience.reports.api import Api, Filter, Period, opened
+from prefect_resilience.reports.api import Api, Period, opened
+from prefect_resilience.reports.counted import tally_of
+from prefect_resilience.reports.flow_runs import flow_figures
 from prefect_resilience.reports.happenings import Happenings, happenings_of
-from prefect_resilience.reports.model import (
-    CircuitFigures,
-    EffectFigures,
-    FleetReport,
-    FlowFigures,
-    LetterFigures,
-)
-from prefect_resilience.reports.task_runs import final_events, state_names, tally_of
+from prefect_resilience.reports.model import CircuitFigures, EffectFigures, FleetReport, LetterFigures
+from prefect_resilience.reports.openings import circuits_of
+from prefect_resilience.reports.task_runs import final_events, state_names
 
 T = TypeVar("T")
 When = datetime | timedelta | None
 
 DAY = timedelta(days=1)
+NAMED = 5
 LATE = timedelta(seconds=30)
 PATIENCE = 15.0
 """Seconds that the server may take to write down events of runs that have just ended."""
 
 SOURCES = (
-    "Task runs, attempts, retries, recoveries, fallbacks, replays and their durations: the task runs of the "
-    "Prefect API, resilient or not, by their final state and run count; those that ended in the period.",
-    "Flow runs: the flow runs of the Prefect API that ended in the period.",
-    "Failed attempts by code and category, timeouts of attempts, effects in doubt, openings of circuits and "
-    "the time they were open: events of resilient tasks, which Prefect keeps for 7 days by default; a "
-    "circuit that was changed outside any run sent none.",
+    "Task runs, retries, recoveries, fallbacks, replays and their durations: the task runs of the Prefect "
+    "API, resilient or not, by their final state and run count; those that ended in the period.",
+    "Attempts: the run counts of these, without the attempts that events say were refused in the period.",
+    "Flow runs: the flow runs of the Prefect API that ended in the period. Crashes, failures and recoveries: "
+    "the states that they went through; a crash that is reported twice is one.",
+    "Failed and refused attempts, timeouts of attempts, effects in doubt, skipped dead letters: events of "
+    "resilient tasks, which Prefect keeps for 7 days by default.",
+    "Circuits: these events, and the latest states that are in a circuit's document in the store. An opening "
+    "lasts until it was ended, or until a probe might have been made.",
     "Dead letters, recoveries of batches, error budgets and the state of circuits: the store; what was "
     "purged or pruned is gone. Error budgets are as they stand now.",
 )
 COUNTED = (
-    "There were too many task runs to read each: of those that ended Completed, the server counted the "
-    "events, by run; the names that Prefect gave them say the task. Each of the others was read."
+    "There were too many task runs to read each: the server counted those that ended Completed at their "
+    "first attempt, and the events of most others; the names that Prefect gave them say the task."
 )
 
 
@@ -65,15 +66,19 @@ def report(since: When = None, until: When = None) -> FleetReport:
     """
     now = datetime.now(timezone.utc)
     period = period_of(since, until, now)
+    unknown: list[str] = []
     with opened() as api:
         names = state_names(api, period)
         events = _final_events(api, period, names, now)
+        told = api.beside(lambda: _happenings(api, period, sum(names.values()), events, unknown))
+        flows = api.beside(lambda: flow_figures(api, period, unknown))
         tally, read = tally_of(api, period, names, events)
-        unknown: list[str] = []
-        seen = _happenings(api, period, sum(names.values()), events, unknown)
-        flow_runs = _flow_runs(api, period)
+        seen, (flow_runs, bad_ends) = told.result(), flows.result()
+    for task, number in seen.refused.items() if seen else ():
+        tally.refuse(task, number)
     total = tally.total()
     snapshots = _from_store("circuits", _circuits, unknown)
+    letters = _from_store("dead letters", lambda: _letters(period, seen), unknown)
     return FleetReport(
         since=period.since,
         until=period.until,
@@ -81,13 +86,14 @@ def report(since: When = None, until: When = None) -> FleetReport:
         task_runs=total,
         tasks=tally.tasks(),
         flow_runs=flow_runs,
+        bad_ends=bad_ends,
         recovery_time=figures.spread_of(tally.recoveries),
         failed_attempts=seen.failed_attempts if seen else None,
         timeouts=seen.categories.get("timeout", 0) if seen else None,
         errors=figures.errors_of(seen.codes, total.attempts) if seen else None,
         categories=_sorted(seen.categories) if seen else None,
         circuits=_circuit_figures(seen, snapshots, period, unknown),
-        dead_letters=_from_store("dead letters", lambda: _letters(period), unknown),
+        dead_letters=letters,
         effects=EffectFigures(replayed=total.replayed, in_doubt=seen.in_doubt if seen else None),
         batches=_from_store("recoveries of batches", lambda: _batches(period), unknown),
         budgets=_from_store("error budgets", _budgets, unknown),
@@ -140,41 +146,38 @@ def _happenings(api: Api, period: Period, runs: int, known: int, unknown: list[s
     """What events tell; None when there are none although there were runs. What is missing goes on record."""
     if known == 0 and runs > 0:
         unknown.append(
-            "Failed attempts by code and category, effects in doubt and openings of circuits: the API has no "
-            "events of this period; it keeps them for 7 days by default."
+            "Failed attempts by code and category, refused attempts, effects in doubt and skipped dead "
+            "letters: the API has no events of this period; it keeps them for 7 days by default."
         )
         return None
     if known < runs:
         unknown.append(
-            f"The API has events of {known} of {runs} task runs of this period: failed attempts by code and "
-            "category, effects in doubt and openings of circuits are those of these runs, and may be more."
+            f"The API has events of {known} of {runs} task runs of this period: failed and refused attempts, "
+            "effects in doubt and skipped dead letters are those of these runs, and may be more."
         )
     return happenings_of(api, period)
-
-
-def _flow_runs(api: Api, period: Period) -> FlowFigures:
-    def count(kind: str) -> int:
-        state: Filter = {"type": {"any_": [kind]}}
-        return api.count("flow_runs", {"end_time": period.ended(), "state": state})
-
-    counts = dict(zip(figures.FINAL, api.each(count, figures.FINAL), strict=True))
-    return FlowFigures(runs=sum(counts.values()), **{kind.lower(): number for kind, number in counts.items()})
 
 
 def _circuit_figures(
     seen: Happenings | None, now: list[CircuitSnapshot] | None, period: Period, unknown: list[str]
 ) -> tuple[CircuitFigures, ...] | None:
-    since, until = period.since.timestamp(), period.until.timestamp()
-    if seen is not None and seen.changes is not None:
-        return figures.circuits_of(seen.changes, now or [], since, until)
-    states = {snapshot.name: snapshot.state for snapshot in now or []}
-    if seen is None:
+    """From events and documents, whichever there are; None where there are neither."""
+    if seen is None and now is None:
         return None
-    unknown.append("The time that circuits were open: they changed too often to be read.")
-    return tuple(
-        CircuitFigures(name=name, openings=number, seconds_open=None, state=states.get(name))
-        for name, number in _sorted(seen.openings).items()
-    )
+    changes = seen.changes if seen else None
+    every = changes is not None and now is not None
+    since, until = period.since.timestamp(), period.until.timestamp()
+    made = circuits_of(changes or [], now or [], since, until, every=every)
+    missing = [one.name for one in made if not one.complete]
+    if missing:
+        names = ", ".join(missing[:NAMED]) + (
+            f" and {len(missing) - NAMED} more" if len(missing) > NAMED else ""
+        )
+        unknown.append(
+            f"Some changes of circuits ({names}): no event tells of them, and the documents know the latest "
+            "ones alone. Their openings, and the time that they were open, are the least that it was."
+        )
+    return made
 
 
 def _sorted(counts: dict[str, int]) -> dict[str, int]:
@@ -200,8 +203,9 @@ def _budgets() -> tuple[BudgetStatus, ...]:
     return tuple(get_budgets())
 
 
-def _letters(period: Period) -> LetterFigures:
-    return figures.letters_of(queue_of().letters(), period.since, period.until)
+def _letters(period: Period, seen: Happenings | None) -> LetterFigures:
+    made = figures.letters_of(queue_of().letters(), period.since, period.until)
+    return made.model_copy(update={"skipped": seen.skipped if seen else None})
 
 
 def _batches(period: Period) -> dict[str, int]:

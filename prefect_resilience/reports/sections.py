@@ -4,12 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 
 from prefect_resilience.budgets.arithmetic import span_text
 from prefect_resilience.errors.redact import redact
 from prefect_resilience.payloads import fitted_text
-from prefect_resilience.reports.model import FleetReport, RunFigures
+from prefect_resilience.reports.model import (
+    BadEnd,
+    CircuitFigures,
+    FleetReport,
+    FlowFigures,
+    LetterFigures,
+    RunFigures,
+    Spread,
+)
 
 UNKNOWN = "unknown"
 NOTHING = "-"
@@ -34,27 +42,36 @@ def headline(report: FleetReport) -> str:
     runs = report.task_runs
     return (
         f"{moment_text(report.since)} to {moment_text(report.until)}: {number(runs.runs, 'task run')}, "
-        f"{runs.retried:,} retried, {runs.recovered:,} of them recovered. {runs.fallbacks:,} replaced, "
-        f"{runs.failed + runs.crashed:,} failed."
+        f"{runs.retried:,} retried, {runs.recovered:,} of them recovered. {runs.fallbacks:,} answered by a "
+        f"fallback, {runs.failed + runs.crashed:,} failed.{_flow_headline(report.flow_runs)}"
     )
+
+
+def _flow_headline(flows: FlowFigures) -> str:
+    if not flows.crashes and not flows.failures:
+        return ""
+    told = f"{flows.crashes:,} crashed, {flows.failures:,} failed, {count(flows.recovered)} recovered"
+    return f" Flow runs: {told}."
 
 
 def sections_of(report: FleetReport) -> list[Section]:
     """Every part of the report that has something to say; what is unknown says so."""
-    made = [_overview(report), _tasks(report), _errors(report), _circuits(report), _budgets(report)]
+    made = [_overview(report), *(make(report) for make in (_bad_ends, _tasks, _errors, _circuits, _budgets))]
     return [section for section in made if section.rows or section.says]
 
 
 def _overview(report: FleetReport) -> Section:
-    runs, flows, letters = report.task_runs, report.flow_runs, report.dead_letters
+    runs = report.task_runs
+    refused = UNKNOWN if report.failed_attempts is None else f"{runs.refused:,}"
     rows = [
         ("task runs", f"{runs.runs:,}"),
-        ("attempts", f"{runs.attempts:,}"),
+        ("attempts that were made", f"{runs.attempts:,}"),
+        ("attempts that a circuit or a limit refused", refused),
         ("retry rate", percent(runs.retry_rate)),
         ("failure rate", percent(runs.failure_rate)),
         ("recovery rate", percent(runs.recovery_rate)),
-        ("attempts until success, on average", decimal(runs.attempts_until_success)),
-        ("time to recovery", _recovery_time(report)),
+        ("tries until success, on average", decimal(runs.attempts_until_success)),
+        ("time to recovery", _spread_text(report.recovery_time)),
         ("fallbacks", f"{runs.fallbacks:,}, {runs.degraded:,} of them degraded"),
         ("task runs that timed out", f"{runs.timed_out:,}"),
         ("failed attempts", count(report.failed_attempts)),
@@ -63,21 +80,47 @@ def _overview(report: FleetReport) -> Section:
         ("task runs that were cancelled", f"{runs.cancelled:,}"),
         ("effects replayed", f"{report.effects.replayed:,}"),
         ("effects in doubt", count(report.effects.in_doubt)),
+        *_flow_rows(report.flow_runs),
         ("recoveries of batches", _counts(report.batches)),
-        ("flow runs", f"{flows.runs:,}, {flows.failed:,} failed, {flows.crashed:,} crashed"),
+        *_letter_rows(report.dead_letters),
     ]
-    if letters is None:
-        rows.append(("dead letters", UNKNOWN))
-    else:
-        stand = f"{letters.created:,} came in: {letters.waiting:,} wait, {letters.replayed:,} are replayed"
-        doubt = f", {letters.in_doubt:,} in doubt" if letters.in_doubt else ""
-        ended = f"{letters.replays_succeeded:,} succeeded, {letters.replays_failed:,} failed"
-        rows += [("dead letters", stand + doubt), ("replays of dead letters", ended)]
     return Section("Overview", ("", ""), tuple(rows))
 
 
-def _recovery_time(report: FleetReport) -> str:
-    spread = report.recovery_time
+def _flow_rows(flows: FlowFigures) -> list[Row]:
+    ended = [f"{flows.completed:,} completed", f"{flows.failed:,} failed", f"{flows.crashed:,} crashed"]
+    ended += [f"{flows.cancelled:,} cancelled"] if flows.cancelled else []
+    return [
+        ("flow runs", f"{flows.runs:,} ended: {', '.join(ended)}"),
+        ("crashes of flow runs", count(flows.crashes)),
+        ("failures of flow runs", count(flows.failures)),
+        ("flow runs that recovered", count(flows.recovered)),
+        ("their time to recovery", NOTHING if not flows.recovered else _spread_text(flows.recovery_time)),
+        ("time that flow runs stood failed or crashed", seconds(flows.seconds_in_error)),
+    ]
+
+
+def _letter_rows(letters: LetterFigures | None) -> list[Row]:
+    if letters is None:
+        return [("dead letters", UNKNOWN)]
+    stand = f"{letters.created:,} came in: {letters.waiting:,} wait, {letters.replayed:,} are replayed"
+    stand += _some((letters.settled, "settled by their runs"), (letters.in_doubt, "in doubt"))
+    ended = f"{letters.replays_succeeded:,} succeeded, {letters.replays_failed:,} failed"
+    ended += _some(
+        (letters.replays_answered, "answered by a fallback"),
+        (letters.replays_started, "begun as runs of deployments"),
+        (letters.replays_not_made, "needed no call"),
+        (letters.replays_in_doubt, "in doubt"),
+    )
+    rows = [("dead letters", stand), ("replays of dead letters", ended)]
+    return [*rows, ("dead letters that replays left alone", count(letters.skipped))]
+
+
+def _some(*counts: tuple[int, str]) -> str:
+    return "".join(f", {number:,} {what}" for number, what in counts if number)
+
+
+def _spread_text(spread: Spread | None) -> str:
     if spread is None:
         return NOTHING
     return (
@@ -86,12 +129,41 @@ def _recovery_time(report: FleetReport) -> str:
     )
 
 
+def _bad_ends(report: FleetReport) -> Section:
+    ends = report.bad_ends
+    if ends is None:
+        return Section(BAD_ENDS, (), says=UNKNOWN)
+    rows = tuple((text_of(end.flow_run), *_end_cells(end)) for end in ends[:MOST_ROWS])
+    headings = ("flow run", "ended", "at", "what came of it")
+    return Section(BAD_ENDS, headings, rows, _more(len(ends)))
+
+
+BAD_ENDS = "Flow runs that failed or crashed"
+
+
+def _end_cells(end: BadEnd) -> Iterable[str]:
+    yield text_of(end.state)
+    yield moment_text(end.at)
+    if end.again_at is None:
+        yield "nothing"
+        return
+    after = f"ran again after {seconds((end.again_at - end.at).total_seconds())}"
+    how = f" ({text_of(end.by)})" if end.by else ""
+    took = "" if end.completed_at is None else _completed_after(end.completed_at - end.at)
+    yield f"{after}{how}{took}"
+
+
+def _completed_after(took: timedelta) -> str:
+    return f", completed after {seconds(took.total_seconds())}"
+
+
 TASK_HEADINGS = (
     "task",
     "runs",
     "retried",
     "recovered",
-    "attempts to success",
+    "refused",
+    "tries to success",
     "fallbacks",
     "timed out",
     "failed",
@@ -107,6 +179,7 @@ def _task_cells(task: RunFigures) -> Iterable[str]:
     yield f"{task.runs:,}"
     yield f"{task.retried:,} ({percent(task.retry_rate)})"
     yield f"{task.recovered:,} ({percent(task.recovery_rate)})" if task.retried else NOTHING
+    yield f"{task.refused:,}" if task.refused else NOTHING
     yield decimal(task.attempts_until_success)
     yield f"{task.fallbacks:,}" + (f" ({task.degraded:,} degraded)" if task.degraded else "")
     yield f"{task.timed_out:,}"
@@ -128,11 +201,24 @@ def _circuits(report: FleetReport) -> Section:
     if report.circuits is None:
         return Section("Circuits", (), says=UNKNOWN)
     rows = tuple(
-        (text_of(one.name), count(one.openings), seconds(one.seconds_open), one.state or NOTHING)
+        (
+            text_of(one.name),
+            _least(one, count(one.openings)),
+            _least(one, seconds(one.seconds_open)),
+            _state(one),
+        )
         for one in report.circuits[:MOST_ROWS]
     )
-    headings = ("circuit", "openings", "time open", "now")
+    headings = ("circuit", "openings", "time that it refused calls", "now")
     return Section("Circuits", headings, rows, _more(len(report.circuits)))
+
+
+def _least(circuit: CircuitFigures, text: str) -> str:
+    return text if circuit.complete else f"at least {text}"
+
+
+def _state(circuit: CircuitFigures) -> str:
+    return circuit.state.replace("_", " ") if circuit.state else NOTHING
 
 
 def _budgets(report: FleetReport) -> Section:

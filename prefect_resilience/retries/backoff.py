@@ -4,27 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from datetime import timedelta
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Any, Literal
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import Field, model_validator
 from typing_extensions import Self
 
 from prefect_resilience.configuration import Policy
-
-LONGEST = 10 * 365 * 86_400.0
-"""No delay is longer than ten years, in seconds: beyond that dates overflow."""
-
-
-def as_seconds(value: Any) -> Any:
-    return value.total_seconds() if isinstance(value, timedelta) else value
-
-
-if TYPE_CHECKING:
-    # What may be written; what is kept is a number.
-    Seconds = Any
-else:
-    Seconds = Annotated[float, BeforeValidator(as_seconds), Field(ge=0, le=LONGEST)]
+from prefect_resilience.durations import LONGEST, Duration, Seconds, seconds_of
+from prefect_resilience.errors.exceptions import ConfigurationError
 
 BackoffKind = Literal["none", "constant", "linear", "exponential", "decorrelated", "schedule"]
 JitterKind = Literal["proportional", "full", "equal"]
@@ -42,13 +29,22 @@ BY_KIND: dict[str, dict[str, Any]] = {
 
 
 class Backoff(Policy):
-    """How long to wait before each retry, in seconds.
+    """How long to wait before each retry, in seconds (or a timedelta, or text such as "500ms").
 
     `initial` is the first delay, `multiplier` the factor from one to the next, `maximum` and `minimum`
-    the bounds of every delay. `jitter` is a fraction: with `jitter_kind="proportional"` the delay moves
-    by up to that fraction to either side. `full` draws from 0 to the delay and `equal` from half of it
-    to all of it (both after "Exponential Backoff And Jitter", AWS Architecture Blog, 2015); they take
-    no fraction, and `jitter=0` turns them off.
+    the bounds of every delay. `jitter` is a fraction, and `jitter_kind` says what it does to a delay. With
+    `b = min(max(initial * multiplier**n, minimum), maximum)`, a delay is drawn uniformly from
+
+        proportional   b * (1 - jitter) to b * (1 + jitter)
+        full           0 to b
+        equal          b / 2 to b
+        decorrelated   (the kind) initial to multiplier (3) times the previous delay
+
+    (`full`, `equal` and `decorrelated` after "Exponential Backoff And Jitter", AWS Architecture Blog, 2015.)
+    This interval is cut to [minimum, maximum] *before* the draw, so that no delays pile up at a bound; and
+    where less than `jitter * b` is left of it, it is widened to that, within the bounds. `full`, `equal` and
+    `decorrelated` take no fraction otherwise. `jitter=0` turns every jitter off: the delay is then `b`, or
+    the upper end of `decorrelated`.
     """
 
     kind: BackoffKind = "exponential"
@@ -60,13 +56,19 @@ class Backoff(Policy):
     jitter_kind: JitterKind = "proportional"
     delays: tuple[Seconds, ...] = ()
 
+    @classmethod
+    def _named(cls, args: tuple[Any, ...], values: dict[str, Any]) -> dict[str, Any]:
+        if args:
+            raise ConfigurationError(f"Backoff({args[0]!r}): {_no_backoff(args[0])}")
+        return values
+
     @model_validator(mode="before")
     @classmethod
     def _by_kind(cls, data: Any) -> Any:
         if isinstance(data, str):
             data = {"kind": data}
         if not isinstance(data, Mapping):
-            return data
+            raise ValueError(_no_backoff(data))
         written: dict[str, Any] = dict(data)  # pyright: ignore[reportUnknownArgumentType]
         return BY_KIND.get(written.get("kind", "exponential"), {}) | written
 
@@ -89,45 +91,73 @@ class Backoff(Policy):
         return cls(kind="none")
 
     @classmethod
-    def constant(cls, initial: float | timedelta = 1.0, **options: Any) -> Backoff:
+    def constant(cls, initial: Duration = 1.0, **options: Any) -> Backoff:
         """The same delay every time."""
         return cls(kind="constant", initial=initial, **options)
 
     @classmethod
-    def linear(cls, initial: float | timedelta = 1.0, **options: Any) -> Backoff:
+    def linear(cls, initial: Duration = 1.0, **options: Any) -> Backoff:
         """1, 2, 3, ... times `initial`."""
         return cls(kind="linear", initial=initial, **options)
 
     @classmethod
-    def exponential(cls, initial: float | timedelta = 1.0, **options: Any) -> Backoff:
+    def exponential(cls, initial: Duration = 1.0, **options: Any) -> Backoff:
         """`initial * multiplier**n`; the defaults are those of most clients: 1 s doubling to 30 s, +-20 %."""
         return cls(kind="exponential", initial=initial, **options)
 
     @classmethod
-    def decorrelated(cls, initial: float | timedelta = 1.0, **options: Any) -> Backoff:
+    def decorrelated(cls, initial: Duration = 1.0, **options: Any) -> Backoff:
         """Between `initial` and `multiplier` (3) times the previous delay (AWS, as above)."""
         return cls(kind="decorrelated", initial=initial, **options)
 
     @classmethod
-    def schedule(cls, delays: Sequence[float | timedelta], **options: Any) -> Backoff:
+    def schedule(cls, delays: Sequence[Duration], **options: Any) -> Backoff:
         """Exactly these delays; the last one repeats."""
         return cls(kind="schedule", delays=tuple(delays), **options)
 
     def delay(self, n: int, *, random: float = 0.5, previous: float | None = None) -> float:
         """Seconds before retry `n`, counted from 0.
 
-        `random` is in [0, 1), and 0.5 is the middle of a proportional jitter. `previous` is the delay
-        before, which only `decorrelated` looks at.
+        `random` is in [0, 1): the place of the delay between the shortest and the longest that it may be.
+        `previous` is the delay before, which only `decorrelated` looks at.
 
         Example:
-            >>> [Backoff.exponential(initial=1, maximum=5).delay(n) for n in range(4)]
+            >>> [Backoff.exponential(initial=1, maximum=5, jitter=0).delay(n) for n in range(4)]
             [1.0, 2.0, 4.0, 5.0]
         """
+        lowest, highest = self._interval(n, previous)
+        return min(lowest + (highest - lowest) * random, highest)
+
+    def lengthened(self, asked: float, n: int, *, random: float = 0.5, most: float = math.inf) -> float:
+        """`asked`, the delay that a server wants, plus up to `jitter` of it or of retry `n`'s own delay.
+
+        It is never less than `asked`, and beyond `most` only where `asked` is. Callers who were told the
+        same so do not all come back at once; `jitter=0` adds nothing.
+
+        Example:
+            >>> Backoff.exponential(jitter=0.2).lengthened(10, 0, random=0.5)
+            11.0
+        """
+        longest = asked + max(asked, self._clamp(self._base(n))) * self.jitter
+        return asked + (min(longest, max(asked, most)) - asked) * random
+
+    def _interval(self, n: int, previous: float | None) -> tuple[float, float]:
+        """The shortest and the longest that the delay before retry `n` may be."""
         if self.kind == "decorrelated":
-            ceiling = max(self.initial, (self.initial if previous is None else previous) * self.multiplier)
-            drawn = self.initial + (ceiling - self.initial) * (random if self.jitter else 1.0)
-            return self._clamp(min(drawn, self.maximum))
-        return self._clamp(self._jittered(min(self._base(n), self.maximum), random))
+            longest = (self.initial if previous is None else previous) * self.multiplier
+            top = self._clamp(max(self.initial, longest))
+            lowest, highest = self.initial, top
+        else:
+            top = self._clamp(self._base(n))
+            lowest, highest = self._jittered(top)
+        if not self.jitter:
+            return top, top
+        lowest, highest = self._clamp(lowest), self._clamp(highest)
+        least = self.jitter * top
+        if highest - lowest < least:
+            highest = min(lowest + least, self.maximum)
+            lowest = max(highest - least, self.minimum)
+        return lowest, highest
 
     def _base(self, n: int) -> float:
         if self.kind == "exponential":
@@ -145,14 +175,20 @@ class Backoff(Policy):
         past_maximum = n * math.log(self.multiplier) > math.log(LONGEST) - math.log(self.initial)
         return LONGEST if past_maximum else self.initial * self.multiplier**n
 
-    def _jittered(self, base: float, random: float) -> float:
-        if not self.jitter:
-            return base
+    def _jittered(self, base: float) -> tuple[float, float]:
         if self.jitter_kind == "full":
-            return base * random
+            return 0.0, base
         if self.jitter_kind == "equal":
-            return base / 2 + base / 2 * random
-        return base + base * self.jitter * (2 * random - 1)
+            return base / 2, base
+        return base * (1 - self.jitter), base * (1 + self.jitter)
 
     def _clamp(self, delay: float) -> float:
         return max(self.minimum, min(delay, self.maximum))
+
+
+def _no_backoff(value: Any) -> str:
+    """What to write in place of a bare value."""
+    if isinstance(value, list | tuple):
+        return f"write Backoff.schedule({value!r}) for exactly these delays"
+    first = f"{value!r}" if seconds_of(value) is not None else "1"
+    return f"write Backoff.constant({first}) for the same delay each time, or Backoff.exponential({first})"

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from pydantic import Field
 
 from prefect_resilience.configuration import Policy
+from prefect_resilience.durations import Seconds
 
 
 class RetryBudget(Policy):
@@ -18,9 +20,11 @@ class RetryBudget(Policy):
     that name the same budget share one bucket.
     """
 
+    by_position: ClassVar[tuple[str, ...]] = ("ratio",)
+
     ratio: float = Field(default=0.2, ge=0, le=1)
     minimum_per_second: float = Field(default=3.0, ge=0)
-    window: float = Field(default=10.0, gt=0)
+    window: Seconds = Field(default=10.0, gt=0)
     name: str = "default"
 
 

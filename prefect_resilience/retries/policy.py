@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import difflib
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, cast
 
 from pydantic import BeforeValidator, Field, model_validator
 from typing_extensions import Self
 
 from prefect_resilience.configuration import Policy
+from prefect_resilience.durations import Seconds
 from prefect_resilience.errors.info import ErrorInfo
 from prefect_resilience.errors.taxonomy import ErrorCategory, ErrorKind
-from prefect_resilience.retries.backoff import Backoff, Seconds
+from prefect_resilience.retries.backoff import Backoff
 from prefect_resilience.retries.budget import RetryBudget
 
 SPELLINGS = {
@@ -28,8 +30,15 @@ BACKOFF_SPELLINGS = {
     "max_delay_ms": ("maximum", 0.001),
     "backoff_multiplier": ("multiplier", 1.0),
     "jitter_fraction": ("jitter", 1.0),
+    "jitter_factor": ("jitter", 1.0),
 }
 """Options that JSON may write beside the attempts: their place in the backoff, and the unit in seconds."""
+
+CAMEL_CASE = {
+    re.sub("_(.)", lambda found: found[1].upper(), name): name
+    for name in ("max_retries", *SPELLINGS, *BACKOFF_SPELLINGS)
+}
+"""The same names as JavaScript writes them: `maxAttempts`, `initialDelayMs`."""
 
 WORDS: list[ErrorCategory | ErrorKind] = [*ErrorCategory, *ErrorKind]
 
@@ -87,7 +96,7 @@ class Verdict:
 
 
 class Retry(Policy):
-    """Whether to try again after an error, and when.
+    """Whether to try again after an error, and when. `Retry(3)` is `Retry(attempts=3)`.
 
     attempts: how often the work is tried at most, the first time included.
     backoff: the delays; also a kind's name, such as "exponential".
@@ -96,14 +105,18 @@ class Retry(Policy):
     give_up_on: these are never tried again, whatever else says so.
     by_category: a category's own attempts and delays, counted by a counter of its own. A category that
         stands here is tried again even if it usually is not.
-    max_elapsed: seconds since the first attempt began, after which no further one may begin.
+    max_elapsed: since the first attempt began, after which no further one may begin.
     budget: a token bucket shared by the process which ends retry storms; None for no such bound.
-    respect_retry_after: wait at least as long as the server asks.
-    retry_after_cap: give up at once if the server asks for more than this many seconds.
+    respect_retry_after: wait at least as long as the server asks; the backoff's jitter only lengthens it.
+    retry_after_cap: give up at once if the server asks for more than this many seconds. What the jitter adds
+        does not count.
 
+    A duration is in seconds, or text such as "500ms", "1h30m", or a timedelta.
     JSON may also write `max_attempts`, `max_retries` (one less than the attempts), `initial_delay_ms`,
     `max_delay_ms`, `backoff_multiplier`, `jitter_fraction` and `retryable_errors`.
     """
+
+    by_position: ClassVar[tuple[str, ...]] = ("attempts",)
 
     attempts: int = Field(default=3, ge=1, le=10_000)
     backoff: BackoffLike = Field(default_factory=Backoff.exponential)
@@ -188,9 +201,13 @@ class Retry(Policy):
                 0.0,
                 f"the server asks to wait {asked:g} s, more than retry_after_cap={rule.retry_after_cap:g} s",
             )
-        delay = max(delay, asked or 0.0)
         limit = self.max_elapsed if rule.max_elapsed is None else rule.max_elapsed
-        if limit is not None and elapsed + delay > limit:
+        left = math.inf if limit is None else limit - elapsed
+        if asked is not None:
+            # The server's word decides whether to give up, never the jitter: that keeps to the time left.
+            backoff = cast(Backoff, rule.backoff)
+            delay = max(delay, backoff.lengthened(asked, attempt - 1, random=random, most=left))
+        if delay > left:
             return Verdict(False, 0.0, f"waiting {delay:.3g} s would pass max_elapsed={limit:g} s")
         return Verdict(True, delay, f"{error.code} may pass: attempt {attempt + 1} of {rule.attempts}")
 
@@ -223,6 +240,12 @@ def names_of(error: ErrorInfo, exception: BaseException | None) -> set[str]:
 
 def _in_our_words(data: dict[str, Any]) -> dict[str, Any]:
     """A retry policy as JSON writes it, with our names for the options."""
+    flat_defaults: Mapping[str, Any] = {"jitter": 0.0}
+    for theirs, ours in CAMEL_CASE.items():
+        if theirs in data:
+            _once(data, theirs, ours)
+            data[ours] = data.pop(theirs)
+            flat_defaults = {}
     for theirs, ours in SPELLINGS.items():
         if theirs in data:
             _once(data, theirs, ours)
@@ -235,7 +258,7 @@ def _in_our_words(data: dict[str, Any]) -> dict[str, Any]:
         data["attempts"] = retries + 1
     flat = {theirs: data.pop(theirs) for theirs in BACKOFF_SPELLINGS if theirs in data}
     if flat:
-        data["backoff"] = _with_flat_options(data.get("backoff", "exponential"), flat)
+        data["backoff"] = _with_flat_options(data.get("backoff", "exponential"), flat, flat_defaults)
     return data
 
 
@@ -244,7 +267,12 @@ def _once(data: Mapping[str, Any], theirs: str, ours: str) -> None:
         raise ValueError(f"Retry has both {ours!r} and {theirs!r}, which mean the same: write one of them")
 
 
-def _with_flat_options(backoff: Any, flat: dict[str, Any]) -> Any:
+def _with_flat_options(backoff: Any, flat: dict[str, Any], defaults: Mapping[str, Any]) -> Any:
+    """The backoff with the options that stand beside it.
+
+    `initial_delay_ms` is also the shortest delay, and there is no jitter unless one is written. The names in
+    camel case keep the usual jitter, and their delays may fall below the first one.
+    """
     named: Any = {"kind": backoff} if isinstance(backoff, str) else backoff
     if not isinstance(named, Mapping):
         raise ValueError(
@@ -253,9 +281,15 @@ def _with_flat_options(backoff: Any, flat: dict[str, Any]) -> Any:
     options: dict[str, Any] = dict(named)  # pyright: ignore[reportUnknownArgumentType]
     if options.get("kind") == "none":
         return {"kind": "none", "initial": 0, "jitter": 0}
+    flat_options: dict[str, Any] = {}
     for theirs, value in flat.items():
         ours, unit = BACKOFF_SPELLINGS[theirs]
         if not isinstance(value, (int, float)) or isinstance(value, bool):
             raise ValueError(f"Retry({theirs}={value!r}): write a number")
-        options[ours] = value * unit
-    return options
+        if ours in flat_options:
+            raise ValueError("Retry has both 'jitter_fraction' and 'jitter_factor': write one of them")
+        flat_options[ours] = value * unit
+    if defaults and "initial" in flat_options and flat_options.get("jitter", options.get("jitter")):
+        shortest = min(flat_options["initial"], flat_options.get("maximum", Backoff().maximum))
+        defaults = {**defaults, "minimum": shortest}
+    return {**defaults, **options, **flat_options}

@@ -28,6 +28,7 @@ from prefect_resilience.routing.upstream import (
     ending_of,
     runs_behind,
 )
+from prefect_resilience.runs.logs import expect_failures
 
 MOST_CAUSES = 20
 
@@ -91,6 +92,7 @@ def on_error(
     check_target("on_error(...)", handler, args, kwargs, offers=False)
     node = Handler(handler, args, kwargs, _as_when(when), even_if_not_run)
     runs = runs_behind(upstream)
+    expect_failures(runs)
     return submit_node("on_error", handle, (upstream, node, runs), runs=runs, name=f"on_error: {node.name}")
 
 

@@ -11,7 +11,7 @@ from typing import Any, TypeVar, cast
 from prefect.cache_policies import NO_CACHE
 from prefect.client.schemas.objects import State
 from prefect.context import FlowRunContext, TaskRunContext
-from prefect.tasks import Task
+from prefect.tasks import Task, task
 from prefect.utilities.annotations import quote
 
 from prefect_resilience.conditions.model import Condition
@@ -95,7 +95,7 @@ class Loop:
         if not isinstance(step, Task):
             if FlowRunContext.get() is None and TaskRunContext.get() is None:
                 return step
-            step = Task(fn=as_function(step), name=name, retries=0, cache_policy=NO_CACHE)
+            step = task(name=name, retries=0, cache_policy=NO_CACHE)(as_function(step))
         if step.task_run_name is not None:
             return cast("Any", step)
         named = f"{name}[{number}]".replace("{", "{{").replace("}", "}}")

@@ -17,7 +17,7 @@ from prefect.context import FlowRunContext
 from prefect.futures import PrefectFuture
 from prefect.logging import get_run_logger
 from prefect.states import Cancelled, Completed, Pending
-from prefect.tasks import Task
+from prefect.tasks import task
 from prefect.utilities.collections import visit_collection
 
 from prefect_resilience.errors.context import ErrorContext
@@ -82,13 +82,12 @@ def submit_node(
         raise ConfigurationError(f"{what} is a step of a flow: call it while a @flow is running")
     keep_secrets_out_of_logs()
     shown = name if len(name) <= LONGEST_NAME else name[: LONGEST_NAME - 1] + "…"
-    node = Task(
-        fn=work,
+    node = task(
         name=what,
         task_run_name=shown.replace("{", "{{").replace("}", "}}"),
         cache_policy=NO_CACHE,
         retries=0,
-    )
+    )(work)
     runner: Any = flow_run.task_runner
     sent, handed = _for_dask(content, runner)
     arrows: Any = {cast("Any", TaskRunResult(id=run)) for run in runs}

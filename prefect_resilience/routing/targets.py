@@ -12,9 +12,10 @@ from typing import Any, Protocol, cast, runtime_checkable
 from prefect.client.schemas.objects import State, StateDetails
 from prefect.flows import Flow
 from prefect.states import Completed
-from prefect.tasks import Task
+from prefect.tasks import Task, task
 from prefect.utilities.annotations import quote
 
+from prefect_resilience.errors.answered import answered_for
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.routing.upstream import Ending, Failed, Gave, context_of, ending_of
 
@@ -162,7 +163,7 @@ def as_task(target: Any) -> Any:
     """A plain function as a task of its name, with one attempt; tasks and flows as they are."""
     if isinstance(target, (Task, Flow)):
         return cast("Any", target)
-    return cast("Any", Task(fn=as_function(target), name=name_of(target), retries=0))
+    return cast("Any", task(name=name_of(target), retries=0)(as_function(target)))
 
 
 def as_function(target: Callable[..., Any]) -> Callable[..., Any]:
@@ -211,10 +212,14 @@ def call(target: Any, request: Request) -> Ending:
         # Values are handed over as they are: nobody is to look for futures and states inside them.
         args, kwargs = _as_is(args, request), _as_is(kwargs, request)
     options: dict[str, Any] = {"wait_for": list(request.after)} if request.after else {}
-    run = cast("Any", runnable)
+    with answered_for():  # the run that goes on raises what it does not answer for
+        return _ended(cast("Any", runnable), args, {**options, **kwargs})
+
+
+def _ended(run: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Ending:
     if getattr(run, "isgenerator", False):
-        return Gave(_collected(run(*args, **options, **kwargs)))
-    outcome: Any = run(*args, return_state=True, **options, **kwargs)
+        return Gave(_collected(run(*args, **kwargs)))
+    outcome: Any = run(*args, return_state=True, **kwargs)
     return ending_of(asyncio.run(outcome) if inspect.iscoroutine(outcome) else outcome)
 
 

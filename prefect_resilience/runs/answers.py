@@ -10,8 +10,8 @@ from prefect.states import Completed
 from pydantic import PrivateAttr
 
 from prefect_resilience.attempt import Substitute
-from prefect_resilience.decomposition.work import Decomposed
-from prefect_resilience.effects.claim import Replayed
+from prefect_resilience.decomposition.answered import Decomposed
+from prefect_resilience.effects.asking import Replayed
 from prefect_resilience.errors.context import ErrorContext
 from prefect_resilience.errors.redact import redact
 

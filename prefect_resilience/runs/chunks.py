@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import suppress
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from typing import Any, TypeVar, cast
 
 from prefect_resilience.errors.context import PartialOutput
+from prefect_resilience.limits.stream import aiterate_with_deadline
 from prefect_resilience.partials.bounds import partial_output
 
 T = TypeVar("T")
@@ -17,7 +17,6 @@ MOST_CHARACTERS = 100_000
 MOST_CHUNKS = 10_000
 """What is kept of a stream in case it breaks; of a longer one the beginning."""
 
-_END: Any = object()
 _closing: ContextVar[list[AsyncGenerator[Any, None]] | None] = ContextVar("closing", default=None)
 
 
@@ -72,69 +71,22 @@ class EngineStream(AsyncGenerator[Any, None]):
         raise error
 
 
-async def in_one_task(source: AsyncGenerator[T, None]) -> AsyncGenerator[T, None]:
+def in_one_task(source: AsyncGenerator[T, None]) -> AsyncGenerator[T, None]:
     """The same async generator, whose whole life takes place in one asyncio task of its own.
 
     A reader that leaves its loop early closes a generator from wherever the event loop happens to be, where
     Prefect could not leave its contexts: the run would fail although nothing did. Here everything, the
     closing too, is done where it began, and over when the reader's `aclose()` returns.
     """
-    steps: asyncio.Queue[tuple[Callable[[], Awaitable[Any]], asyncio.Future[Any]] | None] = asyncio.Queue()
-    life = asyncio.ensure_future(_life(source, steps))
-    step: Callable[[], Awaitable[Any]] = source.__anext__
-    try:
-        while True:
-            outcome = asyncio.get_running_loop().create_future()
-            steps.put_nowait((step, outcome))
-            chunk = await outcome
-            if chunk is _END:
-                return
-            try:
-                yield chunk
-                step = source.__anext__
-            except GeneratorExit:
-                raise
-            except BaseException as error:  # noqa: BLE001 - the generator decides what becomes of it
-                step = _throwing(source, error)
-    except asyncio.CancelledError:
-        life.cancel()
-        raise
-    finally:
-        steps.put_nowait(None)
-        with suppress(asyncio.CancelledError):
-            await life
+    return aiterate_with_deadline(source, around=_closing_what_is_left())
 
 
-def _throwing(source: AsyncGenerator[Any, None], error: BaseException) -> Callable[[], Awaitable[Any]]:
-    return lambda: source.athrow(error)
-
-
-async def _life(source: AsyncGenerator[Any, None], steps: asyncio.Queue[Any]) -> None:
-    """Make one step after the other, each when it is asked for, and close the generator at the end."""
+@asynccontextmanager
+async def _closing_what_is_left() -> AsyncGenerator[None, None]:
     left: list[AsyncGenerator[Any, None]] = []
     _closing.set(left)
     try:
-        while (asked := await steps.get()) is not None:
-            step, outcome = asked
-            try:
-                chunk = await step()
-            except StopAsyncIteration:
-                _answer(outcome, _END)
-                return
-            except BaseException as error:
-                if outcome.done():
-                    raise
-                outcome.set_exception(error)
-                if not isinstance(error, Exception):
-                    raise
-                return
-            _answer(outcome, chunk)
+        yield
     finally:
-        await source.aclose()
         for chunks in left:
             await chunks.aclose()
-
-
-def _answer(outcome: asyncio.Future[Any], chunk: Any) -> None:
-    if not outcome.done():
-        outcome.set_result(chunk)

@@ -32,7 +32,7 @@ MOST_LETTERS = 40_000
 def started(flow_run: FlowRun) -> None:
     """A run of a resilient flow has begun here."""
     keep_secrets_out_of_logs()
-    notes.begin(str(flow_run.id), keeps_outputs=True)
+    notes.begin(str(flow_run.id), max(flow_run.run_count, 1), keeps_outputs=True)
 
 
 def mark_run(flow_run: FlowRun, batch_id: str | None, policy: RecoveryPolicy | None) -> None:

@@ -1,19 +1,119 @@
-"""Keep secrets out of what Prefect logs for a run, and see the values of its Secret blocks."""
+"""What is logged for a run: a failure once and where it belongs, and no secrets."""
 
 from __future__ import annotations
 
 import functools
 import logging
+import sys
+from collections import OrderedDict
+from collections.abc import Iterable
+from contextvars import ContextVar
+from types import TracebackType
 from typing import Any
+from uuid import UUID
 
 from prefect.blocks.system import Secret
 
+from prefect_resilience.errors.answered import is_answered_for
+from prefect_resilience.errors.context import attached_context
 from prefect_resilience.errors.redact import redact, register_secret
 
 RUN_LOGGERS = ("prefect.task_runs", "prefect.flow_runs")
 """Where Prefect logs a failed run: with the error's text, and with a traceback that shows source lines."""
+ENGINES = ("task_engine", "flow_engine")
+"""The modules of Prefect that log there how a run fares."""
+FAILURES = ("handle_retry", "handle_timeout")
+"""The functions of the task engine that log a failed attempt."""
+MOST_EXPECTED = 10_000
+
+TRACEBACK = "The error in full:"
 
 _formatter = logging.Formatter()
+_expected: OrderedDict[str, None] = OrderedDict()
+"""Task runs for whose failure a handler was written before they failed."""
+_told_state: ContextVar[object] = ContextVar("prefect_resilience_told_state", default=None)
+
+
+# -- failures that somebody answers for
+
+
+def expect_failures(task_runs: Iterable[UUID]) -> None:
+    """Somebody answers for the failure of these task runs of this process, if it is still to come."""
+    for run in task_runs:
+        _expected[str(run)] = None
+    while len(_expected) > MOST_EXPECTED:
+        _expected.popitem(last=False)
+
+
+def is_expected(task_run: UUID | str | None) -> bool:
+    """Whether somebody answers for a failure of the run that goes on here."""
+    return is_answered_for() or (bool(_expected) and str(task_run) in _expected)
+
+
+def log_failure(
+    logger: logging.LoggerAdapter[Any] | logging.Logger, said: str, error: BaseException, *, answered: bool
+) -> None:
+    """Both as an ERROR; where somebody answers for it, one line at WARNING and the traceback at DEBUG."""
+    if answered:
+        logger.warning("%s", said)
+        logger.debug(TRACEBACK, exc_info=in_users_code(error))
+    else:
+        logger.error("%s", said, exc_info=in_users_code(error))
+
+
+def in_users_code(error: BaseException) -> tuple[type[BaseException], BaseException, TracebackType | None]:
+    """The error with its traceback from where this package called the user's code; empty if it never did."""
+    trace = error.__traceback__
+    while trace is not None and _is_ours(trace.tb_frame.f_globals.get("__name__", "")):
+        trace = trace.tb_next
+    return type(error), error, trace
+
+
+def _is_ours(module: str) -> bool:
+    return module.startswith(f"{__name__.partition('.')[0]}.")
+
+
+class EngineFilter(logging.Filter):
+    """Drops what Prefect's engine says of a failure that our own line tells already, and takes its alarm from
+    one that somebody answers for: that is one line at WARNING, with the traceback at DEBUG."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if record.module not in ENGINES:
+            return True
+        run = getattr(record, "task_run_id", None)
+        if record.funcName in FAILURES and _is_told(record, run):
+            return False
+        if record.levelno >= logging.ERROR and is_expected(run):
+            _quieten(record)
+        return True
+
+
+def told_of_state(state: object) -> None:
+    """A failed state, which a task returned, was logged by us: the engine need not log it here."""
+    _told_state.set(state)
+
+
+def _is_told(record: logging.LogRecord, task_run: Any) -> bool:
+    """Whether the attempt that the engine is about to end was judged, and so logged, by us."""
+    state = _told_state.get()
+    if state is not None and isinstance(record.args, tuple) and any(each is state for each in record.args):
+        return True
+    error = sys.exc_info()[1]
+    context = None if error is None else attached_context(error)
+    return context is not None and context.task_run_id == str(task_run)
+
+
+def _quieten(record: logging.LogRecord) -> None:
+    if record.exc_info:
+        logger = logging.getLogger(record.name)
+        if logger.isEnabledFor(logging.DEBUG):
+            known = {**vars(record), "msg": TRACEBACK, "args": None}
+            logger.handle(logging.makeLogRecord({**known, "levelno": logging.DEBUG, "levelname": "DEBUG"}))
+    record.levelno, record.levelname = logging.WARNING, "WARNING"
+    record.exc_info = record.exc_text = None
+
+
+# -- secrets
 
 
 class RedactingFilter(logging.Filter):
@@ -36,12 +136,12 @@ class RedactingFilter(logging.Filter):
             record.exc_text = redact(_formatter.formatException(record.exc_info))
 
 
-_filter = RedactingFilter()
+_filters = (EngineFilter(), RedactingFilter())
 _kept = False
 
 
 def keep_secrets_out_of_logs() -> None:
-    """Put the filter on Prefect's run loggers of this process; calling it again does nothing."""
+    """Put the filters on Prefect's run loggers of this process; calling it again does nothing."""
     global _kept
     if _kept:
         return
@@ -49,8 +149,9 @@ def keep_secrets_out_of_logs() -> None:
     watch_secret_blocks()
     for name in RUN_LOGGERS:
         logger = logging.getLogger(name)
-        if _filter not in logger.filters:
-            logger.addFilter(_filter)
+        for each in _filters:
+            if each not in logger.filters:
+                logger.addFilter(each)
 
 
 def watch_secret_blocks() -> None:

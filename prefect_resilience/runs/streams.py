@@ -11,7 +11,7 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from prefect_resilience.attempt import (
     NO_RETRY,
@@ -26,7 +26,6 @@ from prefect_resilience.attempt import (
     succeeded,
     told,
 )
-from prefect_resilience.circuits.breaker import CircuitBreaker, Permit
 from prefect_resilience.circuits.guard import entering
 from prefect_resilience.drive import Sequence, adrive, drive
 from prefect_resilience.errors.context import attach_context, attached_context
@@ -39,6 +38,10 @@ from prefect_resilience.retries.policy import Verdict
 from prefect_resilience.runs.answers import as_state
 from prefect_resilience.runs.chunks import ChunksSoFar, EngineStream
 from prefect_resilience.runs.task_runs import TaskSurroundings, governed, surroundings_of
+
+if TYPE_CHECKING:
+    from prefect_resilience.circuits.breaker import CircuitBreaker
+    from prefect_resilience.circuits.permits import Permit
 
 _END: Any = object()
 
@@ -70,6 +73,13 @@ class Stream:
             permit, self.permit = self.permit, None
             began = time.monotonic() - self.waited
             yield from told(self.circuit, permit, self.guard, began, error)
+
+    def cut_off(self, error: BaseException) -> Sequence[None]:
+        """Something from outside of it ended the generator: its reader, a cancellation, or Prefect's own
+        `timeout_seconds`, after which the engine asks whether to retry."""
+        if self.handed_on and not self.guard.restart_stream and not isinstance(error, GeneratorExit):
+            self.here.record(self.began).must_not_restart = True
+        yield from self.ended(error)
 
     def finished(self) -> Sequence[None]:
         yield from self.ended(None)
@@ -104,12 +114,12 @@ class Stream:
         chain.failures.append((name, failure))
         answer = yield from chain.answer(self.here.parameters, context, self.here)
         if answer is not None:
-            self.here.replaced(context, answer, context.attempt)
+            self.here.replaced(context, answer, failure)
             return Substitute(answer, context, replaced_message(context, answer))
         verdict = Verdict(False, 0.0, "no fallback answered")
-        self.here.gave_up(context, verdict)
         attach_context(primary, context)
         annotate(primary, context, verdict, chain)
+        self.here.gave_up(context, verdict, primary)
         return primary
 
     def _after(self, used: Fallback) -> tuple[Fallback, ...]:
@@ -127,10 +137,10 @@ class Stream:
         """The user's generator within its deadlines."""
         made = self.guard.fn(*args, **kwargs)
         timeout = self.guard.timeout
-        if timeout is None:
-            return made
-        within = aiterate_with_deadline if self.guard.isasync else iterate_with_deadline
-        return within(made, timeout.total, timeout.idle)
+        total, idle = (None, None) if timeout is None else (timeout.total, timeout.idle)
+        if self.guard.isasync:
+            return aiterate_with_deadline(made, total, idle)
+        return made if timeout is None else iterate_with_deadline(made, total, idle)
 
     def counted(self, source: Generator[Any, Any, Any]) -> Generator[Any, Any, Any]:
         """The chunks of a generator, counted; what is sent in goes through to it."""
@@ -181,7 +191,7 @@ def stream(guard: Guard, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Gener
     except Exception as error:  # noqa: BLE001 - it is raised on, or replaced
         return (yield from _instead(attempt, error))
     except BaseException as error:
-        drive(attempt.ended(error))
+        drive(attempt.cut_off(error))
         raise
     drive(attempt.finished())
     return result
@@ -231,7 +241,7 @@ async def _astream(guard: Guard, args: tuple[Any, ...], kwargs: dict[str, Any]) 
     except BaseException as error:
         if chunks is not None:
             await chunks.aclose()
-        await adrive(attempt.ended(error))
+        await adrive(attempt.cut_off(error))
         raise
     if instead is None:
         await adrive(attempt.finished())

@@ -1,8 +1,7 @@
 """A guarded call inside a Prefect task run: where `attempt.py` meets Prefect's engine.
 
 The engine calls the guarded function once per attempt. An attempt that is to be made again raises, and
-leaves its verdict here under the task run's id, where the engine's two questions (again? after how many
-seconds?) find it.
+leaves its verdict here under the task run's id, where the engine's questions (`questions.py`) find it.
 """
 
 from __future__ import annotations
@@ -13,49 +12,56 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from inspect import iscoroutinefunction
-from typing import TYPE_CHECKING, Any, SupportsIndex, cast
+from typing import TYPE_CHECKING, Any, cast
 from uuid import UUID
 
-from prefect.client.schemas.objects import State, TaskRun
-from prefect.context import TaskRunContext, hydrated_context, serialize_context
+from prefect.client.schemas.objects import TaskRun
+from prefect.context import FlowRunContext, TaskRunContext
 from prefect.logging.loggers import task_run_logger
 from prefect.states import Failed
 from prefect.utilities.asyncutils import run_coro_as_sync
 from prefect.utilities.callables import explode_variadic_parameter
 from prefect.utilities.hashing import hash_objects
 
-from prefect_resilience.attempt import Guard, RunRecord, judged
-from prefect_resilience.decomposition.work import stood_in
-from prefect_resilience.drive import Blocking, Invoke, Sequence, drive
-from prefect_resilience.effects.batch_tags import batch_of
-from prefect_resilience.effects.claim import Replayed
-from prefect_resilience.effects.current import EffectInProgress, in_progress
-from prefect_resilience.effects.ledger import Ledger, open_ledger, set_ledger_store
-from prefect_resilience.errors.context import ErrorContext, attached_context
+from prefect_resilience import effects
+from prefect_resilience.attempt import Guard, RunRecord
+from prefect_resilience.decomposition.answered import stood_in
+from prefect_resilience.drive import Blocking, Invoke, Sequence
+from prefect_resilience.effects.asking import Replayed
+from prefect_resilience.effects.batch_tags import batch_of, pass_of
+from prefect_resilience.errors.context import ErrorContext
 from prefect_resilience.errors.redact import redact
 from prefect_resilience.errors.requests import SubtaskRequest, attach_request
 from prefect_resilience.events import attempt_failed, emit, error_payload
 from prefect_resilience.fallbacks.chain import Answer
+from prefect_resilience.judging import retry_told
 from prefect_resilience.metrics import attempt_succeeded
 from prefect_resilience.partials.child import Carried, carried
 from prefect_resilience.partials.current import Notes, add_notes_source
-from prefect_resilience.retries.pauses import pause
 from prefect_resilience.retries.policy import Verdict
 from prefect_resilience.runs.again import Again, limited, part_of
-from prefect_resilience.runs.logs import keep_secrets_out_of_logs
-from prefect_resilience.settings import current_settings, enabled
+from prefect_resilience.runs.in_child import carriage_of, notes_in_child
+from prefect_resilience.runs.logs import is_expected, keep_secrets_out_of_logs, log_failure
+from prefect_resilience.settings import enabled
 
 if TYPE_CHECKING:
     import logging
 
+    from prefect_resilience.effects.ledger import Ledger
+    from prefect_resilience.effects.opening import BatchMarks
+    from prefect_resilience.effects.passes import Pass
+    from prefect_resilience.limits.process import Carriage
     from prefect_resilience.tasks import ResilientTask
 
 MOST_RECORDS = 10_000
 """Runs that were cut off between two attempts leave a record behind; the oldest give way to new ones."""
 
-set_ledger_store(lambda: current_settings().store_url)
-
 _records: OrderedDict[UUID, RunRecord] = OrderedDict()
+
+
+def record_of(task_run_id: UUID) -> RunRecord | None:
+    """What has gone wrong so far in a task run that goes on in this process."""
+    return _records.get(task_run_id) if _records else None
 
 
 def _notes_here(make: bool) -> Notes | None:
@@ -64,6 +70,8 @@ def _notes_here(make: bool) -> Notes | None:
     if context is None or not hasattr(context.task, "guard") or not enabled():
         return None
     run = context.task_run.id
+    if (carried_along := notes_in_child(run)) is not None:
+        return carried_along
     record = _records.setdefault(run, RunRecord(time.monotonic())) if make else _records.get(run)
     return None if record is None else record.notes
 
@@ -114,7 +122,7 @@ class TaskSurroundings:
         return task_run_logger(task_run=self.task_run, task=self.task)
 
     def known(self) -> RunRecord | None:
-        return _records.get(self.task_run.id) if _records else None
+        return record_of(self.task_run.id)
 
     def record(self, started: float) -> RunRecord:
         record = _records.setdefault(self.task_run.id, RunRecord(started))
@@ -172,22 +180,18 @@ class TaskSurroundings:
         attempt_succeeded(self.task.name)
 
     def retrying(self, context: ErrorContext, verdict: Verdict) -> None:
-        self.logger.warning(
-            "Retrying (%s/%s) in %.1f s: %s",
-            context.attempt + 1,
-            context.max_attempts,
-            verdict.delay,
-            context.summary(),
-        )
-        attempt_failed(context)
+        self.logger.warning("%s", retry_told(cast(RunRecord, self.known()), context, verdict))
+        attempt_failed(context, self.task.name)
         self._emit("retry.scheduled", context, delay=verdict.delay, why=verdict.why)
 
-    def replaced(self, context: ErrorContext, answer: Answer, attempts: int) -> None:
+    def replaced(self, context: ErrorContext, answer: Answer, error: BaseException) -> None:
         fallback = answer.fallback
         stood_in(self.guard.fn, fallback.name, fallback.degraded)
-        self.logger.warning("%s answered instead, after: %s", fallback.name, context.summary())
-        attempt_failed(context)
-        self._emit("fallback.used", context, to=fallback.name, degraded=fallback.degraded, attempts=attempts)
+        said = f"{fallback.name} answered instead, after: {context.summary()}"
+        log_failure(self.logger, said, error, answered=True)
+        attempt_failed(context, self.task.name)
+        told = {"to": fallback.name, "degraded": fallback.degraded, "attempts": context.attempt}
+        self._emit("fallback.used", context, **told)
         if fallback.degraded:
             self._emit("run.degraded", context, to=fallback.name)
 
@@ -203,10 +207,11 @@ class TaskSurroundings:
         }
         emit("run.recovered", "task", self.task.name, {**self.identity, **payload})
 
-    def gave_up(self, context: ErrorContext, verdict: Verdict) -> None:
+    def gave_up(self, context: ErrorContext, verdict: Verdict, error: BaseException) -> None:
         attempts = "1 attempt" if context.attempt == 1 else f"{context.attempt} attempts"
-        self.logger.error("Giving up after %s (%s): %s", attempts, verdict.why, context.summary())
-        attempt_failed(context)
+        said = f"Giving up after {attempts} ({verdict.why}): {context.summary()}"
+        log_failure(self.logger, said, error, answered=is_expected(self.task_run.id))
+        attempt_failed(context, self.task.name)
         self._emit("run.failed", context, why=verdict.why, exhausted=context.retryable)
 
     def _emit(self, happening: str, context: ErrorContext, **more: Any) -> None:
@@ -241,8 +246,25 @@ class TaskSurroundings:
     def batch_id(self) -> str:
         return batch_of(self.task_run)
 
+    def passed(self) -> Pass:
+        return pass_of(self.task_run)
+
+    def marks(self) -> BatchMarks:
+        root = self.passed()[0] if self.task_run.flow_run_id is not None else None
+        return effects.PrefectMarks(self.batch_id(), root, effects.store_name(self.ledger().store.url))
+
+    def flow(self) -> tuple[str | None, str | None]:
+        name = getattr(getattr(FlowRunContext.get(), "flow", None), "name", None)
+        return self.identity["flow_run_id"], name
+
+    def begun_external(self) -> None:
+        if effects.EXTERNAL_TAG not in self.task_run.tags:
+            # Read by Prefect when the run's state changes: from then on its server knows of the effect.
+            self.task_run.tags.append(effects.EXTERNAL_TAG)
+            self.task_run.labels[effects.LABEL] = effects.store_name(self.ledger().store.url)
+
     def ledger(self) -> Ledger:
-        return open_ledger()
+        return effects.open_ledger()
 
     def keep(self, reference: str, value: Any) -> str | None:
         try:
@@ -263,15 +285,20 @@ class TaskSurroundings:
 
     def replayed(self, replayed: Replayed) -> None:
         self.logger.info("Replayed: %s", replayed.message)
-        self._emit_effect(
-            "effect.replayed", replayed.key, replayed.batch_id, external_id=replayed.external_id
-        )
+        known = {"external_id": replayed.external_id}
+        self._emit_effect("effect.replayed", replayed.key, replayed.batch_id, **known)
 
     def in_doubt(self, key: str, batch_id: str, why: str) -> None:
         self.logger.error(
             "In doubt: whether %r of batch %r took place is unknown: %s", key, batch_id, redact(why)
         )
         self._emit_effect("effect.in-doubt", key, batch_id, why=redact(why))
+
+    def overdue(self, key: str, batch_id: str) -> None:
+        self.logger.warning("The attempt is over and its call still runs: %r of batch %r", key, batch_id)
+
+    def late(self, said: str) -> None:
+        self.logger.warning("Late: %s", said)
 
     def unrecorded(self, why: str) -> None:
         self.logger.warning("This effect is not in the ledger: %s", redact(why))
@@ -280,27 +307,10 @@ class TaskSurroundings:
         payload = {"key": key, "batch_id": batch_id, **self.identity, **more}
         emit(happening, "effect", key, payload)
 
-    def carry_into_child(self) -> Callable[[Callable[[], Any]], Any]:
+    def carry_into_child(self) -> Carriage:
         record = self.known()
-        self.carried = carried(None if record is None else record.notes, self)
-        return InThisRun(serialize_context(), in_progress.get(), self.task_run.id, self.carried)
-
-
-@dataclass(frozen=True)
-class InThisRun:
-    """Calls something inside a task run, from another process."""
-
-    serialized: dict[str, Any]
-    effect: EffectInProgress | None = None
-    task_run_id: UUID | None = None
-    carried: Carried | None = None
-
-    def __call__(self, call: Callable[[], Any]) -> Any:
-        in_progress.set(self.effect)
-        if self.carried is not None and self.task_run_id is not None:
-            _records[self.task_run_id] = RunRecord(time.monotonic(), notes=self.carried.unpacked())
-        with hydrated_context(self.serialized):
-            return call()
+        self.carried = carried(None if record is None else record.notes)
+        return carriage_of(self.context, self.carried)
 
 
 def surroundings_of(guard: Guard) -> TaskSurroundings | None:
@@ -321,54 +331,3 @@ def governed(guard: Guard, here: TaskSurroundings) -> Sequence[Guard]:
     if answered is not None:
         yield Blocking(answered.wait, (live.PATIENCE,))
     return policy.guard(guard, here.logger)
-
-
-class PolicyDelays(list[float]):
-    """The delays that the UI shows as a task's policy; when the engine asks, the one decided just now."""
-
-    def __getitem__(self, index: SupportsIndex | slice) -> Any:
-        context = TaskRunContext.get()
-        record = _records.get(context.task_run.id) if context is not None else None
-        if record is None or record.verdict is None:
-            return super().__getitem__(index)
-        return pause(record.verdict.delay)
-
-
-def retry_as_decided(task: Any, task_run: TaskRun, state: State[Any]) -> bool:
-    """The engine asks whether to try again: the answer of the attempt that has just failed."""
-    if not enabled():
-        return _as_without_us(task, task_run, state)
-    record = _records.get(task_run.id)
-    if record is not None and record.error is state.data:
-        return record.verdict is not None and record.verdict.retry
-    context = attached_context(state.data)
-    if context is not None and context.task_run_id == str(task_run.id):
-        return False  # the attempt gave up, and its record is gone
-    return _judge_outside_attempt(task, state)
-
-
-def _judge_outside_attempt(task: ResilientTask[..., Any], state: State[Any]) -> bool:
-    """Something failed around the attempt: a result that cannot be stored, or a failed state was returned."""
-    here = TaskSurroundings(task.guard, cast(TaskRunContext, TaskRunContext.get()))
-    error = (
-        state.data if isinstance(state.data, Exception) else RuntimeError(state.message or str(state.name))
-    )
-    guard = task.guard if task.guard.policy is None else drive(governed(task.guard, here))
-    context, verdict = drive(judged(guard, here, time.monotonic(), error))
-    if verdict.retry:
-        here.retrying(context, verdict)
-    else:
-        here.done()
-        here.gave_up(context, verdict)
-    return verdict.retry
-
-
-def _as_without_us(task: ResilientTask[..., Any], task_run: TaskRun, state: State[Any]) -> bool:
-    """Plain Prefect's answer, while resilience is switched off."""
-    if task_run.run_count > task.own_retries:
-        return False
-    condition = task.own_retry_condition
-    if condition is None:
-        return True
-    said: Any = condition(task, task_run, state)
-    return bool(run_coro_as_sync(said) if iscoroutinefunction(condition) else said)

@@ -17,24 +17,17 @@ from collections.abc import Callable
 from typing import Any
 
 import psycopg
-import sqlalchemy as sa
 from psycopg.conninfo import conninfo_to_dict
-from sqlalchemy import event, exc
-from sqlalchemy.dialects.postgresql import insert
-from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
-from sqlalchemy.engine import Engine
-from sqlalchemy.pool import ConnectionPoolEntry
 
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.errors.redact import redact
+from prefect_resilience.stores.pool import Connection, Pool
 from prefect_resilience.stores.postgres_schema import VERSIONS, ensure_schema
-from prefect_resilience.stores.postgres_wire import BoundedConnection, Deadline, connect, silence_of
-from prefect_resilience.stores.sql import Connection, SqlStore, Statement
-from prefect_resilience.stores.tables import REMOVED, alive, documents
+from prefect_resilience.stores.postgres_wire import BoundedConnection, Deadline, connect
+from prefect_resilience.stores.sql import REMOVED, TABLE, SqlStore, alive
 from prefect_resilience.stores.urls import FORMS, StoreUrl
 
 ANSWER_SECONDS = 3.0
-POOL_SIZE = 5
 PREPARE_AFTER = 5
 """How often a connection runs a statement before it has the server keep its plan."""
 
@@ -47,55 +40,34 @@ PURGE_AT_ONCE = 50
 PURGE_PAUSE = 1.0
 """Seconds between two attempts of one process to purge when there is little to do."""
 
-# The statements, and what they take: keys, versions, values and times.
-_writes = PGDialect_psycopg()
-_clock: sa.ColumnElement[Any] = sa.cast(sa.extract("epoch", sa.func.clock_timestamp()), sa.Double)
-_unchanging = sa.cast(sa.extract("epoch", sa.func.now()), sa.Double)
-_next_version = sa.Sequence(VERSIONS).next_value()
-_unchanged = sa.and_(
-    documents.c.key == sa.bindparam("the_key"),
-    documents.c.version == sa.bindparam("the_version"),
-    alive(_clock),
-)
+_CLOCK = "CAST(EXTRACT(epoch FROM clock_timestamp()) AS DOUBLE PRECISION)"
+_UNCHANGING = "CAST(EXTRACT(epoch FROM now()) AS DOUBLE PRECISION)"
+_NEXT = f"nextval('{VERSIONS}')"
+_UNCHANGED = f"key = %(key)s AND version = %(expected)s AND {alive(_CLOCK)} RETURNING version"
 
 
-def _writing(expires_at: sa.ColumnElement[Any]) -> tuple[Statement, Statement]:
+def _writing(expires_at: str) -> tuple[str, str]:
     """To create a document and to change one. The version is drawn last, when nobody else holds the row."""
-    fields: dict[str, Any] = {
-        "version": _next_version,
-        "value": sa.bindparam("text"),
-        "expires_at": expires_at,
-    }
+    changes = f"SET version = {_NEXT}, value = %(text)s, expires_at = {expires_at}"
     create = (
-        insert(documents)
-        .values(key=sa.bindparam("the_key"), **fields)
-        .on_conflict_do_update(index_elements=["key"], set_=fields, where=sa.not_(alive(_clock)))
+        f"INSERT INTO {TABLE} (key, version, value, expires_at)"
+        f" VALUES (%(key)s, {_NEXT}, %(text)s, {expires_at})"
+        f" ON CONFLICT (key) DO UPDATE {changes} WHERE NOT {alive(_CLOCK)} RETURNING {TABLE}.version"
     )
-    change = sa.update(documents).where(_unchanged).values(**fields)
-    version = documents.c.version
-    return Statement(create.returning(version), _writes), Statement(change.returning(version), _writes)
+    return create, f"UPDATE {TABLE} {changes} WHERE {_UNCHANGED}"
 
 
-_now = Statement(sa.select(_clock), _writes)
-_create, _change = _writing(sa.null())
+_CREATE, _CHANGE = _writing("NULL")
 # Never earlier than now, so that GRACE counts from when the row was written.
-_expiry = sa.cast(sa.bindparam("expiry"), sa.Double)
-_create_expiring, _change_expiring = _writing(sa.func.greatest(_expiry, _clock))
-_remove = Statement(
-    sa.update(documents)
-    .where(_unchanged)
-    .values(version=_next_version, value=REMOVED, expires_at=_clock)
-    .returning(documents.c.version),
-    _writes,
+_CREATE_EXPIRING, _CHANGE_EXPIRING = _writing(f"greatest(CAST(%(expiry)s AS DOUBLE PRECISION), {_CLOCK})")
+_REMOVE = (
+    f"UPDATE {TABLE} SET version = {_NEXT}, value = '{REMOVED}', expires_at = {_CLOCK} WHERE {_UNCHANGED}"
 )
 # Without waiting for whoever holds a row.
-_ended = (
-    sa.select(documents.c.key)
-    .where(documents.c.expires_at < _unchanging - GRACE)
-    .limit(PURGE_AT_ONCE)
-    .with_for_update(skip_locked=True)
+_PURGE = (
+    f"DELETE FROM {TABLE} WHERE key IN (SELECT key FROM {TABLE} WHERE expires_at < {_UNCHANGING} - {GRACE}"
+    f" LIMIT {PURGE_AT_ONCE} FOR UPDATE SKIP LOCKED)"
 )
-_purge = Statement(sa.delete(documents).where(documents.c.key.in_(_ended)), _writes)
 
 
 def open_postgres(parsed: StoreUrl) -> SqlStore:
@@ -114,10 +86,11 @@ class PostgresDialect:
 
     errors: tuple[type[Exception], ...] = (psycopg.Error,)
     one_writer = False
-    writes: sa.Dialect = _writes
-    clock: sa.ColumnElement[Any] = _clock
+    parameter = "%({})s"
+    clock = _CLOCK
 
     def __init__(self, conninfo: str, seconds: float) -> None:
+        self.patience = seconds
         self._conninfo = conninfo
         self._deadline = Deadline(seconds)
         self._purge_at = -math.inf
@@ -126,59 +99,56 @@ class PostgresDialect:
         """The seconds are counted from here."""
         self._deadline.begin()
 
-    def engine(self) -> Engine:
-        """Connects to nothing yet: each new connection looks for the schema itself."""
-        engine = sa.create_engine(
-            "postgresql+psycopg://",
-            creator=self._connect,
-            isolation_level="AUTOCOMMIT",
-            use_native_hstore=False,
-            pool_size=POOL_SIZE,
-            max_overflow=POOL_SIZE,
-            pool_timeout=self._deadline.seconds,
-            # There never is a transaction to end.
-            pool_reset_on_return=None,
-        )
-        event.listen(engine, "checkout", _on_checkout)
-        return engine
+    def opened(self, pool: Pool) -> None:
+        """Nothing is connected to yet: each new connection looks for the schema itself."""
+
+    def usable(self, connection: Connection) -> bool:
+        """After a while that is asked, which costs a round trip."""
+        now = time.monotonic()
+        try:
+            if now > connection.used_at + FRESH_SECONDS or not connection.silent():
+                connection.execute("SELECT 1")
+        except psycopg.Error:
+            return False
+        connection.used_at = now
+        return True
 
     def stale(self) -> bool:
         """Never: a server that went away shows itself."""
         return False
 
-    def now(self, ask: Callable[[Statement], Any]) -> float:
+    def now(self, ask: Callable[[str], Any]) -> float:
         """The server's clock."""
-        return float(ask(_now))
+        return float(ask(f"SELECT {_CLOCK}"))
 
     def swap(
         self, connection: Connection, key: str, expected_version: int, text: str, expires_at: float | None
     ) -> int:
         """One statement: an upsert over a document that is gone, or an update of one version."""
-        written: dict[str, Any] = {"the_key": key, "text": text}
-        if expires_at is not None:
-            written["expiry"] = expires_at
+        written = {"key": key, "text": text, "expiry": expires_at, "expected": expected_version}
         if expected_version == 0:
             self._tidy(connection)
-            create = _create if expires_at is None else _create_expiring
-            row = create.run(connection, **written).fetchone()
+            statement = _CREATE if expires_at is None else _CREATE_EXPIRING
         else:
-            change = _change if expires_at is None else _change_expiring
-            row = change.run(connection, the_version=expected_version, **written).fetchone()
+            statement = _CHANGE if expires_at is None else _CHANGE_EXPIRING
+        row = connection.execute(statement, written).fetchone()
         return 0 if row is None else row[0]
 
     def delete(self, connection: Connection, key: str, expected_version: int) -> bool:
         """One statement, after which the row is empty and has a later version."""
-        return _remove.run(connection, the_key=key, the_version=expected_version).fetchone() is not None
+        written = {"key": key, "expected": expected_version}
+        return connection.execute(_REMOVE, written).fetchone() is not None
 
     def _tidy(self, connection: Connection) -> None:
         """Remove some rows of documents that ended a while ago, in passing; the next ones soon."""
         now = time.monotonic()
         if now < self._purge_at:
             return
-        if _purge.run(connection).rowcount < PURGE_AT_ONCE:
+        if connection.execute(_PURGE).rowcount < PURGE_AT_ONCE:
             self._purge_at = now + PURGE_PAUSE
 
-    def _connect(self) -> BoundedConnection:
+    def connect(self) -> BoundedConnection:
+        """A connection in autocommit, with timeouts at the server."""
         connection = connect(self._conninfo, self._deadline)
         try:
             milliseconds = str(max(1, int(self._deadline.seconds * 1000)))
@@ -197,16 +167,3 @@ class PostgresDialect:
             connection.close()
             raise
         return connection
-
-
-def _on_checkout(connection: Any, record: ConnectionPoolEntry, _: object) -> None:
-    """Try a connection before it is used: after a while, by a question, which costs a round trip."""
-    now = time.monotonic()
-    if "watch" not in record.info:
-        record.info["watch"] = silence_of(connection)
-    if now > record.info.get("used_at", -math.inf) + FRESH_SECONDS or not record.info["watch"]():
-        try:
-            connection.execute("SELECT 1")
-        except psycopg.Error as error:
-            raise exc.InvalidatePoolError(str(error)) from error
-    record.info["used_at"] = now

@@ -5,11 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import psycopg
-import sqlalchemy as sa
-from sqlalchemy.dialects import postgresql
-from sqlalchemy.schema import CreateIndex, CreateSequence, CreateTable
 
-from prefect_resilience.stores.tables import documents
+from prefect_resilience.stores.sql import EXPIRES, TABLE
 
 VERSIONS = "prefect_resilience_versions"
 LOCK = 0x70726573
@@ -29,17 +26,19 @@ def ensure_schema(connection: psycopg.Connection[Any]) -> None:
 
 def _exists(connection: psycopg.Connection[Any]) -> bool:
     names = "SELECT to_regclass(%s) IS NOT NULL AND to_regclass(%s) IS NOT NULL"
-    row = connection.execute(names, [documents.name, VERSIONS]).fetchone()
+    row = connection.execute(names, [TABLE, VERSIONS]).fetchone()
     return row is not None and bool(row[0])
 
 
 def _statements(connection: psycopg.Connection[Any]) -> list[str]:
     # From the time on, so that versions also grow from one database to its empty successor.
     row = connection.execute("SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint").fetchone()
-    sequence = sa.Sequence(VERSIONS, start=row[0] if row else 1, data_type=sa.BigInteger)
-    made = [
-        CreateSequence(sequence, if_not_exists=True),
-        CreateTable(documents, if_not_exists=True),
-        *(CreateIndex(index, if_not_exists=True) for index in documents.indexes),
+    start = row[0] if row else 1
+    return [
+        f"CREATE SEQUENCE IF NOT EXISTS {VERSIONS} AS BIGINT START WITH {start}",
+        # Keys are ordered by code point, whatever the database's language.
+        f'CREATE TABLE IF NOT EXISTS {TABLE} (key TEXT COLLATE "C" PRIMARY KEY, version BIGINT NOT NULL,'
+        " value TEXT NOT NULL, expires_at DOUBLE PRECISION)",
+        # Partial: rows without an expiry need no index entry.
+        f"CREATE INDEX IF NOT EXISTS {EXPIRES} ON {TABLE} (expires_at) WHERE expires_at IS NOT NULL",
     ]
-    return [str(statement.compile(dialect=postgresql.dialect())) for statement in made]

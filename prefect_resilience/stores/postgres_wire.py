@@ -6,7 +6,8 @@ import math
 import select
 import threading
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Generator
+from functools import cached_property
 from typing import Any
 
 import psycopg
@@ -42,6 +43,8 @@ class BoundedConnection(psycopg.Connection[Any]):
     """
 
     deadline: Deadline | None = None
+    used_at: float = -math.inf
+    """By `time.monotonic()`."""
 
     def wait(self, gen: Any, *args: Any, **kwargs: Any) -> Any:
         """As psycopg's, until the deadline; what a late answer would mean is never looked at."""
@@ -52,6 +55,21 @@ class BoundedConnection(psycopg.Connection[Any]):
         except TooLate:
             self.close()
             raise
+
+    @cached_property
+    def _watch(self) -> select.poll | None:
+        if not hasattr(select, "poll"):
+            return None
+        watch = select.poll()
+        watch.register(self.pgconn.socket, select.POLLIN)
+        return watch
+
+    def silent(self) -> bool:
+        """Whether there is nothing to read: what a server says unasked is most often good-bye.
+
+        False where that cannot be seen without asking.
+        """
+        return self._watch is not None and not self.closed and not self._watch.poll(0)
 
 
 def _until(deadline: Deadline, gen: Generator[Any, Any, Any]) -> Generator[Any, Any, Any]:
@@ -79,16 +97,5 @@ def connect(conninfo: str, deadline: Deadline) -> BoundedConnection:
         client_encoding="utf8",
     )
     connection.deadline = deadline
+    connection.used_at = time.monotonic()
     return connection
-
-
-def silence_of(connection: psycopg.Connection[Any]) -> Callable[[], bool]:
-    """What tells whether there is nothing to read: what a server says unasked is most often good-bye.
-
-    It says no where that cannot be seen without asking.
-    """
-    if not hasattr(select, "poll"):
-        return lambda: False
-    watch = select.poll()
-    watch.register(connection.pgconn.socket, select.POLLIN)
-    return lambda: not connection.closed and not watch.poll(0)

@@ -1,8 +1,7 @@
 """A store in a SQL database: connections, forks, errors and reading.
 
-SQLAlchemy writes the statements, each once, and keeps the connections; the driver itself runs them, since
-they are few and short, and building one takes SQLAlchemy longer than the database takes to answer. What
-differs from one database to the next is a `Dialect`: see sqlite.py and postgres.py.
+The statements are few and short, so they are written out. What differs from one database to the next is a
+`Dialect`: see sqlite.py and postgres.py.
 """
 
 from __future__ import annotations
@@ -12,70 +11,64 @@ import threading
 from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
 
-import sqlalchemy as sa
-from sqlalchemy import exc
-from sqlalchemy.engine import Engine
-
 from prefect_resilience.errors.exceptions import StoreUnavailable
 from prefect_resilience.errors.redact import redact
 from prefect_resilience.stores.base import Document
 from prefect_resilience.stores.codec import before_nul, check_key, check_text, decode, encode, prefix_end
-from prefect_resilience.stores.tables import alive, documents
+from prefect_resilience.stores.pool import Connection, Pool
 
 T = TypeVar("T")
+
+TABLE = "prefect_resilience_documents"
+EXPIRES = f"ix_{TABLE}_expires_at"
+REMOVED = ""
+"""A row's value when its document was deleted; JSON is never empty."""
 
 GREATEST_VERSION = 2**63 - 2
 """A version has a next one that fits into 64 bits, too."""
 
-Connection = Any
-"""The driver's own. Both drivers of ours take `connection.execute(text, parameters)` and return a cursor."""
 
-
-class Statement:
-    """A statement as the driver takes it. What it was given no value for is a parameter of `run`."""
-
-    __slots__ = ("_fixed", "text")
-
-    def __init__(self, statement: sa.ClauseElement, dialect: sa.Dialect) -> None:
-        compiled = statement.compile(dialect=dialect)
-        self.text: str = compiled.string
-        self._fixed = {name: value for name, value in (compiled.params or {}).items() if value is not None}
-
-    def run(self, connection: Connection, **parameters: Any) -> Any:
-        """The driver's cursor, with what the statement returns."""
-        return connection.execute(self.text, {**self._fixed, **parameters})
-
-    def rows(self, connection: Connection, **parameters: Any) -> list[Any]:
-        """All that it returns."""
-        return self.run(connection, **parameters).fetchall()
+def alive(clock: str) -> str:
+    """Whether a row is a document by this clock, rather than one that expired or was deleted."""
+    expires_at = f"{TABLE}.expires_at"
+    return f"({TABLE}.value <> '{REMOVED}' AND ({expires_at} IS NULL OR {expires_at} > {clock}))"
 
 
 class Dialect(Protocol):
     """What differs from one database to the next.
 
     `errors` are the driver's own. `one_writer` says that the threads of a process had better write one after
-    the other. `writes` is how SQLAlchemy writes statements for the driver, with parameters by name; `clock`
-    is the database's clock in them.
+    the other. `parameter` is how the driver has parameters written, `clock` the database's clock in a
+    statement. `patience` is how long to wait for a connection, in seconds.
     """
 
     errors: tuple[type[Exception], ...]
     one_writer: bool
-    writes: sa.Dialect
-    clock: sa.ColumnElement[Any]
+    parameter: str
+    clock: str
+    patience: float
 
     def begin(self) -> None:
         """An operation begins in this thread: its time is counted from here."""
         ...
 
-    def engine(self) -> Engine:
-        """A new engine, whose connections find the schema in place; may raise the driver's errors."""
+    def connect(self) -> Connection:
+        """A new connection, which finds the schema in place; may raise the driver's errors."""
+        ...
+
+    def usable(self, connection: Connection) -> bool:
+        """Whether a connection that was not used for a while is still there."""
+        ...
+
+    def opened(self, pool: Pool) -> None:
+        """A pool is about to be used; may raise the driver's errors."""
         ...
 
     def stale(self) -> bool:
-        """Whether the database that the last engine was made for has been taken away."""
+        """Whether the database that the last pool was opened for has been taken away."""
         ...
 
-    def now(self, ask: Callable[[Statement], Any]) -> float:
+    def now(self, ask: Callable[[str], Any]) -> float:
         """The database's clock; `ask` runs a statement that returns one value."""
         ...
 
@@ -97,18 +90,19 @@ class SqlStore:
         self.url = url
         self.closed: bool = False
         self._dialect = dialect
-        self._engine: Engine | None = None
+        self._pool: Pool | None = None
         self._pid = os.getpid()
         self._lock = threading.Lock()
         # Where one writer at a time is best, threads queue here and not at the database.
         self._writing = threading.Lock()
-        one = sa.select(documents).where(documents.c.key == sa.bindparam("wanted"), alive(dialect.clock))
-        self._load = Statement(one, dialect.writes)
-        self._scans: dict[tuple[bool, bool], Statement] = {}
+        self._select = (
+            f"SELECT key, version, value, expires_at FROM {TABLE} WHERE {alive(dialect.clock)} AND key "
+        )
+        self._load = self._select + "= " + self._parameter("wanted")
 
     def load(self, key: str) -> Document | None:
         """The live document under `key`, or None."""
-        rows = self._using(self._load.rows, wanted=check_key(key))
+        rows = self._using(_rows, self._load, {"wanted": check_key(key)})
         return _document(rows[0]) if rows else None
 
     def swap(self, key: str, expected_version: int, value: Any, expires_at: float | None = None) -> int:
@@ -134,36 +128,25 @@ class SqlStore:
         # One lower bound: of two, SQLite begins at the first, and walks past all keys up to the other.
         goes_on = beyond is not None and beyond >= prefix
         bounds: dict[str, Any] = {"start": beyond if goes_on else prefix, "most": max(0, limit)}
+        query = self._select + (">" if goes_on else ">=") + self._parameter("start")
         end = prefix_end(prefix)
         if end is not None:
             bounds["before"] = end
-        rows = self._using(self._scan(end is not None, goes_on).rows, **bounds)
+            query += " AND key < " + self._parameter("before")
+        rows = self._using(_rows, f"{query} ORDER BY key LIMIT {self._parameter('most')}", bounds)
         return [(row[0], _document(row)) for row in rows]
 
     def now(self) -> float:
         """Seconds since the epoch by the database's clock."""
-        return self._dialect.now(self._ask)
+        return self._dialect.now(lambda statement: self._using(_rows, statement, {})[0][0])
 
     def close(self) -> None:
         """Close the connections of this process."""
         self.closed = True
-        self._drop_engine()
+        self._drop_pool()
 
-    def _scan(self, ends: bool, goes_on: bool) -> Statement:
-        if (ends, goes_on) not in self._scans:
-            key = documents.c.key
-            start: sa.BindParameter[str] = sa.bindparam("start")
-            query = sa.select(documents).where(
-                key > start if goes_on else key >= start, alive(self._dialect.clock)
-            )
-            if ends:
-                query = query.where(key < sa.bindparam("before"))
-            query = query.order_by(key).limit(sa.bindparam("most", type_=sa.BigInteger))
-            self._scans[ends, goes_on] = Statement(query, self._dialect.writes)
-        return self._scans[ends, goes_on]
-
-    def _ask(self, statement: Statement) -> Any:
-        return self._using(statement.rows)[0][0]
+    def _parameter(self, name: str) -> str:
+        return self._dialect.parameter.format(name)
 
     def _changing(self, work: Callable[..., T], *arguments: Any) -> T:
         self._after_fork()
@@ -172,65 +155,63 @@ class SqlStore:
         with self._writing:
             return self._using(work, *arguments)
 
-    def _using(self, work: Callable[..., T], *arguments: Any, **parameters: Any) -> T:
+    def _using(self, work: Callable[..., T], *arguments: Any) -> T:
         """What `work` returns of a connection that nobody else uses meanwhile. The driver's errors leave as
         StoreUnavailable."""
         self._dialect.begin()
         try:
-            pooled = self._connected().raw_connection()
-            try:
-                return work(pooled.driver_connection, *arguments, **parameters)
-            except BaseException:
-                # Nobody knows how far it got.
-                pooled.invalidate()
-                raise
-            finally:
-                pooled.close()
-        except (exc.SQLAlchemyError, OSError, *self._dialect.errors) as error:
+            with self._connected().connection() as connection:
+                return work(connection, *arguments)
+        except (OSError, *self._dialect.errors) as error:
             raise self._unavailable(error) from error
 
-    def _connected(self) -> Engine:
+    def _connected(self) -> Pool:
         if self.closed:
             raise StoreUnavailable(redact(f"the store {self.url} has been closed"))
         self._after_fork()
-        engine = self._engine
-        if engine is not None and not self._dialect.stale():
-            return engine
+        pool = self._pool
+        if pool is not None and not self._dialect.stale():
+            return pool
         with self._lock:
-            if self._engine is not None and self._dialect.stale():
-                self._engine.dispose()
-                self._engine = None
-            if self._engine is None:
-                self._engine = self._dialect.engine()
-            return self._engine
+            if self._pool is not None and self._dialect.stale():
+                self._pool.close()
+                self._pool = None
+            if self._pool is None:
+                pool = Pool(self._dialect.connect, self._dialect.usable, self._dialect.patience)
+                self._dialect.opened(pool)
+                self._pool = pool
+            return self._pool
 
     def _unavailable(self, error: Exception) -> StoreUnavailable:
         # Whatever the connections have been through, the next operation begins with new ones.
-        self._drop_engine()
-        cause = getattr(error, "orig", None) or error
-        return StoreUnavailable(redact(f"the store {self.url} could not answer: {cause}"))
+        self._drop_pool()
+        return StoreUnavailable(redact(f"the store {self.url} could not answer: {error}"))
 
-    def _drop_engine(self) -> None:
+    def _drop_pool(self) -> None:
         self._after_fork()
         with self._lock:
-            engine, self._engine = self._engine, None
-        if engine is not None:
-            engine.dispose()
+            pool, self._pool = self._pool, None
+        if pool is not None:
+            pool.close()
 
     def _after_fork(self) -> None:
         """In a child process: leave the parent's connections alone, even when they are collected."""
         pid = os.getpid()
         if pid == self._pid:
             return
-        if self._engine is not None:
-            _left_to_parents.append(self._engine)
-        self._engine = None
+        if self._pool is not None:
+            _left_to_parents.append(self._pool)
+        self._pool = None
         self._lock = threading.Lock()
         self._writing = threading.Lock()
         self._pid = pid
 
 
-_left_to_parents: list[Engine] = []
+_left_to_parents: list[Pool] = []
+
+
+def _rows(connection: Connection, statement: str, parameters: dict[str, Any]) -> list[Any]:
+    return connection.execute(statement, parameters).fetchall()
 
 
 def _document(row: tuple[str, int, str, float | None]) -> Document:

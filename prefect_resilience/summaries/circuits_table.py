@@ -2,7 +2,9 @@
 
 The process that moved a circuit inside a run writes it, beside the run and never as a part of it: in a
 thread, at most every EVERY seconds, once more at the end of the process if a change is left, and whatever
-goes wrong is nobody's trouble. The flow `show_circuits` writes it as well, on a schedule or by hand.
+goes wrong is nobody's trouble. So does a process with circuits at the end of a run, if the table says
+something else than the store, or is older than FRESH. The flow `show_circuits` writes it as well, on a
+schedule or by hand.
 """
 
 from __future__ import annotations
@@ -15,15 +17,17 @@ from collections.abc import Iterable
 from contextvars import copy_context
 from datetime import datetime, timezone
 from time import monotonic
+from typing import Any
 
 from prefect.artifacts import create_markdown_artifact
-from prefect.client.orchestration import get_client
 from prefect.client.schemas.actions import ArtifactCreate
 from prefect.settings import PREFECT_API_URL
+from prefect.types._datetime import parse_datetime
 
 from prefect_resilience.circuits.fleet import get_circuits
 from prefect_resilience.circuits.model import CircuitSnapshot
 from prefect_resilience.payloads import fitted_text
+from prefect_resilience.summaries.clients import own_client
 
 logger: logging.Logger = logging.getLogger("prefect_resilience.circuits")
 
@@ -33,6 +37,9 @@ EVERY = 10.0
 SOON = 0.5
 """Seconds in which several changes become one table."""
 
+FRESH = 300.0
+"""Seconds after which the end of a run writes a table that still holds: its time is what a reader goes by."""
+
 AT_THE_END = 5.0
 """Seconds for which the end of the process waits for a table that is being written."""
 
@@ -40,7 +47,14 @@ MOST_ROWS = 500
 LONGEST_NAME = 120
 LONGEST_REASON = 300
 ORDER = ("forced_open", "open", "half_open", "disabled", "closed")
-SIGNS = {"forced_open": "⛔", "open": "🔴", "half_open": "🟡", "disabled": "⚪", "closed": "🟢"}
+QUIET = frozenset({"closed"})
+"""States that are not in bold. Words alone: fonts lack the one sign or the other."""
+
+ABOUT = (
+    "Written when a circuit moves, at the end of runs that use one, and every 5 minutes by `show-circuits`. "
+    "If the time above is more than 10 minutes ago, no worker runs `show-circuits`. "
+    "The circuits at this moment: `prefect-resilience circuits list`."
+)
 
 
 def markdown_of(circuits: Iterable[CircuitSnapshot], now: datetime) -> str:
@@ -59,20 +73,25 @@ def markdown_of(circuits: Iterable[CircuitSnapshot], now: datetime) -> str:
         lines += [_row(one) for one in ordered[:MOST_ROWS]]
     if len(ordered) > MOST_ROWS:
         lines += ["", f"and {len(ordered) - MOST_ROWS} more, which are closed or disabled for the most part"]
-    return "\n".join([*lines, ""])
+    return "\n".join([*lines, "", ABOUT, ""])
 
 
 def _row(one: CircuitSnapshot) -> str:
     told = [text for text in (one.reason, one.last_error) if text and one.state != "closed"]
     cells = (
         _code(one.name, LONGEST_NAME),
-        f"{SIGNS[one.state]} {one.state.replace('_', ' ')}",
+        _state(one.state),
         f"{one.window_failures} of {one.window_calls}",
         _time(one.opened_at if one.state != "closed" else None),
         _time(one.retry_at),
         _code("; ".join(told), LONGEST_REASON) if told else "",
     )
     return f"| {' | '.join(cells)} |"
+
+
+def _state(state: str) -> str:
+    words = state.replace("_", " ")
+    return words if state in QUIET else f"**{words}**"
 
 
 def write_circuits_table() -> list[CircuitSnapshot]:
@@ -93,12 +112,18 @@ class Keeper:
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._waiting = False
+        self._changed = False
         self._next_at = 0.0
         self._leaving = threading.Event()
         self._registered = False
 
     def changed(self) -> None:
         """A circuit changed inside a run: have the table written. Never raises, never waits."""
+        self._changed = True
+        self.look()
+
+    def look(self) -> None:
+        """Have the table written if it does not hold any more. Never raises, never waits."""
         try:
             with self._lock:
                 if self._waiting or self._leaving.is_set():
@@ -128,10 +153,11 @@ class Keeper:
         with self._lock:
             # Another change from here on is one that this table may miss.
             self._waiting = False
+            changed, self._changed = self._changed, False
             self._next_at = monotonic() + EVERY
         try:
             if PREFECT_API_URL.value() or not self._leaving.is_set():
-                _create()
+                _create() if changed else _create_if_old()
         except Exception as error:  # noqa: BLE001 - whatever the API or the store says
             logger.debug("the circuits table could not be written: %r", error)
 
@@ -143,8 +169,28 @@ def _create() -> None:
         description=DESCRIPTION,
         data=markdown_of(get_circuits(), datetime.now(timezone.utc)),
     )
-    with get_client(sync_client=True) as client:
+    with own_client() as client:
         client.create_artifact(artifact)
+
+
+def _create_if_old() -> None:
+    """Write the table unless the last one says the same, and was written a moment ago."""
+    now = datetime.now(timezone.utc)
+    text = markdown_of(get_circuits(), now)
+    with own_client() as client:
+        body: dict[str, Any] = {"artifacts": {"key": {"any_": [KEY]}}, "limit": 1}
+        found = client.request("POST", "/artifacts/latest/filter", json=body).raise_for_status().json()
+        if found:
+            age = (now - parse_datetime(found[0]["updated"])).total_seconds()
+            if age < FRESH and _rows_of(found[0]["data"]) == _rows_of(text):
+                return
+        client.create_artifact(ArtifactCreate(key=KEY, type="markdown", description=DESCRIPTION, data=text))
+
+
+def _rows_of(table: Any) -> list[list[str]]:
+    """The names and states of a table, which is what makes it another one."""
+    lines = [line for line in str(table).splitlines() if line.startswith("| `")]
+    return [line.split(" | ")[:2] for line in lines]
 
 
 keeper: Keeper = Keeper()

@@ -14,16 +14,14 @@ from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
-from uuid import UUID
+from typing import TYPE_CHECKING, Any
 
 from prefect.client.orchestration import get_client
-from prefect.client.schemas.actions import ArtifactCreate
 from prefect.context import FlowRunContext
 from prefect.logging.loggers import flow_run_logger
-from prefect.settings import PREFECT_UI_URL
 from prefect.task_runners import ThreadPoolTaskRunner
 
+from prefect_resilience.circuits.registry import circuits_used
 from prefect_resilience.effects.batch_tags import batch_of_flow_run
 from prefect_resilience.effects.flow_runs import ERROR_LABEL, label_of_error
 from prefect_resilience.effects.strategies import RecoveryPolicy
@@ -34,18 +32,19 @@ from prefect_resilience.errors.redact import redact
 from prefect_resilience.errors.states import state_error
 from prefect_resilience.events import announce_recoverable
 from prefect_resilience.settings import enabled
-from prefect_resilience.summaries import notes, reading
+from prefect_resilience.summaries import notes
 from prefect_resilience.summaries.advice import advice_for
-from prefect_resilience.summaries.markdown import headline, hint_markdown, markdown
-from prefect_resilience.summaries.model import Advice, Happening, RunFacts, Seen
+from prefect_resilience.summaries.circuits_table import keeper
+from prefect_resilience.summaries.looking import Subject
+from prefect_resilience.summaries.markdown import hint_markdown
+from prefect_resilience.summaries.model import Advice, Happening
+from prefect_resilience.summaries.telling import Telling, write_artifact
 from prefect_resilience.summaries.watch import happening_of, watch_task_runs
 
 if TYPE_CHECKING:
     from prefect import Flow
     from prefect.client.orchestration import SyncPrefectClient
     from prefect.client.schemas.objects import FlowRun, State
-
-MOST_LINKS = 20
 
 Log = logging.LoggerAdapter[Any]
 
@@ -129,16 +128,30 @@ class End:
         return FlowRunContext.get() is not None or notes.known(str(self.flow_run.id)) is not None
 
     def leave(self) -> None:
+        if circuits_used():
+            keeper.look()
         here = self.of_this_process
         letter = self._letter() if self.ending.dead_letter else None
-        if self.ending.summary or self.ending.hint:
-            self._tell(letter, here)
+        if not self.ending.summary and not (self.ending.hint and self.badly):
+            return
+        flow_run, alone = self.flow_run, self._all_ran_here()
+        subject = Subject(self.flow.name, flow_run, self.state, here, alone, letter)
+        if subject.whole and not self.badly and not notes.seen_in([str(flow_run.id)]).remarkable:
+            notes.forget([(str(flow_run.id), max(flow_run.run_count, 1))])
+            return  # a quiet run, for which the API is not even asked
+        advice = self._hinted() if self.badly and self.ending.hint else None
+        if self.ending.summary:
+            Telling(subject, self.log, self.badly, advice).tell()
 
     def _letter(self) -> Happening | None:
-        """Keep the run as a dead letter, and say so in its summary: outside of a run no event does."""
+        """Keep the run as a dead letter, and say so in its summary: outside of a run no event does. One that
+        was kept before is settled once the run has completed."""
         # Only now: it is a large part of the package, and imports this.
-        from prefect_resilience.hooks import capture_for_flow, dead_letter
+        from prefect_resilience.hooks import capture_for_flow, dead_letter, settle_for_flow
 
+        if self.state.is_completed():
+            settle_for_flow(self.flow, self.flow_run)
+            return None
         failed, crashed = self.state.is_failed(), self.state.is_crashed()
         written = self.flow.on_failure_hooks if failed else self.flow.on_crashed_hooks
         if not (failed or crashed) or dead_letter in written:
@@ -150,41 +163,9 @@ class End:
         at = letter.created_at.timestamp()
         return happening_of(letter.id, at, "dead-letter.created", letter.id, payload)
 
-    def _tell(self, letter: Happening | None, here: bool) -> None:
-        inner: list[UUID] = []
-        try:
-            local = here and self._all_ran_here()
-            if local and not self.badly and not notes.seen_in([str(self.flow_run.id)]).remarkable:
-                return  # a quiet run, for which the API is not even asked
-            with get_client(sync_client=True) as client:
-                seen, inner = self._seen(client, here, local) if self.ending.summary else (Seen(), [])
-                if letter is not None and all(one.subject != letter.subject for one in seen.happenings):
-                    seen.happenings.append(letter)
-                    seen.counts[letter.name] += 1
-                if self.badly or seen.remarkable:
-                    self._write(client, seen, inner)
-        finally:
-            if self.ending.summary and self.flow_run.parent_task_run_id is None:
-                notes.forget(str(one) for one in (self.flow_run.id, *inner))
-
     def _all_ran_here(self) -> bool:
-        threads = isinstance(self.flow.task_runner, ThreadPoolTaskRunner)
-        return threads and not self._unknown_tasks() and self.flow_run.run_count <= 1
-
-    def _seen(self, client: SyncPrefectClient, here: bool, local: bool) -> tuple[Seen, list[UUID]]:
-        """What this process noted, and what the API knows where something may have run elsewhere."""
-        own = self.flow_run.id
-        if local:
-            return notes.seen_in([str(own)]), []
-        wait = not here or not isinstance(self.flow.task_runner, ThreadPoolTaskRunner)
-        heard = not wait or reading.settled(client, own, self.state.id)
-        inner = reading.inner_runs(client, own)
-        seen = notes.seen_in(str(one) for one in (own, *inner))
-        seen.inner_runs = len(inner)
-        reading.read(client, [own, *inner], seen)
-        if not heard:
-            seen.missing.append("The Prefect API was slow: what happened last may be missing.")
-        return seen, inner
+        """Whether its task runs ran in the process of the flow, and no other flow was started."""
+        return isinstance(self.flow.task_runner, ThreadPoolTaskRunner) and not self._unknown_tasks()
 
     def _unknown_tasks(self) -> bool:
         """Whether the run started something that did not run as a task here, such as another flow."""
@@ -193,25 +174,22 @@ class End:
         started = set(context.task_run_dynamic_keys) if context is not None else set[str]()
         return bool(started - (noted.task_keys if noted is not None else set()))
 
-    def _write(self, client: SyncPrefectClient, seen: Seen, inner: list[UUID]) -> None:
-        if self.badly and self.ending.hint:
+    def _hinted(self) -> Advice | None:
+        """Say how to go on: on the run, in the log, to the automation that does it; as an artifact where no
+        summary says it."""
+        with get_client(sync_client=True) as client:
             self._label(client)
-        run = client.read_flow_run(self.flow_run.id)
-        facts = _facts(self.flow, run, self.state)
-        advice = self._advice(run) if self.badly and self.ending.hint else None
-        if advice is not None:
+            run = client.read_flow_run(self.flow_run.id)
+            advice = self._advice(run)
+            if advice is None:
+                return None
             self.log.warning("How to go on: %s: %s. %s", advice.strategy, advice.why, _first(advice))
             if self.ending.policy is not None and self.state.is_failed():
                 announce_recoverable(run)
-        if not self.ending.summary:
-            if advice is not None:
-                text = hint_markdown(facts, advice)
-                _create(client, run, "recovery-hint", text, f"{advice.strategy}: {advice.why}")
-            return
-        links = _others(client, [run.id, *inner])
-        _create(
-            client, run, "run-summary", markdown(facts, seen, advice, links), _plain(headline(facts, seen))
-        )
+            if not self.ending.summary:
+                text = hint_markdown(run.name, self.flow.name, self.state.name or "", advice)
+                write_artifact(client, run, "recovery-hint", text, f"{advice.strategy}: {advice.why}")
+            return advice
 
     def _label(self, client: SyncPrefectClient) -> None:
         """Write on the run what it failed with, for whoever recovers it later on."""
@@ -235,53 +213,8 @@ class End:
             return None
 
 
-def _facts(flow: Flow[..., Any], run: FlowRun, state: State[Any]) -> RunFacts:
-    ended = run.end_time or state.timestamp
-    return RunFacts(
-        id=str(run.id),
-        name=run.name,
-        flow=flow.name,
-        state_type=state.type.value,
-        state=state.name or state.type.value.title(),
-        message=redact(state.message or ""),
-        began=run.start_time.timestamp() if run.start_time is not None else None,
-        ended=ended.timestamp(),
-        times_run=run.run_count,
-    )
-
-
 def _first(advice: Advice) -> str:
     return redact(" ".join(advice.commands[0][1].split())) if advice.commands else ""
-
-
-def _plain(line: str) -> str:
-    return line.replace("**", "").replace("`", "").replace("\\", "")
-
-
-def _create(client: SyncPrefectClient, run: FlowRun, kind: str, text: str, description: str) -> None:
-    client.create_artifact(
-        ArtifactCreate(
-            key=f"{kind}-{run.id}",
-            type="markdown",
-            description=redact(bounded(description, 500)),
-            data=text,
-            flow_run_id=run.id,
-        )
-    )
-
-
-def _others(client: SyncPrefectClient, flow_run_ids: list[UUID]) -> list[tuple[str, str | None]]:
-    """The run's other artifacts, such as the picture of a plan, with their addresses."""
-    body = {"artifacts": {"flow_run_id": {"any_": [str(one) for one in flow_run_ids]}}, "limit": 100}
-    response = client.request("POST", "/artifacts/filter", json=body)
-    found = cast("list[dict[str, Any]]", response.raise_for_status().json())
-    base = PREFECT_UI_URL.value()
-    named = {
-        one["key"]: f"{base}/artifacts/artifact/{one['id']}" if base else None
-        for one in found
-        if one["key"] and one["type"] != "progress" and not one["key"].startswith("run-summary-")
-    }
-    return sorted(named.items())[:MOST_LINKS]
 
 
 watch_task_runs()

@@ -9,8 +9,10 @@ from collections.abc import Iterable, Sequence
 
 from prefect_resilience.errors.info import bounded
 from prefect_resilience.errors.redact import redact, redact_data
-from prefect_resilience.summaries.model import REPLACED, REPLAYED, Advice, RunFacts, Seen
+from prefect_resilience.summaries.model import REPLACED, REPLAYED, Advice
+from prefect_resilience.summaries.passes_table import passes_table, span
 from prefect_resilience.summaries.rows import Table, tables_of
+from prefect_resilience.summaries.story import Story
 from prefect_resilience.summaries.timeline import draw
 
 OUTPUTS_SHOWN = 20
@@ -22,61 +24,70 @@ ROWS_WHERE_LARGE = (20, 5)
 
 
 def markdown(
-    facts: RunFacts,
-    seen: Seen,
+    story: Story,
     advice: Advice | None = None,
     links: Sequence[tuple[str, str | None]] = (),
     letters: str = "prefect-resilience dead-letters replay",
 ) -> str:
     """The whole summary. `links` are other artifacts of the run: a key, and an address where it is known."""
-    whole = tables_of(seen)
-    written = _written(facts, seen, advice, links, letters, whole)
+    whole = tables_of(story)
+    written = _written(story, advice, links, letters, whole)
     for most in ROWS_WHERE_LARGE:
         if len(written.encode()) <= LARGEST:
             break
         shorter = [table.cut(most) for table in whole]
-        written = _written(facts, seen, advice, links, letters, shorter)
+        written = _written(story, advice, links, letters, shorter)
     return written
 
 
 def _written(
-    facts: RunFacts,
-    seen: Seen,
+    story: Story,
     advice: Advice | None,
     links: Sequence[tuple[str, str | None]],
     letters: str,
     tables: Iterable[Table],
 ) -> str:
-    lines = [f"# {text(facts.name)}", "", headline(facts, seen), ""]
+    facts = story.facts
+    lines = [f"# {text(facts.name)}", "", headline(story), ""]
     if facts.message and facts.state_type in ("FAILED", "CRASHED", "CANCELLED", "CANCELLING"):
         lines += [f"> {text(bounded(facts.message, MESSAGE_LENGTH))}", ""]
     lines += _advice(advice)
-    lines += _picture(facts, seen)
+    passes = passes_table(story)
+    lines += [] if passes is None else _table(passes)
+    lines += _picture(story)
     for table in tables:
         lines += _table(table)
         if table.title == "Dead letters":
             ids = [row[0] for row in table.rows]
             lines += [f"Once the cause is mended: {code(f'{letters} {ids[0]}')}", ""]
-    lines += _outputs(facts, seen)
+    lines += _outputs(story)
     lines += _links(links)
-    lines += [line for what in seen.missing for line in (f"*{text(what)}*", "")]
+    lines += [line for what in story.missing for line in (f"*{text(what)}*", "")]
     return "\n".join(lines).rstrip() + "\n"
 
 
-def hint_markdown(facts: RunFacts, advice: Advice) -> str:
-    """The recovery hint alone."""
-    lines = [f"# {text(facts.name)}", "", f"The run of {code(facts.flow)} ended **{text(facts.state)}**.", ""]
+def hint_markdown(run: str, flow: str, state: str, advice: Advice) -> str:
+    """The recovery hint alone: of a run, its flow, and the state in which it ended."""
+    lines = [f"# {text(run)}", "", f"The run of {code(flow)} ended **{text(state)}**.", ""]
     return "\n".join([*lines, *_advice(advice)]).rstrip() + "\n"
 
 
-def headline(facts: RunFacts, seen: Seen) -> str:
-    """One sentence on how it went."""
+def headline(story: Story) -> str:
+    """One sentence: what the task runs of the last pass came to, and what the run leaves behind."""
+    facts, seen = story.facts, story.last
     took = ""
+    several = len(story.passes) > 1
     if facts.began is not None and facts.ended is not None:
-        took = f" after {span(facts.ended - facts.began)}"
-    again = f", when it was run for the {_ordinal(facts.times_run)} time" if facts.times_run > 1 else ""
+        since = " after it first began" if several else ""
+        took = f"{',' if several else ' after'} {span(facts.ended - facts.began)}{since}"
+    again = ""
+    if several:
+        again = f" in its {_ordinal(len(story.passes))} pass"
+    elif facts.times_run > 1:
+        again = f", when it was run for the {_ordinal(facts.times_run)} time"
     parts = [_many(seen.total, "task run")]
-    failed = sum(seen.states[name] for name in ("Failed", "TimedOut", "Crashed", "InDoubt"))
+    outcomes = seen.outcomes
+    failed = outcomes["failed"] + outcomes["crashed"]
     replaced = max(sum(seen.states[name] for name in REPLACED), seen.counts["fallback.used"])
     told = [
         (seen.retried, f"{seen.retried:,} retried ({_many(seen.retries, 'retry', 'retries')})"),
@@ -84,21 +95,24 @@ def headline(facts: RunFacts, seen: Seen) -> str:
         (seen.states[REPLAYED], f"{seen.states[REPLAYED]:,} replayed"),
         (failed, f"{failed:,} failed"),
         (seen.counts["effect.in-doubt"], f"{seen.counts['effect.in-doubt']:,} in doubt"),
-        (seen.counts["circuit.opened"], _many(seen.counts["circuit.opened"], "circuit") + " opened"),
-        (seen.counts["dead-letter.created"], _many(seen.counts["dead-letter.created"], "dead letter")),
+        (1, _circuits(story)),
+        (len(story.letters), _many(len(story.letters), "dead letter")),
     ]
-    parts += [words for count, words in told if count]
+    parts += [words for count, words in told if count and words]
     inner = f", in {_many(seen.inner_runs + 1, 'flow run')}" if seen.inner_runs else ""
-    ended = f"The run of {code(facts.flow)} ended **{text(facts.state)}**{took}{again}"
-    return f"{ended}: {', '.join(parts)}{inner}."
+    ended = f"The run of {code(facts.flow)} ended **{text(facts.state)}**"
+    how = f"{again}{took}" if several else f"{took}{again}"
+    return f"{ended}{how}: {', '.join(parts)}{inner}."
 
 
-def span(seconds: float) -> str:
-    """A span of time as a person says it."""
-    if seconds < 90:
-        return f"{seconds:.1f} s"
-    minutes = seconds / 60
-    return f"{minutes:.0f} min" if minutes < 90 else f"{minutes / 60:.1f} h"
+def _circuits(story: Story) -> str:
+    """How many circuits opened, and how often."""
+    opened = [one.opened for one in story.circuits if one.opened]
+    times = sum(opened)
+    if not opened:
+        return ""
+    often = "" if times == len(opened) else f" {times:,} times"
+    return f"{_many(len(opened), 'circuit')} opened{often}"
 
 
 def code(said: str) -> str:
@@ -132,8 +146,8 @@ def _advice(advice: Advice | None) -> list[str]:
     return lines
 
 
-def _picture(facts: RunFacts, seen: Seen) -> list[str]:
-    svg = draw(facts, seen)
+def _picture(story: Story) -> list[str]:
+    svg = draw(story)
     if svg is None:
         return []
     data = base64.b64encode(svg.encode()).decode()
@@ -148,10 +162,10 @@ def _table(table: Table) -> list[str]:
         f"| {first} | {' | '.join(others)} |",
         "|---" * len(table.columns) + "|",
     ]
-    numbers = {"attempts", "times"}
+    numbers = {"attempts", "times", "pass", "task runs", "retries"}
     for row in table.rows:
         cells = [
-            code(cell) if place == 0 and cell else cell if name in numbers else text(cell)
+            cell if name in numbers else code(cell) if place == 0 and cell else text(cell)
             for place, (name, cell) in enumerate(zip(table.columns, row, strict=True))
         ]
         lines.append(f"| {' | '.join(cells)} |")
@@ -160,8 +174,9 @@ def _table(table: Table) -> list[str]:
     return [*lines, ""]
 
 
-def _outputs(facts: RunFacts, seen: Seen) -> list[str]:
+def _outputs(story: Story) -> list[str]:
     """What task runs had given before the run ended badly."""
+    facts, seen = story.facts, story.last
     if facts.state_type == "COMPLETED" or not seen.outputs:
         return []
     lines = ["## What had been completed", "", "| task run | gave |", "|---|---|"]

@@ -8,13 +8,16 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 RETRIES = frozenset({"AwaitingRetry", "Retrying"})
 REPLACED = frozenset({"Fallback", "Degraded"})
 REPLAYED = "Replayed"
 ENDED_BADLY = frozenset({"FAILED", "CRASHED", "CANCELLED", "CANCELLING"})
 FINAL = frozenset({"COMPLETED", "FAILED", "CRASHED", "CANCELLED"})
+
+Outcome = Literal["ok", "replaced", "replayed", "failed", "crashed", "running"]
+"""What a task run came to."""
 
 REMARKABLE_HAPPENINGS = frozenset(
     {
@@ -36,6 +39,19 @@ REMARKABLE_HAPPENINGS = frozenset(
 """Events without which a run was a quiet one."""
 
 
+def outcome_of(kind: str, name: str) -> Outcome:
+    """What a task run came to by the type and the name of its last state."""
+    if name in REPLACED:
+        return "replaced"
+    if name == REPLAYED:
+        return "replayed"
+    if kind == "COMPLETED":
+        return "ok"
+    if kind == "CRASHED":
+        return "crashed"
+    return "failed" if kind in ENDED_BADLY else "running"
+
+
 @dataclass(frozen=True, slots=True)
 class StateSeen:
     """One state of a task run, with the moment at which it came to it."""
@@ -52,12 +68,14 @@ class StateSeen:
 
 @dataclass(slots=True)
 class TaskRunSeen:
-    """One task run with its states, the first one first."""
+    """One task run with its states, the first one first. `begun` is how often it began, where not all of its
+    states are known."""
 
     id: str
     name: str
     flow_run_id: str
     states: list[StateSeen] = field(default_factory=list[StateSeen])
+    begun: int = 0
 
     @property
     def remarkable(self) -> bool:
@@ -69,7 +87,7 @@ class TaskRunSeen:
 
     @property
     def attempts(self) -> int:
-        return sum(state.type == "RUNNING" for state in self.states)
+        return max(self.begun, sum(state.type == "RUNNING" for state in self.states))
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,15 +128,18 @@ class Advice:
 
 @dataclass(slots=True)
 class Seen:
-    """All that is known of a flow run and those inside it. Counts are exact where rows are left out.
+    """All that is known of one pass of a flow run and of the runs inside it. Counts are exact where rows are
+    left out.
 
-    `states` counts task runs by their last state, `retried` those that were, `retries` how often.
-    `noted` are the ids of the task runs that are counted.
+    `states` counts task runs by their last state, of which `types` has Prefect's types, `retried` those that
+    were, `retries` how often. `noted` are the ids of the task runs that are counted. `letters` are the ids of
+    the dead letters that were created, `settled` those that need nothing any more.
     """
 
     task_runs: list[TaskRunSeen] = field(default_factory=list[TaskRunSeen])
     happenings: list[Happening] = field(default_factory=list[Happening])
     states: Counter[str] = field(default_factory=Counter[str])
+    types: dict[str, str] = field(default_factory=dict[str, str])
     counts: Counter[str] = field(default_factory=Counter[str])
     retried: int = 0
     retries: int = 0
@@ -126,11 +147,32 @@ class Seen:
     outputs_left_out: int = 0
     inner_runs: int = 0
     noted: set[str] = field(default_factory=set[str])
+    letters: set[str] = field(default_factory=set[str])
+    settled: set[str] = field(default_factory=set[str])
     missing: list[str] = field(default_factory=list[str])
 
     @property
     def total(self) -> int:
         return sum(self.states.values())
+
+    @property
+    def outcomes(self) -> Counter[Outcome]:
+        """How many task runs came to what."""
+        found: Counter[Outcome] = Counter()
+        for name, count in self.states.items():
+            found[outcome_of(self.types.get(name, name.upper()), name)] += count
+        return +found
+
+    def count(self, kind: str, name: str, times: int = 1) -> None:
+        """So many task runs came to a state of this type and name."""
+        self.states[name] += times
+        self.types[name] = kind
+
+    def happened(self, one: Happening) -> None:
+        """Count an event, and keep it."""
+        self.happenings.append(one)
+        self.counts[one.name] += 1
+        note_letter(one, self.letters, self.settled)
 
     @property
     def remarkable(self) -> bool:
@@ -139,3 +181,11 @@ class Seen:
             or any(self.counts[name] for name in REMARKABLE_HAPPENINGS)
             or any(run.remarkable for run in self.task_runs)
         )
+
+
+def note_letter(one: Happening, letters: set[str], settled: set[str]) -> None:
+    """Remember the letter that an event is about: once, however often it is told of."""
+    if one.name == "dead-letter.created":
+        letters.add(one.subject)
+    elif one.name == "dead-letter.settled":
+        settled.add(one.subject)

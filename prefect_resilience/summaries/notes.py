@@ -14,7 +14,7 @@ from typing import Any, cast
 
 from prefect_resilience.conditions.plain import plain_or_cut
 from prefect_resilience.errors.redact import redact_data
-from prefect_resilience.summaries.model import FINAL, Happening, Seen, StateSeen, TaskRunSeen
+from prefect_resilience.summaries.model import FINAL, Happening, Seen, StateSeen, TaskRunSeen, note_letter
 
 MOST_RUNS = 2_000
 MOST_ROWS = 20_000
@@ -31,22 +31,26 @@ MOST_IDS = 20_000
 _SHOWN_DEPTH, _SHOWN_ITEMS, _SHOWN_LETTERS = 6, 60, 2_000
 
 _lock = threading.Lock()
-_runs: OrderedDict[str, RunNotes] = OrderedDict()
+_runs: OrderedDict[tuple[str, int], RunNotes] = OrderedDict()
+"""By flow run, and by how often it had begun: each pass has notes of its own."""
 
 
 @dataclass(slots=True)
 class RunNotes:
-    """What was seen of one flow run."""
+    """What was seen of one pass of a flow run."""
 
     unfinished: dict[str, TaskRunSeen] = field(default_factory=dict[str, TaskRunSeen])
     kept: dict[str, TaskRunSeen] = field(default_factory=dict[str, TaskRunSeen])
     remarkable: int = 0
     ordinary: int = 0
     states: Counter[str] = field(default_factory=Counter[str])
+    types: dict[str, str] = field(default_factory=dict[str, str])
     retried: int = 0
     retries: int = 0
     happenings: list[Happening] = field(default_factory=list[Happening])
     counts: Counter[str] = field(default_factory=Counter[str])
+    letters: set[str] = field(default_factory=set[str])
+    settled: set[str] = field(default_factory=set[str])
     task_keys: set[str] = field(default_factory=set[str])
     ended: set[str] = field(default_factory=set[str])
     keeps_outputs: bool = False
@@ -79,6 +83,7 @@ class RunNotes:
         if before is not None and before.type in FINAL:
             self.states[before.name] -= 1  # such as a task that was rolled back after it was completed
         self.states[state.name] += 1
+        self.types[state.name] = state.type
         self.unfinished.pop(run.id, None)
         if len(self.ended) < MOST_IDS:
             self.ended.add(run.id)
@@ -93,6 +98,8 @@ class RunNotes:
 
     def happened(self, happening: Happening) -> None:
         self.counts[happening.name] += 1
+        if len(self.letters) < MOST_IDS:
+            note_letter(happening, self.letters, self.settled)
         if self.counts[happening.name] <= MOST_OF_A_KIND:
             self.happenings.append(happening)
 
@@ -127,55 +134,74 @@ def _within(value: Any, left: list[int]) -> Any:
     return value
 
 
-def begin(flow_run_id: str, *, keeps_outputs: bool = False) -> None:
-    """Somebody will ask about this flow run."""
+def begin(flow_run_id: str, count: int = 1, *, keeps_outputs: bool = False) -> None:
+    """Somebody will ask about this flow run, which has begun `count` times."""
     with _lock:
-        notes = _of(flow_run_id)
+        notes = _of(flow_run_id, count)
         notes.keeps_outputs = notes.keeps_outputs or keeps_outputs
 
 
 def task_run_came_to(
-    flow_run_id: str, task_run_id: str, name: str, task_key: str, state: StateSeen
+    flow_run_id: str, task_run_id: str, name: str, task_key: str, state: StateSeen, count: int = 1
 ) -> RunNotes:
     """Note a state; returns the notes, to which a completed run may give its value."""
     with _lock:
-        notes = _of(flow_run_id)
+        notes = _of(flow_run_id, count)
         notes.task_keys.add(task_key)
         notes.came_to(task_run_id, name, flow_run_id, state)
         return notes
 
 
-def happened(flow_run_id: str, happening: Happening) -> None:
+def happened(flow_run_id: str, happening: Happening, count: int = 1) -> None:
+    """Note an event of ours."""
     with _lock:
-        _of(flow_run_id).happened(happening)
+        _of(flow_run_id, count).happened(happening)
 
 
-def known(flow_run_id: str) -> RunNotes | None:
-    return _runs.get(flow_run_id)
-
-
-def forget(flow_run_ids: Iterable[str]) -> None:
+def known(flow_run_id: str, count: int | None = None) -> RunNotes | None:
+    """The notes of a pass of a flow run; of its last one here when it is not said which."""
     with _lock:
-        for flow_run_id in flow_run_ids:
-            _runs.pop(flow_run_id, None)
+        if count is None:
+            count = max((number for run_id, number in _runs if run_id == flow_run_id), default=0)
+        return _runs.get((flow_run_id, count))
+
+
+def forget(passes: Iterable[tuple[str, int]]) -> None:
+    """Whoever asked about these passes, each of a flow run that had begun so often, has been told."""
+    with _lock:
+        for key in passes:
+            _runs.pop(key, None)
 
 
 def seen_in(flow_run_ids: Iterable[str]) -> Seen:
     """What this process noted of these flow runs, put together."""
     seen = Seen()
+    ids = set(flow_run_ids)
     with _lock:
-        for flow_run_id in flow_run_ids:
-            notes = _runs.get(flow_run_id)
-            if notes is not None:
+        for (run_id, _), notes in _runs.items():
+            if run_id in ids:
                 _add(seen, notes)
     return seen
 
 
-def outputs_of(flow_run_id: str) -> tuple[Mapping[str, Any], int]:
-    """What task runs of a flow run gave, by name, and how many more there were."""
+def seen_by_pass(flow_run_ids: Iterable[str]) -> dict[tuple[str, int], Seen]:
+    """What this process noted of these flow runs, by flow run and by how often that had begun."""
+    ids = set(flow_run_ids)
     with _lock:
-        notes = _runs.get(flow_run_id)
-        return ({}, 0) if notes is None else (dict(notes.outputs), notes.outputs_left_out)
+        noted = {key: notes for key, notes in _runs.items() if key[0] in ids}
+        found = {key: Seen() for key in noted}
+        for key, seen in found.items():
+            _add(seen, noted[key])
+    return found
+
+
+def outputs_of(flow_run_id: str) -> tuple[Mapping[str, Any], int]:
+    """What task runs of the last pass of a flow run gave, by name, and how many more there were."""
+    notes = known(flow_run_id)
+    if notes is None:
+        return {}, 0
+    with _lock:
+        return dict(notes.outputs), notes.outputs_left_out
 
 
 def _add(seen: Seen, notes: RunNotes) -> None:
@@ -184,28 +210,32 @@ def _add(seen: Seen, notes: RunNotes) -> None:
     seen.happenings += notes.happenings
     seen.counts += notes.counts
     seen.states += notes.states
+    seen.types |= notes.types
+    seen.letters |= notes.letters
+    seen.settled |= notes.settled
     seen.noted |= notes.ended | notes.unfinished.keys()
     for run in notes.unfinished.values():
         if run.last is not None:
-            seen.states[run.last.name] += 1
+            seen.count(run.last.type, run.last.name)
     seen.retried += notes.retried
     seen.retries += notes.retries
     seen.outputs |= notes.outputs
     seen.outputs_left_out += notes.outputs_left_out
 
 
-def _of(flow_run_id: str) -> RunNotes:
-    notes = _runs.get(flow_run_id)
+def _of(flow_run_id: str, count: int) -> RunNotes:
+    key = (flow_run_id, count)
+    notes = _runs.get(key)
     if notes is None:
-        notes = _runs[flow_run_id] = RunNotes()
+        notes = _runs[key] = RunNotes()
         _make_room()
     else:
-        _runs.move_to_end(flow_run_id)
+        _runs.move_to_end(key)
     return notes
 
 
 def _make_room() -> None:
-    """Asked once for each flow run, not for each row."""
+    """Asked once for each pass of a flow run, not for each row."""
     rows = sum(notes.rows for notes in _runs.values()) if len(_runs) % 50 == 0 else 0
     while len(_runs) > MOST_RUNS or (rows > MOST_ROWS and len(_runs) > 1):
         _, gone = _runs.popitem(last=False)

@@ -1,44 +1,101 @@
-"""What the Prefect API knows of a flow run and those inside it: for what ran in other processes."""
+"""What the Prefect API knows of the passes of a flow run, and of the runs inside it.
+
+However long the API takes for an answer, nobody waits longer than was said; what is missing then is told.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 from uuid import UUID
 
-from prefect.client.schemas.filters import (
-    FlowRunFilter,
-    FlowRunFilterParentFlowRunId,
-    TaskRunFilter,
-    TaskRunFilterFlowRunId,
-)
-from prefect.client.schemas.objects import State, TaskRun
-from prefect.client.schemas.sorting import TaskRunSort
+from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterParentFlowRunId
+from prefect.client.schemas.objects import FlowRun, State, TaskRun
+from prefect.types._datetime import parse_datetime
 
+from prefect_resilience.effects.at_once import answers
+from prefect_resilience.effects.run_passes import RunOrigin, RunPass, borders
 from prefect_resilience.errors.info import bounded
 from prefect_resilience.errors.redact import redact
-from prefect_resilience.summaries.model import FINAL, Happening, Seen, StateSeen, TaskRunSeen
+from prefect_resilience.summaries.model import (
+    FINAL,
+    REMARKABLE_HAPPENINGS,
+    REPLACED,
+    REPLAYED,
+    Happening,
+    StateSeen,
+    TaskRunSeen,
+)
+from prefect_resilience.summaries.story import CIRCUIT_MOVES, PassRead
 from prefect_resilience.summaries.watch import MESSAGE, happening_of
 
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient
 
 PAGE = 200
-MOST_TASK_RUNS = 1_000
-MOST_EVENTS = 500
-MOST_HISTORIES = 60
+EVENTS_PAGE = 50
+MOST_EVENTS = 300
+MOST_ROWS = 60
+"""Task runs of one kind, of one pass, that are looked at; and those whose history is."""
+
 MOST_INNER = 200
 DEPTH = 3
+MOST_CIRCUITS = 20
 PREFIX = "prefect-resilience."
+TOLD = sorted(REMARKABLE_HAPPENINGS | {"dead-letter.settled"})
+DAY = 86_400.0
 
-SETTLES = 10.0
-"""Seconds that are waited at most for the API to know what other processes have just told it. It writes every
-five."""
-_EVERY = 0.5
+Filter = dict[str, Any]
 
-PATIENCE = 20.0
-"""Seconds after which the reading ends with what there is: a slow API must not hold up the end of a run."""
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """The span of time in which everything of one pass happened."""
+
+    since: datetime
+    until: datetime
+
+    @property
+    def occurred(self) -> Filter:
+        """The same for a filter of events."""
+        return {"since": self.since.isoformat(), "until": self.until.isoformat()}
+
+
+@dataclass(slots=True)
+class Answered:
+    """What was read, by the number of the pass; `whole` unless something was left out or did not answer."""
+
+    passes: dict[int, PassRead] = field(default_factory=dict[int, PassRead])
+    whole: bool = True
+
+
+def windows_of(passes: Sequence[RunPass]) -> dict[int, Window]:
+    """The windows of passes, one after the other, without a gap."""
+    ends = [*borders(passes), time.time() + DAY]
+    starts = [passes[0].began - DAY, *ends[:-1]]
+    return {
+        one.number: Window(
+            datetime.fromtimestamp(start, timezone.utc), datetime.fromtimestamp(end, timezone.utc)
+        )
+        for one, start, end in zip(passes, starts, ends, strict=True)
+    }
+
+
+def origin_of(run: FlowRun) -> RunOrigin:
+    """How a flow run came to be."""
+    creator = run.created_by
+    return RunOrigin(
+        creator_kind=creator.type or "" if creator is not None else "",
+        creator=redact(creator.display_value or "") if creator is not None else "",
+        scheduled=bool(run.auto_scheduled),
+        deployed=run.deployment_id is not None,
+        inner=run.parent_task_run_id is not None,
+    )
 
 
 def inner_runs(client: SyncPrefectClient, flow_run_id: UUID) -> list[UUID]:
@@ -56,22 +113,10 @@ def inner_runs(client: SyncPrefectClient, flow_run_id: UUID) -> list[UUID]:
     return found
 
 
-def settled(
-    client: SyncPrefectClient,
-    flow_run_id: UUID,
-    state_id: UUID | None,
-    wait: float = SETTLES,
-    sleep: Callable[[float], None] = time.sleep,
-) -> bool:
-    """Wait until the API has come to know of the run's end, which it hears of after all that went before."""
-    until = time.monotonic() + wait
-    while True:
-        heard = state_id is None or _has_event(client, state_id)
-        if heard and not _unfinished(client, flow_run_id):
-            return True
-        if time.monotonic() >= until:
-            return heard
-        sleep(_EVERY)
+def heard_of_the_end(client: SyncPrefectClient, flow_run_id: UUID, state_id: UUID | None) -> bool:
+    """Whether the API knows of the run's end, which it hears of after all that went before, and of that of
+    every task run."""
+    return (state_id is None or _has_event(client, state_id)) and not _unfinished(client, flow_run_id)
 
 
 def _has_event(client: SyncPrefectClient, event_id: UUID) -> bool:
@@ -87,73 +132,176 @@ def _unfinished(client: SyncPrefectClient, flow_run_id: UUID) -> bool:
     return _json(client.request("POST", "/task_runs/count", json=body)) > 0
 
 
-def read(client: SyncPrefectClient, flow_run_ids: Iterable[UUID], known: Seen) -> None:
-    """Add to what is known what the API knows beside it; rows are bounded, counts exact where it counts.
+# -- passes
 
-    Whatever the API takes for an answer, after PATIENCE nothing more is asked.
+
+def read_passes(
+    client: SyncPrefectClient,
+    ids: Iterable[UUID],
+    windows: dict[int, Window],
+    detailed: Iterable[int],
+    until: float,
+) -> Answered:
+    """What the API knows of these passes by `until`, a reading of `monotonic()`.
+
+    `ids` are the flow run and those inside it. Of `detailed` passes the histories of task runs are read too.
     """
-    ids = [*flow_run_ids]
-    until = time.monotonic() + PATIENCE
-    _add_task_runs(client, ids, known, until)
-    _add_events(client, ids, known, until)
-    if time.monotonic() >= until:
-        known.missing.append("The Prefect API was slow: not all that it knows was looked at.")
+    runs = [str(one) for one in ids]
+    jobs: dict[tuple[int, str], Callable[[], Any]] = {}
+    for number, window in windows.items():
+        jobs[number, "counts"] = partial(_counts, client, runs, window)
+        jobs[number, "events"] = partial(_events, client, runs, window)
+        jobs[number, "retries"] = partial(_retries, client, runs, window)
+        jobs[number, "rows"] = partial(_rows, client, runs, window)
+    found = answers(jobs, until)
+    done = Answered(whole=len(found) == len(jobs))
+    for number in windows:
+        read = done.passes[number] = PassRead()
+        read.states = found.get((number, "counts"), Counter())
+        read.retried, read.retries, again = found.get((number, "retries"), (0, 0, []))
+        read.happenings, read.counts = found.get((number, "events"), ([], Counter()))
+        read.rows = [_row(run) for run in found.get((number, "rows"), ())]
+        _add_rows(client, read, again, until)
+    _add_histories(client, [done.passes[number] for number in detailed if number in done.passes], until)
+    return done
 
 
-def _add_task_runs(client: SyncPrefectClient, ids: list[UUID], known: Seen, until: float) -> None:
-    found = _task_runs(client, ids, until)
-    total = int(
-        _json(
-            client.request(
-                "POST", "/task_runs/count", json={"flow_runs": {"id": {"any_": [str(one) for one in ids]}}}
-            )
-        )
-    )
-    others = [run for run in found if str(run.id) not in known.noted and not _is_flow_run(run)]
-    others.sort(key=lambda run: run.run_count, reverse=True)
-    read_histories = 0
-    for run in others:
-        seen = TaskRunSeen(str(run.id), run.name, str(run.flow_run_id))
-        if _interesting(run) and read_histories < MOST_HISTORIES and time.monotonic() < until:
-            read_histories += 1
-            seen.states = [_seen(state) for state in client.read_task_run_states(run.id)]
-            seen.states.sort(key=lambda state: state.at)
-        else:
-            seen.states = [*_outline(run)]
-        known.task_runs.append(seen)
-        if run.state is not None:
-            known.states[run.state.name or run.state.type.value.title()] += 1
-        if run.run_count > 1:
-            known.retried += 1
-            known.retries += run.run_count - 1
-    if total > len(found):
-        known.missing.append(
-            f"Of {total:,} task runs that the API knows, the newest {len(found):,} were looked at."
-        )
-
-
-def _task_runs(client: SyncPrefectClient, ids: list[UUID], until: float) -> list[TaskRun]:
-    found: list[TaskRun] = []
-    wanted = TaskRunFilter(flow_run_id=TaskRunFilterFlowRunId(any_=ids))
-    while len(found) < MOST_TASK_RUNS:
-        page = client.read_task_runs(
-            task_run_filter=wanted, sort=TaskRunSort.END_TIME_DESC, limit=PAGE, offset=len(found)
-        )
-        found += page
-        if len(page) < PAGE or time.monotonic() >= until:
-            break
+def _counts(client: SyncPrefectClient, runs: list[str], window: Window) -> Counter[tuple[str, str]]:
+    """How many task runs came to which state; what stands for a flow run inside is none."""
+    body: Filter = {
+        "history_start": window.since.isoformat(),
+        "history_end": window.until.isoformat(),
+        # One bucket: never less than the window, which would make it two.
+        "history_interval_seconds": max((window.until - window.since).total_seconds() + 0.001, 1.0),
+        "flow_runs": {"id": {"any_": runs}},
+        "task_runs": {"subflow_runs": {"exists_": False}},
+    }
+    found: Counter[tuple[str, str]] = Counter()
+    for bucket in _json(client.request("POST", "/task_runs/history", json=body)):
+        for state in bucket["states"]:
+            if state["state_type"] is not None:
+                found[state["state_type"], state["state_name"]] += state["count_runs"]
     return found
 
 
-def _is_flow_run(run: TaskRun) -> bool:
-    """What stands for a flow run inside another: its own task runs tell more."""
-    details = run.state.state_details if run.state is not None else None
-    return details is not None and details.child_flow_run_id is not None
+def _retries(client: SyncPrefectClient, runs: list[str], window: Window) -> tuple[int, int, list[str]]:
+    """How many task runs were retried, how often in all, and the ids of those that were retried most."""
+    body = {
+        "filter": {
+            "event": {"name": ["prefect.task-run.Retrying"]},
+            "related": {"id": [f"prefect.flow-run.{one}" for one in runs]},
+            "occurred": window.occurred,
+        }
+    }
+    found = _counted(client, "resource", body)
+    ids = [str(one["value"]).removeprefix("prefect.task-run.") for one in found]
+    return len(found), sum(one["count"] for one in found), ids[:MOST_ROWS]
 
 
-def _interesting(run: TaskRun) -> bool:
-    state = run.state
-    return run.run_count > 1 or (state is not None and _seen(state).remarkable)
+def _events(
+    client: SyncPrefectClient, runs: list[str], window: Window
+) -> tuple[list[Happening], Counter[str]]:
+    """Events of ours that a summary tells of, and how many there are by name."""
+    wanted = {
+        "event": {"name": [PREFIX + name for name in TOLD]},
+        "related": {"id": [f"prefect.flow-run.{one}" for one in runs]},
+        "occurred": window.occurred,
+    }
+    found, total = _all_events(client, {**wanted, "order": "ASC"})
+    if total <= len(found):
+        return found, Counter(one.name for one in found)
+    counted = _counted(client, "event", {"filter": wanted})
+    return found, Counter({str(one["value"]).removeprefix(PREFIX): one["count"] for one in counted})
+
+
+def _counted(client: SyncPrefectClient, by: str, body: Filter) -> list[Filter]:
+    """Numbers of events; Prefect's list of its own routes lacks this one."""
+    return _json(cast("Any", client).request("POST", f"/events/count-by/{by}", json=body))
+
+
+def _all_events(client: SyncPrefectClient, wanted: Filter) -> tuple[list[Happening], int]:
+    """Events, as many as are looked at, and how many there are."""
+    body = {"filter": wanted, "limit": EVENTS_PAGE}
+    page = _json(client.request("POST", "/events/filter", json=body))
+    found: list[Happening] = []
+    while True:
+        found += [_happening(event) for event in page["events"]]
+        if not page["next_page"] or len(found) >= MOST_EVENTS:
+            return found, page["total"]
+        page = _json(client._client.get(str(page["next_page"])))  # pyright: ignore[reportPrivateUsage]
+
+
+def circuit_events(
+    client: SyncPrefectClient, names: Sequence[str], since: float, until: float
+) -> list[Happening]:
+    """What these circuits did in a span of time, whoever brought it about."""
+    window = Window(datetime.fromtimestamp(since, timezone.utc), datetime.fromtimestamp(until, timezone.utc))
+    wanted = {
+        "event": {"name": [PREFIX + name for name in sorted(CIRCUIT_MOVES)]},
+        "resource": {"id": [f"{PREFIX}circuit.{name}" for name in names[:MOST_CIRCUITS]]},
+        "occurred": window.occurred,
+        "order": "ASC",
+    }
+    return _all_events(client, wanted)[0]
+
+
+# -- rows
+
+
+def _rows(client: SyncPrefectClient, runs: list[str], window: Window) -> list[TaskRun]:
+    """The task runs of a pass that a summary shows: those that went wrong, and some of the others."""
+    states: list[Filter] = [
+        {"type": {"any_": ["FAILED", "CRASHED", "CANCELLED"]}},
+        {"name": {"any_": [*sorted(REPLACED), REPLAYED]}},
+        {"type": {"any_": ["COMPLETED"]}},
+    ]
+    found: dict[UUID, TaskRun] = {}
+    for state in states:
+        body: Filter = {
+            "flow_runs": {"id": {"any_": runs}},
+            "task_runs": {
+                "state": state,
+                "start_time": {"after_": window.since.isoformat(), "before_": window.until.isoformat()},
+                "subflow_runs": {"exists_": False},
+            },
+            "sort": "EXPECTED_START_TIME_ASC",
+            "limit": MOST_ROWS,
+        }
+        found |= {run.id: run for run in _task_runs(client, body)}
+    return [*found.values()]
+
+
+def _task_runs(client: SyncPrefectClient, body: Filter) -> list[TaskRun]:
+    page = _json(client.request("POST", "/task_runs/filter", json=body))
+    return [TaskRun.model_validate(one) for one in page]
+
+
+def _add_rows(client: SyncPrefectClient, read: PassRead, ids: list[str], until: float) -> None:
+    """Add the task runs that were retried, and are not among the rows."""
+    here = {row.id for row in read.rows}
+    wanted = [one for one in ids if one not in here]
+    if wanted:
+        body: Filter = {"task_runs": {"id": {"any_": wanted}}, "limit": MOST_ROWS}
+        found = answers({"rows": partial(_task_runs, client, body)}, until)
+        read.rows += [_row(run) for run in found.get("rows", ())]
+
+
+def _add_histories(client: SyncPrefectClient, reads: Iterable[PassRead], until: float) -> None:
+    """Put every state of the task runs in which something happened in place of an outline."""
+    rows = [row for read in reads for row in read.rows if row.attempts > 1 or row.remarkable]
+    rows.sort(key=lambda row: row.attempts, reverse=True)
+    jobs = {row.id: partial(_history, client, UUID(row.id)) for row in rows[:MOST_ROWS]}
+    found = answers(jobs, until)
+    for row in rows:
+        row.states = found.get(row.id) or row.states
+
+
+def _history(client: SyncPrefectClient, task_run_id: UUID) -> list[StateSeen]:
+    return sorted(map(_seen, client.read_task_run_states(task_run_id)), key=lambda state: state.at)
+
+
+def _row(run: TaskRun) -> TaskRunSeen:
+    return TaskRunSeen(str(run.id), run.name, str(run.flow_run_id), [*_outline(run)], begun=run.run_count)
 
 
 def _outline(run: TaskRun) -> Iterable[StateSeen]:
@@ -173,32 +321,7 @@ def _seen(state: State[Any]) -> StateSeen:
     )
 
 
-def _add_events(client: SyncPrefectClient, ids: list[UUID], known: Seen, until: float) -> None:
-    here = {one.id for one in known.happenings}
-    resources = [f"prefect.flow-run.{one}" for one in ids]
-    body = {
-        "filter": {"event": {"prefix": [PREFIX]}, "related": {"id": resources}, "order": "ASC"},
-        "limit": 50,
-    }
-    page = _json(client.request("POST", "/events/filter", json=body))
-    looked = 0
-    while True:
-        for event in page["events"]:
-            looked += 1
-            if str(event["id"]) not in here:
-                one = _happening(event)
-                known.happenings.append(one)
-                known.counts[one.name] += 1
-        if not page["next_page"] or looked >= MOST_EVENTS or time.monotonic() >= until:
-            break
-        page = _json(client._client.get(str(page["next_page"])))  # pyright: ignore[reportPrivateUsage]
-    if page["total"] > looked:
-        known.missing.append(f"Of {page['total']:,} events, the first {looked:,} were looked at.")
-
-
-def _happening(event: dict[str, Any]) -> Happening:
-    from prefect.types._datetime import parse_datetime
-
+def _happening(event: Filter) -> Happening:
     resource = event["resource"]
     return happening_of(
         str(event["id"]),

@@ -1,4 +1,7 @@
-"""A summary as tables: what was retried, refused, replaced, replayed, and where it stopped. Pure."""
+"""A summary as tables: its passes, what was retried, refused, replaced, replayed, and where it stopped. Pure.
+
+What became of calls is that of the last pass; circuits, letters and stores are those of the whole run.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +19,7 @@ from prefect_resilience.summaries.model import (
     Seen,
     TaskRunSeen,
 )
+from prefect_resilience.summaries.story import Story
 
 MOST_ROWS = 50
 ERRORS_SHOWN = 4
@@ -36,8 +40,9 @@ class Table:
         return replace(self, rows=self.rows[:most], more=self.more + len(self.rows[most:]))
 
 
-def tables_of(seen: Seen) -> list[Table]:
+def tables_of(story: Story) -> list[Table]:
     """What there is to tell, in the order in which it is to be read."""
+    seen = story.last
     by_task = _by_task_run(seen.happenings)
     made = [
         _failed(seen, by_task),
@@ -46,9 +51,9 @@ def tables_of(seen: Seen) -> list[Table]:
         _refused(seen),
         _replaced(seen, by_task),
         _replayed(seen),
-        _circuits(seen),
-        _letters(seen),
-        _stores(seen),
+        _circuits(story),
+        _letters(story),
+        _stores(story),
     ]
     return [table for table in made if table.rows]
 
@@ -70,7 +75,7 @@ def _by_task_run(happenings: Iterable[Happening]) -> dict[str, list[Happening]]:
 
 def _failed(seen: Seen, by_task: Mapping[str, list[Happening]]) -> Table:
     runs = [run for run in seen.task_runs if run.last is not None and run.last.type in ENDED_BADLY]
-    total = sum(seen.states[name] for name in {run.last.name for run in runs if run.last is not None})
+    total = sum(count for name, count in seen.states.items() if seen.types.get(name) in ENDED_BADLY)
     rows = (
         (
             run.name,
@@ -148,7 +153,7 @@ def _said(one: Happening) -> str:
 def _refused(seen: Seen) -> Table:
     """Calls that a circuit did not let through: each is an attempt that failed, or was replaced."""
     counted: dict[tuple[str, str], int] = {}
-    for one in _named(seen, "retry.scheduled", "fallback.used", "run.failed"):
+    for one in _named(seen.happenings, "retry.scheduled", "fallback.used", "run.failed"):
         if one.payload.get("category") == "circuit_open":
             key = (_text(one.payload, "circuit") or "?", _text(one.payload, "node_id") or one.subject)
             counted[key] = counted.get(key, 0) + 1
@@ -160,7 +165,7 @@ def _refused(seen: Seen) -> Table:
 
 
 def _replaced(seen: Seen, by_task: Mapping[str, list[Happening]]) -> Table:
-    used = _named(seen, "fallback.used")
+    used = _named(seen.happenings, "fallback.used")
     names = {run.id: run.name for run in seen.task_runs}
     rows = [
         (
@@ -190,7 +195,7 @@ def _replayed(seen: Seen) -> Table:
             names.get(_text(one.payload, "task_run_id"), _text(one.payload, "node_id")),
             _text(one.payload, "external_id"),
         )
-        for one in _named(seen, "effect.replayed")
+        for one in _named(seen.happenings, "effect.replayed")
     ]
     if not rows:
         rows = [("", run.name, "") for run in seen.task_runs if run.last and run.last.name == REPLAYED]
@@ -199,12 +204,12 @@ def _replayed(seen: Seen) -> Table:
 
 
 def _in_doubt(seen: Seen) -> Table:
-    rows = ((one.subject, _short(one.payload, "why")) for one in _named(seen, "effect.in-doubt"))
+    rows = ((one.subject, _short(one.payload, "why")) for one in _named(seen.happenings, "effect.in-doubt"))
     return _table("In doubt", ("effect", "why"), rows, seen.counts["effect.in-doubt"])
 
 
-def _circuits(seen: Seen) -> Table:
-    names = ("circuit.opened", "circuit.half-opened", "circuit.closed", "circuit.forced")
+def _circuits(story: Story) -> Table:
+    moves = sorted((move for one in story.circuits for move in one.moves), key=lambda move: move.at)
     rows = (
         (
             clock(one.at),
@@ -212,33 +217,37 @@ def _circuits(seen: Seen) -> Table:
             f"{_text(one.payload, 'before')} → {_text(one.payload, 'after')}",
             _short(one.payload, "reason"),
         )
-        for one in _named(seen, *names)
+        for one in moves
     )
-    total = sum(seen.counts[name] for name in names)
-    return _table("Circuits that moved", ("at", "circuit", "state", "why"), rows, total)
+    return _table("Circuits that moved", ("at", "circuit", "state", "why"), rows)
 
 
-def _letters(seen: Seen) -> Table:
-    rows = ((one.subject, _task_of(one), _said(one)) for one in _named(seen, "dead-letter.created"))
-    return _table("Dead letters", ("letter", "task", "error"), rows, seen.counts["dead-letter.created"])
+def _letters(story: Story) -> Table:
+    left = story.letters
+    told = {
+        one.subject: one for one in _named(story.happenings, "dead-letter.created") if one.subject in left
+    }
+    rows = [(one.subject, _task_of(one), _said(one)) for one in told.values()]
+    # Of some nothing is known but that they are there.
+    rows += [(letter, "", "") for letter in sorted(left - told.keys())]
+    return _table("Dead letters", ("letter", "task", "error"), rows)
 
 
 def _task_of(one: Happening) -> str:
     return _text(one.payload, "name") or _text(one.payload, "node_id")
 
 
-def _stores(seen: Seen) -> Table:
+def _stores(story: Story) -> Table:
     rows = (
         (clock(one.at), one.subject, _short(one.payload, "reason"))
-        for one in _named(seen, "store.unavailable")
+        for one in _named(story.happenings, "store.unavailable")
     )
-    return _table(
-        "Stores that did not answer", ("at", "store", "why"), rows, seen.counts["store.unavailable"]
-    )
+    total = sum(part.seen.counts["store.unavailable"] for part in story.passes)
+    return _table("Stores that did not answer", ("at", "store", "why"), rows, total)
 
 
-def _named(seen: Seen, *names: str) -> list[Happening]:
-    return sorted((one for one in seen.happenings if one.name in names), key=lambda one: one.at)
+def _named(happenings: Iterable[Happening], *names: str) -> list[Happening]:
+    return sorted((one for one in happenings if one.name in names), key=lambda one: one.at)
 
 
 def _text(payload: Mapping[str, Any], name: str) -> str:

@@ -1,7 +1,8 @@
-"""A flow run as a picture: attempts and waits of its task runs over time. One SVG document, pure.
+"""A flow run as a picture: attempts and waits of its task runs over time, pass by pass. One SVG. Pure.
 
-It lies on a white card, so that it can be read on dark and on light ground. Colours are Okabe and Ito's;
-hatching and signs say it again.
+It lies on a white card, so that it can be read on dark and on light ground. Each pass has a band with its own
+axis, and the pause between two of them is folded. Colours are Okabe and Ito's; hatching and signs say it
+again. The signs are letters that every font has.
 """
 
 from __future__ import annotations
@@ -12,28 +13,44 @@ from unicodedata import east_asian_width
 from xml.sax.saxutils import escape
 
 from prefect_resilience.errors.redact import redact
-from prefect_resilience.summaries.lanes import Bar, Lane, Look, Timeline, timeline_of
-from prefect_resilience.summaries.model import RunFacts, Seen
+from prefect_resilience.summaries.lanes import Band, Bar, Lane, Look, bands_of
+from prefect_resilience.summaries.model import Outcome
+from prefect_resilience.summaries.passes_table import ended, span, started_by
+from prefect_resilience.summaries.rows import clock
+from prefect_resilience.summaries.story import Story
 
 FONT = "Helvetica, Arial, 'Liberation Sans', 'DejaVu Sans', sans-serif"
 INK, SMALL, GRID = "#1a1a1a", "#4d4d4d", "#e3e3e3"
 WIDTH, LABELS, RIGHT = 960.0, 236.0, 26.0
-LANE, BAR, TOP = 22.0, 13.0, 64.0
+LANE, BAR = 22.0, 13.0
+TITLE, HEADING, TOTALS, AXIS, FOLD = 44.0, 22.0, 24.0, 22.0, 34.0
+"""Heights: the title, each line that says what pass it is, its totals, its axis; a folded pause."""
+
 LONGEST_LABEL = 34.0
+HEADING_LENGTH = 150
 
 LOOKS: dict[Look, tuple[str, str, str]] = {
     "ok": ("#009E73", "", "succeeded"),
-    "failed": ("#D55E00", "✕", "failed"),
-    "replaced": ("#E69F00", "↷", "answered by a fallback"),
-    "replayed": ("#0072B2", "↻", "replayed"),
+    "failed": ("#D55E00", "×", "failed"),
+    "crashed": ("#882255", "!", "crashed"),
+    "replaced": ("#E69F00", "≈", "answered by a fallback"),
+    "replayed": ("#0072B2", "=", "replayed"),
     "wait": ("url(#wait)", "", "waits for its next attempt"),
     "running": ("#8c8c8c", "…", "not finished"),
     "open": ("url(#open)", "", "circuit open"),
     "half-open": ("#F0C987", "", "circuit half-open"),
+    "unknown": ("#f0f0f0", "?", "unknown how long"),
 }
 """Fill, sign, and the words of the legend."""
 
-_EDGES: dict[Look, str] = {"wait": "#8c8c8c", "open": "#D55E00", "half-open": "#E69F00"}
+_EDGES: dict[Look, str] = {
+    "wait": "#8c8c8c",
+    "open": "#D55E00",
+    "half-open": "#E69F00",
+    "unknown": "#8c8c8c",
+}
+_DARK_SIGNS: frozenset[Look] = frozenset({"replaced", "unknown"})
+_ORDER: tuple[Outcome, ...] = ("ok", "replayed", "replaced", "failed", "crashed", "running")
 
 _PATTERNS = (
     '<defs><pattern id="wait" width="6" height="6" patternUnits="userSpaceOnUse" '
@@ -44,52 +61,126 @@ _PATTERNS = (
 )
 
 
-def draw(facts: RunFacts, seen: Seen) -> str | None:
+def draw(story: Story) -> str | None:
     """The SVG document; None when there is nothing to draw."""
-    timeline = timeline_of(facts, seen)
-    if timeline is None:
+    bands = bands_of(story)
+    if not bands:
         return None
-    bottom = TOP + LANE * len(timeline.lanes)
-    legend, rows = _legend(timeline)
-    height = bottom + 34 + 20 * rows + (20 if timeline.more else 0)
+    facts, several = story.facts, len(story.passes) > 1
     title = f"{_line(facts.name, 60)} - {_line(facts.flow, 40)}: {_line(facts.state, 20)}"
-    body = [
-        f'<rect x="0.5" y="0.5" width="{WIDTH - 1:g}" height="{_n(height - 1)}" rx="8" fill="#ffffff" '
-        'stroke="#d9d9d9"/>',
-        _PATTERNS,
-        _text(title, 18, 26, 14, INK, bold=True),
-        *_stripes(timeline),
-        *_axis(timeline, bottom),
-        *(part for place, lane in enumerate(timeline.lanes) for part in _lane(lane, place, timeline)),
-    ]
-    if timeline.more:
-        body.append(_text(f"and {timeline.more:,} more task runs", 18, bottom + 18, 11, SMALL))
-    shift = bottom + (40 if timeline.more else 20)
-    body += [f'<g transform="translate(18 {_n(shift)})">', *legend, "</g>"]
+    parts: list[str] = []
+    y = TITLE
+    for band in bands:
+        if band.pause is not None:
+            parts += _fold(band, y)
+            y += FOLD
+        drawn, height = _band(band, y, several)
+        parts += drawn
+        y += height
+    legend, rows = _legend(bands)
+    height = y + 20 + 20 * rows
     return "\n".join(
         [
             f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH:g}" height="{_n(height)}" '
             f'viewBox="0 0 {WIDTH:g} {_n(height)}" role="img" font-family="{FONT}">',
             f"<title>{escape(title)}</title>",
-            *body,
+            f'<rect x="0.5" y="0.5" width="{WIDTH - 1:g}" height="{_n(height - 1)}" rx="8" fill="#ffffff" '
+            'stroke="#d9d9d9"/>',
+            _PATTERNS,
+            _text(title, 18, 26, 14, INK, bold=True),
+            *parts,
+            f'<g transform="translate(18 {_n(y + 12)})">',
+            *legend,
+            "</g>",
             "</svg>",
         ]
     )
 
 
-def _x(at: float, timeline: Timeline) -> float:
-    whole = max(timeline.end - timeline.start, 1e-3)
-    return LABELS + (at - timeline.start) / whole * (WIDTH - LABELS - RIGHT)
+def _fold(band: Band, y: float) -> Iterable[str]:
+    """The pause between two passes: a line that is broken, however long it was."""
+    middle = y + FOLD / 2
+    yield (
+        f'<path d="M18 {_n(middle)}H{LABELS - 8:g}l4 -6l6 12l6 -12l4 6H{WIDTH - RIGHT:g}" fill="none" '
+        'stroke="#8c8c8c" stroke-width="1.5"/>'
+    )
+    many = f", {band.left_out:,} passes" if band.left_out else ""
+    said = f"{span(band.pause or 0.0)} in between{many}"
+    width = 14 + 6.2 * len(said)
+    x = (LABELS + WIDTH) / 2
+    yield (
+        f'<rect x="{_n(x - width / 2)}" y="{_n(middle - 9)}" width="{_n(width)}" height="18" rx="9" '
+        'fill="#ffffff" stroke="#8c8c8c"/>'
+    )
+    yield _text(said, x, middle + 4, 11, SMALL, middle=True)
 
 
-def _axis(timeline: Timeline, bottom: float) -> Iterable[str]:
-    whole = max(timeline.end - timeline.start, 1e-3)
+def _band(band: Band, top: float, several: bool) -> tuple[list[str], float]:
+    """One pass; with its height."""
+    y = top
+    parts: list[str] = []
+    if several:
+        parts += _heading(band, y)
+        y += 2 * HEADING - 4
+    parts += _totals(band, y)
+    y += TOTALS + AXIS
+    bottom = y + LANE * len(band.lanes)
+    parts += _stripes(band, y)
+    parts += _axis(band, y, bottom)
+    for place, lane in enumerate(band.lanes):
+        parts += _lane(lane, y + LANE * place, band)
+    if band.more:
+        parts.append(_text(f"and {band.more:,} more task runs", 18, bottom + 16, 11, SMALL))
+        bottom += 20
+    return parts, bottom - top + 4
+
+
+def _heading(band: Band, y: float) -> Iterable[str]:
+    one = band.part.run_pass
+    took = "" if one.seconds is None else f", {span(one.seconds)}"
+    name = f"Pass {one.number}"
+    yield _text(name, 18, y + 15, 13, INK, bold=True)
+    said = f"{clock(one.began)} UTC{took}. Ended: {ended(one)}"
+    yield _text(_line(said, HEADING_LENGTH), 28 + 7.6 * len(name), y + 15, 11, SMALL)
+    yield _text(_line(f"Started by: {started_by(one.start)}", HEADING_LENGTH), 18, y + 32, 11, SMALL)
+
+
+def _totals(band: Band, y: float) -> Iterable[str]:
+    """All task runs of a pass by what they came to, also those without a lane."""
+    total = band.outcomes.total()
+    words = f"{total:,} task run{'' if total == 1 else 's'}"
+    yield _text(words, 18, y + 14, 12, INK, bold=True)
+    x, room = LABELS, WIDTH - LABELS - RIGHT
+    for outcome in _ORDER:
+        count = band.outcomes[outcome]
+        if not count:
+            continue
+        width = room * count / total
+        fill, sign, name = LOOKS[outcome]
+        tip = f"{count:,} {name}"
+        yield (
+            f'<rect x="{_n(x)}" y="{_n(y + 3)}" width="{_n(max(width, 1.0))}" height="14" fill="{fill}">'
+            f"<title>{escape(tip)}</title></rect>"
+        )
+        said = f"{sign} {count:,}".strip()
+        if width > 8 + 7 * len(said):
+            yield _text(said, x + width / 2, y + 14, 11, _sign_ink(outcome), bold=True, middle=True)
+        x += width
+
+
+def _x(at: float, band: Band) -> float:
+    whole = max(band.end - band.start, 1e-3)
+    return LABELS + (at - band.start) / whole * (WIDTH - LABELS - RIGHT)
+
+
+def _axis(band: Band, top: float, bottom: float) -> Iterable[str]:
+    whole = max(band.end - band.start, 1e-3)
     step = nice_step(whole / 8)
     count = math.floor(whole / step + 1e-9)
     for number in range(count + 1):
-        x = _x(timeline.start + number * step, timeline)
-        yield f'<path d="M{_n(x)} {TOP - 6:g}V{_n(bottom)}" stroke="{GRID}"/>'
-        yield _text(_moment(number * step, step), x, TOP - 12, 11, SMALL, middle=True)
+        x = _x(band.start + number * step, band)
+        yield f'<path d="M{_n(x)} {_n(top - 4)}V{_n(bottom)}" stroke="{GRID}"/>'
+        yield _text(_moment(number * step, step), x, top - 8, 11, SMALL, middle=True)
 
 
 def nice_step(least: float) -> float:
@@ -109,41 +200,49 @@ def _moment(seconds: float, step: float) -> str:
     return f"{seconds:g} s" if step >= 1 else f"{round(seconds, 3):g} s"
 
 
-def _stripes(timeline: Timeline) -> Iterable[str]:
-    for place in range(1, len(timeline.lanes), 2):
-        y = TOP + LANE * place
+def _stripes(band: Band, top: float) -> Iterable[str]:
+    for place in range(1, len(band.lanes), 2):
+        y = top + LANE * place
         yield f'<rect x="8" y="{_n(y)}" width="{WIDTH - 16:g}" height="{LANE:g}" fill="#f7f7f7"/>'
 
 
-def _lane(lane: Lane, place: int, timeline: Timeline) -> Iterable[str]:
-    y = TOP + LANE * place
+def _lane(lane: Lane, y: float, band: Band) -> Iterable[str]:
     label = f"circuit {lane.label}" if lane.circuit else lane.label
     yield f"<g><title>{escape(_line(label, 300))}</title>"
     shown = _text(_fitting(label), 18, y + 15, 12, INK, bold=lane.circuit)
     yield f"{shown}</g>"
     # What took but a moment lies on top of the wait after it.
     for bar in sorted(lane.bars, key=lambda bar: bar.look != "wait"):
-        yield from _bar(bar, y + (LANE - BAR) / 2, timeline)
+        yield from _bar(bar, y + (LANE - BAR) / 2, band)
 
 
-def _bar(bar: Bar, y: float, timeline: Timeline) -> Iterable[str]:
+def _bar(bar: Bar, y: float, band: Band) -> Iterable[str]:
     fill, sign, _ = LOOKS[bar.look]
-    x = _x(bar.start, timeline)
-    width = max(_x(bar.end, timeline) - x, 3.0)
-    edge = _EDGES.get(bar.look)
-    stroke = f' stroke="{edge}"' if edge else ""
+    x = _x(bar.start, band)
+    width = max(_x(bar.end, band) - x, 3.0)
     yield (
-        f'<rect x="{_n(x)}" y="{_n(y)}" width="{_n(width)}" height="{BAR:g}" rx="2" fill="{fill}"{stroke}>'
-        f"<title>{escape(_line(bar.tip, 200))}</title></rect>"
+        f'<rect x="{_n(x)}" y="{_n(y)}" width="{_n(width)}" height="{BAR:g}" rx="2" fill="{fill}"'
+        f"{_edge(bar.look)}><title>{escape(_line(bar.tip, 200))}</title></rect>"
     )
     if sign and width >= 13:
-        ink = INK if bar.look == "replaced" else "#ffffff"
-        yield _text(sign, x + width / 2, y + 10.5, 11, ink, bold=True, middle=True)
+        yield _text(sign, x + width / 2, y + 10.5, 11, _sign_ink(bar.look), bold=True, middle=True)
 
 
-def _legend(timeline: Timeline) -> tuple[list[str], int]:
+def _edge(look: Look) -> str:
+    edge = _EDGES.get(look)
+    return f' stroke="{edge}"' if edge else ""
+
+
+def _sign_ink(look: Look) -> str:
+    return INK if look in _DARK_SIGNS else "#ffffff"
+
+
+def _legend(bands: Iterable[Band]) -> tuple[list[str], int]:
     """What occurs, side by side; with the number of rows."""
-    occurring = {bar.look for lane in timeline.lanes for bar in lane.bars}
+    occurring: set[Look] = set()
+    for band in bands:
+        occurring |= {bar.look for lane in band.lanes for bar in lane.bars}
+        occurring |= set(band.outcomes)
     made: list[str] = []
     x, row = 0.0, 0
     for look, (fill, sign, words) in LOOKS.items():
@@ -153,14 +252,11 @@ def _legend(timeline: Timeline) -> tuple[list[str], int]:
         if x and x + width > WIDTH - 36:
             x, row = 0.0, row + 1
         y = 20 * row
-        edge = _EDGES.get(look)
-        stroke = f' stroke="{edge}"' if edge else ""
         made.append(
-            f'<rect x="{_n(x)}" y="{y - 2:g}" width="22" height="{BAR:g}" rx="2" fill="{fill}"{stroke}/>'
+            f'<rect x="{_n(x)}" y="{y - 2:g}" width="22" height="{BAR:g}" rx="2" fill="{fill}"{_edge(look)}/>'
         )
         if sign:
-            ink = INK if look == "replaced" else "#ffffff"
-            made.append(_text(sign, x + 11, y + 8.5, 11, ink, bold=True, middle=True))
+            made.append(_text(sign, x + 11, y + 8.5, 11, _sign_ink(look), bold=True, middle=True))
         made.append(_text(words, x + 29, y + 9, 11, SMALL))
         x += width
     return made, row + 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import importlib
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any, cast
 from uuid import UUID, uuid4
@@ -26,6 +26,8 @@ _TOLD = (
 )
 _watching = False
 """Until somebody wants summaries, nothing is noted."""
+Completed = Callable[[TaskRun], None]
+_listeners: list[Completed] = []
 _ENGINE, _TELLS = "prefect.task_engine", "emit_task_run_state_change_event"
 
 
@@ -59,7 +61,16 @@ def watch_task_runs() -> bool:
     return True
 
 
+def on_completed(listener: Completed) -> None:
+    """Call this about each task run of this process that completes, in its own context."""
+    if listener not in _listeners:
+        _listeners.append(listener)
+
+
 def _note(task_run: TaskRun, state: State[Any]) -> None:
+    if state.is_completed():
+        for listener in _listeners:
+            listener(task_run)
     if task_run.flow_run_id is None:
         return
     seen = StateSeen(
@@ -69,7 +80,8 @@ def _note(task_run: TaskRun, state: State[Any]) -> None:
         bounded(redact(state.message), MESSAGE) if state.message else "",
     )
     flow_run_id, name = str(task_run.flow_run_id), task_run.name or "task run"
-    noted = notes.task_run_came_to(flow_run_id, str(task_run.id), name, task_run.task_key, seen)
+    count = _count_of(task_run)
+    noted = notes.task_run_came_to(flow_run_id, str(task_run.id), name, task_run.task_key, seen, count)
     if noted.keeps_outputs and state.is_completed():
         noted.gave(name, _value_of(state))
 
@@ -82,9 +94,10 @@ def _value_of(state: State[Any]) -> Any:
 def note_happening(name: str, subject: str, payload: dict[str, Any]) -> UUID:
     """Note an event of ours for the flow run that goes on here; the id under which it is to be sent."""
     event_id = uuid4()
-    flow_run_id = current_flow_run_id() if _watching else None
-    if flow_run_id is not None:
-        notes.happened(flow_run_id, happening_of(str(event_id), time.time(), name, subject, payload))
+    current = _current_pass() if _watching else None
+    if current is not None:
+        flow_run_id, count = current
+        notes.happened(flow_run_id, happening_of(str(event_id), time.time(), name, subject, payload), count)
     return event_id
 
 
@@ -100,11 +113,20 @@ def _short(value: Any) -> Any:
     return value if isinstance(value, bool | int | float) else bounded(str(value), MESSAGE)
 
 
-def current_flow_run_id() -> str | None:
+def _count_of(task_run: TaskRun) -> int:
+    """How often the flow run of a task run had begun; a task run that waits does not know it."""
+    flow = FlowRunContext.get()
+    if flow is not None and flow.flow_run is not None and flow.flow_run.id == task_run.flow_run_id:
+        return max(flow.flow_run.run_count, 1)
+    return max(task_run.flow_run_run_count, 1)
+
+
+def _current_pass() -> tuple[str, int] | None:
+    """The flow run that goes on here, and how often it has begun."""
     task, flow = TaskRunContext.get(), FlowRunContext.get()
     # A flow inside a task is the inner one, although the task's context is still there.
     if flow is not None and flow.flow_run is not None:
-        return str(flow.flow_run.id)
+        return str(flow.flow_run.id), max(flow.flow_run.run_count, 1)
     if task is not None and task.task_run.flow_run_id is not None:
-        return str(task.task_run.flow_run_id)
+        return str(task.task_run.flow_run_id), _count_of(task.task_run)
     return None

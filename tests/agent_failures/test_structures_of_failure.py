@@ -27,6 +27,8 @@ from prefect_resilience import (
 )
 from prefect_resilience.routing import NoProgress
 
+pytestmark = pytest.mark.api
+
 
 def failure_of(mode, made, *args, **kwargs):
     """The error of one run and its structure, which is JSON and survives the way through it."""

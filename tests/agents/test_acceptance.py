@@ -37,6 +37,8 @@ from prefect_resilience import (
 )
 from prefect_resilience.settings import current_settings
 
+pytestmark = pytest.mark.api
+
 QUICK = Retry(backoff=Backoff.exponential(initial=0.05, jitter=0.2))
 """The default policy, in less time."""
 

@@ -69,6 +69,7 @@ def runs_of(flow_run_id):
         return client.request("POST", "/task_runs/filter", json=body).json()
 
 
+@pytest.mark.api
 def test_the_first_agent_answers_and_nobody_else_is_asked(mode):
     agents = {
         "builder": mode.function(lambda spec: spec.upper()),
@@ -79,6 +80,7 @@ def test_the_first_agent_answers_and_nobody_else_is_asked(mode):
     assert (result.attempts, result.errors) == ({"builder": 1}, {})
 
 
+@pytest.mark.api
 def test_from_the_able_to_the_simple_each_in_a_run_of_its_own(mode, service, get, seen, until):
     service.says(503)
 
@@ -125,6 +127,7 @@ def test_from_the_able_to_the_simple_each_in_a_run_of_its_own(mode, service, get
     assert used["payload"]["to"] == "builder-simple"
 
 
+@pytest.mark.api
 def test_each_agent_has_its_own_circuit_which_every_chain_shares(mode, service, get):
     service.says(503)
 
@@ -144,6 +147,7 @@ def test_each_agent_has_its_own_circuit_which_every_chain_shares(mode, service, 
     assert states.get("agent:simple", "closed") == "closed"
 
 
+@pytest.mark.api
 def test_a_degraded_agent_s_run_says_so_and_so_does_an_event(mode, seen):
     def review(text):
         raise ConnectionError("down")
@@ -162,6 +166,7 @@ def test_a_degraded_agent_s_run_says_so_and_so_does_an_event(mode, seen):
     )
 
 
+@pytest.mark.api
 def test_when_nobody_answers_the_first_error_is_raised_and_people_are_told(mode):
     told = []
 
@@ -186,6 +191,7 @@ def test_when_nobody_answers_the_first_error_is_raised_and_people_are_told(mode)
     assert context.flow_run_id in notice.url
 
 
+@pytest.mark.api
 def test_a_notification_that_fails_hides_nothing(mode):
     def refuses(notice):
         raise OSError("no network either")
@@ -199,6 +205,7 @@ def test_a_notification_that_fails_hides_nothing(mode):
     assert any("the notification failed: OSError" in note for note in error.__notes__)
 
 
+@pytest.mark.api
 def test_providers_in_the_order_that_was_written(mode, service, get, tmp_path):
     def claude(prompt):
         return get()
@@ -235,6 +242,7 @@ def test_nothing_switches_provider_unless_the_code_said_so():
         ProviderChain("llm", ["claude"]).call("hello")
 
 
+@pytest.mark.api
 def test_a_chain_is_a_fallback_itself(mode, seen):
     def primary(spec):
         raise ConnectionError("down")
@@ -252,6 +260,7 @@ def test_a_chain_is_a_fallback_itself(mode, seen):
     assert state.message.startswith("first: simple answered")
 
 
+@pytest.mark.api
 def test_a_plain_chain_in_async_code():
     chain = AgentChain("builder", agents={"builder": lambda spec: spec.upper()})
 
@@ -262,6 +271,7 @@ def test_a_plain_chain_in_async_code():
     assert asyncio.run(scenario()) == "HUT"
 
 
+@pytest.mark.api
 def test_tasks_keep_their_policies_and_their_other_callers(service):
     service.says(503, 503, 200)
 
@@ -274,6 +284,7 @@ def test_tasks_keep_their_policies_and_their_other_callers(service):
     assert build.name == "build"
 
 
+@pytest.mark.api
 def test_switched_off_the_first_agent_is_a_plain_task(mode, monkeypatch):
     def build(spec):
         raise ConnectionError("down")
@@ -284,6 +295,7 @@ def test_switched_off_the_first_agent_is_a_plain_task(mode, monkeypatch):
     assert isinstance(error, ConnectionError)
 
 
+@pytest.mark.api
 def test_a_prefect_block_tells_people(mode):
     from prefect.blocks.notifications import CustomWebhookNotificationBlock
 
@@ -382,6 +394,7 @@ def test_a_chain_looks_like_its_first_agent():
     assert chain("hut").value == "hut"
 
 
+@pytest.mark.api
 def test_a_resilient_task_keeps_its_own_fallbacks_before_the_chain_s(mode):
     def build(spec):
         raise ConnectionError("down")

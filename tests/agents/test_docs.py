@@ -9,6 +9,8 @@ import pytest
 
 from prefect_resilience.agents.registry import AGENTS
 
+pytestmark = pytest.mark.api
+
 DOCS = Path(__file__).parents[2] / "docs" / "agents.md"
 
 

@@ -100,6 +100,7 @@ def test_what_an_agent_kept_is_there_for_its_next_attempt_and_for_the_next_agent
     assert error_context(caught.value).partial_output.content == "yy"
 
 
+@pytest.mark.api
 def test_a_run_inside_an_agent_has_notes_of_its_own(monkeypatch):
     monkeypatch.undo()
 
@@ -114,7 +115,7 @@ def test_a_run_inside_an_agent_has_notes_of_its_own(monkeypatch):
     assert AgentChain("builder", agents={"builder": build}).call("x").value == [None, "after"]
 
 
-def test_what_was_kept_in_a_process_that_is_killed_is_there():
+def test_what_was_kept_in_a_process_that_is_killed_is_there(warm_children):
     def build(spec):
         keep_partial([*(previous_partial() or []), spec])
         time.sleep(60)

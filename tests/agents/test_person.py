@@ -13,6 +13,8 @@ from pydantic import BaseModel
 
 from prefect_resilience import AgentChain, Person, PersonNeeded, classify, resilient_task
 
+pytestmark = pytest.mark.api
+
 
 class Spec(BaseModel):
     text: str

@@ -10,7 +10,7 @@ from prefect_resilience.blocks import live
 
 
 @pytest.fixture(autouse=True)
-def in_prefect(prefect_api: None, own_store: None) -> Iterator[None]:
+def policies_forgotten() -> Iterator[None]:
     live.forget_policies()
     yield
     live.forget_policies()

@@ -21,6 +21,8 @@ from prefect_resilience.blocks import ResiliencePolicy, live
 from prefect_resilience.blocks.live import FRESH, PATIENCE, STALE, LivePolicy
 from tests.prefect_runs import Mode
 
+pytestmark = pytest.mark.api
+
 ONCE = Retry(attempts=2, backoff={"kind": "none"})
 
 

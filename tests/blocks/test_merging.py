@@ -131,6 +131,11 @@ def test_it_may_name_another_circuit():
             {"circuit": {"open_for": 2}},
             "neither the block nor the code names a circuit: write circuit.name",
         ),
+        (
+            {"circuit": CircuitBreaker("kg", probe_calls=3)},
+            {"circuit": {"success_threshold": 4}},
+            "circuit 'kg': probe_calls=3 is less than success_threshold=4",
+        ),
         ({}, {"circuit": "llm:{provder}"}, "no parameter of 'ask'; did you mean 'provider'?"),
         ({"fallback": [archive]}, {"fallback": ["archiv"]}, "no fallback 'archiv'; did you mean 'archive'?"),
         ({}, {"fallback": ["archive"]}, "write an import path, as in my_team.answers:from_archive"),

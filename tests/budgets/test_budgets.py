@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from datetime import timedelta
+from datetime import datetime, timedelta, timezone
 
 import pytest
 from prefect import flow
@@ -125,11 +125,8 @@ def test_secrets_are_kept_out_of_the_store():
     assert "abcdefghij" not in str(registry.link_to(None).store().scan("budgets/"))
 
 
+@pytest.mark.api
 class TestInRuns:
-    @pytest.fixture(autouse=True)
-    def in_prefect(self, prefect_api):
-        return None
-
     def test_runs_are_counted_once_however_often_they_were_tried(self, mode):
         tries = iter([ConnectionError(), None, ValueError("no"), None])
 
@@ -180,12 +177,18 @@ class TestInRuns:
                 work(return_state=True)
 
         scenario()
-        told = seen.events("prefect-resilience.budget.burned")
-        mine = [e for e in told if e["resource"]["prefect.resource.id"].endswith("burning-one")]
+        mine = seen.events(
+            "prefect-resilience.budget.burned",
+            lambda e: e["resource"]["prefect.resource.id"].endswith("burning-one"),
+        )
         assert len(mine) == 1
         assert mine[0]["resource"]["prefect.resource.id"] == "prefect-resilience.budget.burning-one"
         assert mine[0]["payload"]["bad"] == 10
         assert mine[0]["payload"]["why"].startswith("it burns 10.0 times too fast")
+        assert mine[0]["payload"]["remaining"] == -9.0
+        assert mine[0]["payload"]["burn_rates"]["7d"] == 10.0
+        since = datetime.fromisoformat(mine[0]["payload"]["burning_since"].replace("Z", "+00:00"))
+        assert datetime.now(timezone.utc) - since < timedelta(hours=1)
         assert budget.status().burned
         assert budget.status().bad == 14
 

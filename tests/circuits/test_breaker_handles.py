@@ -143,3 +143,24 @@ def test_only_so_many_bound_breakers_are_kept(store: Any) -> None:
     for n in range(1100):
         breaker.bind({"provider": n})
     assert breaker.bind({"provider": 0}) is not first
+
+
+# -- counts by hand
+
+
+def test_calls_that_were_made_elsewhere_are_counted(store: Any) -> None:
+    breaker = CircuitBreaker("elsewhere", failure_threshold=3, open_for=30, sync_interval=0, store=store)
+    for _ in range(2):
+        assert breaker.record_failure(TimeoutError("no answer"))
+    assert breaker.record_success()
+    assert breaker.record_failure(PermissionError("not the service's fault"))
+    assert breaker.state == "closed"
+    for _ in range(3):
+        assert breaker.record_failure(TimeoutError("no answer"))
+    assert breaker.state == "open"
+    assert not breaker.record_success(), "an open circuit counts nothing"
+    store.time += 40
+    assert breaker.record_success()
+    assert breaker.state == "half_open"
+    assert breaker.record_success()
+    assert breaker.state == "closed"

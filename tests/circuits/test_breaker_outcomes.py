@@ -162,12 +162,13 @@ def test_it_recovers_through_probes(
     assert [t.after for t in transitions] == ["open", "half_open", "closed"]
 
 
-def test_a_failed_probe_opens_it_for_longer(breaker: CircuitBreaker, store: Any) -> None:
+def test_failed_probes_open_it_for_longer(breaker: CircuitBreaker, store: Any) -> None:
     trip(breaker)
-    store.time += 30
-    trip(breaker, times=1)
-    seen = breaker.snapshot()
-    assert (seen.state, seen.retry_at, seen.reopenings) == ("open", store.time + 60, 1)
+    for probes, lasts, reopenings in ((2, 15, 1), (1, 60, 2)):
+        store.time = breaker.snapshot().retry_at or store.time
+        trip(breaker, times=probes)
+        seen = breaker.snapshot()
+        assert (seen.state, seen.retry_at, seen.reopenings) == ("open", store.time + lasts, reopenings)
 
 
 def test_one_probe_at_a_time_and_a_cancelled_one_makes_room(breaker: CircuitBreaker, store: Any) -> None:

@@ -23,7 +23,7 @@ def test_a_shared_circuit_leaks_less_and_knocks_with_one_hand() -> None:
     shared = numbers(simulate(100, True, 1), True, 0)
     alone = numbers(simulate(100, False, 1), False, 0)
     assert shared["leaked"] * 5 < alone["leaked"]
-    assert shared["worst_second_of_knocking"] == 1
+    assert shared["worst_second_of_knocking"] == 2, "the first look, at most; then one probe at a time"
     assert alone["worst_second_of_knocking"] > 5
     assert alone["store_worst_second"] == 0
     assert shared["herd_worst_second"] < 2 * 100
@@ -36,7 +36,7 @@ def test_groups_stand_for_their_workers(monkeypatch: pytest.MonkeyPatch) -> None
     grouped = numbers(simulate(1200, True, 1), True, 0)
     assert grouped["leaked"] == pytest.approx(exact["leaked"], rel=0.5)
     assert grouped["store_per_second_closed"] == pytest.approx(exact["store_per_second_closed"], rel=0.1)
-    assert grouped["worst_second_of_knocking"] == 1
+    assert grouped["worst_second_of_knocking"] == 2
 
 
 def test_the_picture_is_drawn(tmp_path: Path) -> None:

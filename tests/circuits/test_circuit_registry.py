@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import threading
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,7 +15,6 @@ from prefect_resilience.circuits import (
     forget_circuits,
     get_circuit,
     get_circuits,
-    registry,
     reset_all_circuits,
     set_default_store,
 )
@@ -133,18 +131,12 @@ def test_breakers_in_use_move_to_a_new_default_store(default_store: str) -> None
         breaker.call(int)
 
 
-def test_the_environment_names_the_default_store(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    for name in ("PREFECT_RESILIENCE_CIRCUIT_STORE_URL", "PREFECT_RESILIENCE_STORE_URL", "PREFECT_HOME"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("HOME", str(tmp_path))
-    url = registry._url_of_environment
-    assert url() == f"sqlite:///{tmp_path}/.prefect/resilience.db"
-    monkeypatch.setenv("PREFECT_HOME", "~/prefect")
-    assert url() == f"sqlite:///{tmp_path}/prefect/resilience.db"
-    monkeypatch.setenv("PREFECT_RESILIENCE_STORE_URL", "memory://all")
-    assert url() == "memory://all"
-    monkeypatch.setenv("PREFECT_RESILIENCE_CIRCUIT_STORE_URL", "memory://circuits")
-    assert url() == "memory://circuits"
+def test_the_settings_name_the_default_store(monkeypatch: pytest.MonkeyPatch, default_store: str) -> None:
+    CircuitBreaker("where", open_for=1).force_open("in the one that was set")
+    monkeypatch.setenv("PREFECT_RESILIENCE_CIRCUIT_STORE_URL", f"{default_store}-of-the-settings")
+    set_default_store(None)
+    CircuitBreaker("where-else").force_open("in that of the settings")
+    assert [circuit.name for circuit in get_circuits(f"{default_store}-of-the-settings")] == ["where-else"]
 
 
 def test_a_wrong_default_url_is_refused_where_it_is_set() -> None:

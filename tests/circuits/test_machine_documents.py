@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 
 from prefect_resilience.circuits import adaptive
+from prefect_resilience.circuits.document import HISTORY_KEPT
 from prefect_resilience.circuits.machine import (
     Acquire,
     Change,
@@ -52,6 +54,8 @@ def test_opened() -> None:
         "failures_in_row": 3,
         "successes": 0,
         "slow_successes": 0,
+        "probe_failures": 0,
+        "unanswered": 0,
         "baseline": None,
         "opened_at": NOW,
         "retry_at": NOW + 30,
@@ -60,6 +64,7 @@ def test_opened() -> None:
         "leases": {},
         "reason": "3 failures in a row",
         "last_error": "503",
+        "history": [[2, NOW, "open", NOW + 30]],
         "updated_at": NOW,
     }
     assert changes == [Change("closed", "open", NOW, "3 failures in a row", 2, NOW + 30, "503")]
@@ -82,7 +87,7 @@ def test_a_slow_probe_is_counted() -> None:
 def test_slow_probes_open_it() -> None:
     document, changes = lived([*HALF_OPEN, (31, Record(runs=(("S", 2),), generation=3, owner="p"))])
     assert changes == [
-        Change("half_open", "open", NOW + 31, "its probes were slow", 4, NOW + 91, "503"),
+        Change("half_open", "open", NOW + 31, "its probes were slow", 4, NOW + 46, "503"),
     ]
     assert (document["openings"], document["opened_at"]) == (2, NOW + 31)
 
@@ -120,9 +125,15 @@ def test_recovered() -> None:
     assert document == {
         **new(),
         "generation": 4,
+        "openings": 1,
         "opened_at": NOW,
         "reason": "it has recovered",
         "last_error": "503",
+        "history": [
+            [2, NOW, "open", NOW + 30],
+            [3, NOW + 30, "half_open", None],
+            [4, NOW + 31, "closed", None],
+        ],
         "updated_at": NOW + 31,
     }
 
@@ -152,10 +163,12 @@ def test_forced_closed() -> None:
         "openings": 1,
         "reason": "mended",
         "last_error": "503",
+        "history": [[2, NOW, "open", NOW + 30], [3, NOW + 5, "closed", None]],
         "updated_at": NOW + 5,
     }
     again, changes = step(document, Force("closed", "once more"), NOW + 6, POLICY)
     assert (again["generation"], again["reason"], changes) == (4, "once more", ())
+    assert again["history"][-1] == [4, NOW + 6, "closed", None], "no generation is missing"
 
 
 def test_forced_closed_forgets_the_counts_of_half_open() -> None:
@@ -167,7 +180,47 @@ def test_forced_closed_forgets_the_counts_of_half_open() -> None:
 def test_a_reset() -> None:
     document, changes = lived([*OPENED, (5, Reset())])
     assert changes == [Change("open", "closed", NOW + 5, "reset", 3, None, "503")]
-    assert document == {**new(), "generation": 3, "reason": "reset", "updated_at": NOW + 5}
+    history = [[2, NOW, "open", NOW + 30], [3, NOW + 5, "closed", None]]
+    assert document == {
+        **new(),
+        "generation": 3,
+        "reason": "reset",
+        "history": history,
+        "updated_at": NOW + 5,
+    }
+
+
+def test_a_generation_is_in_the_history_once_as_it_came_to_be() -> None:
+    forced = [(0.0, Force("forced_open", "for now", NOW + 60)), (7.0, Force("forced_open", "for ever"))]
+    document, _ = lived([*forced])
+    assert document["history"] == [[2, NOW, "forced_open", None]]
+    document, _ = lived([(0, Force("forced_open", "for now", NOW + 60)), (60, Force("forced_open", "again"))])
+    assert document["history"] == [[2, NOW, "forced_open", NOW + 60], [2, NOW + 60, "forced_open", None]]
+
+
+def test_the_history_is_bounded_and_has_the_latest() -> None:
+    events: list[tuple[float, Event]] = [(number, Reset()) for number in range(HISTORY_KEPT + 3)]
+    document, _ = lived(events)
+    assert [entry[0] for entry in document["history"]] == list(range(5, HISTORY_KEPT + 5))
+    assert len(json.dumps(document["history"])) < 60 * HISTORY_KEPT
+
+
+@pytest.mark.parametrize(
+    "history",
+    [
+        7,
+        [7],
+        [[]],
+        [["2", NOW, "open", None]],
+        [[2, "now", "open", None]],
+        [[2, NOW, "ajar", None]],
+        [[2, NOW, "open", "soon"]],
+    ],
+)
+def test_a_damaged_history_costs_nothing_else(history: Any) -> None:
+    document, _ = lived(OPENED)
+    assert read({**document, "history": history}) == {**document, "history": []}
+    assert read(document) == document
 
 
 def test_what_changes_nothing_is_no_news() -> None:

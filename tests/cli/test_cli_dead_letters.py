@@ -6,10 +6,13 @@ import json
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
+from uuid import UUID, uuid4
 
 import pytest
 from prefect import flow, task
+from prefect.client.orchestration import get_client
 from prefect.flows import load_flow_from_entrypoint
+from prefect.states import Running
 from pydantic import SecretStr
 
 from prefect_resilience import ConfigurationError, dead_letters
@@ -23,7 +26,7 @@ got: list[str] = []
 broken = [True]
 
 
-pytestmark = pytest.mark.usefixtures("prefect_api")
+pytestmark = pytest.mark.api
 
 
 @pytest.fixture(autouse=True)
@@ -84,7 +87,9 @@ def test_list_narrows(letters: Any, cli: Any) -> None:
     assert count("--status", "waiting", "--status", "in_doubt") == 3
     assert count("--status", "replayed") == 0
     assert "The 1 newest of 3 dead letters" in cli("dead-letters", "list", "--limit", "1").out
-    assert "There are no such dead letters" in cli("dead-letters", "list", "--task", "x").out
+    unknown = f"unknown-{uuid4()}"  # the server knows tasks of other tests too
+    said = cli("dead-letters", "list", "--task", unknown).sentence
+    assert f"No dead letter is of a task or flow '{unknown}'" in said
     assert "--since 'soon' is no time" in cli("dead-letters", "list", "--since", "soon").sentence
     assert "1 or more" in cli("dead-letters", "list", "--limit", "0").sentence
     assert "memory of one process" in cli("dead-letters", "list", "--store", "memory://").sentence
@@ -137,6 +142,53 @@ def test_replay_with_what_was_left_out(letters: Any, cli: Any, monkeypatch: pyte
         "d": "x",
         "e": True,
     }
+
+
+def test_what_is_left_to_a_flow_run(letters: Any, cli: Any) -> None:
+    """Nothing is wrong with it: the exit code is 0, and a line says why nothing was called."""
+    with get_client(sync_client=True) as client:
+        client.set_flow_run_state(UUID(letters[0].flow_run_id), Running(), force=True)
+    done = cli("dead-letters", "replay", "--task", "send", "--yes")
+    assert done.code == 0, done
+    said = " ".join(done.out.split())
+    assert "is Running: it may make the call itself" in said
+    assert "2 letters: 2 skipped" in said
+    assert "2 letters were left to a flow run that goes on" in said
+    told = cli("dead-letters", "replay", letters[0].id, "--json")
+    assert (told.code, told.json["outcomes"][0]["reason"], got) == (0, "run_goes_on", [])
+    assert "1 letter was left to" in cli("dead-letters", "replay", letters[0].id).out
+    assert cli("dead-letters", "replay", "--task", "send", "--limit", "1", "--force").code == 0
+    assert got == []
+    assert cli("dead-letters", "replay", letters[0].id, "--force").code == 0
+    assert got == ["one"]
+
+
+def test_passes_and_settled_letters(environment: None, cli: Any) -> None:
+    broken[0] = True
+    got.clear()
+    passes: list[int] = []
+
+    @flow(retries=2)
+    def retried() -> None:
+        passes.append(1)
+        broken[0] = len(passes) < 3
+        send("again")
+
+    retried()
+    (letter,) = dead_letters.list()
+    (row,) = [line for line in cli("dead-letters", "list").out.splitlines() if letter.id in line]
+    assert "= settled" in row
+    assert " 3 " in row
+    assert "1 dead letter: 1 settled" in cli("dead-letters", "list", "--status", "settled").out
+    card = " ".join(cli("dead-letters", "show", letter.id).out.split())
+    assert "start 1: failed after 1 attempt, NETWORK_ERROR" in card
+    assert "start 3: succeeded" in card
+    assert "it needs no replay" in card
+    shown = cli("dead-letters", "show", letter.id, "--json").json
+    assert [one["outcome"] for one in shown["passes"]] == ["failed", "failed", "succeeded"]
+    again = cli("dead-letters", "replay", letter.id)
+    assert (again.code, got) == (0, ["again"])
+    assert len(cli("dead-letters", "purge", "--older-than", "2100-01-01T00:00", "--yes", "--json").json) == 1
 
 
 def test_purge(letters: Any, cli: Any, tmp_path: Path) -> None:

@@ -17,11 +17,12 @@ from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId
 from prefect.settings import get_current_settings
 
 from prefect_resilience.plans.actions import REGISTERED
+from prefect_resilience.plans.model import Plan
 from prefect_resilience.plans.result import PlanResult
 from tests.cli.conftest import COMMAND
 from tests.cli.test_cli_watch import Terminal
 
-pytestmark = pytest.mark.usefixtures("prefect_api")
+pytestmark = pytest.mark.api
 
 DOCS = Path(__file__).parents[2] / "docs" / "plans.md"
 STEPS = """
@@ -201,6 +202,8 @@ def test_the_documentation_does_as_it_says(cli: Any, folder: Path) -> None:
             exec(compile(text, str(DOCS), "exec"), {"__name__": "documentation"})
         elif language == "text":
             assert text in out
+        elif language == "json":
+            assert Plan.from_text(text).tasks
         else:
             assert language == "sh", f"what is a block of {language} without a name?"
             out = "".join(shell(line, cli, folder) for line in text.splitlines())

@@ -235,9 +235,26 @@ def test_actions_are_listed_with_what_they_take() -> None:
     assert rows == [
         "ask",
         "Ask.",
-        "query str required A question.",
+        "query str required",
+        "A question.",
         "limit int | None = 3",
         'kind any = "x"',
         "wait",
         "takes no input",
     ]
+
+
+def test_a_long_type_is_broken_between_its_words() -> None:
+    kinds = " | ".join(f"Literal['kind-{number}']" for number in range(6))
+    options = ParameterSpec(
+        name="a_long_parameter_name",
+        type=f"dict[str, {kinds}] | list[dict[str, Any]] | None",
+        required=False,
+        default={"kind": "kind-0"},
+        description="What is asked for, and in which words it is to be answered where several are known.",
+    )
+    lines = printed(plan_tables.actions_list([ActionSpec(name="ask", parameters=[options])]), 80).splitlines()
+    assert max(len(line.rstrip()) for line in lines) <= 80
+    words = " ".join(lines).split()
+    for said in (options.type, '= {"kind": "kind-0"}', options.description):
+        assert " ".join(said.split()) in " ".join(words)

@@ -38,7 +38,7 @@ def test_the_page_does_as_it_says(
                 assert (program, done.code) == ("prefect-resilience", 0), f"{line}\n{done.out}{done.err}"
     receiver.close()
     sys.modules.pop("orders")
-    assert (seen.count("python"), seen.count("sh")) == (9, 3)
+    assert (seen.count("python"), seen.count("sh")) == (9, 4)
     assert receiver.taken == {
         "charge:1": 1,
         "charge:2": 1,

@@ -22,7 +22,7 @@ from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.operations import reset_circuits, set_circuit
 from prefect_resilience.settings import circuit_store_url
 
-pytestmark = pytest.mark.usefixtures("prefect_api")
+pytestmark = pytest.mark.api
 
 
 @pytest.fixture(autouse=True)

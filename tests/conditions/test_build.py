@@ -139,3 +139,15 @@ def test_conditions_are_compared_and_hashed_like_values() -> None:
         succeeded().operator = "failed"  # pyright: ignore
     changed = (path("a") == 1).model_copy(update={"source_task": "t"})
     assert changed != (path("a") == 1)
+
+
+def test_a_path_beside_and_or_or_has_no_comparison():
+    for unjoined in (
+        lambda: path("a") & 1,
+        lambda: 1 & path("a"),
+        lambda: path("a") | 1,
+        lambda: 1 | path("a"),
+        lambda: ~path("a"),
+    ):
+        with pytest.raises(ConfigurationError, match="comparison"):
+            unjoined()

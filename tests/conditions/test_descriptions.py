@@ -248,5 +248,11 @@ def test_the_whole_schema() -> None:
                 "description": "The error that failed asks for.",
             },
             "code": text | {"description": "The error's code, such as 429 or TIMEOUT."},
+            "timeout_ms": {
+                "type": "number",
+                "exclusiveMinimum": 0,
+                "maximum": 60_000,
+                "description": "Milliseconds that its evaluation may compute; 500 if not given.",
+            },
         },
     }

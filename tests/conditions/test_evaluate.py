@@ -13,6 +13,7 @@ import pytest
 from prefect_resilience.conditions import Condition, ConditionError, failed, path, succeeded
 from prefect_resilience.conditions.evaluate import evaluate
 from prefect_resilience.errors import (
+    ConfigurationError,
     ErrorCategory,
     ErrorContext,
     ErrorInfo,
@@ -244,6 +245,28 @@ def test_time_is_bounded_by_the_clock_that_is_passed_in() -> None:
         evaluate(long, value, clock=Clock(0.0, 0.1, 0.6))
     with pytest.raises(ConditionError, match="longer than 2 s"):
         evaluate(path("b").matches("x"), {"b": "x"}, seconds=2, clock=Clock(0.0, 2.0))
+
+
+def test_a_condition_may_say_how_long_it_takes() -> None:
+    value = {"a": list(range(5_000)), "b": 1}
+    form = {"type": "output_check", "operator": "contains", "path": "a", "value": -1, "timeout_ms": 1500}
+    patient = Condition(**form)
+    assert patient.model_dump() == form
+    both = (path("b") == 1) & patient & (path("b") > 0)
+    for condition, seconds in [(patient, 1.5), (both, 1.5), (~patient, 1.5), (path("a").contains(-1), 0.5)]:
+        assert condition.seconds == Condition(**condition.model_dump()).seconds == seconds
+        evaluate(condition, value, clock=Clock(0.0, seconds - 0.1))
+        with pytest.raises(ConditionError, match=f"longer than {seconds:g} s"):
+            evaluate(condition, value, clock=Clock(0.0, seconds))
+    # What has a bound of its own is not taken apart
+    whole = Condition(operator="all", conditions=(path("b") == 1, path("b") > 0), timeout_ms=20)
+    assert [part.timeout_ms for part in (whole & (path("b") == 1)).conditions] == [20, None]
+    assert (~Condition(operator="not", conditions=(patient,), timeout_ms=9)).seconds == 1.5
+    for wrong in (0, -1, True, "100", 60_001, float("nan")):
+        with pytest.raises(
+            ConfigurationError, match=r"timeout_ms.*milliseconds that it may take, up to 60,000"
+        ):
+            Condition(**{**form, "timeout_ms": wrong})
 
 
 def test_steps_are_bounded() -> None:

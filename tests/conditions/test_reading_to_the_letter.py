@@ -256,7 +256,7 @@ MISTAKES: list[tuple[Any, list[tuple[str, str]]]] = [
             (
                 "y" * 60,
                 f"a condition has no '{'y' * 59}…'; write one of category, code, condition, conditions, "
-                "field, operator, path, source_task, type, value",
+                "field, operator, path, source_task, timeout_ms, type, value",
             )
         ],
     ),

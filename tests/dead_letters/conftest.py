@@ -11,11 +11,6 @@ from prefect_resilience.stores import open_store
 from tests.dead_letters.receiver import Receiver
 
 
-@pytest.fixture(autouse=True)
-def in_prefect(prefect_api: None, own_store: None) -> None:
-    """A server that is there, and a store that knows nothing of another test's."""
-
-
 @pytest.fixture(params=["sqlite", "postgres", "redis"])
 def server_url(request: pytest.FixtureRequest, tmp_path: object) -> str:
     """The URL of a real store of each kind."""

@@ -64,12 +64,12 @@ def plain(key: str) -> str:
     return post(key)
 
 
-@resilient_task(retry=None, dead_letter=True, effect=Effect(key="{key}"))
+@resilient_task(retry=None, dead_letter=True, effect=Effect(key="{key}", one_request=True))
 def recorded(key: str) -> str:
     return post(key)
 
 
-@resilient_task(retry=None, dead_letter=True, effect=Effect(key="{key}", verify=ask))
+@resilient_task(retry=None, dead_letter=True, effect=Effect(key="{key}", verify=ask, one_request=True))
 def asked(key: str) -> str:
     return post(key)
 

@@ -17,7 +17,7 @@ from prefect import flow, task
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, RootModel, SecretStr
 from pydantic.dataclasses import dataclass as pydantic_dataclass
 
-from prefect_resilience import Backoff, Retry, resilient_task
+from prefect_resilience import Backoff, Effect, Retry, resilient_task
 from prefect_resilience.hooks import dead_letter
 
 
@@ -202,7 +202,7 @@ def ship(order: int, when: datetime | None = None) -> str:
     return send.fn(f"ship {order} {when}")
 
 
-@resilient_task(effect="external", retry=None, on_failure=[dead_letter])
+@resilient_task(effect=Effect(one_request=True), retry=None, on_failure=[dead_letter])
 def pay(invoice: int) -> str:
     return send.fn(f"pay {invoice}")
 

@@ -21,6 +21,8 @@ from prefect_resilience.retries.backoff import Backoff
 from tests.dead_letters import shop
 from tests.dead_letters.receiver import Receiver
 
+pytestmark = pytest.mark.api
+
 WHEN = datetime(2026, 11, 20, tzinfo=timezone.utc)
 
 

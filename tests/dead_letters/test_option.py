@@ -15,6 +15,8 @@ from prefect_resilience.hooks import dead_letter
 from tests.dead_letters import shop
 from tests.dead_letters.receiver import Receiver
 
+pytestmark = pytest.mark.api
+
 
 def fails(message: str = "none") -> str:
     raise ConnectionError(message)

@@ -7,7 +7,6 @@ import signal
 from typing import Any
 
 import pytest
-from prefect.server.api.server import SubprocessASGIServer
 from prefect.settings import PREFECT_API_URL
 
 from prefect_resilience import dead_letters
@@ -24,6 +23,8 @@ from tests.dead_letters.replay_victim import (
 )
 from tests.effects.receiver import Receiver
 
+pytestmark = pytest.mark.api
+
 
 @pytest.fixture
 def counts(monkeypatch: pytest.MonkeyPatch) -> Any:
@@ -35,7 +36,7 @@ def counts(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 @pytest.fixture
 def api() -> str:
-    return PREFECT_API_URL.value() or SubprocessASGIServer._instances[None].api_url
+    return str(PREFECT_API_URL.value())
 
 
 @pytest.fixture

@@ -25,6 +25,8 @@ from prefect_resilience import (
 )
 from tests.prefect_runs import until
 
+pytestmark = pytest.mark.api
+
 LIMIT = 1_000
 PARAGRAPH = "x" * 98 + "\n\n"
 

@@ -22,12 +22,13 @@ import yaml
 from tests.stores_servers import RedisServer
 
 FILE = Path(__file__).parents[2] / "deployments" / "compose.yaml"
+METRICS = FILE.with_name("compose.metrics.yaml")
 POSTGRES = Path("/usr/lib/postgresql/15/bin")
 TRIGRAMS = Path("/usr/share/postgresql/15/extension/pg_trgm.control")
 
 
-def read(**environment: str) -> dict[str, Any]:
-    """The file as Compose understands it: merged, and with its variables filled in."""
+def read(file: Path = FILE, **environment: str) -> dict[str, Any]:
+    """A file as Compose understands it: merged, and with its variables filled in."""
 
     def filled(match: re.Match[str]) -> str:
         if match[0] == "$$":
@@ -41,7 +42,7 @@ def read(**environment: str) -> dict[str, Any]:
             return {name: fill(item) for name, item in value.items()}
         return [fill(item) for item in value] if isinstance(value, list) else value
 
-    return fill(yaml.safe_load(FILE.read_text()))
+    return fill(yaml.safe_load(file.read_text()))
 
 
 def free_port() -> int:

@@ -9,6 +9,7 @@ from typing import Any
 import jsonschema
 import psycopg
 import pytest
+import yaml
 from httpx import HTTPStatusError
 from prefect import flow
 from prefect.client.orchestration import SyncPrefectClient, get_client
@@ -75,6 +76,26 @@ def test_its_settings_can_be_changed_from_outside():
     assert ":of-my-own@" in services["server"]["environment"]["PREFECT_SERVER_DATABASE_CONNECTION_URL"]
     assert ":of-my-own@" in services["worker-east"]["environment"]["PREFECT_RESILIENCE_STORE_URL"]
     assert services["install"]["environment"]["WEBHOOK"] == "http://x/"
+
+
+def test_the_metrics_beside_it_fit_to_it():
+    fleet, read = compose.read()["services"], compose.read(compose.METRICS)
+    for name, service in read["services"].items():
+        jsonschema.validate(service, SERVICE if name not in fleet else {**SERVICE, "required": []})
+        assert set(service.get("depends_on", {})) <= read["services"].keys()
+        assert {volume.partition(":")[0] for volume in service.get("volumes", [])} <= set(read["volumes"])
+        assert {one["source"] for one in service.get("configs", [])} <= set(read["configs"])
+    # Every worker pushes, to where Prometheus listens.
+    workers = {name for name in fleet if name.startswith("worker-")}
+    assert {
+        name for name, one in read["services"].items() if "OTEL_SERVICE_NAME" in one.get("environment", {})
+    } == (workers)
+    assert "--web.enable-otlp-receiver" in read["services"]["prometheus"]["command"]
+    for config in read["configs"].values():
+        if "file" in config:
+            assert (compose.METRICS.parent / config["file"]).is_file()
+        else:
+            assert yaml.safe_load(config["content"])
 
 
 PROGRAM = """

@@ -90,6 +90,7 @@ def test_the_others_find_their_services_where_these_are(monkeypatch: pytest.Monk
         assert f"python -m flows.{command}\n" in FILE.read_text()
 
 
+@pytest.mark.timeout(400)
 def test_prefect_deploys_all_of_it(client: SyncPrefectClient):
     try:
         client.read_work_pool(POOL)

@@ -49,7 +49,7 @@ print("said by a module")
 
 
 @pytest.fixture(autouse=True, scope="module")
-def in_prefect(prefect_api: None) -> Iterator[None]:
+def in_prefect(own_prefect_api: None) -> Iterator[None]:
     yield
     uninstall()
 
@@ -117,9 +117,17 @@ def test_what_is_not_installed_is_told_until_it_is(
     # The server of the tests is at a port of its own, and its UI does not know.
     monkeypatch.delitem(server.CHECKS, "ui")
     monkeypatch.setattr(server, "EVENT_ARRIVES", SOME_TIME)
+    # Somebody who has just begun did nothing wrong.
     code, out, _ = doctor()
-    assert code == 1
-    assert "Run `prefect-resilience install`" in out
+    assert code == 0
+    assert "No things are wrong, 1 to note" in " ".join(out.split())
+    assert "Run `prefect-resilience install --webhook URL` when you want them" in " ".join(out.split())
+    install(webhook="http://127.0.0.1:9/")
+    # What is missing of what was installed is.
+    (gone,) = client.read_automations_by_name("prefect-resilience: recover failed runs")
+    client.delete_automation(gone.id)
+    found = [one for one in examine().findings if one.check == "installation"]
+    assert [(one.where, one.level) for one in found] == [(gone.name, "wrong")]
     install(webhook="http://127.0.0.1:9/")
     wrong = [one for one in examine().findings if one.level == "wrong"]
     # Nobody works for the pool here; that is all.

@@ -16,6 +16,8 @@ from cyclopts import CycloptsError
 
 from prefect_resilience import CircuitBreaker
 from prefect_resilience.cli.app import app
+from prefect_resilience.effects.ledger import open_ledger, place_of
+from prefect_resilience.effects.model import Succeeded
 from tests.docs.pages import DOCS, PACKAGE, ROOT, WITH_TESTS_OF_THEIR_OWN, blocks, commands, pages
 
 PAGES = pages()
@@ -30,7 +32,7 @@ WITH_CODE = [
     if page.name not in WITH_TESTS_OF_THEIR_OWN and any(block.language == "python" for block in blocks(page))
 ]
 # What a reader's shell has beside the command of this package
-OTHERS = {"export", "make", "pip", "prefect", "pytest", "python", "python3.11", ".venv/bin/python"}
+OTHERS = {"docker", "export", "make", "pip", "prefect", "pytest", "python", "python3.11", ".venv/bin/python"}
 OF_THE_SHELL = {".", "cat", "cd", "kill", "until"}
 PROGRAM = "prefect-resilience"
 INLINE = re.compile(rf"`({PROGRAM} [^`\n]+)`")
@@ -92,6 +94,9 @@ def test_what_is_typed_at_night_is_not_refused(as_a_reader: Path) -> None:
     (as_a_reader / "research.yaml").write_text(plan)
     store = f"sqlite:///{as_a_reader}/night.db"
     CircuitBreaker("drug-labels", store=store).reset("it is new")
+    ledger = open_ledger(store)
+    ledger.intend(place_of("my-batch", "k"), "c", "external", {"key": "k", "batch": "my-batch"})
+    ledger.report(place_of("my-batch", "k"), Succeeded("c", {"as": "json", "value": 1}))
     environment = {**os.environ, "PREFECT_RESILIENCE_STORE_URL": store}
     said: dict[str, str] = {}
     for words in at_night():

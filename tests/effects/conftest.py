@@ -13,11 +13,6 @@ from prefect_resilience.effects import send_idempotency_key
 from tests.effects.receiver import Receiver
 
 
-@pytest.fixture(autouse=True)
-def in_prefect(prefect_api: None, own_store: None) -> None:
-    """A server that is there, and a store that knows nothing of another test's."""
-
-
 @pytest.fixture
 def receiver() -> Iterator[Receiver]:
     made = Receiver()

@@ -4,7 +4,8 @@
     python -m tests.effects.long rollbacks 1000 [--seed N] [--store URL]
 
 `kills`: flows of 20 external effects, deployed and run by a real worker, are killed at any instruction and
-recovered until they end, over SQLite, PostgreSQL and Redis; with a journal it goes on where it was stopped.
+recovered until they end, over SQLite, PostgreSQL and Redis; some of their calls outlive their attempts. With
+a journal it goes on where it was stopped.
 `rollbacks`: processes that roll batches back are killed at any line and started again; the store that is
 named must be empty. Both exit with 1 when anything was done twice, guessed, lost or out of order.
 """

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import pytest
 from prefect import flow
 from prefect.client.orchestration import get_client
 from prefect.flow_engine import run_flow
 
 from prefect_resilience import batch_status, resilient_task
 from prefect_resilience.effects.batch_tags import TAG, current_batch
+
+pytestmark = pytest.mark.api
 
 
 @resilient_task(effect="external")

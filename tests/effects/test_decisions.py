@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
 import pytest
 
 from prefect_resilience import Backoff
-from prefect_resilience.effects.decisions import ASKED, Asked, Decision, Seen, decide, hint_for
+from prefect_resilience.effects.decisions import (
+    ASKED,
+    Asked,
+    Decision,
+    Gone,
+    Seen,
+    decide,
+    hint_for,
+    rolled_back,
+)
 from prefect_resilience.effects.flow_runs import BatchRun
-from prefect_resilience.effects.strategies import Ended, RecoveryHint, RecoveryPolicy, SeenEffect
+from prefect_resilience.effects.outlines import NotUndone, Outline
+from prefect_resilience.effects.strategies import Ended, RecoveryHint, RecoveryPolicy, SeenEffect, Trail
 from prefect_resilience.errors.info import ErrorInfo
 from prefect_resilience.errors.taxonomy import ErrorCategory
 
@@ -41,9 +52,11 @@ def seen(
     busy: tuple[str, ...] = (),
     named_after_run: bool = True,
     recovered: tuple[int, float | None] = (0, None),
+    abandoned_at: float | None = None,
+    begun_at: float | None = None,
 ) -> Seen:
-    log = {"automatic": recovered[0], "automatic_at": recovered[1]}
-    return Seen("b-1", effects, busy, run, named_after_run, log, NOW)
+    log = {"automatic": recovered[0], "automatic_at": recovered[1], "abandoned_at": abandoned_at}
+    return Seen("b-1", effects, busy, run, named_after_run, log, NOW, begun_at)
 
 
 def refused(why: str, next_at: float | None = None) -> Decision:
@@ -55,6 +68,7 @@ PAUSED = "its flow run 'brave-hare' is Suspended: resume it"
 GOES_ON = "its flow run 'brave-hare' is {}: wait for its end, or use force where its process is gone for sure"
 COMPLETED = "its flow run 'brave-hare' completed"
 CRASHED = "its run crashed"
+RUN_FAILED = "its run failed"
 NOTHING_SENT = "no external effect was done"
 UP_TO_PAID = "every external effect up to 'paid' is done and will not be done again"
 AGAIN = "run your program again inside `with batch('b-1'):`, and what is done is not done again"
@@ -150,9 +164,15 @@ AUTO: list[tuple[str, Seen, Decision]] = [
     (
         "a half rollback",
         seen(run("Failed"), HALF_UNDONE),
-        Decision("compensate", "compensated", "a rollback of it was cut off, and is to be finished"),
+        Decision(
+            "compensate", "compensated", f"{RUN_FAILED}; a rollback of it was cut off, and is to be finished"
+        ),
     ),
-    ("a doubt", seen(run("Failed"), DOUBT), Decision("manual_only", "told", UNKNOWN_DOUBT)),
+    (
+        "a doubt",
+        seen(run("Failed"), DOUBT),
+        Decision("manual_only", "told", f"{RUN_FAILED}; {UNKNOWN_DOUBT}"),
+    ),
     (
         "cancelled",
         seen(run("Cancelled"), DONE),
@@ -166,7 +186,7 @@ def test_what_is_done_unasked(stands: Seen, decided: Decision) -> None:
     assert decide(stands, Asked(), 0.5) == decided
 
 
-WILL_NOT_PASS = "HTTP_401 (auth) will not pass by itself"
+WILL_NOT_PASS = "its run failed with HTTP_401 (auth), which will not pass by itself"
 
 
 @pytest.mark.parametrize(
@@ -177,12 +197,12 @@ WILL_NOT_PASS = "HTTP_401 (auth) will not pass by itself"
             Decision(
                 "manual_only",
                 "told",
-                f"{WILL_NOT_PASS}; mend it and restart, or compensate: 1 done effects can be undone",
+                f"{WILL_NOT_PASS}; mend it and restart, or compensate: 1 of 1 done effects can be undone",
             ),
         ),
         (
             "compensate",
-            Decision("compensate", "compensated", f"{WILL_NOT_PASS}; 1 done effects can be undone"),
+            Decision("compensate", "compensated", f"{WILL_NOT_PASS}; 1 of 1 done effects can be undone"),
         ),
         ("abandon", Decision("abandon", "abandoned", WILL_NOT_PASS)),
     ],
@@ -197,6 +217,119 @@ def test_a_forced_run_that_completed_is_taken_for_crashed() -> None:
     assert decide(stands, Asked(force=True), 0.5) == rescheduled(
         f"{CRASHED}; {UP_TO_PAID}", strategy="restart_from_last_external"
     )
+
+
+ABANDONED = (
+    "it was abandoned at 1970-01-01 00:10 UTC: nothing recovers it until somebody names a strategy, "
+    "such as restart"
+)
+
+
+@pytest.mark.parametrize("begun_at", [None, 500.0, 600.0])
+def test_auto_leaves_an_abandoned_batch_alone_and_a_named_strategy_does_not(begun_at: float | None) -> None:
+    stands = seen(run("Crashed"), DONE, FAILED, abandoned_at=600.0, begun_at=begun_at)
+    assert decide(stands, Asked(), 0.5) == Decision(None, "nothing", ABANDONED)
+    assert decide(stands, Asked(force=True), 0.5) == Decision(None, "nothing", ABANDONED)
+    assert decide(stands, Asked("restart"), 0.5).action == "rescheduled"
+    assert decide(stands, Asked("compensate"), 0.5).action == "compensated"
+
+
+def test_an_effect_that_was_begun_later_takes_an_abandonment_back() -> None:
+    stands = seen(run("Crashed"), DONE, FAILED, abandoned_at=600.0, begun_at=601.0)
+    assert decide(stands, Asked(), 0.5).action == "rescheduled"
+    assert stands.trail == Trail(0, None)
+
+
+STAYS = NotUndone("mailed", "skipped", "it has no compensation")
+DOUBTFUL = NotUndone("booked", "in_doubt", "nothing can tell")
+
+
+@pytest.mark.parametrize(
+    ("outline", "planned", "action", "why"),
+    [
+        (Outline(("b", "a")), False, "compensated", "undone: 'b', 'a'"),
+        (Outline(("b", "a")), True, "compensated", "to undo: 'b', 'a'"),
+        (Outline(), False, "nothing", "there is nothing to undo"),
+        (Outline(), True, "nothing", "there is nothing to undo"),
+        (
+            Outline(("a",), (STAYS,)),
+            False,
+            "compensated",
+            "undone: 'a'; not undone: 'mailed' (it has no compensation)",
+        ),
+        (
+            Outline(("a",), (STAYS,)),
+            True,
+            "compensated",
+            "to undo: 'a'; not to be undone: 'mailed' (it has no compensation)",
+        ),
+        (
+            Outline((), (STAYS,)),
+            False,
+            "told",
+            "undone: nothing; not undone: 'mailed' (it has no compensation)",
+        ),
+        (
+            Outline((), (STAYS,)),
+            True,
+            "told",
+            "to undo: nothing; not to be undone: 'mailed' (it has no compensation)",
+        ),
+        (
+            Outline((), (DOUBTFUL,)),
+            False,
+            "told",
+            "undone: nothing; not undone: 'booked' (nothing can tell); the rest waits for a person",
+        ),
+        (
+            Outline((), (DOUBTFUL,)),
+            True,
+            "compensated",
+            "to undo: nothing; not to be undone: 'booked' (nothing can tell)",
+        ),
+        (
+            Outline(("a", "b", "c", "d", "e"), (STAYS,) * 4),
+            False,
+            "compensated",
+            "undone: 'a', 'b', 'c' and 2 more; not undone: "
+            + ", ".join(["'mailed' (it has no compensation)"] * 3)
+            + " and 1 more",
+        ),
+    ],
+)
+def test_a_rollback_says_what_it_undoes_and_what_not(
+    outline: Outline, planned: bool, action: Any, why: str
+) -> None:
+    asked = Decision("compensate", "compensated", "a rollback was asked for")
+    expected = Decision("compensate", action, f"a rollback was asked for; {why}", None, outline)
+    assert rolled_back(asked, outline, planned=planned) == expected
+
+
+ONE = "its effect, which is done, left the ledger for the archive at 1970-01-01 00:08 UTC"
+TWO = "its 2 effects, which are done, left the ledger for the archive at 1970-01-01 00:08 UTC"
+DO_AGAIN = "a restart would do them again, which force allows"
+
+
+@pytest.mark.parametrize(
+    ("gone", "asked", "decision"),
+    [
+        (Gone(1, 500.0), Asked(), Decision("restart_batch", "refused", f"{ONE}: {DO_AGAIN}")),
+        (Gone(2, 500.0), Asked("restart"), Decision("restart_batch", "refused", f"{TWO}: {DO_AGAIN}")),
+        (Gone(2, 500.0), Asked("restart", force=True), rescheduled("it was asked for")),
+        (
+            Gone(2, 500.0),
+            Asked("compensate"),
+            Decision("compensate", "refused", f"{TWO}: no rollback finds them there"),
+        ),
+    ],
+)
+def test_what_is_archived_is_not_done_again_unasked(gone: Gone, asked: Asked, decision: Decision) -> None:
+    assert decide(replace(seen(run("Crashed")), archived=gone), asked, 0.5) == decision
+
+
+def test_what_is_archived_and_has_no_run_needs_nothing() -> None:
+    stands = replace(seen(), archived=Gone(2, 500.0))
+    assert decide(stands, Asked(), 0.5) == Decision(None, "nothing", TWO)
 
 
 def test_force_leaves_it_as_it_is_how_a_run_ended() -> None:
@@ -221,8 +354,11 @@ EVERY_WAY = [
     ("asked", "decided"),
     [
         (Asked("manual_only"), Decision("manual_only", "told", "it was asked to be left to a person")),
-        (Asked("compensate"), Decision("compensate", "compensated", "all of it is undone")),
-        (Asked("compensate", to="paid"), Decision("compensate", "compensated", "down to 'paid' is undone")),
+        (Asked("compensate"), Decision("compensate", "compensated", "a rollback was asked for")),
+        (
+            Asked("compensate", to="paid"),
+            Decision("compensate", "compensated", "a rollback to the savepoint 'paid' was asked for"),
+        ),
         (Asked("abandon"), Decision("abandon", "abandoned", "it was given up")),
     ],
 )
@@ -326,10 +462,10 @@ def hinted(stands: Seen, asked: Asked, chance: float = 0.5) -> RecoveryHint:
 def test_the_policy_is_that_which_was_asked_else_the_runs_else_the_default() -> None:
     crashed, said = seen(run("Crashed")), seen(run("Crashed", policy=OFF))
     assert hinted(crashed, Asked()).strategy == "restart_batch"
-    assert hinted(said, Asked()).why == "recovery is off"
+    assert hinted(said, Asked()).why == f"{CRASHED}; recovery is off"
     assert hinted(said, Asked(policy=EVEN)).strategy == "restart_batch"
-    assert hinted(crashed, Asked(policy=OFF)).why == "recovery is off"
-    assert decide(said, Asked(), 0.5) == Decision("manual_only", "told", "recovery is off")
+    assert hinted(crashed, Asked(policy=OFF)).why == f"{CRASHED}; recovery is off"
+    assert decide(said, Asked(), 0.5) == Decision("manual_only", "told", f"{CRASHED}; recovery is off")
 
 
 def test_the_trail_of_the_log_counts() -> None:
@@ -337,7 +473,7 @@ def test_the_trail_of_the_log_counts() -> None:
     hint = hinted(once, Asked(policy=EVEN))
     assert (hint.attempt, hint.next_at) == (2, 1_040.0)
     assert decide(once, Asked(policy=EVEN), 0.5) == rescheduled(f"{CRASHED}; {NOTHING_SENT}", 1_040.0)
-    tried = "it was recovered 3 times in a row and ended badly again"
+    tried = f"{CRASHED}; it was recovered 3 times in a row and ended badly again"
     assert decide(often, Asked(policy=EVEN), 0.5) == Decision("manual_only", "told", tried)
 
 

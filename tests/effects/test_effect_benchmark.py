@@ -18,6 +18,8 @@ from benchmarks.effects import Cost, Round, Store, cost_of, measure
 from prefect_resilience.effects.ledger import open_ledger
 from prefect_resilience.stores import open_store
 
+pytestmark = pytest.mark.api
+
 CALLS, RUNS = 3, 2
 
 

@@ -15,13 +15,17 @@ import httpx
 import pytest
 import requests
 from google.api_core import exceptions as google
-from hypothesis import given
-from hypothesis import strategies as st
 
 from prefect_resilience import AttemptTimeout, BulkheadFullError, CircuitOpenError, RateLimitedError, classify
-from prefect_resilience.effects import Effect, NotDone
-from prefect_resilience.effects.evidence import proves_not_done, retry_refusal
-from prefect_resilience.errors.exceptions import NotSent
+from prefect_resilience.effects import Effect
+from prefect_resilience.effects.evidence import (
+    proves_not_done,
+    says_not_sent,
+    spared_by,
+    speaks_for_itself,
+)
+from prefect_resilience.effects.witness import SeenRequest, Witness
+from prefect_resilience.errors.exceptions import NotRecorded, NotSent
 
 try:
     ExceptionGroup  # noqa: B018
@@ -29,8 +33,26 @@ except NameError:
     from exceptiongroup import ExceptionGroup  # Python 3.10
 
 
+EXTERNAL, ONE_REQUEST = Effect(), Effect(one_request=True)
+
+
 def proven(error: BaseException) -> bool:
-    return proves_not_done(error, classify(error))
+    """Whether it is proof where the author promised one request; nothing is, where nobody did."""
+    info = classify(error)
+    assert proves_not_done(error, info, entered=False, effect=EXTERNAL, witness=None)
+    if not says_not_sent(error):
+        assert not proves_not_done(error, info, entered=True, effect=EXTERNAL, witness=None)
+        assert not proves_not_done(error, None, entered=True, effect=ONE_REQUEST, witness=None), "cancelled"
+    return proves_not_done(error, info, entered=True, effect=ONE_REQUEST, witness=None)
+
+
+def witness(*statuses: int | None, others: tuple[str, ...] = ()) -> Witness:
+    """One that saw a request for each status; None: one that never left."""
+    made = Witness()
+    for status in statuses:
+        made.requests.append(SeenRequest("POST", "http://x", True, [] if status is None else [status]))
+    made.others += others
+    return made
 
 
 def raised(call, *args, **kwargs) -> Exception:
@@ -117,9 +139,6 @@ class Refused(grpc.RpcError):
     "error",
     [
         NotSent("the template is empty"),
-        CircuitOpenError("mail", 3.0),
-        BulkheadFullError("mail", 1, 1.0),
-        RateLimitedError("mail", 1, 1.0, 1.0),
         httpx.PoolTimeout("no place"),
         botocore.exceptions.ConnectTimeoutError(endpoint_url="x"),
         botocore.exceptions.ClientError(
@@ -145,6 +164,12 @@ def test_it_never_took_effect(error):
 @pytest.mark.parametrize(
     "error",
     [
+        # What a guard of ours refuses inside the function says nothing of what the function did before.
+        CircuitOpenError("mail", 3.0),
+        BulkheadFullError("mail", 1, 1.0),
+        RateLimitedError("mail", 1, 1.0, 1.0),
+        NotRecorded("the store is away"),
+        ExceptionGroup("an effect inside", [NotSent("a"), NotRecorded("b")]),
         AttemptTimeout(3),
         TimeoutError("timed out"),
         ConnectionResetError(104, "reset"),
@@ -197,13 +222,6 @@ def test_chains_that_bite_their_tail_and_long_ones():
     assert not proven(last)
 
 
-@given(st.sampled_from(["idempotent", "conditional", "external"]), st.booleans(), st.booleans())
-def test_only_an_external_effect_without_verify_is_not_tried_again_after_a_doubt(kind, doubt, asks):
-    effect = Effect(kind=kind, verify=(lambda key: NotDone()) if asks else None)
-    refused = retry_refusal(effect, doubt=doubt) is not None
-    assert refused == (kind == "external" and doubt and not asks)
-
-
 def test_odd_shapes():
     class Odd(Exception):
         exceptions = "not a tuple"
@@ -211,3 +229,92 @@ def test_odd_shapes():
 
     assert not proven(Odd())
     assert not proven(urllib.error.URLError("unknown url type"))
+
+
+def redirected(error: BaseException) -> bool:
+    return not speaks_for_itself(error, classify(error))
+
+
+def test_the_end_of_a_redirect_is_not_the_only_request():
+    """What was answered with 303 may have been taken; the client then asks elsewhere, with GET."""
+    request = httpx.Request("POST", "http://x", content=b"{}")
+    first = httpx.Response(303, request=request)
+    refused = httpx.Response(404, request=httpx.Request("POST", "http://x/2", content=b"{}"), history=[first])
+    assert redirected(raised(refused.raise_for_status))
+    refused.history = []
+    assert not redirected(raised(refused.raise_for_status))
+    assert redirected(httpx.ConnectError("refused", request=httpx.Request("GET", "http://x/2")))
+    assert not redirected(httpx.ConnectError("refused", request=request))
+
+
+def test_redirects_of_requests():
+    first, last = requests.Response(), requests.Response()
+    first.status_code, last.status_code = 303, 404
+    for method, history, follows in (("GET", [first], True), ("POST", [first], True), ("POST", [], False)):
+        last.history = history
+        last.request = requests.Request(method, "http://x", data=b"{}").prepare()
+        error = requests.HTTPError("404", response=last, request=last.request)
+        assert redirected(error) is follows
+    last.request = requests.Request("GET", "http://x").prepare()
+    assert redirected(requests.HTTPError("404", response=last, request=last.request))
+
+
+def test_a_witness_outweighs_what_the_error_says():
+    cut, refused = httpx.ReadTimeout("cut"), httpx.ConnectError("refused")
+    for error, seen, proof in (
+        (refused, witness(None), True),
+        (refused, witness(429), True),
+        (KeyError("in the answer"), witness(404), True),
+        (KeyError("in the answer"), witness(200), False),
+        (refused, witness(200, None), False),
+        (refused, witness(500), False),
+        (refused, witness(None, others=("http.client.send",)), False),
+        (cut, witness(429), True),
+        (ConnectionResetError(104, "reset"), witness(429), False),
+        (chained(RuntimeError(), context=requests.ReadTimeout()), witness(429), False),
+        (NotSent("certain"), witness(200), True),
+    ):
+        for effect in (EXTERNAL, ONE_REQUEST):
+            assert (
+                proves_not_done(error, classify(error), entered=True, effect=effect, witness=seen) is proof
+            ), (error, seen.requests)
+
+
+def test_a_witness_that_saw_nothing_says_nothing():
+    error = httpx.ConnectError("refused")
+    assert not proves_not_done(error, classify(error), entered=True, effect=EXTERNAL, witness=Witness())
+    assert proves_not_done(error, classify(error), entered=True, effect=ONE_REQUEST, witness=Witness())
+
+
+def test_whose_word_counts_in_a_group():
+    assert says_not_sent(ExceptionGroup("all", [NotSent("a"), ExceptionGroup("in", [NotSent("b")])]))
+    assert not says_not_sent(ExceptionGroup("one", [NotSent("a"), ValueError("b")]))
+    assert not says_not_sent(NotRecorded("an effect inside"))
+
+
+def answered(status: int) -> httpx.HTTPStatusError:
+    request = httpx.Request("POST", "http://x", content=b"{}")
+    return httpx.HTTPStatusError(
+        str(status), request=request, response=httpx.Response(status, request=request)
+    )
+
+
+def test_each_member_of_a_group_speaks_for_itself():
+    """A group is classified as one of its members is, which says nothing of the others."""
+    assert proven(ExceptionGroup("both", [answered(404), answered(429)]))
+    for status in (404, 429):
+        assert not proven(ExceptionGroup("one", [answered(status), KeyError("b")]))
+        assert not proven(ExceptionGroup("one", [KeyError("b"), ExceptionGroup("in", [answered(status)])]))
+
+
+def test_what_would_have_spared_the_doubt():
+    error = httpx.ConnectError("refused")
+    info = classify(error)
+    assert "event_hooks" in spared_by(error, info, EXTERNAL, Witness())
+    assert "did not see all that left (http.client.send)" in spared_by(
+        error, info, EXTERNAL, witness(None, others=("http.client.send", "subprocess.Popen"))
+    )
+    assert spared_by(error, info, EXTERNAL, witness(200)) is None
+    assert spared_by(error, info, ONE_REQUEST, Witness()) is None
+    assert spared_by(error, None, EXTERNAL, Witness()) is None
+    assert spared_by(KeyError("x"), classify(KeyError("x")), EXTERNAL, Witness()) is None

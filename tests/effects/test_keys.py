@@ -1,159 +1,58 @@
-"""Keys: the same for equal parameters, in whatever process; and what has none."""
+"""Keys: the same for equal arguments, in whatever process; another one for others; and what has none."""
 
 from __future__ import annotations
 
-import dataclasses
 import json
-import subprocess
-import sys
-from datetime import date, datetime, timezone
 from decimal import Decimal
-from enum import Enum, IntEnum
-from pathlib import PurePosixPath
-from uuid import UUID
+from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
-from pydantic import BaseModel, SecretStr
+from pydantic import BaseModel, Secret, SecretBytes, SecretStr
 
 from prefect_resilience import ConfigurationError
 from prefect_resilience.effects import Effect
-from prefect_resilience.effects.keys import canonical_json, digest_of, effect_key, task_name
-
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
-    max_leaves=12,
-)
-
-
-class Colour(Enum):
-    RED = "red"
-
-
-class Level(IntEnum):
-    LOW = 1
+from prefect_resilience.effects.encoding import digest
+from prefect_resilience.effects.keys import MadeKey, effect_key
 
 
 class Address(BaseModel):
     street: str
-    tags: set[str] = set()
 
 
-@dataclasses.dataclass
-class Point:
-    x: float
-    where: Address | None = None
+def hasher(text: str) -> str:
+    return digest(["a key of this ledger", text])
 
 
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [
-        ({"b": 1, "a": [True, None]}, '{"a":[true,null],"b":1}'),
-        (1.0, "1"),
-        (-0.0, "0"),
-        (0.1, "0.1"),
-        (1e300, "1e+300"),
-        (2**63 + 1, "9223372036854775809"),
-        (float(2**54), "1.8014398509481984e+16"),
-        ("é\n", '"é\\n"'),
-        ((1, 2), "[1,2]"),
-        ({3, 1, 2}, "[1,2,3]"),
-        ({1: "a"}, '{"1":"a"}'),
-        ({Colour.RED: 1}, '{"red":1}'),
-        (Level.LOW, "1"),
-        (b"\x00\xff", '"00ff"'),
-        (datetime(2026, 11, 1, tzinfo=timezone.utc), '"2026-11-01T00:00:00Z"'),
-        (date(2026, 11, 1), '"2026-11-01"'),
-        (Decimal("1.50"), '"1.50"'),
-        (UUID(int=1), '"00000000-0000-0000-0000-000000000001"'),
-        (PurePosixPath("/a"), '"/a"'),
-        (SecretStr("hunter2"), '"**********"'),
-        (Point(1.0, Address(street="x", tags={"b", "a"})), '{"where":{"street":"x","tags":["a","b"]},"x":1}'),
-    ],
-)
-def test_canonical_json(value, text):
-    assert canonical_json(value) == text
+def made(effect: Effect, parameters: dict, batch_id: str = "b", task: str = "shop.send", fn=None) -> MadeKey:
+    return effect_key(effect, task, parameters, batch_id, fn=fn, hasher=hasher)
 
 
-@given(JSON)
-def test_what_went_through_json_has_the_same_key(value):
-    assert digest_of(json.loads(json.dumps(value))) == digest_of(value)
-
-
-@given(JSON)
-def test_the_text_is_the_value_s_own(value):
-    """It can be read back, so that two values with one text are equal."""
-    assert json.loads(canonical_json(value)) == json.loads(json.dumps(value))
-
-
-@pytest.mark.parametrize(
-    ("one", "other"),
-    [
-        (1, True),
-        (0, False),
-        (None, "null"),
-        (None, 0),
-        ("", None),
-        (1, "1"),
-        (1.5, "1.5"),
-        ([1], ["1"]),
-        ([], {}),
-        ([1], 1),
-        ([[1], 2], [1, [2]]),
-        ([1, 2], [2, 1]),
-        ({"a": 1}, [["a", 1]]),
-        ({"a": None}, {}),
-        ({"a": 1, "b": 2}, {"a": 2, "b": 1}),
-        (0.3, 0.1 + 0.2),
-        (2**53, 2**53 + 1),
-        (float(2**53), 2**53 + 1),
-        ("é", "e\u0301"),
-        ("\ud800", "\\ud800"),
-        ('"', '\\"'),
-    ],
-    ids=repr,
-)
-def test_distinct_values_have_distinct_texts(one, other):
-    assert canonical_json(one) != canonical_json(other)
-    assert digest_of(one) != digest_of(other)
-
-
-@pytest.mark.parametrize(
-    ("value", "says"),
-    [
-        (float("nan"), "nan"),
-        ([float("inf")], "inf"),
-        (object(), "a object, which is no JSON"),
-        (iter([1]), "list_iterator"),
-        (lambda: 1, "a function"),
-        (Point, "a type"),
-        ({1: "a", "1": "b"}, "two names"),
-        ({(1, 2): "a", "[1,2]": "b"}, "two names"),
-    ],
-)
-def test_what_is_no_json(value, says):
-    with pytest.raises((TypeError, ValueError), match=says):
-        canonical_json(value)
-
-
-def test_nesting_has_an_end():
-    value: list = []
-    value.append(value)
-    with pytest.raises(ValueError, match="levels deep"):
-        canonical_json(value)
-
-
-def key(effect: Effect, parameters: dict, batch_id: str = "b") -> str:
-    return effect_key(effect, "shop.send", parameters, batch_id)
+def key(effect: Effect, parameters: dict, batch_id: str = "b", **more: Any) -> str:
+    return made(effect, parameters, batch_id, **more).key
 
 
 def test_a_template():
     assert key(Effect(key="invoice:{order_id}"), {"order_id": 17}) == "invoice:17"
     assert key(Effect(key="{batch_id}/{to.street}"), {"to": Address(street="x")}) == "b/x"
     assert key(Effect(key="an {x}"), {"x": "ä%\n"}) == "an%20%C3%A4%25%0A"
+    assert key(Effect(key="{n:03d}:{x!r}"), {"n": 7, "x": "a:b"}) == "007:'a%3Ab'"
     assert len(key(Effect(key="{x}"), {"x": "y" * 5_000})) == 200
+
+
+def test_what_is_filled_in_is_escaped():
+    assert key(Effect(key="{a}-{b}~"), {"a": "x-", "b": "~"}) == "x%2D-%7E~"
+    texts = st.text(alphabet="a:-~% ä\ud800", max_size=6)
+
+    @settings(deadline=None)
+    @given(st.tuples(texts, texts), st.tuples(texts, texts))
+    def tried(one, other):
+        for template in ("{a}:{b}", "{a}-{b}", "{a}~ {b}", "k%{a}%{b}", "{a}{{}}{b}"):
+            keys = {key(Effect(key=template), {"a": a, "b": b}) for a, b in (one, other)}
+            assert len(keys) == len({one, other})
+
+    tried()
 
 
 def test_distinct_texts_stay_distinct_in_a_header():
@@ -163,59 +62,145 @@ def test_distinct_texts_stay_distinct_in_a_header():
     assert all(made.isascii() and made.isprintable() and " " not in made for made in keys)
 
 
-def test_the_default_is_the_task_the_parameters_and_the_batch():
+def test_the_default_is_the_task_the_arguments_and_the_batch():
     plain = key(Effect(), {"a": 1, "b": [2.0]})
     assert plain.startswith("shop.send:")
-    assert plain == key(Effect(), {"b": [2], "a": 1})
+    assert plain == key(Effect(), {"b": [2.0], "a": 1})
     others = [
         key(Effect(), {"a": 2, "b": [2.0]}),
+        key(Effect(), {"a": "1", "b": [2.0]}),
+        key(Effect(), {"a": 1, "b": [2]}),
+        key(Effect(), {"a": 1, "b": (2.0,)}),
+        key(Effect(), {"a": 1, "c": [2.0]}),
         key(Effect(), {"a": 1, "b": [2.0]}, "other"),
         key(Effect(scope="node"), {"a": 1, "b": [2.0]}),
-        effect_key(Effect(), "shop.post", {"a": 1, "b": [2.0]}, "b"),
+        key(Effect(), {"a": 1, "b": [2.0]}, task="shop.post"),
     ]
-    assert len({plain, *others}) == 5
+    assert len({plain, *others}) == 9
 
 
-def test_a_parameter_that_is_no_json_is_one_sentence():
+def test_a_default_that_is_no_different_does_not_count():
+    def written(order):
+        return order
+
+    def later(order, currency="EUR", note=None, rate=1.0):
+        return order, currency, note, rate
+
+    for fn in (written, later):
+        fn.__qualname__ = "send"
+    plain = key(Effect(), {"order": 7}, fn=written)
+    given = {"order": 7, "currency": "EUR", "note": None, "rate": 1.0}
+    assert key(Effect(), given, fn=later) == plain
+    assert key(Effect(), {**given, "currency": "USD"}, fn=later) != plain
+    assert key(Effect(), {**given, "rate": 1}, fn=later) != plain, "another type is another value"
+    assert key(Effect(), given) != plain, "without the function nothing is known of its defaults"
+    assert made(Effect(), given, fn=later).recipe["args"]["currency"]["default"] is True
+    assert "default" not in made(Effect(), given, fn=later).recipe["args"]["order"]
+
+
+def test_the_defaults_of_a_function_that_another_one_made_are_its_arguments():
+    def maker(currency):
+        def send(order, currency=currency):
+            return order, currency
+
+        return send
+
+    keys = {
+        key(Effect(), {"order": 7, "currency": currency}, fn=maker(currency)) for currency in ("EUR", "USD")
+    }
+    assert len(keys) == 2
+
+
+def test_a_default_that_cannot_be_compared_counts():
+    class Odd:
+        def __eq__(self, other):
+            raise RuntimeError("no")
+
+    def send(order, odd=Odd()):  # noqa: B008
+        return order, odd
+
+    send.__qualname__ = "send"
+    assert key(Effect(), {"order": 7, "odd": send.__defaults__[0]}, fn=send), "it is the very default"
+    with pytest.raises(ConfigurationError, match="its parameter 'odd' is a Odd"):
+        key(Effect(), {"order": 7, "odd": Odd()}, fn=send)
+
+
+def test_an_argument_without_a_value_is_one_sentence():
     with pytest.raises(
-        ConfigurationError, match="parameter 'client' is a object, which is no JSON; write a key"
+        ConfigurationError,
+        match=r"its parameter 'client' is a object, which has no value that could be compared; write a key "
+        r'over the others, such as Effect\(key="shop.send:{id}"\)',
     ):
         key(Effect(), {"client": object()})
     assert key(Effect(key="k:{n}"), {"client": object(), "n": 1}) == "k:1"
     with pytest.raises(ConfigurationError, match="there is no parameter 'm'"):
         key(Effect(key="k:{m}"), {"n": 1})
+    deep: list = []
+    deep.append(deep)
+    with pytest.raises(ConfigurationError, match="its parameter 'deep' is nested more than 100"):
+        key(Effect(), {"deep": deep})
 
 
-def test_another_process_makes_the_same_key():
-    """Sets have another order there: their hashes are seeded."""
-    code = (
-        "from prefect_resilience.effects.keys import digest_of;"
-        "print(digest_of({'tags': {'a', 'b', 'c', 'd', 'e'}, 'n': 1.0}))"
-    )
-    made = {
-        subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-        for _ in range(2)
+def test_a_recipe_is_json_and_holds_no_argument():
+    def send(order, amount, token, client, note="x"):
+        return order, amount, token, client, note
+
+    send.__qualname__ = "send"
+    given = {
+        "order": 17,
+        "amount": Decimal("1.50"),
+        "token": SecretStr("hunter2"),
+        "client": object(),
+        "note": "x",
     }
-    assert made == {digest_of({"n": 1, "tags": ["a", "b", "c", "d", "e"]}) + "\n"}
+    recipe = made(Effect(key="pay:{order}"), given, fn=send).recipe
+    assert json.loads(json.dumps(recipe)) == recipe
+    assert (recipe["task"], recipe["template"]) == ("shop.send", "pay:{order}")
+    assert recipe["names"] == ["order", "amount", "token", "client", "note"]
+    assert recipe["args"]["client"] == {"type": "object", "typed": None, "loose": None}
+    assert [name for name, arg in recipe["args"].items() if arg.get("key")] == ["order"]
+    assert [name for name, arg in recipe["args"].items() if arg.get("default")] == ["note"]
+    assert "hunter2" not in json.dumps(recipe)
+    text = made(Effect(key="pay:{order}"), {**given, "order": "17"}, fn=send).recipe
+    assert text["args"]["order"]["typed"] != recipe["args"]["order"]["typed"]
+    assert text["args"]["order"]["loose"] == recipe["args"]["order"]["loose"]
 
 
-def test_what_a_function_is_called():
-    assert task_name(test_a_template) == "test_keys.test_a_template"
-    assert task_name(print) == "print"
-
-    class Callable:
-        def __call__(self): ...
-
-    assert task_name(Callable()).endswith("Callable")
-    cell: dict = {}
-    exec(compile("def f(): ...", "/tmp/ipykernel_1/123.py", "exec"), cell)
-    assert task_name(cell["f"]) == "f"
+SECRETS = [SecretStr, lambda text: SecretBytes(text.encode()), Secret[str]]
 
 
-def test_parameters_that_are_nested_too_deeply_only_all_together():
-    deep = []
-    for _ in range(98):
-        deep = [deep]
-    assert canonical_json(deep)
-    with pytest.raises(ConfigurationError, match="has no key: one of its parameters is nested more than 100"):
-        effect_key(Effect(), "m.send", {"deep": deep}, "b")
+class Config(BaseModel):
+    user: str
+    token: SecretStr
+
+
+@pytest.mark.parametrize("secret", SECRETS)
+@pytest.mark.parametrize("template", [None, "send:{token}", "{token!s}", "{token!r}", "{token!a:>4}"])
+def test_a_secret_counts_by_a_keyed_hash(secret, template):
+    effect = Effect(key=template)
+    one, other = (key(effect, {"token": secret(text)}) for text in ("hunter2", "hunter3"))
+    assert one != other
+    assert one == key(effect, {"token": secret("hunter2")})
+    assert "hunter" not in one
+    assert "*" not in one
+    elsewhere = effect_key(
+        effect, "shop.send", {"token": secret("hunter2")}, "b", hasher=lambda text: "0" * 64
+    )
+    assert elsewhere.key != one
+
+
+def test_a_secret_inside_what_is_filled_in():
+    given = [{"config": Config(user="ann", token=SecretStr(text))} for text in ("hunter2", "hunter3")]
+    keys = [key(Effect(key="send:{config.token}"), one) for one in given]
+    assert keys[0] != keys[1]
+    assert not any("*" in one or "hunter" in one for one in keys)
+    # A whole model is filled in as it prints; its recipe tells the two apart all the same.
+    recipes = [made(Effect(key="send:{config}"), one).recipe for one in given]
+    assert recipes[0]["args"]["config"]["typed"] != recipes[1]["args"]["config"]["typed"]
+
+
+def test_long_task_names_and_scopes():
+    long = key(Effect(scope="a scope"), {"n": 1}, task="shop." + "send" * 100)
+    assert len(long) <= 200 + 65
+    assert long.startswith("a%20scope:shop.send")
+    assert " " not in long

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import multiprocessing
 import os
 import signal
@@ -17,11 +18,11 @@ from functools import partial
 import pytest
 from prefect import flow
 
-from prefect_resilience import StoreUnavailable, resilient_task
+from prefect_resilience import StoreUnavailable, places, resilient_task
 from prefect_resilience.effects import Effect, batch, batch_status, ledger, owner, processes
 from prefect_resilience.effects.ledger import Ledger, open_ledger, place_of
 from prefect_resilience.effects.model import Ask, Failed, Replay, Send, Succeeded, Wait
-from prefect_resilience.errors.exceptions import ConfigurationError, InDoubt
+from prefect_resilience.errors.exceptions import InDoubt
 from prefect_resilience.stores import MemoryStore, open_store
 
 PLACE = place_of("b", "k")
@@ -91,8 +92,8 @@ def of_another_machine(monkeypatch):
 
 def test_one_owner_and_one_lease_for_all(store):
     here, there = Ledger(store), elsewhere(store)
-    assert here.intend(PLACE, "c1", "external", {"key": "k"}) == Send()
-    assert here.intend(place_of("b", "l"), "c2", "external", {"key": "l"}) == Send()
+    assert here.intend(PLACE, "c1", "external", {"key": "k"}) == Send(known=False)
+    assert here.intend(place_of("b", "l"), "c2", "external", {"key": "l"}) == Send(known=False)
     assert there.look(PLACE) == here.look(PLACE) == Wait()
     assert there.intend(PLACE, "c3", "external", {"key": "k"}) == Wait()
     assert not there.owner._held
@@ -132,7 +133,7 @@ def test_a_lease_is_renewed_while_calls_go_on_and_begun_anew_when_it_was_lost(st
     store.away = False
     until(lambda: here.owner.id != first)
     assert isinstance(there.look(PLACE), Ask)
-    assert here.intend(place_of("b", "l"), "c2", "external", {}) == Send()
+    assert here.intend(place_of("b", "l"), "c2", "external", {}) == Send(known=False)
     assert there.look(place_of("b", "l")) == Wait()
 
 
@@ -224,10 +225,12 @@ def test_leaving_while_the_store_is_away(store):
     refused = store.refused
     store.away = True
     there.owner.leave()
+    assert store.refused == refused, "the call may still run, until the process is gone"
+    there.owner.drop("c1")
+    there.owner.leave()
     assert store.refused > refused, "nobody tried to end the lease"
     store.away = False
     assert store.load(owner.PREFIX + there.owner.id) is not None, "its lease ends by itself"
-    there.owner.drop("c1")
 
 
 def test_places():
@@ -238,12 +241,10 @@ def test_places():
     assert all(len(place) < 700 for place in long)
 
 
-def test_an_unconfigured_ledger(monkeypatch):
-    monkeypatch.setattr(ledger, "_url", ledger._nowhere)
-    with pytest.raises(StoreUnavailable, match="no store is configured"):
+def test_a_ledger_that_is_configured_wrongly(monkeypatch):
+    monkeypatch.setattr(places, "documents", lambda: "nowhere://at/all")
+    with pytest.raises(StoreUnavailable, match="nowhere"):
         open_ledger()
-    with pytest.raises(ConfigurationError):
-        ledger._nowhere()
 
 
 # -- processes
@@ -309,6 +310,7 @@ def lock(url: str) -> sqlite3.Connection:
     return connection
 
 
+@pytest.mark.api
 def test_a_store_that_is_locked_after_the_call_was_made(tmp_path, monkeypatch, receiver, post):
     """What cannot be recorded is not handed on; once it is recorded, it is replayed."""
     url = f"sqlite:///{tmp_path}/effects.db?timeout=0.05"
@@ -316,7 +318,7 @@ def test_a_store_that_is_locked_after_the_call_was_made(tmp_path, monkeypatch, r
     monkeypatch.setattr(ledger, "RECORD_FOR", 0.1)
     locks = []
 
-    @resilient_task(effect=Effect(key="{order}"), fallback=lambda: "pigeon")
+    @resilient_task(effect=Effect(key="{order}", repeat="replay"), fallback=lambda: "pigeon")
     def send(order):
         made = post()
         if not locks:
@@ -337,6 +339,7 @@ def test_a_store_that_is_locked_after_the_call_was_made(tmp_path, monkeypatch, r
     assert receiver.taken == {"1": 1}
 
 
+@pytest.mark.api
 @pytest.mark.parametrize("kind", ["conditional", "idempotent"])
 def test_what_is_not_external_is_handed_on_all_the_same(kind, tmp_path, monkeypatch):
     url = f"sqlite:///{tmp_path}/effects.db?timeout=0.05"
@@ -344,7 +347,7 @@ def test_what_is_not_external_is_handed_on_all_the_same(kind, tmp_path, monkeypa
     monkeypatch.setattr(ledger, "RECORD_FOR", 0.1)
     held = []
 
-    @resilient_task(effect=kind)
+    @resilient_task(effect=Effect(kind=kind, key="{order}"))
     def compute(order):
         # Whoever lets go of a connection lets go of its lock.
         held.append(lock(url))
@@ -362,6 +365,7 @@ def test_what_is_not_external_is_handed_on_all_the_same(kind, tmp_path, monkeypa
             connection.close()
 
 
+@pytest.mark.api
 @pytest.mark.parametrize("fails", ["look", "intend", "verified"])
 @pytest.mark.parametrize("kind", ["external", "conditional"])
 def test_a_store_that_goes_away_at_any_step(kind, fails, monkeypatch):
@@ -397,7 +401,8 @@ def test_a_store_that_goes_away_at_any_step(kind, fails, monkeypatch):
         assert scenario() == 1
 
 
-async def test_a_call_that_is_cancelled_leaves_a_doubt():
+@pytest.mark.api
+async def test_a_call_that_is_cancelled_leaves_a_doubt(caplog):
     begun = asyncio.Event()
 
     @resilient_task(effect=Effect(key="{order}"))
@@ -415,9 +420,14 @@ async def test_a_call_that_is_cancelled_leaves_a_doubt():
     running.cancel()
     with contextlib.suppress(BaseException):
         await running
+    # The cancellation holds the frames of the call, and these what may still run for it.
+    del running
+    caplog.clear()
+    gc.collect()
     await asyncio.to_thread(until, lambda: batch_status("b").effects[0].state == "unknown")
 
 
+@pytest.mark.api
 async def test_a_cancellation_while_the_intention_is_written_withdraws_it(monkeypatch):
     writing, go_on = threading.Event(), threading.Event()
     intend = Ledger.intend
@@ -455,6 +465,7 @@ async def test_a_cancellation_while_the_intention_is_written_withdraws_it(monkey
     assert calls == []
 
 
+@pytest.mark.api
 def test_an_interrupted_call_leaves_a_doubt(monkeypatch):
     @resilient_task(effect=Effect(key="{order}"))
     def send(order):
@@ -470,6 +481,7 @@ def test_an_interrupted_call_leaves_a_doubt(monkeypatch):
     until(lambda: batch_status("b").effects[0].state == "unknown")
 
 
+@pytest.mark.api
 def test_a_report_that_fails_once_is_made_in_the_background(monkeypatch):
     report = Ledger.report
     failed = threading.Event()
@@ -482,7 +494,7 @@ def test_a_report_that_fails_once_is_made_in_the_background(monkeypatch):
 
     monkeypatch.setattr(Ledger, "report", once)
 
-    @resilient_task(effect=Effect(key="{order}"), retry=None)
+    @resilient_task(effect=Effect(key="{order}", one_request=True), retry=None)
     def send(order):
         raise ConnectionRefusedError
 
@@ -496,6 +508,7 @@ def test_a_report_that_fails_once_is_made_in_the_background(monkeypatch):
     until(lambda: batch_status("b").effects[0].state == "failed")
 
 
+@pytest.mark.api
 @pytest.mark.parametrize("circuit", [None, "a-limit-of-some-kind"])
 def test_a_store_that_may_only_be_read_still_replays(circuit, monkeypatch):
     @resilient_task(effect=Effect(key="{order}"), retry=None, circuit=circuit)
@@ -515,7 +528,7 @@ def test_a_store_that_may_only_be_read_still_replays(circuit, monkeypatch):
     monkeypatch.setattr(MemoryStore, "swap", read_only)
     done, new = scenario(1, 2)
     assert (done.name, done.result()) == ("Replayed", 1)
-    with pytest.raises(StoreUnavailable, match="nothing was sent: the intention could not be recorded"):
+    with pytest.raises(StoreUnavailable, match="nothing was sent: the intent could not be recorded"):
         new.result()
 
 
@@ -539,6 +552,7 @@ def test_an_effect_with_nothing_before_its_call_takes_two_steps_and_no_question(
     assert not here.owner._held
 
 
+@pytest.mark.api
 def test_whoever_is_first_after_both_have_looked():
     """Somebody else claims the effect between the look and the intention: wait, and replay."""
     calls = []

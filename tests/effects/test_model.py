@@ -6,17 +6,22 @@ import copy
 import json
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from prefect_resilience.effects.model import (
+    MOST_RUNS,
     Ask,
+    Asker,
     Doubted,
     Failed,
     Intend,
     Look,
+    Overdue,
     Recorded,
+    Repeated,
     Replay,
+    Reused,
     Send,
     Succeeded,
     Verified,
@@ -41,9 +46,9 @@ def intend(claim="c1", alive=False, **more):
 
 def test_the_life_of_an_effect():
     document, decision = after(Look(False))
-    assert (document, decision) == (None, Send())
+    assert (document, decision) == (None, Send(known=False))
     document, decision = after(intend(about={"key": "k", "task": "send"}))
-    assert decision == Send()
+    assert decision == Send(known=False)
     assert (document["state"], document["attempts"], document["key"]) == ("intended", 1, "k")
     document, decision = after(intend(), Succeeded("c1", {"as": "json", "value": 1}, "m1"))
     assert decision == Recorded(True)
@@ -111,7 +116,7 @@ def test_answers():
 
 
 def test_answers_that_come_too_late():
-    assert decide(None, Verified("c1", NotDone()), 1.0) == (None, Send())
+    assert decide(None, Verified("c1", NotDone()), 1.0) == (None, Send(known=False))
     doubt = (intend(), Doubted("c1"))
     assert after(*doubt, Succeeded("c1", 1), Verified("c1", NotDone()))[1] == Replay(1, None)
     other = (*doubt, Verified("c1", NotDone()), intend("c2"))
@@ -119,18 +124,132 @@ def test_answers_that_come_too_late():
     assert after(*other, Doubted("c2"), Verified("c1", NotDone()))[1] == Ask("c2", None)
 
 
+FIRST, SECOND = (("flow", 1),), (("flow", 2),)
+
+
+def recipe(task="shop.send", typed="17", in_key=True):
+    arg = {"type": "int", "typed": typed, "loose": "17", "key": in_key}
+    return {"task": task, "template": "k:{n}", "names": ["n"], "args": {"n": arg}}
+
+
+def asker(run="r1", passed=FIRST, **more):
+    return Asker(run, passed, **more)
+
+
+def test_one_pass_asks_once():
+    done = after(intend(asker=asker()), Succeeded("c1", 1))[0]
+    assert done["asked"] == {"run": "r1", "pass": [["flow", 1]]}
+    for event in (Look(False, asker("r2")), intend("c2", asker=asker("r2"))):
+        assert decide(done, event, 3.0) == (done, Repeated("r1"))
+    assert decide(done, Look(False, asker("r1")), 3.0) == (done, Replay(1, None)), "its own retry"
+    assert decide(done, Look(False, asker("r2", replays=True)), 3.0)[1] == Replay(1, None)
+    assert decide(done, Look(False), 3.0) == (done, Replay(1, None)), "an operator asks in no pass"
+
+
+def test_a_later_pass_replays_once_too():
+    done = after(intend(asker=asker()), Succeeded("c1", 1))[0]
+    replayed, decision = decide(done, Look(False, asker("r2", SECOND)), 3.0)
+    assert decision == Replay(1, None)
+    assert replayed == {**done, "asked": {"run": "r2", "pass": [["flow", 2]]}}
+    stored = json.loads(json.dumps(replayed))
+    assert decide(stored, Look(False, asker("r3", SECOND)), 4.0)[1] == Repeated("r2")
+
+
+def test_a_second_call_of_one_pass_while_the_first_goes_on():
+    document, _ = after(intend(asker=asker()))
+    assert decide(document, Look(True, asker("r2")), 3.0) == (document, Repeated("r1"))
+    assert decide(document, Look(True, asker("r2", replays=True)), 3.0) == (document, Wait())
+    assert decide(document, Look(True, asker("r2", SECOND)), 3.0) == (document, Wait())
+    assert isinstance(decide(document, Look(False, asker("r2")), 3.0)[1], Ask), "the first one died"
+    failed, _ = decide(document, Failed("c1"), 3.0)
+    assert decide(failed, intend("c2", asker=asker("r2")), 4.0)[1] == Send()
+    undone = {**document, "state": "compensating", "compensation": {}}
+    assert decide(undone, Look(True, asker("r2")), 3.0) == (undone, Wait())
+
+
+def test_a_document_from_before_there_were_passes():
+    done = {key: value for key, value in after(intend(), Succeeded("c1", 1))[0].items() if key != "asked"}
+    assert decide(done, Look(False, asker("r2")), 3.0)[1] == Replay(1, None)
+
+
+def test_a_key_that_another_effect_has():
+    document, _ = after(intend(asker=asker(recipe=recipe()), about={"recipe": recipe()}))
+    for mine, why in ((recipe(task="shop.post"), "task"), (recipe(typed="18"), "values")):
+        for passed, same in ((FIRST, True), (SECOND, False)):
+            event = Look(False, asker("r2", passed, recipe=mine, names=(mine["task"],)))
+            assert decide(document, event, 3.0) == (document, Reused(recipe(), why, same))
+    renamed = asker("r2", SECOND, recipe=recipe(task="shop.post"), names=("shop.post", "shop.send"))
+    assert isinstance(decide(document, Look(False, renamed), 3.0)[1], Ask)
+    outside = recipe(typed="18", in_key=False)
+    assert isinstance(decide(document, Look(False, asker("r2", SECOND, recipe=outside)), 3.0)[1], Ask)
+    failed = decide(document, Failed("c1"), 3.0)[0]
+    other = asker(recipe=recipe(task="x"))
+    reused = decide(failed, intend("c2", asker=other), 4.0)
+    assert reused == (failed, Reused(recipe(), "task", True))
+
+
+def test_an_answer_to_a_pass_that_has_asked_before():
+    doubt = (intend(asker=asker()), Doubted("c1"))
+    assert after(*doubt, Verified("c1", Done(1), asker=asker("r2")))[1] == Repeated("r1")
+    assert after(*doubt, Verified("c1", Done(1), asker=asker("r1")))[1] == Replay(1, None)
+    assert after(*doubt, Verified("c1", Done(1), asker=asker("r2", SECOND)))[1] == Replay(1, None)
+
+
+def test_a_call_that_outlives_its_attempt():
+    document, decision = after(intend(), Overdue("c1"))
+    assert decision == Recorded(True)
+    assert (document["state"], document["overdue_at"]) == ("intended", 2.0)
+    assert decide(document, Look(True), 3.0) == (document, Wait(2.0))
+    assert decide(document, intend("c2", alive=True, despite_doubt=True), 3.0) == (document, Wait(2.0))
+    assert decide(document, Verified("c1", NotDone()), 3.0) == (document, Wait(2.0)), "nobody verifies"
+    assert isinstance(decide(document, Look(False), 3.0)[1], Ask), "its process died"
+    assert decide(document, Succeeded("c1", 1), 3.0)[0]["state"] == "done"
+    assert decide(document, Doubted("c1"), 3.0)[0]["state"] == "unknown"
+    again = after(Failed("c1"), intend("c2"), document=document)[0]
+    assert again["overdue_at"] is None
+
+
+def test_a_call_that_is_not_overdue():
+    assert decide(None, Overdue("c1"), 1.0) == (None, Recorded(False))
+    done = after(intend(), Succeeded("c1", 1))[0]
+    assert decide(done, Overdue("c1"), 3.0) == (done, Recorded(False))
+    other = after(intend(), Failed("c1"), intend("c2"))[0]
+    assert decide(other, Overdue("c1"), 4.0) == (other, Recorded(False))
+
+
+def test_the_runs_that_intended_it():
+    document = None
+    for number in range(MOST_RUNS + 5):
+        document, decision = decide(document, intend(f"c{number}", about={"task_run_id": f"r{number}"}), 1.0)
+        assert decision == Send(known=number > 0)
+        document, _ = decide(document, Failed(f"c{number}"), 2.0)
+    assert document["runs"] == [f"r{number}" for number in range(4, MOST_RUNS + 5)]
+    document, _ = decide(document, intend("d", about={"task_run_id": "r9"}), 3.0)
+    assert document["runs"][-1] == "r9"
+    assert document["runs"].count("r9") == 1
+
+
 claims = st.sampled_from(["c1", "c2", "c3"])
+askers = st.none() | st.builds(
+    Asker, st.sampled_from(["r1", "r2"]), st.sampled_from([(), FIRST, SECOND]), replays=st.booleans()
+)
 results = st.integers() | st.none()
 EVENTS = st.one_of(
-    st.builds(Look, st.booleans()),
-    st.builds(Intend, st.just("o"), claims, st.booleans(), despite_doubt=st.booleans()),
+    st.builds(Look, st.booleans(), askers),
+    st.builds(Intend, st.just("o"), claims, st.booleans(), despite_doubt=st.booleans(), asker=askers),
+    st.builds(Overdue, claims),
     st.builds(Succeeded, claims, results, st.none() | st.text(max_size=3)),
     st.builds(Failed, claims, st.none() | st.just(ERROR)),
     st.builds(Doubted, claims, st.none() | st.just(ERROR)),
-    st.builds(Verified, claims, st.builds(Done, results) | st.just(NotDone())),
+    st.builds(Verified, claims, st.builds(Done, results) | st.just(NotDone()), asker=askers),
 )
 
 
+def without_asked(document):
+    return {key: value for key, value in document.items() if key != "asked"}
+
+
+@settings(deadline=None)
 @given(st.lists(EVENTS, max_size=12))
 def test_whatever_happens(events):
     document = None
@@ -143,8 +262,12 @@ def test_whatever_happens(events):
         if before is None:
             continue
         if before["state"] == "done":
-            assert document == before, "done is final"
+            assert without_asked(document) == without_asked(before), "done is final"
         if isinstance(event, Intend) and not event.despite_doubt and before["state"] == "unknown":
             assert not isinstance(decision, Send), "nobody sends from a doubt"
+        if isinstance(event, Intend) and event.alive and before["state"] == "intended":
+            assert not isinstance(decision, Send), "nobody sends beside a call that goes on"
+        if isinstance(decision, Send):
+            assert decision.known
         if isinstance(decision, Send) and isinstance(event, Intend):
             assert document["attempts"] == before["attempts"] + 1

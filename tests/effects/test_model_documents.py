@@ -8,13 +8,17 @@ import pytest
 
 from prefect_resilience.effects.model import (
     Ask,
+    Asker,
     Doubted,
     Event,
     Failed,
     Intend,
     Look,
+    Overdue,
     Recorded,
+    Repeated,
     Replay,
+    Reused,
     Send,
     Succeeded,
     Undoing,
@@ -33,20 +37,25 @@ PACKED = {"as": "json", "value": 7}
 INTENDED = {
     "key": "invoice:1",
     "task": "send",
+    "task_run_id": "run-a",
     "kind": "conditional",
     "state": "intended",
     "generation": 1,
     "owner": "anna",
     "claim": "c1",
     "attempts": 1,
+    "counted": True,
+    "runs": ["run-a"],
     "result": None,
     "external_id": None,
     "error": None,
     "verified_by": None,
     "first_at": 10.0,
     "intended_at": 10.0,
+    "overdue_at": None,
     "settled_at": None,
 }
+
 DONE = INTENDED | {"state": "done", "result": PACKED, "external_id": "m7", "settled_at": 11.0}
 FAILED = INTENDED | {"state": "failed", "error": OLD_ERROR, "settled_at": 11.0}
 UNKNOWN = INTENDED | {"state": "unknown", "error": OLD_ERROR, "settled_at": 11.0}
@@ -56,14 +65,18 @@ COMPENSATED = DONE | {"state": "compensated", "compensation": COMPENSATION}
 STUCK = COMPENSATING | {"compensation": COMPENSATION | {"error": ERROR}}
 NEVER_TRIED = COMPENSATING | {"compensation": {"name": "shop:refund"}}
 
-ABOUT = {"key": "invoice:1", "task": "send"}
+ABOUT = {"key": "invoice:1", "task": "send", "task_run_id": "run-a"}
 SENT_AGAIN = INTENDED | {
     "kind": "external",
     "owner": "ben",
     "claim": "c2",
     "attempts": 2,
+    "counted": True,
+    "runs": ["run-a", "run-b"],
+    "task_run_id": "run-b",
     "intended_at": 20.0,
 }
+UNKNOWN_BEFORE = Send(1, known=False)
 REPLAYED = Replay(PACKED, "m7")
 TOLD_LATE = Succeeded("c1", {"as": "json", "value": 8}, "m8")
 INTERRUPTED = Undoing("a rollback that was to undo it was interrupted: rollback() finishes it")
@@ -75,12 +88,22 @@ def anna(**more: Any) -> Intend:
 
 
 def ben(*, alive: bool = False, **more: Any) -> Intend:
-    return Intend("ben", "c2", alive, about=ABOUT, **more)
+    return Intend("ben", "c2", alive, about=ABOUT | {"task_run_id": "run-b"}, **more)
 
+
+LATE = INTENDED | {"overdue_at": 20.0}
+LATE_DONE = DONE | {"overdue_at": 20.0, "settled_at": 20.0}
+FIRST_PASS, SAME_PASS = Asker("run-a", (("f", 1),)), Asker("run-b", (("f", 1), ("t", 1)))
+SECOND_PASS = Asker("run-b", (("f", 2),))
+DONE_FIRST = DONE | {"asked": {"run": "run-a", "pass": [["f", 1]]}}
+ASKED_AGAIN = {"asked": {"run": "run-b", "pass": [["f", 2]]}}
+RECIPE = {"task": "send", "template": None, "names": [], "args": {}}
+OF_RECIPE = INTENDED | {"recipe": RECIPE}
+OTHER_TASK = Asker("run-b", (("f", 2),), RECIPE | {"task": "post"}, ("post",))
 
 CASES: list[tuple[str, Any, Event, Any, Any]] = [
     # how things stand
-    ("looked at before anybody", None, Look(False), None, Send(1)),
+    ("looked at before anybody", None, Look(False), None, UNKNOWN_BEFORE),
     ("looked at while it is sent", INTENDED, Look(True), INTENDED, Wait()),
     (
         "looked at when its owner died",
@@ -98,7 +121,13 @@ CASES: list[tuple[str, Any, Event, Any, Any]] = [
     ("looked at when its compensation is open", STUCK, Look(False), STUCK, ENDED_SO),
     ("looked at when undone", COMPENSATED, Look(True), COMPENSATED, Send(2)),
     # somebody is about to make the call
-    ("intended first", None, anna(), INTENDED | {"first_at": 20.0, "intended_at": 20.0}, Send(1)),
+    (
+        "intended first",
+        None,
+        anna(),
+        INTENDED | {"first_at": 20.0, "intended_at": 20.0, "counted": False},
+        UNKNOWN_BEFORE,
+    ),
     ("intended while it is sent", INTENDED, ben(alive=True), INTENDED, Wait()),
     (
         "intended when its owner died",
@@ -186,8 +215,23 @@ CASES: list[tuple[str, Any, Event, Any, Any]] = [
     ("succeeded under another claim", INTENDED, Succeeded("c9", 1), INTENDED, Recorded(False)),
     ("failed under another claim", INTENDED, Failed("c9", ERROR), INTENDED, Recorded(False)),
     ("doubted under another claim", UNKNOWN, Doubted("c9", ERROR), UNKNOWN, Recorded(False)),
+    # its attempt is over, its call goes on
+    ("overdue", INTENDED, Overdue("c1"), LATE, Recorded(True)),
+    ("overdue under another claim", INTENDED, Overdue("c9"), INTENDED, Recorded(False)),
+    ("overdue when done", DONE, Overdue("c1"), DONE, Recorded(False)),
+    ("overdue without a document", None, Overdue("c1"), None, Recorded(False)),
+    ("looked at while overdue", LATE, Look(True), LATE, Wait(20.0)),
+    ("answered while overdue", LATE, Verified("c1", NotDone()), LATE, Wait(20.0)),
+    ("succeeded though overdue", LATE, Succeeded("c1", PACKED, "m7"), LATE_DONE, Recorded(True)),
+    # who asks
+    ("replayed for a run", DONE, Look(False, SECOND_PASS), DONE | ASKED_AGAIN, REPLAYED),
+    ("replayed by way of an intention", DONE, ben(asker=SECOND_PASS), DONE | ASKED_AGAIN, REPLAYED),
+    ("replayed for the run that asked last", DONE_FIRST, Look(False, FIRST_PASS), DONE_FIRST, REPLAYED),
+    ("asked for again in one pass", DONE_FIRST, Look(False, SAME_PASS), DONE_FIRST, Repeated("run-a")),
+    ("intended by a run", FAILED, ben(asker=SECOND_PASS), SENT_AGAIN | ASKED_AGAIN, Send(1)),
+    ("of another task", OF_RECIPE, Look(True, OTHER_TASK), OF_RECIPE, Reused(RECIPE, "task", False)),
     # the receiver or a person answers
-    ("answered without a document", None, Verified("c1", NotDone()), None, Send(1)),
+    ("answered without a document", None, Verified("c1", NotDone()), None, UNKNOWN_BEFORE),
     (
         "answered: done",
         UNKNOWN,
@@ -229,7 +273,7 @@ def test_what_an_event_makes_of_an_effect(before: Any, event: Event, after: Any,
 def test_what_an_intention_is_unless_said_otherwise() -> None:
     document, _ = decide(None, Intend("o", "c", False), 1.0)
     assert document is not None
-    assert set(document) == set(INTENDED) - {"key", "task"}
+    assert set(document) == set(INTENDED) - {"key", "task", "task_run_id"}
     assert document["kind"] == "external"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import threading
 import time
@@ -21,23 +22,29 @@ from prefect_resilience.effects import (
     Effect,
     RecoveryPolicy,
     abandon,
+    arollback,
     batch,
     batch_status,
     list_batches,
     prune,
     recover,
     recovery,
+    rollback,
+    savepoint,
     settle,
 )
-from prefect_resilience.effects.archive import archived_effects
+from prefect_resilience.effects.archive import archived_effects, scanned
 from prefect_resilience.effects.audit import KEPT, Audit
 from prefect_resilience.effects.flow_runs import ApiUnavailable
+from prefect_resilience.effects.known import unknown
 from prefect_resilience.effects.ledger import Ledger, open_ledger, place_of
 from prefect_resilience.effects.model import Doubted, Intend, Succeeded, decide
 from prefect_resilience.effects.model import Failed as NotDone_
 from prefect_resilience.effects.operations import abandon_batch, prune_batches, recover_batch, settle_effect
 from prefect_resilience.errors.exceptions import EffectBusy
 from prefect_resilience.stores import MemoryStore
+
+pytestmark = pytest.mark.api
 
 EVENTS = {
     "done": lambda: Succeeded("c", {"as": "json", "value": 1}, "m-1"),
@@ -96,6 +103,21 @@ def set_state(run_id, state):
 
 
 # -- recovering
+
+
+def test_a_failed_run_is_recovered_when_its_last_call_has_ended(deployed):
+    """An automation asks once, when the run fails; a call that outlived its attempt may still run then."""
+    run_id = deployed(Failed())
+    ledger, place = open_ledger(), place_of(run_id, "a")
+    ledger.intend(place, "c1", "external", {"key": "a", "batch": run_id})
+    reports = []
+    recovering = threading.Thread(target=lambda: reports.append(recover(run_id)))
+    recovering.start()
+    recovering.join(1)
+    assert reports == [], "somebody is at it"
+    ledger.report(place, Succeeded("c1", {"as": "json", "value": 1}))
+    recovering.join(30)
+    assert [one.action for one in reports] == ["rescheduled"]
 
 
 def test_a_deployed_run_runs_again_under_its_own_id(receiver, post):
@@ -206,7 +228,42 @@ def test_what_cannot_be_run_again_is_told(deployed):
         None,
     )
     assert "with batch('invoices-2026-11')" in report.why
-    assert recover(str(uuid4())).action == "nothing"
+
+
+def test_a_batch_that_nobody_knows_is_an_error_and_nothing_is_written(deployed):
+    put("typo-2", a="done")
+    before = [place for place, _ in scanned(open_ledger().store, "")]
+    for tried in (recover, abandon, rollback, lambda batch_id: recover(batch_id, "restart", dry_run=True)):
+        with pytest.raises(
+            ConfigurationError, match=r"^No batch or flow run 'typo'. Did you mean 'typo-2'\?$"
+        ):
+            tried("typo")
+    with pytest.raises(ConfigurationError, match="No batch or flow run"):
+        recover_batch(str(uuid4()))
+    with pytest.raises(ConfigurationError, match="No batch or flow run 'typo'"):
+        asyncio.run(arollback("typo"))
+    with pytest.raises(ConfigurationError, match="No batch or flow run 'typo'"):
+        settle("typo", "a", "done")
+    assert [place for place, _ in scanned(open_ledger().store, "")] == before
+    assert recover(deployed(Completed())).action == "nothing", "a flow run without effects is known"
+    savepoint("early", batch_id="typo")
+    assert recover("typo").action == "nothing", "so is a batch with no more than a savepoint"
+    with batch("new"):
+        assert rollback().complete
+        assert rollback("new").complete, "the batch around this code is meant"
+
+
+@pytest.mark.parametrize(
+    ("known", "says"),
+    [
+        ([], "The ledger has no batches: check that PREFECT_RESILIENCE_STORE_URL names the right store."),
+        (["a", "b"], "The ledger has 'a', 'b'."),
+        (list("abcdefg"), "The ledger has 'a', 'b', 'c', 'd', 'e' and 2 more."),
+        (["invoices-1", "invoices-2"], "Did you mean 'invoices-2'?"),
+    ],
+)
+def test_the_nearest_batch_is_named(known, says):
+    assert unknown("invoices_2", known) == f"No batch or flow run 'invoices_2'. {says}"
 
 
 def test_a_named_batch_of_a_deployed_run(deployed):
@@ -288,7 +345,7 @@ def test_what_is_declared_for_permanent_failures_is_done(deployed, permanent):
         return
     assert (report.action, report.strategy, undone) == ("compensated", "compensate", ["hotel", "flight"])
     assert states == {"flight": "compensated", "hotel": "compensated", "c": "failed"}
-    assert batch_status(run_id).hint.why.startswith("it was rolled back")
+    assert "it was rolled back" in batch_status(run_id).hint.why
     (listed,) = list_batches()
     assert (listed.compensated, listed.failed, listed.done) == (2, 1, 0)
 
@@ -469,7 +526,7 @@ def test_a_person_says_that_it_was_not_done(doubtful, receiver):
 
 
 def test_settling_what_cannot_be(doubtful):
-    with pytest.raises(ConfigurationError, match="no batch 'b' in the ledger"):
+    with pytest.raises(ConfigurationError, match="No batch or flow run 'b'"):
         settle("b", "invoice:7", "done")
     put("b", one="intended", two="done")
     with pytest.raises(ConfigurationError, match="no effect 'onee' in batch 'b'; did you mean 'one'"):
@@ -514,6 +571,24 @@ def test_abandon_archives_before_it_clears():
     assert len(archived_effects(open_ledger(), "b")) == 5
     put("b", f="failed")
     assert list_batches()[0].open, "something was begun since"
+
+
+def test_an_abandoned_batch_is_left_alone_until_somebody_names_a_strategy(deployed):
+    run_id = deployed(Crashed())
+    put(run_id, a="done", b="failed", c="failed:idempotent")
+    assert batch_status(run_id).hint.automatic
+    assert recover(run_id, "abandon", by="ada").action == "abandoned"
+    hint = batch_status(run_id).hint
+    assert (hint.strategy, hint.automatic) == ("abandon", False)
+    for again in (recover(run_id), recover(run_id, force=True), recover_batch(run_id)):
+        report = again if isinstance(again, dict) else again.model_dump()
+        assert report["action"] == "nothing"
+        assert "it was abandoned at" in report["why"]
+    assert run_of(run_id).state_name == "Crashed"
+    assert recover(run_id, "restart").action == "rescheduled"
+    set_state(run_id, Crashed())
+    assert batch_status(run_id).hint.strategy == "restart_from_last_external", "it is no longer abandoned"
+    assert recover(run_id).action == "rescheduled"
 
 
 def test_abandon_is_refused_while_it_goes_on(deployed):

@@ -28,6 +28,8 @@ from prefect_resilience.stores import Store
 from tests.effects.test_recovery import deployed as deployed
 from tests.effects.test_recovery import put
 
+pytestmark = pytest.mark.api
+
 LATER = datetime(2100, 1, 1, tzinfo=timezone.utc)
 undone: list[str] = []
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from collections.abc import Callable
 from multiprocessing.connection import Connection
 from uuid import uuid4
 
 import pytest
 from prefect import flow
 from prefect.client.orchestration import get_client
-from prefect.server.api.server import SubprocessASGIServer
 from prefect.settings import PREFECT_API_URL, PREFECT_LOGGING_LEVEL, temporary_settings
 from prefect.states import Crashed
 
@@ -20,6 +20,8 @@ from prefect_resilience.effects.archive import archived_effects
 from prefect_resilience.effects.ledger import open_ledger, place_of
 from tests.effects.test_recovery import put
 from tests.effects.victim import answer_of, context, kill_before_line
+
+pytestmark = pytest.mark.api
 
 POINTS = (0.1, 0.4, 0.7, 0.85, 0.95)
 """Where a recovery is killed, as parts of the lines that it runs; more of them where it has begun to act."""
@@ -47,6 +49,23 @@ def killed(what: str, batch_id: str, store: str, api: str, kill_at: int = 0) -> 
     return answer_of(process, ours)
 
 
+def killed_in_the_middle(what: str, make: Callable[[], str], store: str, api: str, point: float) -> str:
+    """A batch whose recovery was killed after that part of its lines.
+
+    How many lines a recovery runs depends on how often it waits: one that ended before it could be killed
+    tells where to kill the next one.
+    """
+    lines, action = killed(what, make(), store, api) or (0, "")
+    assert action in ("rescheduled", "abandoned")
+    for _ in range(5):
+        batch_id = make()
+        ended = killed(what, batch_id, store, api, int(lines * point))
+        if ended is None:
+            return batch_id
+        lines = ended[0]
+    raise AssertionError(f"it ended before line {lines * point:.0f} each time")
+
+
 @pytest.fixture(autouse=True)
 def crashes_settle(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recovery, "CRASH_SETTLES", 0.0)
@@ -54,7 +73,7 @@ def crashes_settle(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def api() -> str:
-    return PREFECT_API_URL.value() or SubprocessASGIServer._instances[None].api_url
+    return str(PREFECT_API_URL.value())
 
 
 @pytest.fixture
@@ -95,12 +114,9 @@ def restarts(run_id: str) -> int:
 
 @pytest.mark.timeout(300)
 def test_killed_anywhere_the_run_is_scheduled_once(shared, api, crashed):
-    lines, action = killed("recover", crashed(), shared, api)
-    assert action == "rescheduled"
     seen = set()
     for point in POINTS:
-        run_id = crashed()
-        assert killed("recover", run_id, shared, api, int(lines * point)) is None
+        run_id = killed_in_the_middle("recover", crashed, shared, api, point)
         before = restarts(run_id)
         report = recover(run_id)
         assert (report.action, before) in (("rescheduled", 0), ("refused", 1)), report
@@ -120,11 +136,8 @@ def test_killed_anywhere_nothing_leaves_the_ledger_without_its_archive(shared, a
         put(name, a="done", b="failed", c="unknown", d="failed", e="unknown:conditional")
         return name
 
-    lines, action = killed("abandon", batch_id(), shared, api)
-    assert action == "abandoned"
     for point in POINTS:
-        name = batch_id()
-        assert killed("abandon", name, shared, api, int(lines * point)) is None
+        name = killed_in_the_middle("abandon", batch_id, shared, api, point)
         kept = {one["effect"]["key"] for one in archived_effects(open_ledger(), name)}
         assert kept | {one.key for one in batch_status(name).effects} == set("abcde")
         abandon(name)

@@ -12,12 +12,13 @@ from prefect.client.orchestration import get_client
 from prefect.client.schemas.actions import WorkPoolCreate
 from prefect.flow_engine import run_flow
 from prefect.flows import load_flow_from_entrypoint
-from prefect.server.api.server import SubprocessASGIServer
 from prefect.settings import PREFECT_API_URL, temporary_settings
 from prefect.workers.process import ProcessWorker
 
 from prefect_resilience.effects import batch_status
 from tests.effects.receiver import Receiver
+
+pytestmark = pytest.mark.api
 
 PROGRAM = """
 from pathlib import Path
@@ -66,7 +67,7 @@ def test_pressed_until_the_run_succeeds_it_sends_everything_once(
     receiver: Receiver, shared: str, tmp_path: Path
 ) -> None:
     (tmp_path / "program.py").write_text(PROGRAM)
-    api = PREFECT_API_URL.value() or SubprocessASGIServer._instances[None].api_url
+    api = str(PREFECT_API_URL.value())
     given = {"url": receiver.url, "folder": str(tmp_path)}
     with temporary_settings({PREFECT_API_URL: api}), get_client(sync_client=True) as client:
         client.create_work_pool(WorkPoolCreate(name="button", type="process"))

@@ -16,6 +16,8 @@ from prefect_resilience.effects import batch, batch_status, idempotency_key
 from prefect_resilience.effects.batch import explicit_batch
 from prefect_resilience.effects.batch_tags import TAG, tagged_batch
 
+pytestmark = pytest.mark.api
+
 
 def dask():
     from prefect_dask import DaskTaskRunner

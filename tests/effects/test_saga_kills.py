@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import pytest
-from prefect.server.api.server import SubprocessASGIServer
 from prefect.settings import PREFECT_API_URL
 
 from tests.effects.saga_victim import Saga, done, judge, kill_often, start
 from tests.effects.saga_victim import Toll as SagaToll
 from tests.effects.victim import context
 
+pytestmark = pytest.mark.api
+
 
 @pytest.fixture
 def api() -> str:
-    return PREFECT_API_URL.value() or SubprocessASGIServer._instances[None].api_url
+    return str(PREFECT_API_URL.value())
 
 
 @pytest.mark.timeout(300)

@@ -81,12 +81,22 @@ TABLE = [
     ("dd", NOBODY_KNOWS, "restart_from_last_external", True, "RuntimeError"),
     ("ddu", CRASHED, "manual_only", False, "whether 'c' took place is unknown"),
     ("uuuuu", CRASHED, "manual_only", False, "'a', 'b', 'c' and 2 more"),
-    ("u", PERMANENT, "manual_only", False, "settle it"),
-    ("u", COMPLETED, "manual_only", False, "settle it"),
+    (
+        "u",
+        PERMANENT,
+        "manual_only",
+        False,
+        "its run failed with 401 (auth); whether 'a' took place is unknown",
+    ),
+    ("u", COMPLETED, "manual_only", False, "its run completed; whether 'a' took place is unknown"),
+    ("u", CANCELLED, "manual_only", False, "its run was cancelled; whether 'a' took place is unknown"),
+    ("u", CRASHED, "manual_only", False, "its run crashed; whether 'a' took place is unknown"),
+    ("zh", PASSING, "compensate", True, "its run failed with "),
+    ("zd", CRASHED, "manual_only", False, "its run crashed; it was rolled back"),
     ("u", NOTHING, "manual_only", False, "settle it"),
-    ("d", PERMANENT, "manual_only", False, "401 (auth) will not pass by itself"),
+    ("d", PERMANENT, "manual_only", False, "its run failed with 401 (auth), which will not pass by itself"),
     ("d", TOO_BIG, "manual_only", False, "overflow"),
-    ("dc", PERMANENT, "manual_only", False, "or compensate: 1 done effects can be undone"),
+    ("dc", PERMANENT, "manual_only", False, "or compensate: 1 of 2 done effects can be undone"),
     ("dd", CANCELLED, "abandon", False, "somebody cancelled its run"),
     ("ddf", NOTHING, "restart_from_last_external", False, "no run of it is known"),
     ("df", COMPLETED, None, None, ""),
@@ -112,6 +122,23 @@ def test_the_strategy(batch, ended, strategy, automatic, why):
     assert hint is not None
     assert (hint.strategy, hint.automatic) == (strategy, automatic)
     assert why in hint.why
+
+
+@pytest.mark.parametrize("ended", [CRASHED, PASSING, PERMANENT, CANCELLED, NOTHING])
+@pytest.mark.parametrize("batch", ["", "df", "du", "zh", "zd", "c"])
+def test_what_was_abandoned_stays_so(batch, ended):
+    policy = POLICY.model_copy(update={"permanent": "compensate"})
+    hint = recovery_hint(effects(batch), ended, Trail(1, NOW, 0.0), policy, NOW)
+    assert (hint.strategy, hint.automatic, hint.next_at) == ("abandon", False, None)
+    assert hint.why.startswith("it was abandoned at 1970-01-01 00:00 UTC: nothing recovers it until somebody")
+    assert hint.waiting == tuple(one.key for one in effects(batch) if one.waits)
+
+
+def test_an_abandoned_batch_that_is_at_its_end_needs_nothing():
+    abandoned = Trail(0, None, 0.0)
+    assert recovery_hint(effects("d"), COMPLETED, abandoned, POLICY, NOW) is None
+    assert recovery_hint(effects("d"), RUNNING, abandoned, POLICY, NOW) is None
+    assert recovery_hint(effects("du"), COMPLETED, abandoned, POLICY, NOW).waiting == ("b",)
 
 
 def test_what_the_hint_names():
@@ -158,10 +185,12 @@ def test_pauses_grow_and_end():
     assert next_at(Trail(9, NOW), POLICY, NOW) == NOW + 200, "never longer than the maximum"
     assert next_at(Trail(1, NOW), POLICY, NOW + 500) == NOW + 500, "never in the past"
     hint = recovery_hint([], CRASHED, Trail(3, NOW), POLICY, NOW)
-    assert hint.why == "it was recovered 3 times in a row and ended badly again"
+    assert hint.why == "its run crashed; it was recovered 3 times in a row and ended badly again"
     once = RecoveryPolicy(attempts=1)
     assert "once" in recovery_hint([], CRASHED, Trail(1, NOW), once, NOW).why
-    assert recovery_hint([], CRASHED, Trail(), RecoveryPolicy(attempts=0), NOW).why == "recovery is off"
+    assert recovery_hint([], CRASHED, Trail(), RecoveryPolicy(attempts=0), NOW).why == (
+        "its run crashed; recovery is off"
+    )
 
 
 def test_a_policy_that_cannot_be_meant():

@@ -12,6 +12,8 @@ from prefect_resilience import batch, resilient_task
 from prefect_resilience.effects import tag_services
 from tests.prefect_runs import until
 
+pytestmark = pytest.mark.api
+
 
 @resilient_task
 def step(number: int) -> int:

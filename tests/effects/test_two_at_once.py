@@ -10,12 +10,13 @@ from typing import Any
 import httpx
 import pytest
 from prefect import flow
-from prefect.server.api.server import SubprocessASGIServer
 from prefect.settings import PREFECT_API_URL, PREFECT_LOGGING_LEVEL, temporary_settings
 
 from prefect_resilience import resilient_task
 from prefect_resilience.effects import Effect, batch, batch_status, send_idempotency_key
 from tests.effects.receiver import Receiver
+
+pytestmark = pytest.mark.api
 
 ORDERS = 5
 context = get_context("forkserver")
@@ -50,7 +51,7 @@ def test_each_is_sent_once_and_both_get_what_came_of_it(
 ) -> None:
     store = request.getfixturevalue(home)
     monkeypatch.setenv("PREFECT_RESILIENCE_STORE_URL", store)
-    api = PREFECT_API_URL.value() or SubprocessASGIServer._instances[None].api_url
+    api = str(PREFECT_API_URL.value())
     pipes: list[Connection] = []
     for _ in range(2):
         ours, theirs = context.Pipe()

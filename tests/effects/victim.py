@@ -3,8 +3,11 @@
 `kill_before_line` counts lines. A `Doom` names the place by what it means for an effect: the order in whose
 course it is to be, the phase, and which instruction of that phase.
 
-    before intent ── after intent ── during call ── after call ── before done ── after done
+    before intent ── after intent ─┬─ during call ── after call ──┬─ before done ── after done
+         │                         └─ overdue ── sending late ── sent late
          └ asking (what the receiver knows of an earlier call)
+
+A call is overdue when its attempt is over and it still runs; "overdue" is the time before it sends.
 """
 
 from __future__ import annotations
@@ -33,7 +36,13 @@ SENDING = ("worker_kills_flow.py", "httpcore/_sync/")
 user's and of the client's."""
 
 PHASES = ("before intent", "after intent", "during call", "after call", "before done", "after done")
+OVERDUE, SENDING_LATE, SENT_LATE = LATE_PHASES = ("overdue", "sending late", "sent late")
 ASKING = "asking"
+CALLING = ("during call", SENDING_LATE, ASKING)
+
+MUCH_ALIKE = (os.path.join(OURS, "errors"), os.path.join(OURS, "payloads.py"))
+"""What makes an error fit to be seen takes 70,000 instructions; a kill while a call is overdue would come in
+these alone."""
 
 context = get_context("forkserver")
 context.set_forkserver_preload([__name__, "prefect_resilience.stores.sqlite"])
@@ -131,34 +140,62 @@ class Victim:
         self.order = -1
         self.phase = PHASES[0]
         self.left = self.doom.nth if self.doom is not None else 0
+        self.watching = False
         self.counts: Counter[str] = Counter()
-        self.counted: Counter[str] | None = None
-        """How many instructions the phases of the first effect had that was watched."""
+        self.counted: dict[str, int] = {}
+        """How many instructions each phase had in the first watched effect that came through it."""
+        self.another_waits = threading.Event()
+        """Set when an attempt waits for the end of the call of another one, if that is watched."""
+        self._dying = threading.Lock()
 
     def begins(self, order: int) -> None:
         """The next order comes; from the doomed one on, every instruction counts."""
         self.order, self.phase = order, PHASES[0]
+        self.another_waits.clear()
         doom = self.doom
-        if sys.gettrace() is not None:
-            self.counted = self.counted or self.counts.copy()
+        if self.watching:
+            self.counted = {**self.counts, **self.counted}
         elif doom is not None and doom.by_receiver is None and order >= doom.order:
+            self.watching = True
             threading.settrace(self._in_call)
             sys.settrace(self._in_call)
+
+    def watch_this_thread(self) -> None:
+        """Let the instructions of this thread count from here on: it may be older than the watching."""
+        if not self.watching:
+            return
+        sys.settrace(self._in_call)
+        frame: FrameType | None = sys._getframe(1)
+        while frame is not None:
+            if frame.f_code.co_filename.startswith(OURS):
+                frame.f_trace = self._traced(frame)
+            frame = frame.f_back
+
+    def overdue(self) -> None:
+        """The call that is going on has been recorded as overdue."""
+        if self.phase in PHASES[:2]:
+            self.phase = OVERDUE
 
     def headers(self) -> dict[str, str]:
         """What the receiver is to know of this process."""
         doom = self.doom
         if doom is None or doom.by_receiver is None or self.order < doom.order:
             return {}
-        return {"X-Kill": doom.by_receiver, "X-Pid": str(os.getpid()), "X-Book": str(self.book.path)}
+        phase = SENDING_LATE if self.phase == OVERDUE else "during call"
+        about = {"X-Kill": doom.by_receiver, "X-Pid": str(os.getpid()), "X-Phase": phase}
+        return {**about, "X-Book": str(self.book.path)}
 
     def _in_call(self, frame: FrameType, event: str, arg: Any) -> Any:
         code = frame.f_code
-        if not code.co_filename.startswith(OURS) and not code.co_filename.endswith(SENDING[0]):
-            calling = self.phase in ("during call", ASKING)
-            if not calling or not any(one in code.co_filename for one in SENDING):
-                return None
+        sending = self.phase in CALLING and any(one in code.co_filename for one in SENDING)
+        if not (sending or code.co_filename.startswith(OURS) or code.co_filename.endswith(SENDING[0])):
+            return None
+        if self.phase == OVERDUE and code.co_filename.startswith(MUCH_ALIKE):
+            return None
         self._entered(code.co_name)
+        return self._traced(frame)
+
+    def _traced(self, frame: FrameType) -> Any:
         frame.f_trace_opcodes, frame.f_trace_lines = True, False
         return self._at_instruction
 
@@ -168,15 +205,17 @@ class Victim:
             assert self.doom is not None
             if self.phase == self.doom.phase:
                 self.left -= 1
-                if self.left <= 0:
-                    self._die(frame)
+            if self.left <= 0:
+                self._die(frame)
         elif event == "return":
             self._left(frame, arg)
         return self._at_instruction
 
     def _entered(self, name: str) -> None:
         if name == "post":
-            self.phase = "during call"
+            self.phase = SENDING_LATE if self.phase == OVERDUE else "during call"
+        elif name == "slept":
+            self.another_waits.set()
         elif name == "verify":
             self.phase = ASKING
         elif name == "report":
@@ -184,16 +223,20 @@ class Victim:
 
     def _left(self, frame: FrameType, answer: Any) -> None:
         name = frame.f_code.co_name
-        if name == "post" and self.phase == "during call":
-            self.phase = "after call"
+        if name == "post" and self.phase in ("during call", SENDING_LATE):
+            self.phase = SENT_LATE if self.phase == SENDING_LATE else "after call"
         elif name == "swap" and answer and isinstance(value := frame.f_locals.get("value"), dict):
+            if value.get("overdue_at") is not None and value["state"] == "intended":
+                self.overdue()
+                return
             after = {"intended": "after intent", "done": "after done", "failed": "before intent"}
             self.phase = after.get(value.get("state", ""), self.phase)
 
     def _die(self, frame: FrameType) -> None:
         sys.settrace(None)
+        self._dying.acquire()  # for good: no other thread is to get any further
         where = f"{os.path.relpath(frame.f_code.co_filename, os.path.dirname(OURS))}:{frame.f_lineno}"
-        counts = self.counted or Counter({p: n for p, n in self.counts.items() if p != self.phase})
+        counts = {p: n for p, n in self.counts.items() if p != self.phase} | self.counted
         about = {"order": self.order, "phase": self.phase, "where": where, "counts": counts}
         self.book.write("killed", pid=os.getpid(), **about)
         os.kill(os.getpid(), signal.SIGKILL)

@@ -24,17 +24,20 @@ from prefect.states import Crashed
 
 from prefect_resilience import Backoff
 from prefect_resilience.effects import RecoveryPolicy, batch_status, recover, settle
-from tests.effects.victim import ASKING, PHASES, Book, Doom
+from tests.effects.victim import ASKING, LATE_PHASES, PHASES, Book, Doom
 from tests.effects.worker_kills_fleet import Fleet, alive, wait_until
+from tests.effects.worker_kills_flow import LATE_EVERY, is_late
 
-MODES = ("keys", "asked", "blind")
-OPEN_PHASES = ("after intent", "during call", "after call", "before done")
+OPEN_PHASES = ("after intent", "during call", "after call", "before done", *LATE_PHASES)
 """Who dies in these leaves an effect whose outcome nobody knows."""
 
 POLICY = RecoveryPolicy(attempts=1_000, backoff=Backoff.none())
 STUCK_SECONDS = 300.0
 MOST_MISTAKES, MOST_RECOVERIES = 20, 100
 POLL_SECONDS = 0.25
+LATE_CALLS = 0.75
+"""In runs with calls that outlive their attempts: how many of the kills are during one of these."""
+
 LATE = 0.1
 """How often a crash is told a second time by us; process workers do so by themselves too."""
 
@@ -50,6 +53,21 @@ class Case:
     route: str
     count: int = 20
     most_kills: int = 8
+
+    @property
+    def late(self) -> bool:
+        """Whether some of its calls outlive their attempts."""
+        return " " in self.mode
+
+    @property
+    def asked(self) -> bool:
+        """Whether its receiver can be asked."""
+        return self.mode.endswith("asked")
+
+    @property
+    def blind(self) -> bool:
+        """Whether only a person can tell what became of a call."""
+        return self.mode.endswith("blind")
 
 
 @dataclass
@@ -144,15 +162,15 @@ class Plot:
         if not (state.is_crashed() or state.is_failed()):
             return
         self._look()
-        if state.is_failed() and not (self.case.mode == "blind" and "InDoubt" in (state.message or "")):
+        if state.is_failed() and not (self.case.blind and "InDoubt" in (state.message or "")):
             self._wrong(f"its run failed: {state.message}")
         self._doom()
         unknown = self._unknown()
         report = recover(self.batch_id, policy=POLICY, store=self.case.url)
         if report.action == "told":
-            self._settle()
+            self._settle(state)
             report = recover(self.batch_id, policy=POLICY, store=self.case.url)
-        elif report.action == "rescheduled" and self.case.mode == "blind" and unknown:
+        elif report.action == "rescheduled" and self.case.blind and unknown:
             self._wrong(f"nobody was asked about {unknown}")
         if report.action == "rescheduled":
             self.tale.recoveries += 1
@@ -183,11 +201,14 @@ class Plot:
         done = states.count("done")
         order = done + self.chance.randint(0, max(0, (self.case.count - 1 - done) // left))
         roll = self.chance.random()
+        late = self.case.late and self.chance.random() < LATE_CALLS
+        if late:
+            order += -(order + 1) % LATE_EVERY
         if roll < 0.12:
             Doom(order, "during call", by_receiver=self.chance.choice(("holding", "taken"))).write(self.path)
             return
-        phase = self.chance.choice(PHASES)
-        if "unknown" in states and self.case.mode == "asked" and roll < 0.4:
+        phase = self.chance.choice(LATE_PHASES if late else PHASES)
+        if "unknown" in states and self.case.asked and roll < 0.4:
             phase, order = ASKING, done
         Doom(order, phase, self.chance.randint(1, self.learned.get(phase, 100))).write(self.path)
 
@@ -229,20 +250,27 @@ class Plot:
         if "stores/" in killed["where"]:
             return  # on either side of the write
         expected: tuple[str | None, ...] = ("unknown",) if phase in OPEN_PHASES else ("done",)
+        if phase == "before done" and is_late(self.case.mode, killed["order"]):
+            expected = ("unknown", "done")  # who died was not the thread that was recording it
         if phase in ("before intent", ASKING):
             # What was unknown already waits for its question.
-            expected = (None, "failed", "done") + (("unknown",) if self.case.mode != "blind" else ())
+            expected = (None, "failed", "done") + (("unknown",) if not self.case.blind else ())
         if state not in expected:
             self._wrong(f"{killed} left order {killed['order']} {state}")
 
     # -- a person
 
-    def _settle(self) -> None:
-        """What a person does: look into the receiver's own book, and say what it says."""
+    def _settle(self, state: State[Any]) -> None:
+        """What a person does: look into the receiver's own book, and say what it says. `state` is what the
+        person was told of."""
         unknown = self._unknown()
         hint = batch_status(self.batch_id, store=self.case.url).hint
         same = unknown == self._unknown()  # another process may have died meanwhile
-        if hint is None or (same and hint.waiting != unknown) or not unknown or self.case.mode != "blind":
+        if hint is None:  # rightly where a worker has begun with the run again meanwhile
+            wrong = self.client.read_flow_run(self.run_id).state_id == state.id
+        else:
+            wrong = same and hint.waiting != unknown
+        if wrong or not unknown or not self.case.blind:
             self._wrong(f"a person was told of {hint and hint.waiting}, in doubt are {unknown}")
         for key in unknown:
             self.tale.doubts += 1

@@ -16,9 +16,10 @@ from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId
 from prefect.settings import PREFECT_API_URL, PREFECT_CLIENT_RETRY_EXTRA_CODES, temporary_settings
 
-from tests.effects.victim import ASKING, PHASES
-from tests.effects.worker_kills import MODES, POLL_SECONDS, Case, Plot, Tale
+from tests.effects.victim import ASKING, LATE_PHASES, PHASES
+from tests.effects.worker_kills import POLL_SECONDS, Case, Plot, Tale
 from tests.effects.worker_kills_fleet import ROUTES, Fleet
+from tests.effects.worker_kills_flow import MODES
 
 
 @dataclass
@@ -48,7 +49,7 @@ class Toll:
         """Kills by phase and store, and what became of the effects."""
         stores = sorted({tale.store for tale in self.tales})
         lines = [f"{'killed':<16}" + "".join(f"{store:>12}" for store in stores) + f"{'all':>8}"]
-        for phase in (*PHASES, ASKING):
+        for phase in (*PHASES, *LATE_PHASES, ASKING):
             counts = [sum(one.kills[phase] for one in self.tales if one.store == store) for store in stores]
             lines.append(f"{phase:<16}" + "".join(f"{count:>12}" for count in counts) + f"{sum(counts):>8}")
         counts = [self.by("store")[(store,)] for store in stores]
@@ -167,7 +168,7 @@ class Campaign:
         with self.lock:
             number, self.next = self.next, self.next + 1
         name = list(self.stores)[number % len(self.stores)]
-        mode = MODES[(number + number // 3) % 3]
+        mode = list(MODES)[number % len(MODES)]
         most = self.most_kills.get(route, 8)
         return Case(number, name, self.stores[name], mode, route, self.count, most)
 

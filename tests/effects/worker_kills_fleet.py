@@ -71,8 +71,9 @@ class Till(Receiver):
     def _kill(self, handler: BaseHTTPRequestHandler) -> None:
         pid, wish = int(handler.headers["X-Pid"]), handler.headers["X-Kill"]
         order = int(handler.headers["Idempotency-Key"].rpartition(".")[2])
+        phase = handler.headers["X-Phase"]
         book = Book(handler.headers["X-Book"].removesuffix(".book"))
-        book.write("killed", pid=pid, order=order, phase="during call", where=f"its receiver, {wish}")
+        book.write("killed", pid=pid, order=order, phase=phase, where=f"its receiver, {wish}")
         os.kill(pid, signal.SIGKILL)
 
 

@@ -1,18 +1,24 @@
 """The flow whose processes are killed: external effects, one after the other, each a message that is posted.
 
 Deployed as it stands here. `mode` says what its receiver can do: "keys" (it honours Idempotency-Key), "asked"
-(`verify` can ask it) or "blind" (neither).
+(`verify` can ask it) or "blind" (neither). In a "late" mode every fourth message is sent when its attempt is
+over, by the thread that the deadline left behind; in an "async" one, by a thread that outlives its coroutine.
 """
 
 from __future__ import annotations
 
+import asyncio
+import sys
+import time
 from typing import Any
 
 import httpx
 from prefect import flow
 
-from prefect_resilience import resilient_task
+from prefect_resilience import Backoff, Retry, Timeout, resilient_task
 from prefect_resilience.effects import Done, Effect, NotDone, idempotency_key, send_idempotency_key
+from prefect_resilience.effects.current import in_progress
+from prefect_resilience.effects.ledger import open_ledger, place_of
 from tests.effects.victim import Victim
 
 client = httpx.Client(
@@ -56,11 +62,99 @@ def send_blindly(order: int, url: str) -> str:
     return post(url)
 
 
-MODES = {
+# -- calls that outlive their attempts
+
+LATE_EVERY = 4
+
+
+def post_late(url: str) -> str:
+    wait_until_overdue()
+    return post(url)
+
+
+def wait_until_overdue(seconds: float = 30.0) -> None:
+    """Wait until the ledger says that the call that is going on is overdue, or something worse about it; in
+    a process that is watched, also until the next attempt waits for its end."""
+    now = in_progress.get()
+    assert now is not None
+    place, until = place_of(now.batch_id, now.key), time.monotonic() + seconds
+    sys.settrace(None)  # what is done here is not to be killed
+    mine = found = open_ledger().store.load(place)
+    while found is not None and found == mine and found.value["overdue_at"] is None:
+        assert time.monotonic() < until, "the attempt does not end"
+        time.sleep(0.02)
+        found = open_ledger().store.load(place)
+    if victim is not None:
+        victim.overdue()
+        if victim.watching:
+            victim.another_waits.wait(5)
+        victim.watch_this_thread()
+
+
+SOON = Timeout(0.2, mode="thread")
+ONCE_MORE = Retry(attempts=3, backoff=Backoff.none())
+
+
+@resilient_task(effect=Effect(key=KEY, verify=verify), timeout=SOON, retry=ONCE_MORE, persist_result=False)
+def send_late_to_one_that_can_be_asked(order: int, url: str) -> str:
+    return post_late(url)
+
+
+@resilient_task(effect=Effect(key=KEY), timeout=SOON, retry=ONCE_MORE, persist_result=False)
+def send_late_and_blindly(order: int, url: str) -> str:
+    return post_late(url)
+
+
+@resilient_task(effect=Effect(key=KEY, verify=verify), timeout=0.2, retry=ONCE_MORE, persist_result=False)
+async def send_beside_to_one_that_can_be_asked(order: int, url: str) -> str:
+    return await asyncio.to_thread(post_late, url)
+
+
+@resilient_task(effect=Effect(key=KEY), timeout=0.2, retry=ONCE_MORE, persist_result=False)
+async def send_beside_and_blindly(order: int, url: str) -> str:
+    return await asyncio.to_thread(post_late, url)
+
+
+@resilient_task(
+    effect=Effect(key=KEY, verify=verify, max_wait=1), timeout=SOON, retry=ONCE_MORE, persist_result=False
+)
+def send_impatiently_to_one_that_can_be_asked(order: int, url: str) -> str:
+    return post_late(url)
+
+
+@resilient_task(effect=Effect(key=KEY, max_wait=1), timeout=SOON, retry=ONCE_MORE, persist_result=False)
+def send_impatiently_and_blindly(order: int, url: str) -> str:
+    return post_late(url)
+
+
+MODES: dict[str, Any] = {
     "keys": send_to_one_that_honours_keys,
     "asked": send_to_one_that_can_be_asked,
     "blind": send_blindly,
+    "late asked": send_late_to_one_that_can_be_asked,
+    "late blind": send_late_and_blindly,
+    "async asked": send_beside_to_one_that_can_be_asked,
+    "async blind": send_beside_and_blindly,
 }
+
+
+IMPATIENT: dict[str, Any] = {
+    "impatient asked": send_impatiently_to_one_that_can_be_asked,
+    "impatient blind": send_impatiently_and_blindly,
+}
+"""Those who do not wait for the end of a late call: where it is not answered, the process ends beside it."""
+
+
+def send(mode: str, order: int, url: str) -> str:
+    """One message, in the way of the mode, which in the modes of two words is for every fourth message."""
+    if not is_late(mode, order):
+        return MODES[mode.rpartition(" ")[2]](order, url)
+    sent = {**MODES, **IMPATIENT}[mode](order, url)
+    return asyncio.run(sent) if mode.startswith("async") else sent
+
+
+def is_late(mode: str, order: int) -> bool:
+    return " " in mode and order % LATE_EVERY == LATE_EVERY - 1
 
 
 @flow(persist_result=False)
@@ -72,7 +166,7 @@ def invoices(url: str, mode: str, count: int = 20, plot: str | None = None) -> l
     for order in range(count):
         if victim is not None:
             victim.begins(order)
-        sent.append(MODES[mode](order, url))
+        sent.append(send(mode, order, url))
     if victim is not None:
         victim.book.write("sent", ids=sent)
     return sent

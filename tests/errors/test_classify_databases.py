@@ -177,7 +177,7 @@ def test_sqlite(lite, tmp_path) -> None:
     assert (
         caught(lambda: sqlite3.connect(tmp_path / "not.db").execute("select 1 from x")).category is C.INVALID
     )
-    assert caught(lambda: lite.execute("select ?", ())).category is C.UNEXPECTED
+    assert caught(lambda: lite.execute("select ?", ())).category is C.INVALID
 
 
 def test_sqlalchemy(tmp_path) -> None:

@@ -220,6 +220,8 @@ def test_prefect_s_own_exceptions() -> None:
     assert classify(missing).category is C.NOT_FOUND
     assert classify(TaskRunTimeoutError("x")).code == "TIMEOUT"
     assert classify(FlowRunTimeoutError("x")).code == "TIMEOUT"
+    # The run stays paused: another attempt could not pause it again.
+    assert not classify(prefect.exceptions.FlowPauseTimeout("x")).retryable
     assert classify(prefect.exceptions.CancelledRun("x")).category is C.CANCELLED
     assert classify(prefect.exceptions.CrashedRun("x")).category is C.AGENT_CRASH
     assert classify(prefect.exceptions.TerminationSignal(15)).code == "SIGTERM"

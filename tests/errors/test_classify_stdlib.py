@@ -144,7 +144,7 @@ CASES: list[tuple[Callable[[], object], C, str]] = [
     (raises(smtplib.SMTPServerDisconnected("x")), C.NETWORK, "NETWORK_ERROR"),
     (raises(smtplib.SMTPDataError(451, b"later")), C.UNAVAILABLE, "451"),
     (raises(smtplib.SMTPDataError(550, b"never")), C.INVALID, "550"),
-    (raises(smtplib.SMTPAuthenticationError(535, b"no")), C.AUTH, "SMTPAuthenticationError"),
+    (raises(smtplib.SMTPAuthenticationError(535, b"no")), C.AUTH, "535"),
     (raises(ValueError("x")), C.UNEXPECTED, "ValueError"),
     (lambda: {}["missing"], C.UNEXPECTED, "KeyError"),
     (lambda: 1 / 0, C.UNEXPECTED, "ZeroDivisionError"),

@@ -6,20 +6,27 @@ import pickle
 
 import pytest
 
+from prefect_resilience.errors import classify
+from prefect_resilience.errors.answered import answered_for, is_answered_for
 from prefect_resilience.errors.exceptions import (
     AttemptTimeout,
     CircuitOpenError,
     EffectBusy,
+    EffectKeyReused,
     InDoubt,
+    RepeatedEffect,
     ResilienceError,
     ResultNotKept,
 )
+from tests.errors.by_name import made
 
 EXCEPTIONS = [
     AttemptTimeout(2.5, "'ask'"),
     CircuitOpenError("payments", 3.0, "503"),
     EffectBusy("invoice:1", "orders", 1.5),
+    EffectKeyReused("invoice:1", "orders", "the task 'shop.charge' has used it"),
     InDoubt("invoice:1", "orders", "the process died"),
+    RepeatedEffect("invoice:1", "orders"),
     ResultNotKept("invoice:1", "orders", "it is gone"),
 ]
 
@@ -29,3 +36,16 @@ def test_it_comes_back_equal(error: ResilienceError) -> None:
     back = pickle.loads(pickle.dumps(error))
     assert type(back) is type(error)
     assert (back.args, vars(back)) == (error.args, vars(error))
+
+
+def test_a_child_process_that_died() -> None:
+    for code, expected in ((-9, "SIGKILL"), (3, "EXIT_3"), (None, "ProcessDied")):
+        info = classify(made("prefect_resilience.limits.process.ProcessDied", exit_code=code))
+        assert (info.category, info.code, info.retryable) == ("agent_crash", expected, True)
+
+
+def test_who_answers_for_failures() -> None:
+    assert not is_answered_for()
+    with answered_for():
+        assert is_answered_for()
+    assert not is_answered_for()

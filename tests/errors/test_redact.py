@@ -402,6 +402,25 @@ PIECES = [
         "signature=",
     ),
     *("sk-", "sk-abcdefghijkl ", "SG.", "SG.aaaaaaaa.", "AKIA", "xoxb-", "gho_", "?key=", "&sig", "12345:A"),
+    *(
+        "api_key: |\n",
+        " secret: |\n x\n",
+        "eyJaaaaa\n",
+        "input_value=",
+        "password\n input_value=",
+        "password={",
+    ),
+    *("mysql ", "curl -u a ", "docker login -p", "redis-cli -a", "login a password ", "jdbc:oracle:thin:a/"),
+    *("://aaaaaaaaaaaaaaaa1", "?code=a", "basic YTpi ", "the token is ", "credentials a:", "<password>"),
+    *("name: password value: ", "self.token=token ", "password: str = ", "insert into t (password) values ("),
+    *(
+        "[SQL: a [parameters: b\n",
+        "[parameters: a\n",
+        "failing row contains (a\n",
+        "password.a\\n input_value=",
+    ),
+    *("'password: |\\n  a\\n", "\\npassword: |\\n", "\\n  a"),
+    *("[SQL: password [parameters: 'a' ", "set token a", "password for a: ", "AKIAABCDEFGHIJKLMNOP "),
     *("signature=aaaa+", "1", "a", " ", "\n", "\\", '"', "*"),
 ]
 

@@ -23,7 +23,7 @@ from flows.serving import running
 from prefect_resilience.operations import run_plan
 from prefect_resilience.plans.actions import REGISTERED
 
-pytestmark = pytest.mark.usefixtures("prefect_api")
+pytestmark = pytest.mark.api
 
 ROOT = Path(__file__).parents[2]
 PLANS = ROOT / "flows" / "plans"

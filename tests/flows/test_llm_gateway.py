@@ -12,7 +12,7 @@ from flows import llm_gateway
 from flows.serving import running
 from prefect_resilience.agents.registry import PROVIDERS
 
-pytestmark = pytest.mark.usefixtures("prefect_api", "own_store")
+pytestmark = pytest.mark.api
 
 
 @pytest.fixture(scope="module")

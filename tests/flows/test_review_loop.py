@@ -15,7 +15,7 @@ from prefect.settings import get_current_settings
 from flows import review_loop
 from flows.serving import running
 
-pytestmark = pytest.mark.usefixtures("prefect_api", "own_store")
+pytestmark = pytest.mark.api
 
 
 @pytest.fixture

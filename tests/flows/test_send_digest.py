@@ -8,7 +8,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from prefect.server.api.server import SubprocessASGIServer
 from prefect.settings import PREFECT_API_URL
 
 ROOT = Path(__file__).parents[2]
@@ -20,7 +19,7 @@ def printed(tmp_path_factory: pytest.TempPathFactory, prefect_api: None) -> str:
     unwanted = ("PREFECT_", "COV_", "COVERAGE_")
     env = {name: value for name, value in os.environ.items() if not name.startswith(unwanted)}
     env["PREFECT_HOME"] = str(tmp_path_factory.mktemp("prefect-home"))
-    env["PREFECT_API_URL"] = PREFECT_API_URL.value() or SubprocessASGIServer._instances[None].api_url
+    env["PREFECT_API_URL"] = str(PREFECT_API_URL.value())
     done = subprocess.run(
         [sys.executable, "-m", "flows.send_digest"],
         cwd=ROOT,

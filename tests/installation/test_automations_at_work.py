@@ -8,7 +8,7 @@ import signal
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
-from datetime import timedelta
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
@@ -17,12 +17,12 @@ import pytest
 from prefect import flow
 from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.actions import WorkPoolCreate
-from prefect.events.schemas.automations import AutomationCore
 
 from prefect_resilience import CircuitBreaker, ErrorBudget, resilient_task
 from prefect_resilience.circuits.registry import forget_circuits
 from prefect_resilience.dead_letters import list as list_letters
 from prefect_resilience.effects import batch_status
+from prefect_resilience.effects.silence import silent_runs
 from prefect_resilience.installation import install
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.long]
@@ -190,12 +190,7 @@ def test_a_run_whose_machine_is_gone_is_crashed_and_recovered(
     wait_for: Any,
     tmp_path: Path,
 ):
-    # The automation waits for ten minutes, heartbeats come every three: here it is seconds, at their least.
-    within = timedelta(seconds=45)
-    (silent,) = client.read_automations_by_name("prefect-resilience: crash runs that fell silent")
-    written = silent.model_dump(exclude={"id", "owner_resource"})
-    written["trigger"] |= {"within": within}
-    client.update_automation(silent.id, AutomationCore(**written))
+    # The operation waits for ten minutes, heartbeats come every three: here it is seconds, at their least.
     often = {"PREFECT_WORKER_QUERY_SECONDS": "1", "PREFECT_FLOWS_HEARTBEAT_FREQUENCY": "30"}
     command = ("worker", "start", "--type", "process", "--pool", "far-away")
     client.create_work_pool(WorkPoolCreate(name="far-away", type="process"))
@@ -209,6 +204,9 @@ def test_a_run_whose_machine_is_gone_is_crashed_and_recovered(
     os.kill(pid, signal.SIGKILL)
     assert client.read_flow_run(run).state.is_running()
     programs.start(*command, **server, **often)
+    wait_for(lambda: [one.id for one in silent_runs(client, timedelta(minutes=1))] == [run])
+    operation = client.read_deployment_by_name("crash-silent-runs/prefect-resilience")
+    client.create_flow_run_from_deployment(operation.id, parameters={"silent_minutes": 1})
     wait_for(lambda: client.read_flow_run(run).state.is_completed(), 200)
     states = client.read_flow_run_states(run)
     (crashed,) = (state for state in states if state.is_crashed())
@@ -245,7 +243,12 @@ def test_an_alert_names_the_budget_that_burns(
     run = answering(return_state=True).state_details.flow_run_id
     (alert,) = wait_for(lambda: webhook.about("llm answers"))
     assert alert["subject"] == "Error budget llm answers is burning"
-    assert "why: it burns 10.0 times too fast" in alert["body"]
+    lines = dict(line.split(": ", 1) for line in alert["body"].splitlines())
+    assert lines["Why"].startswith("it burns 10.0 times too fast in the last")
+    assert datetime.fromisoformat(lines["Since"].replace("Z", "+00:00")) <= datetime.now(timezone.utc)
+    assert lines["Runs"] == "10 of 10 failed in the last 7 days, 90 % must go well"
+    assert lines["Left of the budget"] == "-900.0 %"
+    assert lines["Burn rates"].endswith("10.0 in 7d")
     ui = server["PREFECT_API_URL"].removesuffix("/api")
     assert f"{ui}/runs/flow-run/{run}" in alert["body"]
 

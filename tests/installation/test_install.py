@@ -27,7 +27,7 @@ ALERT = "prefect-resilience: alert when a circuit opens"
 
 
 @pytest.fixture(autouse=True, scope="module")
-def in_prefect(prefect_api: None) -> Iterator[None]:
+def in_prefect(own_prefect_api: None) -> Iterator[None]:
     yield
     uninstall()
 

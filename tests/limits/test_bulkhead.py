@@ -328,7 +328,7 @@ async def an_async_function():
         (lambda: Bulkhead(True), "not True"),
         (lambda: Bulkhead(2.5), "not 2.5"),
         (lambda: Bulkhead(2, max_wait=-1), "max_wait is between 0 seconds and ten years, not -1"),
-        (lambda: Bulkhead(2, max_wait="soon"), "max_wait is a span of time such as 30 (seconds)"),
+        (lambda: Bulkhead(2, max_wait="soon"), "max_wait is a duration such as 30 (seconds)"),
         (lambda: Bulkhead(2, maxwait=1), "no option 'maxwait'; did you mean 'max_wait'?"),
         (lambda: Bulkhead(2, name="{"), "the braces in the limit name '{' do not match"),
         (lambda: Bulkhead(2, name="{}"), "names no parameter"),

@@ -9,7 +9,9 @@ import httpx
 import pytest
 
 from prefect_resilience.errors.exceptions import ConfigurationError
+from prefect_resilience.limits.bulkhead import Bulkhead
 from prefect_resilience.limits.hedge import Hedge
+from prefect_resilience.limits.rate import RateLimit
 
 
 class Script:
@@ -142,7 +144,7 @@ async def test_a_sync_function_is_refused_before_it_is_called():
 @pytest.mark.parametrize(
     ("make", "says"),
     [
-        (lambda: Hedge(), "Hedge's after is a span of time such as 30 (seconds)"),
+        (lambda: Hedge(), "Hedge's after is a duration such as 30 (seconds)"),
         (lambda: Hedge(after=-1), "Hedge's after is between 0 seconds and ten years, not -1"),
         (lambda: Hedge(1, max=0), "Hedge's max is a whole number from 1 on"),
         (lambda: Hedge(1, maximum=2), "Hedge has no option 'maximum'; did you mean 'max'?"),
@@ -179,3 +181,46 @@ async def test_a_failure_beside_the_winner_is_not_left_unread(caplog):
     assert await task == "first"
     gc.collect()
     assert "never retrieved" not in caplog.text
+
+
+class Running:
+    """A service in which a call hangs until it is let go; counts the most that run at a time."""
+
+    def __init__(self):
+        self.inside = self.most = 0
+        self.go_on = asyncio.Event()
+
+    async def read(self):
+        self.inside += 1
+        self.most = max(self.most, self.inside)
+        try:
+            await self.go_on.wait()
+        finally:
+            self.inside -= 1
+        raise ZeroDivisionError
+
+
+@pytest.mark.parametrize(("places", "most"), [(1, 1), (2, 2), (5, 3)])
+async def test_each_call_takes_a_place_of_its_own(places, most):
+    service, bulkhead = Running(), Bulkhead(places, name=f"hedged {places}")
+    read = Hedge(after=0.01, max=2).within(service.read, [bulkhead], {})
+    async with bulkhead:
+        calling = asyncio.create_task(read())
+        await asyncio.sleep(0.1)
+        assert (service.most, service.inside) == (most, most)
+        service.go_on.set()
+        with pytest.raises(ZeroDivisionError):  # and not the refusal of a call that was not made
+            await calling
+    assert bulkhead.call(int) == 0
+
+
+async def test_each_call_counts_in_the_rate():
+    rate, service = RateLimit(2, per="1h", burst=2, name="hedged"), Running()
+    await rate.acall(asyncio.sleep, 0)  # that of the first call
+    calling = asyncio.create_task(Hedge(after=0.01, max=4).within(service.read, [rate], {})())
+    await asyncio.sleep(0.1)
+    assert service.most == 2
+    calling.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await calling
+    assert service.inside == 0

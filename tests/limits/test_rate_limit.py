@@ -265,7 +265,7 @@ def test_the_refusal_says_when_to_try_again():
         (lambda: RateLimit(0), "not 0"),
         (lambda: RateLimit(5, burst=0), "RateLimit's burst is a whole number from 1 on"),
         (lambda: RateLimit(5, per=0), "RateLimit's per is between 0.001 seconds and ten years, not 0"),
-        (lambda: RateLimit(5, per="x"), "RateLimit's per is a span of time such as 30 (seconds)"),
+        (lambda: RateLimit(5, per="x"), "RateLimit's per is a duration such as 30 (seconds)"),
         (lambda: RateLimit(5, per=float("nan")), "not nan"),
         (lambda: RateLimit(5, max_wait=-1), "RateLimit's max_wait is between 0 seconds"),
         (lambda: RateLimit(5, period=1), "RateLimit has no option 'period'; did you mean 'per'?"),

@@ -25,9 +25,7 @@ SECRET = "sk-ant-api03-abcdefghijklmnopqrstuvwxyz0123456789"
 QUICK = Retry(attempts=3, backoff={"kind": "none"})
 
 
-@pytest.fixture(autouse=True)
-def in_prefect(prefect_api, own_store):
-    return None
+pytestmark = pytest.mark.api
 
 
 def scripted(*script):
@@ -97,6 +95,7 @@ def test_fallbacks_and_refusals(scrape):
     after = scrape()
     assert after.sum("fallbacks_total", task="guarded", degraded="true") == 5
     assert after.sum("refusals_total", task="guarded", by="circuit") == 3
+    assert after.sum("attempts_total", task="guarded") == 2
     assert after.sum("circuit_opens_total", circuit=name) == 1
     assert after.sum("circuit_transitions_total", circuit=name, **{"from": "closed", "to": "open"}) == 1
     circuit.reset()

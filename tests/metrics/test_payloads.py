@@ -138,12 +138,9 @@ def test_texts_are_cut_within_their_bound():
     assert fitted_text("x" * 20, 10) == "x" * 9 + "…"
 
 
+@pytest.mark.api
 class TestSent:
     """Through a real API: the event arrives, whatever is in it."""
-
-    @pytest.fixture(autouse=True)
-    def in_prefect(self, prefect_api, own_store):
-        return None
 
     def test_huge_payloads_with_secrets_in_every_field(self, seen):
         name = f"huge-{uuid4().hex}"

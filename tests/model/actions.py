@@ -133,8 +133,8 @@ def _lost(proc: Proc, setup: Setup) -> Doc | None:
     return proc.after if setup.broken == "no version check" else None
 
 
-def _counted(doc: Doc) -> tuple[str, int, int, str]:
-    return doc.state, doc.failures, doc.successes, doc.recent
+def _counted(doc: Doc) -> tuple[str, int, int, int, str]:
+    return doc.state, doc.failures, doc.successes, doc.probe_failures, doc.recent
 
 
 def _event(place: int, proc: Proc) -> machine.Event:

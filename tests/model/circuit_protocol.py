@@ -27,11 +27,12 @@ STANDARD = (
     Setup(),
     Setup(probes=2),
     Setup(failure_threshold=2),
-    Setup(success_threshold=2, open_for=2),
+    Setup(success_threshold=2),
+    Setup(probe_calls=2),
     Setup(skew=1, probe_lease=4),
     Setup(processes=3, coarse=True),
     Setup(processes=3, coarse=True, probes=2),
-    Setup(processes=3, coarse=True, success_threshold=2, open_for=2),
+    Setup(processes=3, coarse=True, success_threshold=2),
     Setup(processes=3, coarse=True, failure_threshold=2),
 )
 
@@ -39,16 +40,19 @@ STANDARD = (
 def table(found: Iterable[Found]) -> Table:
     """One row for each exploration."""
     made = Table(title="The circuit's protocol, every state of it")
-    for name in ("processes", "probes", "threshold", "successes", "open for", "lease", "skew", "moves"):
+    for name in ("processes", "probes", "threshold", "successes", "of", "open for", "lease", "skew", "moves"):
         made.add_column(name, justify="right")
     for name in ("states", "transitions", "depth", "seconds", "holds"):
         made.add_column(name, justify="right")
     for one in found:
         setup = one.setup
-        sizes = (setup.processes, setup.probes, setup.failure_threshold, setup.success_threshold)
+        sizes = (setup.processes, setup.probes, setup.failure_threshold)
+        closing = (setup.success_threshold, setup.policy.most_probes)
         times = (setup.open_for, setup.probe_lease, setup.skew, "coarse" if setup.coarse else "all")
         counts = (f"{one.states:,}", f"{one.transitions:,}", one.depth, f"{one.seconds:.1f}")
-        made.add_row(*(str(cell) for cell in (*sizes, *times, *counts, "no" if one.wrong else "yes")))
+        made.add_row(
+            *(str(cell) for cell in (*sizes, *closing, *times, *counts, "no" if one.wrong else "yes"))
+        )
     return made
 
 
@@ -84,6 +88,7 @@ def main() -> int:
         "probes",
         "failure_threshold",
         "success_threshold",
+        "probe_calls",
         "open_for",
         "probe_lease",
         "skew",

@@ -34,6 +34,9 @@ class Doc(NamedTuple):
     opened_at: int | None
     retry_at: int | None
     leases: tuple[Lease, ...]
+    probe_failures: int = 0
+    unanswered: int = 0
+    openings: int = 0
 
 
 class Proc(NamedTuple):
@@ -75,7 +78,9 @@ class Setup:
     probes: int = 1
     failure_threshold: int = 1
     success_threshold: int = 1
-    open_for: int = 1
+    probe_calls: int | None = None
+    # Two ticks, so that the first re-opening, which is half as long, lasts one.
+    open_for: int = 2
     probe_lease: int = 2
     skew: int = 0
     coarse: bool = False
@@ -86,12 +91,15 @@ class Setup:
         return CircuitPolicy(
             failure_threshold=self.failure_threshold,
             success_threshold=self.success_threshold,
+            probe_calls=self.probe_calls,
             probes=self.probes,
             open_for=self.open_for,
-            # Every opening as long as the first: how many there were then decides nothing.
+            # Every opening as long as the first, but for the second: only whether there were two counts.
             open_backoff=1.0,
             probe_lease=self.probe_lease,
             window=self.failure_threshold,
+            # As many as the window has: so many successes make a full recovery.
+            minimum_calls=self.failure_threshold,
             failure_rate=1.0,
         )
 
@@ -105,7 +113,7 @@ def to_doc(document: machine.CircuitDocument, now: float) -> Doc:
         generation=document["generation"],
         # Outside closed the row is only told, never compared.
         failures=document["failures_in_row"] if state == "closed" else 0,
-        successes=document["successes"] if state == "half_open" else 0,
+        successes=document["successes"] if state in {"half_open", "closed"} else 0,
         recent=document["window"]["recent"] if state == "closed" and document["window"] else "",
         opened_at=ticks(document["opened_at"]) if state == "open" else None,
         retry_at=ticks(document["retry_at"]) if state == "open" else None,
@@ -115,6 +123,9 @@ def to_doc(document: machine.CircuitDocument, now: float) -> Doc:
                 for owner, (since, until) in document["leases"].items()
             )
         ),
+        probe_failures=document["probe_failures"],
+        unanswered=document["unanswered"],
+        openings=min(document["openings"], 2),
     )
 
 
@@ -131,6 +142,9 @@ def to_document(doc: Doc, size: int) -> machine.CircuitDocument:
         "window": window.record(None, size, runs, BASE) if runs else None,
         "opened_at": at(doc.opened_at),
         "retry_at": at(doc.retry_at),
+        "probe_failures": doc.probe_failures,
+        "unanswered": doc.unanswered,
+        "openings": doc.openings,
         "leases": {owner: [BASE + since, BASE + until] for owner, since, until in doc.leases},
     }
 
@@ -211,7 +225,9 @@ def _renamed_proc(
 
 def _shape(proc: Proc) -> Any:
     def of(doc: Doc | None) -> Any:
-        return () if doc is None else (doc[:5], doc[5] or 0, doc[6] or 0, [lease[1:] for lease in doc.leases])
+        if doc is None:
+            return ()
+        return (doc[:5], doc[5] or 0, doc[6] or 0, doc[8:], [lease[1:] for lease in doc.leases])
 
     return (
         proc.phase,

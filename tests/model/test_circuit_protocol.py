@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -12,14 +13,21 @@ from tests.model.circuit_protocol import main, told
 from tests.model.explore import ALWAYS_CLOSED, NEVER_STUCK, TooLarge, explore
 from tests.model.states import BASE, Doc, Setup, to_doc, to_document
 
+A_MINUTE_OR_MORE = [pytest.mark.long, pytest.mark.timeout(900)]
+
+
+def large(setup: Setup) -> Any:
+    return pytest.param(setup, marks=A_MINUTE_OR_MORE)
+
 
 @pytest.mark.parametrize(
     "setup",
     [
         Setup(coarse=True),
-        Setup(coarse=True, probes=2, failure_threshold=2),
-        Setup(coarse=True, success_threshold=2, open_for=2),
-        Setup(coarse=True, skew=1, probe_lease=3),
+        Setup(coarse=True, probe_calls=2),
+        large(Setup(coarse=True, probes=2, failure_threshold=2)),
+        large(Setup(coarse=True, success_threshold=2)),
+        large(Setup(coarse=True, skew=1, probe_lease=3)),
     ],
     ids=str,
 )
@@ -86,6 +94,8 @@ def test_a_machine_that_never_lets_anybody_probe_is_caught(faulty: pytest.Monkey
     assert explore(Setup(coarse=True)).wrong == f"not {NEVER_STUCK}"
 
 
+@pytest.mark.long
+@pytest.mark.timeout(900)
 def test_a_machine_that_forgets_its_successes_is_caught(faulty: pytest.MonkeyPatch) -> None:
     """There is a way to closed, if nobody dawdles; but a fair schedule may go round it for ever."""
     real = machine.step

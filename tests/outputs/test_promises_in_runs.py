@@ -22,6 +22,8 @@ from prefect_resilience import (
     resilient_task,
 )
 
+pytestmark = pytest.mark.api
+
 
 class Answer(BaseModel):
     score: float

@@ -22,6 +22,8 @@ from prefect_resilience import (
 from prefect_resilience.partials.current import MOST_APPENDED, Notes
 from prefect_resilience.runs.task_runs import _records
 
+pytestmark = pytest.mark.api
+
 TWICE = Retry(attempts=2, backoff=Backoff.none())
 
 
@@ -106,7 +108,7 @@ def test_outside_of_a_resilient_run_nothing_is_kept():
     assert flow(lambda: alone())() == ("x", None)
 
 
-def test_what_a_killed_child_process_had_kept():
+def test_what_a_killed_child_process_had_kept(warm_children):
     @resilient_task(timeout=Timeout(2, mode="process"), retry=TWICE)
     def slow():
         if previous_partial():

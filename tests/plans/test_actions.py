@@ -70,7 +70,7 @@ def test_the_decorator_gives_back_the_very_same_object() -> None:
     found = Actions.of(None)
     assert [found.get(name).is_task for name in ("plain", "prefects", "ours")] == [False, True, True]
     assert found.get("ours").function is search
-    assert found.names() == ["ours", "plain", "plan", "prefects"]
+    assert found.names() == ["ours", "plain", "plan", "prefects", "quorum", "vote"]
 
 
 def test_a_name_is_registered_once_and_both_places_are_named() -> None:
@@ -144,7 +144,7 @@ def test_a_mapping_comes_before_what_is_registered() -> None:
     double = Actions.of({"search": lambda query: query})
     assert double.get("search").function is not search
     assert double.get("other").function is print
-    assert double.names() == ["other", "plan", "search"]
+    assert double.names() == ["other", "plan", "quorum", "search", "vote"]
     assert Actions.of(double) is double
 
 
@@ -240,7 +240,7 @@ def test_when_none_is_registered_it_says_how() -> None:
 
 def test_an_unknown_name_lists_what_there_is(library: Actions) -> None:
     [mistake] = said(library, type="zzz")
-    assert mistake == "tasks[3].type: there is no action 'zzz'; write one of plan, search"
+    assert mistake == "tasks[3].type: there is no action 'zzz'; write one of plan, quorum, search, vote"
 
 
 def test_an_action_without_inputs_says_so() -> None:
@@ -401,7 +401,8 @@ def test_an_action_without_a_docstring_has_no_description() -> None:
     def look(query) -> None: ...  # type: ignore[no-untyped-def]
 
     actions = Actions.of({"look": look})
-    [built_in, spec] = sorted(actions.specs(), key=lambda spec: spec.name != "plan")
+    specs = {spec.name: spec for spec in actions.specs()}
+    spec, built_in = specs["look"], specs["plan"]
     assert (spec.name, spec.description, spec.parameters[0].type) == ("look", "", "")
     assert [parameter.name for parameter in built_in.parameters] == ["plan", "inputs"]
     assert built_in.description.startswith("Run another plan")

@@ -11,6 +11,8 @@ import pytest
 from prefect_resilience import ErrorContext
 from tests.plans.ran import ran
 
+pytestmark = pytest.mark.api
+
 FILES = Path(__file__).parent / "files"
 
 OK, FAILED, HANDLED, SKIPPED = "succeeded", "failed", "handled", "skipped"

@@ -18,6 +18,7 @@ from prefect_resilience.plans import json_text, reading, yaml_text
 from prefect_resilience.plans.mistakes import PlanError
 from prefect_resilience.plans.model import Plan
 from prefect_resilience.plans.reading import read_plan
+from prefect_resilience.plans.start import title_of
 from prefect_resilience.plans.yaml_text import load_yaml
 
 FILES = sorted((Path(__file__).parent / "files").glob("*.json"))
@@ -254,3 +255,18 @@ def test_json_is_the_same_when_read_as_yaml(data: Any) -> None:
 @given(trees(st.text("abc<ü #:-\n'", max_size=6)))
 def test_data_is_the_same_through_blocks_of_yaml(data: Any) -> None:
     assert load_yaml(yaml.dump(data, Dumper=yaml.CSafeDumper, allow_unicode=True), "x") == data
+
+
+def test_a_plan_is_called_by_what_is_written_in_it(tmp_path: Path) -> None:
+    named = tmp_path / "nightly.yaml"
+    named.write_text("name: Drug  labels\ntasks: []\n")
+    wrong = tmp_path / "wrong.json"
+    wrong.write_text("{")
+    (tmp_path / "list.json").write_text("[1]")
+    assert title_of(named) == title_of(str(named)) == "Drug labels"
+    assert title_of('{"intent": "In a text", "tasks": []}') == "In a text"
+    # What cannot be read is called by its file; the run itself says what is wrong.
+    assert title_of(wrong) == "wrong"
+    assert title_of(tmp_path / "list.json") == "list"
+    assert title_of(tmp_path / "nosuch.json") == "nosuch"
+    assert title_of("{") == title_of(None) == title_of(3) == "plan"

@@ -9,7 +9,7 @@ import pytest
 from prefect_resilience.conditions import Condition, failed, path, succeeded
 from prefect_resilience.errors import ErrorCategory
 from prefect_resilience.plans.model import Node, Plan, Transition
-from prefect_resilience.plans.routes import Routing, about_errors, routes, with_last_error
+from prefect_resilience.plans.routes import Routing, about_errors, routes, with_errors
 
 from .plan_builders import NOW, PLANS, error_at, node, result_of
 
@@ -44,6 +44,15 @@ class TestAfterSuccess:
     def test_its_condition_decides(self, confidence: Any, to: tuple[str, ...], why: str) -> None:
         one = node("a", condition=SURE, on_success="b", on_failure=("c", "d"))
         assert decided(one, {"confidence": confidence}) == Routing(to, why, None, False)
+
+    def test_a_weak_answer_leads_to_no_handler_of_errors(self) -> None:
+        one = node("a", condition=SURE, on_success="b", on_failure=("mend", "review"))
+        routing = decided(one, {"confidence": 0.1}, handlers=("mend",))
+        assert routing == Routing(("review",), "confidence is 0.1, not >= 0.9: on_failure", None, False)
+        assert decided(one, fails=True, handlers=("mend",)).to == ("mend", "review")
+        alone = node("a", condition=SURE, on_failure="mend")
+        why = "confidence is 0.1, not >= 0.9: on_failure names only handlers of its error"
+        assert decided(alone, {"confidence": 0.1}, handlers=("mend",)) == Routing((), why, None, False)
 
     def test_an_answer_for_which_no_node_is_named(self) -> None:
         one = node("a", condition=SURE, on_success="b")
@@ -166,15 +175,28 @@ class TestWithoutAnAnswer:
 def test_what_is_about_errors() -> None:
     assert about_errors(succeeded() & ~LAST.exists())
     assert about_errors(path("state._last_error['code']").exists())
+    assert about_errors(path("state._plan_error.code") == "503")
     assert not about_errors(path("state._last_error_count").exists())
     assert not about_errors(succeeded() | SURE)
 
 
-def test_without_an_error_there_is_no_last_error() -> None:
-    stale = {"x": 1, "_last_error": {"code": "old"}}
-    assert with_last_error(stale, None) == {"x": 1}
-    shown = with_last_error(stale, error_at("a"))
+def test_the_errors_in_the_state() -> None:
+    stale = {"x": 1, "_last_error": {"code": "old"}, "_plan_error": {"code": "old"}}
+    assert with_errors(stale, None) == {"x": 1}
+    others = {"a": error_at("a"), "b": error_at("b")}
+    shown = with_errors(stale, error_at("a"), others)
     assert (shown["_last_error"]["code"], shown["_last_error"]["node_id"]) == ("503", "a")
+    assert shown["_plan_error"]["node_id"] == "b", "the latest one, wherever it was"
+    assert with_errors({}, None, others).keys() == {"_plan_error"}
+    assert with_errors({}, error_at("a"))["_plan_error"]["node_id"] == "a"
+
+
+def test_a_transition_may_ask_for_an_error_anywhere_in_the_plan() -> None:
+    ways = [Transition(to="told", condition=path("state._plan_error.code") == "503"), Transition(to="on")]
+    one = node("a", transitions=ways)
+    assert decided(one, 1, errors={"elsewhere": error_at("elsewhere")}).to == ("told",)
+    assert decided(one, 1).to == ("on",)
+    assert decided(one, fails=True, errors={"elsewhere": error_at("elsewhere")}).to == ("told",)
 
 
 CASES: list[tuple[str, dict[str, Any], list[str], str]] = [

@@ -26,6 +26,8 @@ from prefect_resilience.plans.model import Node
 from tests.plans.ran import Ran, ran
 from tests.prefect_runs import until
 
+pytestmark = pytest.mark.api
+
 
 def echo(value: Any = None) -> Any:
     return value

@@ -11,6 +11,8 @@ import pytest
 from prefect_resilience import ErrorContext, register_secret
 from tests.plans.ran import Ran, ran
 
+pytestmark = pytest.mark.api
+
 QUICK = {"backoff": "exponential", "initial_delay_ms": 20, "max_delay_ms": 80, "jitter_fraction": 0}
 NOTIFY = {"id": "notify", "type": "note", "input": {"text": "{{state._last_error.code}}"}}
 PUBLISH = {"id": "publish", "type": "note", "input": {"text": "{{call.output}}"}}
@@ -87,7 +89,10 @@ def test_retries_that_are_used_up_leave_the_error_behind(steps: Steps, service: 
     assert error.cause is not None
     assert (error.cause.code, error.cause.category, error.cause.attempt) == ("503", "unavailable", 3)
     assert done.states("call")[-1] == "Failed"
-    events = seen.events("prefect-resilience.run.failed", lambda e: e["payload"].get("node_id") == "call")
+    events = seen.events(
+        "prefect-resilience.run.failed",
+        lambda e: e["payload"].get("node_id") == "call" and str(done.flow_run_id) in str(e["related"]),
+    )
     assert events[0]["payload"]["code"] == "503"
 
 

@@ -208,6 +208,7 @@ def test_what_is_missing_is_said(template: str, warns: str | None) -> None:
 
 def test_no_error_yet_is_no_mistake() -> None:
     assert render("{{state._last_error.code}}", View()).value is None
+    assert render("{{state._plan_error.code}}", View()) == (None, ())
     assert render("{{state._last_error.code}}", View(state={"_last_error": None})) == (None, ())
 
 

@@ -10,13 +10,14 @@ import pytest
 from prefect import flow
 from prefect.client.orchestration import get_client
 
-from prefect_resilience import CircuitBreaker, resilient_task
+from prefect_resilience import CircuitBreaker, resilient_flow, resilient_task
 from prefect_resilience.circuits.model import CircuitSnapshot
 from prefect_resilience.operations import show_circuits
-from prefect_resilience.summaries import circuits_table
+from prefect_resilience.summaries import circuits_table, ending
 from prefect_resilience.summaries.circuits_table import Keeper, markdown_of
 
-pytestmark = pytest.mark.timeout(300)
+# They count what all of a server has.
+pytestmark = [pytest.mark.usefixtures("own_prefect_api"), pytest.mark.timeout(300)]
 
 SECRET = "sk-ant-api03-abcdefghijklmnopqrstuvwxyz0123456789"
 NOW = datetime(2026, 11, 20, 12, tzinfo=timezone.utc)
@@ -54,7 +55,8 @@ def test_those_in_trouble_come_first():
     assert [row.split("`")[1] for row in rows] == ["z", "m", "a"]
     assert "3 circuits, 1 open, as of 2026-11-20 12:00:00 UTC." in text
     assert "5 failures in a row" in rows[0]
-    assert markdown_of([], NOW).strip().endswith("0 circuits, none open, as of 2026-11-20 12:00:00 UTC.")
+    assert "0 circuits, none open, as of 2026-11-20 12:00:00 UTC." in markdown_of([], NOW)
+    assert "prefect-resilience circuits list" in text
 
 
 def test_hostile_and_secret_names_stay_in_their_cells():
@@ -78,7 +80,7 @@ def test_the_flow_writes_it():
     assert [circuit["name"] for circuit in show_circuits()] == [name]
     artifact = latest()
     assert artifact["flow_run_id"] is not None
-    assert f"`{name}` | ⛔ forced open" in artifact["data"]
+    assert f"`{name}` | **forced open**" in artifact["data"]
 
 
 def test_a_change_inside_a_run_writes_it(until, monkeypatch):
@@ -87,8 +89,53 @@ def test_a_change_inside_a_run_writes_it(until, monkeypatch):
     name = f"moved-{uuid4().hex[:6]}"
     fails(CircuitBreaker(name, failure_threshold=1, open_for=60))
     artifact = until(lambda: (found := latest()) and name in found["data"] and found)
-    assert f"`{name}` | 🔴 open" in artifact["data"]
+    assert f"`{name}` | **open**" in artifact["data"]
     assert SECRET not in artifact["data"]
+
+
+def test_a_change_at_the_end_of_a_run_is_written_after_it(until, monkeypatch):
+    monkeypatch.setattr(circuits_table, "keeper", Keeper())
+    monkeypatch.setattr(circuits_table, "SOON", 1.0)
+    name = f"late-{uuid4().hex[:6]}"
+    fails(CircuitBreaker(name, failure_threshold=1, open_for=60))
+    assert until(lambda: (found := latest()) and name in found["data"])
+
+
+def test_the_end_of_a_run_writes_it_when_it_does_not_hold_any_more(until, monkeypatch):
+    monkeypatch.setattr(circuits_table, "SOON", 0.0)
+    monkeypatch.setattr(circuits_table, "EVERY", 0.0)
+    keeper = Keeper()
+    monkeypatch.setattr(ending, "keeper", keeper)
+    name = f"quiet-{uuid4().hex[:6]}"
+
+    @resilient_task(retry=None, circuit=CircuitBreaker(name))
+    def work():
+        return 1
+
+    @resilient_flow
+    def scenario():
+        work()
+
+    scenario()
+    artifact = until(lambda: (found := latest()) and name in found["data"] and found)
+    assert f"`{name}` | closed" in artifact["data"], "a circuit that never moved is in it"
+
+    def again():
+        scenario()
+        keeper._thread.join(30)
+        return latest()["latest_id"]
+
+    assert again() == artifact["latest_id"], "it says the same, and was written a moment ago"
+    monkeypatch.setattr(circuits_table, "FRESH", 0.0)
+    assert again() != artifact["latest_id"]
+
+
+def test_it_says_how_old_it_is_and_uses_no_letter_that_a_font_may_lack():
+    states = ("forced_open", "open", "half_open", "disabled", "closed")
+    text = markdown_of([CircuitSnapshot(name=state, state=state) for state in states], NOW)
+    assert text.isascii()
+    assert f"as of {NOW:%Y-%m-%d %H:%M:%S} UTC" in text
+    assert "If the time above is more than 10 minutes ago" in text
 
 
 def test_a_burst_is_one_table(until, monkeypatch):

@@ -8,16 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from prefect_resilience.circuits.model import CircuitSnapshot
 from prefect_resilience.dead_letters.model import DeadLetter, Replay
 from prefect_resilience.reports.figures import (
     Run,
-    StateChange,
     Tally,
-    circuits_of,
     errors_of,
     letters_of,
-    open_for,
     spread_of,
     task_of,
 )
@@ -124,66 +120,12 @@ def test_errors_the_most_frequent_first():
     ]
 
 
-# -- circuits
-
-
-def change(at, before, after, name="c"):
-    return StateChange(name, at, before, after)
-
-
-@pytest.mark.parametrize(
-    ("changes", "seconds"),
-    [
-        ([], 0),
-        ([change(10, "closed", "open"), change(40, "open", "half_open")], 30),
-        ([change(10, "closed", "open")], 90),
-        ([change(30, "open", "half_open"), change(35, "half_open", "closed")], 30),
-        (
-            [change(30, "open", "half_open"), change(35, "half_open", "open"), change(95, "open", "closed")],
-            90,
-        ),
-        ([change(50, "closed", "forced_open"), change(60, "forced_open", "open")], 50),
-        ([change(-5, "closed", "open"), change(105, "open", "closed")], 100),
-    ],
-)
-def test_the_time_that_a_circuit_was_open(changes, seconds):
-    assert open_for(changes, None, 0, 100) == seconds
-
-
-def test_a_circuit_without_changes_is_as_it_was():
-    opened = CircuitSnapshot(name="c", state="open", opened_at=40.0)
-    assert open_for([], opened, 0, 100) == 60
-    assert open_for([], opened.model_copy(update={"opened_at": -40.0}), 0, 100) == 100
-    assert open_for([], opened.model_copy(update={"opened_at": 140.0}), 0, 100) == 0
-    assert open_for([], CircuitSnapshot(name="c", state="half_open", opened_at=4.0), 0, 100) == 0
-
-
-def test_circuits_that_did_something():
-    changes = [
-        change(10, "closed", "open", "a"),
-        change(20, "open", "half_open", "a"),
-        change(25, "half_open", "open", "a"),
-        change(5, "closed", "open", "b"),
-        change(7, "open", "closed", "b"),
-        change(90, "closed", "open", "by hand"),
-        change(91, "open", "forced_open", "by hand"),
-    ]
-    now = [CircuitSnapshot(name="quiet"), CircuitSnapshot(name="off", state="disabled")]
-    made = circuits_of(changes, now, 0, 100)
-    assert [(one.name, one.openings, one.seconds_open, one.state) for one in made] == [
-        ("a", 2, 85.0, None),
-        ("by hand", 1, 10.0, None),
-        ("b", 1, 2.0, None),
-        ("off", 0, 0.0, "disabled"),
-    ]
-
-
 def test_letters_of_the_period():
     def letter(created, status, replays=()):
         return DeadLetter(kind="task", name="x", key="x", created_at=created, status=status, replays=replays)
 
-    def replay(at, outcome):
-        return Replay(started_at=at, finished_at=at, outcome=outcome, owner="me")
+    def replay(at, outcome, message=""):
+        return Replay(started_at=at, finished_at=at, outcome=outcome, owner="me", message=message)
 
     made = letters_of(
         [
@@ -201,3 +143,40 @@ def test_letters_of_the_period():
     )
     assert (made.created, made.waiting, made.in_doubt, made.replayed) == (2, 1, 1, 0)
     assert (made.replays_succeeded, made.replays_failed) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "message", "counted"),
+    [
+        ("replayed", "Completed", "succeeded"),
+        ("replayed", "Custom", "succeeded"),
+        ("replayed", "the replay that was cut off had ended: Completed", "succeeded"),
+        ("replayed", "Fallback", "answered"),
+        ("replayed", "Degraded", "answered"),
+        ("replayed", "Replayed", "not_made"),
+        ("replayed", "Cached", "not_made"),
+        ("replayed", "Skipped", "not_made"),
+        ("replayed", "a run of its deployment was created: quick-fox", "started"),
+        ("failed", "503", "failed"),
+        ("in_doubt", "it was cut off", "in_doubt"),
+    ],
+)
+def test_a_replay_counts_as_what_it_came_to(outcome, message, counted):
+    one = Replay(started_at=START, finished_at=START, outcome=outcome, owner="me", message=message)
+    letter = DeadLetter(kind="task", name="x", key="x", created_at=START - DAY, replays=(one,))
+    made = letters_of([letter], START, START + DAY)
+    told = {name: value for name, value in made.model_dump().items() if value}
+    assert told == {f"replays_{counted}": 1}
+
+
+def test_what_was_refused_is_no_attempt():
+    tally = Tally()
+    for run in (Run("a", "FAILED", "Failed", 1), Run("a", "COMPLETED", "Completed", 3, 9.0)):
+        tally.add(run)
+    tally.refuse("a", 2)
+    tally.refuse("a run has a name of its own", 1)
+    (task,) = tally.tasks()
+    assert (task.attempts, task.refused, task.retried, task.attempts_of_successes) == (2, 2, 1, 3)
+    assert (tally.total().attempts, tally.total().refused) == (1, 3)
+    tally.refuse("a", 9)
+    assert tally.tasks()[0].attempts == 0, "of a run that goes on"

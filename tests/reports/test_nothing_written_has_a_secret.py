@@ -27,6 +27,8 @@ from prefect_resilience.reports import report
 from prefect_resilience.reports.rendering import html_of, markdown_of
 from prefect_resilience.summaries.circuits_table import markdown_of as circuits_of
 
+pytestmark = pytest.mark.api
+
 CORPUS = json.loads((Path(__file__).parents[1] / "errors" / "planted_secrets.json").read_text())
 TWICE = Retry(attempts=2, backoff=Backoff.none(), retry_on=(Exception,))
 

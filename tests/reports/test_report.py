@@ -12,18 +12,22 @@ from xml.etree import ElementTree
 import pytest
 from prefect import flow
 from prefect.client.orchestration import get_client
+from prefect.events.schemas.events import Event, Resource
 
 from prefect_resilience import ConfigurationError, ErrorBudget, resilient_task
 from prefect_resilience.budgets import counting
+from prefect_resilience.circuits.registry import forget_circuits
 from prefect_resilience.cli.app import app
 from prefect_resilience.operations import report as report_flow
-from prefect_resilience.reports import report, task_runs
+from prefect_resilience.reports import counted, report, task_runs
 from prefect_resilience.reports.model import FleetReport, RunFigures
 from prefect_resilience.reports.reading import period_of
 from prefect_resilience.reports.rendering import html_of, markdown_of
+from tests.prefect_runs import until
 from tests.reports.scripted_day import SECRET, Day, play
 
-pytestmark = pytest.mark.timeout(600)
+# They count what all of a server has.
+pytestmark = [pytest.mark.usefixtures("own_prefect_api"), pytest.mark.timeout(600)]
 
 LINES = 90
 FIGURES = [name for name in RunFigures.model_fields]
@@ -51,25 +55,23 @@ def check(made: FleetReport, day: Day) -> None:
     assert (made.dead_letters.created, made.dead_letters.waiting) == (day.letters, day.letters)
     circuits = {one.name: one for one in made.circuits or ()}
     assert circuits[day.circuit].openings == day.openings
-    assert 0 < (circuits[day.circuit].seconds_open or 0) < 600
+    assert circuits[day.circuit].complete
+    assert 0 < circuits[day.circuit].seconds_open < 600
+    nothing_bad = {"crashes": 0, "failures": 0, "recovered": 0, "seconds_in_error": 0, "recovery_time": None}
     assert made.flow_runs.model_dump() == {
-        "runs": 1,
-        "completed": 1,
-        "failed": 0,
-        "crashed": 0,
-        "cancelled": 0,
+        **{"runs": 1, "completed": 1, "failed": 0, "crashed": 0, "cancelled": 0},
+        **nothing_bad,
     }
+    assert made.bad_ends == ()
 
 
 @pytest.fixture(scope="module")
-def day(prefect_api, tmp_path_factory):
+def day(own_prefect_api, tmp_path_factory):
     """One day for all tests of this file, with a store of its own."""
     with pytest.MonkeyPatch.context() as patch:
         url = f"sqlite:///{tmp_path_factory.mktemp('day')}/store.db"
         patch.setenv("PREFECT_RESILIENCE_STORE_URL", url)
         counting.forget_budgets()
-        from prefect_resilience.circuits.registry import forget_circuits
-
         forget_circuits()
         played = play(LINES)
         _arrived(played)
@@ -101,12 +103,60 @@ def test_every_number_is_that_of_the_script(at_the_day):
 
 
 def test_and_where_the_server_counts(at_the_day, monkeypatch):
-    monkeypatch.setattr(task_runs, "READ_ALL", 0)
-    monkeypatch.setattr(task_runs, "SLICE", 20)
-    monkeypatch.setattr(task_runs, "PAGE", 7)
+    _in_small_parts(monkeypatch)
     made = report(at_the_day.day.since, at_the_day.until)
     assert "too many task runs to read each" in made.sources[-1]
     check(made, at_the_day.day)
+
+
+def _in_small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(counted, "COUNTED_FROM", 0)
+    monkeypatch.setattr(counted, "SLICE", 20)
+    monkeypatch.setattr(counted, "IDS", 5)
+    monkeypatch.setattr(task_runs, "SLICE", 20)
+    monkeypatch.setattr(task_runs, "PAGE", 7)
+
+
+def test_and_where_the_server_counts_names(own_store, monkeypatch, tmp_path):
+    monkeypatch.setenv("PREFECT_RESILIENCE_STORE_URL", f"sqlite:///{tmp_path}/store.db")
+    forget_circuits()
+    played = play(LINES, named=False)
+    _arrived(played)
+    _in_small_parts(monkeypatch)
+    # No row of the server's for a run that went well at once.
+    monkeypatch.setattr(counted, "_by_run", None)
+    check(report(played.since), played)
+    monkeypatch.setattr(counted, "MOST_TASKS", 3)
+    with pytest.raises(TypeError):
+        report(played.since)
+
+
+def test_what_is_told_twice_is_counted_once(at_the_day, monkeypatch):
+    _in_small_parts(monkeypatch)
+    began, ended = at_the_day.day.since.isoformat(), at_the_day.until.isoformat()
+    period = {"end_time": {"after_": began, "before_": ended}}
+    with get_client(sync_client=True) as client:
+        body = {"task_runs": period, "limit": 200}
+        rows = client.request("POST", "/task_runs/filter", json=body).json()
+        failed = next(row for row in rows if row["state_name"] == "Failed")
+        retried = next(row for row in rows if row["state_name"] == "Completed" and row["run_count"] > 1)
+        for row, name in ((failed, "Running"), (retried, "Completed")):
+            resource = {
+                "prefect.resource.id": f"prefect.task-run.{row['id']}",
+                "prefect.resource.name": row["name"],
+            }
+            event = Event(
+                event=f"prefect.task-run.{name}", resource=Resource(resource), occurred=row["end_time"]
+            )
+            client.request("POST", "/events", json=[event.model_dump(mode="json")])
+    about = {"resource": {"id": [f"prefect.task-run.{retried['id']}"]}, "event": {"prefix": ["prefect."]}}
+    until(lambda: _events(about) == 2 + 2 * retried["run_count"])
+    check(report(at_the_day.day.since, at_the_day.until), at_the_day.day)
+
+
+def _events(about: dict[str, object]) -> int:
+    with get_client(sync_client=True) as client:
+        return client.request("POST", "/events/filter", json={"filter": about, "limit": 1}).json()["total"]
 
 
 def test_a_period_that_ends_before_it_has_nothing(at_the_day):
@@ -130,8 +180,6 @@ def test_what_nobody_can_know_is_unknown_and_not_zero(at_the_day, monkeypatch):
     monkeypatch.setattr("prefect_resilience.reports.reading.final_events", lambda *_: 0)
     monkeypatch.setattr("prefect_resilience.reports.reading.PATIENCE", 0.0)
     monkeypatch.setenv("PREFECT_RESILIENCE_STORE_URL", "sqlite:////proc/no/such/place.db")
-    from prefect_resilience.circuits.registry import forget_circuits
-
     forget_circuits()
     made = report(at_the_day.day.since, at_the_day.until)
     assert made.task_runs.runs == at_the_day.day.runs["runs"]
@@ -176,7 +224,7 @@ def test_hostile_names_stay_names(at_the_day):
     assert "<script>" not in text
     assert "\n# x" not in text
     row = next(line for line in text.splitlines() if "alert" in line)
-    assert row.count("|") == 9
+    assert row.count("|") == 10
 
 
 def test_the_flow_writes_an_artifact(at_the_day):
@@ -266,13 +314,11 @@ def test_periods():
 @pytest.mark.long
 @pytest.mark.timeout(900)
 def test_a_thousand_runs(own_store, tmp_path, monkeypatch):
-    from prefect_resilience.circuits.registry import forget_circuits
-
     monkeypatch.setenv("PREFECT_RESILIENCE_STORE_URL", f"sqlite:///{tmp_path}/store.db")
     forget_circuits()
     played = play(1_000)
     assert played.runs["runs"] > 1_000
     _arrived(played, 300)
     check(report(played.since), played)
-    monkeypatch.setattr(task_runs, "READ_ALL", 0)
+    monkeypatch.setattr(counted, "COUNTED_FROM", 0)
     check(report(played.since), played)

@@ -117,8 +117,24 @@ def test_a_category_has_its_own_attempts_delays_and_limits():
                 "backoff_multiplier": 2.0,
                 "jitter_fraction": 0.2,
             },
-            Retry(attempts=6, backoff=Backoff.exponential(0.5, maximum=30, multiplier=2, jitter=0.2)),
+            Retry(
+                attempts=6,
+                backoff=Backoff.exponential(0.5, minimum=0.5, maximum=30, multiplier=2, jitter=0.2),
+            ),
         ),
+        (
+            {"max_attempts": 3, "initial_delay_ms": 1000, "max_delay_ms": 10000},
+            Retry(backoff=Backoff.exponential(1, maximum=10, jitter=0)),
+        ),
+        (
+            {"initial_delay_ms": 100, "jitter_factor": 0.1, "max_delay_ms": 50},
+            Retry(backoff=Backoff.exponential(0.1, minimum=0.05, maximum=0.05, jitter=0.1)),
+        ),
+        (
+            {"maxAttempts": 4, "initialDelayMs": 1000, "maxDelayMs": 30000, "backoffMultiplier": 2},
+            Retry(attempts=4, backoff=Backoff.exponential(1, maximum=30, multiplier=2)),
+        ),
+        ({"maxRetries": 1, "jitterFactor": 0.5}, Retry(attempts=2, backoff=Backoff.exponential(jitter=0.5))),
         (
             {
                 "max_attempts": 3,
@@ -142,6 +158,7 @@ def test_the_spellings_of_json(written, meant):
 @pytest.mark.parametrize(
     ("options", "says"),
     [
+        ({"jitter_fraction": 0.1, "jitter_factor": 0.1}, "both 'jitter_fraction' and 'jitter_factor'"),
         ({"attempts": 0}, "attempts=0"),
         ({"max_retries": -1}, "max_retries=-1"),
         ({"attempts": 3, "max_attempts": 3}, "write one of them"),

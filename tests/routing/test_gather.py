@@ -41,6 +41,7 @@ def gathered_in_flow(mode, make, **options):
     return in_flow(mode, lambda: gather(make(), **options), name=name)
 
 
+@pytest.mark.api
 def test_every_outcome_in_its_order(mode, until):
     found = gathered_in_flow(mode, lambda: halves(mode).map(range(5)), allow_failures=0.5)
     assert [outcome.value for outcome in found.outcomes] == [0, None, 1, None, 2]
@@ -68,6 +69,7 @@ def test_every_outcome_in_its_order(mode, until):
     assert kept["type"] == "markdown"
 
 
+@pytest.mark.api
 def test_too_many(mode):
     found = gathered_in_flow(
         mode, lambda: halves(mode).map(range(5)), allow_failures=1, names="abcde", key=f"Odd ones {mode.name}"
@@ -84,6 +86,7 @@ def test_too_many(mode):
     assert (str(again), again.failures, again.total) == (str(error), error.failures, 5)
 
 
+@pytest.mark.api
 def test_states_values_errors_and_what_never_ran(mode):
     def body():
         plain = task(mode.function(lambda x: 1 // x), name="divide")
@@ -119,6 +122,7 @@ def test_states_values_errors_and_what_never_ran(mode):
     assert found.succeeded
 
 
+@pytest.mark.api
 def test_an_artifact_that_cannot_be_kept_is_no_reason_to_fail(monkeypatch):
     def refuses(**options):
         raise ConnectionRefusedError("the API is away")

@@ -221,6 +221,7 @@ def test_the_exceptions_travel():
         assert error_context(again) == error_context(error)
 
 
+@pytest.mark.api
 def test_every_round_is_a_task_run(mode):
     def evaluate(draft=0):
         return draft + 1
@@ -241,6 +242,7 @@ def test_every_round_is_a_task_run(mode):
         assert picture["evaluate[3]"].state == "Completed"
 
 
+@pytest.mark.api
 def test_a_resilient_task_as_step_keeps_its_policies_and_name(mode):
     from prefect import flow
 
@@ -266,6 +268,7 @@ def test_a_resilient_task_as_step_keeps_its_policies_and_name(mode):
     assert calls == [0, 0, 1, 1]
 
 
+@pytest.mark.api
 @pytest.mark.parametrize("as_task", [False, True])
 def test_a_plain_step_does_not_hold_up_the_loop(as_task):
     """The step waits for something that only the event loop can do meanwhile."""

@@ -13,6 +13,8 @@ from prefect_resilience.routing import on_error
 
 from .scenes import drawn, in_flow
 
+pytestmark = pytest.mark.api
+
 SECRET = "tr0ub4dor-and-3"
 
 

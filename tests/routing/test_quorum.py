@@ -83,6 +83,7 @@ def test_the_message_lists_the_votes():
     assert {frozenset(names) for names in caught.value.votes.values()} == {frozenset(["<lambda>"])}
 
 
+@pytest.mark.api
 def test_the_slow_are_left_to_finish(mode, until):
     """The answer is there while the third handler still runs, whose task run finishes after the flow."""
     gate, finished = threading.Event(), threading.Event()
@@ -116,6 +117,7 @@ def test_the_slow_are_left_to_finish(mode, until):
     assert until(done)
 
 
+@pytest.mark.api
 def test_as_error_handler_every_voter_is_a_task_run(mode):
     def first(drug, error: ErrorContext):
         return f"{drug} {error.code}"
@@ -143,6 +145,7 @@ def test_as_error_handler_every_voter_is_a_task_run(mode):
     assert picture["third"].state == "Failed"
 
 
+@pytest.mark.api
 def test_a_voter_that_fails_rolls_nothing_back(mode):
     """One vote is done, another fails, only then there is a quorum: the vote stands, and so does the node."""
     voted, failed = threading.Event(), threading.Event()
@@ -172,6 +175,7 @@ def test_a_voter_that_fails_rolls_nothing_back(mode):
     assert undone == []
 
 
+@pytest.mark.api
 def test_without_a_quorum_the_handler_has_failed(mode):
     def up():
         raise TimeoutError("slow")
@@ -188,6 +192,7 @@ def test_without_a_quorum_the_handler_has_failed(mode):
     assert (context.cause.code, context.cause.cause.code) == ("ZeroDivisionError", "TIMEOUT")
 
 
+@pytest.mark.api
 def test_blocked_voters_crashed_voters_and_votes_among_votes(mode):
     def exits():
         raise SystemExit(3)

@@ -16,6 +16,8 @@ from prefect_resilience.routing import NoRoute, on_error, otherwise, quorum, rou
 
 from .scenes import drawn, in_flow
 
+pytestmark = pytest.mark.api
+
 
 def graph_query(mode, outcome):
     """A task that gives a confidence, or raises."""

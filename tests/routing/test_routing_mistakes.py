@@ -9,6 +9,8 @@ from prefect_resilience import ConfigurationError
 from prefect_resilience.conditions import failed, path
 from prefect_resilience.routing import gather, iterate, on_error, otherwise, quorum, route, when
 
+pytestmark = pytest.mark.api
+
 
 def takes(found):
     return found

@@ -12,6 +12,8 @@ from prefect_resilience.routing import gather, on_error, otherwise, quorum, rout
 
 from .scenes import in_flow
 
+pytestmark = pytest.mark.api
+
 
 def kg_query(outcome):
     if isinstance(outcome, str):

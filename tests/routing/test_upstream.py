@@ -58,6 +58,7 @@ class Quiet(PrefectConcurrentFuture):
         return
 
 
+@pytest.mark.api
 def test_a_runner_that_does_not_raise_what_it_lost():
     future = lost(MemoryError("killed"))
     future.__class__ = Quiet
@@ -92,6 +93,7 @@ def test_what_is_too_large_to_compare_is_not_the_same():
     assert not same([1] * 100, [1] * 100, steps=50)
 
 
+@pytest.mark.api
 def test_a_step_that_was_cancelled_ends_the_loop():
     with pytest.raises(RuntimeError, match="did not run: Cancelled: by hand"):
         iterate(task(lambda: Cancelled(message="by hand"), name="step"), bool, 3)

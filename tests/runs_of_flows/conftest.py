@@ -9,11 +9,6 @@ import pytest
 from prefect.client.orchestration import get_client
 
 
-@pytest.fixture
-def in_prefect(prefect_api: None, own_store: None) -> None:
-    """A server that is there, and circuits that know nothing of another test's."""
-
-
 class Left:
     """The artifacts that flow runs left behind."""
 
@@ -35,5 +30,5 @@ class Left:
 
 
 @pytest.fixture
-def left(in_prefect: None) -> Left:
+def left(prefect_api: None) -> Left:
     return Left()

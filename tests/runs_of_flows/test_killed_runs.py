@@ -15,7 +15,7 @@ from prefect.settings import PREFECT_API_URL
 from prefect_resilience import RecoveryPolicy, ResilientFlow, batch_status
 from prefect_resilience.effects.flow_runs import RECOVERY_TAG
 
-pytestmark = pytest.mark.usefixtures("in_prefect")
+pytestmark = pytest.mark.api
 
 PROGRAM = '''
 import os

@@ -13,6 +13,7 @@ from prefect_resilience.summaries import notes
 from prefect_resilience.summaries.markdown import markdown
 from prefect_resilience.summaries.model import Happening, RunFacts, StateSeen
 from prefect_resilience.summaries.notes import RunNotes, shown
+from prefect_resilience.summaries.story import one_pass
 
 
 @pytest.fixture(autouse=True)
@@ -47,7 +48,7 @@ def test_ten_thousand_runs_are_counted_and_a_few_kept():
     assert seen.counts["retry.scheduled"] == 10_000
     assert len(seen.task_runs) == notes.MOST_REMARKABLE + notes.MOST_ORDINARY
     assert len(seen.happenings) == notes.MOST_OF_A_KIND
-    text = markdown(RunFacts("f", "f", "f", "FAILED", "Failed", began=0, ended=10_000), seen)
+    text = markdown(one_pass(RunFacts("f", "f", "f", "FAILED", "Failed", began=0, ended=10_000), seen))
     assert "10,000 task runs, 2,500 retried (2,500 retries), 1,250 failed" in text
     assert len(text) < 100_000
     assert peak < 20_000_000
@@ -101,7 +102,7 @@ def test_rows_of_all_runs_together_are_bounded(monkeypatch):
 
 def test_what_is_forgotten_is_gone():
     came("f", "1", "Running")
-    notes.forget(["f", "never known"])
+    notes.forget([("f", 1), ("never known", 1)])
     assert notes.known("f") is None
     assert notes.outputs_of("f") == ({}, 0)
 

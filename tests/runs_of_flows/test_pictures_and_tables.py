@@ -6,15 +6,18 @@ import base64
 import re
 import xml.etree.ElementTree as ET
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from prefect_resilience.summaries.lanes import MOST_BARS_OF_ALL, timeline_of
+from prefect_resilience.effects.run_passes import RunPass, Start
+from prefect_resilience.summaries.lanes import MOST_BARS_OF_ALL, bands_of
 from prefect_resilience.summaries.markdown import LARGEST, headline, hint_markdown, markdown, span
 from prefect_resilience.summaries.model import Advice, Happening, RunFacts, Seen, StateSeen, TaskRunSeen
 from prefect_resilience.summaries.rows import MOST_ROWS, tables_of, waits_of
+from prefect_resilience.summaries.story import PassSeen, Story, circuits_of, one_pass
 from prefect_resilience.summaries.timeline import draw, nice_step
 
 AT = 1_800_000_000.0
@@ -45,17 +48,29 @@ def happening(name, subject="it", at=1.0, /, **payload) -> Happening:
 
 
 def seen(*runs, happenings=(), **more) -> Seen:
-    states = Counter(one.last.name for one in runs if one.last)
     retried = [one for one in runs if one.attempts > 1]
-    return Seen(
+    found = Seen(
         task_runs=[*runs],
-        happenings=[*happenings],
-        states=states,
-        counts=Counter(one.name for one in happenings),
         retried=len(retried),
         retries=sum(one.attempts - 1 for one in retried),
         **more,
     )
+    for one in happenings:
+        found.happened(one)
+    for one in runs:
+        if one.last:
+            found.count(one.last.type, one.last.name)
+    return found
+
+
+def story(found: Seen, missing=(), **changes) -> Story:
+    """A run of one pass, about whose circuits the store says what was heard last."""
+    made = one_pass(facts(**changes), found)
+    now = {one.name: STATES.get(one.moves[-1].name, "forced_open") for one in made.circuits}
+    return replace(made, circuits=circuits_of(found.happenings, now), missing=tuple(missing))
+
+
+STATES = {"circuit.opened": "open", "circuit.half-opened": "half_open", "circuit.closed": "closed"}
 
 
 ONCE_AGAIN = run("ask", ("Running", 0), ("AwaitingRetry", 1), ("Retrying", 3), ("Completed", 4))
@@ -64,7 +79,7 @@ FINE = run("load", ("Pending", 0), ("Running", 0.5), ("Completed", 1))
 
 
 def table(found, title):
-    return next((one for one in tables_of(found) if one.title == title), None)
+    return next((one for one in tables_of(story(found)) if one.title == title), None)
 
 
 def test_a_retried_run_says_what_went_wrong_and_how_long_it_waited():
@@ -139,18 +154,23 @@ def test_circuits_letters_and_stores():
         happening("dead-letter.created", "l-1", name="send", code="401", category="auth"),
         happening("store.unavailable", "sqlite", reason="locked"),
     ]
-    titles = [one.title for one in tables_of(seen(happenings=events))]
+    titles = [one.title for one in tables_of(story(seen(happenings=events)))]
     assert titles == ["Circuits that moved", "Dead letters", "Stores that did not answer"]
-    text = markdown(facts(), seen(happenings=events))
+    text = markdown(story(seen(happenings=events)))
     assert "closed → open" in text
     assert "`prefect-resilience dead-letters replay l-1`" in text
+    assert "1 dead letter" in text
+    # A letter whose call succeeded in a later pass needs nothing any more.
+    settled = [*events, happening("dead-letter.settled", "l-1", name="send")]
+    assert "Dead letters" not in [one.title for one in tables_of(story(seen(happenings=settled)))]
+    assert "dead letter" not in markdown(story(seen(happenings=settled)))
 
 
 def test_rows_are_bounded_and_the_rest_is_counted():
     runs = [run(f"ask-{n}", ("Running", 0), ("Failed", 1)) for n in range(MOST_ROWS + 5)]
     found = seen(*runs)
     found.states["Failed"] = 10_000
-    text = markdown(facts(state_type="FAILED", state="Failed"), found)
+    text = markdown(story(found, state_type="FAILED", state="Failed"))
     assert "and 9,950 more." in text
     assert "and 9,970 more task runs" in picture_in(text)
 
@@ -177,18 +197,19 @@ def much_of_everything() -> Seen:
 
 def test_a_summary_is_never_larger_than_a_page_should_be(monkeypatch):
     found = much_of_everything()
-    failed = facts(state_type="FAILED", state="Failed", message="m" * 10_000)
-    text = markdown(failed, found)
+    failed = story(found, state_type="FAILED", state="Failed", message="m" * 10_000)
+    text = markdown(failed)
     assert len(text.encode()) <= LARGEST
     assert "and 480 more." in text
     ET.fromstring(picture_in(text))
     # The picture's own bound: the end of each lane is what is left.
-    lanes = timeline_of(failed, found).lanes
+    (band,) = bands_of(failed)
+    lanes = band.lanes
     assert sum(len(lane.bars) for lane in lanes) <= MOST_BARS_OF_ALL
     assert all(lane.bars[-1].look == "failed" for lane in lanes if not lane.circuit and len(lane.bars) > 9)
     # What cannot be made small enough is made as small as it can be.
     monkeypatch.setattr("prefect_resilience.summaries.markdown.LARGEST", 1_000)
-    assert len(markdown(failed, found)) < len(text)
+    assert len(markdown(failed)) < len(text)
 
 
 def picture_in(text):
@@ -199,14 +220,17 @@ def test_the_headline_counts():
     found = seen(
         ONCE_AGAIN, GONE, run("f", ("Running", 0), ("Fallback", 1)), run("r", ("Running", 0), ("Replayed", 1))
     )
-    found.counts |= Counter({"effect.in-doubt": 1, "circuit.opened": 2, "dead-letter.created": 1})
+    found.counts |= Counter({"effect.in-doubt": 1})
+    moves = [happening("circuit.opened", name, at) for name, at in (("a", 1), ("b", 2))]
+    for one in [*moves, happening("dead-letter.created", "l-1")]:
+        found.happened(one)
     found.inner_runs = 2
-    assert headline(facts(times_run=2), found) == (
+    assert headline(story(found, times_run=2)) == (
         "The run of `night` ended **Completed** after 10.0 s, when it was run for the 2nd time: 4 task runs, "
         "1 retried (1 retry), 1 answered by a fallback, 1 replayed, 1 failed, 1 in doubt, 2 circuits opened, "
         "1 dead letter, in 3 flow runs."
     )
-    assert headline(facts(began=None, times_run=11), Seen()) == (
+    assert headline(story(Seen(), began=None, times_run=11)) == (
         "The run of `night` ended **Completed**, when it was run for the 11th time: 0 task runs."
     )
 
@@ -220,24 +244,25 @@ def test_how_to_go_on_is_told_with_its_commands():
     advice = Advice(
         "restart_batch", "it failed", (("Run it again", "prefect-resilience ..."),), "It is automatic."
     )
-    text = markdown(facts(state_type="FAILED", state="Failed", message="went | wrong"), seen(GONE), advice)
+    failed = story(seen(GONE), state_type="FAILED", state="Failed", message="went | wrong")
+    text = markdown(failed, advice)
     assert "**restart\\_batch**: it failed." in text
     assert "```\nprefect-resilience ...\n```" in text
     assert "> went ¦ wrong" in text
-    assert "It is automatic." in hint_markdown(facts(), advice)
+    assert "It is automatic." in hint_markdown("tidy-newt", "night", "Failed", advice)
 
 
 def test_what_was_completed_is_told_after_a_failure_alone():
     found = seen(FINE, outputs={f"t{n}": {"n": n} for n in range(25)}, outputs_left_out=3)
-    assert "What had been completed" not in markdown(facts(), found)
-    text = markdown(facts(state_type="FAILED", state="Failed"), found)
+    assert "What had been completed" not in markdown(story(found))
+    text = markdown(story(found, state_type="FAILED", state="Failed"))
     assert '| `t0` | `{"n": 0}` |' in text
     assert "and 8 more." in text
 
 
 def test_links_and_what_is_missing():
-    found = seen(FINE, missing=["the API was slow"])
-    text = markdown(facts(), found, links=[("plan-a", "http://u/artifacts/artifact/1"), ("plan-b", None)])
+    found = story(seen(FINE), missing=["the API was slow"])
+    text = markdown(found, links=[("plan-a", "http://u/artifacts/artifact/1"), ("plan-b", None)])
     assert "[plan-a](http://u/artifacts/artifact/1), `plan-b`" in text
     assert "*the API was slow*" in text
 
@@ -255,8 +280,8 @@ def test_a_run_is_quiet_when_nothing_of_note_happened():
 
 
 def looks(found, **changes):
-    timeline = timeline_of(facts(**changes), found)
-    return {lane.label: [bar.look for bar in lane.bars] for lane in timeline.lanes}
+    (band,) = bands_of(story(found, **changes))
+    return {lane.label: [bar.look for bar in lane.bars] for lane in band.lanes}
 
 
 def test_each_attempt_has_the_look_of_its_outcome():
@@ -289,9 +314,9 @@ def test_circuits_are_open_until_they_move_again():
         happening("circuit.forced", "b", 2, after="forced_open"),
         happening("circuit.forced", "c", 2, after="disabled"),
     ]
-    timeline = timeline_of(facts(), seen(FINE, happenings=moves))
+    (band,) = bands_of(story(seen(FINE, happenings=moves)))
     bars = {
-        lane.label: [(bar.look, bar.start - AT, bar.end - AT) for bar in lane.bars] for lane in timeline.lanes
+        lane.label: [(bar.look, bar.start - AT, bar.end - AT) for bar in lane.bars] for lane in band.lanes
     }
     assert bars["a"] == [("open", 1, 3), ("half-open", 3, 4)]
     assert bars["b"] == [("open", 2, 10)]
@@ -306,8 +331,8 @@ def test_what_went_wrong_has_a_lane_before_what_did_not():
 
 
 def test_nothing_that_ran_is_no_picture():
-    assert draw(facts(), seen()) is None
-    assert "![" not in markdown(facts(), seen())
+    assert draw(story(seen())) is None
+    assert "![" not in markdown(story(seen()))
 
 
 @pytest.mark.parametrize(
@@ -330,14 +355,14 @@ def test_the_axis_has_round_steps(least, step):
 def test_hours_minutes_and_parts_of_a_second_are_on_the_axis():
     for ended, shown in ((36_000, ">2 h<"), (1_200, ">5 min<"), (0.5, ">0.1 s<"), (20, ">5 s<")):
         whole = seen(run("a", ("Running", 0), ("Completed", ended)))
-        assert shown in draw(facts(ended=AT + ended), whole)
+        assert shown in draw(story(whole, ended=AT + ended))
 
 
 def test_labels_are_cut_by_their_width():
     wide = seen(
         run("工" * 40, ("Running", 0), ("Completed", 1)), run("m" * 400, ("Running", 0), ("Completed", 1))
     )
-    texts = [one.text for one in ET.fromstring(draw(facts(), wide)).iter("{http://www.w3.org/2000/svg}text")]
+    texts = [one.text for one in ET.fromstring(draw(story(wide))).iter("{http://www.w3.org/2000/svg}text")]
     assert "工" * 18 + "…" in texts
     assert all(len(one) < 60 for one in texts)
 
@@ -350,7 +375,7 @@ def test_a_legend_of_everything_breaks_its_line():
         run("c", ("Running", 0)),
     ]
     moves = [happening("circuit.opened", "x", 1), happening("circuit.half-opened", "x", 2)]
-    svg = draw(facts(), seen(*every, happenings=moves))
+    svg = draw(story(seen(*every, happenings=moves)))
     assert "circuit half-open" in svg
     assert 'y="18"' in svg  # the legend's second line
 
@@ -381,9 +406,14 @@ events = st.builds(
 @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=60)
 @given(st.lists(runs, max_size=12), st.lists(events, max_size=12), words, words)
 def test_whatever_was_seen_is_a_bounded_summary_without_secrets(found, happened, name, message):
-    given_facts = facts(name=name, flow=name or "f", message=message, state_type="FAILED", state="Failed")
+    whole = seen(*found, happenings=happened, outputs={name: message})
+    given_ = story(whole, name=name, flow=name or "f", message=message, state_type="FAILED", state="Failed")
     advice = Advice("manual_only", message, (("Look", message),))
-    text = markdown(given_facts, seen(*found, happenings=happened, outputs={name: message}), advice)
+    start = Start("recovery", name, message)
+    before = RunPass(1, AT - 100, start, AT - 50, name, "CRASHED", message, over=True)
+    again = RunPass(2, AT, start)
+    given_ = replace(given_, passes=(PassSeen(before, whole), PassSeen(again, whole)))
+    text = markdown(given_, advice)
     assert SECRET not in text
     assert len(text) < 300_000
     if "data:image" in text:

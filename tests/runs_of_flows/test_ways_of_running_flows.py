@@ -20,7 +20,7 @@ from prefect_resilience import (
 )
 from prefect_resilience.effects.batch_tags import current_batch
 
-pytestmark = pytest.mark.usefixtures("in_prefect")
+pytestmark = pytest.mark.api
 
 
 def ran(mode, made, *args, **kwargs):

@@ -13,6 +13,8 @@ from prefect_resilience.testing import no_wait
 from tests.soak.load import LETTERS, Load
 from tests.soak.measuring import Sample, sample, trends
 
+pytestmark = pytest.mark.api
+
 
 def samples(**growth: float) -> list[Sample]:
     """A hundred samples of a process in which some things grow by so much with each."""

@@ -27,8 +27,8 @@ def test_it_waits_for_the_disk_and_keeps_a_write_ahead_log(store: Store, path: P
     store.swap("key", 0, 1)
     with sqlite3.connect(path) as connection:
         assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
-    with store._connected().connect() as ours:  # type: ignore[attr-defined]
-        assert ours.exec_driver_sql("PRAGMA synchronous").scalar() == 2
+    with store._connected().connection() as ours:  # type: ignore[attr-defined]
+        assert ours.execute("PRAGMA synchronous").fetchone() == (2,)
 
 
 def test_a_deleted_file_is_made_anew(store: Store, path: Path) -> None:
@@ -118,9 +118,9 @@ def test_a_folder_in_place_of_the_file_is_unavailable(store: Store, path: Path) 
 def test_a_full_disk_is_unavailable(store: Store, path: Path) -> None:
     version = store.swap("key", 0, 1)
     # SQLite's own bound on the number of pages fails as a full disk does.
-    with store._connected().connect() as connection:  # type: ignore[attr-defined]
-        pages = connection.exec_driver_sql("PRAGMA page_count").scalar()
-        connection.exec_driver_sql(f"PRAGMA max_page_count={pages}")
+    with store._connected().connection() as connection:  # type: ignore[attr-defined]
+        pages = connection.execute("PRAGMA page_count").fetchone()[0]
+        connection.execute(f"PRAGMA max_page_count={pages}")
     with pytest.raises(StoreUnavailable, match="full"):
         store.swap("key", version, "x" * 1_000_000)
     found = store.load("key")

@@ -25,6 +25,8 @@ from prefect_resilience import (
     resilient_task,
 )
 
+pytestmark = pytest.mark.api
+
 QUICK = Retry(attempts=3, backoff=Backoff.none())
 
 

@@ -11,6 +11,8 @@ from prefect import flow
 
 from prefect_resilience import CircuitBreaker, CircuitOpenError, error_context, get_circuits, resilient_task
 
+pytestmark = pytest.mark.api
+
 
 def test_a_template_makes_a_circuit_for_each_value(mode, service, get):
     service.says(503)

@@ -20,6 +20,8 @@ from prefect_resilience import (
     resilient_task,
 )
 
+pytestmark = pytest.mark.api
+
 TWICE = Retry(attempts=2, backoff=Backoff.none())
 
 

@@ -21,6 +21,8 @@ from prefect_resilience import (
     resilient_task,
 )
 
+pytestmark = pytest.mark.api
+
 
 class Counter:
     """How many calls are under way, and how many there were at most."""

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import pytest
+from prefect import flow, task
 
 from prefect_resilience import (
     Backoff,
     CircuitBreaker,
     ConfigurationError,
     Fallback,
+    ResilientTask,
     Retry,
     Timeout,
     resilient_task,
@@ -75,6 +77,33 @@ def test_it_is_one_sentence_with_the_mend_in_it(name):
         make()
     assert "\n" not in str(caught.value)
     assert len(str(caught.value)) < 600
+
+
+@pytest.mark.api
+@pytest.mark.parametrize("function", [work, awork])
+def test_a_plain_task_over_a_resilient_one_is_refused_when_it_is_called(function):
+    made = task(name="outer", retries=0)(resilient_task(function))
+
+    @flow
+    def calling():
+        return made("what")
+
+    says = f"@task stands over '{function.__name__}', which @resilient_task has made a task already: leave"
+    with pytest.raises(ConfigurationError, match=says):
+        calling()
+
+
+def test_a_timeout_that_is_written_later_replaces_the_other_kind():
+    ours = resilient_task(timeout=5)(work)
+    theirs = task(timeout_seconds=7)(work)
+    assert ours.with_options(name="n").guard.timeout.total == 5
+    prefects = ours.with_options(timeout_seconds=3)
+    assert (prefects.timeout_seconds, prefects.guard.timeout) == (3, None)
+    assert (prefects.with_options(timeout=4).timeout_seconds) is None
+    assert prefects.with_options(timeout=4).guard.timeout.total == 4
+    wrapped = ResilientTask.wrap(theirs, timeout=2)
+    assert (wrapped.timeout_seconds, wrapped.guard.timeout.total) == (None, 2)
+    assert ResilientTask.wrap(theirs).timeout_seconds == theirs.timeout_seconds == 7
 
 
 def test_two_configurations_for_one_circuit():

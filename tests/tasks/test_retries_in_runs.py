@@ -11,6 +11,8 @@ from prefect import flow
 
 from prefect_resilience import Backoff, ConfigurationError, Retry, RetryBudget, error_context
 
+pytestmark = pytest.mark.api
+
 QUICK = Retry(attempts=3, backoff=Backoff.exponential(0.05, jitter=0))
 
 

@@ -14,6 +14,8 @@ from pydantic import BaseModel, SecretStr
 
 from prefect_resilience import Backoff, Fallback, Retry, error_context, resilient_task
 
+pytestmark = pytest.mark.api
+
 CORPUS = json.loads((Path(__file__).parents[1] / "errors" / "planted_secrets.json").read_text())
 ONE_RETRY = Retry(attempts=2, backoff=Backoff.none(), retry_on=(Exception,))
 

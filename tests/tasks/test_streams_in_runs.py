@@ -7,9 +7,19 @@ import threading
 import time
 
 import pytest
-from prefect import flow
+from prefect import flow, task
 
-from prefect_resilience import AttemptTimeout, Backoff, CircuitBreaker, Retry, Timeout, resilient_task
+from prefect_resilience import (
+    AttemptTimeout,
+    Backoff,
+    CircuitBreaker,
+    ResilientTask,
+    Retry,
+    Timeout,
+    resilient_task,
+)
+
+pytestmark = pytest.mark.api
 
 QUICK = Retry(attempts=3, backoff=Backoff.none())
 
@@ -97,6 +107,48 @@ def test_a_stream_that_broke_in_the_middle_is_not_restarted(mode):
     assert isinstance(error, ConnectionResetError)
     assert any("not restarted" in note for note in error.__notes__)
     assert len(calls) == 1
+
+
+def breaking(calls):
+    def body():
+        calls.append(1)
+        yield "a"
+        raise ValueError("bad")
+
+    return body
+
+
+def test_prefects_own_retries_restart_it_as_in_prefect(mode):
+    chunks, error = collect(mode, generator(mode, breaking([]), retries=1))
+    assert chunks == ["a", "a"]
+    assert isinstance(error, ValueError)
+    wrapped = ResilientTask.wrap(task(retries=1)(generator(mode, breaking([])).guard.fn))
+    assert collect(mode, wrapped)[0] == ["a", "a"]
+    assert collect(mode, wrapped.with_options(name="other"))[0] == ["a", "a"]
+
+
+def test_restart_stream_can_forbid_it(mode):
+    made = generator(mode, breaking([]), retries=1, restart_stream=False)
+    assert collect(mode, made)[0] == ["a"]
+
+
+def test_a_stream_that_prefects_own_timeout_cut_off_is_not_restarted(mode):
+    if mode.isasync:
+
+        @resilient_task(timeout_seconds=0.2)
+        async def slow():
+            yield 1
+            await asyncio.sleep(60)
+    else:
+
+        @resilient_task(timeout_seconds=0.2)
+        def slow():
+            yield 1
+            time.sleep(60)
+
+    chunks, error = collect(mode, slow)
+    assert chunks == [1]
+    assert isinstance(error, TimeoutError)
 
 
 def test_a_fallback_streams_in_its_place(mode):

@@ -23,6 +23,8 @@ from prefect_resilience import (
     resilient_task,
 )
 
+pytestmark = pytest.mark.api
+
 QUICK = Retry(attempts=3, backoff=Backoff.none())
 
 
@@ -212,6 +214,9 @@ def test_tasks_that_make_assets_still_make_them():
     wrapped = ResilientTask.wrap(make, retry=QUICK)
     assert wrapped.assets == [Asset(key="s3://bucket/table")]
     assert wrapped.with_options(retry=None).assets == wrapped.assets
+    assert wrapped.with_options(assets=["s3://other/table"], retry=2).assets == [
+        Asset(key="s3://other/table")
+    ]
     assert flow(lambda: wrapped(), name="asset flow")() == 1
 
 
@@ -377,10 +382,9 @@ if __name__ == "__main__":
 @pytest.mark.timeout(240)
 def test_delay_and_serve(mode, tmp_path):
     """A task worker in another process runs what was delayed."""
-    from prefect.server.api.server import SubprocessASGIServer
     from prefect.settings import PREFECT_API_URL
 
-    url = PREFECT_API_URL.value() or SubprocessASGIServer._instances[None].api_url
+    url = str(PREFECT_API_URL.value())
     script = tmp_path / "deferred_tasks.py"
     script.write_text(WORKER.replace("{d}", "async " if mode.isasync else ""))
     env = {**os.environ, "PREFECT_API_URL": url, "PREFECT_RESILIENCE_STORE_URL": "memory://"}

@@ -23,7 +23,7 @@ from prefect_resilience import (
 )
 from prefect_resilience.testing import InjectedFault, Reply, ScriptedService, inject, no_wait
 
-pytestmark = pytest.mark.usefixtures("prefect_api", "own_store")
+pytestmark = pytest.mark.api
 
 SLOW = Retry(attempts=3, backoff=Backoff.constant(initial=3600))
 

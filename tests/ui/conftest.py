@@ -36,6 +36,30 @@ PLAIN = 15_000
 """Bytes that a canvas without anything on it does not take as a PNG."""
 
 
+FLEET_SECONDS = 90.0
+WATCH = """
+    window.seen = {bytes: 0, messages: 0, largest: 0, long: [], frames: [], headlines: []};
+    new PerformanceObserver((list) => seen.long.push(...list.getEntries().map((one) => one.duration)))
+        .observe({type: "longtask", buffered: true});
+    window.EventSource = class extends EventSource {
+        constructor(address) {
+            super(address);
+            this.addEventListener("message", ({data}) => {
+                seen.bytes += data.length;
+                seen.messages += 1;
+                seen.largest = Math.max(seen.largest, data.length);
+            });
+        }
+    };
+    const frame = (last) => requestAnimationFrame((now) => { seen.frames.push(now - last); frame(now); });
+    frame(performance.now());
+    addEventListener("DOMContentLoaded", () => new MutationObserver(() =>
+        seen.headlines.push([document.getElementById("headline").textContent, Date.now()])
+    ).observe(document.getElementById("headline"), {childList: true, characterData: true, subtree: true}));
+"""
+"""What a page notes of itself: bytes and messages of the stream, long tasks, frames, headlines with times."""
+
+
 @dataclass
 class Place:
     """The server, and the ids of what `day.py` did on it."""
@@ -163,3 +187,67 @@ def drawn(page: Any) -> None:
         before = now
         page.wait_for_timeout(500)
     raise AssertionError("the graph of the run was not drawn")
+
+
+# -- dashboards
+
+
+@dataclass
+class Dashboard:
+    """A dashboard in a process of its own, and the store that it shows."""
+
+    url: str
+    store: str
+    process: subprocess.Popen[str]
+    environment: dict[str, str]
+
+
+def start_dashboard(folder: Path, environment: dict[str, str], *words: str) -> Dashboard:
+    store = f"sqlite:///{folder}/fleet.db"
+    environment = {**environment, "PREFECT_RESILIENCE_STORE_URL": store, "SENT": str(folder / "sent")}
+    process = python(environment, "prefect_resilience.cli", "dashboard", "--port", "0", "--json", *words)
+    assert process.stdout is not None
+    return Dashboard(json.loads(process.stdout.readline())["url"], store, process, environment)
+
+
+def python(environment: dict[str, str], *words: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", *words], env=environment, cwd=ROOT, stdout=subprocess.PIPE, text=True
+    )
+
+
+def end(*processes: subprocess.Popen[str]) -> None:
+    for process in processes:
+        process.terminate()
+        process.communicate(timeout=60)
+
+
+@pytest.fixture(scope="session")
+def fleet(place: Place, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dashboard]:
+    """The fleet of `fleet.py` on a Prefect server; its calls go on for a while."""
+    made = start_dashboard(tmp_path_factory.mktemp("fleet"), place.environment)
+    without = {name: value for name, value in made.environment.items() if name != "SENT"}
+    work = python(without, "tests.ui.fleet", str(FLEET_SECONDS))
+    assert work.stdout is not None
+    assert work.stdout.readline() == "ready\n"
+    yield made
+    end(made.process, work)
+
+
+@pytest.fixture
+def visit(browser: Any) -> Iterator[Callable[..., Any]]:
+    contexts: list[Any] = []
+
+    def open_page(address: str, width: int = 1400, scheme: str = "light") -> Any:
+        made = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
+        contexts.append(made)
+        made.set_default_timeout(PATIENCE)
+        page = made.new_page()
+        page.add_init_script(WATCH)
+        page.goto(address)
+        page.locator(".card").first.wait_for()
+        return page
+
+    yield open_page
+    for context in contexts:
+        context.close()

@@ -1,0 +1,1 @@
+"""What meets stores, the Prefect API and browsers."""

@@ -1,0 +1,152 @@
+"""What the buttons of the page do. All of it blocks.
+
+They call the functions that the command line calls, so that the audit log and the events are the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from prefect_resilience.circuits import get_circuits
+from prefect_resilience.dead_letters import operations as dead_letters
+from prefect_resilience.dead_letters.report import LetterOutcome
+from prefect_resilience.effects.recovery import recover
+from prefect_resilience.effects.settling import Answer, settle
+from prefect_resilience.effects.status import EffectStatus, batch_status
+from prefect_resilience.errors.exceptions import ConfigurationError
+from prefect_resilience.errors.redact import redact
+from prefect_resilience.operations import DONE, change_circuit, find_circuit
+
+EFFECTS_SHOWN = 100
+LONGEST = 500
+
+Said = dict[str, Any]
+"""What the page is told of an order: `said`, a sentence, and perhaps more."""
+
+Name = Annotated[str, Field(min_length=1, max_length=2_000)]
+Reason = Annotated[str, Field(max_length=LONGEST)]
+
+_OUTCOMES = {
+    "rescheduled": "A worker runs the same flow run again",
+    "compensated": "What was done is undone",
+    "abandoned": "The batch is given up",
+    "told": "A person must act first",
+    "refused": "Not now",
+    "nothing": "There is nothing to recover",
+}
+
+
+class Order(BaseModel):
+    """What a button sends. Unknown fields are mistakes."""
+
+    model_config: ClassVar[ConfigDict] = ConfigDict(extra="forbid", frozen=True)
+
+
+class CircuitOrder(Order):
+    """Set one circuit for the whole fleet. `minutes`: with "open", after which a probe decides."""
+
+    name: Name
+    action: Literal["open", "close", "reset"]
+    reason: Reason = ""
+    minutes: Annotated[float, Field(gt=0, le=60 * 24 * 365)] | None = None
+
+
+class SettleOrder(Order):
+    """Say what became of an effect."""
+
+    batch: Name
+    key: Name
+    answer: Answer
+    external_id: Annotated[str, Field(max_length=LONGEST)] | None = None
+    reason: Reason = ""
+
+
+class RecoverOrder(Order):
+    """Go on with a batch as its hint says. `dry_run`: only tell what that would be."""
+
+    batch: Name
+    reason: Reason = ""
+    dry_run: bool = False
+
+
+class ReplayOrder(Order):
+    """Replay one letter by its id, or all of one task that wait."""
+
+    letter: Name | None = None
+    task: Name | None = None
+
+
+@dataclass(frozen=True)
+class Desk:
+    """Carries orders out on the stores of a fleet (None: the configured ones).
+
+    Every method raises ResilienceError with a sentence for whoever pressed the button.
+    """
+
+    circuits: str | None = None
+    store: str | None = None
+
+    def set_circuit(self, order: CircuitOrder) -> Said:
+        if order.action == "open" and not order.reason.strip():
+            raise ConfigurationError("Say why, for whoever meets the circuit next")
+        if order.minutes is not None and order.action != "open":
+            raise ConfigurationError("Only an opening has an end")
+        find_circuit(order.name, get_circuits(self.circuits), order.action)
+        until = None if order.minutes is None else timedelta(minutes=order.minutes)
+        after = change_circuit(order.name, order.action, order.reason, until, self.circuits)
+        return {"said": f"{order.name}: {DONE[order.action]} for the whole fleet", "state": after.state}
+
+    def settle(self, order: SettleOrder) -> Said:
+        after = settle(
+            order.batch,
+            order.key,
+            order.answer,
+            external_id=order.external_id or None,
+            reason=order.reason or None,
+            store=self.store,
+        )
+        return {"said": f"{order.key}: settled as {order.answer.replace('_', ' ')}", "state": after.state}
+
+    def recover(self, order: RecoverOrder) -> Said:
+        report = recover(order.batch, reason=order.reason or None, dry_run=order.dry_run, store=self.store)
+        said = f"{_OUTCOMES[report.action]}: {report.why}"
+        return {"said": said, "action": report.action, "not_undone": [one.key for one in report.not_undone]}
+
+    def doubts(self, batch: str) -> Said:
+        """The effects of a batch that a person can settle, with the answers that may be given for each."""
+        listed = [one for one in batch_status(batch, store=self.store).effects if _answers(one)]
+        rows = [
+            {
+                "key": one.key,
+                "state": one.state,
+                "answers": _answers(one),
+                "task": one.task,
+                "error": redact(one.error or "")[:LONGEST],
+                "attempts": one.attempts,
+                "at": one.intended_at,
+                "external_id": one.external_id,
+            }
+            for one in listed[:EFFECTS_SHOWN]
+        ]
+        return {"effects": rows, "more": len(listed) - len(rows)}
+
+    def replay(self, order: ReplayOrder, told: Callable[[int, int, LetterOutcome], None]) -> Said:
+        """Replay, and call `told` after each letter; what that raises ends the replay between two letters."""
+        if (order.letter is None) == (order.task is None):
+            raise ConfigurationError("Say which letters: either one by its id, or those of a task")
+        chosen: dict[str, Any] = {"letters": order.letter} if order.letter else {"task": order.task}
+        report = dead_letters.replay(**chosen, progress=told, store=self.store)
+        wrong = [one for one in report.outcomes if one.result != "replayed"]
+        why = f"; {redact(wrong[0].message)[:LONGEST]}" if wrong and wrong[0].message else ""
+        return {"said": report.summary() + why, "well": report.well}
+
+
+def _answers(effect: EffectStatus) -> list[str]:
+    if effect.state == "unknown":
+        return ["done", "not_done"]
+    return ["undone", "kept"] if effect.state == "compensating" else []

@@ -1,0 +1,208 @@
+// The page keeps the rows that the server sends, and draws those that changed.
+import { complain, request, say } from "./ask.js";
+import { $, List, away, clock, count, el, number, order, rough, text, when } from "./nodes.js";
+import {
+  PARTS,
+  READ_ONLY,
+  UI,
+  fillBatch,
+  fillBudget,
+  fillCircuit,
+  fillLetter,
+  fillTask,
+  outside,
+  parts,
+} from "./rows.js";
+
+const BUDGET = 6; // milliseconds of a frame
+const FEW = matchMedia("(max-width: 30rem)").matches ? 8 : 24; // circuits that are shown until all are asked for
+const SILENCE = 15; // seconds without a message: then the server is gone
+
+let everyCircuit = false;
+
+function chooseCircuits(ids) {
+  const wanted = $("filter").value.trim().toLowerCase();
+  const fitting = ids.filter((id) => id.toLowerCase().includes(wanted));
+  $("all-circuits").hidden = fitting.length <= FEW;
+  text(
+    $("all-circuits"),
+    everyCircuit ? "Show fewer circuits" : `Show all ${number(fitting.length)} circuits`,
+  );
+  text(
+    $("circuits-says"),
+    wanted ? `${number(fitting.length)} of ${number(ids.length)} have this name` : "the worst first",
+  );
+  return everyCircuit ? fitting : fitting.slice(0, FEW);
+}
+
+const byPlace = (row) => order(row.place);
+const lists = {
+  circuits: new List(
+    parts.circuits,
+    $("circuits"),
+    $("circuit"),
+    (row, id) => order(row.rank, -(row.opened_at ?? 0), id),
+    fillCircuit,
+    chooseCircuits,
+  ),
+  batches: new List(parts.batches, $("batches"), $("row"), byPlace, fillBatch),
+  tasks: new List(parts.tasks, $("tasks"), $("row"), (row, id) => order(-row.waiting, id), fillTask),
+  letters: new List(parts.letters, $("letters"), $("row"), (row, id) => order(-row.at, id), fillLetter),
+  budgets: new List(parts.budgets, $("budgets"), $("row"), byPlace, fillBudget),
+};
+
+// -- the headline, the tiles and what is said above each list: drawn when the summary or the trouble changed
+
+let summaryIsStale = false;
+
+function drawSummary() {
+  const { circuits, letters, batches, budgets, minutes, replay } = Object.fromEntries(parts.summary);
+  const trouble = [...parts.trouble].map(([name, row]) =>
+    el(
+      "li",
+      {},
+      `The ${name} stand here as they were `,
+      when(row.since),
+      `, for they cannot be read: ${row.says}`,
+    ),
+  );
+  $("trouble").replaceChildren(...trouble);
+  if (circuits || parts.trouble.has("circuits")) drawHeadline(circuits, parts.trouble.has("circuits"));
+  if (letters) drawLetters(letters);
+  if (batches) {
+    tile("doubts", number(batches.in_doubt), batches.in_doubt && "open");
+    const first = batches.open > batches.shown ? `; the first ${batches.shown} are shown` : "";
+    const counts = `${number(batches.open)} of ${number(batches.total)} are open, ${count(batches.effects, "effect")} in doubt`;
+    text($("batches-says"), batches.open ? counts + first : "none");
+  }
+  if (budgets) {
+    tile("burning", number(budgets.burning), budgets.burning && "open");
+    text($("budgets-says"), budgets.total ? count(budgets.total, "budget") : "none");
+  }
+  if (minutes) drawMinutes(minutes);
+  if (replay) drawReplay(replay);
+}
+
+function tile(id, value, level) {
+  text($(id).querySelector("b"), value);
+  $(id).dataset.level = level || "plain";
+}
+
+function drawHeadline(circuits, lost) {
+  text($("headline"), lost ? "The circuits are unknown: their store does not answer" : circuits.headline);
+  $("top").dataset.level = lost ? "unknown" : circuits.level;
+  const { open, worst = [] } = circuits ?? {};
+  const more = open > worst.length ? ` and ${number(open - worst.length)} more` : "";
+  text($("worst"), !lost ? worst.join(", ") + more : circuits ? `Last known: ${circuits.headline}` : "");
+  document.title = `${lost ? "?" : open ? `${number(open)} open` : "closed"} · prefect-resilience`;
+}
+
+function drawLetters(letters) {
+  tile("waiting", number(letters.waiting), letters.in_doubt ? "open" : letters.waiting && "probing");
+  const counts = `${number(letters.waiting)} waiting, ${number(letters.in_doubt)} in doubt, ${number(letters.replayed + letters.settled)} done`;
+  const shown =
+    letters.tasks > parts.tasks.size
+      ? `; the ${parts.tasks.size} tasks with most, of ${number(letters.tasks)}`
+      : "";
+  text($("letters-says"), counts + shown);
+  $("tasks-title").hidden = !parts.tasks.size;
+  $("newest-title").hidden = !parts.letters.size;
+}
+
+function drawMinutes(minutes) {
+  $("unknown").hidden = !minutes.unknown;
+  text($("unknown"), minutes.unknown ?? "");
+  for (const thing of ["retries", "fallbacks"]) {
+    const series = minutes[thing] ?? [];
+    const most = Math.max(1, ...series);
+    const bar = (value, i) => (value ? `M${i} 20v${((-20 * value) / most).toFixed(1)}h.8V20z` : "");
+    tile(thing, minutes.unknown ? "?" : number(series.at(-2)));
+    $(thing).querySelector("path").setAttribute("d", series.map(bar).join(""));
+    $(thing).title = minutes.unknown ?? `The last hour by the minute, ${number(most)} at most`;
+  }
+}
+
+function drawReplay({ task, done, total, ended, said }) {
+  const about = task ?? "one letter";
+  if (ended && !$("replay").hidden) say(`Replay of ${about}: ${said}`);
+  $("replay").hidden = ended;
+  $("replay-stop").hidden = READ_ONLY;
+  if (total) Object.assign($("replay-bar"), { max: total, value: done });
+  else $("replay-bar").removeAttribute("value");
+  text($("replay-says"), `Replaying ${about}${total ? `: ${number(done)} of ${number(total)}` : ""}`);
+}
+
+// -- what comes from the server
+
+let heard = 0;
+let scheduled = false;
+
+function take({ now, all, set = {}, gone = {} }) {
+  clock.offset = now - Date.now() / 1000;
+  heard = performance.now();
+  live("live", "live");
+  for (const name of PARTS) {
+    const fresh = set[name] ?? {};
+    const lost = all ? [...parts[name].keys()].filter((id) => !(id in fresh)) : (gone[name] ?? []);
+    for (const id of lost) keep(name, id);
+    for (const [id, row] of Object.entries(fresh)) keep(name, id, row);
+  }
+  schedule();
+}
+
+function keep(name, id, after) {
+  const before = parts[name].get(id);
+  if (after === undefined) parts[name].delete(id);
+  else parts[name].set(id, after);
+  lists[name]?.touch(id, before, after);
+  if (name === "sparks") lists.circuits.stale.add(id);
+  if (name === "summary" || name === "trouble") summaryIsStale = true;
+}
+
+function schedule() {
+  if (scheduled) return;
+  scheduled = true;
+  requestAnimationFrame(() => {
+    const until = performance.now() + BUDGET;
+    scheduled = false;
+    if (summaryIsStale) drawSummary();
+    summaryIsStale = false;
+    if (!Object.values(lists).every((list) => list.draw(until))) schedule();
+  });
+}
+
+function live(state, words) {
+  $("live").dataset.state = state;
+  text($("live"), words);
+}
+
+function connect() {
+  const stream = new EventSource("stream");
+  stream.onmessage = (event) => take(JSON.parse(event.data));
+  stream.onerror = () => {
+    live("lost", "connection lost, trying again");
+    // A browser does not try again by itself after an answer that is no stream.
+    if (stream.readyState === EventSource.CLOSED) setTimeout(connect, 3000);
+  };
+}
+
+function tick() {
+  for (const node of document.querySelectorAll("time[data-at]")) text(node, away(Number(node.dataset.at)));
+  const silence = (performance.now() - heard) / 1000;
+  if (heard && silence > SILENCE) live("lost", `nothing heard for ${rough(silence)}`);
+}
+
+function chooseAgain() {
+  lists.circuits.moved = true;
+  schedule();
+}
+
+if (UI) Object.assign($("prefect-ui"), outside(UI), { hidden: false });
+$("filter").oninput = chooseAgain;
+$("all-circuits").onclick = () => {
+  everyCircuit = !everyCircuit;
+  chooseAgain();
+};
+$("replay-stop").onclick = () => request("letters/stop", {}).then(({ said }) => say(said), complain);
+setInterval(tick, 1000);
+connect();

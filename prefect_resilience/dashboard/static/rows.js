@@ -1,0 +1,246 @@
+// What draws a row of each kind into its node.
+import { ask, complain, request, say, setChoices } from "./ask.js";
+import { $, count, el, listed, number, part, percent, rough, text, when } from "./nodes.js";
+
+const meta = (name) => document.querySelector(`meta[name=${name}]`).content;
+export const UI = meta("prefect-ui");
+export const READ_ONLY = meta("read-only") !== "";
+
+export const PARTS = ["circuits", "sparks", "letters", "tasks", "batches", "budgets", "summary", "trouble"];
+export const parts = Object.fromEntries(PARTS.map((name) => [name, new Map()]));
+const STATES = {
+  open: "open",
+  forced_open: "forced open",
+  half_open: "half-open",
+  disabled: "disabled",
+  closed: "closed",
+};
+const LETTERS = { waiting: "waiting", in_doubt: "in doubt", replaying: "replaying" };
+const ANSWERS = {
+  done: "It took place",
+  not_done: "It did not, and may be done",
+  undone: "It is undone by now",
+  kept: "It stays done, and no rollback tries to undo it",
+};
+const REASON = { name: "reason", label: "Why, for whoever meets it next" };
+const AUDIT = { name: "reason", label: "Why, for the audit log" };
+
+export const outside = (href) => ({ href, target: "_blank", rel: "noreferrer" });
+const runLink = (name, run) =>
+  UI && run
+    ? el("a", { ...outside(`${UI}/runs/flow-run/${encodeURIComponent(run)}`), textContent: name })
+    : name;
+
+function button(label, about, onclick) {
+  const made = el("button", { type: "button", textContent: label, onclick });
+  made.setAttribute("aria-label", `${label} ${about}`);
+  return made;
+}
+
+// New buttons only where others are needed: a button that is replaced loses the focus.
+function buttons(node, kind, make) {
+  if (READ_ONLY || node.dataset.buttons === kind) return;
+  node.dataset.buttons = kind;
+  part(node, "buttons").replaceChildren(...make());
+}
+
+// -- circuits
+
+export function fillCircuit(
+  node,
+  id,
+  { state, level, calls = 0, share = 0, rate, window, opened_at, retry_at, in_row = 0, why = "" },
+) {
+  node.dataset.level = level;
+  text(part(node, "name"), id);
+  text(part(node, "badge"), level === "failing" ? "closed, failing" : STATES[state]);
+  const speed = rate ? ` · ${rate >= 10 ? Math.round(rate) : rate}/s` : "";
+  text(
+    part(node, "figures"),
+    calls ? `${percent(share)} of ${number(calls)} failed${speed}` : "no calls counted",
+  );
+  part(node, "figures").title = window ? `The calls of the last ${rough(window)}` : "The last calls";
+  const since = state !== "closed" && opened_at ? ["Opened ", when(opened_at)] : [];
+  const probe = retry_at ? [", probe ", when(retry_at)] : [];
+  if (since.length && why) probe.push(": ");
+  const row = level === "failing" && in_row > 1 ? [`${count(in_row, "failure")} in a row`] : [];
+  part(node, "why").replaceChildren(...since, ...probe, ...row, why);
+  part(node, "why").title = why;
+  part(node, "volume").setAttribute("r", radius(rate ?? calls / 60));
+  part(node, "share").style.strokeDasharray = `${100 * share} 100`;
+  drawSpark(node, parts.sparks.get(id) ?? {});
+  buttons(node, state, () => (state === "closed" ? [openButton(id)] : [closeButton(id), resetButton(id)]));
+}
+
+// By tenfold steps: a circuit of 100 calls a second is not a hundred times larger than one of 1.
+const radius = (rate) => Math.min(17, 4 + 4.5 * Math.log10(1 + 9 * rate)).toFixed(1);
+
+function drawSpark(node, { calls = [], failed = [] }) {
+  const most = Math.max(1, ...calls);
+  const step = (value, i, all) =>
+    `V${(20 - (19 * value) / most).toFixed(1)}H${((36 * (i + 1)) / all.length).toFixed(1)}`;
+  const area = (series) => (series.length ? `M0 20${series.map(step).join("")}V20Z` : "");
+  part(node, "calls").setAttribute("d", area(calls));
+  part(node, "failed").setAttribute("d", area(failed));
+}
+
+const openButton = (name) =>
+  button("Open", name, () =>
+    ask({
+      title: `Open ${name}?`,
+      text: "Every call of the whole fleet to it is refused from now on.",
+      fields: [
+        { ...REASON, required: true },
+        {
+          name: "minutes",
+          label: "For so many minutes; empty: until a person closes it",
+          type: "number",
+          min: 0.1,
+          step: "any",
+        },
+      ],
+      yes: "Open circuit",
+      danger: true,
+      path: "circuits",
+      order: { name, action: "open" },
+    }),
+  );
+
+const closeButton = (name) =>
+  button("Close", name, () =>
+    ask({
+      title: `Close ${name}?`,
+      text: "The whole fleet calls it again, at once. It trips as usual from there.",
+      fields: [REASON],
+      yes: "Close circuit",
+      path: "circuits",
+      order: { name, action: "close" },
+    }),
+  );
+
+const resetButton = (name) =>
+  button("Reset", name, () =>
+    ask({
+      title: `Reset ${name}?`,
+      text: "It begins anew: closed, with an empty window, its re-openings forgotten.",
+      fields: [REASON],
+      yes: "Reset circuit",
+      path: "circuits",
+      order: { name, action: "reset" },
+    }),
+  );
+
+// -- batches
+
+export function fillBatch(node, id, row) {
+  const name = row.name || id;
+  node.dataset.level = row.in_doubt ? "open" : row.failed ? "probing" : "good";
+  part(node, "name").replaceChildren(runLink(name, /^[0-9a-f]{8}-[0-9a-f-]{27}$/.test(id) && id));
+  text(part(node, "badge"), row.in_doubt ? "in doubt" : row.failed ? "failed" : "going on");
+  const effects = listed(row, { in_doubt: "in doubt", failed: "failed", going_on: "going on", done: "done" });
+  part(node, "figures").replaceChildren(`Effects: ${effects}; last `, when(row.at));
+  const settling = () => (row.in_doubt ? [button("Settle", name, () => settle(id, name))] : []);
+  buttons(node, `${!!row.in_doubt} ${name}`, () => [
+    ...settling(),
+    button("Recover", name, () => recover(id, name)),
+  ]);
+}
+
+async function settle(batch, name) {
+  const found = await request(`batches/doubts?batch=${encodeURIComponent(batch)}`).catch(complain);
+  if (!found) return;
+  if (!found.effects.length) return say("Nothing of this batch is in doubt any more");
+  const answers = Object.fromEntries(
+    found.effects.map((one) => [
+      one.key,
+      ["", ...one.answers].map((word) => [word, ANSWERS[word] ?? "Choose"]),
+    ]),
+  );
+  ask({
+    title: `Settle ${name}`,
+    text: `Ask the receiver first: the next run goes by what you say.${found.more ? ` ${number(found.more)} more are in doubt.` : ""}`,
+    fields: [
+      {
+        name: "key",
+        label: "Effect",
+        choices: found.effects.map(({ key, error }) => [key, error ? `${key} (${error.slice(0, 80)})` : key]),
+        onchange: ({ target }) => setChoices(target.form.elements.answer, answers[target.value]),
+      },
+      { name: "answer", label: "What became of it", choices: answers[found.effects[0].key], required: true },
+      { name: "external_id", label: "How the receiver calls it, if it took place" },
+      { ...AUDIT, label: "How you know, for the audit log" },
+    ],
+    fit: (order) => (order.answer === "done" ? order : { ...order, external_id: null }),
+    yes: "Settle effect",
+    danger: true,
+    path: "batches/settle",
+    order: { batch },
+  });
+}
+
+async function recover(batch, name) {
+  say("Asking how the batch stands");
+  const plan = await request("batches/recover", { batch, dry_run: true }).catch(complain);
+  if (!plan) return;
+  say("");
+  if (["told", "refused", "nothing"].includes(plan.action))
+    return ask({ title: `${name} cannot be recovered now`, text: plan.said });
+  ask({
+    title: `Recover ${name}?`,
+    text: plan.said,
+    fields: [AUDIT],
+    yes: "Recover batch",
+    danger: plan.action !== "rescheduled",
+    path: "batches/recover",
+    order: { batch },
+  });
+}
+
+// -- dead letters and error budgets
+
+const replayButton = (about, number, order) =>
+  button("Replay", about, () =>
+    ask({
+      title: `Replay ${number()} of ${about}?`,
+      text: "The calls are made again, from this machine, the oldest first. Effects that are done are not done again.",
+      yes: "Replay",
+      path: "letters/replay",
+      order,
+    }),
+  );
+
+export function fillTask(node, id, row) {
+  node.dataset.level = row.in_doubt ? "open" : "probing";
+  text(part(node, "name"), id);
+  part(node, "figures").replaceChildren(`${listed(row, LETTERS)}; the newest `, when(row.newest));
+  text(
+    part(node, "why"),
+    Object.entries(row.categories)
+      .map(([name, n]) => `${name} ${number(n)}`)
+      .join(", "),
+  );
+  const letters = () => count(parts.tasks.get(id)?.waiting ?? 0, "letter");
+  buttons(node, "replay", () => [replayButton(id, letters, { task: id })]);
+}
+
+export function fillLetter(node, id, row) {
+  node.dataset.level = row.status === "in_doubt" ? "open" : "probing";
+  part(node, "name").replaceChildren(runLink(row.name, row.run));
+  text(part(node, "badge"), row.status === "waiting" ? "" : LETTERS[row.status]);
+  part(node, "figures").replaceChildren(when(row.at), `, after ${count(row.attempts, "attempt")}`);
+  text(part(node, "why"), row.error + (row.left_out.length ? ` (left out: ${row.left_out.join(", ")})` : ""));
+  buttons(node, "replay", () => [replayButton(row.name, () => "1 letter", { letter: id })]);
+}
+
+export function fillBudget(node, id, row) {
+  node.dataset.level = row.burned ? "open" : "good";
+  text(part(node, "name"), id);
+  text(part(node, "badge"), row.burned ? "burning" : "");
+  const left = row.remaining < 0 ? "overspent" : `${percent(row.remaining)} left`;
+  const goal = `${+(100 * row.objective).toFixed(3)} % must go well`;
+  text(
+    part(node, "figures"),
+    `${left}: ${number(row.bad)} of ${count(row.runs, "run")} failed in ${rough(row.window)}; ${goal}`,
+  );
+  text(part(node, "why"), row.why);
+}

@@ -1,0 +1,8 @@
+from .mergers import concat as concat
+from .mergers import join as join
+from .model import Decompose as Decompose
+from .splitters import ListSplit as ListSplit
+from .splitters import TextSplit as TextSplit
+from .splitters import split_list as split_list
+from .splitters import split_text as split_text
+from .work import decomposed as decomposed

@@ -1,0 +1,211 @@
+"""Closes the task runs that a killed process left behind (see `left_behind`), through the Prefect API."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
+from functools import partial
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.objects import FlowRun, State, TaskRun
+from prefect.client.schemas.responses import SetStateStatus
+from prefect.states import Crashed
+from prefect.types._datetime import parse_datetime
+
+from prefect_resilience.effects.at_once import answers
+from prefect_resilience.effects.left_behind import SETTLES, UNFINISHED, LeftBehind, UnfinishedRun, left_behind
+from prefect_resilience.effects.run_passes import RunPass, RunState, passes_of
+from prefect_resilience.errors.redact import redact
+
+if TYPE_CHECKING:
+    from prefect.client.orchestration import SyncPrefectClient
+
+logger: logging.Logger = logging.getLogger("prefect_resilience.effects")
+
+PAGE = 200
+MOST_OF_A_RUN = 5_000
+"""Unfinished task runs of one flow run that are looked at; the next look takes the others."""
+
+WITHIN = 60.0
+"""Seconds that are spent on one flow run at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class Closed:
+    """How many task runs of a flow run were called crashed, and how many of those left behind remain."""
+
+    closed: int = 0
+    remaining: int = 0
+
+
+def close_left_behind(
+    client: SyncPrefectClient,
+    flow_run: FlowRun,
+    *,
+    only_crashed: bool = False,
+    settles: float = SETTLES,
+    within: float = WITHIN,
+    dry_run: bool = False,
+) -> Closed:
+    """Call those task runs of a flow run crashed that nobody is at any more.
+
+    Args:
+        client: The Prefect API.
+        flow_run: Their flow run.
+        only_crashed: Leave those of passes that ended in order: their process may still be there.
+        settles: For how many seconds nothing may have moved.
+        within: Seconds after which the rest is left for another time.
+        dry_run: Change nothing; `remaining` then says how many there are.
+
+    Raises what the API answers otherwise than in order.
+    """
+    until = time.monotonic() + within
+    unfinished = unfinished_of(client, flow_run.id)
+    if not unfinished:
+        return Closed()
+    passes = passes_of(states_of(client, flow_run.id), run_count=flow_run.run_count)
+    found = left_behind(
+        unfinished,
+        passes,
+        time.time(),
+        heartbeats=_heartbeats(client, flow_run.id, passes),
+        only_crashed=only_crashed,
+        settles=settles,
+    )
+    if dry_run or not found:
+        return Closed(0, len(found))
+    closed = sum(answers({one.run.id: partial(_close, client, one) for one in found}, until).values())
+    return Closed(closed, len(found) - closed)
+
+
+def close_after_recovery(flow_run_id: UUID) -> None:
+    """The same for a run that a recovery has just scheduled again. What cannot be done now is left to the end
+    of the run, and to the scheduled operation. Never raises."""
+    try:
+        with get_client(sync_client=True) as client:
+            run = client.read_flow_run(flow_run_id)
+            done = close_left_behind(client, run, only_crashed=True)
+        if done.closed:
+            logger.info("%s task runs that a crash left behind are Crashed now", done.closed)
+    except Exception as failure:  # noqa: BLE001 - the run is recovered, which counts
+        logger.warning("Task runs that a crash left behind could not be closed: %s", redact(repr(failure)))
+
+
+def flow_runs_with_unfinished(client: SyncPrefectClient, ended_before: datetime, limit: int) -> list[FlowRun]:
+    """Flow runs that ended before then, and have task runs that never did: of `limit` such task runs."""
+    found: dict[UUID, None] = {}
+    offset = 0
+    body: dict[str, Any] = {
+        "flow_runs": {
+            "state": {"type": {"any_": ["COMPLETED", "FAILED", "CRASHED", "CANCELLED"]}},
+            "end_time": {"before_": ended_before.isoformat()},
+        },
+        "task_runs": {"state": {"type": {"any_": [*UNFINISHED]}}},
+        "sort": "EXPECTED_START_TIME_DESC",
+    }
+    while offset < limit:
+        asked = {**body, "limit": min(PAGE, limit - offset), "offset": offset}
+        page = client.request("POST", "/task_runs/filter", json=asked).raise_for_status().json()
+        found |= {UUID(one["flow_run_id"]): None for one in page if one["flow_run_id"]}
+        offset += len(page)
+        if len(page) < asked["limit"]:
+            break
+    return [client.read_flow_run(one) for one in found]
+
+
+def states_of(client: SyncPrefectClient, flow_run_id: UUID) -> list[RunState]:
+    """Every state that a flow run had."""
+    return [_run_state(state) for state in client.read_flow_run_states(flow_run_id)]
+
+
+def unfinished_of(client: SyncPrefectClient, flow_run_id: UUID) -> list[UnfinishedRun]:
+    """The task runs of a flow run that have no final state, as many as are looked at."""
+    body = {
+        "flow_runs": {"id": {"any_": [str(flow_run_id)]}},
+        "task_runs": {"state": {"type": {"any_": [*UNFINISHED]}}},
+        "sort": "EXPECTED_START_TIME_DESC",
+        "limit": PAGE,
+    }
+    found: list[UnfinishedRun] = []
+    while len(found) < MOST_OF_A_RUN:
+        asked = {**body, "offset": len(found)}
+        page = client.request("POST", "/task_runs/filter", json=asked).raise_for_status().json()
+        found += [_unfinished(TaskRun.model_validate(one)) for one in page]
+        if len(page) < PAGE:
+            break
+    return found
+
+
+def _unfinished(run: TaskRun) -> UnfinishedRun:
+    state = run.state
+    made = run.expected_start_time or run.created
+    if state is None:  # the API has heard of it, and not yet what became of it
+        return UnfinishedRun(str(run.id), run.name, "", "", made.timestamp() if made else 0.0, elsewhere=True)
+    details = state.state_details
+    return UnfinishedRun(
+        id=str(run.id),
+        name=run.name,
+        type=state.type.value,
+        state=state.name or state.type.value.title(),
+        since=state.timestamp.timestamp(),
+        count=run.flow_run_run_count,
+        elsewhere=bool(details.deferred) or details.child_flow_run_id is not None,
+    )
+
+
+def _run_state(state: State[Any]) -> RunState:
+    return RunState(
+        state.type.value,
+        state.name or state.type.value.title(),
+        state.timestamp.timestamp(),
+        redact(state.message or ""),
+        str(state.id),
+    )
+
+
+def _heartbeats(client: SyncPrefectClient, flow_run_id: UUID, passes: Iterable[RunPass]) -> list[float]:
+    """When the flow run gave a sign of life, from its first end on."""
+    ends = [one.ended for one in passes if one.ended is not None]
+    if not ends:
+        return []
+    since = datetime.fromtimestamp(min(ends), timezone.utc)
+    # Clocks differ, and without an end the API takes its own time for one.
+    until = datetime.now(timezone.utc) + timedelta(days=1)
+    body = {
+        "filter": {
+            "event": {"name": ["prefect.flow-run.heartbeat"]},
+            "resource": {"id": [f"prefect.flow-run.{flow_run_id}"]},
+            "occurred": {"since": since.isoformat(), "until": until.isoformat()},
+        },
+        "limit": 50,
+    }
+    page = client.request("POST", "/events/filter", json=body).raise_for_status().json()
+    return [parse_datetime(one["occurred"]).timestamp() for one in page["events"]]
+
+
+def _close(client: SyncPrefectClient, one: LeftBehind) -> bool:
+    state: State[Any] = Crashed(message=one.message)
+    # Not by force: one that has come to its own end meanwhile keeps that.
+    answer = client.set_task_run_state(UUID(one.run.id), state)
+    return answer.status is SetStateStatus.ACCEPT
+
+
+def close_all(older_than: timedelta, limit: int, *, dry_run: bool = False) -> dict[UUID, Closed]:
+    """What processes left behind in all flow runs that ended that long ago, by flow run.
+
+    At most `limit` unfinished task runs are looked at. Raises what the API answers otherwise than in order.
+    """
+    settles = max(older_than.total_seconds(), SETTLES)
+    done: dict[UUID, Closed] = {}
+    with get_client(sync_client=True) as client:
+        before = datetime.now(timezone.utc) - older_than
+        for run in flow_runs_with_unfinished(client, before, limit):
+            came_to = close_left_behind(client, run, settles=settles, dry_run=dry_run)
+            if came_to != Closed():
+                done[run.id] = came_to
+    return done

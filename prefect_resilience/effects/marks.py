@@ -1,0 +1,146 @@
+"""What Prefect knows of a batch: the mark on its root flow run, and the task runs that completed its effects.
+
+The mark is a label of the flow run, `prefect-resilience.ledger`; that of a batch with a name of its own ends
+in a digest of the name. The same label on a task run says in which store its effect was recorded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
+from functools import cached_property, lru_cache
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+from uuid import UUID
+
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.filters import (
+    FlowRunFilter,
+    FlowRunFilterParentFlowRunId,
+    TaskRunFilter,
+    TaskRunFilterFlowRunId,
+    TaskRunFilterState,
+    TaskRunFilterStateName,
+    TaskRunFilterTags,
+)
+from prefect.client.schemas.objects import FlowRun, TaskRun
+
+from prefect_resilience.effects.batch_tags import TAG, named_in
+from prefect_resilience.errors.exceptions import StoreUnavailable
+from prefect_resilience.errors.redact import redact
+from prefect_resilience.naming import digest
+
+if TYPE_CHECKING:
+    from prefect.client.orchestration import SyncPrefectClient
+
+EXTERNAL_TAG = "external-effect"
+"""On every task run that began an external effect; the UI can filter by it."""
+
+LABEL = "prefect-resilience.ledger"
+PAGE = 200
+DEEPEST = 20
+
+
+@lru_cache(maxsize=100)
+def store_name(url: str) -> str:
+    """What tells a store from others, without its user and password."""
+    address = urlsplit(url)
+    return digest(f"{address.scheme.partition('+')[0]}://{address.netloc.rpartition('@')[2]}{address.path}")
+
+
+class PrefectMarks:
+    """The marks of one batch in Prefect's API (see `opening.BatchMarks`)."""
+
+    def __init__(self, batch_id: str, root: tuple[str, int] | None, store: str) -> None:
+        self.batch_id = batch_id
+        self.store = store
+        """The store that is asked, as `store_name` calls it."""
+        self.root: UUID | None = None if root is None else UUID(root[0])
+        self._count: int = 0 if root is None else root[1]
+
+    @property
+    def _own(self) -> bool:
+        """Whether the batch is named after its root flow run."""
+        return self.root is not None and str(self.root) == self.batch_id
+
+    @property
+    def begins(self) -> bool:
+        return self._own and self._count <= 1
+
+    @cached_property
+    def _label(self) -> str:
+        return LABEL if self._own else f"{LABEL}.{digest(self.batch_id)}"
+
+    def token(self) -> str | None:
+        if self.root is None:
+            return None
+        with _asking("the mark of the batch on its flow run") as client:
+            token = client.read_flow_run(self.root).labels.get(self._label)
+        return None if token is None else str(token)
+
+    def leave(self, token: str) -> None:
+        if self.root is None:
+            return
+        with _asking("the batch's mark on its flow run") as client:
+            client.update_flow_run_labels(self.root, {self._label: token})
+
+    def completed(self) -> dict[str, float]:
+        with _asking("the task runs of the batch") as client:
+            return {str(run.id): _ended_at(run) for run in self._runs(client)}
+
+    def _runs(self, client: SyncPrefectClient) -> Iterator[TaskRun]:
+        """Those whose function returned; a replay, a fallback and a cached result have states of other
+        names."""
+        own: dict[str, Any] = {"tags": TaskRunFilterTags(all_=[EXTERNAL_TAG])}
+        if self._own:
+            own["flow_run_id"] = TaskRunFilterFlowRunId(any_=_flow_runs(client, self.root))
+        else:
+            own["tags"] = TaskRunFilterTags(all_=[EXTERNAL_TAG, TAG + self.batch_id])
+        state = TaskRunFilterState(name=TaskRunFilterStateName(any_=["Completed"]))
+        wanted = TaskRunFilter(state=state, **own)
+        for run in _pages(lambda at: client.read_task_runs(task_run_filter=wanted, limit=PAGE, offset=at)):
+            # A batch with a name of its own may be in several stores, each with its own part of it.
+            elsewhere = not self._own and run.labels.get(LABEL, self.store) != self.store
+            if not elsewhere and (named_in(run.tags) or self.batch_id) == self.batch_id:
+                yield run
+
+
+def _ended_at(run: TaskRun) -> float:
+    return 0.0 if run.end_time is None else run.end_time.timestamp()
+
+
+def _flow_runs(client: SyncPrefectClient, root: UUID | None) -> list[UUID]:
+    """The root and the subflow runs below it."""
+    level: list[UUID] = [] if root is None else [root]
+    found = list(level)
+    for _ in range(DEEPEST):
+        if not level:
+            break
+        below = FlowRunFilter(parent_flow_run_id=FlowRunFilterParentFlowRunId(any_=level))
+
+        def page(at: int, wanted: FlowRunFilter = below) -> list[FlowRun]:
+            return client.read_flow_runs(flow_run_filter=wanted, limit=PAGE, offset=at)
+
+        level = [run.id for run in _pages(page)]
+        found += level
+    return found
+
+
+def _pages(read: Callable[[int], list[Any]]) -> Iterator[Any]:
+    at = 0
+    while page := read(at):
+        yield from page
+        if len(page) < PAGE:
+            return
+        at += len(page)
+
+
+@contextmanager
+def _asking(what: str) -> Generator[SyncPrefectClient, None, None]:
+    try:
+        with get_client(sync_client=True) as client:
+            yield client
+    except Exception as error:
+        raise StoreUnavailable(
+            f"{what} could not be read or written in Prefect: {redact(repr(error))}"
+        ) from error

@@ -1,0 +1,296 @@
+"""Opening a batch: whether the ledger still has all that it ever recorded of it, and what earlier passes did.
+
+A batch has a document with a token and with how many effects each process recorded. The token also stands
+where the batch's run is kept, which is another place (`marks.py`). A ledger that was emptied, restored from
+an older copy or evicted in part knows less than these two: then nothing external is sent.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+from uuid import uuid4
+
+from prefect_resilience.effects.earlier import EarlierEffects, earlier_effects
+from prefect_resilience.effects.ledger import MOST_TRIES, PREFIX, Ledger, place_of
+from prefect_resilience.effects.model import EffectDocument
+from prefect_resilience.effects.names import CodeSource
+from prefect_resilience.effects.passes import Pass, same_pass
+from prefect_resilience.effects.recipes import Continues, Recipe, Suspect
+from prefect_resilience.errors.exceptions import NotRecorded, StoreUnavailable
+
+BATCHES = "effects-batch/"
+MOST_OPEN = 1_000
+
+
+class BatchMarks(Protocol):
+    """What is known of a batch outside of the ledger. Each may block, and raise StoreUnavailable."""
+
+    @property
+    def begins(self) -> bool:
+        """Whether this is the first pass of the batch for certain, of which nothing can have been lost."""
+        ...
+
+    def token(self) -> str | None:
+        """The token that was left where the batch's run is kept."""
+        ...
+
+    def leave(self, token: str) -> None: ...
+
+    def completed(self) -> dict[str, float]:
+        """The task runs of the batch that are known to have completed an external effect, and when they did,
+        in seconds since the epoch."""
+        ...
+
+
+def batch_place(batch_id: str) -> str:
+    return BATCHES + place_of(batch_id)[len(PREFIX) : -1]
+
+
+# -- decisions
+
+
+def lost(document: dict[str, Any] | None, token: str | None) -> str | None:
+    """Why the ledger is not the one that this batch was recorded in; None: no reason to think so."""
+    if token is None or (document is not None and (document["token"] == token or document["reopened_at"])):
+        return None
+    if document is None:
+        return "its run was marked when its first effect was recorded, and the ledger does not know the batch"
+    return "its run was marked by another ledger"
+
+
+def is_counted(effect: EffectDocument) -> bool:
+    """Whether the batch counts an effect: those that undo others, and those that may be done again, it does
+    not."""
+    return bool(effect.get("counted"))
+
+
+def missing(
+    document: dict[str, Any], effects: list[EffectDocument], own: dict[str, int], completed: dict[str, float]
+) -> str | None:
+    """Why some of a batch's effects must be gone. `own`: how many this process counted, as {process:
+    number}."""
+    created = {**document["created"]}
+    for process, number in own.items():
+        created[process] = max(number, created.get(process, 0))
+    expected = sum(created.values()) - document["removed"]
+    if len(effects) < expected:
+        return f"the ledger has {len(effects)} of the {expected} effects that the batch counted"
+    known = {run for effect in effects for run in effect.get("runs", ())}
+    since = document["reopened_at"] or 0.0
+    gone = sorted(run for run, at in completed.items() if run not in known and at > since)
+    if gone:
+        return (
+            f"Prefect knows of {len(gone)} completed effects that the ledger does not have, such as {gone[0]}"
+        )
+    return None
+
+
+# -- an open batch
+
+
+@dataclass(slots=True)
+class BatchCount:
+    """How many effects of a batch this process recorded, in all its passes."""
+
+    ledger: Ledger
+    batch_id: str
+    number: int = 0
+    life: int = 0
+    """How often the batch was reopened: each time the counting begins anew."""
+    _flushing: bool = False
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def one_more(self) -> None:
+        """An effect was recorded that the ledger had not known. The batch's document follows within a
+        second."""
+        with self._lock:
+            self.number += 1
+            begin, self._flushing = not self._flushing, True
+        if begin:
+            self.ledger.owner.later(self._flush)
+
+    def _flush(self) -> None:
+        with self._lock:
+            number, self._flushing = self.number, False
+        change_batch(self.ledger, self.batch_id, lambda document: self._counted(document, number))
+
+    def _counted(self, document: dict[str, Any] | None, number: int) -> dict[str, Any] | None:
+        if document is None or document["life"] != self.life:
+            return document
+        number = max(number, document["created"].get(_process, 0))
+        return {**document, "created": {**document["created"], _process: number}}
+
+    def begin_life(self, life: int) -> None:
+        with self._lock:
+            if life != self.life:
+                self.life, self.number = life, 0
+
+
+@dataclass(slots=True)
+class OpenBatch:
+    """A batch of which this process records effects, in one pass of the code."""
+
+    count: BatchCount
+    passed: Pass
+    earlier: EarlierEffects
+
+    def compare(self, recipe: Recipe, was: tuple[str, ...], source: CodeSource) -> Continues | list[Suspect]:
+        """What a call, whose key the ledger does not know, has to do with what earlier passes left."""
+        found = self.earlier.compare(recipe, was, source)
+        if isinstance(found, Continues):
+            return found
+        return [one for one in found if not self._asked_elsewhere(one.key)]
+
+    def _asked_elsewhere(self, key: str) -> bool:
+        """Whether another process of this pass has asked for the effect since the batch was opened."""
+        found = self.count.ledger.store.load(place_of(self.count.batch_id, key))
+        asked = None if found is None else found.value.get("asked")
+        return asked is not None and same_pass(asked["pass"], self.passed)
+
+
+_process = uuid4().hex
+_open: OrderedDict[tuple[int, str, Pass], OpenBatch] = OrderedDict()
+_counts: OrderedDict[tuple[int, str], BatchCount] = OrderedDict()
+_lock = threading.Lock()
+
+
+def open_batch(
+    ledger: Ledger,
+    batch_id: str,
+    passed: Pass,
+    flow: tuple[str | None, str | None],
+    marks: Callable[[], BatchMarks | None],
+) -> OpenBatch:
+    """The batch, opened once in this process for each pass. `flow`: the id and the name of the flow run that
+    asks.
+
+    Raises NotRecorded where the ledger has lost something, and StoreUnavailable.
+    """
+    anew = any(number > 1 for _, number in passed)
+    key = (id(ledger.store), batch_id, passed if anew else passed[:1])
+    with _lock:
+        known = _open.get(key)
+    if known is not None and known.count.ledger.store is ledger.store:
+        return known
+    opened = _opened(_count_of(ledger, batch_id), passed, flow, marks())
+    with _lock:
+        _open[key] = opened
+        while len(_open) > MOST_OPEN:
+            _open.popitem(last=False)
+    return opened
+
+
+def _count_of(ledger: Ledger, batch_id: str) -> BatchCount:
+    key = (id(ledger.store), batch_id)
+    with _lock:
+        known = _counts.get(key)
+        if known is None or known.ledger.store is not ledger.store:
+            known = _counts[key] = BatchCount(ledger, batch_id)
+        while len(_counts) > MOST_OPEN:
+            _counts.popitem(last=False)
+    return known
+
+
+def _opened(
+    count: BatchCount, passed: Pass, flow: tuple[str | None, str | None], marks: BatchMarks | None
+) -> OpenBatch:
+    ledger, batch_id = count.ledger, count.batch_id
+    found = ledger.store.load(batch_place(batch_id))
+    document = None if found is None else found.value
+    begins = marks is not None and marks.begins
+    # In its first pass a batch that the ledger knows was begun by another process of that pass.
+    unread = marks is None or (begins and document is not None)
+    token = None if unread or marks is None else marks.token()
+    effects: list[EffectDocument] = []
+    why = lost(document, token)
+    if document is not None:
+        count.begin_life(document["life"])
+    if why is None and not begins:
+        completed = {} if marks is None else marks.completed()
+        if document is not None:
+            effects = [effect for effect, _ in ledger.effects(batch_id) if is_counted(effect)]
+            why = missing(document, effects, {_process: count.number}, completed)
+        elif completed:
+            why = f"Prefect knows of {len(completed)} completed effects of it, and the ledger of none"
+    if why is not None:
+        raise NotRecorded(lost_records(batch_id, why))
+    if document is None:
+        document = change_batch(ledger, batch_id, lambda there: there or new_batch(batch_id))
+    if not unread and token != document["token"] and marks is not None:
+        marks.leave(document["token"])
+    count.number = max(count.number, document["created"].get(_process, 0))
+    return OpenBatch(count, passed, earlier_effects(effects, passed, flow))
+
+
+def lost_records(batch_id: str, why: str) -> str:
+    return (
+        f"nothing was sent: the ledger has lost records of batch {batch_id!r}: {why}; restore it, or look at "
+        f"the receivers and go on with `prefect-resilience batches reopen {batch_id}`"
+    )
+
+
+# -- the document
+
+
+def new_batch(batch_id: str) -> dict[str, Any]:
+    return {
+        "batch": batch_id,
+        "token": uuid4().hex,
+        "created": {},
+        "removed": 0,
+        "life": 0,
+        "reopened_at": None,
+    }
+
+
+def reopened_batch(document: dict[str, Any] | None, batch_id: str, known: int, now: float) -> dict[str, Any]:
+    """The batch as a person accepts it, with the effects that the ledger has: so many are `known`."""
+    document = document or new_batch(batch_id)
+    life = document["life"] + 1
+    return {**document, "created": {"reopened": known}, "removed": 0, "life": life, "reopened_at": now}
+
+
+def removed_effects(ledger: Ledger, batch_id: str, number: int) -> None:
+    """So many effects of the batch were taken out of the ledger on purpose."""
+
+    def step(document: dict[str, Any] | None) -> dict[str, Any] | None:
+        return None if document is None else {**document, "removed": document["removed"] + number}
+
+    if number:
+        change_batch(ledger, batch_id, step)
+
+
+def change_batch(
+    ledger: Ledger,
+    batch_id: str,
+    step: Callable[[dict[str, Any] | None], dict[str, Any] | None],
+    expires_at: float | None = None,
+) -> dict[str, Any]:
+    """The batch's document after `step`, which may leave it as it is."""
+    place = batch_place(batch_id)
+    for _ in range(MOST_TRIES):
+        found = ledger.store.load(place)
+        before = None if found is None else found.value
+        after = step(before)
+        if after is None or (after == before and expires_at is None):
+            return after or {}
+        if ledger.store.swap(place, 0 if found is None else found.version, after, expires_at):
+            return after
+    raise StoreUnavailable(f"the batch {batch_id!r} keeps being changed by others")
+
+
+def _after_fork() -> None:
+    """A forked child counts for itself."""
+    global _process, _lock
+    _process, _lock = uuid4().hex, threading.Lock()
+    _open.clear()
+    _counts.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

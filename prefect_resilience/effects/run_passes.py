@@ -1,0 +1,263 @@
+"""The passes of one flow run, read from its states: when each began, how it ended, what started it.
+
+A pass begins with a RUNNING state and lasts up to the next state that is final or scheduled. A pause that the
+process waits out is part of its pass. A crash that a worker reports a second time belongs to no pass. Pure:
+documents in, documents out; times are seconds since the epoch.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Literal
+
+from prefect_resilience.effects.audit import AuditEntry
+
+Cause = Literal[
+    "schedule",
+    "automation",
+    "recovery",
+    "flow retry",
+    "retry button",
+    "retry command",
+    "worker",
+    "resumed",
+    "person",
+    "program",
+    "parent",
+    "unknown",
+]
+
+FINAL_TYPES = frozenset({"COMPLETED", "FAILED", "CRASHED", "CANCELLED"})
+AUDIT_SLACK = 60.0
+"""So far apart, in seconds, an entry of the audit log and the state that it wrote may be: two clocks, and the
+recovery in between."""
+
+RECOVERED = "Recovered by {by}: {why}"
+"""What a recovery writes into the state by which a run is to begin once more."""
+_RECOVERED = re.compile(r"""Recovered by ((?:'[^']*'|"[^"]*"|[^:'"])+): (.*)""", re.DOTALL)
+_WAITING = frozenset({"Late", "AwaitingConcurrencySlot"})
+"""States of a run that was scheduled before, and waits for a worker."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunState:
+    """One state of a flow run. `type` is Prefect's, in capitals."""
+
+    type: str
+    name: str
+    at: float
+    message: str = ""
+    id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RunOrigin:
+    """What the API knows of how a flow run came to be. `creator` is how the UI calls the one who created it.
+
+    `creator_kind`: SCHEDULE, AUTOMATION, USER, ... as Prefect writes it; empty where it writes nothing.
+    """
+
+    creator_kind: str = ""
+    creator: str = ""
+    scheduled: bool = False
+    deployed: bool = False
+    inner: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """What made a pass begin: the kind, who did it (empty: nobody knows), and why as far as it was said."""
+
+    cause: Cause
+    who: str = ""
+    why: str = ""
+    at: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RunPass:
+    """One pass. `ended` is None while it goes on, and where no end of it was ever reported.
+
+    `end` is the name of the state that it ended in, `end_type` its type. `over` says whether it is known
+    to go on no longer. `count` is the `flow_run_run_count` of its task runs, where that is known.
+    """
+
+    number: int
+    began: float
+    start: Start
+    ended: float | None = None
+    end: str = ""
+    end_type: str = ""
+    message: str = ""
+    over: bool = False
+    count: int | None = None
+
+    @property
+    def seconds(self) -> float | None:
+        """How long it took."""
+        return None if self.ended is None else max(self.ended - self.began, 0.0)
+
+    @property
+    def crashed(self) -> bool:
+        """Whether its process is said to be gone."""
+        return self.end_type == "CRASHED"
+
+
+@dataclass(slots=True)
+class _Going:
+    """A pass while its states are read."""
+
+    began: RunState
+    before: tuple[RunState, ...]
+    end: RunState | None = None
+
+
+def passes_of(
+    states: Iterable[RunState],
+    origin: RunOrigin | None = None,
+    audit: Sequence[AuditEntry] = (),
+    run_count: int | None = None,
+) -> tuple[RunPass, ...]:
+    """The passes of a flow run, the first one first; none before it has begun.
+
+    Args:
+        states: All states of the flow run, in any order.
+        origin: How it came to be, which says who started the first pass.
+        audit: What was done to its batch; says who recovered it, and why.
+        run_count: How often the API counted that it began. Where that agrees with the states, a pass knows
+            the number that its task runs carry.
+    """
+    read = _read(sorted(states, key=lambda state: state.at))
+    known = origin or RunOrigin()
+    counted = run_count == len(read)
+    found: list[RunPass] = []
+    for number, going in enumerate(read, start=1):
+        last = number == len(read)
+        end = going.end
+        found.append(
+            RunPass(
+                number=number,
+                began=going.began.at,
+                start=_first(going, known) if number == 1 else _again(going, read[number - 2], audit),
+                ended=None if end is None else end.at,
+                end="" if end is None else end.name,
+                end_type="" if end is None else end.type,
+                message="" if end is None else end.message,
+                over=end is not None or not last,
+                count=number if counted else None,
+            )
+        )
+    return tuple(found)
+
+
+def pass_of_task_run(passes: Sequence[RunPass], count: int, at: float) -> RunPass | None:
+    """The pass that a task run belongs to: by the number of passes that it was begun in, else by time.
+
+    `count` is its `flow_run_run_count`, which is 0 before it has begun; `at` is when it was made. Between two
+    passes, the nearer one counts: the clocks of worker and server may differ. None without passes.
+    """
+    for one in passes:
+        if count and one.count == count:
+            return one
+    if not passes:
+        return None
+    for one, until in zip(passes, borders(passes), strict=False):
+        if at < until:
+            return one
+    return passes[-1]
+
+
+def borders(passes: Sequence[RunPass]) -> list[float]:
+    """The moments between one pass and the next, as far from both as possible."""
+    return [
+        (min(before.ended, after.began) + after.began) / 2 if before.ended is not None else after.began
+        for before, after in pairwise(passes)
+    ]
+
+
+def _read(states: Sequence[RunState]) -> list[_Going]:
+    found: list[_Going] = []
+    waiting: list[RunState] = []
+    for place, state in enumerate(states):
+        current = found[-1] if found else None
+        if state.type == "RUNNING":
+            paused = place > 0 and states[place - 1].type == "PAUSED"
+            if current is not None and current.end is None and paused:
+                continue
+            found.append(_Going(state, tuple(waiting)))
+            waiting = []
+            continue
+        waiting.append(state)
+        if current is not None and current.end is None and state.type in FINAL_TYPES | {"SCHEDULED"}:
+            current.end = state
+    return found
+
+
+def _first(going: _Going, origin: RunOrigin) -> Start:
+    """What started a run: what Prefect wrote down when it was created."""
+    message = _last_message(going.before)
+    at = going.before[0].at if going.before else None
+    if origin.inner:
+        return Start("parent", at=at)
+    if origin.creator_kind == "SCHEDULE" or origin.scheduled:
+        return Start("schedule", origin.creator, at=at)
+    if origin.creator_kind == "AUTOMATION":
+        return Start("automation", origin.creator, at=at)
+    if origin.creator:
+        return Start("person", origin.creator, message, at)
+    if "Prefect UI" in message:
+        return Start("person", "", "in the Prefect UI", at)
+    if not origin.deployed:
+        return Start("program", at=at)
+    return Start("unknown", "", message, at)
+
+
+def _again(going: _Going, before: _Going, audit: Sequence[AuditEntry]) -> Start:
+    """What made a run begin once more: the last state that scheduled it, and who wrote that."""
+    states = going.before
+    scheduled = [state for state in states if state.type == "SCHEDULED" and state.name not in _WAITING]
+    if not scheduled:
+        return Start("unknown", at=states[-1].at if states else None)
+    asked = scheduled[-1]
+    if recovered := _RECOVERED.match(asked.message):
+        return _recovered(asked, recovered, audit)
+    message = asked.message
+    if message.startswith("Retry from the UI"):
+        return Start("retry button", at=asked.at)
+    if message.startswith("Retried via CLI"):
+        return Start("retry command", at=asked.at)
+    if asked.name == "Resuming":
+        return Start("resumed", "", message, asked.at)
+    if asked.name == "AwaitingRetry" and asked is before.end:
+        # A flow that retries itself goes on in its process; a run that a worker gives back waits for another.
+        pending = any(state.type == "PENDING" for state in states if state.at >= asked.at)
+        return Start("worker" if pending else "flow retry", "", message, asked.at)
+    return Start("unknown", "", message, asked.at)
+
+
+def _recovered(state: RunState, told: re.Match[str], audit: Sequence[AuditEntry]) -> Start:
+    by, why = told.groups()
+    entry = _entry_of(state, by, audit)
+    if entry is None:
+        return Start("recovery", by, why, state.at)
+    said = "; ".join(part for part in (entry.reason, entry.why or why) if part)
+    return Start("recovery", entry.by, said, state.at)
+
+
+def _entry_of(state: RunState, by: str, audit: Sequence[AuditEntry]) -> AuditEntry | None:
+    """The entry of the recovery that wrote this state."""
+    done = [one for one in audit if one.outcome in ("rescheduled", "started")]
+    for one in done:
+        if one.state_id is not None and one.state_id == state.id:
+            return one
+    near = [
+        one for one in done if one.state_id is None and one.by == by and abs(one.at - state.at) <= AUDIT_SLACK
+    ]
+    return min(near, key=lambda one: abs(one.at - state.at), default=None)
+
+
+def _last_message(states: Sequence[RunState]) -> str:
+    return next((state.message for state in states if state.message), "")

@@ -1,0 +1,350 @@
+"""The parent's side of `mode="process"`: child processes that are started ahead, used again, and ended.
+
+Plain pipes and `subprocess`, because the pools of the standard library, loky, pebble and anyio lack what
+matters here: none kills the processes that a call started, a pebble worker that hangs outlives a parent that
+was killed, and the standard library's and anyio's workers run the user's `__main__` again.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from contextvars import Context
+from pathlib import Path
+from typing import IO, Any, cast
+
+from prefect_resilience.errors.exceptions import AttemptTimeout, ResilienceError
+from prefect_resilience.limits import start_child
+from prefect_resilience.limits.child import BEGUN, EXIT_SECONDS, TOLD, Place
+from prefect_resilience.limits.threads import SLICE_SECONDS, start_call
+
+logger: logging.Logger = logging.getLogger("prefect_resilience.timeout")
+
+START_SECONDS = 120.0
+"""How long a child may take to import Prefect, and to unpickle a call with the user's imports."""
+
+IDLE_SECONDS = 300.0
+"""How long children wait for the next call before they end."""
+
+DEATH_SECONDS = 10.0
+"""How long a killed child is waited for. Only a system call can hold it, to a dead network disk say."""
+
+SPARE = 1
+"""Children that are ready while no call waits."""
+
+MOST_STARTING = os.cpu_count() or 1
+MOST_IDLE = max(4, 2 * MOST_STARTING)
+
+HUNG_UP = (EOFError, OSError, pickle.UnpicklingError)
+
+
+class ProcessDied(ResilienceError):
+    """The child process of a call died before it had an answer.
+
+    `exit_code` is that of the process: negative is the number of the signal that killed it.
+
+    Example:
+        >>> print(ProcessDied("'ocr'", 3))
+        the child process of 'ocr' ended with exit code 3 before it had an answer
+    """
+
+    def __init__(self, what: str, exit_code: int | None = None) -> None:
+        self.what = what
+        self.exit_code = exit_code
+        super().__init__(f"the child process of {what} {_ending(exit_code)} before it had an answer")
+
+    def __reduce__(self) -> tuple[type[ProcessDied], tuple[str, int | None]]:
+        return type(self), (self.what, self.exit_code)
+
+
+class Child:
+    """A child process, which makes one call at a time. See `child.py` for what the two say to each other."""
+
+    def __init__(self, modules: list[str]) -> None:
+        self.process: subprocess.Popen[bytes] = _start()
+        self.calls: IO[bytes] = cast("IO[bytes]", self.process.stdin)
+        self.answers: IO[bytes] = cast("IO[bytes]", self.process.stdout)
+        self.spent: bool = False
+        """Whether its last call left threads or processes, or was one of too many."""
+        self._number = 0
+        self._buried = False
+        with suppress(OSError):  # it died, as `wait_until_ready` finds out
+            self._send(([place for place in sys.path if type(place) is str], modules))
+
+    def wait_until_ready(self) -> None:
+        """Raises EOFError or OSError when it dies first."""
+        ready = threading.Event()
+        start_call(self.kill_unless, ready)
+        try:
+            pickle.load(self.answers)
+        finally:
+            ready.set()
+
+    def ask(
+        self,
+        what: str,
+        payload: bytes,
+        begin: Callable[[list[str]], bool],
+        heard: Callable[[Any], None] | None,
+    ) -> tuple[str, Any]:
+        """Let the child make a call; returns its last message about it.
+
+        When the call is unpickled, `begin` is given the modules that were imported since the call before, and
+        says whether to go on. Raises EOFError, OSError or UnpicklingError when the child dies.
+        """
+        self._number += 1
+        self._send((self._number, what, Place.here(), payload))
+        while True:
+            kind, *rest = pickle.load(self.answers)
+            if kind == BEGUN:
+                self._send(begin(rest[0]))
+            elif kind != TOLD:
+                body, self.spent = rest
+                return kind, body
+            elif heard is not None and rest[0] == self._number:
+                heard(rest[1])
+
+    def _send(self, message: Any) -> None:
+        pickle.dump(message, self.calls, protocol=pickle.HIGHEST_PROTOCOL)
+        self.calls.flush()
+
+    def kill(self) -> None:
+        """Kill the child and all it started, as far as that is in its process group."""
+        if self._buried:  # its id may belong to another process by now
+            return
+        if sys.platform != "win32":
+            with suppress(OSError):
+                os.killpg(self.process.pid, signal.SIGKILL)
+        with suppress(OSError):
+            self.process.kill()
+
+    def kill_unless(self, done: threading.Event) -> None:
+        if not done.wait(START_SECONDS):
+            self.kill()
+
+    def hang_up(self) -> None:
+        """Let an idle child exit in order."""
+        with suppress(OSError):
+            self.calls.close()
+
+    def end(self, seconds: float = EXIT_SECONDS) -> int | None:
+        """Let a child exit that is idle or does so by itself, and kill what is left of it and of what it
+        started. Returns its exit code."""
+        self.hang_up()
+        with suppress(subprocess.TimeoutExpired):
+            self.process.wait(seconds)
+        return self.bury()
+
+    def bury(self) -> int | None:
+        """See that the process is dead and waited for, and close the pipes. Returns its exit code."""
+        self.kill()
+        self._buried = True
+        try:
+            self.process.wait(DEATH_SECONDS)
+        except subprocess.TimeoutExpired:
+            logger.warning("the child process %d was killed and has not ended", self.process.pid)
+        self.hang_up()
+        self.answers.close()
+        return self.process.returncode
+
+
+def _start() -> subprocess.Popen[bytes]:
+    """A Python that runs `start_child.py`, in a process group of its own."""
+    windows = sys.platform == "win32"
+    stdout = -1
+    if not windows:
+        with suppress(OSError):
+            stdout = os.dup(1)
+    script = str(Path(start_child.__file__).resolve())
+    try:
+        return subprocess.Popen(
+            [sys.executable, script, str(stdout)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            pass_fds=(stdout,) if stdout >= 0 else (),
+            start_new_session=not windows,
+            creationflags=getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0),  # no Ctrl-C of ours
+        )
+    finally:
+        if stdout >= 0:
+            os.close(stdout)
+
+
+class Pool:
+    """The children of this process. Each call has one for itself; it waits only while children start.
+
+    Children are started as they are needed, at most one for each processor at a time, and whichever is free
+    first takes the next call.
+    """
+
+    def __init__(self, idle_seconds: float = IDLE_SECONDS, spare: int = SPARE) -> None:
+        self.idle_seconds = idle_seconds
+        self.spare = spare
+        self.forget()
+
+    def forget(self) -> None:
+        """Have no children, for instance in a fork, whose parent's they are."""
+        self._changed = threading.Condition()
+        self._idle: list[Child] = []
+        self.living: set[Child] = set()
+        self._modules: dict[str, None] = {}
+        """What the calls of earlier children needed, so that the next child has it already."""
+        self._failures: list[int | OSError | None] = []
+        self.starting: int = 0
+        self._waiting = 0
+        self._keeping = self._closed = False
+        self._used = 0.0
+
+    @property
+    def ready(self) -> int:
+        """How many children are ready for a call."""
+        return len(self._idle)
+
+    def take(self, what: str, seconds: float, deadline: float) -> Child:
+        """A child that is ready. `deadline`: by the monotonic clock, of a call that may take `seconds`.
+
+        Raises AttemptTimeout, ProcessDied when a child dies at its start, OSError when none can be started.
+        """
+        with self._changed:
+            self._waiting += 1
+            try:
+                while (child := self._living_idle()) is None:
+                    if self._failures:
+                        raise _failure(self._failures.pop(), what)
+                    self._start_missing()
+                    left = deadline - time.monotonic()
+                    if left <= 0:
+                        raise AttemptTimeout(seconds, f"the start of the child process of {what}")
+                    self._changed.wait(min(left, SLICE_SECONDS))
+            finally:
+                self._waiting -= 1
+                if not self._waiting:
+                    self._failures.clear()
+            self._used = time.monotonic()
+            self._start_missing()
+            return child
+
+    def give_back(self, child: Child) -> None:
+        """The child has answered, and left nothing behind."""
+        with self._changed:
+            if len(self._idle) < MOST_IDLE:
+                self._have(child)
+                return
+        self.end(child)
+
+    def end(self, child: Child) -> int | None:
+        """Let the child exit, if it has not yet. Returns its exit code."""
+        self.living.discard(child)
+        return child.end()
+
+    def learn(self, modules: list[str]) -> None:
+        self._modules.update(dict.fromkeys(modules))
+
+    def close(self) -> None:
+        """End all children: idle ones in order, the others at once."""
+        with self._changed:
+            idle = self._idle
+            self._idle, self._closed = [], True
+            living = list(self.living)
+        for child in living:
+            child.hang_up() if child in idle else child.kill()
+        deadline = time.monotonic() + EXIT_SECONDS
+        for child in living:
+            child.end(max(0.0, deadline - time.monotonic()))
+
+    def _living_idle(self) -> Child | None:
+        while self._idle:
+            child = self._idle.pop()
+            if child.process.poll() is None:
+                return child
+            self.end(child)
+        return None
+
+    def _start_missing(self) -> None:
+        missing = (self._waiting or self.spare) - len(self._idle) - self.starting - len(self._failures)
+        for _ in range(min(missing, MOST_STARTING - self.starting)):
+            self.starting += 1
+            Context().run(start_call, self._start)  # it holds nothing of the call that needs it
+
+    def _start(self) -> None:
+        failure: int | OSError | None = None
+        child: Child | None = None
+        try:
+            child = Child(list(self._modules))
+            self.living.add(child)
+            if self._closed:
+                child.kill()
+            child.wait_until_ready()
+        except HUNG_UP as error:
+            failure = error if child is None and isinstance(error, OSError) else None
+            if child is not None:
+                failure, child = self.end(child), None
+        with self._changed:
+            self.starting -= 1
+            if child is not None:
+                self._have(child)
+            elif self._waiting:
+                self._failures.append(failure)
+            if self._waiting:
+                self._start_missing()
+
+    def _have(self, child: Child) -> None:
+        self._idle.append(child)
+        self._used = time.monotonic()
+        self._changed.notify()
+        if not self._keeping:
+            self._keeping = True
+            Context().run(start_call, self._keep)
+
+    def _keep(self) -> None:
+        """End the idle children once none has been used for `idle_seconds`."""
+        while (left := self._used + self.idle_seconds - time.monotonic()) > 0:
+            time.sleep(left)
+        with self._changed:
+            idle, self._idle = self._idle, []
+            self._keeping = False
+        for child in idle:
+            self.end(child)
+
+
+POOL = Pool()
+atexit.register(POOL.close)
+
+
+def _forget() -> None:
+    """A fork closes its copies of the pipes, so that the children notice when their own parent ends."""
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for child in POOL.living:
+        for pipe in (child.calls, child.answers):
+            with suppress(OSError, ValueError):
+                os.dup2(nothing, pipe.fileno(), False)
+    os.close(nothing)
+    POOL.forget()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget)
+
+
+def _failure(failure: int | OSError | None, what: str) -> Exception:
+    return failure if isinstance(failure, OSError) else ProcessDied(what, failure)
+
+
+def _ending(exit_code: int | None) -> str:
+    if exit_code is None:
+        return "stopped answering"
+    if exit_code >= 0:
+        return f"ended with exit code {exit_code}"
+    try:
+        return f"was killed by {signal.Signals(-exit_code).name}"
+    except ValueError:
+        return f"was killed by signal {-exit_code}"

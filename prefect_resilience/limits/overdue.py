@@ -1,0 +1,227 @@
+"""What of a call still runs when its attempt is over.
+
+Everything that a call starts runs in a copy of its context, and there its ticket can be found:
+
+- a thread that was left at its deadline (`threads.py` knows them);
+- a thread that `asyncio.to_thread` or anyio started for a coroutine that was cancelled;
+- a task that such a coroutine left on its event loop.
+
+Not known is work that was started without the context, such as `loop.run_in_executor`, a plain `Thread`, or a
+process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextvars import Context, ContextVar
+from dataclasses import dataclass, field
+from functools import partial
+from types import BuiltinMethodType, FrameType
+from typing import Any, cast
+
+from prefect_resilience.limits.threads import overdue_calls, overdue_in, start_call
+
+logger: logging.Logger = logging.getLogger("prefect_resilience.limits")
+
+TASK_SECONDS = 60.0
+"""A task that a cancelled coroutine left behind is taken for a part of the call for so long. It may also be a
+service that was started on the side, such as the reader of a connection, and that never ends."""
+
+LONG_LOOK = 0.005
+"""Seconds. A look at thousands of tasks takes longer: then a twentieth of the time at most goes into looks,
+and tasks that are left in between are not seen."""
+
+SHORTEST_PAUSE, LONGEST_PAUSE = 0.02, 0.25
+"""Seconds between two looks at what still runs."""
+
+OUTERMOST = 8
+"""How many frames from the bottom of a thread's stack the worker's own are found in."""
+
+_tickets: ContextVar[tuple[object, ...]] = ContextVar("prefect_resilience_tickets", default=())
+
+StillRuns = Callable[[], bool]
+
+
+def begins(ticket: object) -> None:
+    """What is started in this context from now on belongs to the call that has this ticket."""
+    _tickets.set((*_tickets.get(), ticket))
+
+
+def still_runs(ticket: object, error: BaseException | None, then: Callable[[], None]) -> bool:
+    """Whether something of the call still runs although its attempt is over, with `error` if it raised.
+
+    Then `then` is called once, on a thread of ours, when nothing does any more. It must not block.
+    """
+    tickets = _tickets.get()
+    innermost = bool(tickets) and tickets[-1] is ticket
+    _tickets.set(tickets[:-1] if innermost else tuple(one for one in tickets if one is not ticket))
+    running = _threads_left(ticket)
+    if isinstance(error, asyncio.CancelledError | asyncio.TimeoutError | TimeoutError) and _on_a_loop():
+        # A look at all threads and tasks takes a millisecond or more.
+        running += [*_threads_in(ticket), *_tasks_in(ticket)]
+    if not running:
+        return False
+    _watch(_Watched(ticket, running, then))
+    return True
+
+
+# -- what there is
+
+
+def _threads_left(ticket: object) -> list[StillRuns]:
+    if not overdue_calls():
+        return []
+    calls = overdue_in(partial(_belongs, ticket))
+    return [lambda call=call: not call.finished for call in calls]
+
+
+def _threads_in(ticket: object) -> list[StillRuns]:
+    """The other threads that are in a context of the call, as far as the bottom of their stacks shows it."""
+    own, found = threading.get_ident(), list[StillRuns]()
+    for ident, frame in sys._current_frames().items():  # pyright: ignore[reportPrivateUsage]
+        contexts = (_context_in(value) for value in _locals_below(frame)) if ident != own else ()
+        found += [
+            partial(_entered, context)
+            for context in contexts
+            if context is not None and _belongs(ticket, context) and _entered(context)
+        ]
+    return found
+
+
+def _locals_below(frame: FrameType) -> Iterator[Any]:
+    stack = [frame]
+    while (back := stack[-1].f_back) is not None:
+        stack.append(back)
+    for one in stack[-OUTERMOST:]:
+        if one.f_locals is not one.f_globals:
+            yield from list(one.f_locals.values())
+
+
+def _context_in(value: Any, depth: int = 5) -> Context | None:
+    """The context that a worker's local variable runs something in: the work item of an executor, a partial
+    of `context.run`, the context itself."""
+    if isinstance(value, Context):
+        return value
+    inner: list[Any] = []
+    if isinstance(value, BuiltinMethodType):
+        inner = [value.__self__]
+    elif isinstance(value, partial):
+        inner = [cast("partial[Any]", value).func]
+    elif isinstance(value, tuple):
+        inner = [*cast("tuple[Any, ...]", value)[:1]]
+    elif type(value).__module__ == "concurrent.futures.thread":
+        inner = [*getattr(value, "__dict__", {}).values()]
+    found = (_context_in(one, depth - 1) for one in inner if depth)
+    return next((context for context in found if context is not None), None)
+
+
+def _entered(context: Context) -> bool:
+    """Whether a thread is in the context. To call a C function there takes no time in which another could."""
+    try:
+        context.run(int)
+    except RuntimeError:
+        return True
+    return False
+
+
+def _tasks_in(ticket: object) -> list[StillRuns]:
+    global _next_look
+    now, own = time.monotonic(), asyncio.current_task()
+    if now < _next_look:
+        return []
+    left = [task for task in asyncio.all_tasks() if task is not own and _belongs(ticket, _context_of(task))]
+    if (took := time.monotonic() - now) > LONG_LOOK:
+        _next_look = now + 20 * took
+    return [lambda task=task: not task.done() and time.monotonic() < now + TASK_SECONDS for task in left]
+
+
+def _context_of(task: asyncio.Task[Any]) -> Context:
+    if sys.version_info >= (3, 12):
+        return task.get_context()
+    return next((one for one in gc.get_referents(task) if isinstance(one, Context)), Context())
+
+
+def _belongs(ticket: object, context: Context) -> bool:
+    return any(one is ticket for one in context.get(_tickets, ()))
+
+
+def _on_a_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
+
+
+# -- one thread looks after all of it
+
+
+@dataclass(eq=False)
+class _Watched:
+    ticket: object
+    running: list[StillRuns]
+    then: Callable[[], None]
+    since: float = field(default_factory=time.monotonic)
+
+    def is_over(self) -> bool:
+        if any(runs() for runs in self.running):
+            return False
+        # What has ended may have started something else meanwhile.
+        self.running = [*_threads_left(self.ticket), *_threads_in(self.ticket)]
+        return not self.running
+
+
+def _watch(watched: _Watched) -> None:
+    global _watching
+    with _lock:
+        _all.append(watched)
+        if _watching:
+            return
+        _watching = True
+    Context().run(start_call, _look_after_all)
+
+
+def _look_after_all() -> None:
+    """The life of the thread: it ends when nothing is watched any more."""
+    global _watching
+    while True:
+        with _lock:
+            if not _all:
+                _watching = False
+                return
+            watched = list(_all)
+        age = time.monotonic() - max(one.since for one in watched)
+        time.sleep(min(max(age / 10, SHORTEST_PAUSE), LONGEST_PAUSE))
+        for one in watched:
+            if one.is_over():
+                with _lock:
+                    _all.remove(one)
+                try:
+                    one.then()
+                except Exception:
+                    logger.exception("The place of a call that has ended could not be given back")
+
+
+_next_look = 0.0
+_all: list[_Watched] = []
+_watching = False
+# Re-entrant: the garbage collector may end a caller's coroutine, which leaves its place, at any allocation.
+_lock = threading.RLock()
+
+
+def _forget() -> None:
+    """A forked child has none of its parent's calls."""
+    global _lock, _watching
+    _lock, _watching = threading.RLock(), False
+    _all.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget)

@@ -1,0 +1,1 @@
+from .promise import Expect as Expect

@@ -1,0 +1,157 @@
+"""The actions `quorum`, which asks several actions, and `vote`, which counts answers that are there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any, cast
+
+from prefect_resilience.conditions.describe import shown
+from prefect_resilience.conditions.paths import Missing, PathError, check_path, look_up
+from prefect_resilience.conditions.plain import plain
+from prefect_resilience.configuration import nearest
+from prefect_resilience.errors.context import ErrorContext
+from prefect_resilience.errors.exceptions import ConfigurationError
+from prefect_resilience.plans.mistakes import Mistake, quoted
+from prefect_resilience.plans.model import QUORUM, Node
+from prefect_resilience.plans.templates import has_template
+from prefect_resilience.routing.exceptions import NoQuorum
+from prefect_resilience.routing.sameness import same
+
+if TYPE_CHECKING:
+    from prefect_resilience.plans.actions import Actions
+
+Ask = Callable[[list[str], dict[str, Any], int, "str | None", "ErrorContext | None"], Any]
+"""Asks actions by their names, with an input; how many must agree, and on which path."""
+
+_ask: ContextVar[Ask | None] = ContextVar("prefect_resilience_plan_quorum", default=None)
+
+
+@contextmanager
+def asking(ask: Ask) -> Generator[None]:
+    """A quorum in this block asks so."""
+    token = _ask.set(ask)
+    try:
+        yield
+    finally:
+        _ask.reset(token)
+
+
+def run_quorum(
+    of: list[str],
+    need: int | None = None,
+    key: str | None = None,
+    input: dict[str, Any] | None = None,
+    error: ErrorContext | None = None,
+) -> Any:
+    """Ask several actions at once; an answer counts when enough of them gave it.
+
+    Args:
+        of: The actions, by their names; one may stand there several times.
+        need: How many must give the same answer; more than half of them if not given.
+        key: A path to what two answers must have in common, such as label; the whole answer if not given.
+        input: What each of them gets.
+
+    Returns:
+        The first of the answers that agree.
+    """
+    ask = _ask.get()
+    if ask is None:
+        raise ConfigurationError("the action 'quorum' runs as a node of a plan: elsewhere call quorum(...)")
+    return ask(of, input or {}, majority(need, len(of)), key, error)
+
+
+def run_vote(answers: list[Any], need: int | None = None, key: str | None = None) -> Any:
+    """The answer that enough of them are.
+
+    Args:
+        answers: The answers, such as {{first.output}}; null, of a node that gave none, is no answer.
+        need: How many must be the same; more than half of them if not given.
+        key: A path to what two answers must have in common, such as label; the whole answer if not given.
+
+    Returns:
+        The first of the answers that agree.
+    """
+    needed, marked = majority(need, len(answers)), common_part(key)
+    votes: list[tuple[Any, Any, list[str]]] = []
+    errors: dict[str, str] = {}
+    for number, answer in enumerate(answers):
+        name = f"answers[{number}]"
+        if answer is None:
+            continue
+        try:
+            mark = plain(answer if marked is None else marked(answer))
+        except ValueError as error:
+            errors[name] = str(error)
+            continue
+        vote = next((one for one in votes if same(one[0], mark)), None)
+        if vote is None:
+            votes.append(vote := (mark, answer, []))
+        vote[2].append(name)
+        if len(vote[2]) >= needed:
+            return vote[1]
+    raise NoQuorum(needed, {shown(mark): tuple(names) for mark, _, names in votes}, errors)
+
+
+def mistakes_of(node: Node, place: str, actions: Actions) -> list[Mistake]:
+    """What is wrong with the input of a `quorum` or a `vote`, as far as it is written out."""
+    given = node.input
+    made: list[Mistake] = []
+    voters: Any = given.get("of" if node.type == QUORUM else "answers")
+    of = cast("list[Any]", voters) if isinstance(voters, list | tuple) else None
+    need, key = given.get("need"), given.get("key")
+    if need is not None and not has_template(need):
+        most = len(of) if of else None
+        if isinstance(need, bool) or not isinstance(need, int) or need < 1 or (most and need > most):
+            upto = f"from 1 to {most}" if most else "from 1"
+            made.append(Mistake(f"{place}.input.need", f"write a whole number {upto}, not {quoted(need)}"))
+    if isinstance(key, str) and not has_template(key):
+        try:
+            check_path(key)
+        except PathError as error:
+            made.append(Mistake(f"{place}.input.key", str(error)))
+    if node.type == QUORUM and of is not None:
+        made += _of_voters(of, given.get("input"), node, place, actions)
+    return made
+
+
+def _of_voters(of: Sequence[Any], given: Any, node: Node, place: str, actions: Actions) -> list[Mistake]:
+    if not of:
+        return [Mistake(f"{place}.input.of", _EMPTY)]
+    made: list[Mistake] = []
+    inner: Mapping[str, Any] = cast("Any", given) if isinstance(given, Mapping) else {}
+    for number, name in enumerate(of):
+        here = f"{place}.input.of[{number}]"
+        if not isinstance(name, str) or has_template(name):
+            made.append(Mistake(here, f"write the name of an action, not {quoted(name)}"))
+        elif actions.get(name) is None:
+            made.append(Mistake(here, f"there is no action {name!r}{nearest(name, actions.names())}"))
+        elif not isinstance(given, str):
+            asked = node.model_copy(update={"type": name, "input": dict(inner), "map": None})
+            made += [
+                Mistake(one.place.replace(f"{place}.input", f"{place}.input.input", 1), one.message)
+                for one in actions.mistakes(asked, place)
+            ]
+    return list(dict.fromkeys(made))
+
+
+_EMPTY = "quorum needs the names of the actions that it asks"
+
+
+def majority(need: int | None, voters: int) -> int:
+    return voters // 2 + 1 if need is None else need
+
+
+def common_part(path: str | None) -> Callable[[Any], Any] | None:
+    """Gives what stands at `path` in an answer; ValueError where nothing does."""
+    if path is None:
+        return None
+
+    def key(answer: Any) -> Any:
+        found = look_up(path, answer)
+        if isinstance(found, Missing):
+            raise ValueError(f"the answer has no {path}")
+        return found
+
+    return key

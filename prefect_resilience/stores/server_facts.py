@@ -1,0 +1,128 @@
+"""What a store's server says of itself: how safely it keeps what it confirms. Read here, judged elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from prefect_resilience.errors.exceptions import StoreUnavailable
+from prefect_resilience.errors.redact import redact
+from prefect_resilience.stores.urls import StoreUrl
+
+ANSWER_SECONDS = 3.0
+TURNS = (0, 1, 1, 0, 1, 0, 0, 1, 1, 0, 0, 1, 0, 1, 1, 0)
+"""Which of two connections asks next. No rhythm (Thue, Morse): a pooler may hand out its own in turn."""
+
+
+@dataclass(frozen=True, slots=True)
+class RedisFacts:
+    """Of a Redis server; None: it may not be asked.
+
+    `saved`: without CONFIG, whether it has written a snapshot since it started.
+    """
+
+    policy: str | None = None
+    appendonly: bool | None = None
+    appendfsync: str | None = None
+    snapshots: bool | None = None
+    saved: bool | None = None
+    role: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PostgresFacts:
+    """Of a PostgreSQL server.
+
+    `announced` is the server process that the connection was promised; `first` and `second` are those that
+    answered the statements of two connections which were open at once.
+    """
+
+    in_recovery: bool
+    synchronous_commit: str
+    fsync: str
+    announced: int
+    first: tuple[int, ...]
+    second: tuple[int, ...]
+
+
+def redis_facts(parsed: StoreUrl) -> RedisFacts:
+    """Ask a Redis server by CONFIG, and by INFO where a managed service forbids that."""
+    import redis
+
+    seconds = float(parsed.options.get("timeout", ANSWER_SECONDS))
+    made: Any = redis.Redis
+    client = made.from_url(parsed.path, socket_timeout=seconds, socket_connect_timeout=seconds)
+
+    def asked(question: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        try:
+            return {str(name): value for name, value in question().items()}
+        except redis.ResponseError:  # it is forbidden, or the service does not know it
+            return {}
+
+    try:
+        with client:
+            config: dict[str, Any] = {}
+            for name in ("maxmemory-policy", "appendonly", "appendfsync", "save"):
+                config |= asked(lambda name=name: client.config_get(name))
+            info: dict[str, Any] = {}
+            info |= asked(lambda: {"now": client.time()[0]})
+            for section in ("server", "memory", "persistence", "replication"):
+                info |= asked(lambda section=section: client.info(section))
+    except (redis.RedisError, OSError) as error:
+        raise StoreUnavailable(redact(f"the store {parsed.canonical} could not answer: {error}")) from error
+    return read_redis(_texts(config), info)
+
+
+def _texts(config: dict[str, Any]) -> dict[str, str]:
+    return {
+        name: value.decode(errors="replace") if isinstance(value, bytes) else str(value)
+        for name, value in config.items()
+    }
+
+
+def read_redis(config: dict[str, str], info: dict[str, Any]) -> RedisFacts:
+    """The facts out of the answers to CONFIG GET, INFO and TIME ("now"), each of which may be missing."""
+    appendonly = info.get("aof_enabled")
+    policy = config.get("maxmemory-policy") or info.get("maxmemory_policy")
+    if "appendonly" in config:
+        appendonly = config["appendonly"] == "yes"
+    return RedisFacts(
+        policy=policy,
+        appendonly=None if appendonly is None else bool(appendonly),
+        appendfsync=config.get("appendfsync"),
+        snapshots=bool(config["save"].strip()) if "save" in config else None,
+        saved=_saved(info),
+        role=info.get("role"),
+    )
+
+
+def _saved(info: dict[str, Any]) -> bool | None:
+    """Until its first snapshot, Redis says the time of its start for that of the last one."""
+    if not all(name in info for name in ("rdb_last_save_time", "now", "uptime_in_seconds")):
+        return None
+    started = info["now"] - info["uptime_in_seconds"]
+    return info["rdb_last_save_time"] > started + 2
+
+
+def postgres_facts(parsed: StoreUrl) -> PostgresFacts:
+    """Ask a PostgreSQL server, by two connections at once."""
+    import psycopg
+
+    from prefect_resilience.stores.postgres_wire import Deadline, connect
+
+    deadline = Deadline(float(parsed.options.get("timeout", ANSWER_SECONDS)))
+    deadline.begin()
+    try:
+        with connect(parsed.path, deadline) as first, connect(parsed.path, deadline) as second:
+            row: Any = first.execute(
+                "SELECT pg_is_in_recovery(), current_setting('synchronous_commit'), current_setting('fsync')"
+            ).fetchone()
+            pids: tuple[list[int], list[int]] = ([], [])
+            for turn in TURNS:
+                answer: Any = (first, second)[turn].execute("SELECT pg_backend_pid()").fetchone()
+                pids[turn].append(answer[0])
+            announced = first.info.backend_pid
+            return PostgresFacts(row[0], row[1], row[2], announced, tuple(pids[0]), tuple(pids[1]))
+    except psycopg.Error as error:
+        raise StoreUnavailable(redact(f"the store {parsed.canonical} could not answer: {error}")) from error

@@ -1,0 +1,149 @@
+"""How a circuit finds out that its service is back: probes, their leases, and what they decide."""
+
+from __future__ import annotations
+
+import pytest
+
+from prefect_resilience.circuits.machine import (
+    Refusal,
+    Release,
+    Tick,
+    refusal,
+)
+from prefect_resilience.circuits.model import CircuitPolicy
+from tests.circuits.bench import NOW, Bench
+
+
+def test_open_refuses_until_its_time_has_come() -> None:
+    bench = Bench().opened()
+    assert bench.asks("a", after=10) == Refusal(20)
+    assert bench["state"] == "open"
+    assert bench.asks("a", after=20) is None
+    assert bench["state"] == "half_open"
+
+
+def test_so_many_probes_at_a_time_and_no_more() -> None:
+    bench = Bench(probes=2, probe_lease=60).opened()
+    assert bench.asks("a", after=30) is None
+    assert bench.asks("b", after=10) is None
+    assert bench.asks("c") == Refusal(50)
+    assert bench.asks("a") is None, "a lease that is held is held on to"
+    assert set(bench["leases"]) == {"a", "b"}
+    bench.does(Release("a"))
+    assert bench.asks("c") is None
+
+
+def test_a_lease_ends_by_itself() -> None:
+    bench = Bench(probe_lease=60).opened()
+    assert bench.asks("dead", after=30) is None
+    assert bench.asks("b", after=59.9) is not None
+    assert bench.asks("b", after=0.1) is None
+    assert set(bench["leases"]) == {"b"}
+    assert bench["state"] == "half_open", "a lease that ended was neither a success nor a failure"
+
+
+def test_a_prober_that_answers_after_its_lease_is_still_heard() -> None:
+    """It is evidence of this half-open period: a service slower than the lease must be able to close."""
+    bench = Bench(probe_lease=10, success_threshold=1).opened()
+    assert bench.asks("slow", after=30) is None
+    bench.does(Tick(), after=11)
+    assert not bench["leases"]
+    assert bench.calls(("s", 1), owner="slow")["state"] == "closed"
+
+
+def test_successes_close_it_and_everything_begins_anew() -> None:
+    bench = Bench().opened().does(Tick(), after=30).probed("s")
+    assert (bench["state"], bench["successes"]) == ("half_open", 1)
+    bench.probed("s")
+    assert bench["state"] == "closed"
+    assert (bench["window"], bench["failures_in_row"], bench["leases"]) == (None, 0, {})
+    assert [change.after for change in bench.changes] == ["open", "half_open", "closed"]
+    assert [change.generation for change in bench.changes] == [2, 3, 4]
+
+
+@pytest.mark.parametrize(
+    ("probes", "state"),
+    [
+        ("f", "half_open"),
+        ("s", "half_open"),
+        ("sf", "half_open"),
+        ("fs", "half_open"),
+        ("ss", "closed"),
+        ("fss", "closed"),
+        ("sfs", "closed"),
+        ("ff", "open"),
+        ("fsf", "open"),
+        ("sff", "open"),
+    ],
+)
+def test_two_of_three_probes_decide(probes: str, state: str) -> None:
+    bench = Bench().opened().looked(*probes)
+    assert bench["state"] == state
+    assert state != "open" or bench["reason"] == f"2 of {len(probes)} probes failed"
+
+
+def test_other_numbers_of_probes_can_be_asked_for() -> None:
+    assert Bench(probe_calls=2).opened().looked("f")["reason"] == "a probe failed"
+    assert Bench(probe_calls=2).opened().looked("s", "f")["state"] == "open"
+    assert Bench(success_threshold=1).opened().looked("f")["state"] == "open"
+    assert Bench(success_threshold=1, probe_calls=3).opened().looked("f", "f", "s")["state"] == "closed"
+    assert [CircuitPolicy(success_threshold=n).most_probes for n in (1, 2, 3, 4, 10)] == [1, 3, 4, 6, 15]
+
+
+def test_an_adaptive_circuit_probes_by_the_rate_it_has_learnt() -> None:
+    bench = Bench(adaptive=True)
+    bench.document["baseline"] = {"calls": 3000.0, "failures": 900.0, "at": NOW}
+    bench.calls(("f", 12)).looked("f", "f", "f")
+    assert bench["state"] == "half_open", "2 of 5"
+    assert bench.probed("s").probed("s")["state"] == "closed"
+    bench.calls(("f", 12)).looked("f")
+    assert bench["state"] == "open", "it was not well after all"
+
+
+def test_a_service_that_answered_no_probe_gets_one_call_in_the_next_period() -> None:
+    bench = Bench().opened().looked("f", "f").looked("f")
+    assert (bench["state"], bench["reason"]) == ("open", "a probe failed")
+    assert bench.looked("s", "f")["state"] == "half_open", "an answer makes patient again"
+    assert bench.probed("s")["state"] == "closed"
+
+
+def test_after_probes_of_which_some_succeeded_the_next_look_comes_soon() -> None:
+    bench = Bench().opened().looked("f", "f").looked("f")
+    assert bench.opening == 60
+    assert bench.looked("s", "f", "f").opening == 15
+    assert bench.looked("f", "f").opening == 120, "and lengthens nothing"
+
+
+def test_a_probe_to_which_the_server_says_not_now_opens_it_at_once() -> None:
+    bench = Bench().opened().does(Tick(), after=30).probed("f", retry_after=100)
+    assert (bench["state"], bench.opening) == ("open", 100)
+    bench = Bench().opened().does(Tick(), after=30).probed("f", retry_after=0)
+    assert bench["state"] == "half_open"
+
+
+def test_probes_that_are_under_way_when_it_opens_keep_their_places() -> None:
+    bench = Bench(probes=3).opened().does(Tick(), after=30)
+    for owner in "abc":
+        assert bench.asks(owner) is None
+    bench.calls(("f", 1), owner="a").calls(("f", 1), owner="b", last_error="down")
+    assert (bench["state"], set(bench["leases"]), bench["last_error"]) == ("open", {"c"}, "down")
+    assert refusal(bench.document, "c", bench.now) == Refusal(15)
+
+
+def test_a_probe_of_an_earlier_period_keeps_its_place() -> None:
+    bench = Bench(probes=2, open_for=1, open_backoff=1, probe_lease=60).opened().does(Tick(), after=1)
+    assert bench.asks("slow") is None
+    assert bench.asks("quick") is None
+    bench.calls(("f", 2), owner="quick").does(Tick(), after=1)
+    assert bench["state"] == "half_open"
+    assert bench.asks("third") is None
+    assert bench.asks("fourth") is not None
+    bench.does(Release("slow"))
+    assert bench.asks("fourth") is None
+
+
+def test_probes_that_were_all_slow_do_not_close_it() -> None:
+    bench = Bench(slow_call=1).opened().does(Tick(), after=30).probed("S").probed("S")
+    assert (bench["state"], bench["reason"]) == ("open", "its probes were slow")
+    assert bench["unanswered"], "slow answers are none"
+    assert bench.looked("S", "s")["state"] == "closed"

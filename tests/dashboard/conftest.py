@@ -1,0 +1,139 @@
+"""The application on a store that real breakers have filled, asked over HTTP without a socket."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import pytest_asyncio
+from starlette.applications import Starlette
+
+from prefect_resilience.circuits import CircuitBreaker, flush_all, forget_circuits
+from prefect_resilience.dashboard.edge.app import make_app
+from prefect_resilience.dashboard.gate import Gate
+from prefect_resilience.errors.exceptions import CircuitOpenError
+
+HOST = "127.0.0.1:4280"
+HEADERS = {"Origin": f"http://{HOST}", "X-Resilience-Token": "right"}
+PATIENCE = 20.0
+
+
+@dataclass
+class Page:
+    """What a browser knows that listens to the stream."""
+
+    parts: dict[str, dict[str, Any]] = field(default_factory=dict[str, Any])
+    messages: list[dict[str, Any]] = field(default_factory=list[Any])
+    news: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def take(self, message: dict[str, Any]) -> None:
+        self.messages.append(message)
+        if message.get("all"):
+            self.parts.clear()
+        for part, rows in message.get("set", {}).items():
+            self.parts.setdefault(part, {}).update(rows)
+        for part, gone in message.get("gone", {}).items():
+            for one in gone:
+                self.parts[part].pop(one, None)
+        self.news.set()
+
+    def row(self, part: str, name: str) -> dict[str, Any]:
+        return self.parts.get(part, {}).get(name, {})
+
+    async def until(self, condition: Callable[[Page], Any]) -> None:
+        async def wait() -> None:
+            while not condition(self):
+                await self.news.wait()
+                self.news.clear()
+
+        await asyncio.wait_for(wait(), PATIENCE)
+
+
+@asynccontextmanager
+async def listening(app: Starlette) -> AsyncIterator[Page]:
+    """A browser that reads the stream; httpx would wait for its end."""
+    page, gone, asked = Page(), asyncio.Event(), False
+    scope = {
+        "type": "http",
+        "method": "GET",
+        "path": "/stream",
+        "query_string": b"",
+        "headers": [(b"host", HOST.encode())],
+        "asgi": {"version": "3.0"},
+    }
+
+    async def receive() -> dict[str, Any]:
+        nonlocal asked
+        if not asked:
+            asked = True
+            return {"type": "http.request", "body": b"", "more_body": False}
+        await gone.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(message: Any) -> None:
+        for line in message.get("body", b"").decode().splitlines():
+            if line.startswith("data: "):
+                page.take(json.loads(line[6:]))
+
+    task = asyncio.create_task(app(scope, receive, send))
+    try:
+        yield page
+    finally:
+        gone.set()
+        await asyncio.wait_for(task, PATIENCE)
+
+
+@asynccontextmanager
+async def browsing(app: Starlette) -> AsyncIterator[httpx.AsyncClient]:
+    transport = httpx.ASGITransport(app)
+    async with (
+        app.router.lifespan_context(app),
+        httpx.AsyncClient(transport=transport, base_url=f"http://{HOST}", headers=HEADERS) as client,
+    ):
+        yield client
+
+
+@pytest.fixture
+def url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    made = f"sqlite:///{tmp_path}/fleet.db"
+    monkeypatch.setenv("PREFECT_RESILIENCE_STORE_URL", made)
+    return made
+
+
+@pytest.fixture
+def app(url: str) -> Starlette:
+    return make_app(Gate("right"), url, url, "the store of the tests")
+
+
+@pytest_asyncio.fixture
+async def browser(app: Starlette) -> AsyncIterator[httpx.AsyncClient]:
+    async with browsing(app) as client:
+        yield client
+
+
+def fails() -> None:
+    raise TimeoutError("no answer")
+
+
+def call(breaker: CircuitBreaker, outcomes: str) -> None:
+    for outcome in outcomes:
+        with suppress(TimeoutError, CircuitOpenError):
+            breaker.call(fails if outcome == "f" else str)
+
+
+@pytest.fixture
+def circuits(url: str) -> None:
+    """One that is well, one that opened, one that is open by hand."""
+    forget_circuits()
+    call(CircuitBreaker("llm:secondary", store=url), "ssssssf")
+    call(CircuitBreaker("llm:primary", failure_threshold=3, open_for=300, store=url), "ssssfff")
+    CircuitBreaker("orders", store=url).force_open("maintenance")
+    flush_all()
+    forget_circuits()

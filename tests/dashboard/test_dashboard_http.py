@@ -1,0 +1,264 @@
+"""The page, its stream and its buttons over HTTP: the store is shown as it is, and nobody forges an order."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from starlette.applications import Starlette
+
+from prefect_resilience.circuits import CircuitBreaker, get_circuits
+from prefect_resilience.dashboard.edge import reading
+from prefect_resilience.dashboard.edge.app import make_app
+from prefect_resilience.dashboard.edge.reading import Source
+from prefect_resilience.dashboard.gate import Gate
+from prefect_resilience.effects import batch_status
+from prefect_resilience.effects.ledger import open_ledger, place_of
+from prefect_resilience.effects.model import Doubted
+from tests.dashboard.conftest import HOST, browsing, call, listening
+from tests.stores_servers import RedisServer
+
+FILES = ("/", "/dashboard.css", "/dashboard.js", "/ask.js", "/nodes.js", "/rows.js")
+
+
+def state_of(url: str, name: str) -> str:
+    return next(one.state for one in get_circuits(url) if one.name == name)
+
+
+def put_in_doubt(url: str, batch: str, key: str) -> None:
+    ledger = open_ledger(url)
+    ledger.intend(place_of(batch, key), "c", "external", {"key": key, "batch": batch})
+    ledger.report(place_of(batch, key), Doubted("c", {"code": "TIMEOUT", "message": "no answer"}))
+
+
+# -- the page
+
+
+async def test_the_page_and_its_files(browser: httpx.AsyncClient) -> None:
+    for path in FILES:
+        answer = await browser.get(path)
+        assert answer.status_code == 200
+        assert answer.headers["x-frame-options"] == "DENY"
+        assert "frame-ancestors 'none'" in answer.headers["content-security-policy"]
+        assert "://" not in answer.text, "something is loaded from elsewhere"
+        assert "{{" not in answer.text
+    page = (await browser.get("/")).text
+    assert 'name="token" content="right"' in page
+    assert "the store of the tests" in page
+    assert (await browser.get("/../pyproject.toml")).status_code == 404
+
+
+async def test_what_the_page_says_of_stores_is_text(url: str) -> None:
+    async with browsing(make_app(Gate("right"), url, url, '"><script>alert(1)</script>')) as browser:
+        assert "<script>alert" not in (await browser.get("/")).text
+
+
+# -- the stream
+
+
+@pytest.mark.usefixtures("circuits")
+async def test_the_stream_shows_the_fleet_and_then_what_changes(
+    app: Starlette, browser: httpx.AsyncClient, url: str
+) -> None:
+    async with listening(app) as page:
+        await page.until(lambda p: p.row("summary", "circuits") and p.row("summary", "minutes"))
+        assert page.row("summary", "circuits")["headline"] == "2 of 3 circuits open"
+        assert page.row("circuits", "llm:primary")["level"] == "open"
+        assert page.row("circuits", "orders")["why"] == "maintenance"
+        assert "PREFECT_API_URL" in page.row("summary", "minutes")["unknown"]
+        told = len(page.messages)
+        tripped = CircuitBreaker("llm:secondary", failure_threshold=2, store=url)
+        await asyncio.to_thread(call, tripped, "ff")
+        await page.until(lambda p: p.row("circuits", "llm:secondary")["state"] == "open")
+        changed = {name for one in page.messages[told:] for name in one.get("set", {}).get("circuits", {})}
+        assert changed == {"llm:secondary"}
+        assert page.row("summary", "circuits")["headline"] == "3 of 3 circuits open"
+
+
+async def test_nobody_reads_while_nobody_looks(app: Starlette, browser: httpx.AsyncClient, url: str) -> None:
+    hub = app.state.hub
+    await browser.get("/")
+    CircuitBreaker("c", store=url).force_open("x")
+    assert hub.board.since(0) is None
+    async with listening(app) as page, listening(app) as other:
+        await page.until(lambda p: p.row("circuits", "c"))
+        await other.until(lambda p: p.row("circuits", "c"))
+        assert hub.watchers == 2
+    assert hub.watchers == 0
+    assert not hub._watched.is_set()
+    CircuitBreaker("c", store=url).reset("y")
+    async with listening(app) as page:
+        await page.until(lambda p: p.row("circuits", "c").get("state") == "closed")
+
+
+async def test_a_store_that_is_away_is_said_and_what_was_read_stays(own_redis: RedisServer) -> None:
+    url = own_redis.url()
+    CircuitBreaker("c", store=url).force_open("x")
+    app = make_app(Gate("right"), url, url)
+    async with browsing(app), listening(app) as page:
+        await page.until(lambda p: p.row("circuits", "c"))
+        await asyncio.to_thread(own_redis.stop)
+        await page.until(lambda p: p.row("trouble", "circuits") and p.row("trouble", "letters"))
+        assert page.row("circuits", "c")["state"] == "forced_open"
+        assert "127.0.0.1" in page.row("trouble", "circuits")["says"]
+        await asyncio.to_thread(own_redis.start)
+        await page.until(lambda p: not p.parts["trouble"])
+
+
+async def test_it_ends_when_it_is_told_to(app: Starlette, browser: httpx.AsyncClient) -> None:
+    async with listening(app) as page:
+        await page.until(lambda p: p.messages)
+        app.state.hub.close()
+        await asyncio.sleep(0)
+    assert app.state.hub.watchers == 0
+
+
+# -- the buttons
+
+
+@pytest.mark.usefixtures("circuits")
+async def test_circuits_are_opened_closed_and_reset(browser: httpx.AsyncClient, url: str) -> None:
+    async def order(**words: Any) -> httpx.Response:
+        return await browser.post("/circuits", json=words)
+
+    answer = await order(name="llm:secondary", action="open", reason=" their page says so ", minutes=10)
+    assert answer.json() == {"said": "llm:secondary: opened for the whole fleet", "state": "forced_open"}
+    opened = next(one for one in get_circuits(url) if one.name == "llm:secondary")
+    assert opened.reason == "their page says so"
+    assert opened.retry_at is not None
+    assert (await order(name="orders", action="close")).json()["state"] == "closed"
+    assert (await order(name="llm:primary", action="reset")).json()["state"] == "closed"
+
+
+@pytest.mark.usefixtures("circuits")
+async def test_what_an_order_did_is_shown_at_once(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Nothing is read a second time by itself.
+    monkeypatch.setattr(reading, "Source", lambda *args, **_: Source(*args[:2], interval=1e6))
+    app = make_app(Gate("right"), url, url)
+    async with browsing(app) as browser, listening(app) as page:
+        await page.until(lambda p: p.row("circuits", "orders"))
+        await browser.post("/circuits", json={"name": "orders", "action": "close"})
+        await page.until(lambda p: p.row("circuits", "orders")["state"] == "closed")
+
+
+@pytest.mark.usefixtures("circuits")
+@pytest.mark.parametrize(
+    ("words", "status", "said"),
+    [
+        ({"name": "llm:primary", "action": "open"}, 409, "Say why"),
+        ({"name": "llm:primary", "action": "close", "minutes": 5}, 409, "Only an opening has an end"),
+        ({"name": "lm:primary", "action": "close"}, 409, "There is no circuit 'lm:primary'"),
+        ({"name": "x", "action": "explode"}, 422, "action: "),
+        ({"name": "x", "action": "open", "reason": "y", "minutes": "inf"}, 422, "minutes: "),
+        ({"name": "x", "action": "open", "force": True}, 422, "force: "),
+        ({"action": "open"}, 422, "name: "),
+        ([], 422, ""),
+    ],
+)
+async def test_what_cannot_be_meant_is_said(
+    browser: httpx.AsyncClient, words: Any, status: int, said: str
+) -> None:
+    answer = await browser.post("/circuits", json=words)
+    assert answer.status_code == status
+    assert answer.json()["error"].startswith(said)
+
+
+@pytest.mark.usefixtures("circuits")
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"X-Resilience-Token": "wrong"},
+        {"Origin": "http://evil.example"},
+        {"Host": "evil.example"},
+        {"Host": "evil.example", "Origin": "http://evil.example"},
+        {"Content-Type": "text/plain"},
+    ],
+)
+async def test_a_forged_order_changes_nothing(
+    app: Starlette, browser: httpx.AsyncClient, url: str, headers: dict[str, str]
+) -> None:
+    answer = await browser.post("/circuits", json={"name": "orders", "action": "close"}, headers=headers)
+    assert answer.status_code == 403
+    assert state_of(url, "orders") == "forced_open"
+    for name in ("Origin", "X-Resilience-Token"):
+        request = browser.build_request("POST", "/circuits", json={"name": "orders", "action": "close"})
+        del request.headers[name]
+        assert (await browser.send(request)).status_code == 403
+    assert state_of(url, "orders") == "forced_open"
+
+
+async def test_another_name_reads_neither_page_nor_stream(browser: httpx.AsyncClient) -> None:
+    for path in (*FILES, "/stream", "/batches/doubts?batch=b", "/nothing"):
+        answer = await browser.get(path, headers={"Host": "evil.example"})
+        assert answer.status_code == 403
+        assert "right" not in answer.text
+
+
+async def test_orders_are_not_sent_with_get(browser: httpx.AsyncClient) -> None:
+    for path in ("/circuits", "/batches/settle", "/batches/recover", "/letters/replay", "/letters/stop"):
+        assert (await browser.get(path)).status_code == 405
+
+
+@pytest.mark.usefixtures("circuits")
+async def test_read_only_means_no_orders(url: str) -> None:
+    async with browsing(make_app(Gate("right", read_only=True), url, url)) as browser:
+        assert 'name="read-only" content="yes"' in (await browser.get("/")).text
+        answer = await browser.post("/circuits", json={"name": "orders", "action": "close"})
+        assert (answer.status_code, answer.json()["error"]) == (403, "This dashboard is read-only")
+
+
+async def test_an_effect_in_doubt_is_shown_and_settled(
+    app: Starlette, browser: httpx.AsyncClient, url: str
+) -> None:
+    put_in_doubt(url, "invoices", "invoice:7")
+    async with listening(app) as page:
+        await page.until(lambda p: p.row("batches", "invoices").get("in_doubt") == 1)
+        found = (await browser.get("/batches/doubts", params={"batch": "invoices"})).json()
+        assert found["more"] == 0
+        (effect,) = found["effects"]
+        assert (effect["key"], effect["answers"]) == ("invoice:7", ["done", "not_done"])
+        order = {"batch": "invoices", "key": "invoice:7", "answer": "done", "external_id": "m-7"}
+        answer = await browser.post("/batches/settle", json={**order, "reason": "it is in the outbox"})
+        assert answer.json() == {"said": "invoice:7: settled as done", "state": "done"}
+        await page.until(lambda p: not p.row("batches", "invoices"))
+    status = batch_status("invoices", store=url)
+    assert (status.effects[0].state, status.effects[0].external_id) == ("done", "m-7")
+    assert (status.audit[-1].asked, status.audit[-1].reason) == ("settle", "it is in the outbox")
+    again = await browser.post("/batches/settle", json={"batch": "invoices", "key": "x", "answer": "done"})
+    assert again.status_code == 409
+    assert "there is no effect 'x'" in again.json()["error"].lower()
+
+
+async def test_a_batch_is_recovered_as_far_as_it_can_be(browser: httpx.AsyncClient, url: str) -> None:
+    put_in_doubt(url, "invoices", "invoice:7")
+    planned = (await browser.post("/batches/recover", json={"batch": "invoices", "dry_run": True})).json()
+    assert planned["action"] == "told"
+    assert planned["said"].startswith("A person must act first: ")
+    assert batch_status("invoices", store=url).audit == ()
+    done = (await browser.post("/batches/recover", json={"batch": "invoices", "reason": "by hand"})).json()
+    assert done["action"] == "told"
+    assert batch_status("invoices", store=url).audit[-1].reason == "by hand"
+
+
+async def test_a_store_that_does_not_answer_is_said_to_whoever_pressed(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}"  # a folder
+    async with browsing(make_app(Gate("right"), url, url)) as browser:
+        answer = await browser.post("/circuits", json={"name": "c", "action": "close"})
+        assert answer.status_code == 503
+        assert answer.json()["error"].startswith("The store does not answer")
+
+
+async def test_which_letters_must_be_said(app: Starlette, browser: httpx.AsyncClient) -> None:
+    async with listening(app) as page:
+        answer = await browser.post("/letters/replay", json={})
+        assert answer.status_code == 200
+        await page.until(lambda p: p.row("summary", "replay").get("ended"))
+        assert page.row("summary", "replay")["said"].startswith("Say which letters")
+    assert (await browser.post("/letters/stop", json={})).json()["error"] == "No replay goes on"
+
+
+def test_hosts_of_the_tests_are_those_of_the_gate() -> None:
+    assert Gate("t").refusal("GET", {"host": HOST}) is None

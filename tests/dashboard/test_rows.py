@@ -1,0 +1,129 @@
+"""Letters, batches, budgets and minutes as rows: exact counts, bounded lists, no secrets."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta, timezone
+
+from prefect_resilience.budgets.model import BudgetStatus
+from prefect_resilience.dashboard import rows
+from prefect_resilience.dead_letters.codec import LeftOut
+from prefect_resilience.dead_letters.model import DeadLetter
+from prefect_resilience.effects.status import BatchSummary
+
+NOW = datetime(2026, 11, 20, 12, 30, 15, tzinfo=timezone.utc)
+SECRET = "sk-ant-api03-abcdefghijklmnopqrstuvwxyz0123456789"
+
+
+def letter(number, name="send", status="waiting", category="unavailable", **fields):
+    return DeadLetter(
+        id=f"id-{number:05}",
+        kind="task",
+        name=name,
+        key=name,
+        status=status,
+        category=category,
+        created_at=NOW - timedelta(seconds=number),
+        **fields,
+    )
+
+
+def test_ten_thousand_letters_are_counted_and_a_few_are_shown():
+    listed = [letter(n, name=f"task-{n % 7}") for n in range(9_000)]
+    listed += [letter(9_000 + n, status="replayed") for n in range(999)] + [letter(9_999, status="settled")]
+    parts = rows.letters(iter(listed))
+    assert list(parts["letters"]) == [f"id-{n:05}" for n in range(rows.LETTERS_SHOWN)]
+    assert parts["summary"]["letters"] == {
+        **{"waiting": 9_000, "in_doubt": 0, "replaying": 0, "replayed": 999, "settled": 1},
+        **{"tasks": 7, "shown": rows.LETTERS_SHOWN},
+    }
+    assert sum(task["waiting"] for task in parts["tasks"].values()) == 9_000
+    assert parts["tasks"]["task-3"]["newest"] == (NOW - timedelta(seconds=3)).timestamp()
+
+
+def test_a_task_says_what_its_letters_failed_with():
+    found = rows.letters(
+        [
+            letter(1, category="timeout"),
+            letter(2),
+            letter(3, status="in_doubt"),
+            letter(4, category="auth"),
+            letter(5, category="conflict"),
+            letter(6, status="replaying", category="conflict"),
+        ]
+    )["tasks"]["send"]
+    assert found["categories"] == {"conflict": 2, "unavailable": 2, "auth": 1}
+    assert (found["waiting"], found["in_doubt"], found["replaying"]) == (4, 1, 1)
+
+
+def test_of_many_tasks_those_with_most_letters_are_shown():
+    listed = [letter(n, name="many") for n in range(3)] + [letter(n, name=f"t{n:03}") for n in range(200)]
+    parts = rows.letters(listed)
+    assert len(parts["tasks"]) == rows.TASKS_SHOWN
+    assert next(iter(parts["tasks"])) == "many"
+    assert parts["summary"]["letters"]["tasks"] == 201
+
+
+def test_a_letter_has_no_secret():
+    missing = (LeftOut(path="api_key", type="str", why="secret"),)
+    one = letter(1, code="503", message=f"said no to {SECRET} " + "x" * 1_000, left_out=missing)
+    (shown,) = rows.letters([one])["letters"].values()
+    assert SECRET not in shown["error"]
+    assert shown["error"].startswith("503 unavailable: said no to ")
+    assert len(shown["error"]) == rows.LONGEST_TEXT
+    assert shown["left_out"] == ["api_key"]
+
+
+def summary(batch_id, unknown=0, failed=0, done=0, **more):
+    counts = {"intended": 0, "unknown": unknown, "failed": failed, "done": done, "compensated": 0}
+    return BatchSummary(batch_id, **counts, first_at=1.0, last_at=2.0, **more)
+
+
+def test_open_batches_in_their_order_with_the_names_of_their_runs():
+    listed = [summary("a", unknown=2, done=3), summary("b", failed=1), summary("c", done=1)]
+    listed += [summary("d", unknown=1, abandoned_at=9.0)]
+    parts = rows.batches(listed, {"a": "labels of the day"})
+    assert list(parts["batches"]) == ["a", "b"]
+    assert parts["batches"]["a"] == {
+        **{"place": 0, "name": "labels of the day", "at": 2.0},
+        **{"in_doubt": 2, "failed": 0, "going_on": 0, "done": 3},
+    }
+    assert parts["batches"]["b"]["name"] is None
+    assert parts["summary"]["batches"] == {"total": 4, "open": 2, "in_doubt": 1, "effects": 2, "shown": 2}
+
+
+def test_so_many_batches_at_most():
+    parts = rows.batches([summary(f"b{n}", unknown=1) for n in range(500)], {})
+    assert len(parts["batches"]) == rows.BATCHES_SHOWN
+    assert parts["summary"]["batches"]["in_doubt"] == 500
+
+
+def test_budgets_that_burn_come_first():
+    status = {"objective": 0.99, "window": 3600.0}
+    listed = [
+        BudgetStatus(name="well", **status, good=10),
+        BudgetStatus(name="low", **status, good=9, bad=1, remaining=0.12345),
+        BudgetStatus(name="burning", **status, burned=True, why=f"too fast with {SECRET}", burning_since=5.0),
+    ]
+    parts = rows.budgets(listed)
+    assert list(parts["budgets"]) == ["burning", "low", "well"]
+    assert SECRET not in parts["budgets"]["burning"]["why"]
+    assert (parts["budgets"]["low"]["remaining"], parts["budgets"]["low"]["runs"]) == (0.123, 10)
+    assert parts["summary"]["budgets"] == {"total": 3, "burning": 1}
+    many = [BudgetStatus(name=f"{n}", **status) for n in range(300)]
+    assert len(rows.budgets(many)["budgets"]) == rows.BUDGETS_SHOWN
+
+
+def test_minutes_end_with_the_one_that_goes_on():
+    counts = {
+        "retries": [
+            {"start_time": "2026-11-20T12:30:02Z", "count": 1},
+            {"start_time": "2026-11-20T12:29:59.5+00:00", "count": 4},
+            {"start_time": "2026-11-20T11:31:00Z", "count": 7},
+            {"start_time": "2026-11-20T11:30:59Z", "count": 9},
+        ],
+        "fallbacks": [],
+    }
+    told = rows.minutes(counts, NOW)
+    assert told["retries"] == [7, *[0] * 57, 4, 1]
+    assert told["fallbacks"] == [0] * rows.MINUTES
+    assert told["first"] == datetime(2026, 11, 20, 11, 31, tzinfo=timezone.utc).timestamp()

@@ -1,0 +1,188 @@
+"""A flow run that is run again: one letter for one call, settled when the call succeeds in a later pass."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from prefect import flow
+from prefect.client.orchestration import get_client
+from prefect.flow_engine import run_flow
+from prefect.states import AwaitingRetry
+
+from prefect_resilience import dead_letters
+from prefect_resilience.dead_letters import noticing, places
+from tests.dead_letters import shop
+from tests.dead_letters.receiver import Receiver
+
+pytestmark = pytest.mark.api
+
+
+def again(run_flow_id: Any, subject: Any, parameters: Any = None) -> Any:
+    """What the Retry button and a worker do: the same flow run, in an engine of its own."""
+    with get_client(sync_client=True) as client:
+        client.set_flow_run_state(run_flow_id, AwaitingRetry(), force=True)
+        run = client.read_flow_run(run_flow_id)
+    ended = run_flow(subject, flow_run=run, parameters=parameters or {}, return_type="state")
+    return asyncio.run(ended) if asyncio.iscoroutine(ended) else ended
+
+
+def story(letter: dead_letters.DeadLetter) -> list[str]:
+    return [one.outcome for one in letter.passes]
+
+
+@pytest.fixture
+def broken(receiver: Receiver) -> Receiver:
+    receiver.broken = True
+    return receiver
+
+
+def test_retried_twice_one_letter_has_three_passes(broken: Receiver) -> None:
+    @flow(retries=2)
+    def retried() -> None:
+        shop.notify("same")
+
+    retried(return_state=True)
+    (letter,) = dead_letters.list()
+    assert (letter.status, letter.failures, letter.run_count) == ("waiting", 3, 3)
+    assert story(letter) == ["failed"] * 3
+    assert [one.starts[-1][1] for one in letter.passes] == [1, 2, 3]
+    assert len({one.task_run_id for one in letter.passes}) == 3
+    assert [one.attempts for one in letter.passes] == [2, 2, 2]
+    assert letter.passes[0].at < letter.passes[1].at < letter.passes[2].at
+    assert letter.passes[0].code == "503"
+
+
+async def test_async_flows_and_tasks(broken: Receiver) -> None:
+    passes: list[int] = []
+
+    @flow(retries=2)
+    async def retried() -> None:
+        passes.append(1)
+        broken.broken = len(passes) < 3
+        await shop.send_async("same")
+
+    await retried(return_state=True)
+    (letter,) = dead_letters.list()
+    assert (letter.status, story(letter)) == ("settled", ["failed", "failed", "succeeded"])
+    assert letter.settled_at is not None
+
+
+def test_a_flow_that_succeeds_at_its_second_pass_leaves_no_waiting_letter(broken: Receiver) -> None:
+    @flow(retries=1)
+    def retried() -> None:
+        state = shop.send("once", return_state=True)
+        broken.broken = False
+        state.result()
+
+    retried()
+    (letter,) = dead_letters.list()
+    assert (letter.status, story(letter)) == ("settled", ["failed", "succeeded"])
+    assert dead_letters.list(status="waiting") == []
+    assert dead_letters.replay().outcomes == ()
+    (outcome,) = dead_letters.replay(letter.id).outcomes
+    assert (outcome.result, outcome.reason) == ("skipped", "settled")
+    assert broken.got == ["once"]
+
+
+def test_equal_calls_of_one_pass_are_different_ones(broken: Receiver) -> None:
+    """Of four equal calls each fails, in a map and in a loop; later two of them succeed."""
+    passes: list[int] = []
+
+    @flow(retries=1)
+    def retried() -> None:
+        passes.append(1)
+        states = shop.send.map(["same", "same"], return_state=True)
+        if len(passes) > 1:
+            broken.broken = False
+        states += [shop.send("same", return_state=True) for _ in range(2)]
+        for state in states:
+            state.result()
+
+    retried(return_state=True)
+    letters = dead_letters.list()
+    assert sorted(letter.status for letter in letters) == ["settled", "settled", "waiting", "waiting"]
+    assert sorted(letter.failures for letter in letters) == [1, 1, 2, 2]
+    assert broken.got == ["same", "same"]
+
+
+def test_submitted_calls_and_other_parameters(broken: Receiver) -> None:
+    @flow(retries=2)
+    def retried() -> None:
+        futures = [shop.send.submit(name) for name in ("a", "b")]
+        for future in futures:
+            future.wait()
+        futures[0].result()
+
+    retried(return_state=True)
+    found = {letter.parameters["message"]: story(letter) for letter in dead_letters.list()}
+    assert found == {"a": ["failed"] * 3, "b": ["failed"] * 3}
+
+
+def test_subflows_whose_runs_are_new_in_each_pass(broken: Receiver) -> None:
+    passes: list[int] = []
+
+    @flow
+    def leaf(message: str) -> None:
+        shop.send(message)
+
+    @flow
+    def middle(message: str) -> None:
+        leaf(message)
+
+    @flow(retries=2)
+    def root() -> None:
+        passes.append(1)
+        broken.broken = len(passes) < 3
+        # The same call twice: in two subflow runs of one pass.
+        states = [middle("same", return_state=True) for _ in range(2)]
+        for state in states:
+            state.result()
+
+    root()
+    letters = dead_letters.list()
+    assert [(one.status, story(one)) for one in letters] == [
+        ("settled", ["failed", "failed", "succeeded"])
+    ] * 2
+    assert len({letter.flow_run_id for letter in letters}) == 2
+    assert [len(one.starts) for one in letters[0].passes] == [3, 3, 3]
+
+
+def test_a_first_pass_asks_no_store_and_a_later_one_asks_once(
+    receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Any] = []
+    given = noticing.queue_of
+    monkeypatch.setattr(noticing, "queue_of", lambda: asked.append(1) or given())
+    passes: list[int] = []
+
+    @flow(retries=1)
+    def retried() -> None:
+        for message in "abc":
+            shop.send(message)
+        passes.append(len(asked))
+        if len(passes) == 1:
+            raise RuntimeError("once more")
+
+    retried()
+    assert passes == [0, 1]
+
+
+def test_the_retry_button_in_another_process(broken: Receiver) -> None:
+    @flow
+    def sending() -> None:
+        shop.notify("same")
+
+    first = sending(return_state=True)
+    run_id = first.state_details.flow_run_id
+    noticing._before.clear()
+    places._asked.clear()
+    again(run_id, sending)
+    (letter,) = dead_letters.list()
+    assert (letter.status, story(letter)) == ("waiting", ["failed", "failed"])
+    broken.broken = False
+    again(run_id, sending)
+    (letter,) = dead_letters.list()
+    assert (letter.status, story(letter)) == ("settled", ["failed", "failed", "succeeded"])
+    assert broken.got == ["same"]

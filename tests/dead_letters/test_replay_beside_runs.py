@@ -1,0 +1,340 @@
+"""A replay leaves a letter to its flow run while that goes on; one whose call the run made is settled."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+from prefect import flow
+from prefect import states as of_prefect
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterParentFlowRunId
+from prefect.client.schemas.objects import State, StateType
+from prefect.settings import PREFECT_API_URL, temporary_settings
+
+from prefect_resilience import dead_letters, resilient_flow
+from prefect_resilience.dead_letters.configured import queue_of
+from prefect_resilience.dead_letters.operations import replay_dead_letters
+from prefect_resilience.dead_letters.replay import Replaying, replay_letters
+from prefect_resilience.effects.audit import Audit
+from prefect_resilience.effects.ledger import open_ledger
+from prefect_resilience.hooks import dead_letter
+from prefect_resilience.summaries import watch
+from tests.dead_letters import shop
+from tests.dead_letters.receiver import Receiver
+from tests.dead_letters.test_passes_of_runs import again, story
+
+pytestmark = pytest.mark.api
+
+LATER = datetime.now(timezone.utc) + timedelta(hours=1)
+STATES: dict[str, Callable[[], State]] = {
+    "Running": of_prefect.Running,
+    "Cancelling": of_prefect.Cancelling,  # a run that is not under way would be cancelled at once
+    "Retrying": of_prefect.Retrying,
+    "Pending": of_prefect.Pending,
+    "Scheduled": of_prefect.Scheduled,
+    "AwaitingRetry": lambda: of_prefect.AwaitingRetry(scheduled_time=LATER),
+    "Late": lambda: State(type=StateType.SCHEDULED, name="Late"),
+    "Paused": lambda: of_prefect.Paused(timeout_seconds=60),
+    "Suspended": lambda: of_prefect.Suspended(timeout_seconds=60),
+}
+ENDS: dict[str, Callable[[], State]] = {
+    "Failed": of_prefect.Failed,
+    "Crashed": of_prefect.Crashed,
+    "Cancelled": of_prefect.Cancelled,
+}
+
+
+@flow
+def sending(message: str = "a") -> None:
+    shop.send(message)
+
+
+def fail(receiver: Receiver, subject: Any = sending) -> dead_letters.DeadLetter:
+    """The letter of a run of this flow, which failed."""
+    receiver.broken = True
+    subject(return_state=True)
+    receiver.broken = False
+    return dead_letters.list()[0]
+
+
+def comes_to(letter: dead_letters.DeadLetter, state: State) -> None:
+    with get_client(sync_client=True) as client:
+        client.set_flow_run_state(UUID(letter.flow_run_id), state, force=True)
+
+
+@pytest.fixture
+def unnoticed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """As if a pass had been cut off right after its calls, before it could tell of them."""
+    monkeypatch.setattr(watch, "_listeners", [])
+    return
+
+
+@pytest.fixture(autouse=True)
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    url = f"sqlite:///{tmp_path}/letters.db"
+    monkeypatch.setenv("PREFECT_RESILIENCE_STORE_URL", url)
+    return url
+
+
+def test_while_its_flow_run_goes_on_a_letter_is_left_to_it(receiver: Receiver) -> None:
+    letter = fail(receiver)
+    for name, state in STATES.items():
+        comes_to(letter, state())
+        report = dead_letters.replay()
+        assert (report.skipped, report.left_to_runs, report.well) == (1, 1, True), name
+        (outcome,) = report.outcomes
+        assert outcome.reason == "run_goes_on"
+        assert f"is {name}: it may make the call itself" in outcome.message
+        assert dead_letters.replay(dry_run=True).outcomes[0].reason == "run_goes_on"
+        assert dead_letters.get(letter.id).status == "waiting"
+    assert receiver.got == []
+    assert dead_letters.get(letter.id).replays == ()
+    comes_to(letter, of_prefect.Failed())
+    assert dead_letters.replay().replayed == 1
+    assert receiver.got == ["a"]
+
+
+def test_a_letter_of_a_run_that_ended_badly_is_replayed(receiver: Receiver) -> None:
+    for number, state in enumerate(ENDS.values(), 1):
+        comes_to(fail(receiver), state())
+        assert dead_letters.replay().replayed == 1
+        assert len(receiver.got) == number
+
+
+def test_the_root_of_a_subflow_counts(receiver: Receiver) -> None:
+    @flow
+    def root() -> None:
+        sending()
+
+    letter = fail(receiver, root)
+    assert letter.flow_run_id != letter.batch_id
+    with get_client(sync_client=True) as client:
+        client.set_flow_run_state(UUID(letter.batch_id), of_prefect.Running(), force=True)
+    assert dead_letters.replay().left_to_runs == 1
+    assert receiver.got == []
+
+
+def test_a_person_may_replay_one_letter_all_the_same(receiver: Receiver) -> None:
+    first, second = fail(receiver), fail(receiver)
+    for letter in (first, second):
+        comes_to(letter, of_prefect.Running())
+    assert dead_letters.replay(force=True).skipped == 2
+    assert dead_letters.replay([first.id, second.id], force=True).skipped == 2
+    assert dead_letters.replay(task="send", limit=1, force=True).skipped == 1
+    assert replay_dead_letters(force=True, limit=1)["outcomes"][0]["reason"] == "run_goes_on"
+    assert receiver.got == []
+    assert dead_letters.replay(first.id, force=True).replayed == 1
+    assert replay_dead_letters(letters=[second.id], force=True)["outcomes"][0]["result"] == "replayed"
+    assert receiver.got == ["a", "a"]
+
+
+def test_while_its_batch_is_being_recovered(receiver: Receiver, store: str) -> None:
+    letter = fail(receiver)
+    audit = Audit(open_ledger(store), str(letter.batch_id))
+    entry = audit.claim("ada", "restart", None)
+    assert entry is not None
+    (outcome,) = dead_letters.replay().outcomes
+    assert outcome.reason == "run_goes_on"
+    assert "ada is recovering its batch" in outcome.message
+    audit.finish(entry.model_copy(update={"outcome": "refused"}))
+    assert dead_letters.replay().replayed == 1
+
+
+def test_when_prefect_cannot_be_asked_nothing_is_called(receiver: Receiver) -> None:
+    letter = fail(receiver)
+    with temporary_settings({PREFECT_API_URL: "http://127.0.0.1:9/api"}):
+        report = replay_letters(Replaying(queue_of()), [letter])
+    assert (report.skipped, report.well) == (1, False)
+    assert report.outcomes[0].reason == "api_unavailable"
+    assert "could not be asked whether its flow run goes on" in report.outcomes[0].message
+    assert (receiver.got, dead_letters.get(letter.id).status) == ([], "waiting")
+
+
+def test_a_run_that_starts_again_between_the_look_and_the_call(receiver: Receiver) -> None:
+    """The letter is claimed by then, and waits again."""
+    letter = fail(receiver)
+    seen: list[str] = []
+
+    def sleep(seconds: float) -> None:
+        seen.append(dead_letters.get(letter.id).status)
+        comes_to(letter, of_prefect.Running())
+
+    how = Replaying(queue_of(), rate=1, sleep=sleep, clock=lambda: 0.0)
+    how.next_at = 1.0
+
+    @flow
+    def replaying() -> Any:
+        return replay_letters(how, [letter])
+
+    report = replaying()
+    assert seen == ["replaying"]
+    assert report.left_to_runs == 1
+    after = dead_letters.get(letter.id)
+    assert (after.status, after.claim, after.replays, receiver.got) == ("waiting", None, (), [])
+
+
+def test_prefect_cannot_be_asked_after_the_claim(receiver: Receiver) -> None:
+    letter = fail(receiver)
+    away = temporary_settings({PREFECT_API_URL: "http://127.0.0.1:9/api"})
+    how = Replaying(queue_of(), rate=1, sleep=lambda _: away.__enter__(), clock=lambda: 0.0)
+    how.next_at = 1.0
+    try:
+        report = replay_letters(how, [letter])
+    finally:
+        away.__exit__(None, None, None)
+    assert report.outcomes[0].reason == "api_unavailable"
+    assert (receiver.got, dead_letters.get(letter.id).status) == ([], "waiting")
+
+
+# -- what the run did in the meantime
+
+
+def test_a_call_that_nobody_told_of_is_settled_by_what_prefect_knows(
+    receiver: Receiver, unnoticed: None, seen: Any
+) -> None:
+    letter = fail(receiver)
+    again(UUID(letter.flow_run_id), sending)
+    assert dead_letters.get(letter.id).status == "waiting"
+    wait_for_task_runs(letter.flow_run_id, 2)
+    assert dead_letters.replay(dry_run=True).outcomes[0].reason == "settled"
+    assert dead_letters.get(letter.id).status == "waiting"
+    report = dead_letters.replay()
+    assert (report.outcomes[0].reason, report.well) == ("settled", True)
+    after = dead_letters.get(letter.id)
+    assert (after.status, story(after)) == ("settled", ["failed", "succeeded"])
+    assert receiver.got == ["a"]
+
+
+def wait_for_task_runs(flow_run_id: str, count: int) -> None:
+    body = {
+        "flow_runs": {"id": {"any_": [flow_run_id]}},
+        "task_runs": {"state": {"type": {"any_": ["COMPLETED", "FAILED"]}}},
+    }
+    waiting = threading.Event()
+    with get_client(sync_client=True) as client:
+        for _ in range(300):
+            if client.request("POST", "/task_runs/count", json=body).json() >= count:
+                return
+            waiting.wait(0.1)
+    raise AssertionError("the task runs have not arrived")
+
+
+def test_a_run_that_completed_without_the_call_is_left_to_a_person(receiver: Receiver) -> None:
+    makes = [True]
+
+    @flow
+    def sometimes() -> None:
+        if makes[0]:
+            shop.send("a")
+
+    letter = fail(receiver, sometimes)
+    makes[0] = False
+    again(UUID(letter.flow_run_id), sometimes)
+    report = dead_letters.replay()
+    assert (report.outcomes[0].reason, report.well) == ("unclear", False)
+    assert "was run again and is Completed, and nobody knows" in report.outcomes[0].message
+    assert receiver.got == []
+    assert dead_letters.replay(letter.id, force=True).replayed == 1
+
+
+def test_a_pass_that_was_cut_off_may_have_made_the_call(receiver: Receiver, unnoticed: None) -> None:
+    """It had, and died before it could tell."""
+    letter = fail(receiver)
+    again(UUID(letter.flow_run_id), sending)
+    comes_to(letter, of_prefect.Crashed())
+    assert receiver.got == ["a"]
+    (outcome,) = dead_letters.replay(letter.id).outcomes
+    assert (outcome.result, outcome.reason) == ("skipped", "unclear")
+    assert "is Crashed, and nobody knows" in outcome.message
+    assert receiver.got == ["a"]
+
+
+def test_an_effect_is_replayed_although_nobody_knows(receiver: Receiver, monkeypatch: Any) -> None:
+    @flow
+    def billing() -> None:
+        shop.pay(7)
+
+    monkeypatch.setenv("RECEIVER", "http://127.0.0.1:9")  # refused: it never arrived
+    run_id = billing(return_state=True).state_details.flow_run_id
+    monkeypatch.setenv("RECEIVER", receiver.url)
+    monkeypatch.setattr(watch, "_listeners", [])
+    again(run_id, billing)
+    (letter,) = dead_letters.list()
+    comes_to(letter, of_prefect.Crashed())
+    assert (letter.status, receiver.got) == ("waiting", ["pay 7"])
+    assert dead_letters.replay(dry_run=True).outcomes[0].result == "would_replay"
+    assert dead_letters.replay().replayed == 1
+    assert receiver.got == ["pay 7"]  # the ledger knew
+
+
+def test_subflows_that_nobody_told_of(receiver: Receiver, unnoticed: None) -> None:
+    @flow
+    def root() -> None:
+        sending("a")
+
+    letter = fail(receiver, root)
+    again(UUID(letter.batch_id), root)
+    with get_client(sync_client=True) as client:
+        parent = FlowRunFilterParentFlowRunId(any_=[UUID(letter.batch_id)])
+        (run,) = client.read_flow_runs(flow_run_filter=FlowRunFilter(parent_flow_run_id=parent))[:1]
+    assert run.parent_task_run_id is not None
+    wait_for_task_runs(str(run.id), 1)
+    assert dead_letters.replay().outcomes[0].reason == "settled"
+    assert receiver.got == ["a"]
+
+
+def test_the_letter_of_a_flow_is_settled_by_its_run(receiver: Receiver) -> None:
+    @resilient_flow(dead_letter=True, summary=False, recovery=False)
+    def ours() -> str:
+        return shop.send.fn("a")
+
+    @flow(on_failure=[dead_letter], on_completion=[dead_letter])
+    def plain() -> str:
+        return shop.send.fn("a")
+
+    @flow(on_failure=[dead_letter])
+    def silent() -> str:
+        return shop.send.fn("a")
+
+    for subject in (ours, plain, silent):
+        letter = fail(receiver, subject)
+        assert letter.kind == "flow"
+        again(UUID(letter.flow_run_id), subject)
+        if subject is silent:
+            assert dead_letters.get(letter.id).status == "waiting"
+            assert dead_letters.replay().outcomes[0].reason == "settled"
+        after = dead_letters.get(letter.id)
+        assert (after.status, story(after)) == ("settled", ["failed", "succeeded"])
+    assert receiver.got == ["a"] * 3
+
+
+def test_a_failed_call_after_its_replay_waits_again(receiver: Receiver) -> None:
+    letter = fail(receiver)
+    assert dead_letters.replay().replayed == 1
+    receiver.broken = True
+    again(UUID(letter.flow_run_id), sending)
+    (reopened,) = dead_letters.list()
+    assert (reopened.id, reopened.status, story(reopened)) == (letter.id, "waiting", ["failed"] * 2)
+    assert [one.outcome for one in reopened.replays] == ["replayed"]
+    # Purged, nothing is known of it any more: it is a new one.
+    dead_letters.purge(timedelta(0), include_waiting=True)
+    again(UUID(letter.flow_run_id), sending)
+    (anew,) = dead_letters.list()
+    assert anew.id != letter.id
+
+
+def test_a_letter_of_no_run_needs_no_prefect(receiver: Receiver) -> None:
+    receiver.broken = True
+    with pytest.raises(Exception, match="503"):
+        shop.notify("alone")
+    receiver.broken = False
+    (letter,) = dead_letters.list()
+    assert letter.flow_run_id is None
+    queue_of()._change(letter.id, lambda old: old.model_copy(update={"batch_id": f"b-{uuid4()}"}))
+    assert dead_letters.replay().replayed == 1

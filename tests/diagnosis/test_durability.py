@@ -1,0 +1,216 @@
+"""What the doctor says of a store's server: the facts of real servers, and every judgement of them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from prefect_resilience.diagnosis import environment
+from prefect_resilience.diagnosis.durability import of_postgres, of_redis
+from prefect_resilience.stores import parse_url
+from prefect_resilience.stores.server_facts import (
+    PostgresFacts,
+    RedisFacts,
+    postgres_facts,
+    read_redis,
+    redis_facts,
+)
+from tests.diagnosis.pooler import Pooler
+from tests.stores_servers import RedisServer
+
+SAFE = RedisFacts("noeviction", True, "always", True, None, "master")
+SOUND = PostgresFacts(False, "on", "on", 7, (7, 7), (8, 8))
+
+
+def said(findings: Any) -> dict[str, tuple[str, str]]:
+    """What is the matter, by the part of the server that it is about."""
+    return {one.where.removeprefix("url ").strip("()"): (one.level, one.says) for one in findings}
+
+
+# -- judging
+
+
+@pytest.mark.parametrize(
+    ("facts", "part", "level", "says"),
+    [
+        ({"role": "slave"}, "role", "wrong", "it is a replica"),
+        ({"policy": "allkeys-lru"}, "maxmemory-policy", "wrong", "Redis deletes records of effects"),
+        ({"policy": "volatile-ttl"}, "maxmemory-policy", "wrong", "it is volatile-ttl"),
+        ({"policy": None}, "maxmemory-policy", "note", "is unknown: it allows neither CONFIG nor INFO"),
+        ({"appendfsync": "no"}, "persistence", "wrong", "loses the last half minute"),
+        ({"appendfsync": "everysec"}, "persistence", "note", "loses up to a second"),
+        ({"appendonly": False}, "persistence", "wrong", "it keeps snapshots only"),
+        ({"appendonly": False, "snapshots": False}, "persistence", "wrong", "a restart loses the ledger"),
+        ({"appendonly": False, "snapshots": None, "saved": True}, "persistence", "wrong", "snapshots only"),
+        (
+            {"appendonly": False, "snapshots": None, "saved": False},
+            "persistence",
+            "note",
+            "it has no append-only file, and whether it keeps anything over a restart is unknown",
+        ),
+        ({"appendonly": None}, "persistence", "note", "whether it keeps anything over a restart is unknown"),
+    ],
+)
+def test_a_redis_that_may_lose_records(facts: dict[str, Any], part: str, level: str, says: str) -> None:
+    (finding,) = of_redis(replace(SAFE, **facts), "url", ledger=True)
+    assert (finding.check, finding.where, finding.level) == ("store", f"url ({part})", level)
+    assert says in finding.says
+    assert finding.mend
+
+
+def test_a_redis_that_keeps_everything() -> None:
+    assert list(of_redis(SAFE, "url", ledger=True)) == []
+    assert list(of_redis(replace(SAFE, appendfsync=None), "url", ledger=True)) == [], "CONFIG is forbidden"
+
+
+def test_circuits_alone_may_be_forgotten() -> None:
+    loose = RedisFacts("allkeys-lru", False, None, False, None, "master")
+    assert said(of_redis(loose, "url", ledger=False)) == {
+        "maxmemory-policy": (
+            "note",
+            "it is allkeys-lru: when its memory is full, Redis deletes circuits that are open",
+        )
+    }
+    assert said(of_redis(replace(loose, role="replica"), "url", ledger=False))["role"][0] == "wrong"
+    fast = replace(SOUND, synchronous_commit="off")
+    assert said(of_postgres(fast, "url", ledger=False)) == {
+        "synchronous_commit": ("note", "synchronous_commit is off: a crash loses changes that were confirmed")
+    }
+
+
+@pytest.mark.parametrize(
+    ("facts", "part", "level", "says"),
+    [
+        ({"in_recovery": True}, "replica", "wrong", "it takes no writes"),
+        ({"synchronous_commit": "off"}, "synchronous_commit", "wrong", "may be done again"),
+        ({"fsync": "off"}, "fsync", "wrong", "may be done again"),
+        ({"announced": 1, "first": (7, 9)}, "pooler", "wrong", "transaction mode"),
+        ({"announced": 1, "second": (8, 9)}, "pooler", "wrong", "transaction mode"),
+        ({"announced": 1, "second": (7, 7)}, "pooler", "wrong", "transaction mode"),
+        ({"announced": 1}, "pooler", "note", "every connection had a server process of its own"),
+    ],
+)
+def test_a_postgresql_that_does_not_keep_its_word(
+    facts: dict[str, Any], part: str, level: str, says: str
+) -> None:
+    (finding,) = of_postgres(replace(SOUND, **facts), "url", ledger=True)
+    assert (finding.check, finding.where, finding.level) == ("store", f"url ({part})", level)
+    assert says in finding.says
+    assert finding.mend
+
+
+@pytest.mark.parametrize("setting", ["on", "local", "remote_write", "remote_apply"])
+def test_a_postgresql_that_keeps_its_word(setting: str) -> None:
+    assert list(of_postgres(replace(SOUND, synchronous_commit=setting), "url", ledger=True)) == []
+
+
+# -- reading
+
+
+@pytest.mark.parametrize(
+    ("config", "info", "facts"),
+    [
+        ({}, {}, RedisFacts()),
+        ({}, {"aof_enabled": 0, "maxmemory_policy": "noeviction"}, RedisFacts("noeviction", False)),
+        (
+            {},
+            {"aof_enabled": 1, "rdb_last_save_time": 100, "now": 200, "uptime_in_seconds": 100},
+            RedisFacts(appendonly=True, saved=False),
+        ),
+        (
+            {},
+            {"rdb_last_save_time": 150, "now": 200, "uptime_in_seconds": 100, "role": "slave"},
+            RedisFacts(saved=True, role="slave"),
+        ),
+        (
+            {"maxmemory-policy": "x", "appendonly": "no", "appendfsync": "no", "save": ""},
+            {"aof_enabled": 1},
+            RedisFacts("x", False, "no", False),
+        ),
+        ({"save": "3600 1"}, {}, RedisFacts(snapshots=True)),
+    ],
+)
+def test_what_redis_answers(config: dict[str, str], info: dict[str, Any], facts: RedisFacts) -> None:
+    assert read_redis(config, info) == facts
+
+
+def test_a_redis_of_every_kind(own_redis: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PREFECT_RESILIENCE_STORE_URL", own_redis.url(timeout=2))
+    assert list(environment.store()) == [], "append-only, always"
+
+    own_redis.stop()
+    own_redis.start("--appendonly", "no", "--maxmemory-policy", "allkeys-lru")
+    found = list(environment.store())
+    assert [one.level for one in found] == ["wrong", "wrong"]
+    assert "it is allkeys-lru" in found[0].says
+    assert "neither an append-only file nor snapshots" in found[1].says
+
+    own_redis.stop()
+    own_redis.start(
+        "--appendonly", "no", "--maxmemory-policy", "allkeys-lru", "--rename-command", "CONFIG", ""
+    )
+    assert redis_facts(parse_url(own_redis.url())) == RedisFacts(
+        "allkeys-lru", False, None, None, False, "master"
+    )
+    assert [one.level for one in environment.store()] == ["wrong", "note"]
+    own_redis.client().bgsave()
+
+    own_redis.stop()
+    own_redis.start("--rename-command", "CONFIG", "", "--rename-command", "INFO", "")
+    assert redis_facts(parse_url(own_redis.url())) == RedisFacts()
+    assert [one.level for one in environment.store()] == ["note", "note"]
+
+
+def test_a_replica_of_redis(own_redis: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    replica = RedisServer()
+    try:
+        replica.start("--replicaof", "127.0.0.1", str(own_redis.port))
+        monkeypatch.setenv("PREFECT_RESILIENCE_STORE_URL", replica.url())
+        assert "it is a replica" in next(iter(environment.store())).says
+    finally:
+        replica.remove()
+
+
+def test_a_postgresql_of_every_kind(own_postgres: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    own_postgres.stop()
+    own_postgres.start("-c", "fsync=on")
+    monkeypatch.setenv("PREFECT_RESILIENCE_STORE_URL", own_postgres.url())
+    assert list(environment.store()) == []
+
+    own_postgres.stop()
+    own_postgres.start("-c", "fsync=on", "-c", "synchronous_commit=off")
+    (found,) = environment.store()
+    assert found.where.endswith("(synchronous_commit)")
+
+    # The same server as a replica that no longer hears of its primary.
+    own_postgres.stop()
+    (own_postgres.folder / "data" / "standby.signal").touch()
+    own_postgres.start("-c", "fsync=on")
+    replica = [one for one in environment.store() if one.where.endswith("(replica)")]
+    assert [one.level for one in replica] == ["wrong"]
+
+
+@pytest.mark.parametrize("connections", [1, 2, 3])
+def test_a_pooler_in_transaction_mode(own_postgres: Any, connections: int) -> None:
+    pooler = Pooler(own_postgres.port, connections)
+    try:
+        facts = postgres_facts(parse_url(own_postgres.url(pooler.port, sslmode="disable")))
+        assert "pooler" in said(of_postgres(replace(facts, fsync="on"), "url", ledger=True))
+        assert len({*facts.first, *facts.second}) == connections
+    finally:
+        pooler.close()
+    direct = postgres_facts(parse_url(own_postgres.url()))
+    assert list(of_postgres(replace(direct, fsync="on"), "url", ledger=True)) == []
+
+
+def test_a_replica_that_refuses_the_schema_still_says_what_it_is(
+    own_postgres: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own_postgres.stop()
+    (own_postgres.folder / "data" / "standby.signal").touch()
+    own_postgres.start()
+    monkeypatch.setenv("PREFECT_RESILIENCE_STORE_URL", own_postgres.url())
+    where = [one.where.rpartition(" ")[2] for one in environment.store()]
+    assert where[1:] == ["(replica)", "(fsync)"], "the first says what it refused"

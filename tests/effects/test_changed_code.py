@@ -1,0 +1,144 @@
+"""A deploy between a crash and the retry: what was sent is not sent again, whatever became of the code."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from prefect_resilience import InDoubt, settle
+from prefect_resilience.effects import batch, batch_status
+from tests.effects.receiver import Receiver
+
+pytestmark = pytest.mark.api
+
+BEFORE = """
+import httpx
+from prefect import flow
+from prefect_resilience import Effect, Retry, resilient_task, send_idempotency_key
+
+@resilient_task(effect="external", retry=None)
+def pay(order):
+    with httpx.Client(event_hooks={"request": [send_idempotency_key]}) as client:
+        return client.post(URL).json()["id"]
+
+@flow(name="billing")
+def bill(orders):
+    return [pay(order) for order in orders]
+"""
+
+
+@pytest.fixture
+def deploy(
+    tmp_path: Path, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[..., Any]]:
+    """Writes the code of a module, and loads it in place of what was there before."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    written: list[tuple[str, Path]] = []
+
+    def deploy(text: str, name: str = "billing_of_ours") -> ModuleType:
+        for known, file in written:
+            sys.modules.pop(known, None)
+            file.unlink(missing_ok=True)
+        file = tmp_path.joinpath(*name.split(".")).with_suffix(".py")
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(f"URL = {receiver.url!r}\n{text}")
+        written.append((name, file))
+        importlib.invalidate_caches()
+        return importlib.import_module(name)
+
+    yield deploy
+    for known, _ in written:
+        sys.modules.pop(known, None)
+
+
+def change(*pairs: tuple[str, str]) -> str:
+    text = BEFORE
+    for old, new in pairs:
+        assert old in text
+        text = text.replace(old, new)
+    return text
+
+
+def passed(module: ModuleType, *orders: Any) -> list[str]:
+    with batch("b"):
+        return module.bill(list(orders))
+
+
+RENAMED = change(("def pay(", "def charge("), ("[pay(", "[charge("))
+TYPED = change(("pay(order) for", "pay(str(order)) for"))
+NEEDED = change(("def pay(order)", "def pay(order, currency)"), ("pay(order) for", 'pay(order, "EUR") for'))
+KEYED = change(('effect="external"', 'effect=Effect(key="pay:{order}")'))
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "says"),
+    [
+        (
+            RENAMED,
+            "billing_of_ours",
+            r"'billing_of_ours.pay'.*no longer in the code.*was=\"billing_of_ours.pay\"",
+        ),
+        (BEFORE, "moved.billing_of_ours", r"no longer in the code.*was=\"billing_of_ours.pay\""),
+        (BEFORE, "payments_of_ours", r"no longer in the code"),
+        (TYPED, "billing_of_ours", r"order was int and is str"),
+        (NEEDED, "billing_of_ours", r"new parameter 'currency'"),
+        (KEYED, "billing_of_ours", r"its key was a digest and is pay:\{order\}"),
+    ],
+)
+def test_what_was_sent_is_not_sent_under_another_name(deploy, receiver, text, name, says):
+    passed(deploy(BEFORE), 1)
+    with pytest.raises(InDoubt, match=f"(?s){says}"):
+        passed(deploy(text, name), 1)
+    assert sum(receiver.taken.values()) == 1
+    # A person knows of the recorded one: what is asked for now is another effect.
+    settle("b", batch_status("b").effects[0].key, "done")
+    passed(deploy(text, name), 1)
+    assert sum(receiver.taken.values()) == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        (RENAMED, "billing_of_ours"),
+        (BEFORE, "moved.billing_of_ours"),
+        (TYPED, "billing_of_ours"),
+        (NEEDED, "billing_of_ours"),
+        (KEYED, "billing_of_ours"),
+    ],
+)
+def test_was_goes_on(deploy, receiver, text, name):
+    first = passed(deploy(BEFORE), 1, 2)
+    was = 'was="billing_of_ours.pay"'
+    text = text.replace('effect="external"', f"effect=Effect({was})").replace(
+        '{order}")', f'{{order}}", {was})'
+    )
+    assert passed(deploy(text, name), 1, 2) == first
+    assert sum(receiver.taken.values()) == 2
+    passed(deploy(text, name), 1, 2, 3)
+    assert sum(receiver.taken.values()) == 3
+
+
+def test_a_parameter_with_a_default_changes_nothing(deploy, receiver):
+    first = passed(deploy(BEFORE), 1, 2)
+    added = change(("def pay(order)", "def pay(order, note=None)"))
+    assert passed(deploy(added), 1, 2, 3)[:2] == first
+    assert sum(receiver.taken.values()) == 3
+
+
+def test_a_body_that_was_changed_does_not_count(deploy, receiver):
+    first = passed(deploy(BEFORE), 1)
+    assert passed(deploy(change(('["id"]', '["id"].upper()'))), 1) == first
+    assert sum(receiver.taken.values()) == 1
+
+
+def test_more_calls_of_the_same_task_are_new_ones(deploy, receiver):
+    """In whatever order a later pass asks: only a changed call may be one that is recorded."""
+    passed(deploy(BEFORE), 1, 2)
+    passed(deploy(BEFORE), 4, "x", 3, 2, 1)
+    assert sum(receiver.taken.values()) == 5

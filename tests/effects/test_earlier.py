@@ -1,0 +1,157 @@
+"""What earlier passes of a batch left, and which of it a call may be."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from prefect_resilience.effects.earlier import EarlierEffects, earlier_effects
+from prefect_resilience.effects.keys import effect_key
+from prefect_resilience.effects.names import CodeSource, source_of
+from prefect_resilience.effects.policy import Effect
+from prefect_resilience.effects.recipes import Continues, Suspect, compared
+
+
+def here() -> None: ...
+
+
+SOURCE = source_of(here)
+TASK = f"{SOURCE.module}.here"
+GONE = f"{SOURCE.module}.gone"
+PASS = (("f", 2),)
+FLOW = ("f", "bills")
+
+
+def recipe(task: str = TASK, **parameters: Any) -> dict[str, Any]:
+    return effect_key(Effect(), task, parameters, "b", hasher=str).recipe
+
+
+def effect(key: str, of: dict[str, Any] | None = None, **more: Any) -> dict[str, Any]:
+    return {
+        "key": key,
+        "recipe": recipe(n=1) if of is None else of,
+        "kind": "external",
+        "state": "done",
+        "flow_run_id": "f",
+        "flow": "bills",
+        "asked": {"run": "r", "pass": [["f", 1]]},
+        **more,
+    }
+
+
+def left(*effects: dict[str, Any]) -> EarlierEffects:
+    return earlier_effects(effects, PASS, FLOW)
+
+
+def test_nothing_was_left():
+    assert not EarlierEffects()
+    assert EarlierEffects().compare(recipe(n=1), (), SOURCE) == []
+    assert EarlierEffects().asked("k") is None
+
+
+@pytest.mark.parametrize(
+    ("more", "counts"),
+    [
+        ({}, True),
+        ({"state": "unknown"}, True),
+        ({"state": "intended"}, True),
+        ({"state": "failed"}, False),
+        ({"state": "compensated"}, False),
+        ({"kind": "conditional"}, False),
+        ({"recipe": None}, False),
+        ({"acknowledged": True}, False),
+        ({"flow": "other"}, True),
+        ({"flow_run_id": "other"}, True),
+        ({"flow": "other", "flow_run_id": "other"}, False),
+        ({"asked": {"run": "r", "pass": [["f", 2]]}}, False),
+        ({"asked": None}, True),
+        ({"asked": {"run": "r", "pass": [["g", 1]]}}, True),
+    ],
+    ids=repr,
+)
+def test_which_effects_count(more, counts):
+    assert bool(left({**effect("k"), **more})) is counts
+
+
+def test_the_same_call_under_another_key():
+    earlier = left(effect("old"), effect("other", recipe(n=2)))
+    found = earlier.compare(recipe(n="1"), (), SOURCE)
+    assert found == [Suspect("old", TASK, "n was int and is str")]
+    earlier.asked("old")
+    earlier.asked("old")
+    assert earlier
+    assert earlier.compare(recipe(n="1"), (), SOURCE) == []
+    earlier.asked("other")
+    assert not earlier
+
+
+def test_a_function_with_other_parameters_than_before():
+    earlier = left(effect("old"), effect("other", recipe(n=2)))
+    found = earlier.compare(recipe(n=1, note="x"), (), SOURCE)
+    assert found == [Suspect("old", TASK, "the function has a new parameter 'note'")]
+
+
+def test_an_argument_without_a_digest_may_be_any():
+    made = effect_key(Effect(key="k"), TASK, {"client": object()}, "b", hasher=str).recipe
+    earlier = left(effect("old", made))
+    assert isinstance(earlier.compare(recipe(client=1), (), SOURCE), list)
+    assert [one.key for one in earlier.compare(recipe(client=1), (), SOURCE)] == ["old"]
+    assert [one.key for one in left(effect("old", recipe(client=1))).compare(made, (), SOURCE)] == ["old"]
+
+
+def test_a_task_that_is_gone_and_one_that_is_there():
+    earlier = left(effect("old", recipe(GONE, n=7)), effect("there", recipe(f"{SOURCE.module}.recipe", n=7)))
+    for _ in range(2):
+        found = earlier.compare(recipe(n=1), (), SOURCE)
+        assert found == [Suspect("old", GONE, "its task is no longer in the code")]
+    earlier.asked("old")
+    assert earlier.compare(recipe(n=1), (), SOURCE) == []
+
+
+def test_a_task_that_was_renamed():
+    earlier = left(effect("old", recipe(GONE, n=1)), effect("other", recipe(GONE, n=2)))
+    assert earlier.compare(recipe(n=1), (GONE,), SOURCE) == Continues("old")
+    earlier.asked("old")
+    assert earlier.compare(recipe(n=1), (GONE,), SOURCE) == []
+    assert earlier.compare(recipe(n=2), (GONE,), SOURCE) == Continues("other")
+
+
+CALLS = st.tuples(
+    st.sampled_from([TASK, GONE, f"{SOURCE.module}.recipe"]),
+    st.dictionaries(st.sampled_from("ab"), st.integers(0, 1) | st.sampled_from("01"), max_size=2),
+)
+
+
+@settings(deadline=None)
+@given(
+    st.lists(CALLS, max_size=6),
+    st.sets(st.integers(0, 5)),
+    CALLS,
+    st.sampled_from([(), (GONE,), (TASK,), (GONE, f"{SOURCE.module}.recipe")]),
+)
+def test_the_index_finds_what_a_search_finds(calls, asked, call, was):
+    effects = [effect(str(n), recipe(task, **args)) for n, (task, args) in enumerate(calls)]
+    earlier = left(*effects)
+    for number in asked:
+        earlier.asked(str(number))
+    remaining = [one for one in effects if int(one["key"]) not in asked]
+    mine = recipe(call[0], **call[1])
+    searched = compared(remaining, mine, was, lambda of: of["task"] == GONE)
+    found = earlier.compare(mine, was, SOURCE)
+    if isinstance(searched, Continues):
+        assert found == searched
+    else:
+        assert isinstance(found, list)
+        assert sorted(found, key=lambda one: one.key) == searched
+
+
+def test_a_source_that_says_nothing():
+    earlier = left(effect("old", recipe("x.old", n=1)))
+    assert earlier.compare(recipe(n=1), (), CodeSource("g", "x", "<stdin>")) == []
+
+
+def test_which_keys_an_earlier_pass_left():
+    assert "k" not in EarlierEffects()

@@ -1,0 +1,414 @@
+"""Arguments as JSON: what is equal has one text, what differs has another, and no secret stands in any."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import subprocess
+import sys
+from collections import OrderedDict
+from datetime import date, datetime, time, timedelta, timezone, tzinfo
+from decimal import Decimal
+from enum import Enum, IntEnum
+from pathlib import PurePosixPath
+from types import MappingProxyType
+from typing import NamedTuple
+from uuid import UUID
+from zoneinfo import ZoneInfo
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import BaseModel, ConfigDict, Secret, SecretBytes, SecretStr
+
+from prefect_resilience.effects.encoding import DEEPEST, canonical, digest, loose, typed
+
+
+def short(value):
+    """A name of a case that is the same in every process: no address, and no order of a set."""
+    return type(value).__name__
+
+
+def hasher(text: str) -> str:
+    return f"hashed:{digest(text)}"
+
+
+def typed_text(value):
+    return canonical(typed(value, hasher))
+
+
+def loose_text(value):
+    return canonical(loose(value, hasher))
+
+
+class Colour(Enum):
+    RED = "red"
+
+
+class Level(IntEnum):
+    LOW = 1
+
+
+class Address(BaseModel):
+    street: str
+    tags: set[str] = set()
+
+
+class Open(BaseModel):
+    model_config = ConfigDict(extra="allow")
+    street: str
+
+
+@dataclasses.dataclass
+class Point:
+    x: float
+    where: Address | None = None
+
+
+class Pair(NamedTuple):
+    a: int
+    b: int
+
+
+class Name(str): ...
+
+
+class Count(int): ...
+
+
+class Ratio(float): ...
+
+
+class NamelessZone(tzinfo): ...
+
+
+def a_function(): ...
+
+
+SCALARS = (
+    st.none()
+    | st.booleans()
+    | st.integers(-(10**30), 10**30)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text()
+    | st.binary(max_size=8)
+    | st.decimals(allow_nan=False, allow_infinity=False, places=2)
+    | st.dates()
+    | st.uuids()
+    | st.sampled_from([Colour.RED, Level.LOW, Name("a"), Count(1)])
+)
+HASHABLE = st.none() | st.booleans() | st.integers() | st.text(max_size=5) | st.dates()
+VALUES = st.recursive(
+    SCALARS,
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.tuples(inner, inner)
+        | st.dictionaries(HASHABLE, inner, max_size=4)
+        | st.frozensets(HASHABLE, max_size=4)
+        | st.builds(Point, st.floats(allow_nan=False, allow_infinity=False))
+        | st.builds(Address, street=st.text(max_size=5), tags=st.sets(st.text(max_size=3)))
+    ),
+    max_leaves=12,
+)
+
+
+def same_type(one, other):
+    """Whether two values are equal and of the same types throughout."""
+    if type(one) is not type(other) or one != other:
+        return False
+    if isinstance(one, list | tuple):
+        return all(map(same_type, one, other))
+    if isinstance(one, Decimal):
+        return str(one) == str(other)
+    if isinstance(one, dict):
+        ours, theirs = ({(type(key), key): item for key, item in it.items()} for it in (one, other))
+        return ours.keys() == theirs.keys() and all(same_type(ours[key], theirs[key]) for key in ours)
+    if isinstance(one, frozenset | set):
+        return {(type(item), item) for item in one} == {(type(item), item) for item in other}
+    if isinstance(one, Point | Address):
+        return same_type(vars(one), vars(other))
+    return True
+
+
+@settings(deadline=None)
+@given(VALUES, VALUES)
+def test_one_text_means_equal_values_of_one_type(one, other):
+    assert (typed_text(one) == typed_text(other)) == same_type(one, other)
+
+
+@settings(deadline=None)
+@given(VALUES)
+def test_what_is_typed_alike_is_loosely_alike(value):
+    twin = rebuilt(value)
+    assert typed_text(value) == typed_text(twin)
+    assert loose_text(value) == loose_text(twin)
+
+
+def rebuilt(value):
+    """An equal value in which dictionaries and sets were filled in another order."""
+    if isinstance(value, dict):
+        return {key: rebuilt(value[key]) for key in reversed(list(value))}
+    if isinstance(value, list):
+        return [rebuilt(item) for item in value]
+    if type(value) is frozenset:
+        return frozenset(reversed(list(value)))
+    return value
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (17, "17"),
+        (1, True),
+        (0, False),
+        (1, 1.0),
+        (2**53, float(2**53)),
+        (None, "null"),
+        (None, 0),
+        ("", None),
+        (1.5, "1.5"),
+        (1.5, Decimal("1.5")),
+        ([1], (1,)),
+        ([1], {1}),
+        ({1}, frozenset({1})),
+        ([], {}),
+        ([1], 1),
+        ([[1], 2], [1, [2]]),
+        ([1, 2], [2, 1]),
+        ({"a": 1}, [["a", 1]]),
+        ({"a": None}, {}),
+        ({1: "a"}, {"1": "a"}),
+        ({"a": 1}, OrderedDict(a=1)),
+        (Address(street="x"), {"street": "x", "tags": set()}),
+        (Address(street="x"), Open(street="x")),
+        (Pair(1, 2), (1, 2)),
+        ("red", Colour.RED),
+        (1, Level.LOW),
+        ("a", Name("a")),
+        (1, Count(1)),
+        (1.5, Ratio(1.5)),
+        (b"a", "61"),
+        (b"a", bytearray(b"a")),
+        (date(2026, 11, 1), "2026-11-01"),
+        (date(2026, 11, 1), datetime(2026, 11, 1)),
+        (datetime(2026, 11, 1), datetime(2026, 11, 1, tzinfo=timezone.utc)),
+        (UUID(int=1), str(UUID(int=1))),
+        (PurePosixPath("/a"), "/a"),
+        (SecretStr("a"), "a"),
+        (SecretStr("a"), SecretBytes(b"a")),
+        ({"type": "int", "is": 1}, 1),
+        (0.3, 0.1 + 0.2),
+        ("é", "e\u0301"),
+        ("\ud800", "\\ud800"),
+        (Point, "test_encoding.Point"),
+    ],
+    ids=short,
+)
+def test_types_tell_values_apart(one, other):
+    assert typed_text(one) != typed_text(other)
+    assert digest(typed(one, hasher)) != digest(typed(other, hasher))
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (17, "17"),
+        (17, 17.0),
+        (17, Decimal("17.00")),
+        (-17, "-17.0"),
+        (1.5, "1.5"),
+        (1.5, Decimal("1.50")),
+        (Decimal("10.50"), "10.50"),
+        (Decimal("10.00"), "10.00"),
+        (-0.0, 0),
+        (Decimal("-0.00"), 0),
+        (1e-7, Decimal("0.0000001")),
+        (1e300, str(10**300)),
+        (Decimal("1.234567890123456789012345678901234567890"), "1.23456789012345678901234567890123456789"),
+        (0.1, "0.10"),
+        ([1, "2"], ("1", 2)),
+        (Pair(1, 2), [1, 2]),
+        (Address(street="x", tags={"b", "a"}), {"tags": ["a", "b"], "street": "x"}),
+        (Point(1.0), {"x": 1, "where": None}),
+        (Point(1.0), MappingProxyType({"x": "1", "where": None})),
+        ({1: "a"}, {"1": "a"}),
+        (Colour.RED, "red"),
+        (Level.LOW, "1"),
+        (b"red", "red"),
+        (bytearray(b"red"), b"red"),
+        (UUID(int=1), str(UUID(int=1))),
+        (PurePosixPath("/a"), "/a"),
+        (date(2026, 11, 1), "2026-11-01"),
+        (Name("a"), "a"),
+    ],
+    ids=short,
+)
+def test_loosely_a_number_is_its_text_and_a_model_its_fields(one, other):
+    assert loose_text(one) == loose_text(other)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (17, 18),
+        (1.5, 15),
+        (None, "None"),
+        ("1.10.0", "1.1.0"),
+        ("007", "7"),
+        ([1, 2], [2, 1]),
+        ({"a": 1}, {"a": 2}),
+        ({"a": 1}, {"b": 1}),
+        ({("a", 1): 1}, {("a", 2): 1}),
+        (b"\xff", b"\xfe"),
+    ],
+    ids=short,
+)
+def test_loosely_different_values_still_differ(one, other):
+    assert loose_text(one) != loose_text(other)
+
+
+@settings(deadline=None)
+@given(st.integers() | st.decimals(allow_nan=False, allow_infinity=False, places=3))
+def test_loosely_every_number_is_its_decimal_text(number):
+    assert loose_text(number) == loose_text(str(number) if isinstance(number, int) else format(number, "f"))
+
+
+@pytest.mark.parametrize("encode", [typed, loose])
+@pytest.mark.parametrize(
+    ("value", "says"),
+    [
+        (float("nan"), "nan"),
+        ([float("inf")], "inf"),
+        (Decimal("NaN"), "NaN"),
+        (Decimal("sNaN"), "sNaN"),
+        ({"a": Decimal("-Infinity")}, "Infinity"),
+        (object(), "a object, which has no value"),
+        (iter([1]), "list_iterator"),
+        (lambda: 1, "a function"),
+        (NamelessZone(), "a NamelessZone"),
+    ],
+    ids=short,
+)
+def test_what_has_no_value(encode, value, says):
+    with pytest.raises((TypeError, ValueError), match=says):
+        encode(value, hasher)
+
+
+@pytest.mark.parametrize("encode", [typed, loose])
+def test_closures_and_what_is_nested_for_ever(encode):
+    used = 1
+
+    def closure():
+        return used
+
+    for function in (closure, lambda: 1, test_closures_and_what_is_nested_for_ever.__class__):
+        if isinstance(function, type):
+            assert encode(function, hasher)
+            continue
+        with pytest.raises(TypeError, match="a function"):
+            encode(function, hasher)
+    value: list = []
+    value.append(value)
+    with pytest.raises(ValueError, match=f"{DEEPEST} levels"):
+        encode(value, hasher)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        time(12, 30),
+        timedelta(seconds=3),
+        timezone.utc,
+        ZoneInfo("UTC"),
+        Ratio(1.5),
+        Open(street="x", more=[1]),
+        Colour.RED,
+        Name("a"),
+        a_function,
+        Point,
+        int,
+    ],
+    ids=short,
+)
+def test_what_else_has_a_value(value):
+    assert typed_text(value) == typed_text(value)
+    assert loose_text(value)
+
+
+def test_the_fields_beyond_a_model_s_own_count():
+    assert typed_text(Open(street="x", more=1)) != typed_text(Open(street="x", more=2))
+    assert loose_text(Open(street="x", more=1)) == loose_text({"street": "x", "more": "1"})
+
+
+def test_a_function_has_one_name_however_its_file_was_loaded(tmp_path):
+    """A recovery may load a script that was started by hand."""
+    file = tmp_path / "jobs.py"
+    file.write_text("def step(): ...\nclass Kind: ...\n")
+    texts = set()
+    for name in ("jobs", "__main__", "__prefect_loader_0123456789abcdef__"):
+        spec = importlib.util.spec_from_file_location(name, file)
+        module = importlib.util.module_from_spec(spec)
+        there = sys.modules.get(name)
+        sys.modules[name] = module
+        try:
+            spec.loader.exec_module(module)
+            texts.add((typed_text([module.step, module.Kind]), loose_text([module.step, module.Kind])))
+        finally:
+            if there is None:
+                del sys.modules[name]
+            else:
+                sys.modules[name] = there
+    assert len(texts) == 1
+    assert "jobs.step" in texts.pop()[0]
+
+
+class Token(BaseModel):
+    user: str
+    secret: SecretStr
+
+
+SECRETS = [
+    lambda text: SecretStr(text),
+    lambda text: SecretBytes(text.encode()),
+    lambda text: Secret[str](text),
+    lambda text: Token(user="ann", secret=SecretStr(text)),
+    lambda text: [{"deep": (SecretStr(text),)}],
+    lambda text: Secret[dict]({"password": text}),
+]
+
+
+@pytest.mark.parametrize("secret", SECRETS)
+@pytest.mark.parametrize("encode", [typed_text, loose_text])
+def test_a_secret_counts_and_is_not_told(encode, secret):
+    one, other = encode(secret("hunter2")), encode(secret("hunter3"))
+    assert one != other
+    assert one == encode(secret("hunter2"))
+    for text in (one, other):
+        assert "hunter" not in text
+        assert "*" not in text
+        assert "hashed:" in text
+
+
+def test_a_secret_counts_by_who_hashes():
+    assert typed(SecretStr("a"), lambda text: "one") != typed(SecretStr("a"), lambda text: "other")
+
+
+def test_another_process_makes_the_same_text():
+    """Sets have another order there: their hashes are seeded."""
+    code = (
+        "from prefect_resilience.effects.encoding import digest, loose, typed;"
+        "v = {'tags': {'a', 'b', 'c', 'd', 'e'}, 'n': 1.0};"
+        "print(digest(typed(v, str)), digest(loose(v, str), 8))"
+    )
+    made = {
+        subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+        for _ in range(2)
+    }
+    value = {"n": 1.0, "tags": {"e", "d", "c", "b", "a"}}
+    assert made == {f"{digest(typed(value, str))} {digest(loose(value, str), 8)}\n"}
+
+
+def test_a_digest_has_the_length_that_was_asked_for():
+    assert len(digest("a")) == 64
+    assert len(digest("a", 8)) == 16
+    assert digest("\ud800") != digest("\\ud800")

@@ -1,0 +1,186 @@
+"""A ledger that was emptied, evicted in part, or restored from an older copy sends nothing, and says so."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prefect import flow
+from prefect.client.orchestration import get_client
+from prefect.flow_engine import run_flow
+from prefect.settings import get_current_settings
+from prefect.states import Scheduled
+
+from prefect_resilience import NotRecorded, resilient_task
+from prefect_resilience.effects import Effect, batch, batch_status, opening, reopen
+from prefect_resilience.effects.archive import scanned
+from prefect_resilience.effects.ledger import open_ledger
+from prefect_resilience.stores import open_store
+from tests.prefect_runs import until
+
+pytestmark = pytest.mark.api
+
+ORDERS = (1, 2, 3)
+
+
+@pytest.fixture(params=["sqlite", "redis", "postgres"])
+def store(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    urls = {"sqlite": lambda: f"sqlite:///{tmp_path}/ledger.db"}
+    url = urls.get(request.param, lambda: request.getfixturevalue(f"{request.param}_url"))()
+    monkeypatch.setenv("PREFECT_RESILIENCE_STORE_URL", url)
+    return url
+
+
+class Passes:
+    """A flow that sends three messages, and fails after so many in its first pass; then it is run again."""
+
+    def __init__(self, post: Any) -> None:
+        self.broken: int | None = 2
+
+        @resilient_task(effect=Effect(key="message:{order}"), retry=None)
+        def send(order: int) -> str:
+            return post()
+
+        @flow
+        def messages() -> list[str]:
+            sent = []
+            for order in ORDERS:
+                if order - 1 == self.broken:
+                    raise RuntimeError("the worker is gone")
+                sent.append(send(order))
+            return sent
+
+        self.flow = messages
+        self.id = self.flow(return_state=True).state_details.flow_run_id
+        self.broken = None
+
+    def again(self) -> Any:
+        with get_client(sync_client=True) as client:
+            client.set_flow_run_state(self.id, Scheduled(), force=True)
+            return run_flow(self.flow, flow_run=client.read_flow_run(self.id))
+
+
+@pytest.fixture
+def passes(store: str, post: Any) -> Passes:
+    return Passes(post)
+
+
+def delete(url: str, prefix: str) -> int:
+    store = open_store(url)
+    return sum(store.delete(place, found.version) for place, found in list(scanned(store, prefix)))
+
+
+def test_a_whole_ledger_goes_on(passes, receiver):
+    assert passes.again() == [f"m-message:{order}" for order in ORDERS]
+    assert set(receiver.taken.values()) == {1}
+
+
+@pytest.mark.parametrize(
+    ("gone", "says"),
+    [
+        (["effect"], "does not know the batch"),
+        (["effects-batch/"], "does not know the batch"),
+        (["effects/"], "has 0 of the 2 effects"),
+        (["effects/{id}/message:1"], "has 1 of the 2 effects"),
+    ],
+    ids=["emptied", "without the batch", "without its effects", "without one of them"],
+)
+def test_nothing_is_sent_by_a_ledger_that_forgot(passes, receiver, store, gone, says):
+    until(lambda: open_store(store).load(f"effects-batch/{passes.id}").value["created"])
+    for prefix in gone:
+        assert delete(store, prefix.replace("{id}", str(passes.id))) > 0
+    with pytest.raises(NotRecorded, match=rf"nothing was sent: .*{says}.*batches reopen {passes.id}"):
+        passes.again()
+    assert sum(receiver.taken.values()) == 2
+    reopen(str(passes.id), reason="the receiver has none of them")
+    passes.again()
+    assert receiver.taken["message:3"] == 1
+    assert [effect.state for effect in batch_status(str(passes.id)).effects] == ["done"] * 3
+    passes.again()
+    assert receiver.taken["message:3"] == 1
+
+
+def test_an_older_copy_is_noticed_by_what_prefect_knows(tmp_path, monkeypatch, post, receiver, seen):
+    file, copy = tmp_path / "ledger.db", tmp_path / "copy.db"
+    monkeypatch.setenv("PREFECT_RESILIENCE_STORE_URL", f"sqlite:///{file}")
+    runs: list[Any] = []
+
+    @resilient_task(effect=Effect(key="message:{order}"), retry=None)
+    def send(order: int) -> str:
+        return post()
+
+    @flow(retries=1, retry_delay_seconds=0)
+    def messages() -> list[str]:
+        if runs:
+            # Its last effect is in no copy: neither that nor the count of it, as for another process.
+            restore(file, copy)
+            opening._counts.clear()
+            return [send(order) for order in ORDERS]
+        send(1)
+        store = open_ledger().store
+        until(lambda: [one for one in created(store).values() if one == 1])
+        copied(file, copy)
+        runs.append(send(2, return_state=True).state_details.task_run_id)
+        seen.task_run(runs[0])
+        raise RuntimeError("after the second")
+
+    with pytest.raises(
+        NotRecorded, match="Prefect knows of 1 completed effects that the ledger does not have"
+    ):
+        messages()
+    assert receiver.taken == {"message:1": 1, "message:2": 1}
+
+
+def created(store: Any) -> dict[str, int]:
+    found = [document.value["created"] for _, document in scanned(store, "effects-batch/")]
+    return found[0] if found else {}
+
+
+def copied(file: Path, copy: Path) -> None:
+
+    with sqlite3.connect(file) as source, sqlite3.connect(copy) as target:
+        source.backup(target)
+
+
+def restore(file: Path, copy: Path) -> None:
+
+    with sqlite3.connect(copy) as source, sqlite3.connect(file) as target:
+        source.backup(target)
+
+
+def test_a_named_batch_whose_file_was_deleted(tmp_path, monkeypatch, post, receiver, seen):
+    """Another flow run of the same batch: what it knows is what Prefect has of the runs before."""
+    file = tmp_path / "ledger.db"
+    monkeypatch.setenv("PREFECT_RESILIENCE_STORE_URL", f"sqlite:///{file}")
+
+    @resilient_task(effect=Effect(key="message:{order}"), retry=None)
+    def send(order: int) -> str:
+        return post()
+
+    @flow
+    def messages() -> Any:
+        return send(1, return_state=True)
+
+    with batch("of-today"):
+        seen.task_run(messages().state_details.task_run_id)
+    delete(f"sqlite:///{file}", "effect")
+    with batch("of-today"), pytest.raises(NotRecorded, match="the ledger of none"):
+        messages().result()
+    assert sum(receiver.taken.values()) == 1
+
+
+def test_the_command_that_goes_on(passes, store, monkeypatch):
+    monkeypatch.setenv("PREFECT_API_URL", str(get_current_settings().api.url))
+    delete(store, "effects")
+    command = [sys.executable, "-m", "prefect_resilience.cli", "batches", "reopen", str(passes.id), "--json"]
+    refused = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert refused.returncode == 1
+    assert "add --yes" in refused.stderr
+    done = subprocess.run([*command, "--yes"], capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout)["audit"][-1]["asked"] == "reopen"
+    assert len(passes.again()) == 3

@@ -1,0 +1,375 @@
+"""Opening a batch: what its ledger lost is seen, in this process and in others, and what it counted."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+import time
+from typing import Any
+
+import pytest
+
+from prefect_resilience import StoreUnavailable
+from prefect_resilience.effects import opening, owner
+from prefect_resilience.effects.keys import effect_key
+from prefect_resilience.effects.ledger import Ledger, place_of
+from prefect_resilience.effects.model import Asker, Failed, Intend, Send, Succeeded, decide
+from prefect_resilience.effects.names import source_of
+from prefect_resilience.effects.opening import (
+    batch_place,
+    change_batch,
+    is_counted,
+    lost,
+    missing,
+    new_batch,
+    open_batch,
+    removed_effects,
+    reopened_batch,
+)
+from prefect_resilience.effects.policy import Effect
+from prefect_resilience.effects.recipes import Continues, Suspect
+from prefect_resilience.errors.exceptions import NotRecorded
+from prefect_resilience.stores import MemoryStore, open_store
+
+FLOW = ("f", "bills")
+FIRST, SECOND, THIRD = (("f", 1),), (("f", 2),), (("f", 3),)
+
+
+class Marks:
+    """Where the batch's run is kept: what Prefect's API holds, in a dictionary."""
+
+    def __init__(self, begins: bool = False) -> None:
+        self.begins = begins
+        self.left: str | None = None
+        self.runs: dict[str, float] = {}
+
+    def token(self) -> str | None:
+        return self.left
+
+    def leave(self, token: str) -> None:
+        self.left = token
+
+    def completed(self) -> dict[str, float]:
+        return self.runs
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+def ledger(request, tmp_path, monkeypatch) -> Ledger:
+    monkeypatch.setattr(owner, "TICK_SECONDS", 0.01)
+    url = "memory://opening" if request.param == "memory" else f"sqlite:///{tmp_path}/ledger.db"
+    store = MemoryStore(url) if request.param == "memory" else open_store(url)
+    return Ledger(store)
+
+
+@pytest.fixture(autouse=True)
+def nothing_open():
+    """Each test is a process of its own, as far as batches know."""
+    restarted()
+
+
+def restarted() -> None:
+    opening._open.clear()
+    opening._counts.clear()
+    opening._process = f"process-{id(object())}-{len(_started)}"
+    _started.append(1)
+
+
+_started: list[int] = []
+
+
+def opened(ledger, passed=FIRST, marks=None, batch="b"):
+    return open_batch(ledger, batch, passed, FLOW, lambda: marks)
+
+
+def here(n: int) -> None: ...
+
+
+TASK = source_of(here).name
+
+
+def did(ledger, batch, key="k", run="r1", passed=FIRST, end=True, n=1) -> None:
+    """Intend and do an effect as a claim does."""
+    recipe = effect_key(Effect(), TASK, {"n": n}, "b", hasher=str).recipe
+    about = {"key": key, "task_run_id": run, "recipe": recipe, "flow_run_id": "f", "flow": "bills"}
+    decision = ledger.intend(
+        place_of("b", key), f"c-{run}", "external", about, False, Asker(run, passed, recipe)
+    )
+    assert isinstance(decision, Send)
+    if not decision.known:
+        batch.count.one_more()
+    if end:
+        ledger.report(place_of("b", key), Succeeded(f"c-{run}", {"as": "json", "value": 1}))
+    flushed(ledger)
+
+
+def flushed(ledger) -> None:
+    """The owner's thread has told the batch what was counted."""
+    deadline = time.monotonic() + 20
+    while ledger.owner._reports:
+        assert time.monotonic() < deadline, "it never came about"
+        time.sleep(0.005)
+
+
+def document(ledger, batch="b") -> Any:
+    found = ledger.store.load(batch_place(batch))
+    return None if found is None else found.value
+
+
+def forget(ledger, *places) -> None:
+    for place in places:
+        ledger.store.delete(place, ledger.store.load(place).version)
+
+
+def of_token(token) -> dict[str, Any]:
+    return {**new_batch("b"), "token": token}
+
+
+# -- decisions
+
+
+@pytest.mark.parametrize(
+    ("there", "token", "why"),
+    [
+        (None, None, None),
+        (of_token("t"), None, None),
+        (of_token("t"), "t", None),
+        (reopened_batch(None, "b", 0, 1.0), "t", None),
+        (of_token("t"), "u", "by another ledger"),
+        (None, "t", "does not know the batch"),
+    ],
+)
+def test_what_a_mark_says(there, token, why):
+    said = lost(there, token)
+    assert said is None if why is None else why in said
+
+
+def test_what_a_batch_counts():
+    def made(document, kind, about):
+        return decide(document, Intend("o", "c", False, kind, about), 1.0)[0]
+
+    first = made(None, "external", {})
+    assert is_counted(first)
+    failed, _ = decide(first, Failed("c"), 2.0)
+    assert is_counted(made(failed, "conditional", {})), "its kind was changed in the code since"
+    assert not is_counted(made(None, "external", {"compensates": "k"}))
+    assert not is_counted(made(None, "conditional", {}))
+    assert not is_counted({"kind": "external"}), "recorded before batches were counted"
+
+
+def batch_of(created=(), removed=0, reopened_at=None):
+    known = {"created": dict(created), "removed": removed, "reopened_at": reopened_at}
+    return {**of_token("t"), **known}
+
+
+@pytest.mark.parametrize(
+    ("batch", "effects", "own", "completed", "why"),
+    [
+        (batch_of(), [], {}, {}, None),
+        (batch_of({"p": 1}), [{"runs": ["r"]}], {}, {"r": 1.0}, None),
+        (batch_of({"p": 1}), [], {}, {}, "has 0 of the 1 effects"),
+        (batch_of({"p": 1, "q": 2}), [{}, {}], {}, {}, "has 2 of the 3"),
+        (batch_of({"p": 1}), [{}], {"p": 2}, {}, "has 1 of the 2"),
+        (batch_of({"p": 2}), [{}, {}], {"p": 1}, {}, None),
+        (batch_of(), [{}], {"q": 1}, {}, None),
+        (batch_of({"p": 2}, removed=1), [{}], {}, {}, None),
+        (batch_of({"p": 1}), [{"runs": ["r"]}], {}, {"s": 1.0, "r": 1.0, "q": 1.0}, "2 completed effects"),
+        (batch_of({"p": 1}, reopened_at=5.0), [{"runs": ["r"]}], {}, {"s": 5.0, "r": 6.0}, None),
+        (batch_of(), [{}, {}], {}, {}, None),
+    ],
+    ids=str,
+)
+def test_what_is_missing(batch, effects, own, completed, why):
+    said = missing(batch, effects, own, completed)
+    assert said is None if why is None else why in said
+
+
+# -- a batch in a store
+
+
+def test_the_first_pass_makes_the_document_and_the_mark(ledger):
+    marks = Marks(begins=True)
+    batch = opened(ledger, marks=marks)
+    assert document(ledger) == of_token(marks.left)
+    assert not batch.earlier
+    assert opened(ledger, (("f", 1), ("t", 1)), marks) is batch, "opened once for the first pass"
+    did(ledger, batch)
+    did(ledger, batch, "l", "r2")
+    assert sum(document(ledger)["created"].values()) == 2
+    marks.runs |= {"r1": 1.0, "r2": 2.0}
+    marks.begins = False
+    again = opened(ledger, SECOND, marks)
+    assert again is not batch
+    assert again.count is batch.count
+    assert again.earlier
+    restarted()
+    assert opened(ledger, THIRD, marks).earlier
+
+
+def test_a_batch_without_a_run_to_mark(ledger):
+    did(ledger, opened(ledger))
+    restarted()
+    assert opened(ledger, SECOND).earlier
+
+
+def test_a_ledger_that_was_emptied(ledger):
+    marks = Marks(begins=True)
+    did(ledger, opened(ledger, marks=marks))
+    forget(ledger, place_of("b", "k"), batch_place("b"))
+    marks.begins = False
+    with pytest.raises(
+        NotRecorded, match=r"nothing was sent: .* does not know the batch; .*batches reopen b"
+    ):
+        opened(ledger, SECOND, marks)
+    assert document(ledger) is None
+
+
+def test_another_ledger(ledger):
+    marks = Marks(begins=True)
+    opened(ledger, marks=marks)
+    marks.begins, marks.left = False, "another"
+    with pytest.raises(NotRecorded, match="marked by another ledger"):
+        opened(ledger, SECOND, marks)
+
+
+@pytest.mark.parametrize("same_process", [False, True])
+def test_an_effect_that_was_evicted(ledger, same_process):
+    marks = Marks(begins=True)
+    batch = opened(ledger, marks=marks)
+    did(ledger, batch)
+    did(ledger, batch, "l", "r2")
+    forget(ledger, place_of("b", "k"))
+    marks.begins = False
+    if not same_process:
+        restarted()
+    with pytest.raises(NotRecorded, match="has 1 of the 2 effects"):
+        opened(ledger, SECOND, marks)
+    removed_effects(ledger, "b", 0)
+    removed_effects(ledger, "b", 1)
+    assert opened(ledger, SECOND, marks).earlier
+    removed_effects(ledger, "nobody", 1)
+    assert document(ledger, "nobody") is None
+
+
+def test_what_prefect_knows_and_the_ledger_does_not(ledger):
+    marks = Marks()
+    marks.runs = {"r1": 1.0}
+    with pytest.raises(NotRecorded, match="1 completed effects of it, and the ledger of none"):
+        opened(ledger, SECOND, marks)
+    change_batch(ledger, "b", lambda _: of_token("t"))
+    with pytest.raises(NotRecorded, match="does not have, such as r1"):
+        opened(ledger, SECOND, marks)
+    change_batch(ledger, "b", lambda there: reopened_batch(there, "b", 0, 1.0))
+    opened(ledger, SECOND, marks)
+    assert marks.left == "t"
+
+
+def test_a_later_pass_of_a_batch_that_never_recorded_anything(ledger):
+    marks = Marks()
+    assert not opened(ledger, SECOND, marks).earlier
+    assert marks.left == document(ledger)["token"]
+
+
+def test_an_effect_that_failed_first_is_counted_once(ledger):
+    batch = opened(ledger)
+    did(ledger, batch, end=False)
+    ledger.report(place_of("b", "k"), Failed("c-r1"))
+    did(ledger, batch, run="r2")
+    assert sum(document(ledger)["created"].values()) == 1
+
+
+def test_counts_that_come_together_are_written_together(ledger):
+    batch = opened(ledger)
+    for _ in range(50):
+        batch.count.one_more()
+    flushed(ledger)
+    assert list(document(ledger)["created"].values()) == [50]
+
+
+def test_what_a_later_pass_compares_with(ledger):
+    did(ledger, opened(ledger))
+    batch = opened(ledger, SECOND)
+    recipe = effect_key(Effect(), TASK, {"n": "1"}, "b", hasher=str).recipe
+    source = source_of(here)
+    assert batch.compare(recipe, (), source) == [Suspect("k", TASK, "n was int and is str")]
+    assert batch.compare(recipe, (TASK,), source) == Continues("k")
+    # Another process of this pass asks for it meanwhile.
+    ledger.look(place_of("b", "k"), Asker("r9", SECOND))
+    assert batch.compare(recipe, (), source) == []
+    forget(ledger, place_of("b", "k"))
+    assert batch.compare(recipe, (), source) != []
+
+
+def test_only_so_many_batches_stay_open(ledger, monkeypatch):
+    monkeypatch.setattr(opening, "MOST_OPEN", 2)
+    first = opened(ledger, batch="b0")
+    for number in range(1, 4):
+        opened(ledger, batch=f"b{number}")
+    assert len(opening._open) == len(opening._counts) == 2
+    assert opened(ledger, batch="b0") is not first
+
+
+def test_another_store_is_another_batch(ledger):
+    batch = opened(ledger)
+    opening._open = type(opening._open)({key: batch for key in opening._open})
+    other = Ledger(MemoryStore("memory://other"))
+    for registry in (opening._open, opening._counts):
+        for key in list(registry):
+            registry[(id(other.store), *key[1:])] = registry[key]
+    assert opened(other).count.ledger is other
+
+
+def test_a_document_that_never_holds_still(ledger, monkeypatch):
+    monkeypatch.setattr(opening, "MOST_TRIES", 3)
+    monkeypatch.setattr(ledger.store, "swap", lambda *args: 0)
+    with pytest.raises(StoreUnavailable, match="keeps being changed"):
+        opened(ledger)
+
+
+def test_a_count_that_follows_a_batch_that_was_lost(ledger):
+    """No document is made anew: the mark tells."""
+    marks = Marks(begins=True)
+    batch = opened(ledger, marks=marks)
+    forget(ledger, batch_place("b"))
+    did(ledger, batch)
+    assert ledger.store.load(batch_place("b")) is None
+    marks.begins = False
+    with pytest.raises(NotRecorded, match="does not know the batch"):
+        opened(ledger, SECOND, marks)
+
+
+CHILD = """
+    import sys
+    from prefect_resilience.effects.ledger import Ledger, place_of
+    from prefect_resilience.effects.opening import open_batch
+    from prefect_resilience.stores import open_store
+
+    ledger = Ledger(open_store(sys.argv[1]))
+    batch = open_batch(ledger, "b", (("f", 1),), ("f", "bills"), lambda: None)
+    about = {"key": sys.argv[2], "task_run_id": sys.argv[2]}
+    assert not ledger.intend(place_of("b", sys.argv[2]), sys.argv[2], "external", about).known
+    batch.count.one_more()
+    ledger.owner._make_reports()
+"""
+
+
+def test_every_process_counts_for_itself(tmp_path):
+    url = f"sqlite:///{tmp_path}/ledger.db"
+    code = textwrap.dedent(CHILD)
+    running = [subprocess.Popen([sys.executable, "-c", code, url, key]) for key in ("k", "l")]
+    assert [one.wait(60) for one in running] == [0, 0]
+    ledger = Ledger(open_store(url))
+    created = document(ledger)["created"]
+    assert list(created.values()) == [1, 1]
+    forget(ledger, place_of("b", "k"))
+    with pytest.raises(NotRecorded, match="has 1 of the 2"):
+        opened(ledger, SECOND)
+
+
+def test_a_forked_child_counts_for_itself(ledger):
+    opened(ledger)
+    before = opening._process
+    opening._after_fork()
+    assert opening._process != before
+    assert not opening._open
+    assert not opening._counts

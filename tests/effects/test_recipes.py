@@ -1,0 +1,176 @@
+"""What a key was made of: two effects with one key, and one effect under code that was changed."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from prefect_resilience.effects.keys import effect_key
+from prefect_resilience.effects.policy import Effect
+from prefect_resilience.effects.recipes import (
+    Continues,
+    Suspect,
+    changed_types,
+    compared,
+    difference,
+    same_call,
+)
+
+
+def recipe(task: str = "shop.send", key: str | None = None, /, **parameters: Any) -> dict[str, Any]:
+    """As a later process reads it."""
+    made = effect_key(Effect(key=key), task, parameters, "b", hasher=str)
+    return json.loads(json.dumps(made.recipe))
+
+
+def document(key: str, of: dict[str, Any]) -> dict[str, Any]:
+    return {"key": key, "recipe": of}
+
+
+def nothing_gone(_: dict[str, Any]) -> bool:
+    return False
+
+
+def all_gone(_: dict[str, Any]) -> bool:
+    return True
+
+
+def test_one_key_of_two_tasks():
+    mine = recipe("shop.post", n=1)
+    assert difference(recipe(n=1), mine, ()) == "task"
+    assert difference(recipe(n=1), mine, ("shop.post", "shop.send")) is None
+    assert difference(recipe(n=1), recipe(n=1), ()) is None
+
+
+def test_one_key_of_two_values():
+    key = "k:{n}"
+    assert difference(recipe("t", key, n=17), recipe("t", key, n="17"), ()) == "values"
+    assert difference(recipe("t", key, n=17), recipe("t", key, n=17), ()) is None
+    assert difference(recipe("t", key, n=17, more=1), recipe("t", key, n=17, more=2), ()) is None
+    assert difference(recipe("t", "k", n=17), recipe("t", "k", n="17"), ()) is None
+
+
+def test_fields_that_the_recorded_effect_did_not_have_and_values_without_a_digest():
+    assert difference(recipe("t", "k:{n}", n=17), recipe("t", "k:{m}", m=17), ()) is None
+    mine = recipe("t", "k:{client.n}", client=type("Client", (), {"n": 1})())
+    assert mine["args"]["client"]["typed"] is None
+    assert difference(mine, mine, ()) is None
+    assert difference(recipe("t", "k:{client}", client=1), mine, ()) is None
+
+
+@pytest.mark.parametrize(
+    ("recorded", "mine", "same"),
+    [
+        ({"n": 1}, {"n": 1}, True),
+        ({"n": 1}, {"n": 2}, False),
+        ({"n": 1}, {"n": "1"}, True),
+        ({"n": 1}, {"n": 1, "note": "x"}, True),
+        ({"n": 1, "note": "x"}, {"n": 1}, True),
+        ({"n": 1, "note": "x"}, {"n": 1, "note": "y"}, False),
+        ({"n": 1}, {"order": 1}, True),
+        ({}, {}, True),
+        ({"n": 1}, {}, True),
+        ({}, {"n": 1}, True),
+    ],
+    ids=repr,
+)
+def test_whether_a_changed_function_makes_the_recorded_call(recorded, mine, same):
+    assert same_call(recipe(**recorded), recipe(**mine)) is same
+    assert same_call(recipe(**mine), recipe(**recorded)) is same
+
+
+def test_a_parameter_that_was_not_given_a_value_may_be_anything():
+    mine = {**recipe(n=1), "names": ["n", "note"]}
+    assert same_call(recipe(n=1, note="x"), mine)
+
+
+def test_an_argument_without_a_digest_may_be_anything():
+    assert same_call(recipe("t", "k", n=object()), recipe("t", "k", n=2))
+    assert same_call(recipe("t", "k", n=2), recipe("t", "k", n=object()))
+    assert not same_call(recipe("t", "k", n=object(), m=1), recipe("t", "k", n=2, m=2))
+
+
+def test_types_that_changed():
+    assert changed_types(recipe(n=1, m="a"), recipe(n="1", m="a", new=2)) == "n was int and is str"
+    assert changed_types(recipe(n=1), recipe(n=2)) == ""
+
+
+def test_the_same_call_under_another_key_is_suspect():
+    earlier = [document("old", recipe(n=1)), document("other", recipe(n=2))]
+    assert compared(earlier, recipe(n="1"), (), nothing_gone) == [
+        Suspect("old", "shop.send", "n was int and is str")
+    ]
+    assert compared(earlier, recipe(n=3), (), all_gone) == []
+    assert compared([], recipe(n=1), ("shop.old",), all_gone) == []
+
+
+@pytest.mark.parametrize(
+    ("recorded", "mine", "why"),
+    [
+        (recipe("t", n=1), recipe("t", "k:{n}", n=1), "its key was a digest and is k:{n}"),
+        (recipe("t", "a:{n}", n=1), recipe("t", n=1), "its key was a:{n} and is a digest"),
+        (recipe("t", n=1), recipe("t", n="1", m=2), "n was int and is str"),
+        (recipe("t", n=1), recipe("t", n=1, m=2), "the function has a new parameter 'm'"),
+        (recipe("t", n=1, m=2), recipe("t", n=1), "the function's parameters changed"),
+    ],
+)
+def test_what_changed(recorded, mine, why):
+    assert compared([document("old", recorded)], mine, (), nothing_gone) == [Suspect("old", "t", why)]
+
+
+def test_a_task_that_is_gone_may_have_been_any_call():
+    earlier = [document("old", recipe("shop.old", x=9))]
+    assert compared(earlier, recipe(n=1), (), all_gone) == [
+        Suspect("old", "shop.old", "its task is no longer in the code")
+    ]
+    assert compared(earlier, recipe(n=1), (), nothing_gone) == []
+
+
+def test_a_task_that_was_renamed_goes_on():
+    earlier = [document("old 1", recipe("shop.old", n=1)), document("old 2", recipe("shop.old", n=2))]
+    was = ("shop.old",)
+    assert compared(earlier, recipe(n=1), was, all_gone) == Continues("old 1")
+    assert compared(earlier, recipe(n=3), was, all_gone) == []
+    assert compared(earlier, recipe(order=1), was, all_gone) == [
+        Suspect("old 1", "shop.old", "was= could mean any of them"),
+        Suspect("old 2", "shop.old", "was= could mean any of them"),
+    ]
+
+
+def test_a_task_may_have_its_own_name_as_the_one_before():
+    """Where the types of its arguments changed."""
+    earlier = [document("old", recipe(n=1))]
+    assert compared(earlier, recipe(n="1"), ("shop.send",), nothing_gone) == Continues("old")
+
+
+CALLS = st.dictionaries(st.sampled_from("abc"), st.integers(0, 2) | st.sampled_from("012"), max_size=3)
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(st.sampled_from(["t", "u"]), CALLS), max_size=6), CALLS)
+def test_whatever_was_recorded(recorded, call):
+    """An effect whose arguments all agree is never passed over in silence."""
+    earlier = [document(str(n), recipe(task, **args)) for n, (task, args) in enumerate(recorded)]
+    mine = recipe("t", **call)
+    found = compared(earlier, mine, (), nothing_gone)
+    assert isinstance(found, list)
+    loosely = {name: str(value) for name, value in call.items()}
+    for one in earlier:
+        agrees = one["recipe"]["task"] == "t" and set(one["recipe"]["names"]) == set(call)
+        args = dict(recorded[int(one["key"])][1])
+        if agrees and {name: str(value) for name, value in args.items()} == loosely:
+            assert one["key"] in [suspect.key for suspect in found]
+
+
+def test_two_tasks_that_a_function_made_have_keys_of_their_own():
+    made, other = (
+        recipe("shop.make.<locals>.send", "a:{n}", n=1),
+        recipe("shop.make.<locals>.send", "b:{n}", n=1),
+    )
+    assert compared([document("a:1", made)], other, (), nothing_gone) == []
+    digest = recipe("shop.make.<locals>.send", n=1)
+    assert [one.key for one in compared([document("x", digest)], other, (), nothing_gone)] == ["x"]

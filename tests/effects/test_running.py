@@ -1,0 +1,304 @@
+"""The life of one call: begun or not, ended or still running when its attempt is over."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import gc
+import threading
+import weakref
+
+import pytest
+
+from prefect_resilience.effects.current import EffectInProgress, in_progress
+from prefect_resilience.effects.running import (
+    CallOutcome,
+    RunningCall,
+    drop_cancelled_timers,
+    next_turn,
+    when_gone,
+)
+from prefect_resilience.errors.exceptions import NotSent
+
+
+class Late:
+    """Hears what a call came to after its attempt."""
+
+    def __init__(self) -> None:
+        self.heard: list[CallOutcome] = []
+        self.threads: list[threading.Thread] = []
+
+    def __call__(self, outcome: CallOutcome) -> None:
+        self.heard.append(outcome)
+        self.threads.append(threading.current_thread())
+
+
+def test_a_call_that_returns():
+    running, late = RunningCall(), Late()
+    assert not running.entered
+    assert running.watched(lambda a, b: a + b, isasync=False)(1, b=2) == 3
+    assert running.entered
+    assert running.returned == CallOutcome(True, 3)
+    assert not running.leave(late)
+    assert late.heard == []
+
+
+def test_a_call_that_fails():
+    running, late = RunningCall(), Late()
+
+    def fail():
+        raise KeyError("no")
+
+    with pytest.raises(KeyError):
+        running.watched(fail, isasync=False)()
+    assert running.entered
+    assert running.returned is None
+    assert not running.leave(late)
+    assert late.heard == []
+
+
+async def test_a_coroutine():
+    async def double(n):
+        await asyncio.sleep(0)
+        return 2 * n
+
+    async def fail():
+        raise KeyError("no")
+
+    running = RunningCall()
+    assert await running.watched(double, isasync=True)(4) == 8
+    assert running.returned == CallOutcome(True, 8)
+    running = RunningCall()
+    with pytest.raises(KeyError):
+        await running.watched(fail, isasync=True)()
+    assert running.entered
+    assert not running.leave(Late())
+
+
+async def test_a_coroutine_that_was_cancelled_has_ended():
+    began, running = asyncio.Event(), RunningCall()
+
+    async def wait():
+        began.set()
+        await asyncio.Event().wait()
+
+    task = asyncio.create_task(running.watched(wait, isasync=True)())
+    await began.wait()
+    assert running.leave(Late()), "until then it runs"
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert running.returned is None
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_thread_that_was_left_at_its_deadline(fails):
+    running, late = RunningCall(), Late()
+    began, go = threading.Event(), threading.Event()
+
+    def call():
+        began.set()
+        assert go.wait(20)
+        if fails:
+            raise KeyError("after all")
+        return "sent"
+
+    thread = threading.Thread(target=lambda: _quiet(running.watched(call, isasync=False)))
+    thread.start()
+    assert began.wait(20)
+    assert running.leave(late)
+    assert late.heard == []
+    go.set()
+    thread.join(20)
+    assert late.threads == [thread]
+    (outcome,) = late.heard
+    assert outcome.returned is not fails
+    assert outcome.value == (None if fails else "sent")
+    assert isinstance(outcome.error, KeyError) is fails
+    assert not running.leave(late), "it has ended"
+
+
+def _quiet(call):
+    try:
+        call()
+    except KeyError:
+        return
+
+
+@pytest.mark.parametrize("isasync", [False, True])
+async def test_a_call_that_had_not_begun_never_does(isasync):
+    """One that waited for a thread while its deadline passed."""
+    running, late, called = RunningCall(), Late(), []
+
+    async def asynchronous():
+        called.append(1)
+
+    assert not running.leave(late)
+    if isasync:
+        with pytest.raises(NotSent, match="before the call began"):
+            await running.watched(asynchronous, isasync=True)()
+    else:
+        with pytest.raises(NotSent, match="before the call began"):
+            running.watched(lambda: called.append(1), isasync=False)()
+    assert called == []
+    assert late.heard == []
+    assert not running.entered
+
+
+def test_leaving_and_ending_at_one_moment():
+    """Whoever is second sees the first: a call is never both over and running, nor neither."""
+    for _ in range(300):
+        running, late, left = RunningCall(), Late(), []
+        begin = threading.Barrier(2)
+
+        def call(begin=begin):
+            begin.wait(20)
+
+        thread = threading.Thread(target=running.watched(call, isasync=False))
+        thread.start()
+        begin.wait(20)
+        left.append(running.leave(late))
+        thread.join(20)
+        assert len(late.heard) == int(left[0])
+
+
+def test_what_runs_in_another_process_has_ended_with_its_attempt():
+    running = RunningCall()
+    running.unwatched()
+    assert running.entered
+    assert running.returned is None
+    assert not running.leave(Late())
+
+
+def test_a_call_holds_nothing_of_its_error():
+    running = RunningCall()
+
+    class Big(Exception): ...
+
+    def fail():
+        raise Big
+
+    with pytest.raises(Big) as caught:
+        running.watched(fail, isasync=False)()
+    gone = weakref.ref(caught.value)
+    del caught
+    gc.collect()
+    assert gone() is None
+
+
+# -- whether anything of a call still runs
+
+
+def presence() -> tuple[EffectInProgress, weakref.ref]:
+    now = EffectInProgress("k", "b")
+    return now, weakref.ref(now)
+
+
+def test_what_nobody_holds_is_gone():
+    now, reference = presence()
+    told: list[int] = []
+    del now
+    assert when_gone(reference, lambda: told.append(1))
+    assert told == []
+
+
+def test_what_holds_itself_is_gone_too():
+    """A frame and its exception hold each other until the collector comes by."""
+
+    def left() -> weakref.ref:
+        now, reference = presence()
+        circle: list = [now]
+        circle.append(circle)
+        return reference
+
+    gc.disable()
+    try:
+        reference = left()
+        assert reference() is not None
+        assert when_gone(reference, lambda: None)
+    finally:
+        gc.enable()
+
+
+async def test_a_thread_of_a_coroutine_goes_on():
+    """asyncio.to_thread gives its thread the context of the call; cancelling leaves the thread running."""
+    began, go, told = threading.Event(), threading.Event(), threading.Event()
+
+    def work():
+        began.set()
+        assert go.wait(20)
+
+    async def call():
+        await asyncio.to_thread(work)
+
+    now, reference = presence()
+    reset = in_progress.set(now)
+    task = asyncio.create_task(call())
+    in_progress.reset(reset)
+    del now, reset
+    await asyncio.to_thread(began.wait, 20)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    del task
+    assert not when_gone(reference, told.set)
+    assert not told.is_set()
+    go.set()
+    assert await asyncio.to_thread(told.wait, 20)
+    assert reference() is None
+
+
+async def test_a_task_that_a_coroutine_left_behind_goes_on():
+    go, told = asyncio.Event(), threading.Event()
+    kept: list[asyncio.Task] = []
+
+    async def behind():
+        await go.wait()
+
+    async def call():
+        kept.append(asyncio.create_task(behind()))
+
+    now, reference = presence()
+    reset = in_progress.set(now)
+    task = asyncio.create_task(call())
+    in_progress.reset(reset)
+    del now, reset
+    await task
+    del task
+    assert not when_gone(reference, told.set)
+    go.set()
+    await kept.pop()
+    for _ in range(10):
+        await asyncio.sleep(0)
+        gc.collect()
+    assert told.is_set()
+
+
+async def test_cancelled_timers_are_forgotten():
+    """A timeout that was not needed holds the context of the call until its time, which may be an hour."""
+    now, reference = presence()
+    reset = in_progress.set(now)
+    context = contextvars.copy_context()
+    in_progress.reset(reset)
+    loop = asyncio.get_running_loop()
+    others = [loop.call_later(3600.0, lambda: None) for _ in range(50)]
+    loop.call_later(3600.0, lambda: None, context=context).cancel()
+    del now, reset, context
+    gc.collect()
+    assert reference() is not None
+    drop_cancelled_timers()
+    await next_turn()
+    assert when_gone(reference, lambda: None)
+    assert not any(one.cancelled() for one in others)
+    for one in others:
+        one.cancel()
+
+
+def test_it_is_told_once():
+    now, reference = presence()
+    told: list[int] = []
+    assert not when_gone(reference, lambda: told.append(1))
+    assert not when_gone(reference, lambda: told.append(2))
+    del now
+    gc.collect()
+    assert sorted(told) == [1, 2]

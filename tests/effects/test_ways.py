@@ -1,0 +1,55 @@
+"""Every way in which one function sends: it is taken at most once, and nothing is unsent in silence.
+
+The ways are in `tests/effects/ways`; docs/effects_ways.md has the table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import Future
+
+import pytest
+
+from tests.effects.ways import table
+from tests.effects.ways.catalogue import ways
+from tests.effects.ways.places import Places
+from tests.effects.ways.running import Cell, Outcome, all_tried, cells
+
+# pytest-timeout's own alarm would keep a deadline from interrupting the main thread.
+pytestmark = pytest.mark.timeout(method="thread")
+
+CELLS = cells(ways())
+
+
+@pytest.fixture(scope="module")
+def tried(request: pytest.FixtureRequest) -> Iterator[dict[Cell, Future[Outcome]]]:
+    """What was chosen, several at a time: they mostly wait."""
+    chosen = [
+        item.callspec.params["cell"]
+        for item in request.session.items
+        if isinstance(item, pytest.Function) and item.path == request.path and hasattr(item, "callspec")
+    ]
+    places = Places(lambda: request.getfixturevalue("postgres_server_url"))
+    if any(way.client == "psycopg" for way, _ in chosen):
+        places.receiver_of("psycopg").close()  # the server is started here, not in a thread
+    with all_tried(chosen, places) as tried:
+        yield tried
+    places.close()
+
+
+@pytest.mark.parametrize("cell", CELLS, ids=lambda cell: f"{cell[0].name} [{cell[1].name}]")
+def test_it_is_taken_once_or_the_caller_hears_of_it(cell: Cell, tried: dict[Cell, Future[Outcome]]) -> None:
+    outcome = tried[cell].result(60)
+    assert not outcome.problems, f"{outcome.problems} {outcome.error}"
+
+
+def test_each_way_is_another_one() -> None:
+    names = [way.name for way in ways()]
+    assert len(set(names)) == len(names) >= 60
+
+
+def test_the_page_has_every_way() -> None:
+    """A way that was added is in the page once `python -m tests.effects.ways --write` was run."""
+    rows = table.PAGE.read_text(encoding="utf-8").splitlines()
+    missing = [way.name for way in ways() if not any(row.startswith(table.begins(way)) for row in rows)]
+    assert not missing

@@ -1,0 +1,150 @@
+"""What a function does: one request, two of them, something after them. Written once for both manners."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+from uuid import uuid4
+
+from prefect_resilience import Bulkhead, CircuitBreaker, NotSent, RateLimit
+from prefect_resilience.drive import Invoke, Sequence, adrive, drive
+from tests.effects.ways.clients import Client
+from tests.effects.ways.world import World
+
+Shape = Callable[[World, Client], Sequence[Any]]
+
+
+def one(world: World, client: Client) -> Sequence[Any]:
+    return (yield Invoke(client.post, ("a",)))
+
+
+def post_get(world: World, client: Client) -> Sequence[Any]:
+    value = yield Invoke(client.post, ("a",))
+    yield Invoke(client.get)
+    return value
+
+
+def get_post(world: World, client: Client) -> Sequence[Any]:
+    yield Invoke(client.get)
+    return (yield Invoke(client.post, ("a",)))
+
+
+def post_post(world: World, client: Client) -> Sequence[Any]:
+    yield Invoke(client.post, ("a",))
+    return (yield Invoke(client.post, ("b",)))
+
+
+def late_post(world: World, client: Client) -> Sequence[Any]:
+    return (yield Invoke(client.post_late, ("a",)))
+
+
+def send_compute(world: World, client: Client) -> Sequence[Any]:
+    value = yield Invoke(client.post, ("a",))
+    if world.first:
+        raise ValueError("the answer has no total")
+    return value
+
+
+def not_sent(world: World, client: Client) -> Sequence[Any]:
+    if world.first:
+        raise NotSent("the template is empty")
+    return (yield Invoke(client.post, ("a",)))
+
+
+def send_circuit(world: World, client: Client) -> Sequence[Any]:
+    """A circuit inside the function refuses what comes after the message."""
+    value = yield Invoke(client.post, ("a",))
+    if world.first:
+        circuit = shut_circuit()
+        yield Invoke(circuit.acall if client.isasync else circuit.call, (len, ()))
+    return value
+
+
+def send_limit(world: World, client: Client) -> Sequence[Any]:
+    """A limit inside the function refuses what comes after the message."""
+    value = yield Invoke(client.post, ("a",))
+    if world.first:
+        limit = used_up()
+        yield Invoke(limit.acall if client.isasync else limit.call, (len, ()))
+    return value
+
+
+def shut_circuit() -> CircuitBreaker:
+    circuit = CircuitBreaker("audit", store=f"memory://{uuid4().hex}")
+    circuit.force_open("closed for the night")
+    return circuit
+
+
+def used_up() -> RateLimit:
+    limit = RateLimit(1, per=60, max_wait=0)
+    limit.call(len, ())
+    return limit
+
+
+# -- guards that refuse before the function is entered, at the first attempt
+
+
+@dataclass
+class Gate:
+    """A guard around the function, and how to open it before the second attempt."""
+
+    options: dict[str, Any]
+    open: Callable[[], None]
+
+
+def circuit_gate() -> Gate:
+    circuit = shut_circuit()
+    return Gate({"circuit": circuit}, circuit.reset)
+
+
+def bulkhead_gate() -> Gate:
+    """Somebody else has the only place until the second attempt."""
+    bulkhead = Bulkhead(1, max_wait=0)
+    ticket = drive(bulkhead.entered())
+    return Gate({"limits": (bulkhead,)}, lambda: drive(bulkhead.left(ticket)))
+
+
+def function(shape: Shape, world: World, make: type[Client]) -> Callable[[], Any]:
+    """The function that a user decorates."""
+
+    def whole() -> Sequence[Any]:
+        client = make(world)
+        try:
+            return (yield from shape(world, client))
+        finally:
+            yield Invoke(client.close)
+
+    async def send_async() -> Any:
+        world.enter()
+        with world.going_on():
+            return await adrive(whole())
+
+    def send() -> Any:
+        world.enter()
+        with world.going_on():
+            return drive(whole())
+
+    return send_async if make.isasync else send
+
+
+SHAPES: dict[str, Shape] = {
+    "one request": one,
+    "redirect": one,
+    "retries inside": one,
+    "POST, then GET": post_get,
+    "GET, then POST": get_post,
+    "POST, then POST": post_post,
+    "send, then compute": send_compute,
+    "send, then our circuit refuses": send_circuit,
+    "send, then our rate limit refuses": send_limit,
+    "our circuit refuses before": one,
+    "our bulkhead refuses before": one,
+    "NotSent before": not_sent,
+    "long work, then send": late_post,
+}
+MESSAGES = {"POST, then POST": ("a", "b")}
+GATES: dict[str, Callable[[], Gate]] = {
+    "our circuit refuses before": circuit_gate,
+    "our bulkhead refuses before": bulkhead_gate,
+}

@@ -1,0 +1,165 @@
+"""A place for guarded calls without Prefect: what `attempt.guarded` asks of its surroundings."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import uuid4
+
+from prefect_resilience.attempt import Guard, guarded
+from prefect_resilience.drive import Sequence, adrive, drive
+from prefect_resilience.effects.asking import Replayed
+from prefect_resilience.effects.ledger import Ledger, open_ledger
+from prefect_resilience.effects.passes import Pass
+from prefect_resilience.judging import RunRecord
+
+
+@dataclass(eq=False)
+class Here:
+    """One run of one task in a batch. A later pass over the batch is another `Here`."""
+
+    batch: str
+    store: str
+    parameters: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    begun: int = 1
+    """Which pass over the batch this is."""
+    run: str = field(default_factory=lambda: uuid4().hex)
+    on_look: Callable[[], None] = lambda: None
+    """Called when an attempt begins to look at the ledger."""
+    looks: int = 0
+    """How many attempts asked for the ledger."""
+    replays: int = 0
+    doubts: int = 0
+    records: dict[str, RunRecord] = field(default_factory=dict[str, RunRecord])
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        return {"node_id": "send", "task_run_id": self.run, "flow_run_id": None}
+
+    # -- the record of this run
+
+    def known(self) -> RunRecord | None:
+        return self.records.get(self.run)
+
+    def record(self, started: float) -> RunRecord:
+        return self.records.setdefault(self.run, RunRecord(started))
+
+    def done(self) -> None:
+        self.records.pop(self.run, None)
+
+    def may_retry(self, error: Exception) -> Sequence[bool]:
+        yield from ()
+        return True
+
+    # -- the ledger
+
+    def batch_id(self) -> str:
+        return self.batch
+
+    def ledger(self) -> Ledger:
+        self.looks += 1
+        self.on_look()
+        return open_ledger(self.store)
+
+    def passed(self) -> Pass:
+        return (("flow", self.begun), (self.run, 1))
+
+    def marks(self) -> None:
+        """Nothing is known of the batch but what the ledger says."""
+
+    def flow(self) -> tuple[str | None, str | None]:
+        return None, None
+
+    def keep(self, reference: str, value: Any) -> str | None:
+        return "there is no storage"
+
+    def kept(self, reference: str) -> Any:
+        raise LookupError(reference)
+
+    # -- what is told
+
+    def replayed(self, replayed: Replayed) -> None:
+        self.replays += 1
+
+    def in_doubt(self, key: str, batch_id: str, why: str) -> None:
+        self.doubts += 1
+
+    def unrecorded(self, why: str) -> None:
+        raise AssertionError(f"the store of this test is there: {why}")
+
+    def begun_external(self) -> None: ...
+
+    def overdue(self, key: str, batch_id: str) -> None: ...
+
+    def late(self, said: str) -> None: ...
+
+    def went_well(self) -> None: ...
+
+    def leave_request(self, error: BaseException) -> None: ...
+
+    def retrying(self, context: Any, verdict: Any) -> None: ...
+
+    def replaced(self, context: Any, answer: Any, error: BaseException) -> None: ...
+
+    def recovered(self, record: RunRecord) -> None: ...
+
+    def gave_up(self, context: Any, verdict: Any, error: BaseException) -> None: ...
+
+    def remember(self, value: Any) -> None: ...
+
+    def recall(self, max_age: float | None) -> Any:
+        raise LookupError("nothing is kept")
+
+    def carry_into_child(self) -> None:
+        return None
+
+    # -- the run
+
+    def is_tried_again(self, error: Exception) -> bool:
+        record = self.known()
+        return record is not None and record.error is error and bool(record.verdict and record.verdict.retry)
+
+
+def run(
+    guard: Guard, here: Here, between: Callable[[], None] = lambda: None, arguments: tuple[Any, ...] = ()
+) -> Any:
+    """Call until the verdict is final, without waiting; `between` is called between two attempts."""
+    while True:
+        try:
+            return _handed_on(drive(guarded(guard, here, arguments, {})))
+        except Exception as error:
+            if not here.is_tried_again(error):
+                raise
+        between()
+
+
+async def arun(
+    guard: Guard, here: Here, between: Callable[[], None] = lambda: None, arguments: tuple[Any, ...] = ()
+) -> Any:
+    """The same on an event loop."""
+    while True:
+        try:
+            return _handed_on(await adrive(guarded(guard, here, arguments, {})))
+        except Exception as error:
+            if not here.is_tried_again(error):
+                raise
+        between()
+
+
+def run_either(
+    guard: Guard,
+    here: Here,
+    between: Callable[[], None] = lambda: None,
+    arguments: tuple[Any, ...] = (),
+) -> Any:
+    """The value of a run, by the driver that the function needs."""
+    if not guard.isasync:
+        return run(guard, here, between, arguments)
+    return asyncio.run(arun(guard, here, between, arguments))
+
+
+def _handed_on(value: Any) -> Any:
+    """What the caller gets."""
+    return value.value if isinstance(value, Replayed) else value

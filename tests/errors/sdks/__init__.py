@@ -1,0 +1,1 @@
+"""What real SDKs raise, and what `classify` makes of it: `python -m tests.errors.sdks`."""

@@ -1,0 +1,43 @@
+"""A service that hangs, for tests of calls that go on after their attempts."""
+
+import asyncio
+import contextlib
+import threading
+import time
+
+
+class Service:
+    """Counts the calls that run in it, and the most there ever were."""
+
+    def __init__(self):
+        self.inside = self.most = self.calls = 0
+        self.go_on = threading.Event()
+        self._lock = threading.Lock()
+
+    @contextlib.contextmanager
+    def counted(self):
+        with self._lock:
+            self.inside += 1
+            self.calls += 1
+            self.most = max(self.most, self.inside)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self.inside -= 1
+
+    def hang(self, seconds=20.0):
+        """Until it is let go, or for so long."""
+        with self.counted():
+            self.go_on.wait(seconds)
+
+    async def ahang(self, seconds=20.0):
+        with self.counted():
+            await asyncio.sleep(seconds)
+
+
+def wait_until(condition, seconds=20.0):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it never came about"
+        time.sleep(0.005)

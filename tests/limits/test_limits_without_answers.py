@@ -1,0 +1,318 @@
+"""Limits of a fleet while Prefect's API refuses, hangs or is away, behind a real proxy."""
+
+import asyncio
+import logging
+import os
+import re
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections import Counter
+from uuid import uuid4
+
+import pytest
+from prefect import task
+from prefect.client.orchestration import get_client
+from prefect.settings import PREFECT_API_URL, temporary_settings
+
+from prefect_resilience.errors.exceptions import AttemptTimeout
+from prefect_resilience.limits import leases, line, outages, patience
+from prefect_resilience.limits.bulkhead import Bulkhead
+from prefect_resilience.limits.rate import RateLimit
+from prefect_resilience.limits.refusals import BulkheadFullError
+from prefect_resilience.limits.timeout import call_with_deadline, overdue_calls
+from tests.limits.api_proxy import ApiProxy, half_busy
+from tests.limits.counting import Counting
+
+pytestmark = [
+    pytest.mark.api,
+    # These task runs belong to no flow run, to which their logs could be sent.
+    pytest.mark.filterwarnings("ignore:Logger 'prefect.task_runs' attempted to send logs"),
+]
+
+
+@pytest.fixture
+def name():
+    return f"limit {uuid4().hex[:8]}"
+
+
+@pytest.fixture
+def proxy():
+    made = ApiProxy(PREFECT_API_URL.value())
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def counting():
+    made = Counting()
+    yield made
+    made.close()
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left():
+    yield
+    wait_until(lambda: not leases._held and not line._lines and not overdue_calls())
+
+
+def wait_until(condition, seconds=30.0):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it never came about"
+        time.sleep(0.01)
+
+
+def behind(proxy, body):
+    """What `body()` gives inside a task run whose limits ask the proxy."""
+
+    def within():
+        with temporary_settings({PREFECT_API_URL: proxy.url}):
+            return body()
+
+    return task(name="limited")(within)()
+
+
+def slots(prefect_name):
+    with get_client(sync_client=True) as client:
+        return client.read_global_concurrency_limit_by_name(prefect_name).active_slots
+
+
+def said_about(caplog, name):
+    """What was logged about the limit, as far as the first colon behind its name."""
+    records = [one for one in caplog.records if one.name == "prefect_resilience.limits"]
+    return [(one.levelname, one.getMessage()) for one in records if name in one.getMessage()]
+
+
+WORKER = textwrap.dedent(
+    """
+    import asyncio, sys, urllib.request
+    from concurrent.futures import ThreadPoolExecutor
+    from contextlib import suppress
+    from contextvars import copy_context
+    from prefect import flow
+    from prefect.settings import PREFECT_API_URL, temporary_settings
+    from prefect_resilience import AttemptTimeout
+    from prefect_resilience.limits.bulkhead import Bulkhead
+    from prefect_resilience.limits.timeout import acall_with_deadline, call_with_deadline, overdue_calls
+
+    url, api, limit = sys.argv[1], sys.argv[2], eval(sys.argv[3])
+
+    def read():
+        urllib.request.urlopen(url, timeout=30).read()
+
+    def overdue():
+        with suppress(AttemptTimeout):
+            limit.call(call_with_deadline, read, (), {}, 0.05)
+
+    async def aoverdue():
+        with suppress(AttemptTimeout):
+            await limit.acall(acall_with_deadline, lambda: asyncio.to_thread(read), 0.05)
+
+    @flow
+    def threads():
+        with temporary_settings({PREFECT_API_URL: api}), ThreadPoolExecutor(6) as pool:
+            for call in [pool.submit(copy_context().run, overdue) for _ in range(8)]:
+                call.result()
+
+    @flow
+    async def tasks():
+        with temporary_settings({PREFECT_API_URL: api}):
+            await asyncio.gather(*(aoverdue() for _ in range(8)))
+
+    asyncio.run(tasks()) if sys.argv[4] == "async" else threads()
+    while overdue_calls():
+        asyncio.run(asyncio.sleep(0.05))
+    """
+)
+
+
+@pytest.mark.timeout(300)
+def test_overdue_calls_of_two_processes_never_exceed_the_places_while_half_of_the_answers_are_503(
+    proxy, counting, name
+):
+    proxy.trouble, counting.seconds = half_busy(7), 1.0
+    environment = {**os.environ, "PREFECT_API_URL": PREFECT_API_URL.value(), "PREFECT_LOGGING_LEVEL": "ERROR"}
+    command = [sys.executable, "-c", WORKER, counting.url, proxy.url, f"Bulkhead(2, name={name!r})"]
+    started = [
+        subprocess.Popen([*command, kind], env=environment, stderr=subprocess.PIPE, text=True)
+        for kind in ("sync", "async")
+    ]
+    said = [process.communicate(timeout=240)[1] for process in started]
+    assert [process.returncode for process in started] == [0, 0], said
+    assert (counting.most, len(counting.times)) == (2, 16)
+    assert proxy.refused > proxy.asked / 4
+    assert "alone" not in "".join(said)
+
+
+def test_a_call_waits_while_the_api_refuses_and_has_its_place_in_the_fleet(proxy, name, caplog):
+    caplog.set_level(logging.INFO, "prefect_resilience.limits")
+    proxy.trouble = lambda number: 503 if number < 6 else None
+
+    def body():
+        with Bulkhead(1, name=name):
+            return slots(f"bulkhead:{name}")
+
+    assert behind(proxy, body) == 1
+    assert slots(f"bulkhead:{name}") == 0
+    assert said_about(caplog, name) == []
+
+
+@pytest.mark.parametrize("trouble", [503, 500, "hang", "refuse"])
+def test_after_its_wait_a_call_goes_on_alone_says_so_once_and_comes_back(
+    proxy, name, caplog, monkeypatch, trouble
+):
+    caplog.set_level(logging.INFO, "prefect_resilience.limits")
+    monkeypatch.setattr(patience, "SERVER_SECONDS", 0.5)
+    monkeypatch.setattr(leases, "TICK_SECONDS", 0.05)
+    monkeypatch.setattr("prefect_resilience.limits.bulkhead.API_SECONDS", 0.3)
+    shared = f"bulkhead:{name}"
+    wide, narrow = Bulkhead(1, name=name), Bulkhead(1, max_wait=0, name=name)
+
+    def body():
+        wide.call(int)
+        if trouble == "refuse":
+            proxy.stop()
+        else:
+            proxy.trouble = lambda number: trouble
+        came = time.monotonic()
+        with wide:
+            assert time.monotonic() - came >= 0.5
+            with pytest.raises(BulkheadFullError):
+                narrow.call(int)  # the limit holds in this process
+            assert slots(shared) == 0
+            if trouble == "refuse":
+                proxy.start()
+            proxy.trouble = lambda number: None
+            # The call that went on alone gets a slot, so that the fleet's count is right.
+            wait_until(lambda: slots(shared) == 1)
+        return wide.call(lambda: slots(shared))
+
+    assert behind(proxy, body) == 1
+    assert slots(shared) == 0
+    (level, alone), (_, again) = said_about(caplog, name)
+    assert level == "WARNING"
+    assert re.match(
+        f"Prefect's API cannot be asked about the limit '{shared}', for \\d+ s now. Until ", alone
+    )
+    assert again.startswith(f"Prefect's API answers again: the limit '{shared}' is shared again, after ")
+
+
+def test_an_api_that_says_no_is_not_waited_for(proxy, name, caplog):
+    proxy.trouble = lambda number: 401
+
+    def body():
+        came = time.monotonic()
+        Bulkhead(1, name=name).call(int)
+        RateLimit(100, name=name).call(int)
+        return time.monotonic() - came
+
+    assert behind(proxy, body) < patience.SERVER_SECONDS / 2
+    said = [text for _, text in said_about(caplog, name)]
+    assert [text.partition(". ")[0] for text in said] == [
+        f"Prefect's API cannot be asked about the limit 'bulkhead:{name}'",
+        f"Prefect's API cannot be asked about the limit 'rate-limit:{name}'",
+    ]
+
+
+def test_while_the_limit_is_alone_one_caller_in_a_while_asks(proxy, name, monkeypatch):
+    monkeypatch.setattr(patience, "SERVER_SECONDS", 0.2)
+    monkeypatch.setattr(leases, "TICK_SECONDS", 60.0)
+    proxy.trouble = lambda number: 503
+
+    def body():
+        Bulkhead(1, name=name).call(int)
+        asked = proxy.asked
+        for _ in range(5):
+            Bulkhead(1, name=name).call(int)
+        none = proxy.asked - asked
+        outages._outages[f"bulkhead:{name}"].ask_at = 0.0
+        for _ in range(5):
+            Bulkhead(1, name=name).call(int)
+        return none, proxy.asked - asked
+
+    assert behind(proxy, body) == (0, 1)
+
+
+def test_a_rate_is_kept_while_half_of_the_answers_are_503(proxy, name, caplog):
+    proxy.trouble, times = half_busy(3), []
+
+    def body():
+        for _ in range(8):
+            RateLimit(5, name=name).call(lambda: times.append(time.monotonic()))
+
+    behind(proxy, body)
+    assert times[-1] - times[0] >= 7 / 5 - 0.05
+    assert proxy.refused
+    assert said_about(caplog, name) == []
+
+
+def test_a_rate_holds_in_this_process_alone_after_its_wait(proxy, name, caplog, monkeypatch):
+    monkeypatch.setattr(patience, "SERVER_SECONDS", 0.3)
+    proxy.trouble = lambda number: 503
+
+    def body():
+        limit = RateLimit(20, name=name)
+        limit.call(int)
+        came = time.monotonic()
+        for _ in range(4):
+            asyncio.run(limit.acall(int))
+        return time.monotonic() - came
+
+    assert behind(proxy, body) >= 4 / 20 - 0.05
+    assert Counter(level for level, _ in said_about(caplog, name)) == {"WARNING": 1}
+
+
+def test_a_lease_is_renewed_through_refusals_while_an_overdue_call_runs_and_given_back_at_its_end(
+    proxy, name, monkeypatch, caplog
+):
+    monkeypatch.setattr(leases, "RENEW_SECONDS", 0.05)
+    monkeypatch.setattr(leases, "TICK_SECONDS", 0.02)
+    renewed, renew, go_on = [], leases.renew, threading.Event()
+    monkeypatch.setattr(leases, "renew", lambda *args: renewed.append(renew(*args)) or renewed[-1])
+    proxy.trouble = half_busy(11)
+
+    def body():
+        with pytest.raises(AttemptTimeout):
+            Bulkhead(1, name=name).call(call_with_deadline, go_on.wait, (60,), {}, 0.1)
+
+    behind(proxy, body)
+    before = len(renewed)
+    wait_until(lambda: len(renewed) >= before + 3)
+    assert slots(f"bulkhead:{name}") == 1
+    go_on.set()
+    wait_until(lambda: slots(f"bulkhead:{name}") == 0)
+    assert all(renewed)
+    assert said_about(caplog, name) == []
+
+
+def test_a_call_that_lost_its_slot_takes_the_next_one(name, monkeypatch, caplog):
+    monkeypatch.setattr(leases, "RENEW_SECONDS", 0.05)
+    monkeypatch.setattr(leases, "TICK_SECONDS", 0.02)
+
+    def body():
+        with Bulkhead(1, name=name):
+            (lease,) = leases._held
+            with get_client(sync_client=True) as client:  # as the server does with a lease that has run out
+                client.release_concurrency_slots_with_lease(lease_id=lease.id)
+            wait_until(lambda: "was lost" in caplog.text)
+            wait_until(lambda: slots(f"bulkhead:{name}") == 1)
+
+    task(name="limited")(body)()
+    assert slots(f"bulkhead:{name}") == 0
+    assert len(said_about(caplog, name)) == 1
+
+
+def test_a_slot_that_cannot_be_given_back_is_given_back_later(proxy, name, monkeypatch):
+    monkeypatch.setattr(leases, "TICK_SECONDS", 0.05)
+
+    def body():
+        with Bulkhead(1, name=name):
+            proxy.trouble = lambda number: 503
+        assert slots(f"bulkhead:{name}") == 1
+        proxy.trouble = lambda number: None
+        wait_until(lambda: slots(f"bulkhead:{name}") == 0)
+
+    behind(proxy, body)

@@ -1,0 +1,354 @@
+"""What an async generator holds over a `yield` is left where it was entered, with a deadline and without."""
+
+import asyncio
+import contextlib
+import contextvars
+import gc
+import weakref
+
+import anyio
+import pytest
+
+from prefect_resilience.errors.exceptions import AttemptTimeout
+from prefect_resilience.limits import one_task
+from prefect_resilience.limits.timeout import aiterate_with_deadline
+
+LONG = 60.0
+WITHIN = {"no deadline": (None, None), "total": (LONG, None), "idle": (None, LONG)}
+
+within = pytest.mark.parametrize("bounds", WITHIN.values(), ids=WITHIN)
+
+_var: contextvars.ContextVar[str] = contextvars.ContextVar("var")
+
+
+@contextlib.asynccontextmanager
+async def reply():
+    """A reply that is read by a task of its own, as clients of models have it."""
+    send, receive = anyio.create_memory_object_stream(0)
+
+    async def read():
+        async with send:
+            for word in ("a", "b", "c"):
+                await asyncio.sleep(0)
+                await send.send(word)
+        await anyio.sleep_forever()
+
+    async with anyio.create_task_group() as group, receive:
+        group.start_soon(read)
+        try:
+            yield receive
+        finally:
+            group.cancel_scope.cancel()
+
+
+@within
+async def test_task_groups_scopes_and_context_variables(bounds):
+    tasks = set()
+
+    async def words():
+        token = _var.set("inside")
+        with anyio.fail_after(LONG):
+            async with reply() as stream:
+                async for word in stream:
+                    tasks.add(asyncio.current_task())
+                    assert _var.get() == "inside"
+                    with anyio.CancelScope():
+                        yield word
+        tasks.add(asyncio.current_task())
+        _var.reset(token)
+        yield "end"
+
+    heard = []
+    async for word in aiterate_with_deadline(words(), *bounds):
+        heard.append(word)
+        await asyncio.sleep(0)
+    assert heard == ["a", "b", "c", "end"]
+    assert len(tasks) == 1
+    assert _var.get("outside") == "outside"
+
+
+@within
+async def test_it_may_be_read_from_several_tasks_and_inside_scopes_of_the_readers(bounds):
+    async def words():
+        with anyio.fail_after(LONG):
+            async with reply() as stream:
+                async for word in stream:
+                    yield word
+
+    source = aiterate_with_deadline(words(), *bounds)
+    with anyio.fail_after(LONG):
+        assert await anext(source) == "a"
+    assert await asyncio.create_task(anext(source)) == "b"
+    await asyncio.create_task(source.aclose())
+    with pytest.raises(StopAsyncIteration):
+        await anext(source)
+
+
+@within
+async def test_a_scope_of_the_generator_that_ends_while_its_reader_is_at_work(bounds):
+    """The reader is not cancelled by it, and hears of it at its next step."""
+    left = asyncio.Event()
+
+    async def too_long():
+        try:
+            with anyio.fail_after(0.01):
+                yield 1
+                await asyncio.sleep(LONG)
+        finally:
+            left.set()
+
+    async def goes_on():
+        with anyio.move_on_after(0.01):
+            yield 1
+            await asyncio.sleep(LONG)
+        left.set()
+        yield 2
+
+    async def as_asyncio_has_it():
+        try:
+            async with asyncio.timeout(0.01):
+                yield 1
+                await asyncio.sleep(LONG)
+        finally:
+            left.set()
+
+    # asyncio.timeout is there from Python 3.11 on
+    for made in (too_long, as_asyncio_has_it) if hasattr(asyncio, "timeout") else (too_long,):
+        left.clear()
+        source = aiterate_with_deadline(made(), *bounds)
+        assert await anext(source) == 1
+        await left.wait()  # the reader goes on undisturbed
+        with pytest.raises(TimeoutError) as caught:
+            await anext(source)
+        assert not isinstance(caught.value, AttemptTimeout)
+    left.clear()
+    source = aiterate_with_deadline(goes_on(), *bounds)
+    assert await anext(source) == 1
+    await left.wait()
+    assert await anext(source) == 2
+    with pytest.raises(StopAsyncIteration):
+        await anext(source)
+
+
+async def test_a_scope_of_the_generator_within_a_step_is_the_generators():
+    async def asks():
+        with anyio.move_on_after(0.01):
+            await asyncio.sleep(LONG)
+        yield "after"
+
+    assert [word async for word in aiterate_with_deadline(asks(), LONG, LONG)] == ["after"]
+
+
+async def test_an_overdue_step_leaves_the_scopes_in_their_order():
+    order = []
+
+    async def stuck():
+        try:
+            async with reply() as stream:
+                yield await anext(stream)
+                try:
+                    await asyncio.sleep(LONG)
+                finally:
+                    await asyncio.sleep(0)  # a cancellation comes once: there is time to clean up
+                    order.append("step")
+        finally:
+            order.append("group")
+
+    source = aiterate_with_deadline(stuck(), None, 0.2)
+    assert await anext(source) == "a"
+    with pytest.raises(AttemptTimeout, match=r"next chunk of 'stuck' took longer than 0\.2 s"):
+        await anext(source)
+    assert order == ["step", "group"]
+
+
+async def test_an_overdue_step_that_comes_to_something_hands_it_on():
+    async def stubborn():
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.sleep(LONG)
+        yield "late"
+        with anyio.move_on_after(0.01):
+            yield "then"
+        yield "last"
+
+    source = aiterate_with_deadline(stubborn(), None, 0.1)
+    assert await anext(source) == "late"
+    assert await anext(source) == "then"
+    await asyncio.sleep(0.02)
+    assert await anext(source) == "last"
+
+    async def fails():
+        try:
+            await asyncio.sleep(LONG)
+        finally:
+            raise RuntimeError("could not be closed")
+        yield
+
+    with pytest.raises(RuntimeError, match="could not be closed"):
+        await anext(aiterate_with_deadline(fails(), None, 0.01))
+
+
+async def test_a_step_that_cannot_be_cancelled_is_left_alone(monkeypatch, caplog):
+    monkeypatch.setattr(one_task, "PATIENCE", 0.05)
+    monkeypatch.setattr("prefect_resilience.limits.stream.PATIENCE", 0.05)
+    done = asyncio.Event()
+
+    async def shielded():
+        with anyio.CancelScope(shield=True):
+            while not done.is_set():
+                with contextlib.suppress(asyncio.CancelledError):
+                    await done.wait()
+        yield 1
+
+    with pytest.raises(AttemptTimeout):
+        await anext(aiterate_with_deadline(shielded(), 0.01))
+    assert "was cancelled while it cleaned up" in caplog.text
+    done.set()
+
+
+@within
+async def test_a_reader_that_is_cancelled_cancels_the_step(bounds):
+    order = []
+    begun = asyncio.Event()
+
+    async def waits():
+        try:
+            with anyio.CancelScope():
+                begun.set()
+                await asyncio.sleep(LONG)
+                yield
+        finally:
+            await asyncio.sleep(0)
+            order.append("closed")
+
+    async def read():
+        async for _ in aiterate_with_deadline(waits(), *bounds):
+            pass
+
+    reader = asyncio.create_task(read())
+    await begun.wait()
+    reader.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await reader
+    assert order == ["closed"]
+    order.clear()
+    with pytest.raises(TimeoutError), anyio.fail_after(0.05):
+        await read()
+    assert order == ["closed"]  # although the reader's scope cancels every wait of the reader
+
+
+async def test_whoever_closes_hears_what_went_wrong_there():
+    async def untidy():
+        try:
+            yield 1
+        finally:
+            raise KeyError("mine")
+
+    source = aiterate_with_deadline(untidy())
+    await anext(source)
+    with pytest.raises(KeyError, match="mine"):
+        await source.aclose()
+
+
+async def test_a_group_that_is_open_may_be_closed_but_not_hide_an_error():
+    async def beside():
+        async with anyio.create_task_group():
+            yield 1
+
+    async def untidy():
+        async with anyio.create_task_group():
+            try:
+                yield 1
+            finally:
+                raise KeyError("mine")
+
+    source = aiterate_with_deadline(beside())
+    await anext(source)
+    await source.aclose()
+    source = aiterate_with_deadline(untidy())
+    await anext(source)
+    with pytest.raises(BaseException, match="unhandled errors in a TaskGroup") as caught:
+        await source.aclose()
+    assert [type(error) for error in caught.value.exceptions] == [KeyError]
+
+
+async def test_closing_is_bounded(monkeypatch, caplog):
+    monkeypatch.setattr("prefect_resilience.limits.stream.PATIENCE", 0.05)
+
+    async def slow():
+        try:
+            yield 1
+        finally:
+            await asyncio.sleep(LONG)
+
+    source = aiterate_with_deadline(slow(), None, 0.01)
+    await anext(source)
+    await source.aclose()
+    assert "'slow' was cancelled while it cleaned up" in caplog.text
+
+
+def test_the_end_of_the_loop_ends_it():
+    """Also of one that was left in the middle, and does not let itself be cancelled."""
+    left = []
+
+    async def stubborn():
+        try:
+            yield 1
+        except asyncio.CancelledError:
+            yield 2
+        finally:
+            left.append("closed")
+
+    async def waits():
+        try:
+            await asyncio.sleep(LONG)
+            yield
+        finally:
+            left.append("closed")
+
+    async def main():
+        sources = [aiterate_with_deadline(stubborn()), aiterate_with_deadline(waits())]
+        await anext(sources[0])
+        steps = asyncio.ensure_future(anext(sources[1]))
+        await asyncio.sleep(0.01)
+        return sources, steps
+
+    sources, steps = asyncio.run(main())
+    assert left == ["closed", "closed"]
+    assert steps.cancelled()
+    del sources
+
+
+async def test_after_the_end_there_are_no_steps():
+    async def one():
+        yield 1
+
+    life = one_task.OneTask(source := one())
+    assert await life.step(source.__anext__) == ("yielded", 1)
+    assert await life.close()
+    assert (await life.step(source.__anext__))[0] == "cancelled"
+    assert await life.close()
+
+
+class Big:
+    pass
+
+
+async def test_nothing_is_kept_alive():
+    async def fails(value):
+        yield 1
+        raise ValueError(value)
+
+    big = Big()
+    ref = weakref.ref(big)
+    gc.disable()
+    try:
+        source = aiterate_with_deadline(fails(big), 5, 5)
+        with contextlib.suppress(ValueError):
+            async for _ in source:
+                pass
+        del source, big
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert ref() is None
+    finally:
+        gc.enable()

@@ -1,0 +1,223 @@
+"""A place is held until its call has really ended: what a cancelled coroutine leaves behind."""
+
+import asyncio
+import contextlib
+import time
+
+import anyio
+import pytest
+
+from prefect_resilience.errors.exceptions import AttemptTimeout
+from prefect_resilience.limits import line, overdue
+from prefect_resilience.limits.bulkhead import Bulkhead
+from prefect_resilience.limits.process import acall_in_process
+from prefect_resilience.limits.refusals import BulkheadFullError
+from prefect_resilience.limits.stream import aiterate_with_deadline
+from prefect_resilience.limits.timeout import acall_with_deadline, overdue_calls
+from tests.limits.hanging import Service, wait_until
+
+
+@pytest.fixture
+def service():
+    made = Service()
+    yield made
+    made.go_on.set()
+    wait_until(lambda: not made.inside, 30)
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left():
+    yield
+    wait_until(lambda: not line._lines and not overdue._all and not overdue_calls())
+
+
+async def to_thread(service):
+    await asyncio.to_thread(service.hang)
+
+
+async def gathered(service):
+    await asyncio.gather(asyncio.to_thread(service.hang), asyncio.sleep(60))
+
+
+async def anyio_thread(service):
+    await anyio.to_thread.run_sync(service.hang, abandon_on_cancel=True)
+
+
+async def own_timeout(service):
+    await asyncio.wait_for(asyncio.to_thread(service.hang), 0.05)
+
+
+@pytest.mark.parametrize("start", [to_thread, gathered, anyio_thread, own_timeout])
+@pytest.mark.parametrize("how", ["deadline", "cancelled", "block", "decorated"])
+def test_a_thread_of_a_cancelled_coroutine_holds_its_place(service, start, how):
+    bulkhead = Bulkhead(1, max_wait=0)
+
+    async def block():
+        async with bulkhead:
+            await start(service)
+
+    ways = {
+        "deadline": lambda: bulkhead.acall(acall_with_deadline, lambda: start(service), 0.1),
+        "cancelled": lambda: bulkhead.acall(start, service),
+        "block": block,
+        "decorated": lambda: bulkhead(start)(service),
+    }
+
+    async def main():
+        calling = asyncio.ensure_future(ways[how]())
+        await asyncio.to_thread(wait_until, lambda: service.inside)
+        if how != "deadline":
+            calling.cancel()
+        with pytest.raises((asyncio.CancelledError, TimeoutError, asyncio.TimeoutError)):
+            await calling
+        with pytest.raises(BulkheadFullError, match="an overdue call holds a place"):
+            await bulkhead.acall(int)
+        service.go_on.set()
+        patient = Bulkhead.model_validate({**bulkhead.model_dump(), "max_wait": 20})
+        patient._own = bulkhead._own
+        return await patient.acall(int)
+
+    assert asyncio.run(main()) == 0
+    assert service.most == 1
+
+
+@pytest.mark.parametrize("places", [1, 2, 3, 4, 5])
+def test_overdue_threads_of_coroutines_never_exceed_the_places(service, places):
+    bulkhead = Bulkhead(places)
+
+    async def attempts():
+        for _ in range(2):
+            with pytest.raises(AttemptTimeout):
+                await bulkhead.acall(acall_with_deadline, lambda: asyncio.to_thread(service.hang, 0.15), 0.05)
+
+    async def main():
+        await asyncio.gather(*(attempts() for _ in range(2 * places)))
+
+    asyncio.run(main())
+    assert (service.most, service.calls) == (places, 4 * places)
+
+
+@pytest.mark.parametrize("places", [1, 3])
+def test_coroutines_that_delay_their_cancellation_never_exceed_the_places(service, places):
+    bulkhead = Bulkhead(places)
+
+    async def swallows():
+        until = time.monotonic() + 0.2
+        with service.counted():
+            while (left := until - time.monotonic()) > 0:
+                with contextlib.suppress(asyncio.CancelledError):
+                    await asyncio.sleep(left)
+
+    async def main():
+        calls = [bulkhead.acall(acall_with_deadline, swallows, 0.05) for _ in range(3 * places)]
+        await asyncio.gather(*calls, return_exceptions=True)
+
+    asyncio.run(main())
+    assert (service.most, service.calls, service.inside) == (places, 3 * places, 0)
+
+
+@pytest.mark.parametrize("wait", [asyncio.shield, lambda task: asyncio.wait([task])])
+async def test_a_task_that_a_cancelled_coroutine_left_holds_its_place(service, wait):
+    bulkhead, left = Bulkhead(1, max_wait=0), []
+
+    async def leaves_a_task():
+        left.append(asyncio.create_task(service.ahang()))
+        await wait(left[0])
+
+    with pytest.raises(AttemptTimeout):
+        await bulkhead.acall(acall_with_deadline, leaves_a_task, 0.05)
+    with pytest.raises(BulkheadFullError, match="overdue"):
+        await bulkhead.acall(int)
+    left[0].cancel()
+    await asyncio.to_thread(wait_until, lambda: not line._lines)
+
+
+async def test_looks_that_take_long_are_few(service, monkeypatch):
+    monkeypatch.setattr(overdue, "_next_look", 0.0)
+    monkeypatch.setattr(overdue, "LONG_LOOK", -1.0)
+    bulkhead, left = Bulkhead(1, max_wait=0), []
+
+    async def leaves_a_task():
+        left.append(asyncio.create_task(service.ahang()))
+        await asyncio.shield(left[0])
+
+    with pytest.raises(AttemptTimeout):
+        await bulkhead.acall(acall_with_deadline, service.ahang, 0.01)
+    assert overdue._next_look > 0
+    monkeypatch.setattr(overdue, "_next_look", time.monotonic() + 60)
+    with pytest.raises(AttemptTimeout):
+        await bulkhead.acall(acall_with_deadline, leaves_a_task, 0.01)
+    assert await bulkhead.acall(int) == 0
+    left[0].cancel()
+
+
+async def test_a_service_that_was_started_on_the_side_holds_a_place_for_some_time_only(service, monkeypatch):
+    monkeypatch.setattr(overdue, "TASK_SECONDS", 0.1)
+    bulkhead = Bulkhead(1)
+
+    async def connects():
+        reader = asyncio.create_task(service.ahang())
+        await asyncio.sleep(60)
+        return reader
+
+    with pytest.raises(AttemptTimeout):
+        await bulkhead.acall(acall_with_deadline, connects, 0.05)
+    assert await bulkhead.acall(lambda: service.inside) == 1
+
+
+async def test_a_coroutine_that_ended_at_its_cancellation_gives_its_place_back_at_once(service):
+    bulkhead = Bulkhead(1, max_wait=0)
+
+    async def ends():
+        # Timers, and the readers of connections, keep the context of the call, and do not run.
+        asyncio.get_running_loop().call_later(30, int)
+        await asyncio.gather(service.ahang(), service.ahang())
+
+    for _ in range(3):
+        with pytest.raises(AttemptTimeout):
+            await bulkhead.acall(acall_with_deadline, ends, 0.05)
+        assert await bulkhead.acall(int) == 0
+
+
+async def test_threads_and_tasks_of_others_are_not_taken_for_the_calls_own(service):
+    bulkhead = Bulkhead(1, max_wait=0)
+    others = [asyncio.create_task(asyncio.to_thread(service.hang)), asyncio.create_task(asyncio.sleep(60))]
+    await asyncio.to_thread(wait_until, lambda: service.inside)
+    with pytest.raises(AttemptTimeout):
+        await bulkhead.acall(acall_with_deadline, lambda: asyncio.sleep(60), 0.05)
+    assert await bulkhead.acall(int) == 0
+    service.go_on.set()
+    others[1].cancel()
+    await asyncio.gather(*others, return_exceptions=True)
+
+
+async def test_a_child_process_holds_its_place_until_it_is_dead():
+    bulkhead = Bulkhead(1)
+    calling = asyncio.ensure_future(bulkhead.acall(acall_in_process, time.sleep, (60,), {}, 60))
+    await asyncio.sleep(0.5)
+    calling.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await calling
+    assert await asyncio.wait_for(bulkhead.acall(int), 30) == 0
+
+
+async def test_an_async_generator_that_hangs_in_a_thread_holds_its_place(service):
+    bulkhead = Bulkhead(1, max_wait=0)
+
+    async def chunks():
+        yield 1
+        await asyncio.to_thread(service.hang)
+        yield 2
+
+    @bulkhead
+    async def read():
+        async for chunk in aiterate_with_deadline(chunks(), None, 0.2):
+            yield chunk
+
+    reading = read()
+    assert await anext(reading) == 1
+    with pytest.raises(AttemptTimeout):
+        await anext(reading)
+    with pytest.raises(BulkheadFullError, match="overdue"):
+        await bulkhead.acall(int)
+    service.go_on.set()  # before the loop ends, which waits for its threads

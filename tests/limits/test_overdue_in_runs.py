@@ -1,0 +1,119 @@
+"""Tasks whose calls go on after their attempts: retries, `.map` and streams within their bulkhead."""
+
+import asyncio
+import time
+from uuid import uuid4
+
+import pytest
+from prefect import flow
+
+from prefect_resilience import AttemptTimeout, Backoff, Bulkhead, Retry, Timeout, resilient_task
+from prefect_resilience.limits import leases, line
+from prefect_resilience.limits.refusals import BulkheadFullError
+from prefect_resilience.limits.timeout import overdue_calls
+from tests.limits.hanging import Service, wait_until
+
+pytestmark = pytest.mark.api
+
+AT_ONCE = Backoff.constant(0.01, jitter=0)
+
+
+@pytest.fixture
+def service():
+    made = Service()
+    yield made
+    made.go_on.set()
+    wait_until(lambda: not made.inside and not leases._held and not line._lines and not overdue_calls(), 60)
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_retries_of_many_runs_never_exceed_the_places(service, shared):
+    name = f"hangs {uuid4().hex[:8]}" if shared else None
+
+    @resilient_task(limits=[Bulkhead(1, name=name)], timeout=0.3, retry=Retry(attempts=4, backoff=AT_ONCE))
+    def hangs(number: int) -> None:
+        service.hang(0.45)
+
+    @flow
+    def many():
+        futures = hangs.map(range(5))
+        for future in futures:
+            future.wait()
+        return [future.state.name for future in futures]
+
+    assert many() == ["TimedOut"] * 5
+    assert (service.most, service.calls) == (1, 20)
+
+
+@pytest.mark.parametrize("kind", ["sync", "async"])
+def test_a_retry_behind_its_own_overdue_call_waits_for_max_wait_and_says_why(service, kind):
+    options = {
+        "limits": [Bulkhead(1, max_wait=0.2)],
+        "timeout": 0.1,
+        "retry": Retry(attempts=2, backoff=AT_ONCE),
+    }
+
+    @resilient_task(**options)
+    def hangs() -> None:
+        service.hang(60)
+
+    @resilient_task(**options)
+    async def ahangs() -> None:
+        await asyncio.to_thread(service.hang, 60)
+
+    @flow
+    def once():
+        with pytest.raises(BulkheadFullError, match="an overdue call holds a place until it really ends"):
+            hangs()
+
+    @flow
+    async def aonce():
+        try:
+            with pytest.raises(BulkheadFullError, match="an overdue call holds a place until it really ends"):
+                await ahangs()
+        finally:
+            service.go_on.set()  # the loop waits for its threads when it ends
+
+    once() if kind == "sync" else asyncio.run(aonce())
+    assert (service.most, service.calls) == (1, 1)
+
+
+def test_a_stream_that_hangs_holds_its_place(service):
+    bulkhead = Bulkhead(1, max_wait=0)
+
+    @resilient_task(limits=[bulkhead], timeout=Timeout(idle=0.2), retry=None)
+    def chunks():
+        yield 1
+        service.hang(60)
+        yield 2
+
+    @flow
+    def reads():
+        reading = chunks()
+        assert next(reading) == 1
+        with pytest.raises(AttemptTimeout):
+            next(reading)
+        with pytest.raises(BulkheadFullError, match="overdue"):
+            bulkhead.call(int)
+        service.go_on.set()
+        wait_until(lambda: not line._lines)
+        return bulkhead.call(int)
+
+    assert reads() == 0
+    assert service.most == 1
+
+
+def test_a_call_in_a_child_process_gives_its_place_back_at_its_deadline():
+    bulkhead = Bulkhead(1, max_wait=0)
+
+    @resilient_task(limits=[bulkhead], timeout=Timeout(0.3, mode="process"), retry=None)
+    def hangs() -> None:
+        time.sleep(60)
+
+    @flow
+    def once():
+        with pytest.raises(AttemptTimeout):
+            hangs()
+        return bulkhead.call(int)
+
+    assert once() == 0

@@ -1,0 +1,120 @@
+"""One Prefect server for all processes of a test session: the first that needs it starts it.
+
+    python -m tests.prefect_server FOLDER PID
+
+serves an API on a free port of the loopback, with a database in that folder, until the process PID has ended
+(however it ended, so that no server is left behind). Its address is then in FOLDER/url.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import httpx
+import uvicorn
+
+ROOT = Path(__file__).parents[1]
+SECONDS = 120
+
+
+def shared_server(folder: Path, session: int) -> str:
+    """The URL of the session's API. The lock makes the others wait for the one that starts it."""
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        url = folder / "url"
+        return url.read_text() if url.exists() else start_server(folder, session)
+
+
+def start_server(folder: Path, session: int) -> str:
+    """The URL of a new API with a database in this folder, which answers."""
+    settings = {
+        "PREFECT_SERVER_DATABASE_CONNECTION_URL": f"sqlite+aiosqlite:///{folder}/prefect.db",
+        "PREFECT_UI_ENABLED": "0",
+        # As Prefect's own servers for tests have it
+        "PREFECT__SERVER_EPHEMERAL": "1",
+        "PREFECT__SERVER_FINAL": "1",
+    }
+    with (folder / "log").open("wb") as log:
+        # A session of its own: Ctrl-C is for the tests, which still need the API while they end.
+        process = subprocess.Popen(
+            [sys.executable, "-m", "tests.prefect_server", str(folder), str(session)],
+            env={**os.environ, **settings},
+            cwd=ROOT,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    (folder / "pid").write_text(str(process.pid))
+    deadline = time.monotonic() + SECONDS
+    while time.monotonic() < deadline and process.poll() is None:
+        if url := _answering(folder / "listening"):
+            (folder / "url").write_text(url)
+            return url
+        time.sleep(0.05)
+    process.kill()
+    raise RuntimeError(f"The tests' Prefect server did not start: {(folder / 'log').read_text()[-2000:]}")
+
+
+def _answering(listening: Path) -> str | None:
+    """The URL that stands in this file, once there is an answer."""
+    try:
+        url = listening.read_text()
+        return url if url and httpx.get(f"{url}/health").status_code == 200 else None
+    except (FileNotFoundError, httpx.TransportError):
+        return None
+
+
+def end_server(folder: Path) -> None:
+    """End the server of this folder, if one was started, and wait for its end."""
+    try:
+        pid = int((folder / "pid").read_text())
+        os.kill(pid, signal.SIGKILL)  # its database is thrown away with it
+    except (FileNotFoundError, ProcessLookupError):
+        return
+    deadline = time.monotonic() + 10
+    while _is_alive(pid) and time.monotonic() < deadline:
+        time.sleep(0.01)
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        if os.waitpid(pid, os.WNOHANG)[0] == pid:
+            return False
+    except ChildProcessError:
+        pass  # another process started it
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def main(folder: Path, session: int) -> None:
+    from prefect.server.api.server import create_app
+
+    def end_with_the_session() -> None:
+        while True:
+            try:
+                os.kill(session, 0)
+            except ProcessLookupError:
+                os._exit(0)
+            time.sleep(1)
+
+    threading.Thread(target=end_with_the_session, daemon=True).start()
+    listener = socket.create_server(("127.0.0.1", 0))
+    (folder / "listening").write_text(f"http://127.0.0.1:{listener.getsockname()[1]}/api")
+    config = uvicorn.Config(create_app, factory=True, log_level="error", lifespan="on")
+    uvicorn.Server(config).run(sockets=[listener])
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), int(sys.argv[2]))

@@ -1,0 +1,250 @@
+"""The likeliest mistakes in writing options: each is one sentence that says what to write instead."""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from prefect import task as prefect_task
+
+from prefect_resilience import (
+    Backoff,
+    Bulkhead,
+    CircuitBreaker,
+    CircuitPolicy,
+    ConfigurationError,
+    ErrorBudget,
+    Fallback,
+    Hedge,
+    RateLimit,
+    ResilientTask,
+    Retry,
+    RetryBudget,
+    Timeout,
+    path,
+    resilient_flow,
+    resilient_task,
+)
+
+
+def work(question: str) -> str:
+    return question
+
+
+def task(**options: Any) -> Any:
+    return resilient_task(**options)(work)
+
+
+MISTAKES: list[tuple[Any, str]] = [
+    # retries
+    (lambda: Retry(3, 5), "Retry(3, 5): write the options by their names, as in Retry(attempts=3)"),
+    (lambda: Retry(3, attempts=4), "Retry(3): write the options by their names, as in Retry(attempts=3)"),
+    (lambda: Retry(attempts="3x"), "Retry(attempts='3x'): write a whole number, as in 3"),
+    (lambda: Retry(attempts=2.5), "Retry(attempts=2.5): write a whole number, as in 3"),
+    (lambda: Retry(attempts=0), "Retry(attempts=0): write at least 1"),
+    (lambda: Retry(attemps=3), "Retry has no option 'attemps'; did you mean 'attempts'?"),
+    (
+        lambda: Retry(backoff=5),
+        "Retry(backoff): write Backoff.constant(5) for the same delay each time, or Backoff.exponential(5)",
+    ),
+    (
+        lambda: Retry(backoff=[1, 5]),
+        "Retry(backoff): write Backoff.schedule([1, 5]) for exactly these delays",
+    ),
+    (
+        lambda: Retry(backoff="exponentiel"),
+        "Retry(backoff.kind='exponentiel'): there is no 'exponentiel'; did you mean 'exponential'?",
+    ),
+    (
+        lambda: Retry(retry_on=["rate_limits"]),
+        "Retry(retry_on): there is no error category 'rate_limits'; did you mean 'rate_limit'?",
+    ),
+    (
+        lambda: Retry(by_category={"rate_limits": 3}),
+        "Retry(by_category): there is no 'rate_limits'; did you mean 'rate_limit'?",
+    ),
+    (
+        lambda: Retry(max_elapsed="5 minutes"),
+        "Retry(max_elapsed): '5 minutes' is no duration: "
+        'write 30 (seconds), "500ms", "30s", "1m", "1h30m" or a timedelta',
+    ),
+    (lambda: Retry(max_elapsed=-1), "Retry(max_elapsed=-1): write at least 0"),
+    (
+        lambda: Retry(budget=0.2),
+        "Retry(budget=0.2): write RetryBudget(...) or a mapping of its options",
+    ),
+    (lambda: RetryBudget(20), "RetryBudget(ratio=20): write at most 1"),
+    # delays
+    (
+        lambda: Backoff(5),
+        "Backoff(5): write Backoff.constant(5) for the same delay each time, or Backoff.exponential(5)",
+    ),
+    (
+        lambda: Backoff("exponential"),
+        "Backoff('exponential'): write Backoff.constant(1) for the same delay each time, "
+        "or Backoff.exponential(1)",
+    ),
+    (lambda: Backoff.exponential(jitter=20), "Backoff(jitter=20): write at most 1"),
+    (
+        lambda: Backoff.exponential(jitter="full"),
+        "Backoff(jitter='full'): write a number, as in 0.5",
+    ),
+    (lambda: Backoff.exponential(base=2), "Backoff has no option 'base'; write one of delays, initial, "),
+    # circuits
+    (
+        lambda: CircuitBreaker("m-1", threshold=3),
+        "CircuitBreaker has no option 'threshold'; did you mean 'failure_threshold' or 'success_threshold'?",
+    ),
+    (
+        lambda: CircuitBreaker("m-2", CircuitPolicy(open_for=5)),
+        "CircuitBreaker('m-2', ...) takes options: with a CircuitPolicy write "
+        "CircuitBreaker.from_policy('m-2', policy)",
+    ),
+    (lambda: CircuitBreaker(failure_threshold=3), "CircuitBreaker: missing a required argument: 'name'; "),
+    (lambda: CircuitBreaker(5), "CircuitBreaker(5): write the circuit's name first, as in 'llm'"),
+    (
+        lambda: CircuitBreaker("m-3", open_for="soon"),
+        "circuit 'm-3': open_for='soon' must be 0 or more, in seconds, as in 30 (seconds), ",
+    ),
+    (
+        lambda: CircuitBreaker("m-4", counts=["timeouts"]),
+        "circuit 'm-4': counts has 'timeouts', which is no error category: did you mean 'timeout'?",
+    ),
+    (
+        lambda: CircuitBreaker("m-5", success_threshold=4, probe_calls=3),
+        "circuit 'm-5': probe_calls=3 is less than success_threshold=4, so that the circuit could never "
+        "close: write probe_calls=4 or more",
+    ),
+    (
+        lambda: CircuitBreaker("m-6", failure_rate=50),
+        "circuit 'm-6': failure_rate=50 must be above 0 and at most 1, as in 0.5 for half of the calls",
+    ),
+    (
+        lambda: task(circuit=CircuitPolicy()),
+        "circuit= is a CircuitPolicy, which has no name: write CircuitBreaker.from_policy('name', policy)",
+    ),
+    # timeouts and limits
+    (
+        lambda: task(timeout="5 seconds"),
+        "no operation is named '5 seconds', so it has no timeout: known are default, file-read, llm-call, "
+        'tool-execution, web-fetch, or write a duration such as "30s"',
+    ),
+    (
+        lambda: task(timeout=5, timeout_seconds=5),
+        "a resilient task has both timeout=5 and timeout_seconds=5: "
+        "write timeout= alone, which ends every attempt",
+    ),
+    (
+        lambda: Timeout(-1),
+        "a timeout's total is a number of seconds above 0, not -1: no limit is timeout=None",
+    ),
+    (lambda: task(limits=3), "limits=3 is no limit: write Bulkhead(5) or RateLimit(10, per=1)"),
+    (lambda: task(limits=0), "limits=0 is no limit: write Bulkhead(5) or RateLimit(10, per=1)"),
+    (
+        lambda: Bulkhead(),
+        "Bulkhead's max_concurrent is a whole number from 1 on, as in Bulkhead(5), not None",
+    ),
+    (
+        lambda: RateLimit("10/s"),
+        "RateLimit's calls is a whole number from 1 on, as in RateLimit(60, per=\"1m\", burst=5), not '10/s'",
+    ),
+    (lambda: Hedge(after="fast"), "Hedge's after is a duration such as 30 (seconds), "),
+    (lambda: task(hedge=0.8), "hedge=0.8 is no hedge: write Hedge(after=0.8)"),
+    # fallbacks, effects, budgets, options
+    (
+        lambda: task(fallback=work("now")),
+        "a fallback must be a function or a task, not 'now'; for a constant write Fallback.value('now')",
+    ),
+    (
+        lambda: Fallback.last_known_good(max_age="yesterday"),
+        "Fallback.last_known_good(max_age='yesterday'): write seconds above 0, \"1h\", or None",
+    ),
+    (
+        lambda: ErrorBudget(99),
+        "ErrorBudget(objective): objective=99 must be above 0 and below 1: "
+        "write 0.99 where 99 of 100 runs must go well",
+    ),
+    (lambda: task(retry=True), "retry=True is no policy: write Retry(attempts=3), "),
+    (lambda: task(retry=3, retries=3), "has both retry= and retries=3: write it in Retry(...), or leave "),
+    (lambda: task(dead_letters=True), "a resilient task has no option 'dead_letters'; did you mean "),
+    (
+        lambda: resilient_task(resilient_task(work)),
+        "'work' is a task already: write ResilientTask.wrap(work, ...)",
+    ),
+    (
+        lambda: resilient_flow(resilient_task(work)),
+        "@resilient_flow stands over the task 'work': write it over a function that calls the task",
+    ),
+    (
+        lambda: ResilientTask.wrap(prefect_task(resilient_task(work))),
+        "task 'work' is resilient already: write work.with_options(...)",
+    ),
+    (
+        lambda: task(timeout=5).with_options(timeout=1, timeout_seconds=1),
+        "a resilient task has both timeout=1 and timeout_seconds=1: write timeout= alone",
+    ),
+    # conditions
+    (
+        lambda: path("a") > 1 & path("b") > 2,
+        "path('b') stands beside & or | without a comparison: these bind tighter than >, == and <, so put "
+        "each comparison in brackets, as in (path('b') > 1) & (path('b') > 2)",
+    ),
+    (lambda: path("a") | path("b"), "path('a') stands beside & or | without a comparison: "),
+    (lambda: ~path("a"), "~path('a') has no comparison: write ~(path('a') > 1), or write "),
+    (
+        lambda: (path("a") > 1) & True,
+        "& puts two conditions together, not a condition and True",
+    ),
+]
+
+
+@pytest.mark.parametrize(("write", "says"), MISTAKES, ids=[says[:60] for _, says in MISTAKES])
+def test_a_mistake_is_one_sentence_with_the_mend(write: Any, says: str) -> None:
+    with pytest.raises(ConfigurationError, match=re.escape(says)) as caught:
+        write()
+    told = str(caught.value)
+    assert "\n" not in told
+    assert len(told) < 500
+    for foreign in ("Input should", "input should", "positional argument", "unexpected keyword", "pydantic"):
+        assert foreign not in told
+
+
+DURATIONS = [1.5, "1.5", "1500ms", "1.5s", "1s500ms", " 1 s 500 ms ", timedelta(seconds=1.5)]
+
+
+@pytest.mark.parametrize("written", DURATIONS, ids=repr)
+def test_every_duration_may_be_written_in_every_way(written: Any) -> None:
+    retry = Retry(max_elapsed=written, retry_after_cap=written, backoff=Backoff.constant(written))
+    assert (retry.max_elapsed, retry.retry_after_cap, retry.delay(0)) == (1.5, 1.5, 1.5)
+    delays = Backoff.schedule([written], minimum=written, maximum=written)
+    assert (delays.delays, delays.minimum, delays.maximum) == ((1.5,), 1.5, 1.5)
+    assert RetryBudget(window=written).window == 1.5
+    names = ("slow_call", "open_for", "open_max", "probe_lease", "sync_interval", "baseline_memory")
+    circuit = CircuitPolicy(**dict.fromkeys(names, written))
+    assert {getattr(circuit, name) for name in names} == {1.5}
+    assert (Timeout(written).total, Timeout(idle=written).idle) == (1.5, 1.5)
+    assert task(timeout=written).guard.timeout.total == 1.5
+    assert Bulkhead(1, max_wait=written).max_wait == 1.5
+    limit = RateLimit(1, per=written, max_wait=written)
+    assert (limit.per, limit.max_wait, Hedge(after=written).after) == (1.5, 1.5, 1.5)
+    assert Fallback.last_known_good(max_age=written).max_age == 1.5
+    if isinstance(written, str) and not written.isdecimal() and written != "1.5":
+        assert CircuitPolicy(window=written).window == "1.5s"
+
+
+@pytest.mark.parametrize(
+    ("written", "seconds"), [("1h30m", 5400), ("1m", 60), ("2d", 172_800), ("1w", 604_800)]
+)
+def test_long_durations(written: str, seconds: float) -> None:
+    assert Retry(max_elapsed=written).max_elapsed == seconds
+    assert ErrorBudget(window=written).window == seconds
+
+
+def test_what_is_obviously_meant_is_taken() -> None:
+    assert Retry(3) == Retry(attempts=3)
+    assert RetryBudget(0.1) == RetryBudget(ratio=0.1)
+    assert ErrorBudget(0.9) == ErrorBudget(objective=0.9)
+    assert Backoff.exponential(5) == Backoff.exponential(initial=5)
+    assert Retry(backoff="linear").backoff == Backoff.linear()

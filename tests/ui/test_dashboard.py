@@ -1,0 +1,370 @@
+"""The dashboard in Chromium: one glance, its buttons, who may not press them, how fluent it is."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import pytest
+from playwright.sync_api import expect
+
+from prefect_resilience.circuits import CircuitBreaker, get_circuits, window
+from prefect_resilience.circuits.exchange import PREFIX
+from prefect_resilience.circuits.machine import new
+from prefect_resilience.dead_letters.ids import entry_key, new_id
+from prefect_resilience.dead_letters.model import DeadLetter, as_stored
+from prefect_resilience.dead_letters.queue import DeadLetterQueue
+from prefect_resilience.stores import open_store
+from tests.ui.conftest import CHROMIUM, PATIENCE, QUIET, ROOT, Dashboard, end, start_dashboard
+
+pytestmark = [pytest.mark.timeout(600), pytest.mark.long]
+
+
+@pytest.fixture(scope="module")
+def crowd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dashboard]:
+    """1,000 circuits and 10,000 letters, without a Prefect server."""
+    folder = tmp_path_factory.mktemp("crowd")
+    plain = {name: value for name, value in os.environ.items() if not name.startswith(("PREFECT_", "COV_"))}
+    made = start_dashboard(folder, {**plain, "PREFECT_HOME": str(folder), "PYTHONPATH": str(ROOT)})
+    store = open_store(made.store)
+    moment = DeadLetterQueue(store).now()
+    for number in range(10_000):
+        letter = DeadLetter(
+            id=new_id(moment.timestamp() - number, number),
+            kind="task",
+            name=f"send-{number % 40:02}",
+            key="send",
+            created_at=moment,
+            category="unavailable",
+            code="503",
+            message="Service Unavailable",
+        )
+        store.swap(entry_key(letter.id), 0, as_stored(letter))
+    for number in range(1_000):
+        store.swap(f"{PREFIX}service-{number:04}", 0, new())
+    yield made
+    end(made.process)
+
+
+def state_of(store: str, name: str) -> str:
+    return next(one.state for one in get_circuits(store) if one.name == name)
+
+
+# -- what one glance tells
+
+
+@pytest.mark.parametrize(
+    ("width", "scheme"), [(1400, "light"), (1400, "dark"), (390, "light"), (390, "dark")]
+)
+def test_one_glance(
+    fleet: Dashboard, visit: Callable[..., Any], width: int, scheme: str, tmp_path: Path
+) -> None:
+    page = visit(fleet.url, width, scheme)
+    page.get_by_text("of 40 circuits open").first.wait_for()
+    # Both services that fail have opened by then, and Prefect has counted a full minute.
+    expect(page.locator("#headline")).to_have_text(re.compile("^3 of 4[0-9] circuits open"), timeout=PATIENCE)
+    expect(page.locator("#retries b")).to_have_text(re.compile("^[1-9]"), timeout=PATIENCE + 60_000)
+    levels = page.locator(".card").evaluate_all("cards => cards.map((card) => card.dataset.level)")
+    assert levels[:3] == ["open"] * 3
+    assert page.locator("#doubts b").inner_text() == "1"
+    assert page.locator("#burning b").inner_text() == "1"
+    link = page.get_by_role("link", name="Prefect UI")
+    assert link.get_attribute("href").startswith("http://127.0.0.1:")
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    assert too_faint(page) == []
+    in_docs = (width, scheme) in ((1400, "light"), (390, "dark")) and os.environ.get("PICTURES")
+    folder = ROOT / "docs" / "ui" if in_docs else tmp_path
+    page.evaluate("document.querySelector('.places').textContent = 'postgresql://fleet.example/resilience'")
+    page.screenshot(path=str(folder / f"dashboard-{width}-{scheme}.png"), animations="disabled")
+
+
+def too_faint(page: Any) -> list[str]:
+    """Texts whose contrast with what is behind them is less than the 4.5 that WCAG asks for."""
+    return page.evaluate(
+        """() => {
+        const channels = (colour) => colour.match(/[\\d.]+/g).map(Number);
+        const light = ([r, g, b]) => [r, g, b].map((c) => c / 255)
+            .map((c) => (c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4))
+            .reduce((sum, c, i) => sum + c * [0.2126, 0.7152, 0.0722][i], 0);
+        const behind = (node) => {
+            for (let at = node; at; at = at.parentElement) {
+                const colour = channels(getComputedStyle(at).backgroundColor);
+                if (colour.length < 4 || colour[3] > 0) return colour;
+            }
+        };
+        return [...document.querySelectorAll("body *")]
+            .filter((node) => [...node.childNodes].some((one) => one.nodeType === 3 && one.data.trim()))
+            .filter((node) => node.checkVisibility() && !node.closest("dialog, script"))
+            .filter((node) => {
+                const [a, b] = [light(channels(getComputedStyle(node).color)), light(behind(node))];
+                return (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05) < 4.5;
+            })
+            .map((node) => `${node.tagName}.${node.className}: ${node.textContent.slice(0, 40)}`);
+    }"""
+    )
+
+
+def test_an_opening_appears_within_a_second(fleet: Dashboard, visit: Callable[..., Any]) -> None:
+    page = visit(fleet.url)
+    took: list[float] = []
+    for number in range(5):
+        name = f"trips:{number}"
+        breaker = CircuitBreaker(name, failure_threshold=1, open_for=600, store=fleet.store)
+        breaker.call(str)
+        breaker.reset("so that the store has it")
+        page.locator("#filter").fill(name)
+        page.get_by_role("button", name=f"Open {name}").wait_for()
+        page.evaluate("seen.headlines = []")
+        opened = time.time()
+        with pytest.raises(TimeoutError):
+            breaker.call(times_out)
+        page.locator(".card .badge", has_text="open").wait_for()
+        took.append(page.evaluate("seen.headlines[0][1]") / 1000 - opened)
+        breaker.reset("enough")
+        page.get_by_role("button", name=f"Open {name}").wait_for()
+    print(f"\nan opening was in the headline after {', '.join(f'{one:.2f}' for one in took)} s")
+    assert median(took) < 1.0
+
+
+def times_out() -> None:
+    raise TimeoutError("no answer")
+
+
+# -- buttons
+
+
+def test_a_circuit_is_opened_and_closed_by_clicks(fleet: Dashboard, visit: Callable[..., Any]) -> None:
+    page = visit(fleet.url, 390)
+    page.locator("#filter").fill("billing")
+    page.get_by_role("button", name="Open billing").click()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_role("button", name="Open circuit").click()
+    assert state_of(fleet.store, "billing") == "closed"  # without a reason the form is not sent
+    dialog.get_by_label("Why").fill("the provider asked for it")
+    dialog.get_by_role("button", name="Open circuit").click()
+    page.get_by_text("billing: opened for the whole fleet").wait_for()
+    page.get_by_role("button", name="Close billing").wait_for()
+    assert state_of(fleet.store, "billing") == "forced_open"
+    assert page.locator(".card .why").first.inner_text().endswith("the provider asked for it")
+    page.get_by_role("button", name="Close billing").click()
+    page.get_by_role("dialog").get_by_role("button", name="Cancel").click()
+    assert state_of(fleet.store, "billing") == "forced_open"
+    page.get_by_role("button", name="Close billing").click()
+    page.get_by_role("dialog").get_by_role("button", name="Close circuit").click()
+    page.get_by_role("button", name="Open billing").wait_for()
+    assert state_of(fleet.store, "billing") == "closed"
+
+
+def test_a_letter_is_replayed_by_clicks(fleet: Dashboard, visit: Callable[..., Any]) -> None:
+    page = visit(fleet.url)
+    waiting = page.locator("#waiting b")
+    expect(waiting).to_have_text("5", timeout=PATIENCE)
+    page.locator("#letters .row").first.get_by_role("button", name="Replay").click()
+    page.get_by_role("dialog").get_by_role("button", name="Replay").click()
+    page.get_by_text("Replay of one letter: 1 letter: 1 replayed").wait_for()
+    expect(waiting).to_have_text("4", timeout=PATIENCE)
+    assert Path(fleet.environment["SENT"]).read_text() == "5\n"
+    page.locator("#tasks .row").get_by_role("button", name="Replay").click()
+    assert (
+        page.get_by_role("dialog").get_by_role("heading").inner_text() == "Replay 4 letters of send_invoice?"
+    )
+    page.get_by_role("dialog").get_by_role("button", name="Replay").click()
+    page.get_by_text("4 letters: 4 replayed").wait_for()
+    expect(waiting).to_have_text("0", timeout=PATIENCE)
+    # Whoever held the button has not lost their place.
+    assert page.evaluate("document.activeElement.id") == "letters-title"
+
+
+def test_an_effect_is_settled_by_clicks(fleet: Dashboard, visit: Callable[..., Any]) -> None:
+    page = visit(fleet.url)
+    page.get_by_role("button", name="Settle payments-2026-11").click()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_label("Effect").select_option("payment:A-18")
+    dialog.get_by_label("What became of it").select_option("done")
+    dialog.get_by_label("How the receiver calls it").fill("tx-99")
+    dialog.get_by_role("button", name="Settle effect").click()
+    page.get_by_text("payment:A-18: settled as done").wait_for()
+    page.get_by_text("1 of 1 are open, 1 effect in doubt").wait_for()
+    page.get_by_role("button", name="Recover payments-2026-11").click()
+    page.get_by_role("dialog").get_by_text("A person must act first").wait_for()
+    page.keyboard.press("Escape")
+    assert page.evaluate("document.activeElement.getAttribute('aria-label')") == "Recover payments-2026-11"
+
+
+def test_it_works_with_a_keyboard_alone(fleet: Dashboard, visit: Callable[..., Any]) -> None:
+    page = visit(fleet.url)
+    reached: list[str] = []
+    for _ in range(40):
+        page.keyboard.press("Tab")
+        shown = page.evaluate(
+            "[getComputedStyle(document.activeElement).outlineStyle, "
+            "document.activeElement.getAttribute('aria-label') ?? document.activeElement.id]"
+        )
+        assert shown[0] == "solid", shown
+        reached.append(shown[1])
+        if shown[1] == "Reset orders":
+            break
+    assert {"prefect-ui", "doubts", "waiting", "burning", "filter", "Close orders"} <= set(reached)
+    page.keyboard.press("Enter")
+    assert page.evaluate("document.activeElement.name") == "reason"
+    page.keyboard.type("the move is over")
+    page.keyboard.press("Enter")
+    page.get_by_text("orders: reset for the whole fleet").wait_for()
+    assert state_of(fleet.store, "orders") == "closed"
+
+
+# -- who may not press them
+
+
+class Evil(BaseHTTPRequestHandler):
+    """A page of another site, on another port."""
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.send_header("Content-Type", "text/html")
+        self.end_headers()
+        self.wfile.write(b"<!doctype html><title>evil</title><iframe name=frame></iframe>")
+
+    def log_message(self, *_: Any) -> None:
+        return
+
+
+@pytest.fixture
+def evil() -> Iterator[str]:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Evil)
+    threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    server.server_close()
+
+
+def test_another_page_presses_nothing(fleet: Dashboard, browser: Any, evil: str) -> None:
+    CircuitBreaker("target", store=fleet.store).force_open("held by hand")
+    page = browser.new_page()
+    page.goto(evil)
+    tried = page.evaluate(
+        """async (dashboard) => {
+        const order = JSON.stringify({name: "target", action: "close"});
+        const send = (how) => fetch(`${dashboard}/circuits`, {method: "POST", body: order, ...how})
+            .then((answer) => `${answer.type} ${answer.status}`, (error) => error.name);
+        const read = await fetch(dashboard).then((answer) => answer.text(), (error) => error.name);
+        const form = Object.assign(document.createElement("form"),
+            {method: "post", action: `${dashboard}/circuits`, enctype: "text/plain", target: "frame"});
+        // A form sends NAME=VALUE, which can be made to look like JSON.
+        const input = {name: order.slice(0, -1) + ',"x":"', value: '"}'};
+        form.append(Object.assign(document.createElement("input"), input));
+        document.body.append(form);
+        form.submit();
+        return [
+            await send({mode: "no-cors"}),
+            await send({headers: {"Content-Type": "application/json", "X-Resilience-Token": "guessed"}}),
+            read,
+        ];
+    }""",
+        fleet.url,
+    )
+    # The page may not even see that it was refused.
+    assert tried == ["TypeError"] * 3
+    page.wait_for_timeout(500)
+    assert state_of(fleet.store, "target") == "forced_open"
+    page.goto(f"{evil}/")
+    page.evaluate("(dashboard) => { document.querySelector('iframe').src = dashboard }", fleet.url)
+    page.wait_for_timeout(500)
+    assert "chrome-error" in page.frames[1].url or page.frames[1].locator(".card").count() == 0
+    page.close()
+
+
+def test_a_name_that_leads_here_is_not_served(fleet: Dashboard) -> None:
+    port = fleet.url.rpartition(":")[2]
+    done = subprocess.run(
+        [
+            str(CHROMIUM),
+            *QUIET,
+            "--headless",
+            "--dump-dom",
+            "--host-resolver-rules=MAP rebound.example 127.0.0.1",
+            f"http://rebound.example:{port}/",
+        ],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert "This dashboard is not served as" in done.stdout
+    assert "token" not in done.stdout
+
+
+# -- how fluent it is
+
+
+def churn(store_url: str, ended: threading.Event) -> None:
+    """Every circuit is called again and again; each second another one opens or closes."""
+    store = open_store(store_url)
+    turn = 0
+    while not ended.is_set():
+        for number in range(1_000):
+            if ended.wait(0.002):
+                return
+            key = f"{PREFIX}service-{number:04}"
+            found = store.load(key)
+            assert found is not None
+            counted = window.record(found.value["window"], 60.0, [("s", 20), ("f", number % 3)], store.now())
+            document = {**found.value, "window": counted}
+            if number % 250 == turn % 250:
+                opened = document["state"] == "closed"
+                document |= {"state": "open" if opened else "closed", "retry_at": store.now() + 600}
+                document["opened_at"] = store.now() if opened else None
+                document["retry_at"] = document["retry_at"] if opened else None
+            store.swap(key, found.version, document)
+        turn += 1
+
+
+def task_seconds(devtools: Any) -> float:
+    """How long the page's main thread has worked, in seconds of the processor."""
+    metrics = devtools.send("Performance.getMetrics")["metrics"]
+    return next(one["value"] for one in metrics if one["name"] == "TaskDuration")
+
+
+def test_a_thousand_circuits_and_ten_thousand_letters_stay_fluent(
+    crowd: Dashboard, visit: Callable[..., Any]
+) -> None:
+    ended = threading.Event()
+    work = threading.Thread(target=churn, args=(crowd.store, ended), daemon=True)
+    work.start()
+    page = visit(crowd.url)
+    expect(page.locator("#waiting b")).to_have_text("10,000", timeout=PATIENCE)
+    loaded = page.evaluate("seen")
+    page.get_by_role("button", name="Show all 1,000 circuits").click()
+    expect(page.locator(".card")).to_have_count(1_000, timeout=PATIENCE)
+    devtools = page.context.new_cdp_session(page)
+    devtools.send("Performance.enable", {"timeDomain": "threadTicks"})
+    page.evaluate("Object.assign(seen, {frames: [], long: [], bytes: 0, messages: 0})")
+    before = task_seconds(devtools)
+    page.wait_for_timeout(20_000)
+    busy = task_seconds(devtools) - before
+    seen = page.evaluate("seen")
+    ended.set()
+    work.join()
+    frames = sorted(seen["frames"])
+    print(
+        f"\nfirst load: largest message {loaded['largest'] / 1000:.0f} kB, long tasks "
+        f"{[round(one) for one in loaded['long']]} ms\n"
+        f"20 s of 1,000 busy circuits, all shown: {len(frames)} frames, median {median(frames):.0f} ms, "
+        f"p95 {frames[int(len(frames) * 0.95)]:.0f} ms, longest {frames[-1]:.0f} ms; long tasks "
+        f"{sorted(map(round, seen['long']))} ms; the page took {busy:.1f} s of a processor; "
+        f"{seen['messages']} messages, {seen['bytes'] / 20_000:.0f} kB/s"
+    )
+    assert page.locator("#letters .row").count() == 50
+    assert page.locator("#tasks .row").count() == 40
+    assert seen["bytes"] / 20 < 100_000
+    # In time of the processor: other tests may run beside.
+    assert busy < 20 * 0.25
+    assert median(frames) < 50
