@@ -98,6 +98,8 @@ from .limits.refusals import BulkheadFullError as BulkheadFullError
 from .limits.refusals import LimitRefused as LimitRefused
 from .limits.refusals import RateLimitedError as RateLimitedError
 from .limits.timeout import Timeout as Timeout
+from .listening import ResilienceEvent as ResilienceEvent
+from .listening import on as on
 from .operations import arun_plan as arun_plan
 from .operations import run_plan as run_plan
 from .outputs import Expect as Expect
@@ -134,3 +136,5 @@ from .routing import when as when
 from .stores import open_store as open_store
 from .tasks import ResilientTask as ResilientTask
 from .tasks import resilient_task as resilient_task
+from .totals import ResilienceMetrics as ResilienceMetrics
+from .totals import get_metrics as get_metrics

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -22,13 +22,16 @@ from prefect_resilience.circuits.listeners import (
     add_store_listener,
     add_transition_listener,
 )
-from prefect_resilience.errors.context import ErrorContext
+from prefect_resilience.errors.context import AttemptRecord, ErrorContext
 from prefect_resilience.errors.redact import redact
+from prefect_resilience.listening import tell
 from prefect_resilience.metrics import circuit_changed, observe, refused_by
 from prefect_resilience.payloads import NAME, fitted, fitted_text
 
 if TYPE_CHECKING:
     from prefect_resilience.budgets.model import BudgetStatus
+    from prefect_resilience.fallbacks.model import Fallback
+    from prefect_resilience.retries.policy import Verdict
 
 PREFIX = "prefect-resilience"
 LABELS = ("code", "category", "action")
@@ -101,10 +104,11 @@ def emit(happening: str, kind: str, name: str, payload: dict[str, Any]) -> None:
 
     What is sent has no secret in it and is never too large (see `payloads`); an error's code and category,
     and what a recovery did, are labels of the resource as well, by which events are filtered and counted. It
-    is measured in any case; outside a run nothing is sent but from a terminal (see `at_a_terminal`): there
-    may be no Prefect API at all. Never raises.
+    is measured, and told to the handlers of `on`, in any case; outside a run nothing is sent but from a
+    terminal (see `at_a_terminal`): there may be no Prefect API at all. Never raises.
     """
     observe(happening, payload)
+    tell(happening, kind, name, payload)
     told_by_hand = _at_a_terminal.get()
     if not in_run():
         if told_by_hand is not None:
@@ -143,13 +147,67 @@ def attempt_failed(context: ErrorContext, task: str) -> None:
     On a resource of the error's category and code, one that was refused on that of the task: Prefect counts
     events by resource, for its reports as for automations on "more than so many of these in so many seconds".
     """
-    about = {"node_id", "task_run_id", "flow_run_id", "category", "code", "kind", "attempt", "circuit"}
+    about = {
+        *("node_id", "action_id", "task_run_id", "flow_run_id"),
+        *("category", "code", "kind", "attempt", "circuit"),
+    }
     payload = context.model_dump(mode="json", include=about, exclude_none=True)
     by = refused_by({"category": context.category.value, "exception_type": context.exception_type})
     if by is None:
         emit("attempt.failed", "error", f"{context.category.value}.{context.code}", payload)
     else:
         emit("attempt.refused", "task", task, {**payload, "by": by})
+
+
+def retry_scheduled(task: str, context: ErrorContext, verdict: Verdict) -> None:
+    attempt_failed(context, task)
+    _of_failure("retry.scheduled", task, context, delay=verdict.delay, why=verdict.why)
+
+
+def fallback_used(task: str, context: ErrorContext, fallback: Fallback) -> None:
+    attempt_failed(context, task)
+    told = {"to": fallback.name, "degraded": fallback.degraded, "attempts": context.attempt}
+    _of_failure("fallback.used", task, context, **told, **_times(context))
+    if fallback.degraded:
+        _of_failure("run.degraded", task, context, to=fallback.name)
+
+
+def run_recovered(
+    task: str, identity: Mapping[str, Any], history: Sequence[AttemptRecord], seconds: float
+) -> None:
+    """`history`: the attempts that failed; `seconds`: from the first one's beginning to the success."""
+    last = history[-1].error
+    payload = {
+        "attempts": len(history) + 1,
+        "after": seconds,
+        "waited": _waited(history),
+        "error": last.model_dump(mode="json") if last else None,
+    }
+    emit("run.recovered", "task", task, {**identity, **payload})
+
+
+def run_failed(task: str, context: ErrorContext, verdict: Verdict) -> None:
+    attempt_failed(context, task)
+    told = {"why": verdict.why, "exhausted": context.retryable}
+    _of_failure("run.failed", task, context, **told, **_times(context))
+
+
+def _of_failure(happening: str, task: str, context: ErrorContext, **more: Any) -> None:
+    emit(happening, "task", task, {**error_payload(context), **more})
+
+
+def _times(context: ErrorContext) -> dict[str, float]:
+    """`after`: seconds since the first attempt began; `waited`: those of them that were delays."""
+    history = context.history
+    began = history[0].started_at if history else context.timestamp
+    return {
+        "after": max((context.timestamp - began).total_seconds(), 0.0),
+        "waited": _waited(history),
+    }
+
+
+def _waited(history: Sequence[AttemptRecord]) -> float:
+    return sum(one.delay or 0.0 for one in history)
 
 
 def error_payload(context: ErrorContext) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from prefect_resilience.errors.notes import add_note
 from prefect_resilience.errors.redact import redact
 from prefect_resilience.errors.requests import subtask_request
 from prefect_resilience.fallbacks.chain import Answer, Chain
-from prefect_resilience.partials.bounds import partial_of
+from prefect_resilience.partials.bounds import left_by, partial_of
 from prefect_resilience.partials.current import Notes
 from prefect_resilience.retries.budget import bucket_of
 from prefect_resilience.retries.policy import Retry, Verdict
@@ -72,7 +72,11 @@ def judged(
             delay=verdict.delay if verdict.retry else None,
         )
     )
-    kept = record.notes.told() or partial_of(error)
+    inner = attached_context(error)
+    # What a sub-step had done is not where this run's next attempt goes on.
+    own_error = inner is None or inner.task_run_id == here.identity.get("task_run_id")
+    left = left_by(error) if own_error else None
+    kept = record.notes.told(left) or partial_of(error)
     own = ErrorContext.from_exception(
         error,
         info,
@@ -83,9 +87,9 @@ def judged(
         **({} if kept is None else {"partial_output": kept}),
         **here.identity,
     )
-    context = with_inner(own, attached_context(error), subtask_request(error))
+    context = with_inner(own, inner, subtask_request(error))
     attach_context(error, context)
-    record.notes.ended(context)
+    record.notes.ended(context, left)
     return context, verdict
 
 

@@ -17,8 +17,9 @@ Counters (Prometheus appends `_total`), all under `prefect_resilience.`:
     batches.recovered   {batch}       outcome
     budget.burns        {burn}        budget
 
-and one histogram: `recovery.duration` (s), from the start of a run's first attempt to its success, by task
-and category. Names of tasks and circuits are free of secrets; beyond the first MOST_NAMES of a kind the
+Attempts, retries, recoveries, failures, fallbacks and refusals of a plan's node also have `action`, its type.
+There is one histogram: `recovery.duration` (s), from the start of a run's first attempt to its success, by
+task and category. Names of tasks and circuits are free of secrets; beyond the first MOST_NAMES of a kind the
 others share the name "other", because circuits may be named after parameters.
 """
 
@@ -31,6 +32,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from prefect_resilience.payloads import fitted_text
+from prefect_resilience.totals import totals
 
 METER = "prefect_resilience"
 MOST_NAMES = 200
@@ -111,19 +113,22 @@ def instruments() -> Instruments:
 
 tasks: Labels = Labels()
 circuits: Labels = Labels()
+actions: Labels = Labels()
 budgets: Labels = Labels()
-_successes: dict[str, dict[str, Any]] = {}
+_successes: dict[str | tuple[str, str], dict[str, Any]] = {}
 
 
-def attempt_succeeded(task: str) -> None:
+def attempt_succeeded(task: str, action: str | None = None) -> None:
     """Count an attempt that went well; on the path of every call, so it does no more. Never raises."""
     try:
-        attributes = _successes.get(task)
+        key = task if action is None else (task, action)
+        attributes = _successes.get(key)
         if attributes is None:
-            label = tasks(task)
-            attributes = {"task": label, "outcome": "success"}
-            if label != OTHER:
-                _successes[task] = attributes
+            known = {"node_id": task, "action_id": action}
+            attributes = {**_named(known), "outcome": "success"}
+            if attributes["task"] != OTHER:
+                _successes[key] = attributes
+        totals.add("total_attempts")
         instruments().count("attempts", attributes)
     except Exception:  # noqa: BLE001 - whatever an SDK or its exporter does
         return
@@ -144,18 +149,28 @@ def circuit_changed(name: str, before: str, after: str) -> None:
     observe("circuit", {"name": name, "before": before, "after": after})
 
 
+def _named(payload: Payload) -> dict[str, Any]:
+    """The task, and of a plan's node its action, by which nodes of many plans are counted together."""
+    action = payload.get("action_id")
+    named = {"task": tasks(payload.get("node_id") or payload.get("name"))}
+    return named if action is None else {**named, "action": actions(action)}
+
+
 def _of_task(payload: Payload) -> dict[str, Any]:
-    named = payload.get("node_id") or payload.get("name")
-    return {"task": tasks(named), "category": str(payload.get("category") or "unknown")}
+    return {**_named(payload), "category": str(payload.get("category") or "unknown")}
 
 
 def _attempt_failed(payload: Payload) -> None:
     attributes = _of_task(payload)
     by = refused_by(payload)
     if by is None:
+        totals.add("total_attempts")
+        if int(payload.get("attempt") or 1) > 1:
+            totals.add("failed_retries")
         instruments().count("attempts", {**attributes, "outcome": "failure"})
     else:
-        instruments().count("refusals", {"task": attributes["task"], "by": by})
+        totals.add("rejected_calls")
+        instruments().count("refusals", {**_named(payload), "by": by})
 
 
 def refused_by(payload: Payload) -> str | None:
@@ -173,20 +188,25 @@ def _retry(payload: Payload) -> None:
 
 def _failure(payload: Payload) -> None:
     _attempt_failed(payload)
+    totals.add("failures")
     instruments().count("failures", _of_task(payload))
 
 
 def _fallback(payload: Payload) -> None:
     _attempt_failed(payload)
+    totals.add("fallbacks_used")
     instruments().count(
         "fallbacks", {**_of_task(payload), "degraded": "true" if payload.get("degraded") else "false"}
     )
 
 
 def _recovery(payload: Payload) -> None:
-    attributes = _of_task({**(payload.get("error") or {}), "node_id": payload.get("node_id")})
+    error: Payload = payload.get("error") or {}
+    attributes = {**_named(payload), "category": str(error.get("category") or "unknown")}
+    seconds = float(payload["after"])
+    totals.recovered(seconds)
     instruments().count("recoveries", attributes)
-    instruments().recovery(float(payload["after"]), attributes)
+    instruments().recovery(seconds, attributes)
 
 
 def _circuit(payload: Payload) -> None:
@@ -194,6 +214,7 @@ def _circuit(payload: Payload) -> None:
     before, after = str(payload["before"]), str(payload["after"])
     instruments().count("circuit.transitions", {"circuit": name, "from": before, "to": after})
     if after in {"open", "forced_open"}:
+        totals.add("circuit_opens")
         instruments().count("circuit.opens", {"circuit": name})
 
 

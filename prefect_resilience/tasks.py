@@ -61,6 +61,8 @@ class ResilientTask(Task[P, R]):
     own_retry_delay: float | int | list[float] | None
     own_retry_condition: Callable[..., Any] | None
     """The user's `retry_condition_fn`, asked where the policy would try again."""
+    action_id: str | None = None
+    """The action whose node this is the task of; None outside plans."""
     _written: Mapping[str, Any]
     """Our options as they were written."""
     _for_engine: Answers | None

@@ -24,10 +24,12 @@ from prefect_resilience.drive import Blocking, Sequence, adrive, drive
 from prefect_resilience.effects.asking import OutsideRuns
 from prefect_resilience.effects.ledger import Ledger, open_ledger
 from prefect_resilience.errors.context import ErrorContext
+from prefect_resilience.events import fallback_used, retry_scheduled, run_failed, run_recovered
 from prefect_resilience.fallbacks.chain import Answer
 from prefect_resilience.judging import retry_told
 from prefect_resilience.limits.process import Carriage
 from prefect_resilience.limits.waiting import slept
+from prefect_resilience.metrics import attempt_succeeded
 from prefect_resilience.partials.child import Carried, carried
 from prefect_resilience.partials.current import Notes, add_notes_source
 from prefect_resilience.retries.pauses import pause
@@ -106,25 +108,29 @@ class Alone(OutsideRuns):
         yield  # it asks nobody, but is a sequence
 
     def went_well(self) -> None:
-        return
+        attempt_succeeded(self.name)
 
     def leave_request(self, error: BaseException) -> None:
         return
 
     def retrying(self, context: ErrorContext, verdict: Verdict) -> None:
         logger.warning("%s: %s", self.name, retry_told(cast(RunRecord, self.known()), context, verdict))
+        retry_scheduled(self.name, context, verdict)
 
     def replaced(self, context: ErrorContext, answer: Answer, error: BaseException) -> None:
         stood_in(self.guard.fn, answer.fallback.name, answer.fallback.degraded)
         logger.warning(
             "%s answered instead of %s, after: %s", answer.fallback.name, self.name, context.summary()
         )
+        fallback_used(self.name, context, answer.fallback)
 
     def recovered(self, record: RunRecord) -> None:
         logger.info("%s: Recovered at attempt %s", self.name, len(record.history) + 1)
+        run_recovered(self.name, self.identity, record.history, time.monotonic() - record.started)
 
     def gave_up(self, context: ErrorContext, verdict: Verdict, error: BaseException) -> None:
         logger.error("%s: Giving up (%s): %s", self.name, verdict.why, context.summary())
+        run_failed(self.name, context, verdict)
 
     def remember(self, value: Any) -> None:
         self.memories.keep(self._memory_key(), value)

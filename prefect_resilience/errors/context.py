@@ -53,7 +53,7 @@ class ErrorContext(BaseModel):
 
     `timestamp` is in UTC, `retry_after` in seconds, `attempt` counts from 1. `cause` is the context of the
     sub-step that failed, and `nesting_depth` how many such steps lie above this one. `stack_trace` is
-    redacted.
+    redacted. `action_id` is the action (the `type`) of the plan's node that failed, None outside plans.
     """
 
     model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True, defer_build=True)
@@ -65,6 +65,7 @@ class ErrorContext(BaseModel):
     message: str = ""
     retryable: bool
     node_id: str | None = None
+    action_id: str | None = None
     task_run_id: str | None = None
     flow_run_id: str | None = None
     attempt: int = Field(default=1, ge=1)

@@ -10,6 +10,9 @@ from .redact import redact, redact_data
 from .taxonomy import ErrorCategory, ErrorKind, FailureReason
 
 MESSAGE_LIMIT = 2_000
+DEFAULT_RETRIES = 2
+DEFAULT_DELAY = 1.0
+"""What the default policy does (`Retry()`), in seconds."""
 
 
 def bounded(text: str, limit: int = MESSAGE_LIMIT) -> str:
@@ -36,6 +39,24 @@ class ErrorInfo(BaseModel):
     message: str = ""
     exception_type: str | None = None
     details: dict[str, Any] = Field(default_factory=dict)
+
+    @property
+    def max_retries(self) -> int:
+        """How many retries a bare `@resilient_task` gives this error; for other policies ask `Retry.decide`.
+
+        Example:
+            >>> ErrorInfo.of(ErrorCategory.TIMEOUT).max_retries, ErrorInfo.of(ErrorCategory.AUTH).max_retries
+            (2, 0)
+        """
+        return DEFAULT_RETRIES if self.retryable else 0
+
+    @property
+    def suggested_delay(self) -> float:
+        """Seconds before the first of these retries, without jitter; at least what the server asked for.
+
+        0.0 for an error that is not retryable.
+        """
+        return max(DEFAULT_DELAY, self.retry_after or 0.0) if self.retryable else 0.0
 
     @field_validator("message", mode="after")
     @classmethod

@@ -12,6 +12,7 @@ from .taxonomy import ErrorCategory, FailureReason
 _OWN_PLACE = frozenset(
     {
         "node_id",
+        "action_id",
         "task_run_id",
         "flow_run_id",
         "attempt",

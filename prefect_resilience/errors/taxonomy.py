@@ -127,6 +127,15 @@ _RETRYABLE = frozenset(
 )
 
 _REASONS: dict[ErrorCategory, FailureReason] = {
+    # An unreachable service did not give what it was asked for; one that throttles stopped the work.
+    ErrorCategory.NETWORK: FailureReason.CONTEXT_RETRIEVAL_FAILURE,
+    ErrorCategory.UNAVAILABLE: FailureReason.CONTEXT_RETRIEVAL_FAILURE,
+    ErrorCategory.SERVER_ERROR: FailureReason.CONTEXT_RETRIEVAL_FAILURE,
+    ErrorCategory.RATE_LIMIT: FailureReason.EXECUTION_HALTED,
+    ErrorCategory.AUTH: FailureReason.INPUT_VALIDATION_FAILURE,
+    ErrorCategory.CONFLICT: FailureReason.INPUT_VALIDATION_FAILURE,
+    ErrorCategory.AGENT_CRASH: FailureReason.EXECUTION_HALTED,
+    ErrorCategory.INFRASTRUCTURE: FailureReason.EXECUTION_HALTED,
     ErrorCategory.TIMEOUT: FailureReason.EXECUTION_TIMEOUT,
     ErrorCategory.INVALID: FailureReason.INPUT_VALIDATION_FAILURE,
     ErrorCategory.VALIDATION: FailureReason.OUTPUT_FORMAT_FAILURE,

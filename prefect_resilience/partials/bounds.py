@@ -85,3 +85,9 @@ def partial_of(error: BaseException) -> PartialOutput | None:
     """What an exception itself says that the work had come to, in its attribute `partial_output`."""
     kept = read(error, "partial_output")
     return kept if isinstance(kept, PartialOutput) else partial_output(kept)
+
+
+def left_by(error: BaseException) -> Any:
+    """The value that user code left in an exception's `partial_output`, as it was; None if there is none."""
+    kept = read(error, "partial_output")
+    return None if isinstance(kept, PartialOutput) else kept

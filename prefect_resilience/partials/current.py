@@ -54,17 +54,23 @@ class Notes:
         else:
             self.dropped += 1
 
-    def told(self) -> PartialOutput | None:
-        """As an ErrorContext carries it: of this attempt, else of the last one that kept anything."""
-        output = partial_output(self.before if self.kept is None else self.kept)
+    def told(self, left: Any = None) -> PartialOutput | None:
+        """As an ErrorContext carries it: of this attempt, else of the last one that kept anything.
+
+        `left` is what the error that ended this attempt says of its own accord.
+        """
+        output = partial_output(self._latest(left))
         if output is None or not self.dropped:
             return output
         size = MOST_APPENDED + self.dropped if output.original_size is None else output.original_size
         return output.model_copy(update={"truncated": True, "original_size": size})
 
-    def ended(self, context: ErrorContext) -> None:
-        """The attempt failed: what it kept is what the next one finds."""
-        self.before = self.before if self.kept is None else self.kept
+    def _latest(self, left: Any) -> Any:
+        return next((value for value in (self.kept, left) if value is not None), self.before)
+
+    def ended(self, context: ErrorContext, left: Any = None) -> None:
+        """The attempt failed: what it kept, or else its error `left`, is what the next one finds."""
+        self.before = self._latest(left)
         self.kept, self.appends, self.goes_on, self.dropped = None, False, False, 0
         self.previous = context
         if context.reason is FailureReason.OUTPUT_FORMAT_FAILURE:

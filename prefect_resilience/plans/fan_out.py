@@ -95,6 +95,7 @@ class Branches:
             info,
             timestamp=now,
             node_id=self.node.id,
+            action_id=self.node.type,
             cause=None if first is None else deeper(first),
             details=redact_data(
                 {

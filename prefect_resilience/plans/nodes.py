@@ -150,6 +150,7 @@ class Workshop:
             made = copy(cast("AnyTask", target.with_options(**options) if options else target))
         else:
             made = cast("AnyTask", cast(Any, ResilientTask).wrap(target, **options))
+        cast("ResilientTask[..., Any]", made).action_id = node.type
         if made.cache_policy is DEFAULT:
             made.cache_policy = NodeKey()
         if node.cache:

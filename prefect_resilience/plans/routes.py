@@ -67,6 +67,8 @@ def routes(
     that ended, by id, for conditions with a `source_task`; `state` and `inputs` are the plan's. `now` dates
     the error of a condition without an answer.
     """
+    if error is not None and error.action_id is None:
+        error = error.model_copy(update={"action_id": node.type})
     seen = _Seen(output, error, outputs or {}, errors or {}, state or {}, inputs or {})
     if error is not None:
         return _after_failure(node, handlers, seen, error, f"it failed ({bounded(error.code, 40)})")
@@ -79,7 +81,7 @@ def routes(
             message=f"{node.id}: {unanswered}",
             details={"path": unanswered.path},
         )
-        error = ErrorContext.from_info(info, timestamp=now, node_id=node.id)
+        error = ErrorContext.from_info(info, timestamp=now, node_id=node.id, action_id=node.type)
         return _after_failure(node, handlers, replace(seen, error=error), error, bounded(info.message, 200))
 
 

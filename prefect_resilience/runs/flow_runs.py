@@ -13,7 +13,7 @@ from prefect_resilience.effects.batch_tags import TAG
 from prefect_resilience.effects.flow_runs import RECOVERY_LABEL, RECOVERY_TAG
 from prefect_resilience.effects.strategies import RecoveryPolicy
 from prefect_resilience.errors.context import ErrorContext, attach_context, attached_context
-from prefect_resilience.errors.nesting import with_inner
+from prefect_resilience.errors.nesting import is_sub_step, with_inner
 from prefect_resilience.errors.redact import redact
 from prefect_resilience.errors.requests import SubtaskRequest, attach_request, subtask_request
 from prefect_resilience.errors.scrub import scrub_exception
@@ -65,17 +65,17 @@ def failed_with(error: Exception, context: FlowRunContext) -> BaseException:
         assert flow_run is not None
         outputs, left_out = notes.outputs_of(str(flow_run.id))
         partial = _within(outputs, left_out)
-        known = attached_context(clean)
         subflow = flow_run.parent_task_run_id is not None
-        if known is None or subflow:
-            own = ErrorContext.from_exception(
-                clean,
-                timestamp=datetime.now(timezone.utc),
-                node_id=context.flow.name if context.flow is not None else None,
-                flow_run_id=str(flow_run.id),
-                attempt=max(flow_run.run_count, 1),
-            )
-            # Of a subflow that failed, whoever called it sees that, and the step behind it as the cause.
+        own = ErrorContext.from_exception(
+            clean,
+            timestamp=datetime.now(timezone.utc),
+            node_id=context.flow.name if context.flow is not None else None,
+            flow_run_id=str(flow_run.id),
+            attempt=max(flow_run.run_count, 1),
+        )
+        known = attached_context(clean)
+        if known is None or subflow or is_sub_step(known, own):
+            # The flow is what failed; the task or subflow that made it fail is the cause.
             known = with_inner(own, known, subtask_request(clean))
         if subflow and context.flow is not None:
             again = FlowAgain(context.flow, dict(context.parameters or {}))

@@ -32,7 +32,14 @@ from prefect_resilience.effects.batch_tags import batch_of, pass_of
 from prefect_resilience.errors.context import ErrorContext
 from prefect_resilience.errors.redact import redact
 from prefect_resilience.errors.requests import SubtaskRequest, attach_request
-from prefect_resilience.events import attempt_failed, emit, error_payload
+from prefect_resilience.events import (
+    emit,
+    error_payload,
+    fallback_used,
+    retry_scheduled,
+    run_failed,
+    run_recovered,
+)
 from prefect_resilience.fallbacks.chain import Answer
 from prefect_resilience.judging import retry_told
 from prefect_resilience.metrics import attempt_succeeded
@@ -111,11 +118,12 @@ class TaskSurroundings:
     @property
     def identity(self) -> dict[str, Any]:
         run = self.task_run
-        return {
+        known: dict[str, Any] = {
             "node_id": self.task.name,
             "task_run_id": str(run.id),
             "flow_run_id": str(run.flow_run_id) if run.flow_run_id else None,
         }
+        return known if self.task.action_id is None else {**known, "action_id": self.task.action_id}
 
     @cached_property
     def logger(self) -> logging.LoggerAdapter[logging.Logger]:
@@ -177,42 +185,29 @@ class TaskSurroundings:
     # What is told to people, once it has been decided.
 
     def went_well(self) -> None:
-        attempt_succeeded(self.task.name)
+        attempt_succeeded(self.task.name, self.task.action_id)
 
     def retrying(self, context: ErrorContext, verdict: Verdict) -> None:
         self.logger.warning("%s", retry_told(cast(RunRecord, self.known()), context, verdict))
-        attempt_failed(context, self.task.name)
-        self._emit("retry.scheduled", context, delay=verdict.delay, why=verdict.why)
+        retry_scheduled(self.task.name, context, verdict)
 
     def replaced(self, context: ErrorContext, answer: Answer, error: BaseException) -> None:
         fallback = answer.fallback
         stood_in(self.guard.fn, fallback.name, fallback.degraded)
         said = f"{fallback.name} answered instead, after: {context.summary()}"
         log_failure(self.logger, said, error, answered=True)
-        attempt_failed(context, self.task.name)
-        told = {"to": fallback.name, "degraded": fallback.degraded, "attempts": context.attempt}
-        self._emit("fallback.used", context, **told)
-        if fallback.degraded:
-            self._emit("run.degraded", context, to=fallback.name)
+        fallback_used(self.task.name, context, fallback)
 
     def recovered(self, record: RunRecord) -> None:
         after = time.monotonic() - record.started
-        attempts = len(record.history) + 1
-        self.logger.info("Recovered at attempt %s, after %.1f s", attempts, after)
-        last = record.history[-1].error
-        payload = {
-            "attempts": attempts,
-            "after": after,
-            "error": last.model_dump(mode="json") if last else None,
-        }
-        emit("run.recovered", "task", self.task.name, {**self.identity, **payload})
+        self.logger.info("Recovered at attempt %s, after %.1f s", len(record.history) + 1, after)
+        run_recovered(self.task.name, self.identity, record.history, after)
 
     def gave_up(self, context: ErrorContext, verdict: Verdict, error: BaseException) -> None:
         attempts = "1 attempt" if context.attempt == 1 else f"{context.attempt} attempts"
         said = f"Giving up after {attempts} ({verdict.why}): {context.summary()}"
         log_failure(self.logger, said, error, answered=is_expected(self.task_run.id))
-        attempt_failed(context, self.task.name)
-        self._emit("run.failed", context, why=verdict.why, exhausted=context.retryable)
+        run_failed(self.task.name, context, verdict)
 
     def _emit(self, happening: str, context: ErrorContext, **more: Any) -> None:
         emit(happening, "task", self.task.name, {**error_payload(context), **more})

@@ -16,6 +16,7 @@ from prefect_resilience import (
     ProviderChain,
     ResourceExhausted,
     Retry,
+    TaskFailure,
     Timeout,
     error_context,
     keep_partial,
@@ -98,6 +99,25 @@ def test_what_an_agent_kept_is_there_for_its_next_attempt_and_for_the_next_agent
     with pytest.raises(ConnectionResetError) as caught:
         asked(mode, AgentChain("builder", agents=agents), "y")
     assert error_context(caught.value).partial_output.content == "yy"
+
+
+def test_what_a_failure_says_of_its_work_is_there_for_the_next_attempt(mode):
+    seen = []
+
+    def build(spec):
+        seen.append(previous_partial())
+        if len(seen) == 1:
+            raise TaskFailure("context_matching_failure", "half of it", partial_output=["a"])
+        if len(seen) == 2:
+            keep_partial(["a", "b"])
+            raise TaskFailure("context_matching_failure", "more of it", partial_output="told, and not kept")
+        if len(seen) == 3:
+            raise TaskFailure("context_matching_failure", "nothing new")
+        return previous_partial()
+
+    agents = {"builder": mode.task(build, retry=Retry(attempts=4, backoff=Backoff.none(), budget=None))}
+    assert asked(mode, AgentChain("builder", agents=agents), "x").value == ["a", "b"]
+    assert seen == [None, ["a"], ["a", "b"], ["a", "b"]]
 
 
 @pytest.mark.api

@@ -29,6 +29,7 @@ from prefect_resilience.errors import (
     classify,
     error_context,
 )
+from prefect_resilience.retries.policy import Retry
 
 THEN = datetime(2026, 11, 20, 12, 0, tzinfo=timezone.utc)
 
@@ -196,5 +197,17 @@ def test_the_taxonomy_is_the_table_of_the_design() -> None:
     assert kinds[ErrorKind.RESOURCE] == {"overflow", "resource_exhausted"}
     assert kinds[ErrorKind.INFRASTRUCTURE] == {"agent_crash", "infrastructure"}
     assert ErrorCategory.SUBTASK.reason is FailureReason.SUBTASK_FAILURE
-    assert ErrorCategory.UNEXPECTED.reason is FailureReason.UNEXPECTED_ERROR
+    unexplained = {str(c) for c in ErrorCategory if c.reason is FailureReason.UNEXPECTED_ERROR}
+    assert unexplained == {"unexpected"}
     assert pickle.loads(pickle.dumps(ErrorCategory.AUTH)) is ErrorCategory.AUTH
+
+
+@pytest.mark.parametrize("category", ErrorCategory)
+@pytest.mark.parametrize("retry_after", [None, 0.0, 7.0])
+def test_the_advice_on_an_error_is_what_the_default_policy_does(category, retry_after):
+    info = ErrorInfo.of(category, retry_after=retry_after)
+    retry = Retry(budget=None)
+    # Where the jitter adds nothing: in the middle, and at the beginning of what only lengthens.
+    verdicts = [retry.decide(info, n, random=0.0 if retry_after else 0.5) for n in (1, 2, 3)]
+    assert info.max_retries == sum(verdict.retry for verdict in verdicts)
+    assert info.suggested_delay == verdicts[0].delay

@@ -344,7 +344,7 @@ def test_requests_on_errors():
 def test_a_structure_without_a_request():
     outer = with_inner(context(task_run_id="o"), context(task_run_id="i", node_id="inner"))
     told = outer.to_task_error()
-    assert told["details"]["subtaskError"]["reason"] == "unexpected_error"
+    assert told["details"]["subtaskError"]["reason"] == "context_retrieval_failure"
     assert "subtaskRequest" not in told["details"]
     assert told["details"]["nestingDepth"] == 1
 

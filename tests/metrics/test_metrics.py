@@ -13,11 +13,14 @@ from prefect_resilience import (
     Bulkhead,
     CircuitBreaker,
     Fallback,
+    PlanFailed,
     Retry,
+    action,
     batch,
     dead_letters,
     metrics,
     resilient_task,
+    run_plan,
 )
 from prefect_resilience.metrics import Labels
 
@@ -139,6 +142,28 @@ def test_effects_and_dead_letters(scrape):
     assert after.sum("attempts_total", task="charge") == 1
     assert after.sum("dead_letters_created_total", task="lost", category="network") == 1
     assert len(dead_letters.list()) == 1
+
+
+def test_nodes_of_plans_are_counted_by_their_action(scrape):
+    work = scripted(ConnectionError(), 1, ValueError("odd"))
+
+    @action("measured_action")
+    def act():
+        return work()
+
+    tasks = [
+        {"id": "first", "type": "measured_action", "retry_policy": {"max_attempts": 2, "backoff": "none"}},
+        {"id": "second", "type": "measured_action", "depends_on": ["first"]},
+    ]
+    with pytest.raises(PlanFailed) as caught:
+        run_plan({"tasks": tasks})
+    after = scrape()
+    assert after.sum("retries_total", action="measured_action", task="first") == 1
+    assert after.sum("recoveries_total", action="measured_action") == 1
+    assert after.sum("attempts_total", action="measured_action", outcome="success") == 1
+    assert after.sum("failures_total", action="measured_action", category="unexpected") == 1
+    error = caught.value.result.nodes["second"].error
+    assert (error.node_id, error.action_id) == ("second", "measured_action")
 
 
 def test_no_secret_is_a_label(scrape):

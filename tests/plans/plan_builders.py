@@ -38,7 +38,7 @@ def error_at(
         message=f"{node_id} broke",
         retryable=category.retryable,
     )
-    return ErrorContext.from_info(info, timestamp=NOW, node_id=node_id)
+    return ErrorContext.from_info(info, timestamp=NOW, node_id=node_id, action_id="step")
 
 
 def ended(node_id: str, fails: bool = False, to: Iterable[str] = ()) -> Ended:

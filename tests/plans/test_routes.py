@@ -91,6 +91,14 @@ class TestAfterSuccess:
 
 
 class TestAfterFailure:
+    def test_the_error_of_a_crashed_node_learns_its_action(self) -> None:
+        bare = error_at("a").model_copy(update={"action_id": None})
+        routing = routes(node("a"), output=None, error=bare, now=NOW)
+        assert routing.error is not None
+        assert routing.error.action_id == "step"
+        other = error_at("a").model_copy(update={"action_id": "inner"})
+        assert routes(node("a"), output=None, error=other, now=NOW).error == other
+
     def test_it_leads_to_on_failure_and_to_its_handlers_each_once(self) -> None:
         one = node("kg", condition=SURE, on_success="b", on_failure=("text", "tell"))
         routing = decided(one, fails=True, handlers=("text", "other"))

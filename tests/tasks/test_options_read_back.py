@@ -94,15 +94,16 @@ def fields(made: Task[..., Any]) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("written", OPTIONS)
+# A task that was made with retries=0 is one that was made without retries: then the default policy counts.
+PAIRS = [(written, way) for written in OPTIONS for way in WAYS if (written, way) != ("no retries", "wrapped")]
+
+
+@pytest.mark.parametrize(("written", "way"), PAIRS)
 def test_what_is_written_reads_back_as_from_a_plain_task(written: str, way: str) -> None:
     options = OPTIONS[written]
     made = WAYS[way](options)
     plain = task(**options)(work)
     found, expected = fields(made), fields(plain)
-    if way == "wrapped" and options.get("retries") == 0:
-        pytest.skip("a task that was made with retries=0 is one that was made without retries")
     if "retries" not in options:  # then the policy is the default one, which says how it retries
         assert found.pop("retries") == 2
         assert found.pop("retry_delay_seconds") == [1.0, 2.0]
