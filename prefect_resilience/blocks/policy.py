@@ -137,6 +137,9 @@ class CircuitFields(Fields):
     failure_threshold: int | None = optional(
         "Opens after so many failures in a row.", CIRCUIT.failure_threshold, ge=1
     )
+    volume_threshold: int | None = optional(
+        "Failures in a row count from so many calls in the window on.", CIRCUIT.volume_threshold, ge=1
+    )
     failure_rate: float | None = optional(
         "Opens when this share of the calls in the window failed.", f"{CIRCUIT.failure_rate:g}", gt=0, le=1
     )

@@ -76,6 +76,7 @@ class CircuitBreaker:
         failure_rate_floor: float = 0.1,
         baseline_memory: Duration = 3600,
         probe_calls: int | None = None,
+        volume_threshold: int = 1,
     ) -> None:
         if isinstance(failure_threshold, CircuitPolicy):
             raise ConfigurationError(

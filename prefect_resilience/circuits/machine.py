@@ -247,18 +247,24 @@ def _judge_call(
 
 
 def _why_open(doc: CircuitDocument, usual: float | None, now: float, policy: CircuitPolicy) -> str | None:
-    if doc["failures_in_row"] >= adaptive.row_needed(policy.failure_threshold, usual):
-        return f"{doc['failures_in_row']} failures in a row"
     seen = window.totals(doc["window"], now)
-    size = policy.window_size
-    needed = min(policy.minimum_calls, size) if isinstance(size, int) else policy.minimum_calls
-    if seen.calls < needed:
+    in_row = doc["failures_in_row"] >= adaptive.row_needed(policy.failure_threshold, usual)
+    # The call that is judged is one, whatever a clock that was set back says of the window.
+    if in_row and max(seen.calls, 1) >= _within(policy.volume_threshold, policy):
+        return f"{doc['failures_in_row']} failures in a row"
+    if seen.calls < _within(policy.minimum_calls, policy):
         return None
     if _too_many(seen, usual, policy):
         return f"{seen.failures} of {seen.calls} calls failed"
     if policy.slow_call is not None and seen.slow >= policy.slow_rate * seen.calls:
         return f"{seen.slow} of {seen.calls} calls were slow"
     return None
+
+
+def _within(calls: int, policy: CircuitPolicy) -> int:
+    """A window of fewer calls is judged when it is full."""
+    size = policy.window_size
+    return min(calls, size) if isinstance(size, int) else calls
 
 
 def _count(doc: CircuitDocument, run: window.Run, now: float, policy: CircuitPolicy) -> None:

@@ -31,9 +31,9 @@ class CircuitPolicy(BaseModel):
     """When a circuit opens, for how long, and how it comes back. Durations are in seconds, or text such as
     "500ms", "1h30m", or a timedelta.
 
-    Opens on `failure_threshold` consecutive failures, or when `failure_rate` of the calls in `window`
-    failed (or `slow_rate` of them took longer than `slow_call`) once `minimum_calls` are in it; a window
-    of fewer calls than that is judged when it is full. Stays open for `open_for`, each re-opening
+    Opens on `failure_threshold` consecutive failures once `volume_threshold` calls are in `window`, or when
+    `failure_rate` of them failed (or `slow_rate` of them took longer than `slow_call`) once `minimum_calls`
+    are in it; a window of fewer calls than that is judged when it is full. Stays open for `open_for`, each re-opening
     `open_backoff` times longer, up to `open_max`; then lets `probes` calls of the whole fleet through at
     a time, each for at most `probe_lease`. `success_threshold` successes among at most `probe_calls` probes
     close it (2 of 3; half as many more than the threshold by default). When they are out of reach it opens
@@ -60,6 +60,7 @@ class CircuitPolicy(BaseModel):
     model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     failure_threshold: int = 5
+    volume_threshold: int = 1
     failure_rate: float = 0.5
     minimum_calls: int = 10
     window: int | str = "60s"
@@ -88,7 +89,9 @@ class CircuitPolicy(BaseModel):
         return self
 
     @field_validator(
-        "failure_threshold", "minimum_calls", "success_threshold", "probes", "probe_calls", mode="before"
+        *("failure_threshold", "volume_threshold", "minimum_calls"),
+        *("success_threshold", "probes", "probe_calls"),
+        mode="before",
     )
     @classmethod
     def _whole_number(cls, value: Any, info: ValidationInfo) -> Any:

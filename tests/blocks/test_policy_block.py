@@ -33,6 +33,7 @@ EVERYTHING = {
     "circuit": {
         "name": "llm:{provider}",
         "failure_threshold": 3,
+        "volume_threshold": 4,
         "failure_rate": 0.5,
         "minimum_calls": 20,
         "window": "120s",

@@ -31,6 +31,25 @@ def test_it_opens_on_consecutive_failures() -> None:
     ]
 
 
+def test_failures_in_a_row_count_once_there_are_enough_calls() -> None:
+    bench = Bench(failure_threshold=3, volume_threshold=10, minimum_calls=100)
+    assert bench.calls(("f", 9))["state"] == "closed"
+    assert bench.calls(("f", 1))["reason"] == "10 failures in a row"
+    busy = Bench(failure_threshold=3, volume_threshold=10, minimum_calls=100).calls(("s", 8), ("f", 2))
+    assert busy["state"] == "closed"
+    assert busy.calls(("f", 1))["reason"] == "3 failures in a row"
+
+
+def test_calls_that_left_the_window_are_not_among_them() -> None:
+    bench = Bench(failure_threshold=3, volume_threshold=10, minimum_calls=100, window="60s").calls(("s", 9))
+    bench.now += 120
+    assert bench.calls(("f", 9))["state"] == "closed"
+    assert bench.calls(("f", 1))["state"] == "open"
+    few = Bench(failure_threshold=3, volume_threshold=10, minimum_calls=100, window=5)
+    assert few.calls(("s", 2), ("f", 2))["state"] == "closed"
+    assert few.calls(("f", 1))["state"] == "open"
+
+
 def test_it_opens_on_a_rate_of_failures_once_there_are_enough_calls() -> None:
     bench = Bench(failure_threshold=100, failure_rate=0.5, minimum_calls=10)
     bench.calls(("s", 1), ("f", 8))

@@ -29,6 +29,7 @@ from prefect_resilience.circuits.model import CircuitPolicy
 policies = st.builds(
     CircuitPolicy,
     failure_threshold=st.integers(1, 6),
+    volume_threshold=st.integers(1, 12),
     failure_rate=st.sampled_from([0.1, 0.5, 1.0]),
     minimum_calls=st.integers(1, 12),
     window=st.sampled_from(["10s", "60s", 1, 5, 20]),
