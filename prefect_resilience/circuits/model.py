@@ -35,9 +35,9 @@ class CircuitPolicy(BaseModel):
     `failure_rate` of them failed (or `slow_rate` of them took longer than `slow_call`) once `minimum_calls`
     are in it; a window of fewer calls than that is judged when it is full. Stays open for `open_for`, each
     re-opening `open_backoff` times longer, up to `open_max`; then lets `probes` calls of the whole fleet
-    through at a time, each for at most `probe_lease`. `success_threshold` successes among at most `probe_calls` probes
-    close it (2 of 3; half as many more than the threshold by default). When they are out of reach it opens
-    again: the first time for half of `open_for`, as it does whenever some of the probes succeeded, else
+    through at a time, each for at most `probe_lease`. `success_threshold` successes among at most
+    `probe_calls` probes close it (2 of 3; half as many more than the threshold by default). When they are
+    out of reach it opens again: the first time for half of `open_for`, as it does whenever some of the probes succeeded, else
     longer each time. If none of them succeeded, the next failed probe opens it at once. `counts` names the
     error categories that are failures. `sync_interval` is how old this process's knowledge may be.
 
