@@ -37,9 +37,10 @@ class CircuitPolicy(BaseModel):
     re-opening `open_backoff` times longer, up to `open_max`; then lets `probes` calls of the whole fleet
     through at a time, each for at most `probe_lease`. `success_threshold` successes among at most
     `probe_calls` probes close it (2 of 3; half as many more than the threshold by default). When they are
-    out of reach it opens again: the first time for half of `open_for`, as it does whenever some of the probes succeeded, else
-    longer each time. If none of them succeeded, the next failed probe opens it at once. `counts` names the
-    error categories that are failures. `sync_interval` is how old this process's knowledge may be.
+    out of reach it opens again: the first time for half of `open_for`, as it does whenever some of the
+    probes succeeded, else longer each time. If none of them succeeded, the next failed probe opens it at
+    once. `counts` names the error categories that are failures. `sync_interval` is how old this process's
+    knowledge may be.
 
     `adaptive` learns which share of calls usually fails, and opens on a significant rise over it. With C
     calls and F failures seen while closed (each weighs exp(-age / baseline_memory)), p = (F + 2) / (C + 4)
