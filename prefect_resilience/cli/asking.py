@@ -1,10 +1,11 @@
-"""Asking before many circuits are changed at once."""
+"""Asking a person before something is changed."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
 
+from rich.console import RenderableType
 from rich.prompt import Confirm
 from rich.table import Table
 from rich.text import Text
@@ -18,25 +19,35 @@ from prefect_resilience.operations import Action
 SHOWN = 20
 
 
-def agreed(action: Action, circuits: Sequence[CircuitSnapshot]) -> bool:
-    """Show which circuits are meant and ask; ConfigurationError where there is nobody to answer."""
-    number = "1 circuit" if len(circuits) == 1 else f"{len(circuits)} circuits"
+def agreed(question: str, would: str, preview: RenderableType | None = None, more: int = 0) -> bool:
+    """Whether a person says yes; ConfigurationError where there is nobody to answer.
+
+    `would` completes "this would ...". `preview` is shown first, with the number of what it leaves out.
+    """
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         raise ConfigurationError(
-            f"this would {action} {number}, and nobody can be asked here: add --yes if it is meant"
+            f"this would {would}, and nobody can be asked here: add --yes if it is meant"
         )
     console = output.stderr()
-    preview = Table.grid(padding=(0, 2), pad_edge=True)
-    for circuit in circuits[:SHOWN]:
-        preview.add_row(state_text(circuit.state), Text(output.printable(circuit.name), overflow="fold"))
-    console.print(preview)
-    if len(circuits) > SHOWN:
-        console.print(f"  and {len(circuits) - SHOWN} more")
+    if preview is not None:
+        console.print(preview)
+    if more > 0:
+        console.print(f"  and {more} more")
     try:
-        answer = Confirm.ask(f"{action.capitalize()} {number} for the whole fleet?", console=console)
+        answer = Confirm.ask(question, console=console)
     except (EOFError, KeyboardInterrupt):
         console.print()
         answer = False
     if not answer:
         output.say("Nothing was changed.")
     return answer
+
+
+def agreed_on_circuits(action: Action, circuits: Sequence[CircuitSnapshot]) -> bool:
+    """The same for circuits, which are shown."""
+    number = "1 circuit" if len(circuits) == 1 else f"{len(circuits)} circuits"
+    preview = Table.grid(padding=(0, 2), pad_edge=True)
+    for circuit in circuits[:SHOWN]:
+        preview.add_row(state_text(circuit.state), Text(output.printable(circuit.name), overflow="fold"))
+    question = f"{action.capitalize()} {number} for the whole fleet?"
+    return agreed(question, f"{action} {number}", preview, len(circuits) - SHOWN)

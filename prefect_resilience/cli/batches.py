@@ -9,9 +9,8 @@ from typing import Annotated, Any, Literal
 
 from cyclopts import App, Parameter
 from pydantic import RootModel
-from rich.prompt import Confirm
 
-from prefect_resilience.cli import batches_found, dead_letters, fleet, output
+from prefect_resilience.cli import asking, batches_found, dead_letters, fleet, output
 from prefect_resilience.cli import batches_tables as tables
 from prefect_resilience.cli.options import DryRun, Force, Json, Store, Yes
 from prefect_resilience.effects import recovery, reopening, retention, settling
@@ -94,7 +93,7 @@ def list_all(
     return 0
 
 
-@app.command
+@app.command(alias=("status", "batch-status"))
 def show(
     batch: Id,
     /,
@@ -134,6 +133,9 @@ def recover(
             help="auto does what the hint says; restart runs the same flow run again whatever it says."
         ),
     ] = "auto",
+    rollback_to: Annotated[
+        str | None, Parameter(help="Instead undo what was done since this savepoint: rollback --to.")
+    ] = None,
     reason: Reason = None,
     dry_run: DryRun = False,
     force: Force = False,
@@ -145,6 +147,11 @@ def recover(
 
     Example: prefect-resilience batches recover 01a1febe-b96e-7be5-9158-1f14ad773e0c --dry-run
     """
+    if rollback_to is not None:
+        if strategy not in ("auto", "compensate"):
+            raise ConfigurationError(f"--rollback-to and --strategy {strategy} exclude each other")
+        asked: dict[str, Any] = {"to": rollback_to, "reason": reason, "dry_run": dry_run}
+        return rollback(batch, **asked, force=force, yes=yes, store=store, json=json)
     url = dead_letters.store_url(store)
     _look_here()
     with fleet.explained(url):
@@ -363,20 +370,7 @@ def _agreed(plan: RecoveryReport) -> bool:
 
 
 def _asked(question: str, what: str) -> bool:
-    """ConfigurationError where there is nobody to answer."""
-    if not (sys.stdin.isatty() and sys.stderr.isatty()):
-        raise ConfigurationError(
-            f"this would change {what}, and nobody can be asked here: add --yes if it is meant"
-        )
-    console = output.stderr()
-    try:
-        answer = Confirm.ask(question, console=console)
-    except (EOFError, KeyboardInterrupt):
-        console.print()
-        answer = False
-    if not answer:
-        output.say("Nothing was changed.")
-    return answer
+    return asking.agreed(question, f"change {what}")
 
 
 def _json(text: str | None) -> Any:

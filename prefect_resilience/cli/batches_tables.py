@@ -102,6 +102,8 @@ def batch_card(
     card.add_column(style="bold", no_wrap=True)
     card.add_column(overflow="fold")
     card.add_row("batch", Text(printable(status.batch_id)))
+    if status.occurred_at is not None:
+        card.add_row("run", Text(f"{status.state} since {times.local(status.occurred_at, now)}"))
     rows = _hint_rows(hint, now) if status.archived is None else _archive_rows(status.archived, now)
     for label, text in rows:
         card.add_row(label, Text(printable(redact(text))))
@@ -241,6 +243,9 @@ def batch_as_json(
 ) -> dict[str, Any]:
     return {
         "batch_id": status.batch_id,
+        "state": status.state,
+        "occurred_at": status.occurred_at,
+        "seconds_in_error": status.seconds_in_error,
         "archived": None if status.archived is None else asdict(status.archived),
         "hint": None if hint is None else hint.model_dump(mode="json"),
         "effects": [effect_as_json(one) for one in status.effects],

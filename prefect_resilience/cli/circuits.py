@@ -215,7 +215,7 @@ def _act(
         else:
             output.show(f"There are no circuits in {seen.url} yet, and so nothing to {action}.")
         return 0
-    if several and not yes and not asking.agreed(action, [c for c in chosen.values() if c]):
+    if several and not yes and not asking.agreed_on_circuits(action, [c for c in chosen.values() if c]):
         return 1
     changes: list[CircuitChange] = []
     try:

@@ -16,10 +16,9 @@ from pydantic import RootModel, ValidationError
 from pydantic_settings import SettingsError
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
-from rich.prompt import Confirm
 
+from prefect_resilience.cli import asking, fleet, output, times
 from prefect_resilience.cli import dead_letters_tables as tables
-from prefect_resilience.cli import fleet, output, times
 from prefect_resilience.cli.options import DryRun, Json, Store, Yes
 from prefect_resilience.dead_letters import operations
 from prefect_resilience.dead_letters.configured import queue_of
@@ -251,22 +250,9 @@ def when(option: str, text: str | None) -> datetime | timedelta | None:
 def agreed(verb: str, letters: Sequence[DeadLetter]) -> bool:
     """Show which letters are meant and ask; ConfigurationError where there is nobody to answer."""
     number = "1 dead letter" if len(letters) == 1 else f"{len(letters)} dead letters"
-    if not (sys.stdin.isatty() and sys.stderr.isatty()):
-        raise ConfigurationError(
-            f"this would {verb.lower()} {number}, and nobody can be asked here: add --yes if it is meant"
-        )
-    console = output.stderr()
-    console.print(tables.letters_table(letters[:20], datetime.now().timestamp()))
-    if len(letters) > 20:
-        console.print(f"  and {len(letters) - 20} more")
-    try:
-        answer = Confirm.ask(f"{verb} {number}?", console=console)
-    except (EOFError, KeyboardInterrupt):
-        console.print()
-        answer = False
-    if not answer:
-        output.say("Nothing was changed.")
-    return answer
+    preview = tables.letters_table(letters[: asking.SHOWN], datetime.now().timestamp())
+    more = len(letters) - asking.SHOWN
+    return asking.agreed(f"{verb} {number}?", f"{verb.lower()} {number}", preview, more)
 
 
 def _values(given: Sequence[str], from_environment: Sequence[str]) -> dict[str, Any]:

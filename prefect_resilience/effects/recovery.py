@@ -169,6 +169,14 @@ def hint_of(
         return None if hint is None else hint.model_copy(update={"why": f"{hint.why} ({_UNKNOWN_END})"})
 
 
+def run_of(ledger: Ledger, batch_id: str) -> BatchRun | None:
+    """The flow run of a batch; None where there is none, and while the Prefect API cannot be asked."""
+    try:
+        return find_run(batch_id, (document for document, _ in ledger.effects(batch_id)))
+    except ApiUnavailable:
+        return None
+
+
 def who() -> str:
     """Whoever is doing this: the flow run that is going on, else the user of this host."""
     context = FlowRunContext.get()

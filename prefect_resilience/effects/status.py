@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from prefect_resilience.effects.archive import ARCHIVES, archived_effects, archived_saga, scanned
 from prefect_resilience.effects.audit import AUDITS, Audit, AuditEntry
@@ -17,6 +17,11 @@ from prefect_resilience.effects.policy import EffectKind
 from prefect_resilience.effects.results import shown
 from prefect_resilience.effects.strategies import RecoveryHint
 from prefect_resilience.stores.base import Store
+
+if TYPE_CHECKING:
+    from prefect_resilience.effects.flow_runs import BatchRun
+
+ENDED_BADLY = ("FAILED", "CRASHED")
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +92,35 @@ class BatchStatus:
         from prefect_resilience.effects.recovery import hint_of
 
         return hint_of(self._ledger, self.batch_id)
+
+    @cached_property
+    def _run(self) -> BatchRun | None:
+        if self._ledger is None or self.archived is not None:
+            return None
+        # Only now: what is asked here is Prefect.
+        from prefect_resilience.effects.recovery import run_of
+
+        return run_of(self._ledger, self.batch_id)
+
+    @property
+    def state(self) -> str | None:
+        """The state of its flow run as the UI shows it, such as "Crashed"; None if the API does not know.
+
+        `state`, `occurred_at` and `seconds_in_error` ask the Prefect API once, together.
+        """
+        return None if self._run is None else self._run.state
+
+    @property
+    def occurred_at(self) -> float | None:
+        """When its flow run failed or crashed, in seconds since the epoch; None unless it stands so now."""
+        return self._run.since if self._run is not None and self._run.type in ENDED_BADLY else None
+
+    @property
+    def seconds_in_error(self) -> float | None:
+        """For how long its flow run has stood failed or crashed; None unless it stands so now."""
+        if self.occurred_at is None or self._ledger is None:
+            return None
+        return max(self._ledger.store.now() - self.occurred_at, 0.0)
 
     @cached_property
     def audit(self) -> tuple[AuditEntry, ...]:

@@ -115,6 +115,12 @@ def test_open_is_everything_that_needs_somebody(batches: str, cli: Any) -> None:
     assert crashed["hint"]["why"].startswith("its run crashed; every external effect up to 'ship' is done")
     shown = cli("batches", "show", batches, "--json").json
     assert crashed["hint"]["why"] == shown["hint"]["why"]
+    assert shown["state"] == "Crashed"
+    assert 0 <= shown["seconds_in_error"] < 600
+    assert "Crashed since" in cli("batches", "status", batches).out
+    assert cli("batches", "batch-status", batches, "--json").json["occurred_at"] == shown["occurred_at"]
+    quiet = cli("batches", "show", "all-done", "--json").json
+    assert (quiet["state"], quiet["occurred_at"], quiet["seconds_in_error"]) == (None, None, None)
     assert "✗ crashed" in cli("batches", "list", "--open").out
     assert "in-doubt" in opened()
     assert "all-done" not in opened()
@@ -248,6 +254,9 @@ def test_rollback(batches: str, cli: Any) -> None:
     assert undone == []
     nowhere = cli("batches", "rollback", "all-done", "--to", "nowhere", "--yes").sentence
     assert "no savepoint 'nowhere'" in nowhere
+    assert cli("batches", "recover", "all-done", "--rollback-to", "nowhere", "--yes").sentence == nowhere
+    both = cli("batches", "recover", "all-done", "--rollback-to", "nowhere", "--strategy", "abandon")
+    assert "exclude each other" in both.sentence
     done = cli("batches", "rollback", "all-done", "--yes", "--reason", "called off")
     assert done.code == 0, done
     assert undone == ["train", "car"]
