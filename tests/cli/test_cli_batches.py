@@ -120,7 +120,7 @@ def test_open_is_everything_that_needs_somebody(batches: str, cli: Any) -> None:
     assert "Crashed since" in cli("batches", "status", batches).out
     assert cli("batches", "batch-status", batches, "--json").json["occurred_at"] == shown["occurred_at"]
     quiet = cli("batches", "show", "all-done", "--json").json
-    assert (quiet["state"], quiet["occurred_at"], quiet["seconds_in_error"]) == (None, None, None)
+    assert (quiet["state"], quiet["occurred_at"], quiet["seconds_in_error"]) == ("Completed", None, None)
     assert "✗ crashed" in cli("batches", "list", "--open").out
     assert "in-doubt" in opened()
     assert "all-done" not in opened()

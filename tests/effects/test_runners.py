@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from uuid import uuid4
 
 import pytest
 from prefect import flow
@@ -41,12 +42,18 @@ def keys(batch_id):
     return sorted(effect.key for effect in batch_status(batch_id).effects)
 
 
+@pytest.fixture
+def named() -> str:
+    """A batch that no other test has: Prefect's record of a batch counts, and all tests share one server."""
+    return f"named-{uuid4().hex}"
+
+
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize(
     "runner",
     [lambda: ThreadPoolTaskRunner(max_workers=2), lambda: ProcessPoolTaskRunner(max_workers=2), dask],
 )
-def test_task_runners(runner, shared):
+def test_task_runners(runner, shared, named):
     @flow(task_runner=runner())
     def inner(orders):
         return send.map(orders).result()
@@ -54,32 +61,32 @@ def test_task_runners(runner, shared):
     @flow
     def outer():
         plain = inner([1, 2])
-        with batch("named"):
+        with batch(named):
             return plain, inner([1, 2])
 
     state = outer(return_state=True)
-    plain, named = state.result()
+    plain, other = state.result()
     assert keys(str(state.state_details.flow_run_id)) == sorted(plain)
-    assert keys("named") == sorted(named)
-    assert len({*plain, *named}) == 4
-    with batch("named"):
-        assert inner([1, 2]) == named
+    assert keys(named) == sorted(other)
+    assert len({*plain, *other}) == 4
+    with batch(named):
+        assert inner([1, 2]) == other
 
 
-async def test_task_workers(shared):
+async def test_task_workers(shared, named):
     """What is delayed belongs to the batch in which that was done."""
 
     @flow
     def delays():
         first = send.delay(1)
-        with batch("named"):
+        with batch(named):
             return first.task_run_id, send.delay(2).task_run_id
 
     state = await asyncio.to_thread(delays, return_state=True)
     async with get_client() as client, TaskWorker(send) as worker:
         for task_run_id in await state.result():
             await worker.execute_task_run(await client.read_task_run(task_run_id))
-    assert len(keys("named")) == 1
+    assert len(keys(named)) == 1
     assert len(keys(str(state.state_details.flow_run_id))) == 1
 
 

@@ -13,16 +13,18 @@ LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 
 
 class Scraped:
-    """What a scrape said: the value of a series by the labels that are asked for."""
+    """What a scrape said: the value of a series by the labels that are asked for, less what it was before."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, before: Scraped | None = None) -> None:
         self.text = text
+        self.before = before
         self.lines = [found.groupdict() for line in text.splitlines() if (found := LINE.match(line))]
 
     def sum(self, name: str, **labels: str) -> float:
         """All series of that name which have these labels, added up."""
         wanted = labels.items()
-        return sum(
+        earlier = 0.0 if self.before is None else self.before.sum(name, **labels)
+        return -earlier + sum(
             float(line["value"])
             for line in self.lines
             if line["name"] == f"prefect_resilience_{name}"
@@ -52,9 +54,12 @@ def exporter() -> Iterator[str]:
 
 @pytest.fixture
 def scrape(exporter: str) -> Callable[[], Scraped]:
-    def scrape() -> Scraped:
+    """Scrapes what has been counted since the test began: another one of this process may use the same names."""
+
+    def text() -> str:
         answer = httpx.get(exporter)
         answer.raise_for_status()
-        return Scraped(answer.text)
+        return answer.text
 
-    return scrape
+    before = Scraped(text())
+    return lambda: Scraped(text(), before)
