@@ -54,7 +54,7 @@ def exporter() -> Iterator[str]:
 
 @pytest.fixture
 def scrape(exporter: str) -> Callable[[], Scraped]:
-    """Scrapes what has been counted since the test began: another one of this process may use the same names."""
+    """Scrapes what has been counted since the test began: others of this process may use the same names."""
 
     def text() -> str:
         answer = httpx.get(exporter)
