@@ -12,7 +12,9 @@ from prefect.states import State
 
 from prefect_resilience import (
     ResilientFlow,
+    TaskFailure,
     error_context,
+    failed,
     redact,
     register_secret,
     resilient_flow,
@@ -233,6 +235,25 @@ def test_what_was_completed_is_in_the_context_of_the_failure(mode):
     context = error_context(state)
     assert context.details["partial_results"] == {"twice": 8, "thrice": 15}
     assert (context.node_id, context.code) == ("night", "NETWORK_ERROR")
+
+
+def test_a_task_that_failed_is_a_failed_step_of_its_flow(mode):
+    @resilient_task(retry=None, name="step")
+    def step(drug: str) -> str:
+        raise TaskFailure("execution_halted", f"no {drug}", partial_output="half")
+
+    def work():
+        double.with_options(task_run_name="twice")(4)
+        step("aspirin")
+
+    context = error_context(ran(mode, resilient_flow(name="night")(mode.function(work)), return_state=True))
+    assert (context.node_id, context.category, context.reason) == ("night", "subtask", "subtask_failure")
+    assert (context.cause.node_id, context.cause.reason) == ("step", "execution_halted")
+    assert context.details["failed_step"] == "step"
+    assert context.details["subtask_request"]["inputs"] == {"drug": "aspirin"}
+    assert context.details["partial_results"] == {"twice": 8}
+    assert (context.partial_output.content, context.nesting_depth) == ("half", 0)
+    assert failed(category="cancelled").evaluate(None, error=context)
 
 
 def test_partial_results_are_bounded_and_without_secrets(mode):
