@@ -13,6 +13,8 @@ from prefect_resilience import (
     CircuitOpenError,
     Decompose,
     Expect,
+    Person,
+    PersonNeeded,
     ProviderChain,
     ResourceExhausted,
     Retry,
@@ -118,6 +120,34 @@ def test_what_a_failure_says_of_its_work_is_there_for_the_next_attempt(mode):
     agents = {"builder": mode.task(build, retry=Retry(attempts=4, backoff=Backoff.none(), budget=None))}
     assert asked(mode, AgentChain("builder", agents=agents), "x").value == ["a", "b"]
     assert seen == [None, ["a"], ["a", "b"], ["a", "b"]]
+
+
+CHAINS = {
+    "builder": ["builder-simple", "manual-mode"],
+    "reviewer": ["reviewer-quick", "skip-review"],
+    "planner": ["planner-simple", "no-plan"],
+}
+
+
+@pytest.mark.parametrize("first", CHAINS)
+def test_ever_simpler_agents_down_to_one_that_does_nothing_or_to_a_person(mode, first):
+    def broken(text):
+        raise ConnectionError("down")
+
+    simpler, last = CHAINS[first]
+    told = []
+    agents = {name: mode.task(broken, retry=None) for name in (first, simpler)}
+    agents["manual-mode"] = Person(notify=told.append)
+    for name in ("skip-review", "no-plan"):
+        agents[name] = mode.task(lambda text: f"{text}, as it is", retry=None)
+    chain = AgentChain(first, CHAINS[first], agents=agents)
+    if last == "manual-mode":
+        with pytest.raises(PersonNeeded, match="'manual-mode' must take over"):
+            asked(mode, chain, "a hut")
+        assert [notice.subject for notice in told] == ["builder: manual-mode is asked"]
+    else:
+        result = asked(mode, chain, "a hut")
+        assert (result.value, result.answered_by) == ("a hut, as it is", last)
 
 
 @pytest.mark.api
