@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import traceback
 from datetime import datetime, timezone
 from typing import Any, ClassVar, cast
@@ -11,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from .classify import classify
 from .clock import wall_clock
 from .info import ErrorInfo, bounded
-from .redact import redact
+from .redact import redact, redact_data
 from .shapes import put, read
 from .states import state_error, state_type
 from .task_error import to_task_error
@@ -39,7 +40,11 @@ class AttemptRecord(BaseModel):
 
 
 class PartialOutput(BaseModel):
-    """What was produced before the failure; `original_size` is in the unit of whoever cut it."""
+    """What was produced before the failure.
+
+    `original_size` is None unless it was cut: the characters of its JSON, or of values that were kept or
+    yielded one by one, and of which the later ones are missing, their number.
+    """
 
     model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True, defer_build=True)
 
@@ -139,13 +144,19 @@ class ErrorContext(BaseModel):
 def _partial_output(error: BaseException) -> PartialOutput | None:
     """What an exception itself says that the work had come to."""
     kept = read(error, "partial_output")
-    if isinstance(kept, str):
-        text = redact(kept)
-        cut = len(text) > PARTIAL_LIMIT
-        return PartialOutput(
-            content=text[:PARTIAL_LIMIT], truncated=cut, original_size=len(text) if cut else None
-        )
-    return kept if isinstance(kept, PartialOutput) else None
+    if kept is None or isinstance(kept, PartialOutput):
+        return kept
+    content = redact_data(kept)
+    # Through text and back: a context is JSON, whatever the code left in its exception.
+    text = json.dumps(content, default=_shown, skipkeys=True, ensure_ascii=False)
+    if len(text) <= PARTIAL_LIMIT:
+        return PartialOutput(content=json.loads(text))
+    shown = content if isinstance(content, str) else text
+    return PartialOutput(content=shown[:PARTIAL_LIMIT], truncated=True, original_size=len(text))
+
+
+def _shown(value: object) -> str:
+    return redact(repr(value))
 
 
 def _cause(error: BaseException, timestamp: datetime, room: int) -> ErrorContext | None:

@@ -338,6 +338,29 @@ def test_requests_on_errors():
     attach_request("no exception", request)
 
 
+@pytest.mark.parametrize(
+    ("left", "kept", "size"),
+    [
+        ("half of it", "half of it", None),
+        ({"pages": [1, 2], "api_key": "abcdef1234"}, {"pages": [1, 2], "api_key": "***"}, None),
+        (
+            {"at": datetime(2026, 11, 20), (1, 2): "skipped"},
+            {"at": "datetime.datetime(2026, 11, 20, 0, 0)"},
+            None,
+        ),
+        ("x" * 70_000, "x" * 64_000, 70_002),
+        (["y" * 40_000] * 2, '["' + "y" * 40_000 + '", "' + "y" * 23_994, 80_008),
+    ],
+    ids=["text", "data", "no JSON", "long text", "long data"],
+)
+def test_what_an_exception_left_of_its_work(left, kept, size):
+    error = TaskFailure("execution_halted", "stopped", partial_output=left)
+    told = error_context(error).partial_output
+    assert (told.content, told.truncated, told.original_size) == (kept, size is not None, size)
+    read = ErrorContext.model_validate_json(error_context(error).model_dump_json())
+    assert read.partial_output == told
+
+
 # The shape that agent task systems hand around.
 
 
