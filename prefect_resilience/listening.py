@@ -36,6 +36,11 @@ class ResilienceEvent:
 
     `kind` and `name` say what it happened to: ("task", "ask"), ("circuit", "llm:primary"). `payload` is that
     of the Prefect event, without secrets and of bounded size; `at` is in UTC.
+
+    Example:
+        >>> opened = ResilienceEvent("circuit.opened", "circuit", "llm", {"reason": "5 failures in a row"})
+        >>> opened.kind, opened.payload["reason"]
+        ('circuit', '5 failures in a row')
     """
 
     event: str

@@ -20,6 +20,10 @@ class ResilienceMetrics:
     fallbacks_used: calls that a fallback answered.
     avg_recovery_time: seconds from the start of the first attempt to the success, on average over
         `successful_retries`; None while there is none.
+
+    Example:
+        >>> ResilienceMetrics(total_attempts=3, successful_retries=1, avg_recovery_time=1.5).failures
+        0
     """
 
     total_attempts: int = 0

@@ -13,6 +13,7 @@ from prefect_resilience.routing import NoProgress, aiterate
 from tests.prefect_runs import until
 
 
+@pytest.mark.requirement("001.07")
 def test_a_loop_that_changes_nothing_for_3_rounds_stops_as_no_progress_with_its_history(mode):
     def step():
         return {"score": 1}
@@ -70,6 +71,7 @@ def test_strictness():
         guard.check(state)
 
 
+@pytest.mark.requirement("001.15")
 def test_director_execution_evaluation(mode):
     def director(evaluation=None):
         return "write" if evaluation is None else f"improve {evaluation['score']}"

@@ -41,6 +41,7 @@ def failure_of(mode, made, *args, **kwargs):
     return caught.value, told
 
 
+@pytest.mark.requirement("001.01")
 @pytest.mark.parametrize("resource", ["turns", "context", "output"])
 def test_resource_exhaustion(mode, resource):
     def work():
@@ -70,6 +71,7 @@ def test_progress_failure(mode):
     assert [each["round"] for each in told["details"]["iteration_history"]] == [1, 2, 3]
 
 
+@pytest.mark.requirement("001.11")
 def test_output_format_validation(mode):
     _, told = failure_of(mode, mode.task(lambda: '{"a": 1}', name="ask", expect="array"))
     assert (told["type"], told["reason"]) == ("TASK_FAILURE", "output_format_failure")
@@ -84,6 +86,7 @@ def test_output_format_validation(mode):
     assert "'object'" in told["message"]
 
 
+@pytest.mark.requirement("001.17")
 def test_subtask_failure(mode):
     @resilient_task(name="Process complex data", retry=None)
     def process(data, mode="full", api_key="k"):
@@ -110,6 +113,7 @@ def test_subtask_failure(mode):
     assert details["failedStep"] == "Process complex data"
 
 
+@pytest.mark.requirement("001.18")
 def test_subtask_failure_with_a_changed_request(mode):
     asked = []
 
@@ -172,6 +176,7 @@ def test_the_request_of_a_failed_run_is_found_by_its_future_and_its_state(mode):
     assert scenario() == (("simple", "d"), None)
 
 
+@pytest.mark.requirement("001.19")
 def test_depth_of_nesting(mode):
     @resilient_task(retry=None)
     def innermost():
@@ -216,6 +221,7 @@ def test_a_sub_step_is_tried_again_as_its_cause_would_be(mode):
     assert len(calls) == 3
 
 
+@pytest.mark.requirement("001.21")
 def test_failure_of_a_subflow():
     @resilient_task(retry=None)
     def fetch(page):
@@ -242,6 +248,7 @@ def test_failure_of_a_subflow():
     assert context.cause.cause.category == "not_found"
 
 
+@pytest.mark.requirement("001.05")
 def test_context_retrieval_failure(mode):
     def work():
         raise TaskFailure(
@@ -265,6 +272,7 @@ def test_context_retrieval_failure(mode):
     }
 
 
+@pytest.mark.requirement("001.05", "001.16")
 def test_context_matching_failure_is_tried_again_with_its_score(mode):
     calls = []
 
@@ -280,6 +288,7 @@ def test_context_matching_failure_is_tried_again_with_its_score(mode):
     assert told["details"] == {"success_score": 0.2, "partialOutput": ["a.py"]}
 
 
+@pytest.mark.requirement("001.03")
 @pytest.mark.parametrize("reason", list(FailureReason))
 def test_every_reason_can_be_given(reason):
     context = error_context(TaskFailure(reason, violations=["one"]))
@@ -308,6 +317,7 @@ def test_a_sub_step_that_is_no_task(mode):
     assert told["details"]["subtaskError"]["reason"] == "execution_timeout"
 
 
+@pytest.mark.requirement("001.14")
 def test_failure_in_a_step_of_a_director_evaluator_loop(mode):
     seen = []
 
@@ -354,6 +364,7 @@ def test_failure_in_a_step_of_a_director_evaluator_loop(mode):
     assert len(context.history) == 1
 
 
+@pytest.mark.requirement("001.09")
 def test_partial_results_of_a_flow_that_failed():
     @task
     def bind(name):
@@ -370,6 +381,7 @@ def test_partial_results_of_a_flow_that_failed():
     assert "value of x" in json.dumps(environment)
 
 
+@pytest.mark.requirement("001.10")
 def test_a_cut_partial_output_says_so(mode):
     def work():
         keep_partial("x" * 100_000)

@@ -63,6 +63,7 @@ def circuit_states():
     return {snapshot.name: snapshot.state for snapshot in get_circuits()}
 
 
+@pytest.mark.requirement("003.26")
 def test_retry_on_transient_error(mode, llm, claude, seen, until):
     """503: it is tried up to three times, with exponential backoff, and the UI says `Retrying (2/3)`."""
     _, address = llm
@@ -92,6 +93,7 @@ def test_retry_on_transient_error(mode, llm, claude, seen, until):
     assert [line.partition(" in ")[0] for line in sorted(lines)] == ["Retrying (2/3)", "Retrying (3/3)"]
 
 
+@pytest.mark.requirement("003.05", "003.27")
 def test_circuit_breaker_opens(mode, llm, claude):
     """Five errors in a row: the circuit is open, a call fails at once, and the fallback is asked."""
     _, address = llm
@@ -112,6 +114,7 @@ def test_circuit_breaker_opens(mode, llm, claude):
     assert claude.given == {"anthropic": ["503"] * 5, "openai": ["ok"]}
 
 
+@pytest.mark.requirement("003.05", "003.28")
 def test_circuit_breaker_recovers(mode, llm, claude, until):
     """After the open period it is half-open; the next call is a probe; its success closes the circuit."""
     _, address = llm
@@ -128,6 +131,7 @@ def test_circuit_breaker_recovers(mode, llm, claude, until):
     assert claude.given["anthropic"] == ["503", "ok"]
 
 
+@pytest.mark.requirement("003.29")
 def test_fallback_to_a_simpler_agent(mode, llm, claude, seen):
     """The builder's attempts are used up: builder-simple is asked; when it fails, too, the user is told."""
     _, address = llm
@@ -176,6 +180,7 @@ def test_fallback_to_a_simpler_agent(mode, llm, claude, seen):
     assert "- builder-simple: 529 unavailable" in notice.body
 
 
+@pytest.mark.requirement("003.30")
 def test_timeout_in_tool_execution(mode, monkeypatch):
     """A tool that takes longer than `tool-execution` allows is ended with a TimeoutError, and retryable."""
     assert current_settings().operations["tool-execution"] == 120
@@ -204,6 +209,7 @@ def test_timeout_in_tool_execution(mode, monkeypatch):
 # -- what users ask
 
 
+@pytest.mark.requirement("003.11")
 def test_all_providers_fail_and_the_user_reads_of_degraded_mode(mode, llm, claude):
     """Their circuits open for all; the user sees a message; trying again later by hand works."""
     _, address = llm
@@ -235,6 +241,7 @@ def test_all_providers_fail_and_the_user_reads_of_degraded_mode(mode, llm, claud
     assert ask().answered_by == "claude"
 
 
+@pytest.mark.requirement("003.20")
 def test_retries_can_be_switched_off_for_debugging(mode, llm, claude, monkeypatch):
     _, address = llm
     monkeypatch.setenv("RESILIENCE_ENABLED", "false")
@@ -244,6 +251,7 @@ def test_retries_can_be_switched_off_for_debugging(mode, llm, claude, monkeypatc
     assert claude.given == {"anthropic": ["503"]}
 
 
+@pytest.mark.requirement("003.21")
 @pytest.mark.parametrize(("word", "wait"), [("429", 1.0), ("429-ms", 0.25)])
 def test_a_429_waits_as_the_provider_suggests(mode, llm, claude, word, wait):
     _, address = llm
@@ -257,6 +265,7 @@ def test_a_429_waits_as_the_provider_suggests(mode, llm, claude, word, wait):
     assert claude.given["anthropic"] == [word, "ok"]
 
 
+@pytest.mark.requirement("003.09")
 def test_a_circuit_is_global_per_provider(llm, claude, tmp_path, monkeypatch):
     """If Claude fails for one user, its circuit is open for all: here for another process."""
     _, address = llm
@@ -281,6 +290,7 @@ def test_a_circuit_is_global_per_provider(llm, claude, tmp_path, monkeypatch):
     assert done.stdout.strip() == "open"
 
 
+@pytest.mark.requirement("003.01")
 @pytest.mark.parametrize(
     ("word", "category", "retryable", "wait", "error"),
     [

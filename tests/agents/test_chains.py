@@ -80,6 +80,7 @@ def test_the_first_agent_answers_and_nobody_else_is_asked(mode):
     assert (result.attempts, result.errors) == ({"builder": 1}, {})
 
 
+@pytest.mark.requirement("003.13")
 @pytest.mark.api
 def test_from_the_able_to_the_simple_each_in_a_run_of_its_own(mode, service, get, seen, until):
     service.says(503)
@@ -127,6 +128,7 @@ def test_from_the_able_to_the_simple_each_in_a_run_of_its_own(mode, service, get
     assert used["payload"]["to"] == "builder-simple"
 
 
+@pytest.mark.requirement("003.10", "003.31")
 @pytest.mark.api
 def test_each_agent_has_its_own_circuit_which_every_chain_shares(mode, service, get):
     service.says(503)
@@ -166,6 +168,7 @@ def test_a_degraded_agent_s_run_says_so_and_so_does_an_event(mode, seen):
     )
 
 
+@pytest.mark.requirement("003.11")
 @pytest.mark.api
 def test_when_nobody_answers_the_first_error_is_raised_and_people_are_told(mode):
     told = []
@@ -229,6 +232,7 @@ def test_providers_in_the_order_that_was_written(mode, service, get, tmp_path):
     assert chain.steps == ("claude", "openai", "last_known_good", "degraded")
 
 
+@pytest.mark.requirement("003.25")
 def test_nothing_switches_provider_unless_the_code_said_so():
     @provider("claude", retry=None)
     def claude(prompt):

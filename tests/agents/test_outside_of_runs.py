@@ -66,6 +66,7 @@ def test_it_retries_and_falls_back(mode):
     assert result.attempts == {"builder": 2, "simple": 2}
 
 
+@pytest.mark.requirement("003.11")
 def test_the_last_good_answer_is_remembered_for_a_while():
     down = []
 
@@ -103,6 +104,7 @@ def test_what_an_agent_kept_is_there_for_its_next_attempt_and_for_the_next_agent
     assert error_context(caught.value).partial_output.content == "yy"
 
 
+@pytest.mark.requirement("001.08")
 def test_what_a_failure_says_of_its_work_is_there_for_the_next_attempt(mode):
     seen = []
 
@@ -129,6 +131,7 @@ CHAINS = {
 }
 
 
+@pytest.mark.requirement("003.13")
 @pytest.mark.parametrize("first", CHAINS)
 def test_ever_simpler_agents_down_to_one_that_does_nothing_or_to_a_person(mode, first):
     def broken(text):

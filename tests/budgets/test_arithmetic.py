@@ -110,6 +110,7 @@ def test_a_document_is_not_changed_and_stays_json():
     assert arithmetic.read("nonsense") is None
 
 
+@pytest.mark.requirement("002.32")
 def test_a_fast_burn_needs_both_of_its_windows():
     held = counted(document(window=MONTH), 80, 20, START)
     assert judged(held, START)["burning_since"] == START

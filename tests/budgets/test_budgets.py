@@ -164,6 +164,7 @@ class TestInRuns:
         assert work.guard.error_budget.status().bad == bad
         assert work.guard.error_budget.status().runs == 1
 
+    @pytest.mark.requirement("002.32")
     def test_one_event_for_one_burn(self, seen):
         budget = ErrorBudget(name="burning-one", objective=0.9)
 

@@ -70,6 +70,7 @@ def test_the_usual_rate_opens_it_at_most_once_in_ten_thousand_calls(rate: float,
         assert service.usual == pytest.approx(rate, abs=0.05)
 
 
+@pytest.mark.requirement("003.23")
 @pytest.mark.no_cover
 @pytest.mark.parametrize(
     ("usual", "risen", "within"), [(0.2, 1.0, 10), (0.2, 0.6, 120), (0.001, 0.1, 250), (0.0, 0.3, 60)]
@@ -81,6 +82,7 @@ def test_a_rise_opens_it_soon(usual: float, risen: float, within: int) -> None:
         assert service.calls(1000, risen, stop=True) <= within
 
 
+@pytest.mark.requirement("003.23")
 @pytest.mark.no_cover
 @pytest.mark.parametrize("window", [100, 10_000])
 def test_a_little_more_than_usual_is_no_rise(window: Any) -> None:

@@ -29,6 +29,7 @@ def trip(breaker: CircuitBreaker, error: BaseException | None = None, times: int
 # -- spellings
 
 
+@pytest.mark.requirement("003.08")
 def test_call_returns_and_raises_what_the_function_does(breaker: CircuitBreaker) -> None:
     assert breaker.call(lambda a, /, *, b: (a, b), 1, b=2) == (1, 2)
     error = KeyError("mine")

@@ -148,6 +148,7 @@ def test_only_so_many_bound_breakers_are_kept(store: Any) -> None:
 # -- counts by hand
 
 
+@pytest.mark.requirement("003.08")
 def test_calls_that_were_made_elsewhere_are_counted(store: Any) -> None:
     breaker = CircuitBreaker("elsewhere", failure_threshold=3, open_for=30, sync_interval=0, store=store)
     for _ in range(2):

@@ -149,6 +149,7 @@ def test_retry_after_of_the_server_lengthens_the_opening(breaker: CircuitBreaker
     assert breaker.snapshot().retry_at == store.time + 90
 
 
+@pytest.mark.requirement("003.07")
 def test_it_recovers_through_probes(
     breaker: CircuitBreaker, store: Any, transitions: list[Transition]
 ) -> None:
@@ -162,6 +163,7 @@ def test_it_recovers_through_probes(
     assert [t.after for t in transitions] == ["open", "half_open", "closed"]
 
 
+@pytest.mark.requirement("003.07")
 def test_failed_probes_open_it_for_longer(breaker: CircuitBreaker, store: Any) -> None:
     trip(breaker)
     for probes, lasts, reopenings in ((2, 15, 1), (1, 60, 2)):
@@ -223,6 +225,7 @@ def test_late_failures_do_not_reopen_it(breaker: CircuitBreaker) -> None:
 # -- by hand
 
 
+@pytest.mark.requirement("003.08")
 def test_commands_hold_at_once(breaker: CircuitBreaker, store: Any, transitions: list[Transition]) -> None:
     breaker.force_open("maintenance")
     assert breaker.state == "forced_open"

@@ -47,6 +47,7 @@ say(attempt(breaker, work))
 """
 
 
+@pytest.mark.requirement("003.22")
 def test_failures_of_many_processes_open_it_and_a_fresh_one_is_refused(start: Start, url: str) -> None:
     for _ in range(5):
         worker = start(FAIL_ONCE, url=url)

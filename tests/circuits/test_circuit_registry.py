@@ -90,6 +90,7 @@ def test_a_circuit_is_found_by_name(store: Any) -> None:
     assert (unknown.fields, unknown.state, unknown.policy) == ((), "closed", CircuitPolicy())
 
 
+@pytest.mark.requirement("003.18")
 def test_every_circuit_of_a_store_is_listed_and_reset(store: Any) -> None:
     breakers = [CircuitBreaker(f"service-{n:03}", store=store) for n in range(120)]
     for breaker in breakers:

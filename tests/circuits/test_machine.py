@@ -19,6 +19,7 @@ from tests.circuits.bench import NOW, Bench
 # -- opening
 
 
+@pytest.mark.requirement("000.22")
 def test_it_opens_on_consecutive_failures() -> None:
     bench = Bench().calls(("f", 4))
     assert bench["state"] == "closed"
@@ -31,6 +32,7 @@ def test_it_opens_on_consecutive_failures() -> None:
     ]
 
 
+@pytest.mark.requirement("003.06")
 def test_failures_in_a_row_count_once_there_are_enough_calls() -> None:
     bench = Bench(failure_threshold=3, volume_threshold=10, minimum_calls=100)
     assert bench.calls(("f", 9))["state"] == "closed"

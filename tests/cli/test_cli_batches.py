@@ -103,6 +103,7 @@ def own(crashed: str, listed: list[Any]) -> list[Any]:
 NO_RUNS = ("--since", "2100-01-01T00:00")
 
 
+@pytest.mark.requirement("004.01", "004.19")
 def test_open_is_everything_that_needs_somebody(batches: str, cli: Any) -> None:
     def opened() -> dict[str, Any]:
         return {
@@ -176,6 +177,7 @@ def test_show(batches: str, cli: Any) -> None:
     assert "told" in cli("batches", "show", "in-doubt").out
 
 
+@pytest.mark.requirement("004.19")
 def test_recover(batches: str, cli: Any) -> None:
     dry = cli("batches", "recover", batches, "--dry-run")
     assert dry.code == 0
@@ -196,6 +198,7 @@ def test_recover(batches: str, cli: Any) -> None:
     assert "restrat" in cli("batches", "recover", "x", "--strategy", "restrat").sentence
 
 
+@pytest.mark.requirement("004.03")
 def test_settle(batches: str, cli: Any) -> None:
     words = ("batches", "settle", "in-doubt", "doubt-hotel", "done")
     assert "is no JSON" in cli(*words, "--result", "m-1").sentence
@@ -248,6 +251,7 @@ def stored() -> dict[str, int]:
     return {place: document.version for place, document in found if not place.startswith("effects-batch/")}
 
 
+@pytest.mark.requirement("004.19")
 def test_rollback(batches: str, cli: Any) -> None:
     assert "would be undone" in cli("batches", "rollback", "all-done", "--dry-run").out
     assert "add --yes" in cli("batches", "rollback", "all-done").sentence
@@ -311,6 +315,7 @@ def test_giving_a_compensation_up(batches: str, cli: Any) -> None:
     assert "go with 'done' alone" in cli(*words, "car", "kept", "--external-id", "x").sentence
 
 
+@pytest.mark.requirement("004.15")
 def test_what_is_archived_can_be_read(batches: str, cli: Any) -> None:
     savepoint("before-lunch", batch_id="all-done")
     live = cli("batches", "show", "all-done", "--json").json
@@ -362,6 +367,7 @@ def test_what_is_archived_is_neither_restarted_nor_rolled_back(batches: str, cli
     assert cli(*restart, "--force", "--yes").code == 0
 
 
+@pytest.mark.requirement("004.09")
 def test_abandon_and_prune(batches: str, cli: Any) -> None:
     assert "would be given up" in cli("batches", "abandon", "in-doubt", "--dry-run").out
     assert "add --yes" in cli("batches", "abandon", "in-doubt").sentence

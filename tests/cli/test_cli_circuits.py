@@ -149,6 +149,7 @@ def test_a_glob_changes_those_it_matches(circuits: str, cli: Any) -> None:
     assert state_of("kg", circuits) == "disabled"
 
 
+@pytest.mark.requirement("003.18")
 def test_reset_all_is_meant_twice(circuits: str, cli: Any) -> None:
     assert "add --yes" in cli("circuits", "reset", "--all").sentence
     assert state_of("orders", circuits) == "forced_open"

@@ -175,6 +175,7 @@ def below(one: Any, other: Any) -> bool:
     return one < other
 
 
+@pytest.mark.requirement("000.04")
 def test_what_is_below_what() -> None:
     for one, other in (
         (0.1, Decimal("0.2")),

@@ -40,6 +40,7 @@ OF_ERRORS = [
 ]
 
 
+@pytest.mark.requirement("000.02")
 @pytest.mark.parametrize("error", ERRORS, ids=["info", "context", "fields", "json"])
 @pytest.mark.parametrize(("condition", "after_error", "after_success"), OF_ERRORS)
 def test_errors(condition: Condition, after_error: bool, after_success: bool, error: Any) -> None:
@@ -247,6 +248,7 @@ def test_time_is_bounded_by_the_clock_that_is_passed_in() -> None:
         evaluate(path("b").matches("x"), {"b": "x"}, seconds=2, clock=Clock(0.0, 2.0))
 
 
+@pytest.mark.requirement("000.26")
 def test_a_condition_may_say_how_long_it_takes() -> None:
     value = {"a": list(range(5_000)), "b": 1}
     form = {"type": "output_check", "operator": "contains", "path": "a", "value": -1, "timeout_ms": 1500}

@@ -68,6 +68,7 @@ FOUND = [
 ]
 
 
+@pytest.mark.requirement("000.05")
 @pytest.mark.parametrize(("path", "expected"), FOUND)
 def test_found(path: str, expected: Any) -> None:
     assert look_up(path, VALUE) == expected
@@ -100,6 +101,7 @@ MISSING = [
 ]
 
 
+@pytest.mark.requirement("000.05")
 @pytest.mark.parametrize(("path", "why"), MISSING)
 def test_missing_says_what_there_was_instead(path: str, why: str) -> None:
     found = look_up(path, VALUE)

@@ -59,6 +59,7 @@ def children(seen, task_run_id):
     return until(asked)
 
 
+@pytest.mark.requirement("001.02")
 def test_a_document_four_times_too_long_is_summarised_at_depth_2(mode, seen):
     made = mode.task(
         summary_of, name="summarise", decompose=Decompose(split_text("document"), merge="join", max_depth=2)
@@ -83,6 +84,7 @@ def test_a_document_four_times_too_long_is_summarised_at_depth_2(mode, seen):
     assert mode.value(made, paragraphs(40)) == "1000\n\n1000\n\n1000\n\n1000"
 
 
+@pytest.mark.requirement("001.20")
 def test_over_the_bound_it_ends_with_a_clear_error_that_holds_the_parts_already_done(mode):
     decompose = Decompose(split_text("document"), merge="join", max_depth=2, parallel=1)
     made = mode.task(summary_of, name="summarise", decompose=decompose)

@@ -11,7 +11,7 @@ from pathlib import Path
 from tests.docs.pages import DOCS, PACKAGE, ROOT
 
 PAGE = DOCS / "operations.md"
-SENDING = {"emit", "_emit", "_emit_effect", "emit_event"}
+SENDING = {"_of_failure", "emit", "_emit", "_emit_effect", "emit_event"}
 STATES = {"Completed", "Failed", "Pending"}
 EVENT = re.compile(r"[a-z]+(?:-[a-z]+)*\.[a-z]+(?:-[a-z]+)*")
 

@@ -46,6 +46,7 @@ def test_with_one_character_every_overlap_counts(text, addition, outcome, after,
     assert (result.outcome, result.text, result.skipped) == (outcome, after, skipped)
 
 
+@pytest.mark.requirement("004.12")
 def test_how_much_of_a_beginning_is_no_chance():
     assert append_once("cat", "table", shortest=2).text == "cattable"
     assert append_once("a tab", "table", shortest=2).text == "a table"
@@ -140,6 +141,7 @@ KINDS = {
 }
 
 
+@pytest.mark.requirement("004.12")
 @pytest.mark.parametrize("kind", KINDS)
 def test_no_cut_damages_anything(kind):
     """2,000 texts cut in two, the second part appended after an attempt that was cut off anywhere."""
@@ -187,6 +189,7 @@ def test_nothing_is_lost_unless_the_text_had_ended_in_the_addition_before(text, 
     assert result.text.rstrip() in ((text + addition).rstrip(), (begun + addition).rstrip())
 
 
+@pytest.mark.requirement("004.11")
 @settings(deadline=None)
 @given(text=TEXTS, addition=st.text(alphabet="abcdefgh ", min_size=30, max_size=200), data=st.data())
 def test_what_was_cut_off_is_gone_on_with(text, addition, data):
@@ -198,6 +201,7 @@ def test_what_was_cut_off_is_gone_on_with(text, addition, data):
     assert result.text == text + addition
 
 
+@pytest.mark.requirement("004.11")
 @pytest.mark.parametrize("shortest", [None, 1])
 @settings(deadline=None)
 @given(text=TEXTS | FEW, addition=TEXTS | FEW)

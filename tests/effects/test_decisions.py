@@ -92,6 +92,7 @@ IN_THE_WAY = [
 ]
 
 
+@pytest.mark.requirement("004.08")
 @pytest.mark.parametrize("strategy", ASKED)
 @pytest.mark.parametrize(
     ("stands", "why", "next_at"), [pytest.param(*case, id=name) for name, *case in IN_THE_WAY]
@@ -181,6 +182,7 @@ AUTO: list[tuple[str, Seen, Decision]] = [
 ]
 
 
+@pytest.mark.requirement("004.13")
 @pytest.mark.parametrize(("stands", "decided"), [pytest.param(*case, id=name) for name, *case in AUTO])
 def test_what_is_done_unasked(stands: Seen, decided: Decision) -> None:
     assert decide(stands, Asked(), 0.5) == decided
@@ -189,6 +191,7 @@ def test_what_is_done_unasked(stands: Seen, decided: Decision) -> None:
 WILL_NOT_PASS = "its run failed with HTTP_401 (auth), which will not pass by itself"
 
 
+@pytest.mark.requirement("004.13")
 @pytest.mark.parametrize(
     ("permanent", "decided"),
     [

@@ -71,6 +71,7 @@ def sender(mode, post):
     return make
 
 
+@pytest.mark.requirement("004.02")
 def test_it_is_sent_once_and_replayed_from_then_on(mode, sender, receiver, seen):
     send = sender()
     with batch("b"):
@@ -134,6 +135,7 @@ def test_errors_that_prove_that_nothing_arrived_are_tried_again(mode, sender, re
     assert batch_status("b").effects[0].attempts == 3
 
 
+@pytest.mark.requirement("004.05")
 @pytest.mark.parametrize("line", ["cut", 500, 503])
 def test_an_outcome_that_is_unknown_is_left_for_a_person(mode, sender, receiver, seen, line):
     receiver.says(line)
@@ -244,6 +246,7 @@ def test_an_intention_whose_owner_died(mode, sender, receiver):
     assert not receiver.taken
 
 
+@pytest.mark.requirement("004.04")
 @pytest.mark.parametrize("kind", ["conditional", "idempotent"])
 def test_what_may_be_done_again(mode, sender, receiver, kind):
     receiver.says("cut", 500, 200)
@@ -255,6 +258,7 @@ def test_what_may_be_done_again(mode, sender, receiver, kind):
     assert receiver.taken == {"page:1": 3}
 
 
+@pytest.mark.requirement("004.04")
 def test_a_conditional_effect_asks_first(mode, sender, receiver):
     receiver.says("cut", "cut", 200)
     verify = Asked(Unknown(), Done("from there"))

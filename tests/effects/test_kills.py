@@ -43,6 +43,7 @@ def crashes_settle_soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recovery, "CRASH_SETTLES", 1.0)
 
 
+@pytest.mark.requirement("004.10")
 @pytest.mark.timeout(900)
 def test_killed_sixty_times(fleet, api, shared, postgres_url, redis_url):
     stores = {"sqlite": shared, "postgres": postgres_url, "redis": redis_url}

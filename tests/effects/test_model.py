@@ -44,6 +44,7 @@ def intend(claim="c1", alive=False, **more):
     return Intend("owner", claim, alive, **more)
 
 
+@pytest.mark.requirement("004.02")
 def test_the_life_of_an_effect():
     document, decision = after(Look(False))
     assert (document, decision) == (None, Send(known=False))

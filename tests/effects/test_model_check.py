@@ -24,6 +24,7 @@ def explored(*askers: Place, **how: Any) -> Found:
     return explore(Setup(askers, **how))
 
 
+@pytest.mark.requirement("004.10")
 @pytest.mark.parametrize("verify", [False, True])
 @pytest.mark.parametrize(
     ("askers", "how"),

@@ -120,6 +120,7 @@ def test_a_failed_run_is_recovered_when_its_last_call_has_ended(deployed):
     assert [one.action for one in reports] == ["rescheduled"]
 
 
+@pytest.mark.requirement("004.06")
 def test_a_deployed_run_runs_again_under_its_own_id(receiver, post):
     broken = threading.Event()
     broken.set()
@@ -294,6 +295,7 @@ def test_when_not_to(deployed, state, action, says):
     assert run_of(run_id).state.type == state.type
 
 
+@pytest.mark.requirement("004.18")
 def test_a_person_may_insist(deployed):
     run_id = deployed(Failed(message="Flow run encountered an exception: PermissionError: no"))
     put(run_id, a="done")
@@ -385,6 +387,7 @@ class Clocked(MemoryStore):
         return self.began + self.ahead
 
 
+@pytest.mark.requirement("004.17")
 def test_pauses_grow_and_a_cap_ends_them(deployed):
     store = Clocked(f"memory://{uuid4().hex}")
     policy = RecoveryPolicy(attempts=3, backoff=Backoff.exponential(600, maximum=5_000, jitter=0.0))
@@ -467,6 +470,7 @@ def test_without_the_api(deployed):
     assert run_of(run_id).state.is_crashed()
 
 
+@pytest.mark.requirement("004.16")
 def test_the_log_is_bounded():
     ledger = Ledger(MemoryStore(f"memory://{uuid4().hex}"))
     audit = Audit(ledger, "b")
@@ -549,6 +553,7 @@ def test_settling_what_cannot_be(doubtful):
 # -- giving up, and what is old
 
 
+@pytest.mark.requirement("004.09")
 def test_abandon_archives_before_it_clears():
     put("b", a="done", b="failed", c="unknown", d="unknown:idempotent", e="intended")
     planned = abandon("b", dry_run=True)
@@ -595,6 +600,7 @@ def test_abandon_is_refused_while_it_goes_on(deployed):
     assert abandon(deployed(Running())).action == "refused"
 
 
+@pytest.mark.requirement("004.24")
 def test_prune_archives_what_is_old():
     store = Clocked(f"memory://{uuid4().hex}")
     put("old", store, a="done", b="failed")

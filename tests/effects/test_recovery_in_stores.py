@@ -57,6 +57,7 @@ def sagas(store: Store) -> list[str]:
     return [key for key, _ in scanned(store, SAGAS)]
 
 
+@pytest.mark.requirement("004.07", "004.16")
 def test_hints_recoveries_and_the_audit_log(store: Store, deployed: Any) -> None:
     from prefect.states import Crashed
 
@@ -108,6 +109,7 @@ def test_a_rollback_with_one_that_is_given_up_and_the_archive(store: Store) -> N
     assert [one.outcome for one in batch_status("trip").audit] == ["settled", "pruned"]
 
 
+@pytest.mark.requirement("004.24")
 def test_what_prune_leaves_alone(store: Store) -> None:
     with batch("cut-off"):
         book("flight")

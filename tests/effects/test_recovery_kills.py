@@ -128,6 +128,7 @@ def test_killed_anywhere_the_run_is_scheduled_once(shared, api, crashed):
     assert seen == {"rescheduled", "refused"}, "kills before and after the run was scheduled"
 
 
+@pytest.mark.requirement("004.15")
 @pytest.mark.long
 @pytest.mark.timeout(300)
 def test_killed_anywhere_nothing_leaves_the_ledger_without_its_archive(shared, api):

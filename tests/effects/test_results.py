@@ -113,6 +113,7 @@ def test_what_a_person_tells_is_made_of_the_return_type():
     assert pack_told(RECEIPT) is None
 
 
+@pytest.mark.requirement("004.03")
 def test_an_answer_becomes_what_the_function_returns_where_it_fits():
     assert rebuilt(TOLD, receipt) == RECEIPT
     assert rebuilt({"a": [TOLD, 1]}, receipts) == {"a": (RECEIPT, 1)}

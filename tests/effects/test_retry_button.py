@@ -62,6 +62,7 @@ BUTTONS: list[dict[str, Any]] = [
 ]
 
 
+@pytest.mark.requirement("004.14")
 @pytest.mark.timeout(240)
 def test_pressed_until_the_run_succeeds_it_sends_everything_once(
     receiver: Receiver, shared: str, tmp_path: Path

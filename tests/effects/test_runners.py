@@ -99,6 +99,7 @@ def test_of_nested_batches_the_inner_one_counts():
     assert tagged_batch() is None
 
 
+@pytest.mark.requirement("004.22")
 def test_a_flow_run_deep_down(shared):
     @flow
     def leaf():

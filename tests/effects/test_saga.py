@@ -71,6 +71,7 @@ def in_batch(batch_id: str, task: Any, *orders: int) -> list[Any]:
 # -- order, savepoints, generations
 
 
+@pytest.mark.requirement("002.33")
 def test_a_failing_flow_undoes_what_it_did_in_reverse_order(receiver, shared):
     reports = []
 
@@ -94,6 +95,7 @@ def test_a_failing_flow_undoes_what_it_did_in_reverse_order(receiver, shared):
     assert set(states(reports[0].batch_id).values()) == {"compensated"}
 
 
+@pytest.mark.requirement("004.23")
 def test_down_to_a_savepoint_and_again_after_it(shared):
     @flow
     def run() -> list[Any]:
@@ -159,6 +161,7 @@ def test_what_has_no_compensation_stays_and_is_named(shared, post):
     assert states(report.batch_id)["plain"] == "done"
 
 
+@pytest.mark.requirement("004.22")
 def test_a_subflow_belongs_to_its_root_and_nothing_is_nothing(shared):
     @flow
     def below() -> None:

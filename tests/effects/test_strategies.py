@@ -239,6 +239,7 @@ def test_laws(batch, ended, recoveries, policy):
     assert hint.resume_from not in hint.skip
 
 
+@pytest.mark.requirement("004.07")
 @settings(deadline=None)
 @given(BATCHES)
 def test_the_three_restarts_tell_apart_what_is_done(batch):

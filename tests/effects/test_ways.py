@@ -37,6 +37,7 @@ def tried(request: pytest.FixtureRequest) -> Iterator[dict[Cell, Future[Outcome]
     places.close()
 
 
+@pytest.mark.requirement("004.05")
 @pytest.mark.parametrize("cell", CELLS, ids=lambda cell: f"{cell[0].name} [{cell[1].name}]")
 def test_it_is_taken_once_or_the_caller_hears_of_it(cell: Cell, tried: dict[Cell, Future[Outcome]]) -> None:
     outcome = tried[cell].result(60)

@@ -83,6 +83,7 @@ STATUSES = {
 }
 
 
+@pytest.mark.requirement("002.03", "002.07", "002.08")
 @pytest.mark.parametrize("client", CLIENTS)
 def test_a_status_is_a_category(client, service) -> None:
     for status, expected in STATUSES.items():

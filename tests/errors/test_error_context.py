@@ -61,6 +61,7 @@ def full_context() -> ErrorContext:
     )
 
 
+@pytest.mark.requirement("002.10")
 def test_a_context_survives_json() -> None:
     context = full_context()
     assert ErrorContext.model_validate_json(context.model_dump_json()) == context
@@ -181,6 +182,7 @@ def test_a_plain_future_is_no_state(source) -> None:
     assert error_context(source) is None
 
 
+@pytest.mark.requirement("001.04")
 def test_the_taxonomy_is_the_table_of_the_design() -> None:
     assert len(ErrorCategory) == 20
     assert len(FailureReason) == 10
@@ -202,6 +204,7 @@ def test_the_taxonomy_is_the_table_of_the_design() -> None:
     assert pickle.loads(pickle.dumps(ErrorCategory.AUTH)) is ErrorCategory.AUTH
 
 
+@pytest.mark.requirement("003.02")
 @pytest.mark.parametrize("category", ErrorCategory)
 @pytest.mark.parametrize("retry_after", [None, 0.0, 7.0])
 def test_the_advice_on_an_error_is_what_the_default_policy_does(category, retry_after):

@@ -31,6 +31,7 @@ from prefect_resilience.errors.taxonomy import ErrorCategory
 NOW = datetime(2026, 1, 31, tzinfo=timezone.utc)
 
 
+@pytest.mark.requirement("001.01")
 @pytest.mark.parametrize(
     ("usage", "limit", "says"),
     [
@@ -288,6 +289,7 @@ def test_a_known_cause_keeps_its_context():
 # Requests.
 
 
+@pytest.mark.requirement("001.18")
 def test_a_request_is_made_again_with_changes():
     def work(a, b=2):
         return a, b
@@ -338,6 +340,7 @@ def test_requests_on_errors():
     attach_request("no exception", request)
 
 
+@pytest.mark.requirement("001.10")
 @pytest.mark.parametrize(
     ("left", "kept", "size"),
     [
@@ -382,6 +385,7 @@ def test_the_structure_of_an_exhausted_resource():
     assert short["details"] == {"partialOutput": "x"}
 
 
+@pytest.mark.requirement("001.17")
 def test_the_structure_of_a_sub_step_with_its_request():
     inner = context(task_run_id="i", node_id="inner")
     told = with_inner(context(task_run_id="o"), inner, SubtaskRequest("inner", {"a": 1})).to_task_error()

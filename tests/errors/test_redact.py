@@ -61,6 +61,7 @@ def test_the_corpus_is_large_and_sound(planted_secrets) -> None:
         assert row["secret"] in row["text"]
 
 
+@pytest.mark.requirement("002.23")
 @pytest.mark.parametrize("embed", EMBEDDINGS)
 def test_no_planted_secret_comes_through(planted_secrets, embed) -> None:
     for row in planted_secrets:

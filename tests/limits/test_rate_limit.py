@@ -73,6 +73,7 @@ def most_within(times, span):
     )
 
 
+@pytest.mark.requirement("003.24")
 @settings(max_examples=150, deadline=None)
 @given(paces, steps, st.booleans())
 def test_never_more_than_the_limit_in_any_window(written, steps, patient):

@@ -94,6 +94,7 @@ def test_a_bad_value_is_refused_in_one_sentence(fields, says):
     assert nested.value.errors()[0]["loc"][0] == "timeout"
 
 
+@pytest.mark.requirement("003.15")
 def test_the_seeds_operations():
     assert {name: Timeout.of(name).total for name in DEFAULT_OPERATIONS} == {
         "default": 30,

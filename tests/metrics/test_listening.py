@@ -57,6 +57,7 @@ def difference(before: ResilienceMetrics, name: str) -> int:
     return getattr(get_metrics(), name) - getattr(before, name)
 
 
+@pytest.mark.requirement("002.24", "003.17")
 def test_a_retry_and_its_recovery_are_told_in_their_order(heard):
     before = get_metrics()
     assert asked("listened", failing(2)) == "WHY"
@@ -76,6 +77,7 @@ def test_a_retry_and_its_recovery_are_told_in_their_order(heard):
     assert get_metrics().avg_recovery_time >= 0
 
 
+@pytest.mark.requirement("002.12", "002.25")
 def test_a_failure_says_how_long_it_took(heard):
     before = get_metrics()
     with pytest.raises(ConnectionError):
@@ -87,6 +89,7 @@ def test_a_failure_says_how_long_it_took(heard):
     assert difference(before, "failed_retries") == 2
 
 
+@pytest.mark.requirement("003.17", "003.19")
 def test_a_fallback_and_a_circuit_are_told(heard):
     before = get_metrics()
     circuit = CircuitBreaker("listened-to", failure_threshold=1, store="memory://")
@@ -101,6 +104,7 @@ def test_a_fallback_and_a_circuit_are_told(heard):
     assert difference(before, "total_attempts") == 1
 
 
+@pytest.mark.requirement("003.17")
 def test_a_handler_hears_what_it_asked_for_until_it_is_ended():
     told: list[str] = []
     stop = on("retry", lambda event: told.append(event.event))
@@ -149,6 +153,7 @@ def test_every_event_is_on_the_operators_page():
     assert {*EVENTS} == named - {"batch.recoverable"}
 
 
+@pytest.mark.requirement("003.19")
 def test_without_a_recovery_there_is_no_average():
     totals = Totals()
     totals.add("total_attempts")

@@ -56,6 +56,7 @@ def run(task, times=1):
     return states
 
 
+@pytest.mark.requirement("002.26")
 def test_attempts_retries_recoveries_and_failures_are_those_of_the_script(scrape):
     work = scripted(
         1, ConnectionError(), 2, ConnectionError(), ConnectionError(), 3, ValueError(), TimeoutError(), 4
@@ -118,6 +119,7 @@ def test_a_full_bulkhead_is_a_refusal(scrape):
     assert scrape().sum("refusals_total", task="narrow", by="bulkhead") == 1
 
 
+@pytest.mark.requirement("002.29")
 def test_effects_and_dead_letters(scrape):
     @resilient_task(effect="external", name="charge")
     def charge():
@@ -142,6 +144,7 @@ def test_effects_and_dead_letters(scrape):
     assert len(dead_letters.list()) == 1
 
 
+@pytest.mark.requirement("002.10", "002.26")
 def test_nodes_of_plans_are_counted_by_their_action(scrape):
     work = scripted(ConnectionError(), 1, ValueError("odd"))
 

@@ -110,6 +110,7 @@ def test_fences_inside_of_texts_and_several_blocks():
         assert broken("object", bad).actual_type == "string"
 
 
+@pytest.mark.requirement("001.11")
 def test_what_is_told_of_an_object_where_an_array_was_promised():
     error = broken("array", '{"a": 1}')
     assert (error.expected_type, error.actual_type, error.original_output) == ("array", "object", '{"a": 1}')
@@ -136,6 +137,7 @@ SCHEMA = {
 }
 
 
+@pytest.mark.requirement("001.13")
 def test_a_schema_says_where_it_is_wrong():
     assert kept(SCHEMA, '{"items": [{"score": 1}]}') == {"items": [{"score": 1}]}
     items = [{"score": 1}] * 10 + [{"score": "high"}]
@@ -205,6 +207,7 @@ def test_a_predicate_says_yes_or_no_or_why():
     assert "checks failed: KeyError('score')" in broken(checks, {}).violations[0]["message"]
 
 
+@pytest.mark.requirement("001.12")
 def test_the_original_is_kept_within_bounds_and_without_secrets():
     error = broken("array", '{"key": "sk-proj-abcdefghijklmnopqrstuvwxyz012345", "x": "' + "x" * 100_000)
     context = error_context(error)

@@ -32,6 +32,7 @@ class Answer(BaseModel):
 GOOD, BAD = '{"score": 1}', '{"score": "high"}'
 
 
+@pytest.mark.requirement("001.22")
 def test_malformed_output_repaired_on_the_second_try(mode, seen):
     heard = []
 
@@ -49,6 +50,7 @@ def test_malformed_output_repaired_on_the_second_try(mode, seen):
     assert "Retrying" in names
 
 
+@pytest.mark.requirement("001.12")
 def test_given_up_after_the_third_with_the_original_kept(mode):
     calls = []
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -18,6 +19,7 @@ JSON = st.recursive(
 )
 
 
+@pytest.mark.requirement("001.10")
 @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(JSON, st.integers(10, 300))
 def test_it_is_never_longer_than_it_may_be_and_says_when_it_was_cut(value, limit):

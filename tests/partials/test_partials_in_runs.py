@@ -27,6 +27,7 @@ pytestmark = pytest.mark.api
 TWICE = Retry(attempts=2, backoff=Backoff.none())
 
 
+@pytest.mark.requirement("001.08")
 def test_the_last_value_is_in_the_error_and_for_the_fallback(mode):
     def read(pages):
         for page in pages:

@@ -20,6 +20,7 @@ from tests.plans.mutants_of_plans import RICH
 FILES = sorted((Path(__file__).parent / "files").glob("*.json"))
 
 
+@pytest.mark.requirement("000.01")
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_each_file_is_a_plan_that_reads_back(path: Path) -> None:
     plan = Plan.from_file(path)
@@ -31,6 +32,7 @@ def test_each_file_is_a_plan_that_reads_back(path: Path) -> None:
     assert pickle.loads(pickle.dumps(plan)) == plan
 
 
+@pytest.mark.requirement("000.01")
 def test_everything_reads_back() -> None:
     plan = Plan(**RICH)
     assert Plan.model_validate(plan.model_dump(mode="json", by_alias=True)) == plan

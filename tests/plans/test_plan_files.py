@@ -213,6 +213,7 @@ CASES: list[tuple[str, str, dict[str, Any], dict[str, str]]] = [
 ]
 
 
+@pytest.mark.requirement("000.07", "000.08", "000.09", "000.10")
 @pytest.mark.parametrize(
     ("name", "answers", "expected"), [pytest.param(c[0], c[2], c[3], id=f"{c[0]}: {c[1]}") for c in CASES]
 )
@@ -239,6 +240,7 @@ def test_the_files_are_those_of_the_examples() -> None:
     assert {case[0] for case in CASES} == {file.stem for file in FILES.iterdir()}
 
 
+@pytest.mark.requirement("000.07")
 def test_what_the_nodes_of_the_fallback_plan_are_told() -> None:
     told = Answers(kg_query=broken("the graph"))
     ran(FILES / "drug_research_fallback.json", actions=told.actions)

@@ -33,6 +33,7 @@ class TestAfterSuccess:
     def test_with_nowhere_to_go_there_is_nothing_to_say(self) -> None:
         assert decided(node("a", on_failure="c")) == Routing((), "", None, False)
 
+    @pytest.mark.requirement("000.14")
     @pytest.mark.parametrize(
         ("confidence", "to", "why"),
         [
@@ -45,6 +46,7 @@ class TestAfterSuccess:
         one = node("a", condition=SURE, on_success="b", on_failure=("c", "d"))
         assert decided(one, {"confidence": confidence}) == Routing(to, why, None, False)
 
+    @pytest.mark.requirement("000.13")
     def test_a_weak_answer_leads_to_no_handler_of_errors(self) -> None:
         one = node("a", condition=SURE, on_success="b", on_failure=("mend", "review"))
         routing = decided(one, {"confidence": 0.1}, handlers=("mend",))
@@ -59,6 +61,7 @@ class TestAfterSuccess:
         why = "confidence is 0.1, not >= 0.9: no node is named for that"
         assert decided(one, {"confidence": 0.1}) == Routing((), why, None, False)
 
+    @pytest.mark.requirement("000.06")
     def test_a_condition_may_look_at_other_nodes_and_at_state_and_inputs(self) -> None:
         other = Condition.model_validate(
             {"type": "comparison", "operator": "gt", "path": "n", "value": 3, "source_task": "other"}
@@ -69,6 +72,7 @@ class TestAfterSuccess:
         assert decided(one, {}, outputs={"other": {"n": 4}}, **scope).to == ("b",)
         assert decided(one, {}, outputs={"other": {"n": 3}}, **scope).to == ("c",)
 
+    @pytest.mark.requirement("000.02")
     def test_a_condition_may_ask_whether_another_node_failed(self) -> None:
         asks = Condition.model_validate(
             {"type": "error_catch", "operator": "error_occurred", "source_task": "other"}
@@ -91,6 +95,7 @@ class TestAfterSuccess:
 
 
 class TestAfterFailure:
+    @pytest.mark.requirement("002.10")
     def test_the_error_of_a_crashed_node_learns_its_action(self) -> None:
         bare = error_at("a").model_copy(update={"action_id": None})
         routing = routes(node("a"), output=None, error=bare, now=NOW)
@@ -110,6 +115,7 @@ class TestAfterFailure:
         routing = decided(node("a", on_success="b"), fails=True)
         assert routing == Routing((), "it failed (503): no node is named for that", error_at("a"), False)
 
+    @pytest.mark.requirement("002.30")
     @pytest.mark.parametrize(
         ("condition", "after_success", "after_failure"),
         [
@@ -141,6 +147,7 @@ class TestTransitions:
         Transition(to="told", priority=1, condition=LAST.exists()),
     )
 
+    @pytest.mark.requirement("002.06")
     @pytest.mark.parametrize(("confidence", "to"), [(0.95, "high"), (0.5, "last")])
     def test_the_first_by_priority_that_holds_is_taken(self, confidence: float, to: str) -> None:
         one = node("a", on_success="also", transitions=self.ways)
@@ -188,6 +195,7 @@ def test_what_is_about_errors() -> None:
     assert not about_errors(succeeded() | SURE)
 
 
+@pytest.mark.requirement("002.05")
 def test_the_errors_in_the_state() -> None:
     stale = {"x": 1, "_last_error": {"code": "old"}, "_plan_error": {"code": "old"}}
     assert with_errors(stale, None) == {"x": 1}
@@ -199,6 +207,7 @@ def test_the_errors_in_the_state() -> None:
     assert with_errors({}, error_at("a"))["_plan_error"]["node_id"] == "a"
 
 
+@pytest.mark.requirement("002.06")
 def test_a_transition_may_ask_for_an_error_anywhere_in_the_plan() -> None:
     ways = [Transition(to="told", condition=path("state._plan_error.code") == "503"), Transition(to="on")]
     one = node("a", transitions=ways)

@@ -154,6 +154,7 @@ def test_nodes_run_in_other_processes() -> None:
 # -- what a node is told
 
 
+@pytest.mark.requirement("000.11")
 def test_inputs_are_filled_in_with_the_values_themselves() -> None:
     def shift(point: Point, by: int) -> Point:
         return Point(x=point.x + by)
@@ -200,6 +201,7 @@ def test_inputs_of_the_run_come_before_those_of_the_plan() -> None:
     assert ran(plan, actions=BASIC, inputs={"y": 3}).result.outputs == {"a": "13"}
 
 
+@pytest.mark.requirement("002.05")
 def test_the_error_is_told_along_the_way_and_cleared_by_a_success() -> None:
     seen: dict[str, Any] = {}
 
@@ -220,6 +222,7 @@ def test_the_error_is_told_along_the_way_and_cleared_by_a_success() -> None:
 # -- options of a node
 
 
+@pytest.mark.requirement("000.22")
 def test_a_circuit_refuses_when_it_is_open(seen: Any) -> None:
     policy = {"name": "service-{value}", "failure_threshold": 2, "open_for": 60}
 
@@ -245,6 +248,7 @@ def test_a_circuit_refuses_when_it_is_open(seen: Any) -> None:
     assert {circuit.name: circuit.state for circuit in get_circuits()}["service-x"] == "open"
 
 
+@pytest.mark.requirement("002.04")
 def test_a_timeout_ends_an_attempt() -> None:
     release = threading.Event()
     try:
@@ -256,6 +260,7 @@ def test_a_timeout_ends_an_attempt() -> None:
     assert done.task_runs()["a"].state_name == "TimedOut"
 
 
+@pytest.mark.requirement("000.24")
 def test_nodes_with_the_same_input_share_nothing_unless_they_say_so(tmp_path: Any) -> None:
     calls: list[str] = []
 
@@ -356,6 +361,7 @@ def test_a_plan_is_awaited_in_an_async_flow() -> None:
     assert asyncio.run(around()) == ({"a": 1}, "beside", {"a": 1})
 
 
+@pytest.mark.requirement("000.28")
 def test_the_flow_run_is_named_after_the_plan(tmp_path: Any) -> None:
     from prefect.client.orchestration import get_client
 
@@ -418,6 +424,7 @@ def test_a_wrong_plan_is_refused_whole() -> None:
 # -- the failure
 
 
+@pytest.mark.requirement("002.12")
 def test_a_failure_tells_all_of_it_and_no_secret() -> None:
     register_secret("s3cr3t-in-a-plan")
 
@@ -480,6 +487,7 @@ def test_a_condition_without_an_answer_fails_its_node_in_the_ui_too() -> None:
 # -- what is shown
 
 
+@pytest.mark.requirement("000.15")
 def test_each_decision_is_an_event_and_a_line_of_the_log(seen: Any, caplog: pytest.LogCaptureFixture) -> None:
     condition = {"operator": "gte", "path": "score", "value": 0.9}
     with caplog.at_level(logging.INFO):

@@ -79,6 +79,7 @@ def test_the_item_is_a_parameter_of_its_own_name() -> None:
     assert done.result.outputs == {"each": [1, 2], "nothing": []}
 
 
+@pytest.mark.requirement("002.31")
 def test_branches_that_fail_fail_the_node_once_all_have_ended() -> None:
     ended: list[int] = []
 
@@ -200,6 +201,7 @@ def test_a_condition_looks_at_the_whole_list() -> None:
 # -- nodes that are added
 
 
+@pytest.mark.requirement("000.23")
 def test_an_action_adds_nodes_to_the_plan() -> None:
     def split(error: Any) -> Inject:
         nodes = [
@@ -350,6 +352,7 @@ def test_a_plan_that_is_inside_itself_is_refused(tmp_path: Path) -> None:
         run_plan(tmp_path / "a.json", actions=BASIC)
 
 
+@pytest.mark.requirement("001.20")
 def test_a_plan_that_makes_itself_is_stopped_by_its_depth() -> None:
     own = {
         "tasks": [

@@ -62,6 +62,7 @@ def call(**options: Any) -> dict[str, Any]:
     return {"id": "call", "type": "call", **options}
 
 
+@pytest.mark.requirement("002.13")
 def test_a_flaky_call_is_retried_until_it_succeeds(steps: Steps, service: Any, seen: Any) -> None:
     service.says(503, 503, 200)
     done = run(steps, call(retry_policy={"max_attempts": 3, **QUICK}, transitions=ON_ERROR), PUBLISH, NOTIFY)
@@ -77,6 +78,7 @@ def test_a_flaky_call_is_retried_until_it_succeeds(steps: Steps, service: Any, s
     assert done.states("notify")[-1] == "Skipped"
 
 
+@pytest.mark.requirement("002.14")
 def test_retries_that_are_used_up_leave_the_error_behind(steps: Steps, service: Any, seen: Any) -> None:
     service.says(503)
     done = run(steps, call(retry_policy={"max_attempts": 3, **QUICK}))
@@ -96,6 +98,7 @@ def test_retries_that_are_used_up_leave_the_error_behind(steps: Steps, service: 
     assert events[0]["payload"]["code"] == "503"
 
 
+@pytest.mark.requirement("002.15")
 def test_a_failure_takes_the_way_of_failures(steps: Steps, service: Any, seen: Any) -> None:
     service.says(429)
     done = run(steps, call(retry_policy={"max_attempts": 2, **QUICK}, transitions=ON_ERROR), PUBLISH, NOTIFY)
@@ -126,6 +129,7 @@ def assert_ours(steps: Steps) -> None:
     assert "took longer than 0.3 s" in error.message
 
 
+@pytest.mark.requirement("002.04", "002.16")
 def test_a_slow_call_is_ended_at_its_deadline(steps: Steps, service: Any, reply: Any) -> None:
     service.says(reply(delay=10.0))
     done = run(
@@ -141,6 +145,7 @@ def test_a_slow_call_is_ended_at_its_deadline(steps: Steps, service: Any, reply:
     assert done.states("call")[-1] == "TimedOut"
 
 
+@pytest.mark.requirement("002.08", "002.17")
 def test_a_bad_request_is_not_tried_again(steps: Steps, service: Any) -> None:
     service.says(400)
     done = run(steps, call(retry_policy={"max_attempts": 5, **QUICK}, on_failure=["notify"]), NOTIFY)
@@ -152,6 +157,7 @@ def test_a_bad_request_is_not_tried_again(steps: Steps, service: Any) -> None:
     assert done.statuses() == {"call": "handled", "notify": "succeeded"}
 
 
+@pytest.mark.requirement("002.18")
 def test_each_branch_of_a_fan_out_has_retries_of_its_own(steps: Steps, service: Any) -> None:
     tries: dict[str, int] = {}
 
@@ -168,6 +174,7 @@ def test_each_branch_of_a_fan_out_has_retries_of_its_own(steps: Steps, service: 
     assert tries == {"/a": 1, "/b": 3, "/c": 1}
 
 
+@pytest.mark.requirement("002.19")
 def test_a_slow_stream_is_ended_at_its_deadline(steps: Steps, service: Any, reply: Any) -> None:
     service.says(reply(delay=10.0))
     done = run(steps, {"id": "call", "type": "stream", "timeout_ms": 300, "on_failure": "notify"}, NOTIFY)
@@ -175,6 +182,7 @@ def test_a_slow_stream_is_ended_at_its_deadline(steps: Steps, service: Any, repl
     assert done.state.is_completed()
 
 
+@pytest.mark.requirement("002.20")
 def test_an_error_in_the_handler_ends_there(steps: Steps, service: Any) -> None:
     service.says(503)
     handler = {"id": "handler", "type": "broken", "handles_error": "call"}
@@ -188,6 +196,7 @@ def test_an_error_in_the_handler_ends_there(steps: Steps, service: Any) -> None:
     assert "the handler of 503 is broken" in done.error.cause.message
 
 
+@pytest.mark.requirement("002.21")
 def test_a_retry_waits_as_long_as_the_server_asks(steps: Steps, service: Any, reply: Any) -> None:
     service.says(reply(429, headers={"Retry-After": "1"}), 200)
     done = run(steps, call(retry_policy={"max_attempts": 2, **QUICK}))
@@ -195,6 +204,7 @@ def test_a_retry_waits_as_long_as_the_server_asks(steps: Steps, service: Any, re
     assert service.calls[1] - service.calls[0] >= 1.0
 
 
+@pytest.mark.requirement("001.06", "002.22")
 def test_what_succeeded_beside_a_failure_is_kept(steps: Steps, service: Any) -> None:
     service.says(400)
     left = {"id": "left", "type": "note", "input": {"text": "left"}}
@@ -208,6 +218,7 @@ def test_what_succeeded_beside_a_failure_is_kept(steps: Steps, service: Any) -> 
     assert done.error.details["failed_step"] == "call"
 
 
+@pytest.mark.requirement("002.09")
 def test_a_lost_store_is_invisible_to_the_plan(
     steps: Steps, service: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -216,6 +227,7 @@ def test_a_lost_store_is_invisible_to_the_plan(
     assert done.state.is_completed()
 
 
+@pytest.mark.requirement("002.23")
 def test_no_secret_stands_in_what_a_failed_plan_says(steps: Steps, service: Any) -> None:
     register_secret("s3cr3t-of-the-plan")
     service.says(400)

@@ -28,6 +28,7 @@ def test_nothing_to_do_is_over_at_once() -> None:
     assert schedule.over
 
 
+@pytest.mark.requirement("000.21")
 def test_independent_branches_go_on_after_a_failure() -> None:
     course = play([node("a"), node("b"), node("c", "a"), node("d", "b")], {"a": ended("a", fails=True)})
     assert course.status == {"a": "failed", "b": "succeeded", "c": "skipped", "d": "succeeded"}
@@ -75,6 +76,7 @@ def test_any_success_starts_at_the_first_and_does_not_start_again() -> None:
     assert schedule.over
 
 
+@pytest.mark.requirement("000.12")
 def test_a_handler_runs_when_its_node_fails_and_is_skipped_otherwise() -> None:
     nodes = [node("kg", on_failure="text"), node("text", handles_error="kg"), node("sum", "kg", "text")]
     good = play(nodes)
@@ -182,6 +184,7 @@ def test_a_long_chain_of_skips_is_one_step(size: int) -> None:
 
 
 class TestLastError:
+    @pytest.mark.requirement("002.11")
     def test_a_success_clears_it_and_a_skipped_node_passes_it_on(self) -> None:
         nodes = [
             node("a", on_failure="h"),

@@ -32,6 +32,7 @@ def mistakes(*nodes: Any, **fields: Any) -> list[str]:
     return [str(one) for one in refused.value.mistakes]
 
 
+@pytest.mark.requirement("000.27")
 def test_json_may_have_comments() -> None:
     [node] = Plan.from_text(COMMENTED).tasks
     assert node.input == {"url": "http://host//path", "text": '/* stays */ and " // too'}
@@ -50,6 +51,7 @@ def test_comments_move_no_mistake(text: str, place: str) -> None:
         Plan.from_text(text)
 
 
+@pytest.mark.requirement("000.20", "002.34")
 def test_older_and_other_words_are_read() -> None:
     read = plan(
         {"id": "a", "implementation": {"model": "m"}, "retries": 2},

@@ -82,6 +82,7 @@ VIEW = View(
 )
 
 
+@pytest.mark.requirement("000.11")
 @pytest.mark.parametrize(
     ("template", "gives"),
     [

@@ -129,6 +129,7 @@ def test_a_quorum_runs_each_action_as_a_task_run_of_its_own() -> None:
     assert done.result.outputs == {"verdict": {"label": "good", "why": "hi"}}
 
 
+@pytest.mark.requirement("000.25")
 @pytest.mark.api
 def test_handlers_of_an_error_vote_on_it() -> None:
     handlers: dict[str, Any] = {"id": "decide", "handles_error": ["first"], "input": {"text": "x"}}

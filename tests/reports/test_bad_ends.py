@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta, timezone
 
+import pytest
+
 from prefect_resilience.reports.bad_ends import StateAt, bad_ends_of, concerns, with_bad_ends
 from prefect_resilience.reports.model import BadEnd, FlowFigures
 
@@ -71,6 +73,7 @@ def test_only_the_last_bad_end_is_followed_by_the_completion():
     assert first.by is None
 
 
+@pytest.mark.requirement("004.20")
 def test_what_nobody_began_again_stands_until_the_end():
     (end,) = ends((1, "RUNNING"), (10, "FAILED"))
     assert (end.again_at, end.seconds) == (None, (UNTIL - at(10)).total_seconds())
@@ -87,6 +90,7 @@ def test_only_the_part_in_the_period_counts():
     assert not concerns(over, SINCE)
 
 
+@pytest.mark.requirement("004.20")
 def test_figures():
     recovered = ends((1, "RUNNING"), (10, "CRASHED"), (14, "SCHEDULED"), (15, "COMPLETED"))
     twice = ends(

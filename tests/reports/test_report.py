@@ -98,6 +98,7 @@ def _arrived(played: Day, seconds: float = 60.0) -> None:
     raise AssertionError("the API did not come to know of it")
 
 
+@pytest.mark.requirement("002.26")
 def test_every_number_is_that_of_the_script(at_the_day):
     check(report(at_the_day.day.since, at_the_day.until), at_the_day.day)
 

@@ -32,6 +32,7 @@ def backoffs(draw):
     return Backoff(kind=kind, **options)
 
 
+@pytest.mark.requirement("000.16")
 @given(backoffs(), st.integers(0, 10_000), fractions, st.none() | seconds)
 def test_every_delay_stays_between_its_bounds(backoff, n, random, previous):
     assert backoff.minimum <= backoff.delay(n, random=random, previous=previous) <= backoff.maximum
@@ -50,18 +51,21 @@ def test_without_jitter_exponential_never_gets_shorter(initial, multiplier, n, m
     assert backoff.delay(n) <= backoff.delay(n + more)
 
 
+@pytest.mark.requirement("000.17")
 @given(st.integers(0, 20), fractions, st.floats(0, 1))
 def test_proportional_jitter_stays_within_its_fraction(n, random, jitter):
     backoff = Backoff.exponential(1, jitter=jitter, maximum=LONGEST)
     assert abs(backoff.delay(n, random=random) - 2**n) <= 2**n * (jitter + 1e-9)
 
 
+@pytest.mark.requirement("003.03")
 def test_the_defaults_are_one_second_doubling_to_thirty():
     """By default a delay is in the middle of what it may be; at the cap that is 24 to 30 s."""
     assert [Backoff.exponential().delay(n) for n in range(7)] == pytest.approx([1, 2, 4, 8, 16, 27, 27])
     assert [Backoff.exponential(jitter=0).delay(n) for n in range(7)] == [1, 2, 4, 8, 16, 30, 30]
 
 
+@pytest.mark.requirement("000.16", "002.02")
 @pytest.mark.parametrize(
     ("backoff", "expected"),
     [
@@ -80,6 +84,7 @@ def test_each_kind(backoff, expected):
     assert [backoff.delay(n) for n in range(len(expected))] == pytest.approx(expected)
 
 
+@pytest.mark.requirement("002.02")
 @pytest.mark.parametrize("kind", ["none", "constant", "linear", "exponential", "decorrelated"])
 def test_a_kind_by_its_name_is_the_same_as_the_kind_in_python(kind):
     assert Backoff.model_validate(kind) == getattr(Backoff, kind)() == Backoff.model_validate({"kind": kind})

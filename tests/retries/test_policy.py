@@ -22,6 +22,7 @@ categories = st.sampled_from(list(ErrorCategory))
 fractions = st.floats(0, 1, exclude_max=True)
 
 
+@pytest.mark.requirement("002.28")
 @given(categories, st.integers(1, 50), st.integers(1, 20), st.floats(0, 1000), fractions)
 def test_no_policy_makes_more_attempts_than_it_says(category, attempt, attempts, elapsed, random):
     verdict = Retry(attempts=attempts).decide(ErrorInfo.of(category), attempt, elapsed=elapsed, random=random)
@@ -41,6 +42,7 @@ def test_a_retry_never_comes_before_the_server_wants_it_nor_after_the_deadline(a
         assert elapsed + verdict.delay <= 300
 
 
+@pytest.mark.requirement("003.04")
 @pytest.mark.parametrize("category", list(ErrorCategory))
 def test_without_more_ado_the_classification_decides(category):
     assert Retry().decide(ErrorInfo.of(category), 1).retry is category.retryable
@@ -61,6 +63,7 @@ def test_an_hour_of_retry_after_is_given_up_at_once():
     assert Retry(respect_retry_after=False).decide(error(retry_after=3600.0), 1).retry
 
 
+@pytest.mark.requirement("002.03")
 def test_retry_on_names_exactly_what_is_retried():
     policy = Retry(retry_on=["429", ValueError, "timeout", "infrastructure"])
     assert policy.decide(error("rate_limit", "429"), 1).retry
@@ -102,6 +105,7 @@ def test_a_category_has_its_own_attempts_delays_and_limits():
         Retry(by_category={"timeout": Retry(by_category={"timeout": 2})})
 
 
+@pytest.mark.requirement("000.18", "000.19", "002.01")
 @pytest.mark.parametrize(
     ("written", "meant"),
     [

@@ -41,6 +41,7 @@ def gathered_in_flow(mode, make, **options):
     return in_flow(mode, lambda: gather(make(), **options), name=name)
 
 
+@pytest.mark.requirement("002.22")
 @pytest.mark.api
 def test_every_outcome_in_its_order(mode, until):
     found = gathered_in_flow(mode, lambda: halves(mode).map(range(5)), allow_failures=0.5)
@@ -69,6 +70,7 @@ def test_every_outcome_in_its_order(mode, until):
     assert kept["type"] == "markdown"
 
 
+@pytest.mark.requirement("002.31")
 @pytest.mark.api
 def test_too_many(mode):
     found = gathered_in_flow(

@@ -73,6 +73,7 @@ def test_until_and_progress_may_be_async():
     assert [made.progress for made in done.iteration_history] == [0.25, 0.5, 0.75]
 
 
+@pytest.mark.requirement("001.22")
 def test_no_progress_ends_it(mode):
     scores = iter([1, 2, 2, 3, 3, 3, 4])
 
@@ -129,6 +130,7 @@ def test_rounds_that_are_used_up(mode):
         looped(mode, better, path("score") >= 9, 1)
 
 
+@pytest.mark.requirement("001.14")
 def test_an_error_in_a_round_is_raised_with_the_loop_around_it(mode):
     register_secret("s3cr3t-s3cr3t")
 

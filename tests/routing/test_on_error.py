@@ -69,6 +69,7 @@ def test_the_handler_takes_over_and_the_flow_does_not_fail(mode, seen):
     assert event["payload"]["error"]["category"] == "timeout"
 
 
+@pytest.mark.requirement("002.30")
 def test_when_says_which_errors_it_is_for(mode):
     applies = {
         "a category": "network",
@@ -122,6 +123,7 @@ def test_several_handlers_in_a_row_and_beside_each_other(mode):
     assert (beside, name) == ("beside", "Skipped")
 
 
+@pytest.mark.requirement("002.20")
 def test_an_error_in_a_handler_ends_there_and_nothing_is_lost(mode):
     calls = []
     register_secret(SECRET)

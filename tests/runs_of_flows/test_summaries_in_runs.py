@@ -64,6 +64,7 @@ def fine(n: int) -> int:
     return n
 
 
+@pytest.mark.requirement("002.27")
 def test_a_run_in_which_much_happened_says_so(mode, left):
     calls: list[str] = []
 
@@ -242,6 +243,7 @@ def unsteady_elsewhere():
         raise ConnectionError("no line")
 
 
+@pytest.mark.requirement("004.01")
 def test_a_failed_run_says_how_to_go_on_and_what_is_kept(mode, left):
     def work(n: int):
         resilient_task(effect="external", task_run_name="sent")(send)(n)

@@ -224,6 +224,7 @@ def test_as_a_plain_function_it_is_one(mode):
     assert (value, batches) == (2, [run_id])
 
 
+@pytest.mark.requirement("001.09")
 def test_what_was_completed_is_in_the_context_of_the_failure(mode):
     def work():
         double.with_options(task_run_name="twice")(4)
@@ -237,6 +238,7 @@ def test_what_was_completed_is_in_the_context_of_the_failure(mode):
     assert (context.node_id, context.code) == ("night", "NETWORK_ERROR")
 
 
+@pytest.mark.requirement("001.06", "001.21")
 def test_a_task_that_failed_is_a_failed_step_of_its_flow(mode):
     @resilient_task(retry=None, name="step")
     def step(drug: str) -> str:

@@ -27,6 +27,7 @@ from tests.prefect_runs import until
 pytestmark = pytest.mark.api
 
 
+@pytest.mark.requirement("003.26")
 def test_a_transient_error_is_retried(mode: Any, service: Any, get: Any, run_log: Any) -> None:
     """Given a call of a provider, when it answers 503, then it is tried up to 3 times, each retry waits
     exponentially longer, and the UI shows "Retrying (2/3)"."""
@@ -42,6 +43,7 @@ def test_a_transient_error_is_retried(mode: Any, service: Any, get: Any, run_log
     assert any(line.startswith("Retrying (2/3) in ") for line in said), said
 
 
+@pytest.mark.requirement("003.14", "003.27")
 def test_a_circuit_opens(mode: Any, service: Any, get: Any) -> None:
     """Given 5 errors in a row, when another call is made, then the circuit is open, the call fails at once,
     and the fallback answers."""
@@ -62,6 +64,7 @@ def test_a_circuit_opens(mode: Any, service: Any, get: Any) -> None:
     assert len(service.calls) == 5, "the provider was not called again"
 
 
+@pytest.mark.requirement("003.28")
 def test_a_circuit_recovers(mode: Any, service: Any, get: Any) -> None:
     """Given an open circuit, when its time has passed, then it is half-open, the next call is a probe, and
     after its success it is closed."""
@@ -77,6 +80,7 @@ def test_a_circuit_recovers(mode: Any, service: Any, get: Any) -> None:
     assert len(service.calls) == 2
 
 
+@pytest.mark.requirement("003.29")
 def test_a_simpler_agent_takes_over() -> None:
     """Given an agent that fails, when its retries are used up, then the simpler one is asked, and when that
     fails too, the user is notified."""
@@ -109,6 +113,7 @@ def test_a_simpler_agent_takes_over() -> None:
     assert len(notices) == 1
 
 
+@pytest.mark.requirement("003.16", "003.30")
 def test_a_tool_that_takes_too_long_is_cancelled(mode: Any) -> None:
     """Given a tool call that runs, when it exceeds its time, then it is cancelled with a timeout, which is
     classified as retryable."""

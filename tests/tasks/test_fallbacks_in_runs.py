@@ -153,6 +153,7 @@ def test_if_all_fail_the_primarys_error_is_raised_with_the_others_in_its_notes(m
     assert "fallback 'second' failed: KeyError('second down')" in notes
 
 
+@pytest.mark.requirement("003.12")
 def test_when_chooses_who_is_asked(mode, service, get):
     service.says(429)
     chain = [

@@ -37,6 +37,7 @@ def test_without_it_nothing_happens(mode: Any) -> None:
     assert mode.value(mode.task(answer)) == "the real one"
 
 
+@pytest.mark.requirement("004.21")
 def test_a_fault_is_raised_retried_and_gone(mode: Any) -> None:
     task = mode.task(answer, retry=SLOW)
     with no_wait(), inject(task, fault=503, times=2) as injected:
