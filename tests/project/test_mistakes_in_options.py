@@ -95,7 +95,7 @@ MISTAKES: list[tuple[Any, str]] = [
     # circuits
     (
         lambda: CircuitBreaker("m-1", threshold=3),
-        "CircuitBreaker has no option 'threshold'; did you mean 'failure_threshold' or 'success_threshold' or",
+        "CircuitBreaker has no option 'threshold'; did you mean 'failure_threshold' or 'success_threshold'",
     ),
     (
         lambda: CircuitBreaker("m-2", CircuitPolicy(open_for=5)),
