@@ -93,6 +93,8 @@ WRONG: list[tuple[str, str]] = [
     ("circuits reset lm:* --yes", "There is no circuit 'lm:*'; write one of llm:primary"),
     ("circuits list --state opne", 'Did you mean "open"?'),
     ("batches show invoice", NOBODY),
+    ("batches status invoice", NOBODY),
+    ("batches batch-status invoice", NOBODY),
     ("batches show invoice --archived", NOBODY),
     ("batches recover invoice", NOBODY),
     ("batches recover invoice --dry-run", NOBODY),
