@@ -250,21 +250,15 @@ def _why_open(doc: CircuitDocument, usual: float | None, now: float, policy: Cir
     seen = window.totals(doc["window"], now)
     in_row = doc["failures_in_row"] >= adaptive.row_needed(policy.failure_threshold, usual)
     # The call that is judged is one, whatever a clock that was set back says of the window.
-    if in_row and max(seen.calls, 1) >= _within(policy.volume_threshold, policy):
+    if in_row and max(seen.calls, 1) >= window.least(policy.volume_threshold, policy.window_size):
         return f"{doc['failures_in_row']} failures in a row"
-    if seen.calls < _within(policy.minimum_calls, policy):
+    if seen.calls < window.least(policy.minimum_calls, policy.window_size):
         return None
     if _too_many(seen, usual, policy):
         return f"{seen.failures} of {seen.calls} calls failed"
     if policy.slow_call is not None and seen.slow >= policy.slow_rate * seen.calls:
         return f"{seen.slow} of {seen.calls} calls were slow"
     return None
-
-
-def _within(calls: int, policy: CircuitPolicy) -> int:
-    """A window of fewer calls is judged when it is full."""
-    size = policy.window_size
-    return min(calls, size) if isinstance(size, int) else calls
 
 
 def _count(doc: CircuitDocument, run: window.Run, now: float, policy: CircuitPolicy) -> None:

@@ -114,6 +114,11 @@ def sums(document: WindowDocument | None) -> tuple[int, int, int]:
     return (document["calls"], document["failures"], document["slow"]) if document else (0, 0, 0)
 
 
+def least(calls: int, size: int | float) -> int:
+    """The calls that a window needs to be judged; one that holds fewer is judged when it is full."""
+    return min(calls, size) if isinstance(size, int) else calls
+
+
 def fits(document: object, size: int | float) -> bool:
     """Whether `document` is a window document of this size."""
     if not is_window(document):
