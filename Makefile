@@ -17,7 +17,8 @@ ALL := $(filter tests,$(TESTS))
 # The first half measures, the second adds to it and holds both to the gate
 COVER := $(if $(ALL),--cov=prefect_resilience --cov-report= --cov-fail-under=0)
 GATE := $(if $(ALL),--cov=prefect_resilience --cov-append)
-TOGETHER := -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+# A worker that dies ends the run and names its test: xdist would wait for ever for what the new worker was given
+TOGETHER := -n $(WORKERS) --dist loadfile --no-loadscope-reorder --max-worker-restart 0
 
 # A Prefect home of this run's own, removed when it ends, and no server that happens to be configured
 IN_A_HOME_OF_ITS_OWN = home=$$(mktemp -d) && trap 'rm -rf "$$home"' EXIT INT TERM && \

@@ -14,6 +14,9 @@ BOTH = ("httpx", "httpx async")
 ONE = "one request"
 SHORT = 0.3
 """Seconds after which a client gives up, or a deadline is over."""
+LONG = 1.0
+"""Seconds after which the main thread is interrupted: by then the call is at its receiver, not in a lock of
+its client's, which the interruption would leave locked."""
 
 _NO_WORD = "no answer came, so nobody knows"
 _AFTER = "the message was sent before"
@@ -194,7 +197,7 @@ def overdue() -> Iterator[Way]:
         yield replace(refused, proof="one request", why="the late answer is a no")
         failed = replace(sends, fault="overdue in a thread, then 500, taken", steps=(Answer(500),))
         yield replace(failed, proof="never", why="a server that fails may have done its work")
-        interrupted = replace(late, mode="auto", proof="never", why="it was cut off")
+        interrupted = replace(late, timeout=LONG, mode="auto", proof="never", why="it was cut off")
         yield replace(interrupted, fault="interrupted at its deadline, taken before", steps=(Hold("before"),))
     in_loop = Way("httpx async", ONE, "", (), "never", "it was cut off", timeout=SHORT)
     yield replace(in_loop, fault="cut off at its deadline, taken before", steps=(Hold("before"),))

@@ -75,11 +75,13 @@ def _said(connection: socket.socket, stage: str, step: Step) -> bool:
 
 def _message_in(lines: BinaryIO) -> str:
     message = ""
-    while (line := lines.readline().strip()) != b".":
-        name, _, value = line.decode().partition(": ")
+    for line in lines:
+        if line.strip() == b".":
+            return message
+        name, _, value = line.strip().decode().partition(": ")
         if name == MESSAGE:
             message = value
-    return message
+    raise ConnectionResetError("the client went away before the mail's end")
 
 
 class Smtp(Client):

@@ -242,14 +242,17 @@ class Releasing:
 
 @contextmanager
 def all_tried(chosen: Sequence[Cell], places: Places) -> Generator[dict[Cell, Future[Outcome]], None, None]:
-    """All of them, several at a time; those that interrupt their thread run here, in the main thread."""
+    """All of them, several at a time; before these, here in the main thread, those that interrupt it."""
+    tried: dict[Cell, Future[Outcome]] = {}
+    for cell in chosen:
+        if cell[0].interrupts:
+            tried[cell] = Future()
+            tried[cell].set_result(Trial(*cell, places).tried())
     pool = ThreadPoolExecutor(AT_A_TIME)
     try:
-        tried = {cell: pool.submit(Trial(*cell, places).tried) for cell in chosen if not cell[0].interrupts}
         for cell in chosen:
-            if cell[0].interrupts:
-                tried[cell] = Future()
-                tried[cell].set_result(Trial(*cell, places).tried())
+            if not cell[0].interrupts:
+                tried[cell] = pool.submit(Trial(*cell, places).tried)
         yield {cell: tried[cell] for cell in chosen}
     finally:
         pool.shutdown(cancel_futures=True)
