@@ -134,7 +134,8 @@ def recover(
         ),
     ] = "auto",
     rollback_to: Annotated[
-        str | None, Parameter(help="Instead undo what was done since this savepoint: rollback --to.")
+        str | None,
+        Parameter(help="Instead undo what was done since this savepoint, or other batch: rollback --to."),
     ] = None,
     reason: Reason = None,
     dry_run: DryRun = False,
@@ -232,7 +233,10 @@ def rollback(
     batch: Id,
     /,
     *,
-    to: Annotated[str | None, Parameter(help="The savepoint down to which; all of it when left out.")] = None,
+    to: Annotated[
+        str | None,
+        Parameter(help="What was done since this savepoint, or since the end of this other batch; else all."),
+    ] = None,
     reason: Reason = None,
     dry_run: DryRun = False,
     force: Force = False,

@@ -133,7 +133,7 @@ def decide(seen: Seen, asked: Asked, chance: float) -> Decision:
     if asked.strategy == "compensate" and seen.archived is not None:
         return Decision("compensate", "refused", f"{seen.archived}: no rollback finds them there")
     if asked.strategy == "compensate":
-        down_to = "" if asked.to is None else f" to the savepoint {asked.to!r}"
+        down_to = "" if asked.to is None else f" to {asked.to!r}"
         return Decision("compensate", "compensated", f"a rollback{down_to} was asked for")
     if asked.strategy == "abandon":
         return Decision("abandon", "abandoned", "it was given up")

@@ -35,7 +35,7 @@ def recover_batch(
         strategy: auto does what the batch's hint says, as far as the policy lets it. restart runs it again
             whatever the hint says; compensate undoes what was done; abandon gives it up.
         reason: Why, for the audit log.
-        to: With compensate: the savepoint down to which everything is undone.
+        to: With compensate: the savepoint, or the other batch, since which everything is undone.
         dry_run: Only say what would be done.
         force: Also while the run is said to be going on: its process is gone for sure.
         policy: How often auto recovers in a row, with which pauses, and what it does about permanent errors.

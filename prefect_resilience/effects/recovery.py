@@ -109,7 +109,7 @@ def recover(
             person names is done at once: "restart", or one of the hint's strategies.
         reason: Why, for the audit log.
         dry_run: Only say what would be done; nothing is written anywhere.
-        to: With "compensate": the savepoint down to which everything is undone; all of it when left out.
+        to: With "compensate": the savepoint, or the other batch, since which everything is undone; else all of it.
         force: Also while the run is said to be going on, or waits for its time: its process is gone for sure,
             or it is to run at once. Even where that is wrong, no effect is done twice.
         by: Who; the user and host, or the flow run, when left out.
@@ -128,6 +128,9 @@ def recover(
         by,
         store,
     )
+
+
+READY = "; the batch is ready: another run of it does what was never done"
 
 
 def abandon(
@@ -250,7 +253,7 @@ def _carry_out(
     if decision.action == "abandoned":
         clearing = partial(clear, ledger, seen.batch_id, why=entry.reason or decision.why, by=entry.by)
         removed, doubts = clearing(forget_doubts=asked.forget_doubts)
-        kept = f"; still in doubt: {', '.join(map(repr, doubts))}" if doubts else ""
+        kept = f"; still in doubt: {', '.join(map(repr, doubts))}" if doubts else READY
         why = f"{decision.why}; {removed} of {len(seen.effects)} effects were archived and cleared{kept}"
         return Decision(decision.strategy, "abandoned", why), None
     return decision, None

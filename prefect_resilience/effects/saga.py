@@ -47,7 +47,8 @@ def rollback(
     store: Store | str | None = None,
     max_wait: float = MAX_WAIT,
 ) -> RollbackReport:
-    """Undo what is done in a batch, the last effect first; with `to`, what was done since that savepoint.
+    """Undo what is done in a batch, the last effect first; with `to`, what was done since that savepoint,
+    or since the end of another batch.
 
     `batch_id`: None inside a run, or a `with batch(...)`, is the batch that it belongs to. Effects that are
     going on, and another rollback of the batch, are waited for, `max_wait` seconds at most. A compensation
@@ -106,10 +107,10 @@ def savepoint(name: str, *, batch_id: str | None = None, store: Store | str | No
 def planned_rollback(ledger: Ledger, batch_id: str, to: str | None = None) -> Outline:
     """What `rollback` would undo and what not; nothing is changed.
 
-    Raises ConfigurationError for a savepoint that there is not, and StoreUnavailable.
+    Raises ConfigurationError for a savepoint or batch that there is not, and StoreUnavailable.
     """
     log = SagaLog(ledger, batch_id)
-    _, decision = undo.begin(log.saga(), batch_id, "", "", False, to, ledger.store.now())
+    decision = log.planned(to)
     if isinstance(decision, undo.NoSavepoint):
         raise _no_savepoint(batch_id, to, decision.names)
     since = decision.since if isinstance(decision, undo.Begun) else None
@@ -118,7 +119,9 @@ def planned_rollback(ledger: Ledger, batch_id: str, to: str | None = None) -> Ou
 
 def _no_savepoint(batch_id: str, to: str | None, names: tuple[str, ...]) -> ConfigurationError:
     known = nearest(str(to), names) if names else "; it has none"
-    return ConfigurationError(f"batch {batch_id!r} has no savepoint {to!r}{known}")
+    return ConfigurationError(
+        f"batch {batch_id!r} has no savepoint {to!r}{known}, and no other batch has that id"
+    )
 
 
 def _rollback(

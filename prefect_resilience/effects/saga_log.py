@@ -9,7 +9,7 @@ from prefect_resilience.effects import undo
 from prefect_resilience.effects.ledger import MOST_TRIES, PREFIX, Ledger, place_of
 from prefect_resilience.effects.model import EffectDocument
 from prefect_resilience.effects.rollback_report import RollbackReport
-from prefect_resilience.errors.exceptions import StoreUnavailable
+from prefect_resilience.errors.exceptions import ConfigurationError, StoreUnavailable
 
 SAGAS = "effects-saga/"
 T = TypeVar("T")
@@ -29,18 +29,38 @@ class SagaLog:
         self.place: str = saga_place(batch_id)
 
     def begin(self, claim: str, to: str | None) -> undo.Begun | undo.Busy | undo.NoSavepoint:
-        """Take the batch's rollback; after `Begun` it is the caller's, until it ends or `drop`s it."""
+        """Take the batch's rollback; after `Begun` it is the caller's, until it ends or `drop`s it.
+
+        Raises ConfigurationError if `to` is a batch that still goes on.
+        """
+        ended = self._end_of(to)
         owner = self.ledger.owner.hold(claim)
         decision: Any = None
         try:
             decision = self._changed(
                 self.place,
-                lambda saga, now: undo.begin(saga, self.batch_id, claim, owner, self._busy(saga), to, now),
+                lambda saga, now: undo.begin(
+                    saga, self.batch_id, claim, owner, self._busy(saga), to, now, ended
+                ),
             )
         finally:
             if not isinstance(decision, undo.Begun):
                 self.drop(claim)
         return decision
+
+    def planned(self, to: str | None) -> undo.Begun | undo.Busy | undo.NoSavepoint:
+        """What `begin` would say if nobody else were rolling the batch back; nothing is changed."""
+        now, ended = self.ledger.store.now(), self._end_of(to)
+        return undo.begin(self.saga(), self.batch_id, "", "", False, to, now, ended)[1]
+
+    def _end_of(self, batch_id: str | None) -> float | None:
+        """When another batch ended; None if the ledger has none of that id."""
+        if batch_id is None or batch_id == self.batch_id:
+            return None
+        effects = self.ledger.effects(batch_id)
+        if any(alive for _, alive in effects):
+            raise ConfigurationError(f"batch {batch_id!r} still goes on: it has no end to go back to")
+        return undo.ended_at(document for document, _ in effects)
 
     def end(self, claim: str, report: RollbackReport) -> None:
         def ended(saga: Any, now: float) -> tuple[Any, None]:

@@ -164,23 +164,30 @@ def begin(
     alive: bool,
     to: str | None,
     now: float,
+    earlier_ended: float | None = None,
 ) -> tuple[SagaDocument | None, Begun | Busy | NoSavepoint]:
     """Take the rollback of a batch. `alive`: whether whoever took it before is still at it.
 
-    One that was cut off is finished with this one: the farther back of the two counts.
+    `to` is one of its savepoints, or else another batch, which ended at `earlier_ended`. A rollback that was
+    cut off is finished with this one: the farther back of the two counts.
     """
     saga = document or {"batch": batch_id, "savepoints": [], "rollback": None, "last": None}
     earlier = saga["rollback"]
     if earlier is not None and alive:
         return document, Busy()
     marks = {mark["name"]: mark["at"] for mark in saga["savepoints"]}
-    if to is not None and to not in marks:
+    since = None if to is None else marks.get(to, earlier_ended)
+    if to is not None and since is None:
         return document, NoSavepoint(tuple(marks))
-    since = None if to is None else marks[to]
     if earlier is not None and since is not None and (earlier["since"] is None or earlier["since"] < since):
         to, since = earlier["to"], earlier["since"]
     rollback = {"claim": claim, "owner": owner, "to": to, "since": since, "at": now}
     return {**saga, "rollback": rollback}, Begun(since)
+
+
+def ended_at(documents: Iterable[EffectDocument]) -> float | None:
+    """When a batch did the last of its effects; None if it has none."""
+    return max((_completed(one)[0] for one in documents), default=None)
 
 
 def end(document: SagaDocument | None, claim: str, outcome: dict[str, Any]) -> SagaDocument | None:

@@ -376,6 +376,7 @@ def test_abandon_and_prune(batches: str, cli: Any) -> None:
     assert "- abandoned" in cli("batches", "list").out
     forgot = cli("batches", "abandon", "in-doubt", "--yes", "--forget-doubts", "--json").json
     assert forgot["action"] == "abandoned"
+    assert forgot["why"].endswith("the batch is ready: another run of it does what was never done")
     assert [one.key for one in batch_status("in-doubt").effects] == ["flight"]
     assert "0 batches would be archived" in cli("batches", "prune", "--older-than", "1d", "--dry-run").out
     words = ("batches", "prune", "--older-than", "2100-01-01T00:00")

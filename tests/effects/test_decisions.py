@@ -360,7 +360,7 @@ EVERY_WAY = [
         (Asked("compensate"), Decision("compensate", "compensated", "a rollback was asked for")),
         (
             Asked("compensate", to="paid"),
-            Decision("compensate", "compensated", "a rollback to the savepoint 'paid' was asked for"),
+            Decision("compensate", "compensated", "a rollback to 'paid' was asked for"),
         ),
         (Asked("abandon"), Decision("abandon", "abandoned", "it was given up")),
     ],

@@ -121,7 +121,9 @@ def test_down_to_a_savepoint_and_again_after_it(shared):
         ("undo", 2),
         ("undo", 1),
     ]
-    with pytest.raises(ConfigurationError, match="no savepoint 'one'; it has none"):
+    with pytest.raises(
+        ConfigurationError, match="no savepoint 'one'; it has none, and no other batch has that id"
+    ):
         rollback("b", "one")
 
 
