@@ -109,7 +109,8 @@ def recover(
             person names is done at once: "restart", or one of the hint's strategies.
         reason: Why, for the audit log.
         dry_run: Only say what would be done; nothing is written anywhere.
-        to: With "compensate": the savepoint, or the other batch, since which everything is undone; else all of it.
+        to: With "compensate": the savepoint, or the other batch, since which everything is undone;
+            all of it when left out.
         force: Also while the run is said to be going on, or waits for its time: its process is gone for sure,
             or it is to run at once. Even where that is wrong, no effect is done twice.
         by: Who; the user and host, or the flow run, when left out.
