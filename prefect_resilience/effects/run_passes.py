@@ -243,7 +243,10 @@ def _recovered(state: RunState, told: re.Match[str], audit: Sequence[AuditEntry]
     entry = _entry_of(state, by, audit)
     if entry is None:
         return Start("recovery", by, why, state.at)
-    said = "; ".join(part for part in (entry.reason, entry.why or why) if part)
+    found = entry.why or why
+    # An automation gives as its reason what the hint begins with.
+    repeated = bool(entry.reason) and found.startswith(entry.reason)
+    said = found if repeated else "; ".join(part for part in (entry.reason, found) if part)
     return Start("recovery", entry.by, said, state.at)
 
 

@@ -27,7 +27,7 @@ from prefect.types._datetime import parse_datetime
 from prefect_resilience.circuits.fleet import get_circuits
 from prefect_resilience.circuits.model import CircuitSnapshot
 from prefect_resilience.payloads import fitted_text
-from prefect_resilience.summaries.clients import own_client
+from prefect_resilience.summaries.clients import create_artifact, own_client
 
 logger: logging.Logger = logging.getLogger("prefect_resilience.circuits")
 
@@ -170,7 +170,7 @@ def _create() -> None:
         data=markdown_of(get_circuits(), datetime.now(timezone.utc)),
     )
     with own_client() as client:
-        client.create_artifact(artifact)
+        create_artifact(client, artifact)
 
 
 def _create_if_old() -> None:
@@ -184,7 +184,7 @@ def _create_if_old() -> None:
             age = (now - parse_datetime(found[0]["updated"])).total_seconds()
             if age < FRESH and _rows_of(found[0]["data"]) == _rows_of(text):
                 return
-        client.create_artifact(ArtifactCreate(key=KEY, type="markdown", description=DESCRIPTION, data=text))
+        create_artifact(client, ArtifactCreate(key=KEY, type="markdown", description=DESCRIPTION, data=text))
 
 
 def _rows_of(table: Any) -> list[list[str]]:

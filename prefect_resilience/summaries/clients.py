@@ -8,6 +8,7 @@ from prefect.client.orchestration import get_client
 
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient
+    from prefect.client.schemas.actions import ArtifactCreate
 
 
 def own_client() -> SyncPrefectClient:
@@ -17,3 +18,11 @@ def own_client() -> SyncPrefectClient:
     context. Other settings than that one has, even empty ones, make it another.
     """
     return get_client(sync_client=True, httpx_settings={})
+
+
+def create_artifact(client: SyncPrefectClient, artifact: ArtifactCreate) -> None:
+    """`client.create_artifact` without its event: while the process ends, Prefect would log that it cannot be
+    sent as an error with its traceback."""
+    client.request(
+        "POST", "/artifacts/", json=artifact.model_dump(mode="json", exclude_unset=True)
+    ).raise_for_status()

@@ -25,7 +25,7 @@ from prefect_resilience.effects.at_once import answers
 from prefect_resilience.errors.info import bounded
 from prefect_resilience.errors.redact import redact
 from prefect_resilience.summaries import notes, reading
-from prefect_resilience.summaries.clients import own_client
+from prefect_resilience.summaries.clients import create_artifact, own_client
 from prefect_resilience.summaries.looking import Look, Subject
 from prefect_resilience.summaries.markdown import headline, markdown
 from prefect_resilience.summaries.model import Advice
@@ -123,14 +123,15 @@ class Telling:
 def write_artifact(client: SyncPrefectClient, run: FlowRun, kind: str, text: str, description: str) -> None:
     """Leave a markdown artifact of a run; a later one of the same kind is its next version."""
     plain = description.replace("**", "").replace("`", "").replace("\\", "")
-    client.create_artifact(
+    create_artifact(
+        client,
         ArtifactCreate(
             key=f"{kind}-{run.id}",
             type="markdown",
             description=redact(bounded(plain, 500)),
             data=text,
             flow_run_id=run.id,
-        )
+        ),
     )
 
 
