@@ -8,6 +8,8 @@ import re
 import signal
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -155,16 +157,21 @@ def night(programs: Programs) -> Iterator[Night]:
         for name in ("one", "two"):
             words = ("worker", "start", "--type", "process", "--pool", "resilience", "--name", name)
             programs.start(*words, **environment)
-        with get_client(sync_client=True) as client:
-            yield played(client, folder, url, since)
+        with get_client(sync_client=True) as client, ThreadPoolExecutor(1) as beside:
+            # The thread of the tests has an event loop once a browser is open.
+            deployment = beside.submit(copy_context().run, deployed, folder).result()
+            yield played(client, deployment, folder, url, since)
 
 
-def played(client: SyncPrefectClient, folder: Path, url: str, since: datetime) -> Night:
+def deployed(folder: Path) -> UUID:
     (folder / "program.py").write_text(PROGRAM)
     source: Any = flow.from_source(str(folder), "program.py:etl")
-    deployment = source.deploy(
+    return source.deploy(
         name="nightly", work_pool_name="resilience", print_next_steps=False, ignore_warnings=True
     )
+
+
+def played(client: SyncPrefectClient, deployment: UUID, folder: Path, url: str, since: datetime) -> Night:
     runs: list[UUID] = []
     for name in ("north", "south"):
         (folder / name).mkdir()

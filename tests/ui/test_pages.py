@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable
 from typing import Any
+from urllib.parse import urlencode
 
 import pytest
 from playwright.sync_api import Page
@@ -92,9 +94,11 @@ def test_the_automation_is_there(place: Place, ui: str, look: Look, picture: Pic
 
 
 def test_the_event_feed_names_what_happened(place: Place, ui: str, look: Look, picture: Picture) -> None:
+    names = ["prefect-resilience.fallback.used", "prefect-resilience.run.failed"]
+    query = {"events": json.dumps(names)} if ui == "V2" else [("events", name) for name in names]
     # The feed of V2 ends at the last full minute.
     for _ in range(9):
-        page = look(address(place, ui, "/events"), "Event Feed")
+        page = look(address(place, ui, f"/events?{urlencode(query)}"), "Event Feed")
         try:
             ours = page.get_by_text("prefect-resilience.fallback.used").first
             ours.wait_for(timeout=10_000)
