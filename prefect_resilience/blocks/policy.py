@@ -239,6 +239,36 @@ class ResiliencePolicy(Block):
         return values
 
     @classmethod
+    def of(cls, task: object) -> ResiliencePolicy:
+        """A block of what the code of a resilient task says. Once it is saved, its form shows these values,
+        and the block decides on them instead of the code.
+
+        Options that the form has no field for stay the code's. Raises ConfigurationError for anything but a
+        task of `@resilient_task`.
+
+        Example:
+            >>> @resilient_task(retry=4, timeout=20)
+            ... def ask(question: str) -> str: ...
+            >>> block = ResiliencePolicy.of(ask)
+            >>> block.retry.attempts, block.timeout
+            (4, 20.0)
+        """
+        guard: Any = getattr(task, "guard", None)
+        if guard is None:
+            raise ConfigurationError(
+                f"ResiliencePolicy.of() takes a task of @resilient_task, not {type(task).__name__}"
+            )
+        own = guard.circuit
+        return cls.model_validate(
+            {
+                "retry": _said(RetryFields, guard.retry),
+                "circuit": None if own is None else {"name": own.name, **_said(CircuitFields, own.policy)},
+                "timeout": None if guard.timeout is None else guard.timeout.total,
+                "fallback": [step.name for step in guard.fallbacks] or None,
+            }
+        )
+
+    @classmethod
     def checksum(cls) -> str:
         """That of its schema, by which a server knows it."""
         return cls._calculate_schema_checksum()
@@ -252,6 +282,12 @@ class ResiliencePolicy(Block):
             "fallback": self.fallback,
         }
         return {name: value for name, value in values.items() if value}
+
+
+def _said(fields: type[Fields], policy: BaseModel) -> dict[str, Any]:
+    """What a policy says of what the form has a field for."""
+    told = policy.model_dump(mode="json", include=set(fields.model_fields))
+    return {name: value for name, value in told.items() if value is not None}
 
 
 def _options(policy: CircuitPolicy) -> dict[str, Any]:
