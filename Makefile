@@ -81,6 +81,7 @@ bench: .venv/.installed-dev ## what a guarded call costs
 	@$(IN_A_HOME_OF_ITS_OWN) $(BIN)/python -m benchmarks.plans
 	@$(IN_A_HOME_OF_ITS_OWN) $(BIN)/python -m benchmarks.dead_letters
 	@$(IN_A_HOME_OF_ITS_OWN) $(BIN)/python -m benchmarks.report
+	@$(IN_A_HOME_OF_ITS_OWN) $(BIN)/python -m benchmarks.summary_end
 	@$(IN_A_HOME_OF_ITS_OWN) $(BIN)/python -m benchmarks.effects
 
 bad-day: .venv/.installed-dev ## four ways through two minutes of trouble, ten minutes in all; writes docs/bad_day.md

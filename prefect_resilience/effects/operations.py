@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from datetime import timedelta
 from typing import Annotated, Any, Literal
 
@@ -11,10 +12,16 @@ from pydantic import Field
 
 from prefect_resilience.effects import closing, recovery, retention, settling, silence
 from prefect_resilience.effects.flow_runs import asks_for_recovery
+from prefect_resilience.effects.ledger import open_ledger
 from prefect_resilience.effects.strategies import RecoveryPolicy, Strategy
 from prefect_resilience.errors.exceptions import ConfigurationError
 
 BatchId = Annotated[str, Field(min_length=1)]
+
+
+WORKER_LETS_GO = 10.0
+"""Seconds from the end of a failed run until its process, which writes its summary, is gone. Its worker keeps
+a place for it: one that was started with --limit breaks down if the run is scheduled again meanwhile."""
 
 
 @flow(name="recover-batch", flow_run_name="recover {batch_id}")
@@ -46,11 +53,21 @@ def recover_batch(
         why = "neither its flow nor its deployment says that it may be recovered by itself"
         get_run_logger().info("Batch %r: nothing: %s", batch_id, why)
         return {"batch_id": batch_id, "action": "nothing", "why": why}
+    if only_if_asked:
+        _let_go(batch_id)
     report = recovery.recover(
         batch_id, strategy, reason=reason, to=to, dry_run=dry_run, force=force, policy=policy
     )
     _told(report)
     return report.model_dump(mode="json")
+
+
+def _let_go(batch_id: str) -> None:
+    """Wait until the worker of a run that has just failed is done with it."""
+    run = recovery.run_of(open_ledger(), batch_id)
+    if run is not None and run.type == "FAILED":
+        age = max(0.0, time.time() - run.since)
+        time.sleep(max(0.0, WORKER_LETS_GO - age))
 
 
 @flow(name="abandon-batch", flow_run_name="abandon {batch_id}")

@@ -156,7 +156,7 @@ def night(programs: Programs) -> Iterator[Night]:
         install()
         for name in ("one", "two"):
             words = ("worker", "start", "--type", "process", "--pool", "resilience", "--name", name)
-            programs.start(*words, **environment)
+            programs.start(*words, "--limit", "3", **environment)
         with get_client(sync_client=True) as client, ThreadPoolExecutor(1) as beside:
             # The thread of the tests has an event loop once a browser is open.
             deployment = beside.submit(copy_context().run, deployed, folder).result()
@@ -183,6 +183,9 @@ def played(client: SyncPrefectClient, deployment: UUID, folder: Path, url: str, 
     for run in runs:
         wait_for(lambda run=run: client.read_flow_run(run).state.is_failed(), 300)
     (folder / "north" / "up").touch()
+    # A worker with a limit breaks down if a run begins again that it is not done with.
+    failed = client.read_flow_run(killed).state
+    wait_for(lambda: datetime.now(timezone.utc) - failed.timestamp > timedelta(seconds=12))
     pressed = client.request("POST", f"/flow_runs/{killed}/set_state", json={"state": RETRY_BUTTON})
     assert pressed.json()["status"] == "ACCEPT"
     wait_for(lambda: client.read_flow_run(killed).state.is_completed(), 200)

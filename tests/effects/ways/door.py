@@ -7,6 +7,8 @@ import socket
 import threading
 from collections.abc import Callable
 
+from tests.effects.ways.receiver import Receiver
+
 
 class Door:
     """Each connection is handed to `serve`, on a thread of its own."""
@@ -58,6 +60,29 @@ class Door:
         with contextlib.suppress(OSError):  # the clients of these tests go away in the middle
             self._serve(connection)
         end(connection)
+
+
+class AtTheDoor(Receiver):
+    """A receiver behind a port of its own; it serves each connection."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._door = Door(self._serve)
+        self.port = self._door.port
+        self._door.open()
+
+    def _serve(self, connection: socket.socket) -> None:
+        raise NotImplementedError
+
+    def set_open(self, wanted: bool) -> None:
+        if wanted:
+            self._door.open()
+        else:
+            self._door.shut()
+
+    def close(self) -> None:
+        super().close()
+        self._door.close()
 
 
 def _bound(port: int) -> socket.socket:

@@ -6,32 +6,20 @@ import json
 import socket
 from collections.abc import Sequence
 
-from tests.effects.ways.door import Door
-from tests.effects.ways.receiver import Receiver, answer_to
+from tests.effects.ways.door import AtTheDoor
+from tests.effects.ways.receiver import answer_to
 from tests.effects.ways.steps import Answer, Cut, Hold, Step
 
 MESSAGE = "Message"
 """The header that names a message: redirects and retries of a client carry it along."""
 
 
-class HttpReceiver(Receiver):
+class HttpReceiver(AtTheDoor):
     """A POST is a message; a GET takes nothing, but follows the script too."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._door = Door(self._serve)
-        self.url = f"http://127.0.0.1:{self._door.port}"
-        self._door.open()
-
-    def set_open(self, wanted: bool) -> None:
-        if wanted:
-            self._door.open()
-        else:
-            self._door.shut()
-
-    def close(self) -> None:
-        super().close()
-        self._door.close()
+        self.url = f"http://127.0.0.1:{self.port}"
 
     def _serve(self, connection: socket.socket) -> None:
         step = self.next_step()

@@ -8,9 +8,9 @@ from email.message import EmailMessage
 from typing import BinaryIO
 
 from tests.effects.ways.clients import Client
-from tests.effects.ways.door import Door
+from tests.effects.ways.door import AtTheDoor
 from tests.effects.ways.http_receiver import MESSAGE
-from tests.effects.ways.receiver import Receiver, answer_to
+from tests.effects.ways.receiver import answer_to
 from tests.effects.ways.steps import At, Hold, Step
 
 OPENING, END, QUIT = "connect", "end", "QUIT"
@@ -18,25 +18,12 @@ _USUAL = {OPENING: 220, "DATA": 354, QUIT: 221}
 CUT = 0
 
 
-class MailServer(Receiver):
+class MailServer(AtTheDoor):
     """Takes a mail when its end has come, unless the script says no to it there."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._door = Door(self._serve)
-        self.port = self._door.port
         self.url = f"smtp://127.0.0.1:{self.port}"
-        self._door.open()
-
-    def set_open(self, wanted: bool) -> None:
-        if wanted:
-            self._door.open()
-        else:
-            self._door.shut()
-
-    def close(self) -> None:
-        super().close()
-        self._door.close()
 
     def _serve(self, connection: socket.socket) -> None:
         step = self.next_step()
