@@ -19,7 +19,7 @@ from prefect_resilience.errors.exceptions import ConfigurationError
 BatchId = Annotated[str, Field(min_length=1)]
 
 
-WORKER_LETS_GO = 10.0
+WORKER_LETS_GO = 15.0
 """Seconds from the end of a failed run until its process, which writes its summary, is gone. Its worker keeps
 a place for it: one that was started with --limit breaks down if the run is scheduled again meanwhile."""
 

@@ -51,9 +51,10 @@ from prefect_resilience.errors.redact import redact
 from prefect_resilience.events import emit
 from prefect_resilience.stores.base import Store
 
-CRASH_SETTLES = 10.0
+CRASH_SETTLES = 20.0
 """So old, in seconds, is a crash before its run is scheduled again. Prefect's process worker reports it
-twice, and the second report would end what was scheduled in between."""
+twice, and the second report would end what was scheduled in between; it comes once the worker has written the
+run's summary, for which it waits up to 15 s. Until then the worker keeps the run's place."""
 
 OWNER_SETTLES = LEASE_SECONDS + 5.0
 """So long, in seconds, after its run ended badly somebody may be at an effect, or seem to be: a crash on
