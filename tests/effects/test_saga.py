@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from prefect import flow
 from prefect.client.orchestration import get_client
+from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId
 
 from prefect_resilience import ConfigurationError, InDoubt, NotSent, StoreUnavailable, resilient_task
 from prefect_resilience.effects import (
@@ -216,9 +217,10 @@ def test_a_task_is_a_run_of_its_own(shared, until):
     flow_run_id = ended.state_details.flow_run_id
 
     def named() -> list[Any]:
+        mine = FlowRunFilter(id=FlowRunFilterId(any_=[flow_run_id]))
         with get_client(sync_client=True) as client:
-            runs = client.read_task_runs()
-        return [one for one in runs if one.flow_run_id == flow_run_id and "undo_send_asked" in one.name]
+            runs = client.read_task_runs(flow_run_filter=mine)
+        return [one for one in runs if "undo_send_asked" in one.name]
 
     assert len(until(named)) == 1
 
