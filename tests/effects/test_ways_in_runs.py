@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 import pytest
 from prefect import flow
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.objects import State
+from prefect.exceptions import ObjectNotFound
 
 from prefect_resilience import batch, resilient_task
 from prefect_resilience.settings import current_settings
@@ -17,6 +19,7 @@ from tests.effects.ways.catalogue import ways
 from tests.effects.ways.places import Places
 from tests.effects.ways.running import Pass, Trial
 from tests.effects.ways.way import Combination
+from tests.prefect_runs import until
 
 pytestmark = pytest.mark.api
 
@@ -74,10 +77,19 @@ class TrialInFlow(Trial):
 
 
 def run_count(state: State[Any]) -> int:
+    """As the API has it once it knows of the end."""
     task_run_id = state.state_details.task_run_id
     assert task_run_id is not None
+
+    def ended() -> Any:
+        with suppress(ObjectNotFound):
+            run = client.read_task_run(task_run_id)
+            if run.state is not None and run.state.is_final():
+                return run
+        return None
+
     with get_client(sync_client=True) as client:
-        return client.read_task_run(task_run_id).run_count
+        return until(ended).run_count
 
 
 @pytest.fixture
