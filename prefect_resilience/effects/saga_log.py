@@ -49,17 +49,22 @@ class SagaLog:
         return decision
 
     def planned(self, to: str | None) -> undo.Begun | undo.Busy | undo.NoSavepoint:
-        """What `begin` would say if nobody else were rolling the batch back; nothing is changed."""
+        """What `begin` would say with no other rollback of the batch under way; nothing is changed."""
         now, ended = self.ledger.store.now(), self._end_of(to)
         return undo.begin(self.saga(), self.batch_id, "", "", False, to, now, ended)[1]
 
-    def _end_of(self, batch_id: str | None) -> float | None:
-        """When another batch ended; None if the ledger has none of that id."""
-        if batch_id is None or batch_id == self.batch_id:
+    def _end_of(self, to: str | None) -> float | None:
+        """When the other batch of that id ended; None if there is none, or a savepoint is called so."""
+        saga = self.saga()
+        if (
+            to is None
+            or to == self.batch_id
+            or (saga and any(one["name"] == to for one in saga["savepoints"]))
+        ):
             return None
-        effects = self.ledger.effects(batch_id)
+        effects = self.ledger.effects(to)
         if any(alive for _, alive in effects):
-            raise ConfigurationError(f"batch {batch_id!r} still goes on: it has no end to go back to")
+            raise ConfigurationError(f"batch {to!r} still goes on: it has no end to go back to")
         return undo.ended_at(document for document, _ in effects)
 
     def end(self, claim: str, report: RollbackReport) -> None:

@@ -9,7 +9,7 @@ import pytest
 from prefect import flow
 
 from prefect_resilience import ConfigurationError, resilient_task
-from prefect_resilience.effects import Effect, batch, batch_status, recover, rollback
+from prefect_resilience.effects import Effect, batch, batch_status, recover, rollback, savepoint
 from tests.effects import saga_parts as parts
 
 pytestmark = pytest.mark.api
@@ -79,3 +79,10 @@ def test_a_batch_that_goes_on_has_no_end(shared):
     with pytest.raises(ConfigurationError, match="'going-on' still goes on: it has no end to go back to"):
         run()
     assert states("long") == {"order:1": "done"}
+
+
+def test_a_savepoint_counts_before_a_batch_of_the_same_name(shared):
+    sent(("long", 1))
+    savepoint("named", batch_id="long")
+    sent(("long", 2), ("named", 3), ("long", 4))
+    assert [one.key for one in rollback("long", "named").compensated] == ["order:4", "order:2"]
