@@ -1,5 +1,5 @@
 # Every target works alone on a fresh clone: it makes .venv and installs what it needs.
-# `make PYTHON=python3.12 test` uses another Python, `make TESTS=tests/retries test` runs a part of the tests.
+# `make PYTHON=python3.12 test` uses another Python, `make TESTS=tests/guards/retries test` runs a part of the tests.
 
 PYTHON ?= $(shell python3.11 -c "print('python3.11')" 2>/dev/null || echo python3)
 BIN := .venv/bin
@@ -58,7 +58,7 @@ growth: .venv/.installed-dev ## cost as the work grows, as curves: writes docs/g
 
 kills: .venv/.installed-dev ## KILLS=1000 processes of deployed flows killed at any instruction, and recovered; goes on where it was stopped
 	@mkdir -p .pytest_cache
-	@$(IN_A_HOME_OF_ITS_OWN) $(BIN)/python -m tests.effects.long kills $(KILLS) --seed $(SEED) \
+	@$(IN_A_HOME_OF_ITS_OWN) $(BIN)/python -m tests.durable.effects.long kills $(KILLS) --seed $(SEED) \
 		--journal .pytest_cache/kills-$(SEED).jsonl
 
 check: .venv/.installed-dev ## lint, format, types (strict) and the contracts between the packages
@@ -94,11 +94,11 @@ newcomer: .venv/.installed-dev ## the README's way from an empty folder to a flo
 	@$(IN_A_HOME_OF_ITS_OWN) $(BIN)/python -m pytest -m long tests/project/test_readme_steps.py
 
 fleet: .venv/.installed-dev ## automations at work; Prefect on PostgreSQL and Redis with two workers
-	@$(IN_A_HOME_OF_ITS_OWN) $(BIN)/python -m pytest -m long tests/installation tests/deployments
+	@$(IN_A_HOME_OF_ITS_OWN) $(BIN)/python -m pytest -m long tests/operations/installation tests/deployments
 
 long: .venv/.installed-dev ## the other long forms: races, kills of replays and recoveries, a report of a thousand runs
-	@$(IN_A_HOME_OF_ITS_OWN) $(BIN)/python -m pytest -m long tests/circuits tests/dead_letters tests/effects tests/model tests/plans \
-		tests/reports tests/stores
+	@$(IN_A_HOME_OF_ITS_OWN) $(BIN)/python -m pytest -m long tests/guards/circuits tests/durable/letters tests/durable/effects tests/guards/model tests/graphs/plans \
+		tests/operations/reports tests/stores
 
 docs: .venv/.installed-docs ## the documentation as pages in site/, strictly: a broken link is an error
 	@$(BIN)/python -m docs.making.tables

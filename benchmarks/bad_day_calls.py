@@ -30,7 +30,7 @@ from tenacity import RetryCallState, Retrying, stop_after_attempt, wait_exponent
 from benchmarks.bad_day_script import JITTER, RETRIES, RIVALS, SERVICES, Call, Form
 from benchmarks.bad_day_services import SECOND
 from prefect_resilience import Backoff, CircuitBreaker, Retry, resilient_task
-from prefect_resilience.circuits.listeners import add_transition_listener
+from prefect_resilience.guards.circuits.listeners import add_transition_listener
 
 MOST_AT_ONCE = 200
 POLLS_EACH = 0.1

@@ -23,8 +23,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from prefect_resilience.circuits import machine
-from prefect_resilience.circuits.model import CircuitPolicy
+from prefect_resilience.guards.circuits import machine
+from prefect_resilience.guards.circuits.model import CircuitPolicy
 
 CALLS_PER_SECOND = 10.0
 CALL_TAKES = 0.2

@@ -19,10 +19,10 @@ from time import perf_counter, process_time
 from rich.console import Console
 from rich.table import Table
 
-from prefect_resilience.dead_letters.capture import letter_of
-from prefect_resilience.dead_letters.ids import entry_key, new_id
-from prefect_resilience.dead_letters.model import Source, as_stored
-from prefect_resilience.dead_letters.queue import DeadLetterQueue
+from prefect_resilience.durable.letters.capture import letter_of
+from prefect_resilience.durable.letters.ids import entry_key, new_id
+from prefect_resilience.durable.letters.model import Source, as_stored
+from prefect_resilience.durable.letters.queue import DeadLetterQueue
 from prefect_resilience.errors.context import ErrorContext
 from prefect_resilience.stores import open_store
 

@@ -48,12 +48,12 @@ from rich.console import Console
 from rich.table import Table
 
 from prefect_resilience import ResilientTask, classify, resilient_task
-from prefect_resilience.drive import Invoke, drive
-from prefect_resilience.effects import Effect
-from prefect_resilience.effects.claim import Claim
-from prefect_resilience.effects.ledger import Ledger, open_ledger
-from prefect_resilience.effects.names import source_of
-from prefect_resilience.effects.running import RunningCall
+from prefect_resilience.base.drive import Invoke, drive
+from prefect_resilience.durable import Effect
+from prefect_resilience.durable.effects.claim import Claim
+from prefect_resilience.durable.effects.ledger import Ledger, open_ledger
+from prefect_resilience.durable.effects.names import source_of
+from prefect_resilience.durable.effects.running import RunningCall
 from tests.stores_servers import PostgresServer
 
 TARGET = 0.5

@@ -34,9 +34,9 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from prefect_resilience.circuits import machine
-from prefect_resilience.circuits.machine import Acquire, CircuitDocument, Record
-from prefect_resilience.circuits.model import CircuitPolicy
+from prefect_resilience.guards.circuits import machine
+from prefect_resilience.guards.circuits.machine import Acquire, CircuitDocument, Record
+from prefect_resilience.guards.circuits.model import CircuitPolicy
 
 SIZES = (10, 100, 1_000, 10_000, 100_000, 1_000_000)
 MOST_SIMULATED = 1500

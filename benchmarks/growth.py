@@ -30,10 +30,10 @@ from prefect.testing.utilities import prefect_test_harness
 from benchmarks.dead_letters import fill
 from benchmarks.plan_scheduling import chain, ends_of, layered
 from prefect_resilience import Bulkhead, CircuitBreaker, get_circuits, open_store, resilient_task
-from prefect_resilience.dead_letters.ids import entry_key, new_id
-from prefect_resilience.dead_letters.queue import DeadLetterQueue
-from prefect_resilience.plans.reading import read_plan
-from prefect_resilience.plans.schedule import Ended, Schedule
+from prefect_resilience.durable.letters.ids import entry_key, new_id
+from prefect_resilience.durable.letters.queue import DeadLetterQueue
+from prefect_resilience.graphs.plans.reading.reading import read_plan
+from prefect_resilience.graphs.plans.schedule import Ended, Schedule
 
 ROOT = Path(__file__).parents[1]
 TARGET = 1.1

@@ -23,8 +23,8 @@ from rich.console import Console
 from rich.table import Table
 
 from prefect_resilience.errors import ErrorCategory, ErrorContext, ErrorInfo
-from prefect_resilience.plans.model import Node
-from prefect_resilience.plans.schedule import Ended, Schedule
+from prefect_resilience.graphs.plans.model import Node
+from prefect_resilience.graphs.plans.schedule import Ended, Schedule
 
 TARGET = 20.0
 """Microseconds a node."""

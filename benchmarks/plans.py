@@ -40,9 +40,9 @@ from rich.table import Table
 
 from benchmarks import plan_scheduling
 from prefect_resilience import resilient_task
-from prefect_resilience.plans.model import Plan
-from prefect_resilience.plans.runner import MOST_RUNNING
-from prefect_resilience.plans.start import carry_out
+from prefect_resilience.graphs.plans.edge.runner import MOST_RUNNING
+from prefect_resilience.graphs.plans.edge.start import carry_out
+from prefect_resilience.graphs.plans.model import Plan
 
 LAYER = 50
 GOAL = 1.05

@@ -95,7 +95,7 @@ def hung_once() -> float:
 
 def wait_for_spare() -> None:
     # Not a global: what the flow refers to travels with each call.
-    from prefect_resilience.limits.children import POOL
+    from prefect_resilience.guards.timeouts.children import POOL
 
     while POOL.ready < 1 or POOL.starting:
         time.sleep(0.05)

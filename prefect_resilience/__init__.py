@@ -6,11 +6,8 @@ is behind one is imported when it is first asked for.
 
 import lazy_loader
 
-from prefect_resilience import places, settings
-from prefect_resilience.events import announce_circuits
+from prefect_resilience.wiring import wire
 
 __getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
 
-places.circuits = settings.circuit_store_url
-places.documents = settings.store_url
-announce_circuits()
+wire()

@@ -46,16 +46,16 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 LONGEST = (
-    "effects/test_kills.py",
+    "durable/effects/test_kills.py",
     "flows/test_send_digest.py",
     "flows/test_quickstart.py",
     "testing/test_documentation.py",
-    "effects/test_retry_button.py",
-    "effects/test_runners.py",
+    "durable/effects/test_retry_button.py",
+    "durable/effects/test_runners.py",
     "deployments/test_prefect_yaml.py",
-    "installation/test_install.py",
-    "dead_letters/test_replay.py",
-    "diagnosis/test_doctor.py",
+    "operations/installation/test_install.py",
+    "durable/letters/test_replay.py",
+    "operations/diagnosis/test_doctor.py",
     "flows/test_drug_research.py",
     "flows/test_review_loop.py",
     "flows/test_llm_gateway.py",
@@ -63,13 +63,13 @@ LONGEST = (
 
 # They go thousands of times where other tests have been once; watched line by line they take twice as long.
 REPEATED = (
-    "circuits/test_machine_properties.py",
-    "conditions/test_hostile.py",
-    "conditions/test_round_trip.py",
-    "effects/test_model_check.py",
-    "model/test_circuit_protocol.py",
-    "plans/test_hostile_plans.py",
-    "plans/test_schedule_laws.py",
+    "guards/circuits/test_machine_properties.py",
+    "graphs/conditions/test_hostile.py",
+    "graphs/conditions/test_round_trip.py",
+    "durable/effects/test_model_check.py",
+    "guards/model/test_circuit_protocol.py",
+    "graphs/plans/test_hostile_plans.py",
+    "graphs/plans/test_schedule_laws.py",
 )
 
 
@@ -154,8 +154,8 @@ def service() -> Iterator[Service]:
 @pytest.fixture
 def warm_children() -> None:
     """Two children for calls with `mode="process"` are ready: the first one's start counts as its call's."""
-    from prefect_resilience.limits.children import POOL
-    from prefect_resilience.limits.process import call_in_process
+    from prefect_resilience.guards.timeouts.children import POOL
+    from prefect_resilience.guards.timeouts.process import call_in_process
 
     while POOL.ready < 2:
         if not POOL.starting:

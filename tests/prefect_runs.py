@@ -21,7 +21,7 @@ from prefect.client.orchestration import get_client
 from prefect.client.schemas.objects import State
 
 from prefect_resilience import resilient_task
-from prefect_resilience.circuits.registry import forget_circuits
+from prefect_resilience.guards.circuits.registry import forget_circuits
 
 
 @pytest.fixture(autouse=True)

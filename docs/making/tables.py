@@ -29,12 +29,12 @@ from prefect_resilience import (
     RetryBudget,
     path,
 )
-from prefect_resilience.conditions.operators import FAMILIES, OPERATORS
-from prefect_resilience.errors.http import status_category
-from prefect_resilience.limits.timeout import DEFAULT_OPERATIONS
-from prefect_resilience.metrics import COUNTERS
-from prefect_resilience.plans.model import Plan
-from prefect_resilience.plans.schedule import Ended, Schedule
+from prefect_resilience.errors.classify.http import status_category
+from prefect_resilience.graphs.conditions.operators import FAMILIES, OPERATORS
+from prefect_resilience.graphs.plans.model import Plan
+from prefect_resilience.graphs.plans.schedule import Ended, Schedule
+from prefect_resilience.guards.timeouts.timeout import DEFAULT_OPERATIONS
+from prefect_resilience.telemetry.metrics import COUNTERS
 
 PAGE = Path(__file__).parents[1] / "reference" / "tables.md"
 STATUSES = (400, 401, 403, 404, 408, 409, 410, 412, 413, 422, 423, 425, 429, 499, 500, 502, 503, 504, 529)

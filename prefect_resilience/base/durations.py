@@ -6,12 +6,13 @@ Every option that is a duration is read here, and kept as a number of seconds.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import BeforeValidator, Field
 
-from prefect_resilience.regexes import Regex
+from prefect_resilience.base.regexes import Regex
 
 Duration = float | str | timedelta
 """What may be written for a duration."""
@@ -19,6 +20,15 @@ Duration = float | str | timedelta
 UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 7 * 86_400.0}
 LONGEST = 10 * 365 * 86_400.0
 """No duration is longer than ten years, in seconds: beyond that dates overflow."""
+
+DEFAULT_OPERATIONS: Mapping[str, float] = {
+    "default": 30.0,
+    "llm-call": 60.0,
+    "tool-execution": 120.0,
+    "file-read": 5.0,
+    "web-fetch": 30.0,
+}
+"""Seconds by the name of an operation; the settings may change them and add more."""
 
 FORMS = '30 (seconds), "500ms", "30s", "1m", "1h30m" or a timedelta'
 

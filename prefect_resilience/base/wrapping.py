@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, Callable, Generator, Mapping
 from contextlib import aclosing
 from typing import Any, Protocol, TypeVar, cast
 
-from prefect_resilience.drive import Sequence, adrive, drive
+from prefect_resilience.base.drive import Sequence, adrive, drive
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -14,40 +14,43 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
-from prefect_resilience import budgets, decomposition, effects, faults
-from prefect_resilience.circuits.guard import entering, leaving
-from prefect_resilience.decomposition.answered import Decomposed
-from prefect_resilience.drive import Blocking, Invoke, Sequence
-from prefect_resilience.effects.asking import EffectSurroundings, Replayed
-from prefect_resilience.effects.names import NOWHERE, CodeSource
-from prefect_resilience.effects.running import RunningCall
-from prefect_resilience.errors.classify import ErrorInfo, Rule, classify
+from prefect_resilience import durable
+from prefect_resilience.base.drive import Blocking, Invoke, Sequence
+from prefect_resilience.calls.decomposing import decomposed
+from prefect_resilience.calls.judging import RunRecord, annotate, caused_by, judged, replaced_message
+from prefect_resilience.durable.effects.asking import EffectSurroundings, Replayed
+from prefect_resilience.durable.effects.names import NOWHERE, CodeSource
+from prefect_resilience.durable.effects.running import RunningCall
+from prefect_resilience.errors.classify.classify import ErrorInfo, Rule, classify
 from prefect_resilience.errors.context import ErrorContext
 from prefect_resilience.errors.exceptions import InDoubt
 from prefect_resilience.errors.notes import add_note
-from prefect_resilience.errors.scrub import scrub_exception
-from prefect_resilience.errors.sightings import learn_secrets
+from prefect_resilience.errors.secrets.scrub import scrub_exception
+from prefect_resilience.errors.secrets.sightings import learn_secrets
 from prefect_resilience.errors.taxonomy import ErrorKind
-from prefect_resilience.fallbacks.chain import Answer, Chain, Memory
-from prefect_resilience.fallbacks.model import Fallback, despite_doubt
-from prefect_resilience.judging import RunRecord, annotate, caused_by, judged, replaced_message
-from prefect_resilience.limits.guarding import Limit, Ticket
-from prefect_resilience.limits.hedge import Hedge
-from prefect_resilience.limits.refusals import LimitRefused
-from prefect_resilience.limits.threads import name_of
-from prefect_resilience.limits.timeout import Timeout, acall_with_deadline, call_within
-from prefect_resilience.retries.budget import bucket_of
-from prefect_resilience.retries.policy import Retry, Verdict
+from prefect_resilience.guards import budgets, faults
+from prefect_resilience.guards.circuits.guard import entering, leaving
+from prefect_resilience.guards.decomposition.answered import Decomposed
+from prefect_resilience.guards.fallbacks.chain import Answer, Chain, Memory
+from prefect_resilience.guards.fallbacks.model import Fallback, despite_doubt
+from prefect_resilience.guards.limits.guarding import Limit, Ticket
+from prefect_resilience.guards.limits.hedge import Hedge
+from prefect_resilience.guards.limits.refusals import LimitRefused
+from prefect_resilience.guards.retries.budget import bucket_of
+from prefect_resilience.guards.retries.policy import Retry, Verdict
+from prefect_resilience.guards.timeouts.process import acall_in_process, call_in_process
+from prefect_resilience.guards.timeouts.threads import name_of
+from prefect_resilience.guards.timeouts.timeout import Timeout, acall_with_deadline, call_within
 
 if TYPE_CHECKING:
-    from prefect_resilience.budgets.policy import ErrorBudget
-    from prefect_resilience.circuits.breaker import CircuitBreaker
-    from prefect_resilience.circuits.permits import Permit
-    from prefect_resilience.decomposition.model import Decompose
-    from prefect_resilience.effects.claim import Claim
-    from prefect_resilience.effects.policy import Effect
-    from prefect_resilience.limits.process import Carriage
-    from prefect_resilience.outputs.promise import Expect
+    from prefect_resilience.durable.effects.claim import Claim
+    from prefect_resilience.durable.effects.policy import Effect
+    from prefect_resilience.guards.budgets.policy import ErrorBudget
+    from prefect_resilience.guards.circuits.breaker import CircuitBreaker
+    from prefect_resilience.guards.circuits.permits import Permit
+    from prefect_resilience.guards.decomposition.model import Decompose
+    from prefect_resilience.guards.outputs.promise import Expect
+    from prefect_resilience.guards.timeouts.process import Carriage
 
 NO_RETRY = Retry(attempts=1)
 
@@ -164,7 +167,7 @@ def guarded(guard: Guard, here: Surroundings, args: tuple[Any, ...], kwargs: dic
     claim: Claim | None = None
     if effect is not None:
         direct = guard.circuit is None and not guard.limits
-        claim = effects.Claim(effect, guard.fn, guard.isasync, guard.source, here, direct)
+        claim = durable.Claim(effect, guard.fn, guard.isasync, guard.source, here, direct)
     if guard.expect is not None and (before := here.known()) is not None:
         args, kwargs = guard.expect.told(guard.fn, args, kwargs, before.notes)
     try:
@@ -280,9 +283,6 @@ def the_call(
     if timeout is None or timeout.total is None:
         return Invoke(fn, args, kwargs)
     if in_child:
-        # Only now: few tasks ever need children.
-        from prefect_resilience.limits.process import acall_in_process, call_in_process
-
         run = acall_in_process if guard.isasync else call_in_process
         begun = None if running is None else running.in_child()
         options = {"carriage": here.carry_into_child(), "begun": begun}
@@ -333,9 +333,7 @@ def failed(
         return clean
     may_repeat = claim is None or not claim.bars_fallbacks
     if guard.decompose is not None and context.kind is ErrorKind.RESOURCE and may_repeat:
-        outcome = yield from decomposition.decomposed(
-            guard, cast("Any", here), context, cast("Exception", clean)
-        )
+        outcome = yield from decomposed(guard, cast("Any", here), context, cast("Exception", clean))
         if isinstance(outcome, Decomposed):
             yield from done_in_parts(guard, here, outcome)
             return outcome

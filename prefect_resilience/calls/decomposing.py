@@ -9,21 +9,20 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
-from prefect_resilience.drive import Blocking, Invoke, Sequence
+from prefect_resilience.base.drive import Blocking, Invoke, Sequence
+from prefect_resilience.calls.together import NOT_RUN, Raised, atogether, in_main_thread, together
 from prefect_resilience.errors.context import ErrorContext, attach_context, attached_context
 from prefect_resilience.errors.info import bounded
 from prefect_resilience.errors.notes import add_note
-from prefect_resilience.errors.redact import redact
+from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.errors.taxonomy import ErrorCategory, ErrorKind, FailureReason
-from prefect_resilience.partials.bounds import partial_output, partial_results
-
-from .answered import Decomposed, Standing, answers, stood_in
-from .model import MOST_PARTS, TOGETHER, Decompose, named
-from .splitters import Split
-from .together import NOT_RUN, Raised, atogether, in_main_thread, together
+from prefect_resilience.guards.decomposition.answered import Decomposed, Standing, answers, stood_in
+from prefect_resilience.guards.decomposition.model import MOST_PARTS, TOGETHER, Decompose, named
+from prefect_resilience.guards.decomposition.splitters import Split
+from prefect_resilience.guards.partials.bounds import partial_output, partial_results
 
 if TYPE_CHECKING:
-    from prefect_resilience.attempt import Guard
+    from prefect_resilience.calls.attempt import Guard
 
 _depths: ContextVar[Mapping[Callable[..., Any], int]] = ContextVar(
     "prefect_resilience_depths",

@@ -10,8 +10,8 @@ from types import ModuleType
 from typing import Any
 from weakref import WeakValueDictionary
 
-from prefect_resilience.dead_letters.classes import DeadLetterError
-from prefect_resilience.dead_letters.model import Source
+from prefect_resilience.durable.letters.codec.classes import DeadLetterError
+from prefect_resilience.durable.letters.model import Source
 
 LOADED_BY_PREFECT = "__prefect_loader_"
 

@@ -9,14 +9,14 @@ from typing import Any, ClassVar, cast
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from .classify import classify
-from .clock import wall_clock
-from .info import ErrorInfo, bounded
-from .redact import redact, redact_data
-from .shapes import put, read
-from .states import state_error, state_type
-from .task_error import to_task_error
-from .taxonomy import ErrorCategory, ErrorKind, FailureReason
+from prefect_resilience.errors.classify.classify import classify
+from prefect_resilience.errors.classify.clock import wall_clock
+from prefect_resilience.errors.classify.shapes import put, read
+from prefect_resilience.errors.classify.states import state_error, state_type
+from prefect_resilience.errors.info import ErrorInfo, bounded
+from prefect_resilience.errors.secrets.redact import redact, redact_data
+from prefect_resilience.errors.task_error import to_task_error
+from prefect_resilience.errors.taxonomy import ErrorCategory, ErrorKind, FailureReason
 
 ATTRIBUTE = "__prefect_resilience_context__"
 STACK_LIMIT = 20_000

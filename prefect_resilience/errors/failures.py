@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from .exceptions import ConfigurationError, ResilienceError
-from .taxonomy import FailureReason
+from prefect_resilience.errors.exceptions import ConfigurationError, ResilienceError
+from prefect_resilience.errors.taxonomy import FailureReason
 
 if TYPE_CHECKING:
-    from .context import PartialOutput
+    from prefect_resilience.errors.context import PartialOutput
 
 MOST_IN_MESSAGE = 3
 """Violations that the message of an OutputFormatError tells of."""

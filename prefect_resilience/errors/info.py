@@ -6,8 +6,8 @@ from typing import Any, ClassVar, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-from .redact import redact, redact_data
-from .taxonomy import ErrorCategory, ErrorKind, FailureReason
+from prefect_resilience.errors.secrets.redact import redact, redact_data
+from prefect_resilience.errors.taxonomy import ErrorCategory, ErrorKind, FailureReason
 
 MESSAGE_LIMIT = 2_000
 DEFAULT_RETRIES = 2

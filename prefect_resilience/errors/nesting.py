@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from .context import ErrorContext
-from .info import bounded
-from .requests import SubtaskRequest
-from .taxonomy import ErrorCategory, FailureReason
+from prefect_resilience.errors.context import ErrorContext
+from prefect_resilience.errors.info import bounded
+from prefect_resilience.errors.requests import SubtaskRequest
+from prefect_resilience.errors.taxonomy import ErrorCategory, FailureReason
 
 _OWN_PLACE = frozenset(
     {

@@ -10,11 +10,11 @@ from typing import Any
 
 from pydantic_core import to_jsonable_python
 
-from .exceptions import ConfigurationError
-from .info import bounded
-from .redact import redact, redact_data
-from .shapes import put, read, read_text
-from .states import state_error, state_type
+from prefect_resilience.errors.classify.shapes import put, read, read_text
+from prefect_resilience.errors.classify.states import state_error, state_type
+from prefect_resilience.errors.exceptions import ConfigurationError
+from prefect_resilience.errors.info import bounded
+from prefect_resilience.errors.secrets.redact import redact, redact_data
 
 ATTRIBUTE = "__prefect_resilience_request__"
 LONGEST_INPUT = 500

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from .shapes import as_dict
-from .taxonomy import ErrorKind
+from prefect_resilience.errors.classify.shapes import as_dict
+from prefect_resilience.errors.taxonomy import ErrorKind
 
 if TYPE_CHECKING:
-    from .context import ErrorContext
+    from prefect_resilience.errors.context import ErrorContext
 
 RESOURCE_EXHAUSTION = "RESOURCE_EXHAUSTION"
 TASK_FAILURE = "TASK_FAILURE"

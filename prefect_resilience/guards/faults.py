@@ -18,8 +18,8 @@ from typing import Any, cast
 
 from pydantic import Field, field_validator, model_validator
 
-from prefect_resilience.configuration import Policy, nearest
-from prefect_resilience.drive import Invoke, Sequence, adrive, drive
+from prefect_resilience.base.drive import Invoke, Sequence, adrive, drive
+from prefect_resilience.base.policy import Policy, nearest
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.errors.taxonomy import ErrorCategory
 

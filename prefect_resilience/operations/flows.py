@@ -23,11 +23,9 @@ from prefect.logging import get_run_logger
 from prefect.runtime import flow_run
 from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 
-from prefect_resilience.circuits import CircuitSnapshot, get_circuit, get_circuits
-from prefect_resilience.circuits.registry import StoreReference
-from prefect_resilience.configuration import nearest
-from prefect_resilience.dead_letters.operations import purge_dead_letters, replay_dead_letters
-from prefect_resilience.effects.operations import (
+from prefect_resilience.base.naming import shorten, template_fields
+from prefect_resilience.base.policy import nearest
+from prefect_resilience.durable.batches.edge.operations import (
     abandon_batch,
     close_task_runs,
     crash_silent_runs,
@@ -35,15 +33,17 @@ from prefect_resilience.effects.operations import (
     recover_batch,
     settle_effect,
 )
+from prefect_resilience.durable.letters.edge.operations import purge_dead_letters, replay_dead_letters
 from prefect_resilience.errors.exceptions import ConfigurationError
-from prefect_resilience.errors.redact import redact
-from prefect_resilience.flows import resilient_flow
-from prefect_resilience.naming import shorten, template_fields
-from prefect_resilience.plans.actions import Actions
-from prefect_resilience.plans.model import Plan
-from prefect_resilience.plans.result import PlanResult
-from prefect_resilience.plans.start import carry_out, title_of
-from prefect_resilience.reports.operations import report, show_circuits
+from prefect_resilience.errors.secrets.redact import redact
+from prefect_resilience.graphs.plans.actions import Actions
+from prefect_resilience.graphs.plans.edge.start import carry_out, title_of
+from prefect_resilience.graphs.plans.model import Plan
+from prefect_resilience.graphs.plans.result import PlanResult
+from prefect_resilience.guards.circuits import CircuitSnapshot, get_circuit, get_circuits
+from prefect_resilience.guards.circuits.registry import StoreReference
+from prefect_resilience.operations.reports.operations import report, show_circuits
+from prefect_resilience.tasks.edge.flow import resilient_flow
 
 __all__ = [
     "CircuitChange",

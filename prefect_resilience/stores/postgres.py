@@ -20,7 +20,7 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
 from prefect_resilience.errors.exceptions import ConfigurationError
-from prefect_resilience.errors.redact import redact
+from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.stores.pool import Connection, Pool
 from prefect_resilience.stores.postgres_schema import VERSIONS, ensure_schema
 from prefect_resilience.stores.postgres_wire import BoundedConnection, Deadline, connect

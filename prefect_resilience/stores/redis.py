@@ -28,7 +28,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from prefect_resilience.errors.exceptions import StoreUnavailable
-from prefect_resilience.errors.redact import redact
+from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.stores.base import Document
 from prefect_resilience.stores.codec import check_key, check_text, decode, encode
 from prefect_resilience.stores.redis_scripts import DELETE, SWAP

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from prefect_resilience.errors.exceptions import StoreUnavailable
-from prefect_resilience.errors.redact import redact
+from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.stores.urls import StoreUrl
 
 ANSWER_SECONDS = 3.0

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
 
 from prefect_resilience.errors.exceptions import StoreUnavailable
-from prefect_resilience.errors.redact import redact
+from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.stores.base import Document
 from prefect_resilience.stores.codec import before_nul, check_key, check_text, decode, encode, prefix_end
 from prefect_resilience.stores.pool import Connection, Pool

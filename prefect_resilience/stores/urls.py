@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from prefect_resilience.errors.exceptions import ConfigurationError
-from prefect_resilience.errors.redact import redact
+from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.stores.server_urls import POSTGRES, REDIS, read_postgres, read_redis
 
 FORMS = (

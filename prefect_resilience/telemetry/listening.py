@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import Any
 
-from prefect_resilience.configuration import nearest
+from prefect_resilience.base.policy import nearest
 from prefect_resilience.errors.exceptions import ConfigurationError
-from prefect_resilience.errors.redact import redact
-from prefect_resilience.payloads import fitted
+from prefect_resilience.errors.secrets.redact import redact
+from prefect_resilience.telemetry.payloads import fitted
 
 logger: logging.Logger = logging.getLogger("prefect_resilience")
 

@@ -31,8 +31,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from prefect_resilience.payloads import fitted_text
-from prefect_resilience.totals import totals
+from prefect_resilience.telemetry.payloads import fitted_text
+from prefect_resilience.telemetry.totals import totals
 
 METER = "prefect_resilience"
 MOST_NAMES = 200

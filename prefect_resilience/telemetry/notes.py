@@ -12,9 +12,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from prefect_resilience.conditions.plain import plain_or_cut
-from prefect_resilience.errors.redact import redact_data
-from prefect_resilience.summaries.model import FINAL, Happening, Seen, StateSeen, TaskRunSeen, note_letter
+from prefect_resilience.base.plain import plain_or_cut
+from prefect_resilience.errors.secrets.redact import redact_data
+from prefect_resilience.telemetry.model import FINAL, Happening, Seen, StateSeen, TaskRunSeen, note_letter
 
 MOST_RUNS = 2_000
 MOST_ROWS = 20_000

@@ -12,7 +12,7 @@ from datetime import date
 from enum import Enum
 from typing import Any, cast
 
-from prefect_resilience.errors.redact import redact, redact_data
+from prefect_resilience.errors.secrets.redact import redact, redact_data
 
 LIMIT = 100_000
 """Bytes of JSON that a payload may have."""

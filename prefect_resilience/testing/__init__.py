@@ -4,7 +4,7 @@ The contract of `Store`, for stores of your own, is in `prefect_resilience.testi
 and hypothesis; nothing else here does.
 """
 
-from prefect_resilience.faults import InjectedFault
+from prefect_resilience.guards.faults import InjectedFault
 from prefect_resilience.testing.injecting import inject
 from prefect_resilience.testing.services import Reply, ScriptedService
 from prefect_resilience.testing.waiting import no_wait

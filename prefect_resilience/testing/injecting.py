@@ -6,10 +6,10 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import Any
 
-from prefect_resilience.circuits.breaker import CircuitBreaker
 from prefect_resilience.errors.exceptions import ConfigurationError
-from prefect_resilience.faults import NOTHING, Injected, Injection, begin, end
-from prefect_resilience.tasks import ResilientTask
+from prefect_resilience.guards.circuits.breaker import CircuitBreaker
+from prefect_resilience.guards.faults import NOTHING, Injected, Injection, begin, end
+from prefect_resilience.tasks.edge.task import ResilientTask
 
 
 @contextmanager

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator
 from contextlib import contextmanager
 
-from prefect_resilience.retries import pauses
+from prefect_resilience.guards.retries import pauses
 
 
 @contextmanager

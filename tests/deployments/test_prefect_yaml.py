@@ -18,8 +18,8 @@ from prefect.exceptions import ObjectNotFound
 from prefect.flows import load_flow_from_entrypoint
 from prefect.settings import PREFECT_API_URL
 
-from prefect_resilience.installation import install, uninstall
-from prefect_resilience.installation.catalog import NAME, POOL, operational_flows
+from prefect_resilience.operations.installation import install, uninstall
+from prefect_resilience.operations.installation.catalog import NAME, POOL, operational_flows
 
 ROOT = Path(__file__).parents[2]
 FILE = ROOT / "deployments" / "prefect.yaml"

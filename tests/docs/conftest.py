@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from prefect_resilience.agents.registry import AGENTS
-from prefect_resilience.errors import registry, secret_registry
-from prefect_resilience.plans.actions import REGISTERED
+from prefect_resilience.errors.classify import registry
+from prefect_resilience.errors.secrets import registry as secret_registry
+from prefect_resilience.graphs.agents.edge.registry import AGENTS
+from prefect_resilience.graphs.plans.actions import REGISTERED
 from prefect_resilience.testing import no_wait
 
 

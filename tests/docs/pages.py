@@ -16,9 +16,9 @@ BLOCK = re.compile(r"^(?:`([\w./]+)`:\n\n)?```(\w+)\n(.*?)^```$", re.MULTILINE |
 INDENTED = re.compile(r"^( +)```(\w+)\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
 
 WITH_TESTS_OF_THEIR_OWN = {
-    "agents.md": "tests/agents/test_docs.py",
-    "effects.md": "tests/cli/test_effects_documentation.py",
-    "plans.md": "tests/cli/test_cli_plan_run.py",
+    "agents.md": "tests/graphs/agents/test_docs.py",
+    "effects.md": "tests/operations/cli/test_effects_documentation.py",
+    "plans.md": "tests/operations/cli/test_cli_plan_run.py",
     "testing.md": "tests/testing/test_documentation.py",
 }
 SUBMODULES = ("dead_letters", "operations", "testing")

@@ -15,9 +15,9 @@ import yaml
 from cyclopts import CycloptsError
 
 from prefect_resilience import CircuitBreaker
-from prefect_resilience.cli.app import app
-from prefect_resilience.effects.ledger import open_ledger, place_of
-from prefect_resilience.effects.model import Succeeded
+from prefect_resilience.durable.effects.ledger import open_ledger, place_of
+from prefect_resilience.durable.effects.model import Succeeded
+from prefect_resilience.operations.cli.app import app
 from tests.docs.pages import DOCS, PACKAGE, ROOT, WITH_TESTS_OF_THEIR_OWN, blocks, commands, pages
 
 PAGES = pages()
@@ -101,7 +101,7 @@ def test_what_is_typed_at_night_is_not_refused(as_a_reader: Path) -> None:
     said: dict[str, str] = {}
     for words in at_night():
         done = subprocess.run(
-            [sys.executable, "-m", "prefect_resilience.cli", *words],
+            [sys.executable, "-m", "prefect_resilience", *words],
             env=environment,
             stdin=subprocess.DEVNULL,
             capture_output=True,

@@ -29,7 +29,7 @@ from prefect_resilience.errors import (
     classify,
     error_context,
 )
-from prefect_resilience.retries.policy import Retry
+from prefect_resilience.guards.retries.policy import Retry
 
 THEN = datetime(2026, 11, 20, 12, 0, tzinfo=timezone.utc)
 

@@ -408,7 +408,7 @@ def test_the_category_of_a_reason(reason, category, retryable):
 
 
 def test_rounds_that_were_used_up_are_turns():
-    from prefect_resilience.routing import RoundsExhausted
+    from prefect_resilience.graphs.routing import RoundsExhausted
 
     details = classify(RoundsExhausted(5, None, ())).details
     assert details == {"resource": "turns", "usage": 5, "limit": 5}

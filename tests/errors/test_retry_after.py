@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from prefect_resilience.errors import classify
-from prefect_resilience.errors.retry_after import (
+from prefect_resilience.errors.classify.retry_after import (
     duration,
     plain_headers,
     retry_after_seconds,

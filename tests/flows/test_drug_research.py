@@ -20,8 +20,8 @@ from prefect.settings import get_current_settings
 from flows.drug_graph import ALWAYS, GraphService, ask_graph, build_graph
 from flows.drug_library import abstracts, search, summarise
 from flows.serving import running
+from prefect_resilience.graphs.plans.actions import REGISTERED
 from prefect_resilience.operations import run_plan
-from prefect_resilience.plans.actions import REGISTERED
 
 pytestmark = pytest.mark.api
 

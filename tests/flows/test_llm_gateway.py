@@ -10,7 +10,7 @@ import pytest
 
 from flows import llm_gateway
 from flows.serving import running
-from prefect_resilience.agents.registry import PROVIDERS
+from prefect_resilience.graphs.agents.edge.registry import PROVIDERS
 
 pytestmark = pytest.mark.api
 

@@ -17,17 +17,22 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from prefect_resilience.conditions import Condition, ConditionError, condition_mistakes
-from prefect_resilience.conditions.paths import check_path, look_up, parsed, shown_path
 from prefect_resilience.errors import ConfigurationError, ErrorInfo, classify
+from prefect_resilience.errors.classify.retry_after import (
+    duration,
+    plain_headers,
+    retry_after_seconds,
+    wait_of_value,
+)
 from prefect_resilience.errors.exceptions import StoreUnavailable
-from prefect_resilience.errors.redact import redact, redact_data, register_secret
-from prefect_resilience.errors.retry_after import duration, plain_headers, retry_after_seconds, wait_of_value
-from prefect_resilience.plans.mistakes import PlanError
-from prefect_resilience.plans.model import Plan
-from prefect_resilience.plans.reading import from_text, read_plan
+from prefect_resilience.errors.secrets.redact import redact, redact_data, register_secret
+from prefect_resilience.graphs.conditions import Condition, ConditionError, condition_mistakes
+from prefect_resilience.graphs.conditions.paths import check_path, look_up, parsed, shown_path
+from prefect_resilience.graphs.plans.model import Plan
+from prefect_resilience.graphs.plans.reading.mistakes import PlanError
+from prefect_resilience.graphs.plans.reading.reading import from_text, read_plan
 from prefect_resilience.stores.codec import check_key, decode, encode, prefix_end
-from tests.conditions.strategies import conditions, results
+from tests.graphs.conditions.strategies import conditions, results
 
 MOST_SECONDS = 5.0
 """Of computing, for one input."""

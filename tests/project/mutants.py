@@ -38,37 +38,44 @@ class Subject:
 
 SUBJECTS = {
     "machine": Subject(
-        ("circuits/machine.py",),
-        ("circuits/test_machine.py", "circuits/test_machine_documents.py"),
+        ("guards/circuits/machine.py",),
+        ("guards/circuits/test_machine.py", "guards/circuits/test_machine_documents.py"),
     ),
-    "window": Subject(("circuits/window.py",), ("circuits/test_window.py", "circuits/test_machine.py")),
-    "policy": Subject(("retries/policy.py",), ("retries/test_policy.py", "retries/test_policy_words.py")),
-    "schedule": Subject(("plans/schedule.py",), ("plans/test_schedule.py", "plans/test_schedule_laws.py")),
+    "window": Subject(
+        ("guards/circuits/window.py",), ("guards/circuits/test_window.py", "guards/circuits/test_machine.py")
+    ),
+    "policy": Subject(
+        ("guards/retries/policy.py",),
+        ("guards/retries/test_policy.py", "guards/retries/test_policy_words.py"),
+    ),
+    "schedule": Subject(
+        ("graphs/plans/schedule.py",), ("graphs/plans/test_schedule.py", "graphs/plans/test_schedule_laws.py")
+    ),
     "effects": Subject(
-        ("effects/model.py", "effects/decisions.py"),
+        ("durable/effects/model.py", "durable/batches/decisions.py"),
         (
-            "effects/test_model.py",
-            "effects/test_model_check.py",
-            "effects/test_model_documents.py",
-            "effects/test_decisions.py",
-            "effects/test_strategies.py",
+            "durable/effects/test_model.py",
+            "durable/effects/test_model_check.py",
+            "durable/effects/test_model_documents.py",
+            "durable/effects/test_decisions.py",
+            "durable/effects/test_strategies.py",
         ),
     ),
     "conditions": Subject(
-        ("conditions/*.py",),
+        ("graphs/conditions/*.py", "base/plain.py", "base/values.py"),
         (
-            "conditions/test_bounds_and_values.py",
-            "conditions/test_build.py",
-            "conditions/test_descriptions.py",
-            "conditions/test_edge_cases.py",
-            "conditions/test_evaluate.py",
-            "conditions/test_forms.py",
-            "conditions/test_paths.py",
-            "conditions/test_paths_to_the_letter.py",
-            "conditions/test_patterns.py",
-            "conditions/test_plain.py",
-            "conditions/test_reading_to_the_letter.py",
-            "conditions/test_strictness.py",
+            "graphs/conditions/test_bounds_and_values.py",
+            "graphs/conditions/test_build.py",
+            "graphs/conditions/test_descriptions.py",
+            "graphs/conditions/test_edge_cases.py",
+            "graphs/conditions/test_evaluate.py",
+            "graphs/conditions/test_forms.py",
+            "graphs/conditions/test_paths.py",
+            "graphs/conditions/test_paths_to_the_letter.py",
+            "graphs/conditions/test_patterns.py",
+            "graphs/conditions/test_plain.py",
+            "graphs/conditions/test_reading_to_the_letter.py",
+            "graphs/conditions/test_strictness.py",
         ),
     ),
 }
@@ -97,7 +104,7 @@ def prepared(name: str, subject: Subject) -> Path:
     place = PLACE / name
     place.mkdir(parents=True, exist_ok=True)
     synchronise(ROOT / "prefect_resilience", place / "prefect_resilience")
-    folders = sorted({test.split("/")[0] for test in subject.tests})
+    folders = sorted({test.rpartition("/")[0] for test in subject.tests})
     # every folder is looked at, so no short circuit
     changed = [synchronise(ROOT / "tests" / folder, place / "tests" / folder) for folder in folders]
     settings = {
@@ -143,7 +150,7 @@ def run(name: str, workers: int) -> None:
 def report(names: list[str], *, show: bool) -> bool:
     """Print survivors of all, by file; whether each file is good enough and wholly tried."""
     good = True
-    print(f"\n{'file':<32}{'mutants':>9}{'killed':>9}{'equivalent':>12}{'survived':>10}{'share':>8}")
+    print(f"\n{'file':<40}{'mutants':>9}{'killed':>9}{'equivalent':>12}{'survived':>10}{'share':>8}")
     for name in names:
         for path, codes in sorted(verdicts(PLACE / name).items()):
             if not codes:
@@ -157,7 +164,7 @@ def report(names: list[str], *, show: bool) -> bool:
             killed = len(codes) - len(alive) - untried
             rest = f"  {untried} not tried yet" if untried else ""
             print(
-                f"{file:<32}{len(codes):>9}{killed:>9}{len(equivalent):>12}{len(survived):>10}{share:>8.1%}{rest}"
+                f"{file:<40}{len(codes):>9}{killed:>9}{len(equivalent):>12}{len(survived):>10}{share:>8.1%}{rest}"
             )
             good = good and not untried and share <= MOST_SURVIVORS
             for key in survived:

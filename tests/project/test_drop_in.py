@@ -14,15 +14,9 @@ import prefect
 import pytest
 from prefect import Flow, Task, flow, task
 
-from prefect_resilience import (
-    ResilientFlow,
-    ResilientTask,
-    flow_options,
-    resilient_flow,
-    resilient_task,
-    task_options,
-)
-from prefect_resilience.signatures import UNSET
+from prefect_resilience import ResilientFlow, ResilientTask, resilient_flow, resilient_task
+from prefect_resilience.base.signatures import UNSET
+from prefect_resilience.tasks.edge import flow_options, task_options
 
 
 def work(x: int = 1) -> int:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prefect_resilience.durations import UNITS, as_seconds, seconds, seconds_of
+from prefect_resilience.base.durations import UNITS, as_seconds, seconds, seconds_of
 
 
 @pytest.mark.parametrize(

@@ -38,7 +38,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Marked:
-    """A test and the rows that it names; `test` is "tests/circuits/test_machine.py::test_it_opens"."""
+    """A test and the rows that it names; `test` is "tests/guards/circuits/test_machine.py::test_it_opens"."""
 
     test: str
     ids: tuple[str, ...]

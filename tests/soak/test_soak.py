@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from prefect_resilience import open_store
-from prefect_resilience.effects import tag_services
+from prefect_resilience.durable.batches.edge import tag_services
 from prefect_resilience.testing import no_wait
 from tests.soak.load import LETTERS, Load
 from tests.soak.measuring import Sample, sample, trends

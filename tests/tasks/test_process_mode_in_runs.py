@@ -18,9 +18,9 @@ from prefect.context import FlowRunContext, SettingsContext, TaskRunContext, _de
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from prefect_resilience import Backoff, Retry, Timeout, previous_error, resilient_task
-from prefect_resilience.errors.classify import classify
-from prefect_resilience.limits.children import ProcessDied
-from prefect_resilience.runs.in_child import _settings_and_client, contexts_here
+from prefect_resilience.errors.classify.classify import classify
+from prefect_resilience.guards.timeouts.children import ProcessDied
+from prefect_resilience.tasks.edge.in_child import _settings_and_client, contexts_here
 
 PATIENT = Timeout(100, mode="process")
 AT_ONCE = Backoff.none()

@@ -19,8 +19,8 @@ from prefect_resilience import (
     Fallback,
     Retry,
     classify,
-    faults,
 )
+from prefect_resilience.guards import faults
 from prefect_resilience.testing import InjectedFault, Reply, ScriptedService, inject, no_wait
 
 pytestmark = pytest.mark.api

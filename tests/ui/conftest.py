@@ -205,7 +205,7 @@ class Dashboard:
 def start_dashboard(folder: Path, environment: dict[str, str], *words: str) -> Dashboard:
     store = f"sqlite:///{folder}/fleet.db"
     environment = {**environment, "PREFECT_RESILIENCE_STORE_URL": store, "SENT": str(folder / "sent")}
-    process = python(environment, "prefect_resilience.cli", "dashboard", "--port", "0", "--json", *words)
+    process = python(environment, "prefect_resilience", "dashboard", "--port", "0", "--json", *words)
     assert process.stdout is not None
     return Dashboard(json.loads(process.stdout.readline())["url"], store, process, environment)
 

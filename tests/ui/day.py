@@ -22,8 +22,8 @@ from prefect_resilience import (
     resilient_task,
     run_plan,
 )
-from prefect_resilience.blocks import ResiliencePolicy
-from prefect_resilience.installation.installing import install
+from prefect_resilience.operations.installation.installing import install
+from prefect_resilience.tasks.edge.blocks import ResiliencePolicy
 
 NOBODY = "http://127.0.0.1:9"
 QUICK = Retry(attempts=3, backoff=Backoff.constant(initial=0.2))

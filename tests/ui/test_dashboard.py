@@ -16,12 +16,12 @@ from typing import Any
 import pytest
 from playwright.sync_api import expect
 
-from prefect_resilience.circuits import CircuitBreaker, get_circuits, window
-from prefect_resilience.circuits.exchange import PREFIX
-from prefect_resilience.circuits.machine import new
-from prefect_resilience.dead_letters.ids import entry_key, new_id
-from prefect_resilience.dead_letters.model import DeadLetter, as_stored
-from prefect_resilience.dead_letters.queue import DeadLetterQueue
+from prefect_resilience.durable.letters.ids import entry_key, new_id
+from prefect_resilience.durable.letters.model import DeadLetter, as_stored
+from prefect_resilience.durable.letters.queue import DeadLetterQueue
+from prefect_resilience.guards.circuits import CircuitBreaker, get_circuits, window
+from prefect_resilience.guards.circuits.exchange import PREFIX
+from prefect_resilience.guards.circuits.machine import new
 from prefect_resilience.stores import open_store
 from tests.ui.conftest import CHROMIUM, PATIENCE, QUIET, ROOT, Dashboard, end, start_dashboard
 

@@ -11,7 +11,7 @@ from prefect.settings import PREFECT_HOME
 from pydantic import AliasChoices, Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from prefect_resilience.limits.timeout import DEFAULT_OPERATIONS
+from prefect_resilience.base.durations import DEFAULT_OPERATIONS
 
 _OFF = frozenset({"0", "false", "no", "off", "f", "n"})
 

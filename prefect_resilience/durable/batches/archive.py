@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from prefect_resilience.effects.ledger import MOST_TRIES, PAGE, PREFIX, Ledger, place_of
-from prefect_resilience.effects.model import EffectDocument
-from prefect_resilience.effects.opening import change_batch, is_counted, removed_effects
-from prefect_resilience.effects.saga_log import SAGAS, saga_place
+from prefect_resilience.durable.effects.ledger import MOST_TRIES, PAGE, PREFIX, Ledger, place_of
+from prefect_resilience.durable.effects.model import EffectDocument
+from prefect_resilience.durable.effects.opening import change_batch, is_counted, removed_effects
+from prefect_resilience.durable.sagas.saga_log import SAGAS, saga_place
 from prefect_resilience.errors.exceptions import StoreUnavailable
 from prefect_resilience.stores.base import Document, Store
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Hashable, Mapping
 from contextvars import copy_context
 from typing import TypeVar
 
-from prefect_resilience.errors.redact import redact
+from prefect_resilience.errors.secrets.redact import redact
 
 logger: logging.Logger = logging.getLogger("prefect_resilience")
 

@@ -12,11 +12,11 @@ from uuid import uuid4
 
 from pydantic import BaseModel, ConfigDict
 
-from prefect_resilience.effects.ledger import MOST_TRIES, PREFIX, Ledger, place_of
-from prefect_resilience.effects.strategies import Strategy, Trail
+from prefect_resilience.durable.batches.strategies import Strategy, Trail
+from prefect_resilience.durable.effects.ledger import MOST_TRIES, PREFIX, Ledger, place_of
 from prefect_resilience.errors.exceptions import StoreUnavailable
 from prefect_resilience.errors.info import bounded
-from prefect_resilience.errors.redact import redact
+from prefect_resilience.errors.secrets.redact import redact
 
 AUDITS = "effects-audit/"
 KEPT = 100

@@ -6,9 +6,8 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, Literal
 
-from prefect_resilience.effects.audit import trail_of
-from prefect_resilience.effects.outlines import Outline
-from prefect_resilience.effects.strategies import (
+from prefect_resilience.durable.batches.audit import trail_of
+from prefect_resilience.durable.batches.strategies import (
     ENDED_BADLY,
     RESTARTS,
     STRATEGIES,
@@ -21,9 +20,10 @@ from prefect_resilience.effects.strategies import (
     recovery_hint,
     restart_strategy,
 )
+from prefect_resilience.durable.sagas.outlines import Outline
 
 if TYPE_CHECKING:
-    from prefect_resilience.effects.flow_runs import BatchRun
+    from prefect_resilience.durable.batches.edge.flow_runs import BatchRun
 
 AUTO, RESTART = "auto", "restart"
 ASKED = (AUTO, RESTART, *STRATEGIES)

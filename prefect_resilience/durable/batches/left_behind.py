@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from itertools import zip_longest
 
-from prefect_resilience.effects.run_passes import RunPass, pass_of_task_run
+from prefect_resilience.durable.batches.run_passes import RunPass, pass_of_task_run
 
 UNFINISHED = ("RUNNING", "PENDING", "SCHEDULED")
 """Types of states in which nothing moves a task run but its own process."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal
 
-from prefect_resilience.effects.audit import AuditEntry
+from prefect_resilience.durable.batches.audit import AuditEntry
 
 Cause = Literal[
     "schedule",

@@ -20,12 +20,12 @@ from typing import ClassVar, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from prefect_resilience.configuration import Policy
-from prefect_resilience.effects.model import EffectState
-from prefect_resilience.effects.policy import EffectKind
+from prefect_resilience.base.policy import Policy
+from prefect_resilience.durable.effects.model import EffectState
+from prefect_resilience.durable.effects.policy import EffectKind
 from prefect_resilience.errors.info import ErrorInfo
 from prefect_resilience.errors.taxonomy import ErrorCategory, ErrorKind
-from prefect_resilience.retries.backoff import Backoff
+from prefect_resilience.guards.retries.backoff import Backoff
 
 Strategy = Literal[
     "restart_batch", "restart_from_last_external", "selective", "manual_only", "compensate", "abandon"

@@ -1,5 +1,1 @@
-"""What must not happen twice: a ledger of what tasks did to the world outside, and how to go on from it."""
-
-import lazy_loader
-
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+"""The ledger of side effects: what a task did to the outside, and what must not happen twice."""

@@ -7,16 +7,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
-from prefect_resilience.effects.names import CodeSource, is_gone
-from prefect_resilience.effects.recipes import Suspect, changed_types, same_call
+from prefect_resilience.durable.effects.names import CodeSource, is_gone
+from prefect_resilience.durable.effects.recipes import Suspect, changed_types, same_call
 from prefect_resilience.errors.exceptions import EffectKeyReused, InDoubt
-from prefect_resilience.limits.refusals import LimitRefused
+from prefect_resilience.guards.limits.refusals import LimitRefused
 
 if TYPE_CHECKING:
-    from prefect_resilience.effects.ledger import Ledger
-    from prefect_resilience.effects.model import Asker, Reused
-    from prefect_resilience.effects.opening import BatchMarks
-    from prefect_resilience.effects.passes import Pass
+    from prefect_resilience.durable.effects.ledger import Ledger
+    from prefect_resilience.durable.effects.model import Asker, Reused
+    from prefect_resilience.durable.effects.opening import BatchMarks
+    from prefect_resilience.durable.effects.passes import Pass
 
 
 class Taken(LimitRefused):

@@ -16,11 +16,11 @@ from functools import partial
 from time import monotonic
 from typing import Any
 
-from prefect_resilience.drive import Blocking, Command, Invoke, Sequence, drive
-from prefect_resilience.effects.asking import Replayed, Taken, clash
-from prefect_resilience.effects.current import EffectInProgress, in_progress
-from prefect_resilience.effects.evidence import proves_not_done, spared_by
-from prefect_resilience.effects.model import (
+from prefect_resilience.base.drive import Blocking, Command, Invoke, Sequence, drive
+from prefect_resilience.durable.effects.asking import Replayed, Taken, clash
+from prefect_resilience.durable.effects.current import EffectInProgress, in_progress
+from prefect_resilience.durable.effects.evidence import proves_not_done, spared_by
+from prefect_resilience.durable.effects.model import (
     Ask,
     Decision,
     Doubted,
@@ -32,25 +32,20 @@ from prefect_resilience.effects.model import (
     Undoing,
     Wait,
 )
-from prefect_resilience.effects.policy import Done
-from prefect_resilience.effects.running import (
+from prefect_resilience.durable.effects.policy import Done
+from prefect_resilience.durable.effects.running import (
     CallOutcome,
     RunningCall,
     drop_cancelled_timers,
     next_turn,
     when_gone,
 )
-from prefect_resilience.effects.sequences import LedgerSequences
-from prefect_resilience.effects.witness import Witness, watch_other_traffic
-from prefect_resilience.errors.exceptions import (
-    EffectBusy,
-    InDoubt,
-    RepeatedEffect,
-    StoreUnavailable,
-)
+from prefect_resilience.durable.effects.sequences import LedgerSequences
+from prefect_resilience.durable.effects.witness import Witness, watch_other_traffic
+from prefect_resilience.errors.exceptions import EffectBusy, InDoubt, RepeatedEffect, StoreUnavailable
 from prefect_resilience.errors.info import ErrorInfo, bounded
-from prefect_resilience.errors.redact import redact
-from prefect_resilience.limits.waiting import slept
+from prefect_resilience.errors.secrets.redact import redact
+from prefect_resilience.guards.limits.waiting import slept
 
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.05, 1.0
 Classify = Callable[[BaseException], ErrorInfo | None]

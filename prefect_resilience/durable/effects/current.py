@@ -7,7 +7,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from prefect_resilience.effects.witness import Witness, attend
+from prefect_resilience.durable.effects.witness import Witness, attend
 from prefect_resilience.errors.exceptions import ConfigurationError
 
 if TYPE_CHECKING:

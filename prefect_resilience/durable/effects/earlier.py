@@ -6,10 +6,10 @@ import threading
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from prefect_resilience.effects.model import EffectDocument
-from prefect_resilience.effects.names import CodeSource, is_gone
-from prefect_resilience.effects.passes import Pass, same_pass
-from prefect_resilience.effects.recipes import Continues, Recipe, Suspect, compared
+from prefect_resilience.durable.effects.model import EffectDocument
+from prefect_resilience.durable.effects.names import CodeSource, is_gone
+from prefect_resilience.durable.effects.passes import Pass, same_pass
+from prefect_resilience.durable.effects.recipes import Continues, Recipe, Suspect, compared
 
 Call = tuple[str, tuple[str, ...], tuple[Any, ...]]
 """A task, its parameters, and what they loosely were."""

@@ -23,7 +23,7 @@ from uuid import UUID
 
 from pydantic import BaseModel, Secret, SecretBytes, SecretStr
 
-from prefect_resilience.effects.names import class_name, task_name
+from prefect_resilience.durable.effects.names import class_name, task_name
 
 DEEPEST = 100
 Hasher = Callable[[str], str]

@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, cast
 
-from prefect_resilience.effects.policy import Effect
-from prefect_resilience.effects.witness import Witness, is_refusal
-from prefect_resilience.errors.classify import classify
+from prefect_resilience.durable.effects.policy import Effect
+from prefect_resilience.durable.effects.witness import Witness, is_refusal
+from prefect_resilience.errors.classify.classify import classify
+from prefect_resilience.errors.classify.http import status_of
+from prefect_resilience.errors.classify.shapes import as_status, class_names, read
 from prefect_resilience.errors.exceptions import NotRecorded, NotSent
-from prefect_resilience.errors.http import status_of
 from prefect_resilience.errors.info import ErrorInfo
-from prefect_resilience.errors.shapes import as_status, class_names, read
 from prefect_resilience.errors.taxonomy import ErrorCategory as C
 
 

@@ -12,11 +12,11 @@ from urllib.parse import quote
 
 from pydantic import Secret, SecretBytes, SecretStr
 
-from prefect_resilience.effects.encoding import Hasher, canonical, digest, loose, typed
-from prefect_resilience.effects.policy import BATCH_FIELD, Effect
-from prefect_resilience.effects.recipes import Recipe
+from prefect_resilience.base.naming import filled_with, shorten
+from prefect_resilience.durable.effects.encoding import Hasher, canonical, digest, loose, typed
+from prefect_resilience.durable.effects.policy import BATCH_FIELD, Effect
+from prefect_resilience.durable.effects.recipes import Recipe
 from prefect_resilience.errors.exceptions import ConfigurationError
-from prefect_resilience.naming import filled_with, shorten
 
 SHORT = 8
 """Bytes of the digest of one argument."""

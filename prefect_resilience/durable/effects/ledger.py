@@ -11,8 +11,9 @@ from functools import cached_property
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
-from prefect_resilience import places
-from prefect_resilience.effects.model import (
+from prefect_resilience.base import places
+from prefect_resilience.base.naming import digest
+from prefect_resilience.durable.effects.model import (
     Asker,
     Decision,
     Doubted,
@@ -28,9 +29,8 @@ from prefect_resilience.effects.model import (
     Verified,
     decide,
 )
-from prefect_resilience.effects.owner import Owner, owner_in
+from prefect_resilience.durable.effects.owner import Owner, owner_in
 from prefect_resilience.errors.exceptions import ConfigurationError, StoreUnavailable
-from prefect_resilience.naming import digest
 from prefect_resilience.stores import open_store
 from prefect_resilience.stores.base import Document, Store
 

@@ -22,9 +22,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from prefect_resilience.effects.passes import Pass, same_pass
-from prefect_resilience.effects.policy import Done, EffectKind, NotDone
-from prefect_resilience.effects.recipes import Recipe, difference
+from prefect_resilience.durable.effects.passes import Pass, same_pass
+from prefect_resilience.durable.effects.policy import Done, EffectKind, NotDone
+from prefect_resilience.durable.effects.recipes import Recipe, difference
 
 EffectState = Literal["intended", "done", "failed", "unknown", "compensating", "compensated"]
 EffectDocument = dict[str, Any]

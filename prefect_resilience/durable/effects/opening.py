@@ -15,12 +15,12 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 from uuid import uuid4
 
-from prefect_resilience.effects.earlier import EarlierEffects, earlier_effects
-from prefect_resilience.effects.ledger import MOST_TRIES, PREFIX, Ledger, place_of
-from prefect_resilience.effects.model import EffectDocument
-from prefect_resilience.effects.names import CodeSource
-from prefect_resilience.effects.passes import Pass, same_pass
-from prefect_resilience.effects.recipes import Continues, Recipe, Suspect
+from prefect_resilience.durable.effects.earlier import EarlierEffects, earlier_effects
+from prefect_resilience.durable.effects.ledger import MOST_TRIES, PREFIX, Ledger, place_of
+from prefect_resilience.durable.effects.model import EffectDocument
+from prefect_resilience.durable.effects.names import CodeSource
+from prefect_resilience.durable.effects.passes import Pass, same_pass
+from prefect_resilience.durable.effects.recipes import Continues, Recipe, Suspect
 from prefect_resilience.errors.exceptions import NotRecorded, StoreUnavailable
 
 BATCHES = "effects-batch/"

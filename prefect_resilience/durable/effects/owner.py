@@ -17,9 +17,9 @@ from collections.abc import Callable
 from typing import Any
 from uuid import uuid4
 
-from prefect_resilience.effects.processes import is_gone, this_process
+from prefect_resilience.durable.effects.processes import is_gone, this_process
 from prefect_resilience.errors.exceptions import StoreUnavailable
-from prefect_resilience.errors.redact import redact
+from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.stores.base import Store
 
 logger: logging.Logger = logging.getLogger("prefect_resilience.effects")

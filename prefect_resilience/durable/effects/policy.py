@@ -9,10 +9,10 @@ from typing import Any, Literal, cast, get_args
 
 from pydantic import Field, field_validator
 
-from prefect_resilience.configuration import Policy, nearest
-from prefect_resilience.effects.compensations import check_compensation
+from prefect_resilience.base.naming import template_fields
+from prefect_resilience.base.policy import Policy, nearest
+from prefect_resilience.durable.sagas.compensations import check_compensation
 from prefect_resilience.errors.exceptions import ConfigurationError
-from prefect_resilience.naming import template_fields
 
 EffectKind = Literal["idempotent", "conditional", "external"]
 KINDS: tuple[str, ...] = get_args(EffectKind)

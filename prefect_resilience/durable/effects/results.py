@@ -18,7 +18,7 @@ from typing import Any, cast
 
 from pydantic import TypeAdapter
 
-from prefect_resilience.effects.policy import Done
+from prefect_resilience.durable.effects.policy import Done
 
 MOST_BYTES = 1_000_000
 """The longest JSON of a result that stands in the ledger itself."""

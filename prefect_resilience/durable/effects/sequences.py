@@ -8,22 +8,22 @@ from dataclasses import dataclass
 from inspect import iscoroutinefunction
 from typing import Any
 
-from prefect_resilience.drive import Blocking, Invoke, Sequence
-from prefect_resilience.effects.asking import Replayed
-from prefect_resilience.effects.compensations import with_result
-from prefect_resilience.effects.current import sent_key
-from prefect_resilience.effects.model import Ask, Decision, Replay, Send, Succeeded, Verified
-from prefect_resilience.effects.policy import Done, NotDone, Unknown
-from prefect_resilience.effects.remedies import remedy
-from prefect_resilience.effects.results import Packed, pack, rebuilt, unpack
-from prefect_resilience.effects.steps import LedgerSteps
+from prefect_resilience.base.drive import Blocking, Invoke, Sequence
+from prefect_resilience.durable.effects.asking import Replayed
+from prefect_resilience.durable.effects.current import sent_key
+from prefect_resilience.durable.effects.model import Ask, Decision, Replay, Send, Succeeded, Verified
+from prefect_resilience.durable.effects.policy import Done, NotDone, Unknown
+from prefect_resilience.durable.effects.remedies import remedy
+from prefect_resilience.durable.effects.results import Packed, pack, rebuilt, unpack
+from prefect_resilience.durable.effects.steps import LedgerSteps
+from prefect_resilience.durable.sagas.compensations import with_result
 from prefect_resilience.errors.exceptions import (
     ConfigurationError,
     NotRecorded,
     ResultNotKept,
     StoreUnavailable,
 )
-from prefect_resilience.errors.redact import redact
+from prefect_resilience.errors.secrets.redact import redact
 
 
 @dataclass(slots=True)

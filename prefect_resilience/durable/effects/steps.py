@@ -8,16 +8,16 @@ from dataclasses import dataclass, field
 from typing import Any
 from uuid import uuid4
 
-from prefect_resilience.effects.asking import EffectSurroundings, suspected
-from prefect_resilience.effects.compensations import recorded_compensation
-from prefect_resilience.effects.current import in_progress
-from prefect_resilience.effects.keys import effect_key
-from prefect_resilience.effects.ledger import Ledger, place_of
-from prefect_resilience.effects.model import Asker, Decision, Failed, Replay, Send
-from prefect_resilience.effects.names import CodeSource
-from prefect_resilience.effects.opening import OpenBatch, lost_records, open_batch
-from prefect_resilience.effects.policy import Effect
-from prefect_resilience.effects.recipes import Continues
+from prefect_resilience.durable.effects.asking import EffectSurroundings, suspected
+from prefect_resilience.durable.effects.current import in_progress
+from prefect_resilience.durable.effects.keys import effect_key
+from prefect_resilience.durable.effects.ledger import Ledger, place_of
+from prefect_resilience.durable.effects.model import Asker, Decision, Failed, Replay, Send
+from prefect_resilience.durable.effects.names import CodeSource
+from prefect_resilience.durable.effects.opening import OpenBatch, lost_records, open_batch
+from prefect_resilience.durable.effects.policy import Effect
+from prefect_resilience.durable.effects.recipes import Continues
+from prefect_resilience.durable.sagas.compensations import recorded_compensation
 from prefect_resilience.errors.exceptions import ConfigurationError, InDoubt, NotRecorded, StoreUnavailable
 
 _INTENDING = "the intent could not be recorded"

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from prefect_resilience.dead_letters.ids import batch_prefix, identity_in, same_work_prefix
-from prefect_resilience.dead_letters.model import PASSES_KEPT, DeadLetter, Starts
-from prefect_resilience.dead_letters.passes import may_be_same
+from prefect_resilience.durable.letters.ids import batch_prefix, identity_in, same_work_prefix
+from prefect_resilience.durable.letters.model import PASSES_KEPT, DeadLetter, Starts
+from prefect_resilience.durable.letters.passes import may_be_same
 from prefect_resilience.stores import Document, Store
 
 PAGE = 1_000

@@ -9,11 +9,11 @@ from datetime import datetime
 from pathlib import PurePath
 from typing import Any
 
-from prefect_resilience.dead_letters.codec import LARGEST, encode_parameters
-from prefect_resilience.dead_letters.model import Contents, DeadLetter, Pass, Source, Starts
-from prefect_resilience.dead_letters.sources import LOADED_BY_PREFECT
+from prefect_resilience.durable.letters.codec.encoding import LARGEST, encode_parameters
+from prefect_resilience.durable.letters.model import Contents, DeadLetter, Pass, Source, Starts
+from prefect_resilience.durable.sources import LOADED_BY_PREFECT
 from prefect_resilience.errors.context import ErrorContext
-from prefect_resilience.errors.redact import redact, redact_data
+from prefect_resilience.errors.secrets.redact import redact, redact_data
 
 MESSAGE = 300
 _OF_A_PASS = ("task_run_id", "attempts", "category", "code", "message")

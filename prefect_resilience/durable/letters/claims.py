@@ -16,7 +16,7 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from typing import Any
 
-from prefect_resilience.dead_letters.model import REPLAYS_KEPT, Claim, DeadLetter, Outcome, Replay, Status
+from prefect_resilience.durable.letters.model import REPLAYS_KEPT, Claim, DeadLetter, Outcome, Replay, Status
 
 MESSAGE = 300
 SETTLED = "its call succeeded when its flow run was run again"

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from datetime import datetime
 from typing import Any, Literal
 
-from prefect_resilience.dead_letters.model import PASSES_KEPT, DeadLetter, Pass, Starts
+from prefect_resilience.durable.letters.model import PASSES_KEPT, DeadLetter, Pass, Starts
 
 Relation = Literal["same", "another pass", "elsewhere"]
 

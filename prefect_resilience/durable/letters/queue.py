@@ -21,18 +21,12 @@ from pathlib import Path
 from typing import TextIO
 from uuid import uuid4
 
-from prefect_resilience.configuration import nearest
-from prefect_resilience.dead_letters import calls, claims, passes
-from prefect_resilience.dead_letters.classes import DeadLetterError
-from prefect_resilience.dead_letters.ids import (
-    ENTRY,
-    contents_key,
-    entry_key,
-    first_id_at,
-    is_id,
-    new_id,
-)
-from prefect_resilience.dead_letters.model import (
+from prefect_resilience.base.policy import nearest
+from prefect_resilience.durable.effects.processes import is_gone, this_process
+from prefect_resilience.durable.letters import calls, claims, passes
+from prefect_resilience.durable.letters.codec.classes import DeadLetterError
+from prefect_resilience.durable.letters.ids import ENTRY, contents_key, entry_key, first_id_at, is_id, new_id
+from prefect_resilience.durable.letters.model import (
     STATUSES,
     Contents,
     DeadLetter,
@@ -42,8 +36,7 @@ from prefect_resilience.dead_letters.model import (
     as_stored,
     from_stored,
 )
-from prefect_resilience.dead_letters.passes import run_again
-from prefect_resilience.effects.processes import is_gone, this_process
+from prefect_resilience.durable.letters.passes import run_again
 from prefect_resilience.errors.exceptions import ConfigurationError, StoreUnavailable
 from prefect_resilience.stores import Document, Store
 

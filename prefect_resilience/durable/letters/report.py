@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from prefect_resilience.dead_letters.model import DeadLetter
+from prefect_resilience.durable.letters.model import DeadLetter
 
 RUN_CREATED = "a run of its deployment was created"
 """How the message of a replay begins of which another flow run says how it ends."""

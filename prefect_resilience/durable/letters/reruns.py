@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
 
-from prefect_resilience.dead_letters.model import DeadLetter, Pass
+from prefect_resilience.durable.letters.model import DeadLetter, Pass
 
 FINAL = ("COMPLETED", "FAILED", "CRASHED", "CANCELLED")
 

@@ -8,10 +8,10 @@ import random
 from datetime import datetime
 from pathlib import Path
 
-from prefect_resilience.dead_letters.ids import new_id
-from prefect_resilience.dead_letters.model import Contents, DeadLetter, as_stored, from_stored
-from prefect_resilience.dead_letters.queue import DeadLetterQueue
-from prefect_resilience.naming import digest
+from prefect_resilience.base.naming import digest
+from prefect_resilience.durable.letters.ids import new_id
+from prefect_resilience.durable.letters.model import Contents, DeadLetter, as_stored, from_stored
+from prefect_resilience.durable.letters.queue import DeadLetterQueue
 
 ENDING = ".letter.json"
 

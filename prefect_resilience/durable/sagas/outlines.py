@@ -6,9 +6,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from prefect_resilience.effects.model import EffectDocument
-from prefect_resilience.effects.rollback_report import Compensation, RollbackReport
-from prefect_resilience.effects.undo import to_undo, unsettled
+from prefect_resilience.durable.effects.model import EffectDocument
+from prefect_resilience.durable.sagas.report import Compensation, RollbackReport
+from prefect_resilience.durable.sagas.undo import to_undo, unsettled
 
 KEYS_SHOWN = 3
 

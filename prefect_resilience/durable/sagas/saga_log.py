@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from prefect_resilience.effects import undo
-from prefect_resilience.effects.ledger import MOST_TRIES, PREFIX, Ledger, place_of
-from prefect_resilience.effects.model import EffectDocument
-from prefect_resilience.effects.rollback_report import RollbackReport
+from prefect_resilience.durable.effects.ledger import MOST_TRIES, PREFIX, Ledger, place_of
+from prefect_resilience.durable.effects.model import EffectDocument
+from prefect_resilience.durable.sagas import undo
+from prefect_resilience.durable.sagas.report import RollbackReport
 from prefect_resilience.errors.exceptions import ConfigurationError, StoreUnavailable
 
 SAGAS = "effects-saga/"

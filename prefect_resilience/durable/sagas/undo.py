@@ -14,8 +14,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from prefect_resilience.effects.current import sent_key
-from prefect_resilience.effects.model import EffectDocument, generation_of
+from prefect_resilience.durable.effects.current import sent_key
+from prefect_resilience.durable.effects.model import EffectDocument, generation_of
 
 SagaDocument = dict[str, Any]
 """Of a batch: {"batch", "savepoints": [{"name", "at"}], "rollback": {"claim", "owner", "to", "since", "at"} |

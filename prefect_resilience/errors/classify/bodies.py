@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any, cast
 
-from .shapes import as_code, as_dict, as_status, read
+from prefect_resilience.errors.classify.shapes import as_code, as_dict, as_status, read
 
 _BODY_LIMIT = 64_000
 _BODIES = ("data", "content", "json_body", "details", "info")

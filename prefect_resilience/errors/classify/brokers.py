@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, cast
 
-from .info import Finding
-from .names import CATEGORY_CODES, NETWORK_ERROR, TIMEOUT
-from .shapes import as_number, read, read_text
-from .taxonomy import ErrorCategory as C
+from prefect_resilience.errors.classify.names import CATEGORY_CODES, NETWORK_ERROR, TIMEOUT
+from prefect_resilience.errors.classify.shapes import as_number, read, read_text
+from prefect_resilience.errors.info import Finding
+from prefect_resilience.errors.taxonomy import ErrorCategory as C
 
 # AMQP 0-9-1, "Reply codes". What is missing here is a mistake of the client.
 _AMQP: dict[int, C] = {

@@ -11,15 +11,21 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, cast
 
-from .clock import wall_clock
-from .http import http_finding, is_response, response_message, status_of
-from .info import ErrorInfo, Finding
-from .messages import text_finding
-from .registry import Rule, ask, classifier, register_classifier, unregister_classifier
-from .resources import resource_details
-from .shapes import class_name, dotted_name, read, read_text
-from .states import state_data, state_type
-from .taxonomy import ErrorCategory, ErrorKind
+from prefect_resilience.errors.classify.clock import wall_clock
+from prefect_resilience.errors.classify.http import http_finding, is_response, response_message, status_of
+from prefect_resilience.errors.classify.messages import text_finding
+from prefect_resilience.errors.classify.registry import (
+    Rule,
+    ask,
+    classifier,
+    register_classifier,
+    unregister_classifier,
+)
+from prefect_resilience.errors.classify.resources import resource_details
+from prefect_resilience.errors.classify.shapes import class_name, dotted_name, read, read_text
+from prefect_resilience.errors.classify.states import state_data, state_type
+from prefect_resilience.errors.info import ErrorInfo, Finding
+from prefect_resilience.errors.taxonomy import ErrorCategory, ErrorKind
 
 _CHAIN = 100
 _MEMBERS = 1_000
@@ -92,7 +98,7 @@ def _of_exception(error: BaseException, now: float, rules: tuple[Rule, ...], dep
                 _deeper(found, link, chain, now), class_name(link), _message(error, link), error, link
             )
     # Only now, as in `_find`: a process in which nothing fails needs no tables.
-    from .spoken_names import spoken_finding
+    from prefect_resilience.errors.classify.spoken_names import spoken_finding
 
     for link in _chain(error):
         found = spoken_finding(link)
@@ -102,7 +108,7 @@ def _of_exception(error: BaseException, now: float, rules: tuple[Rule, ...], dep
 
 
 def _find(link: BaseException, now: float) -> Finding | None:
-    from .libraries import find
+    from prefect_resilience.errors.classify.libraries import find
 
     try:
         return find(link, now)

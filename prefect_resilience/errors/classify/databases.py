@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import re
 
-from prefect_resilience.regexes import Regex
-
-from .info import Finding
-from .names import NETWORK_ERROR, TIMEOUT
-from .shapes import as_number, read, read_text
-from .taxonomy import ErrorCategory as C
+from prefect_resilience.base.regexes import Regex
+from prefect_resilience.errors.classify.names import NETWORK_ERROR, TIMEOUT
+from prefect_resilience.errors.classify.shapes import as_number, read, read_text
+from prefect_resilience.errors.info import Finding
+from prefect_resilience.errors.taxonomy import ErrorCategory as C
 
 _SQLSTATES: dict[str, C] = {
     "23502": C.INVALID,

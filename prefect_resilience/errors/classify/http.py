@@ -11,11 +11,9 @@ from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any
 
-from prefect_resilience.regexes import Regex
-
-from .bodies import body_text, error_objects, provider_codes, retry_infos
-from .info import Finding
-from .provider_codes import (
+from prefect_resilience.base.regexes import Regex
+from prefect_resilience.errors.classify.bodies import body_text, error_objects, provider_codes, retry_infos
+from prefect_resilience.errors.classify.provider_codes import (
     DECISIVE,
     OVERFLOW_CODE,
     STREAMED,
@@ -25,16 +23,17 @@ from .provider_codes import (
     says_spent,
     says_throttled,
 )
-from .retry_after import (
+from prefect_resilience.errors.classify.retry_after import (
     plain_headers,
     retry_after_seconds,
     wait_of_details,
     wait_of_value,
 )
-from .shapes import as_number, as_status, read, read_text
-from .taxonomy import ErrorCategory as C
-from .taxonomy import ErrorKind
-from .worded_waits import wait_in_text
+from prefect_resilience.errors.classify.shapes import as_number, as_status, read, read_text
+from prefect_resilience.errors.classify.worded_waits import wait_in_text
+from prefect_resilience.errors.info import Finding
+from prefect_resilience.errors.taxonomy import ErrorCategory as C
+from prefect_resilience.errors.taxonomy import ErrorKind
 
 WAITING = frozenset({C.RATE_LIMIT, C.UNAVAILABLE})
 """Categories of which a text may say how long to wait: "try again in 6s"."""

@@ -6,22 +6,26 @@ import errno
 import signal
 from collections.abc import Callable
 
-from .brokers import amqp_finding, kafka_finding, smtp_finding, ssh_finding
-from .cloud import aws_finding, google_finding, grpc_finding
-from .databases import (
+from prefect_resilience.errors.classify.brokers import amqp_finding, kafka_finding, smtp_finding, ssh_finding
+from prefect_resilience.errors.classify.cloud import aws_finding, google_finding, grpc_finding
+from prefect_resilience.errors.classify.databases import (
     postgres_finding,
     redis_finding,
     sqlite_finding,
     sqlstate_finding,
 )
-from .http import http_finding
-from .info import Finding
-from .messages import text_finding
-from .names import BY_BARE_NAME, BY_NAME, CATEGORY_CODES
-from .own import output_format_error, resource_exhausted, subtask_error, task_failure
-from .provider_codes import OVERFLOW_CODE
-from .retry_after import wait_of_value
-from .services import (
+from prefect_resilience.errors.classify.http import http_finding
+from prefect_resilience.errors.classify.messages import text_finding
+from prefect_resilience.errors.classify.names import BY_BARE_NAME, BY_NAME, CATEGORY_CODES
+from prefect_resilience.errors.classify.own import (
+    output_format_error,
+    resource_exhausted,
+    subtask_error,
+    task_failure,
+)
+from prefect_resilience.errors.classify.provider_codes import OVERFLOW_CODE
+from prefect_resilience.errors.classify.retry_after import wait_of_value
+from prefect_resilience.errors.classify.services import (
     asyncpg_client_finding,
     clickhouse_finding,
     ftp_finding,
@@ -31,10 +35,8 @@ from .services import (
     trino_finding,
     trino_http_finding,
 )
-from .shapes import as_number, class_names, read, read_text
-from .taxonomy import ErrorCategory as C
-from .taxonomy import ErrorKind, FailureReason
-from .warehouses import (
+from prefect_resilience.errors.classify.shapes import as_number, class_names, read, read_text
+from prefect_resilience.errors.classify.warehouses import (
     mongo_finding,
     mysql_or_words,
     oracle_finding,
@@ -43,6 +45,9 @@ from .warehouses import (
     sql_server_finding,
     worded_finding,
 )
+from prefect_resilience.errors.info import Finding
+from prefect_resilience.errors.taxonomy import ErrorCategory as C
+from prefect_resilience.errors.taxonomy import ErrorKind, FailureReason
 
 Look = Callable[[object, float], Finding | None]
 

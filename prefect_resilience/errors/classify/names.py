@@ -6,7 +6,7 @@ that needs a closer look than its name is in `libraries`.
 
 from __future__ import annotations
 
-from .taxonomy import ErrorCategory as C
+from prefect_resilience.errors.taxonomy import ErrorCategory as C
 
 TIMEOUT = "TIMEOUT"
 NETWORK_ERROR = "NETWORK_ERROR"

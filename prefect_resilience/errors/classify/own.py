@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from .info import Finding, bounded
-from .shapes import as_dict, read, read_text
-from .taxonomy import ErrorCategory as C
-from .taxonomy import FailureReason as R
+from prefect_resilience.errors.classify.shapes import as_dict, read, read_text
+from prefect_resilience.errors.info import Finding, bounded
+from prefect_resilience.errors.taxonomy import ErrorCategory as C
+from prefect_resilience.errors.taxonomy import FailureReason as R
 
 MOST_VIOLATIONS = 100
 LONGEST_OUTPUT = 2_000

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import re
 
-from prefect_resilience.regexes import Regex
-
-from .taxonomy import ErrorCategory as C
+from prefect_resilience.base.regexes import Regex
+from prefect_resilience.errors.taxonomy import ErrorCategory as C
 
 DECISIVE: dict[str, C] = {
     "context_length_exceeded": C.OVERFLOW,

@@ -6,8 +6,8 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-from .info import ErrorInfo, Finding
-from .taxonomy import ErrorCategory
+from prefect_resilience.errors.info import ErrorInfo, Finding
+from prefect_resilience.errors.taxonomy import ErrorCategory
 
 Rule = Callable[[Any], "ErrorCategory | str | ErrorInfo | None"]
 """Looks at an exception and says what it is: a category, its name, a whole ErrorInfo, or None: no opinion."""

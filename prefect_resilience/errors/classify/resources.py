@@ -5,11 +5,10 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from prefect_resilience.regexes import Regex
-
-from .info import Finding
-from .shapes import as_number, class_names, read
-from .taxonomy import ErrorCategory as C
+from prefect_resilience.base.regexes import Regex
+from prefect_resilience.errors.classify.shapes import as_number, class_names, read
+from prefect_resilience.errors.info import Finding
+from prefect_resilience.errors.taxonomy import ErrorCategory as C
 
 _NUMBER = r"(\d[\d,_.]{0,15}\d|\d)"
 # Usage and limit, as OpenAI, Anthropic, Google and their like write them.

@@ -14,9 +14,8 @@ from datetime import datetime, timedelta, timezone
 from email.utils import parsedate_to_datetime
 from typing import Any, cast
 
-from prefect_resilience.regexes import Regex
-
-from .shapes import as_number, read
+from prefect_resilience.base.regexes import Regex
+from prefect_resilience.errors.classify.shapes import as_number, read
 
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _DURATION = Regex(r"(?:\d{1,9}(?:\.\d{1,9})?(?:ms|[smhd])){1,5}")

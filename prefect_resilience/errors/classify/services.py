@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from .http import status_category
-from .info import Finding
-from .names import CATEGORY_CODES
-from .shapes import as_number, read, read_text
-from .taxonomy import ErrorCategory as C
+from prefect_resilience.errors.classify.http import status_category
+from prefect_resilience.errors.classify.names import CATEGORY_CODES
+from prefect_resilience.errors.classify.shapes import as_number, read, read_text
+from prefect_resilience.errors.info import Finding
+from prefect_resilience.errors.taxonomy import ErrorCategory as C
 
 # Status codes of Neo4j, the nearest first: Neo.<classification>.<category>.<title>.
 _NEO4J: tuple[tuple[str, C], ...] = (

@@ -9,10 +9,10 @@ from __future__ import annotations
 import re
 from itertools import takewhile
 
-from .http import status_category
-from .info import Finding
-from .names import CATEGORY_CODES
-from .taxonomy import ErrorCategory as C
+from prefect_resilience.errors.classify.http import status_category
+from prefect_resilience.errors.classify.names import CATEGORY_CODES
+from prefect_resilience.errors.info import Finding
+from prefect_resilience.errors.taxonomy import ErrorCategory as C
 
 _MISTAKES = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, AssertionError, NameError)
 

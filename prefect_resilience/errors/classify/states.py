@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from .shapes import read
+from prefect_resilience.errors.classify.shapes import read
 
 _TYPES = frozenset(
     "SCHEDULED PENDING RUNNING COMPLETED FAILED CANCELLED CRASHED PAUSED CANCELLING".split()  # noqa: SIM905

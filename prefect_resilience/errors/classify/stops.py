@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, TypeVar, cast
 
-from .failures import ResourceExhausted
-from .shapes import as_dict, as_number, read
+from prefect_resilience.errors.classify.shapes import as_dict, as_number, read
+from prefect_resilience.errors.failures import ResourceExhausted
 
 T = TypeVar("T")
 

@@ -6,10 +6,10 @@ import json
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator
 from typing import Any, ClassVar, TypeVar, cast, overload
 
-from .exceptions import ResilienceError
-from .failures import ResourceExhausted
-from .shapes import as_dict, read
-from .stops import STOPS
+from prefect_resilience.errors.classify.shapes import as_dict, read
+from prefect_resilience.errors.classify.stops import STOPS
+from prefect_resilience.errors.exceptions import ResilienceError
+from prefect_resilience.errors.failures import ResourceExhausted
 
 T = TypeVar("T")
 End = str | Callable[[Any], bool]

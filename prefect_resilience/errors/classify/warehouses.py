@@ -5,16 +5,15 @@ from __future__ import annotations
 import re
 from typing import Any, cast
 
-from prefect_resilience.regexes import Regex
-
-from .databases import mysql_finding, sqlstate_finding
-from .http import status_category
-from .info import Finding
-from .messages import text_finding
-from .names import CATEGORY_CODES, NETWORK_ERROR, TIMEOUT
-from .provider_codes import says_lost_race
-from .shapes import as_dict, as_number, read, read_text
-from .taxonomy import ErrorCategory as C
+from prefect_resilience.base.regexes import Regex
+from prefect_resilience.errors.classify.databases import mysql_finding, sqlstate_finding
+from prefect_resilience.errors.classify.http import status_category
+from prefect_resilience.errors.classify.messages import text_finding
+from prefect_resilience.errors.classify.names import CATEGORY_CODES, NETWORK_ERROR, TIMEOUT
+from prefect_resilience.errors.classify.provider_codes import says_lost_race
+from prefect_resilience.errors.classify.shapes import as_dict, as_number, read, read_text
+from prefect_resilience.errors.info import Finding
+from prefect_resilience.errors.taxonomy import ErrorCategory as C
 
 # MongoDB's error_codes.yml; the retryable ones are those of the driver specification "Retryable Writes".
 _MONGO: dict[int, C] = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from prefect_resilience.regexes import Regex
+from prefect_resilience.base.regexes import Regex
 
 _LIMIT = 8_000
 _UNITS = (

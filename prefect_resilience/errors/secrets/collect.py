@@ -8,7 +8,7 @@ from typing import Any, cast
 
 from pydantic import BaseModel
 
-from .shapes import read
+from prefect_resilience.errors.classify.shapes import read
 
 _ITEMS = 10_000
 _DEPTH = 12

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from prefect_resilience.regexes import Regex
+from prefect_resilience.base.regexes import Regex
 
 MASK = "***"
 

@@ -12,10 +12,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
-from prefect_resilience.regexes import Regex
-
-from .secret_pairs import KEY, KEY_TRIGGERS, MASK, PLACEHOLDER, mask_pairs
-from .secret_places import PLACES
+from prefect_resilience.base.regexes import Regex
+from prefect_resilience.errors.secrets.pairs import KEY, KEY_TRIGGERS, MASK, PLACEHOLDER, mask_pairs
+from prefect_resilience.errors.secrets.places import PLACES
 
 _I = re.IGNORECASE
 

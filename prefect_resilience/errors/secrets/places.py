@@ -12,9 +12,8 @@ import re
 from collections.abc import Callable
 from functools import partial
 
-from prefect_resilience.regexes import Regex
-
-from .secret_pairs import KEY, MASK, TAIL
+from prefect_resilience.base.regexes import Regex
+from prefect_resilience.errors.secrets.pairs import KEY, MASK, TAIL
 
 Place = tuple[tuple[str, ...], Callable[[str], str]]
 

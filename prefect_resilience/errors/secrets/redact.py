@@ -11,12 +11,16 @@ import re
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
-from prefect_resilience.regexes import Regex
-
-from .secret_pairs import MASK, PAGING_NAME, TAIL
-from .secret_patterns import RULES
-from .secret_registry import known_forms, known_patterns, register_secret, register_secret_pattern
-from .secrets_in import collect_secrets
+from prefect_resilience.base.regexes import Regex
+from prefect_resilience.errors.secrets.collect import collect_secrets
+from prefect_resilience.errors.secrets.pairs import MASK, PAGING_NAME, TAIL
+from prefect_resilience.errors.secrets.patterns import RULES
+from prefect_resilience.errors.secrets.registry import (
+    known_forms,
+    known_patterns,
+    register_secret,
+    register_secret_pattern,
+)
 
 _ROUNDS = 5
 _DEPTH = 12

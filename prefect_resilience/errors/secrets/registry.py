@@ -12,7 +12,7 @@ import threading
 from collections import OrderedDict
 from urllib.parse import quote, quote_plus
 
-from .exceptions import ConfigurationError
+from prefect_resilience.errors.exceptions import ConfigurationError
 
 MINIMUM_LENGTH = 4
 MAXIMUM_VALUES = 500

@@ -10,11 +10,11 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any, cast
 
-from .redact import redact, redact_data
-from .secret_pairs import MASK
-from .secret_places import names_a_secret
-from .shapes import put, read
-from .stand_in import is_of_a_secret, stand_in
+from prefect_resilience.errors.classify.shapes import put, read
+from prefect_resilience.errors.secrets.pairs import MASK
+from prefect_resilience.errors.secrets.places import names_a_secret
+from prefect_resilience.errors.secrets.redact import redact, redact_data
+from prefect_resilience.errors.secrets.stand_in import is_of_a_secret, stand_in
 
 _MOST = 20_000
 # Where built-in exceptions, which keep their parts outside `__dict__`, have texts that can be set.

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 from pydantic import BaseModel
 
-from prefect_resilience.errors.redact import collect_secrets, register_secret
+from prefect_resilience.errors.secrets.redact import collect_secrets, register_secret
 
 MOST_FRAMES = 30
 MOST_NAMES = 500

@@ -7,9 +7,9 @@ from typing import Any, cast
 
 from pydantic_core import InitErrorDetails, PydanticCustomError, ValidationError
 
-from .redact import is_secret_name, redact, redact_data
-from .secret_pairs import MASK
-from .shapes import put, read
+from prefect_resilience.errors.classify.shapes import put, read
+from prefect_resilience.errors.secrets.pairs import MASK
+from prefect_resilience.errors.secrets.redact import is_secret_name, redact, redact_data
 
 _PLAIN = (bool, int, float, str, type(None))
 

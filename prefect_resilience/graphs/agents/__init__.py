@@ -1,12 +1,12 @@
 """Agents and providers in chains: the able one first, simpler ones after it, a person last."""
 
-from .alone import Memories
-from .chain import AgentChain, ChainResult, ProviderChain
-from .defaults import AGENT_CHAINS, PROVIDERS
-from .exceptions import PersonNeeded
-from .notices import Notice
-from .person import Person
-from .registry import agent, provider
+from prefect_resilience.graphs.agents.defaults import AGENT_CHAINS, PROVIDERS
+from prefect_resilience.graphs.agents.edge.alone import Memories
+from prefect_resilience.graphs.agents.edge.chain import AgentChain, ChainResult, ProviderChain
+from prefect_resilience.graphs.agents.edge.notices import Notice
+from prefect_resilience.graphs.agents.edge.person import Person
+from prefect_resilience.graphs.agents.edge.registry import agent, provider
+from prefect_resilience.graphs.agents.exceptions import PersonNeeded
 
 __all__ = [
     "AGENT_CHAINS",

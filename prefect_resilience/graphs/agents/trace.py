@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from prefect_resilience.errors.context import ErrorContext
 
 if TYPE_CHECKING:
-    from prefect_resilience.agents.exceptions import PersonNeeded
+    from prefect_resilience.graphs.agents.exceptions import PersonNeeded
 
 
 @dataclass

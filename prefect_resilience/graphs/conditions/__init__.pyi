@@ -6,4 +6,3 @@ from .errors import ConditionError as ConditionError
 from .evaluate import Explanation as Explanation
 from .model import Condition as Condition
 from .model import condition_mistakes as condition_mistakes
-from .plain import plain as plain

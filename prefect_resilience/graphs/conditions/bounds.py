@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from .clock import computing_clock
-from .errors import ConditionError
+from prefect_resilience.graphs.conditions.clock import computing_clock
+from prefect_resilience.graphs.conditions.errors import ConditionError
 
 STEPS = 1_000_000
 """Parts of a value that one evaluation may look at."""

@@ -14,10 +14,9 @@ from datetime import date, datetime, timedelta
 from decimal import Decimal
 from typing import Any, cast
 
-from prefect_resilience.regexes import Regex
-
-from .bounds import Bounds
-from .plain import unfolded
+from prefect_resilience.base.plain import unfolded
+from prefect_resilience.base.regexes import Regex
+from prefect_resilience.graphs.conditions.bounds import Bounds
 
 _INSTANT = Regex(
     r"(\d{4}-\d\d-\d\d)[Tt ](\d\d:\d\d:\d\d)(?:\.(\d{1,18}))?(?:([Zz])|([+-])([01]\d|2[0-3]):([0-5]\d))?",

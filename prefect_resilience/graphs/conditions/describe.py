@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, cast
 
-from prefect_resilience.errors.redact import redact, redact_data
-
-from .paths import shown_path
-from .values import shortly
+from prefect_resilience.base.values import shortly
+from prefect_resilience.errors.secrets.redact import redact, redact_data
+from prefect_resilience.graphs.conditions.paths import shown_path
 
 if TYPE_CHECKING:
-    from .model import Condition
+    from prefect_resilience.graphs.conditions.model import Condition
 
 SIGNS = {
     "equals": "==",

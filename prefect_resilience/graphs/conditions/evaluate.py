@@ -7,20 +7,19 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
-from prefect_resilience.errors.classify import classify
-from prefect_resilience.errors.redact import redact
+from prefect_resilience.errors.classify.classify import classify
+from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.errors.taxonomy import ErrorCategory
-
-from .bounds import STEPS, Bounds
-from .clock import computing_clock
-from .compare import equal, ordered
-from .describe import SIGNS, describe, masked, shown
-from .errors import ConditionError
-from .paths import Missing, look_up
-from .patterns import matches
+from prefect_resilience.graphs.conditions.bounds import STEPS, Bounds
+from prefect_resilience.graphs.conditions.clock import computing_clock
+from prefect_resilience.graphs.conditions.compare import equal, ordered
+from prefect_resilience.graphs.conditions.describe import SIGNS, describe, masked, shown
+from prefect_resilience.graphs.conditions.errors import ConditionError
+from prefect_resilience.graphs.conditions.paths import Missing, look_up
+from prefect_resilience.graphs.conditions.patterns import matches
 
 if TYPE_CHECKING:
-    from .model import Condition
+    from prefect_resilience.graphs.conditions.model import Condition
 
 Source = Callable[[str], tuple[Any, Any]]
 """Gives (value, error) of the task that a condition names in `source_task`."""

@@ -20,17 +20,16 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, InitErrorDetails, PydanticCustomError
 from pydantic_core.core_schema import definition_reference_schema
 
-from prefect_resilience.configuration import Policy
+from prefect_resilience.base.policy import Policy
+from prefect_resilience.base.values import not_json, shortly
 from prefect_resilience.errors.exceptions import ConfigurationError
-
-from .bounds import SECONDS
-from .describe import describe
-from .errors import ConditionError
-from .evaluate import Explanation, Source, evaluate, explain
-from .operators import WITH_VALUE, Operator, type_of
-from .reading import Form, Place, Reading, too_large
-from .schema import json_schema
-from .values import not_json, shortly
+from prefect_resilience.graphs.conditions.bounds import SECONDS
+from prefect_resilience.graphs.conditions.describe import describe
+from prefect_resilience.graphs.conditions.errors import ConditionError
+from prefect_resilience.graphs.conditions.evaluate import Explanation, Source, evaluate, explain
+from prefect_resilience.graphs.conditions.operators import WITH_VALUE, Operator, type_of
+from prefect_resilience.graphs.conditions.reading import Form, Place, Reading, too_large
+from prefect_resilience.graphs.conditions.schema import json_schema
 
 __all__ = ["Condition", "ConditionError", "Explanation", "condition_mistakes", "place_text"]
 

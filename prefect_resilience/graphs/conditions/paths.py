@@ -15,15 +15,14 @@ from datetime import date
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, cast
 
+from prefect_resilience.base.plain import unfolded
+from prefect_resilience.base.regexes import Regex
+from prefect_resilience.base.values import can_be_written
 from prefect_resilience.errors.exceptions import ConfigurationError
-from prefect_resilience.errors.redact import redact
-from prefect_resilience.regexes import Regex
-
-from .plain import unfolded
-from .values import can_be_written
+from prefect_resilience.errors.secrets.redact import redact
 
 if TYPE_CHECKING:
-    from .bounds import Bounds
+    from prefect_resilience.graphs.conditions.bounds import Bounds
 
 LONGEST = 1_000
 """Characters that a path may have."""
@@ -74,7 +73,7 @@ def check_path(path: str) -> None:
     """Raises `PathError` unless `path` can be followed."""
     if path.startswith("$"):
         _as_text(path)
-        from .jsonpaths import compiled
+        from prefect_resilience.graphs.conditions.jsonpaths import compiled
 
         compiled(path)
     else:
@@ -174,7 +173,7 @@ def look_up(
     cannot be read, `ConditionError` for one whose following passes `bounds`.
     """
     if path.startswith("$"):
-        from .jsonpaths import found
+        from prefect_resilience.graphs.conditions.jsonpaths import found
 
         return found(path, value, bounds)
     parts = parsed(path)

@@ -9,11 +9,10 @@ import re
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from prefect_resilience.regexes import Regex
-
-from .bounds import PATTERN_SECONDS, Bounds
-from .errors import ConditionError
-from .values import shortly
+from prefect_resilience.base.regexes import Regex
+from prefect_resilience.base.values import shortly
+from prefect_resilience.graphs.conditions.bounds import PATTERN_SECONDS, Bounds
+from prefect_resilience.graphs.conditions.errors import ConditionError
 
 if TYPE_CHECKING:
     import regex

@@ -6,13 +6,19 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from prefect_resilience.configuration import nearest
+from prefect_resilience.base.policy import nearest
+from prefect_resilience.base.values import ValueMistake, can_be_written, json_value, not_json, shortly
 from prefect_resilience.errors.taxonomy import ErrorCategory
-
-from .operators import OF_CONDITIONS, OPERATORS, TYPES, WITH_PATH, WITH_VALUE, operators_of
-from .paths import PathError, check_path
-from .patterns import PatternMistake, compiled_pattern
-from .values import ValueMistake, can_be_written, json_value, not_json, shortly
+from prefect_resilience.graphs.conditions.operators import (
+    OF_CONDITIONS,
+    OPERATORS,
+    TYPES,
+    WITH_PATH,
+    WITH_VALUE,
+    operators_of,
+)
+from prefect_resilience.graphs.conditions.paths import PathError, check_path
+from prefect_resilience.graphs.conditions.patterns import PatternMistake, compiled_pattern
 
 DEEPEST = 100
 MOST_PARTS = 10_000

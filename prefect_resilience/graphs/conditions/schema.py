@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from prefect_resilience.errors.taxonomy import ErrorCategory
-
-from .operators import OPERATORS, TYPES
-from .reading import LONGEST_MS
+from prefect_resilience.graphs.conditions.operators import OPERATORS, TYPES
+from prefect_resilience.graphs.conditions.reading import LONGEST_MS
 
 _FORMS = """A question about a task's result or error, written in one of these forms:
 {"type": "comparison", "operator": "gt | gte | lt | lte", "path": "confidence", "value": 0.9},

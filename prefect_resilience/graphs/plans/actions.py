@@ -14,14 +14,14 @@ from typing import Any, ClassVar, TypeVar, cast
 
 from pydantic import BaseModel, ConfigDict
 
-from prefect_resilience.configuration import nearest
+from prefect_resilience.base.policy import nearest
 from prefect_resilience.errors.exceptions import ConfigurationError
-from prefect_resilience.plans import subplans, voting
-from prefect_resilience.plans.documentation import Documentation, documentation_of
-from prefect_resilience.plans.mistakes import Mistake
-from prefect_resilience.plans.model import QUORUM, VOTE, Node
-from prefect_resilience.plans.parameters import Parameter, parameters_of
-from prefect_resilience.plans.templates import has_template
+from prefect_resilience.graphs.plans import subplans, voting
+from prefect_resilience.graphs.plans.documentation import Documentation, documentation_of
+from prefect_resilience.graphs.plans.model import QUORUM, VOTE, Node
+from prefect_resilience.graphs.plans.parameters import Parameter, parameters_of
+from prefect_resilience.graphs.plans.reading.mistakes import Mistake
+from prefect_resilience.graphs.plans.templates.templates import has_template
 
 F = TypeVar("F", bound=Callable[..., Any])
 ERROR = "error"

@@ -7,14 +7,14 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from prefect_resilience.conditions.plain import plain_or_cut
+from prefect_resilience.base.plain import plain_or_cut
+from prefect_resilience.errors.classify.registry import classifier
 from prefect_resilience.errors.context import ErrorContext, attach_context
 from prefect_resilience.errors.exceptions import ResilienceError
 from prefect_resilience.errors.info import ErrorInfo, bounded
-from prefect_resilience.errors.redact import redact, redact_data
-from prefect_resilience.errors.registry import classifier
+from prefect_resilience.errors.secrets.redact import redact, redact_data
 from prefect_resilience.errors.taxonomy import ErrorCategory, FailureReason
-from prefect_resilience.plans.result import PlanResult
+from prefect_resilience.graphs.plans.result import PlanResult
 
 NAMED = 5
 """The failed nodes that the message names, each with its error."""

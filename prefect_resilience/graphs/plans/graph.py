@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal, NamedTuple
 
-from prefect_resilience.conditions.model import Condition
-from prefect_resilience.plans.model import Node, Plan
+from prefect_resilience.graphs.conditions.model import Condition
+from prefect_resilience.graphs.plans.model import Node, Plan
 
 EdgeKind = Literal["depends_on", "on_success", "on_failure", "handles_error", "transitions"]
 

@@ -6,11 +6,11 @@ from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from prefect_resilience.plans.meaning import Entry, Meaning
-from prefect_resilience.plans.mistakes import Mistake, PlanError
-from prefect_resilience.plans.model import Cache, CheckedActions, Node, Plan
-from prefect_resilience.plans.templates import references
-from prefect_resilience.plans.validate import read_node
+from prefect_resilience.graphs.plans.model import Cache, CheckedActions, Node, Plan
+from prefect_resilience.graphs.plans.reading.meaning import Entry, Meaning
+from prefect_resilience.graphs.plans.reading.mistakes import Mistake, PlanError
+from prefect_resilience.graphs.plans.reading.validate import read_node
+from prefect_resilience.graphs.plans.templates.templates import references
 
 
 @dataclass(frozen=True)

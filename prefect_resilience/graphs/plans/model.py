@@ -22,14 +22,14 @@ from pydantic import (
 )
 from typing_extensions import Self
 
-from prefect_resilience.conditions.model import Condition
-from prefect_resilience.configuration import Policy
-from prefect_resilience.plans import fields
-from prefect_resilience.plans.mistakes import Mistake, PlanError
-from prefect_resilience.retries.policy import Retry
+from prefect_resilience.base.policy import Policy
+from prefect_resilience.graphs.conditions.model import Condition
+from prefect_resilience.graphs.plans.reading import fields
+from prefect_resilience.graphs.plans.reading.mistakes import Mistake, PlanError
+from prefect_resilience.guards.retries.policy import Retry
 
 if TYPE_CHECKING:
-    from prefect_resilience.plans.result import PlanResult
+    from prefect_resilience.graphs.plans.result import PlanResult
 
 __all__ = [
     "Bounds",
@@ -78,7 +78,7 @@ class PlanPart(Policy):
         try:
             super(Policy, self).__init__(**values)
         except ValidationError as error:
-            from prefect_resilience.plans.wrong import mistakes_of
+            from prefect_resilience.graphs.plans.reading.wrong import mistakes_of
 
             raise PlanError(mistakes_of(error, type(self), values), type(self).__name__) from None
 
@@ -260,8 +260,8 @@ class Plan(PlanHead):
     def _read(cls, data: Any, handler: ModelWrapValidatorHandler[Self], info: ValidationInfo) -> Self:
         if isinstance(data, cls):
             return data
-        from prefect_resilience.plans.validate import read_fields
-        from prefect_resilience.plans.wrong import as_validation_error
+        from prefect_resilience.graphs.plans.reading.validate import read_fields
+        from prefect_resilience.graphs.plans.reading.wrong import as_validation_error
 
         asked = info.context if isinstance(info.context, Asked) else Asked()
         values = read_fields(data, asked)
@@ -272,7 +272,7 @@ class Plan(PlanHead):
     @classmethod
     def from_file(cls, path: str | Path) -> Plan:
         """The plan in a `.json`, `.yaml` or `.yml` file. Raises `PlanError` with every mistake."""
-        from prefect_resilience.plans.reading import from_file
+        from prefect_resilience.graphs.plans.reading.reading import from_file
 
         return from_file(path)
 
@@ -284,7 +284,7 @@ class Plan(PlanHead):
             >>> Plan.from_text("tasks: [{id: hello, type: shout}]").tasks[0].id
             'hello'
         """
-        from prefect_resilience.plans.reading import from_text
+        from prefect_resilience.graphs.plans.reading.reading import from_text
 
         return from_text(text)
 
@@ -295,18 +295,18 @@ class Plan(PlanHead):
 
         What can be seen without them was seen when the plan was made.
         """
-        from prefect_resilience.plans.validate import mistakes_of_run
+        from prefect_resilience.graphs.plans.reading.validate import mistakes_of_run
 
         return mistakes_of_run(self, actions, inputs)
 
     def to_mermaid(self, result: PlanResult | None = None) -> str:
         """The plan as a mermaid flowchart; with `result`, as it went."""
-        from prefect_resilience.plans.render import plan_to_mermaid
+        from prefect_resilience.graphs.plans.pictures.render import plan_to_mermaid
 
         return plan_to_mermaid(self, result, added=result.added if result else ())
 
     def to_svg(self, result: PlanResult | None = None) -> str:
         """The plan as a picture that stands alone; with `result`, as it went."""
-        from prefect_resilience.plans.render import plan_to_svg
+        from prefect_resilience.graphs.plans.pictures.render import plan_to_svg
 
         return plan_to_svg(self, result, added=result.added if result else ())

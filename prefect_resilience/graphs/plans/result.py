@@ -7,9 +7,9 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_serializer
 
-from prefect_resilience.conditions.plain import plain
+from prefect_resilience.base.plain import plain
 from prefect_resilience.errors.context import ErrorContext
-from prefect_resilience.plans.model import Node
+from prefect_resilience.graphs.plans.model import Node
 
 NodeStatus = Literal["succeeded", "failed", "handled", "skipped"]
 

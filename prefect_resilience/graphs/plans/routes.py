@@ -18,14 +18,14 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from prefect_resilience.conditions.errors import ConditionError
-from prefect_resilience.conditions.evaluate import Explanation
-from prefect_resilience.conditions.model import Condition
-from prefect_resilience.conditions.operators import OF_CONDITIONS, OF_ERRORS
 from prefect_resilience.errors.context import ErrorContext
 from prefect_resilience.errors.info import ErrorInfo, bounded
 from prefect_resilience.errors.taxonomy import ErrorCategory
-from prefect_resilience.plans.model import Node, Transition
+from prefect_resilience.graphs.conditions.errors import ConditionError
+from prefect_resilience.graphs.conditions.evaluate import Explanation
+from prefect_resilience.graphs.conditions.model import Condition
+from prefect_resilience.graphs.conditions.operators import OF_CONDITIONS, OF_ERRORS
+from prefect_resilience.graphs.plans.model import Node, Transition
 
 LAST_ERROR = "_last_error"
 """In the state: the failure that led to where one is."""

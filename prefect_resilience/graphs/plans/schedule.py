@@ -21,9 +21,9 @@ from typing import NamedTuple
 
 from prefect_resilience.errors.context import ErrorContext
 from prefect_resilience.errors.exceptions import ConfigurationError
-from prefect_resilience.plans.model import Node
-from prefect_resilience.plans.seats import Seat, Status, check_addition, link, not_led_to, not_met
-from prefect_resilience.plans.trails import after_failure, after_success, joined
+from prefect_resilience.graphs.plans.model import Node
+from prefect_resilience.graphs.plans.seats import Seat, Status, check_addition, link, not_led_to, not_met
+from prefect_resilience.graphs.plans.trails import after_failure, after_success, joined
 
 
 class Ended(NamedTuple):

@@ -10,8 +10,8 @@ from itertools import islice
 
 from prefect_resilience.errors.context import ErrorContext
 from prefect_resilience.errors.exceptions import ConfigurationError
-from prefect_resilience.plans.model import Node, TriggerRule
-from prefect_resilience.plans.trails import Trail
+from prefect_resilience.graphs.plans.model import Node, TriggerRule
+from prefect_resilience.graphs.plans.trails import Trail
 
 MOST_NAMES = 5
 

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from prefect_resilience.errors.exceptions import ConfigurationError
-from prefect_resilience.plans.reading import is_text
-from prefect_resilience.plans.result import PlanResult
+from prefect_resilience.graphs.plans.reading.reading import is_text
+from prefect_resilience.graphs.plans.result import PlanResult
 
 NAME = "plan"
 

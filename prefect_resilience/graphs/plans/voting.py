@@ -7,20 +7,20 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, cast
 
-from prefect_resilience.conditions.describe import shown
-from prefect_resilience.conditions.paths import Missing, PathError, check_path, look_up
-from prefect_resilience.conditions.plain import plain
-from prefect_resilience.configuration import nearest
+from prefect_resilience.base.plain import plain
+from prefect_resilience.base.policy import nearest
 from prefect_resilience.errors.context import ErrorContext
 from prefect_resilience.errors.exceptions import ConfigurationError
-from prefect_resilience.plans.mistakes import Mistake, quoted
-from prefect_resilience.plans.model import QUORUM, Node
-from prefect_resilience.plans.templates import has_template
-from prefect_resilience.routing.exceptions import NoQuorum
-from prefect_resilience.routing.sameness import same
+from prefect_resilience.graphs.conditions.describe import shown
+from prefect_resilience.graphs.conditions.paths import Missing, PathError, check_path, look_up
+from prefect_resilience.graphs.plans.model import QUORUM, Node
+from prefect_resilience.graphs.plans.reading.mistakes import Mistake, quoted
+from prefect_resilience.graphs.plans.templates.templates import has_template
+from prefect_resilience.graphs.routing.exceptions import NoQuorum
+from prefect_resilience.graphs.routing.sameness import same
 
 if TYPE_CHECKING:
-    from prefect_resilience.plans.actions import Actions
+    from prefect_resilience.graphs.plans.actions import Actions
 
 Ask = Callable[[list[str], dict[str, Any], int, "str | None", "ErrorContext | None"], Any]
 """Asks actions by their names, with an input; how many must agree, and on which path."""

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from .exceptions import NoProgress, NoQuorum, NoRoute, RoundsExhausted, TooManyFailures
-from .gathering import Gathered, Outcome, agather, gather
-from .handlers import on_error
-from .loops import aiterate, iterate
-from .progress import ProgressGuard
-from .rounds import Iteration, Round
-from .route import Branch, otherwise, route, when
-from .voting import Quorum, quorum
+from prefect_resilience.graphs.routing.edge.gathering import Gathered, Outcome, agather, gather
+from prefect_resilience.graphs.routing.edge.handlers import on_error
+from prefect_resilience.graphs.routing.edge.loops import aiterate, iterate
+from prefect_resilience.graphs.routing.edge.progress import ProgressGuard
+from prefect_resilience.graphs.routing.edge.route import Branch, otherwise, route, when
+from prefect_resilience.graphs.routing.edge.voting import Quorum, quorum
+from prefect_resilience.graphs.routing.exceptions import (
+    NoProgress,
+    NoQuorum,
+    NoRoute,
+    RoundsExhausted,
+    TooManyFailures,
+)
+from prefect_resilience.graphs.routing.rounds import Iteration, Round
 
 __all__ = [
     "Branch",

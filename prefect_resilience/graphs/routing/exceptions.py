@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 from prefect_resilience.errors.exceptions import ResilienceError
 
 if TYPE_CHECKING:
-    from prefect_resilience.routing.gathering import Outcome
-    from prefect_resilience.routing.rounds import Round
+    from prefect_resilience.graphs.routing.edge.gathering import Outcome
+    from prefect_resilience.graphs.routing.rounds import Round
 
 
 class _Told(ResilienceError):

@@ -7,12 +7,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Generic, TypeVar
 
-from prefect_resilience.conditions.plain import plain
+from prefect_resilience.base.plain import plain
 from prefect_resilience.errors.context import ErrorContext
 from prefect_resilience.errors.info import bounded
-from prefect_resilience.errors.redact import redact
-from prefect_resilience.partials.bounds import LIMIT as PARTIAL
-from prefect_resilience.partials.bounds import partial_output
+from prefect_resilience.errors.secrets.redact import redact
+from prefect_resilience.guards.partials.bounds import LIMIT as PARTIAL
+from prefect_resilience.guards.partials.bounds import partial_output
 
 __all__ = ["PARTIAL", "History", "Iteration", "Round", "brief", "history_details", "partial_output"]
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from prefect_resilience.conditions.bounds import Bounds
-from prefect_resilience.conditions.compare import equal
-from prefect_resilience.conditions.errors import ConditionError
+from prefect_resilience.graphs.conditions.bounds import Bounds
+from prefect_resilience.graphs.conditions.compare import equal
+from prefect_resilience.graphs.conditions.errors import ConditionError
 
 STEPS = 5_000_000
 

@@ -23,7 +23,7 @@ import math
 from dataclasses import dataclass
 from typing import Any, cast
 
-from prefect_resilience.budgets.model import BudgetStatus
+from prefect_resilience.guards.budgets.model import BudgetStatus
 
 BUCKETS = 24
 MONTH = 30 * 86_400.0

@@ -17,13 +17,13 @@ from collections.abc import Callable
 from time import monotonic
 from urllib.parse import quote
 
-from prefect_resilience.budgets import arithmetic, listeners
-from prefect_resilience.budgets.model import BudgetStatus
-from prefect_resilience.budgets.policy import ErrorBudget
-from prefect_resilience.circuits import registry
+from prefect_resilience.base.naming import digest
 from prefect_resilience.errors.exceptions import ConfigurationError, StoreUnavailable
-from prefect_resilience.errors.redact import redact
-from prefect_resilience.naming import digest
+from prefect_resilience.errors.secrets.redact import redact
+from prefect_resilience.guards.budgets import arithmetic, listeners
+from prefect_resilience.guards.budgets.model import BudgetStatus
+from prefect_resilience.guards.budgets.policy import ErrorBudget
+from prefect_resilience.guards.circuits import registry
 from prefect_resilience.stores import Store
 
 logger: logging.Logger = logging.getLogger("prefect_resilience.budgets")

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from prefect_resilience.budgets import arithmetic
-from prefect_resilience.budgets.counting import PREFIX, flush, place_of
-from prefect_resilience.budgets.model import BudgetStatus
-from prefect_resilience.budgets.policy import ErrorBudget
-from prefect_resilience.circuits import registry
+from prefect_resilience.guards.budgets import arithmetic
+from prefect_resilience.guards.budgets.counting import PREFIX, flush, place_of
+from prefect_resilience.guards.budgets.model import BudgetStatus
+from prefect_resilience.guards.budgets.policy import ErrorBudget
+from prefect_resilience.guards.circuits import registry
 from prefect_resilience.stores import Store
 
 PAGE = 100

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from prefect_resilience.budgets.model import BudgetStatus
+    from prefect_resilience.guards.budgets.model import BudgetStatus
 
 BurnListener = Callable[["BudgetStatus"], object]
 

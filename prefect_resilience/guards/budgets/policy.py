@@ -6,10 +6,10 @@ from typing import Any, ClassVar, cast
 
 from pydantic import Field, ValidationInfo, field_validator
 
-from prefect_resilience.budgets.model import BudgetStatus
-from prefect_resilience.configuration import Policy
-from prefect_resilience.durations import seconds_of
+from prefect_resilience.base.durations import seconds_of
+from prefect_resilience.base.policy import Policy
 from prefect_resilience.errors.exceptions import ConfigurationError
+from prefect_resilience.guards.budgets.model import BudgetStatus
 from prefect_resilience.stores.base import Store
 
 SHORTEST = 60.0
@@ -78,13 +78,13 @@ class ErrorBudget(Policy):
 
         `name` is the task's or flow's, where the budget has none of its own. Raises StoreUnavailable.
         """
-        from prefect_resilience.budgets.fleet import read_status
+        from prefect_resilience.guards.budgets.fleet import read_status
 
         return read_status(self, self._called(name), store)
 
     def count(self, good: bool, name: str | None = None) -> None:
         """Count a run that ended, by hand; never raises because of the store."""
-        from prefect_resilience.budgets.counting import count
+        from prefect_resilience.guards.budgets.counting import count
 
         due = count(self, self._called(name), good)
         if due is not None:

@@ -13,20 +13,20 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, cast, overload
 
 from pydantic import ValidationError
 
-from prefect_resilience import faults
-from prefect_resilience.circuits import machine, registry
-from prefect_resilience.circuits.circuit import Circuit
-from prefect_resilience.circuits.guard import entering, guarded, leaving
-from prefect_resilience.circuits.model import CircuitPolicy, CircuitSnapshot, CircuitState
-from prefect_resilience.circuits.outcomes import judge
-from prefect_resilience.circuits.permits import Permit
-from prefect_resilience.configuration import in_one_sentence
-from prefect_resilience.drive import Invoke, Sequence, adrive, drive
-from prefect_resilience.durations import Duration, seconds_of
+from prefect_resilience.base.drive import Invoke, Sequence, adrive, drive
+from prefect_resilience.base.durations import Duration, seconds_of
+from prefect_resilience.base.naming import fill, shorten, template_fields
+from prefect_resilience.base.policy import in_one_sentence
+from prefect_resilience.base.wrapping import decorate
 from prefect_resilience.errors.exceptions import CircuitOpenError, ConfigurationError
-from prefect_resilience.errors.redact import redact
-from prefect_resilience.naming import fill, shorten, template_fields
-from prefect_resilience.wrapping import decorate
+from prefect_resilience.errors.secrets.redact import redact
+from prefect_resilience.guards import faults
+from prefect_resilience.guards.circuits import machine, registry
+from prefect_resilience.guards.circuits.circuit import Circuit
+from prefect_resilience.guards.circuits.guard import entering, guarded, leaving
+from prefect_resilience.guards.circuits.model import CircuitPolicy, CircuitSnapshot, CircuitState
+from prefect_resilience.guards.circuits.outcomes import judge
+from prefect_resilience.guards.circuits.permits import Permit
 
 if TYPE_CHECKING:
     from prefect_resilience.errors.info import ErrorInfo

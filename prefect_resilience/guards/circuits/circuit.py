@@ -9,16 +9,16 @@ from collections.abc import Callable, Iterator
 from time import monotonic
 from weakref import WeakMethod
 
-from prefect_resilience.circuits import machine
-from prefect_resilience.circuits.exchange import UNSEEN, Exchange
-from prefect_resilience.circuits.link import StoreLink
-from prefect_resilience.circuits.listeners import logger, tell
-from prefect_resilience.circuits.model import CircuitPolicy, CircuitSnapshot
-from prefect_resilience.circuits.permits import Epoch, Permit
-from prefect_resilience.circuits.snapshots import snapshot_of
-from prefect_resilience.circuits.view import NEVER, View
-from prefect_resilience.circuits.window import Outcome
 from prefect_resilience.errors.exceptions import CircuitOpenError
+from prefect_resilience.guards.circuits import machine
+from prefect_resilience.guards.circuits.exchange import UNSEEN, Exchange
+from prefect_resilience.guards.circuits.link import StoreLink
+from prefect_resilience.guards.circuits.listeners import logger, tell
+from prefect_resilience.guards.circuits.model import CircuitPolicy, CircuitSnapshot
+from prefect_resilience.guards.circuits.permits import Epoch, Permit
+from prefect_resilience.guards.circuits.snapshots import snapshot_of
+from prefect_resilience.guards.circuits.view import NEVER, View
+from prefect_resilience.guards.circuits.window import Outcome
 
 PATIENCE = 1.0
 """Seconds that a caller waits for another thread's exchange with the store before it goes on without."""

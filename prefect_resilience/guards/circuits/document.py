@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from typing import Any, cast, get_args
 
-from prefect_resilience.circuits import adaptive, window
-from prefect_resilience.circuits.model import CircuitState
+from prefect_resilience.guards.circuits import adaptive, window
+from prefect_resilience.guards.circuits.model import CircuitState
 
 CircuitDocument = dict[str, Any]
 

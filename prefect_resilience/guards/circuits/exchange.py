@@ -11,15 +11,23 @@ from dataclasses import dataclass, replace
 from time import monotonic
 from weakref import WeakMethod
 
-from prefect_resilience.circuits import machine
-from prefect_resilience.circuits.link import StoreLink
-from prefect_resilience.circuits.listeners import Transition
-from prefect_resilience.circuits.machine import Acquire, CircuitDocument, Event, Force, Record, Release, Reset
-from prefect_resilience.circuits.model import CircuitPolicy
-from prefect_resilience.circuits.permits import Epoch, Pending, Permit
-from prefect_resilience.circuits.view import View, unknown, view_of
-from prefect_resilience.circuits.window import Outcome
 from prefect_resilience.errors.exceptions import StoreUnavailable
+from prefect_resilience.guards.circuits import machine
+from prefect_resilience.guards.circuits.link import StoreLink
+from prefect_resilience.guards.circuits.listeners import Transition
+from prefect_resilience.guards.circuits.machine import (
+    Acquire,
+    CircuitDocument,
+    Event,
+    Force,
+    Record,
+    Release,
+    Reset,
+)
+from prefect_resilience.guards.circuits.model import CircuitPolicy
+from prefect_resilience.guards.circuits.permits import Epoch, Pending, Permit
+from prefect_resilience.guards.circuits.view import View, unknown, view_of
+from prefect_resilience.guards.circuits.window import Outcome
 from prefect_resilience.stores import Store
 
 PREFIX = "circuit/"

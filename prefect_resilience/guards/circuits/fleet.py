@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from prefect_resilience.circuits import machine, registry
-from prefect_resilience.circuits.breaker import CircuitBreaker
-from prefect_resilience.circuits.exchange import PREFIX
-from prefect_resilience.circuits.model import CircuitPolicy, CircuitSnapshot
-from prefect_resilience.circuits.snapshots import snapshot_of
+from prefect_resilience.guards.circuits import machine, registry
+from prefect_resilience.guards.circuits.breaker import CircuitBreaker
+from prefect_resilience.guards.circuits.exchange import PREFIX
+from prefect_resilience.guards.circuits.model import CircuitPolicy, CircuitSnapshot
+from prefect_resilience.guards.circuits.snapshots import snapshot_of
 from prefect_resilience.stores import Store
 
 PAGE = 500

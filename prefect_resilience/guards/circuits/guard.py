@@ -7,13 +7,13 @@ import threading
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
-from prefect_resilience import faults
-from prefect_resilience.drive import Blocking, Invoke, Sequence
+from prefect_resilience.base.drive import Blocking, Invoke, Sequence
+from prefect_resilience.guards import faults
 
 if TYPE_CHECKING:
-    from prefect_resilience.circuits.breaker import CircuitBreaker
-    from prefect_resilience.circuits.permits import Permit
     from prefect_resilience.errors.info import ErrorInfo
+    from prefect_resilience.guards.circuits.breaker import CircuitBreaker
+    from prefect_resilience.guards.circuits.permits import Permit
 
 
 def entering(breaker: CircuitBreaker) -> Sequence[Permit]:

@@ -9,9 +9,9 @@ from collections.abc import Callable
 from time import monotonic
 from typing import Literal, TypeVar
 
-from prefect_resilience.circuits.listeners import StoreNotice
 from prefect_resilience.errors.exceptions import ConfigurationError, StoreUnavailable
-from prefect_resilience.errors.redact import redact
+from prefect_resilience.errors.secrets.redact import redact
+from prefect_resilience.guards.circuits.listeners import StoreNotice
 from prefect_resilience.stores import Store, open_store
 
 T = TypeVar("T")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from prefect_resilience.circuits.model import CircuitState
+    from prefect_resilience.guards.circuits.model import CircuitState
 
 logger: logging.Logger = logging.getLogger("prefect_resilience.circuits")
 

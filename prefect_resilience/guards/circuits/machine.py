@@ -21,9 +21,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from prefect_resilience.circuits import adaptive, window
-from prefect_resilience.circuits.document import CircuitDocument, new, read, remember
-from prefect_resilience.circuits.model import CircuitPolicy, CircuitState
+from prefect_resilience.guards.circuits import adaptive, window
+from prefect_resilience.guards.circuits.document import CircuitDocument, new, read, remember
+from prefect_resilience.guards.circuits.model import CircuitPolicy, CircuitState
 
 __all__ = [
     "Acquire",

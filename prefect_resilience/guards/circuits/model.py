@@ -9,9 +9,9 @@ from typing import Any, ClassVar, Literal
 from pydantic import BaseModel, ConfigDict, ValidationInfo, field_validator, model_validator
 from typing_extensions import Self
 
-from prefect_resilience.circuits.window import canonical_window, parse_window
-from prefect_resilience.durations import FORMS, seconds_of
+from prefect_resilience.base.durations import FORMS, seconds_of
 from prefect_resilience.errors.taxonomy import ErrorCategory
+from prefect_resilience.guards.circuits.window import canonical_window, parse_window
 
 CircuitState = Literal["closed", "open", "half_open", "forced_open", "disabled"]
 

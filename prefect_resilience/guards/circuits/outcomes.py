@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Literal
 
-from prefect_resilience.circuits.model import CircuitPolicy
+from prefect_resilience.errors.classify.classify import classify
+from prefect_resilience.guards.circuits.model import CircuitPolicy
 
 if TYPE_CHECKING:
     from prefect_resilience.errors.info import ErrorInfo
@@ -30,15 +30,8 @@ def judge(
         return "neither", None
     if info is None:
         assert error is not None
-        info = _classify(error)
+        info = classify(error)
     category = str(info.category)
     if category in policy.counts:
         return "failure", info
     return ("success" if category in ANSWERED else "neither"), info
-
-
-def _classify(error: Exception) -> ErrorInfo:
-    from prefect_resilience.errors.classify import classify
-
-    typed: Callable[[BaseException], ErrorInfo] = classify
-    return typed(error)

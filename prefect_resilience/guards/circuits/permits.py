@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import itertools
 
-from prefect_resilience.circuits.machine import Event, Record, Release
-from prefect_resilience.circuits.window import Outcome, Run
+from prefect_resilience.guards.circuits.machine import Event, Record, Release
+from prefect_resilience.guards.circuits.window import Outcome, Run
 
 RUNS_KEPT = 200
 PROBES_KEPT = 100

@@ -9,11 +9,11 @@ import weakref
 from collections import OrderedDict
 from collections.abc import Callable
 
-from prefect_resilience import places
-from prefect_resilience.circuits.circuit import Circuit
-from prefect_resilience.circuits.link import StoreLink
-from prefect_resilience.circuits.model import CircuitPolicy
+from prefect_resilience.base import places
 from prefect_resilience.errors.exceptions import ConfigurationError
+from prefect_resilience.guards.circuits.circuit import Circuit
+from prefect_resilience.guards.circuits.link import StoreLink
+from prefect_resilience.guards.circuits.model import CircuitPolicy
 from prefect_resilience.stores import Store, parse_url
 
 LINKS_KEPT = 64
@@ -132,7 +132,7 @@ def _difference(name: str, known: CircuitPolicy, policy: CircuitPolicy) -> str:
     return (
         f"circuit {name!r} has been declared with {field}={before[field]!r} and cannot have "
         f"{field}={now[field]!r} as well: reuse the first CircuitBreaker, choose another name, "
-        "or call prefect_resilience.circuits.forget_circuits() to begin anew"
+        "or call prefect_resilience.guards.circuits.forget_circuits() to begin anew"
     )
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from prefect_resilience.circuits import adaptive, machine, window
-from prefect_resilience.circuits.model import CircuitEntered, CircuitPolicy, CircuitSnapshot
-from prefect_resilience.durations import LONGEST
+from prefect_resilience.base.durations import LONGEST
+from prefect_resilience.guards.circuits import adaptive, machine, window
+from prefect_resilience.guards.circuits.model import CircuitEntered, CircuitPolicy, CircuitSnapshot
 
 _ANY_POLICY = CircuitPolicy(open_max=LONGEST, probe_lease=LONGEST)
 """It believes whatever a document says of openings and leases: the circuit's own policy is not known here."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from prefect_resilience.circuits.link import StoreLink
-from prefect_resilience.circuits.machine import PASSING, CircuitDocument, new
-from prefect_resilience.circuits.model import CircuitPolicy
-from prefect_resilience.circuits.permits import Epoch, Permit
+from prefect_resilience.guards.circuits.link import StoreLink
+from prefect_resilience.guards.circuits.machine import PASSING, CircuitDocument, new
+from prefect_resilience.guards.circuits.model import CircuitPolicy
+from prefect_resilience.guards.circuits.permits import Epoch, Permit
 
 NEVER = -math.inf
 GRACE = 5.0

@@ -22,7 +22,7 @@ from datetime import timedelta
 from functools import lru_cache
 from typing import Any, Literal, cast
 
-from prefect_resilience.durations import seconds_of
+from prefect_resilience.base.durations import seconds_of
 from prefect_resilience.errors.exceptions import ConfigurationError
 
 BUCKETS = 12

@@ -5,4 +5,3 @@ from .splitters import ListSplit as ListSplit
 from .splitters import TextSplit as TextSplit
 from .splitters import split_list as split_list
 from .splitters import split_text as split_text
-from .work import decomposed as decomposed

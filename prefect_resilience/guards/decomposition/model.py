@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 from pydantic import Discriminator, Field, field_validator
 
-from prefect_resilience.configuration import Policy, nearest
+from prefect_resilience.base.policy import Policy, nearest
 from prefect_resilience.errors.exceptions import ConfigurationError
-
-from .mergers import concat, join
-from .splitters import ListSplit, Split, TextSplit
+from prefect_resilience.guards.decomposition.mergers import concat, join
+from prefect_resilience.guards.decomposition.splitters import ListSplit, Split, TextSplit
 
 MERGERS: dict[str, Callable[[Any], Any]] = {"concat": concat, "join": join()}
 OFFERED = ("error", "depth")

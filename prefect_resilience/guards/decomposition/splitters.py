@@ -10,8 +10,8 @@ from typing import Any, Literal, cast
 from pydantic import Field, model_validator
 from typing_extensions import Self
 
-from prefect_resilience.configuration import Policy
-from prefect_resilience.regexes import Regex
+from prefect_resilience.base.policy import Policy
+from prefect_resilience.base.regexes import Regex
 
 Unit = Literal["paragraph", "sentence", "word", "character"]
 FINER: dict[str, Unit] = {"paragraph": "sentence", "sentence": "word", "word": "character"}

@@ -1,5 +1,5 @@
 """Who answers when the work itself could not."""
 
-from prefect_resilience.fallbacks.model import Fallback
+from prefect_resilience.guards.fallbacks.model import Fallback
 
 __all__ = ["Fallback"]

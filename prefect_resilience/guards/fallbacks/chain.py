@@ -8,10 +8,10 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
-from prefect_resilience.drive import Blocking, Invoke, Sequence
+from prefect_resilience.base.drive import Blocking, Invoke, Sequence
 from prefect_resilience.errors.answered import answered_for
 from prefect_resilience.errors.context import ErrorContext
-from prefect_resilience.fallbacks.model import Answered, Fallback
+from prefect_resilience.guards.fallbacks.model import Answered, Fallback
 
 _handling: ContextVar[tuple[Callable[..., Any], ...]] = ContextVar("handling", default=())
 """The functions that are being replaced or are replacing at this moment: none of them handles itself."""

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
-from prefect_resilience.durations import Duration, seconds_of
+from prefect_resilience.base.durations import Duration, seconds_of
 from prefect_resilience.errors.context import ErrorContext
 from prefect_resilience.errors.exceptions import ConfigurationError
-from prefect_resilience.retries.policy import as_names
+from prefect_resilience.guards.retries.policy import as_names
 
 When = Callable[[ErrorContext], bool]
 

@@ -2,4 +2,3 @@ from .bulkhead import Bulkhead as Bulkhead
 from .guarding import Limit as Limit
 from .hedge import Hedge as Hedge
 from .rate import RateLimit as RateLimit
-from .timeout import Timeout as Timeout

@@ -2,40 +2,30 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Generator
-from contextlib import contextmanager
 from functools import partial
 from random import random
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import httpx
 from pydantic import Field, field_validator
 
-from prefect_resilience.drive import Sequence, drive
-from prefect_resilience.durations import Duration, seconds
-from prefect_resilience.limits.guarding import Limit, Ticket
-from prefect_resilience.limits.leases import Lease, LeaseRequest, given_back
-from prefect_resilience.limits.line import overdue_places, stood_in_line
-from prefect_resilience.limits.names import prefect_name
-from prefect_resilience.limits.outages import FIRST_PAUSE, LONGEST_PAUSE, ApiAway, ApiBusy, answered
-from prefect_resilience.limits.overdue import begins, still_runs
-from prefect_resilience.limits.patience import for_place
-from prefect_resilience.limits.refusals import BulkheadFullError
-from prefect_resilience.limits.shared import SharedLimit, run_going_on
-from prefect_resilience.limits.spans import count
-from prefect_resilience.limits.threads import start_call
-from prefect_resilience.limits.waiting import slept
+from prefect_resilience.base.drive import Sequence, drive
+from prefect_resilience.base.durations import Duration, seconds
+from prefect_resilience.guards.limits import shared as shared_limits
+from prefect_resilience.guards.limits.guarding import Limit, Ticket
+from prefect_resilience.guards.limits.leases import Lease, LeaseRequest, given_back
+from prefect_resilience.guards.limits.line import overdue_places, stood_in_line
+from prefect_resilience.guards.limits.names import prefect_name
+from prefect_resilience.guards.limits.outages import FIRST_PAUSE, LONGEST_PAUSE, ApiAway, answered
+from prefect_resilience.guards.limits.patience import for_place
+from prefect_resilience.guards.limits.refusals import BulkheadFullError
+from prefect_resilience.guards.limits.shared import SharedLimit, run_going_on
+from prefect_resilience.guards.limits.spans import count
+from prefect_resilience.guards.limits.waiting import slept
+from prefect_resilience.guards.timeouts.overdue import begins, still_runs
+from prefect_resilience.guards.timeouts.threads import start_call
 
-if TYPE_CHECKING:
-    from prefect.client.orchestration import SyncPrefectClient
-    from prefect.settings import Settings
-
-__all__ = ["Bulkhead", "BulkheadFullError", "prefect_client"]
-
-API_SECONDS, CONNECT_SECONDS = 5.0, 2.0
-"""The longest that one request to Prefect's API may take, and each of its four tries to connect."""
+__all__ = ["Bulkhead", "BulkheadFullError"]
 
 
 class Bulkhead(Limit):
@@ -120,8 +110,10 @@ class Bulkhead(Limit):
 
     def _leased(self, name: str, came: float) -> Sequence[Lease]:
         """A place in the fleet; one without a slot when the API does not answer for too long."""
-        shared = SharedLimit(prefect_name("bulkhead", name), self.max_concurrent, 0.0, prefect_client)
-        request, pause = LeaseRequest(shared, _holder()), FIRST_PAUSE
+        shared = SharedLimit(
+            prefect_name("bulkhead", name), self.max_concurrent, 0.0, shared_limits.prefect_client
+        )
+        request, pause = LeaseRequest(shared, shared_limits.lease_holder(run_going_on())), FIRST_PAUSE
         while True:
             try:
                 lease = yield from answered(shared.name, request.ask, came, self.max_wait)
@@ -154,59 +146,3 @@ def _given_back(ticket: Ticket, error: BaseException | None) -> Sequence[None]:
     finally:
         if ticket.place is not None:
             ticket.place.leave()
-
-
-def _holder() -> Any:
-    """Who Prefect shows as the holder of a place: the run that is going on."""
-    from prefect.client.schemas.objects import ConcurrencyLeaseHolder
-
-    run = run_going_on()
-    return None if run is None else ConcurrencyLeaseHolder.model_validate({"type": run[0], "id": run[1]})
-
-
-@contextmanager
-def prefect_client() -> Generator[SyncPrefectClient, None, None]:
-    """A client of the API of the current run, kept by the process, that does not try again by itself."""
-    from prefect.client.orchestration import get_client
-    from prefect.context import SettingsContext, get_settings_context
-    from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_KEY, PREFECT_API_URL
-
-    context = get_settings_context()
-    with SettingsContext(profile=context.profile, settings=_without_retries(context.settings)):
-        key = (PREFECT_API_URL.value(), str(PREFECT_API_KEY.value()), str(PREFECT_API_AUTH_STRING.value()))
-        client = _clients.get(key)
-        if client is None:
-            timeout = httpx.Timeout(API_SECONDS, connect=CONNECT_SECONDS)
-            hooks = {"response": [_refuse_busy]}
-            client = get_client(httpx_settings={"timeout": timeout, "event_hooks": hooks}, sync_client=True)
-            client = _clients.setdefault(key, client.__enter__())
-        try:
-            yield client
-        except Exception as error:
-            if getattr(error, "response", None) is None and getattr(error, "http_exc", None) is None:
-                _clients.pop(key, None)  # no answer at all: the next one connects anew
-            raise
-
-
-def _refuse_busy(response: httpx.Response) -> None:
-    """Tell a busy API before Prefect's client sleeps on it."""
-    if response.status_code in (408, 429, 502, 503):
-        raise ApiBusy(f"{response.status_code} of {response.request.method} {response.request.url.path}")
-
-
-def _without_retries(settings: Settings) -> Settings:
-    """The same settings without the client's retries, which would hold up a call for a minute."""
-    global _quick
-    from prefect.settings import PREFECT_CLIENT_MAX_RETRIES
-
-    if _quick is None or _quick[0] is not settings:
-        _quick = (settings, settings.copy_with_update(updates={PREFECT_CLIENT_MAX_RETRIES: 0}))
-    return _quick[1]
-
-
-_clients: dict[tuple[str | None, str, str], SyncPrefectClient] = {}
-_quick: tuple[Settings, Settings] | None = None  # making them takes longer than a request
-
-if hasattr(os, "register_at_fork"):
-    # A forked child that wrote into its parent's connections would garble both.
-    os.register_at_fork(after_in_child=_clients.clear)

@@ -17,15 +17,15 @@ from uuid import uuid4
 from pydantic import PrivateAttr, field_validator
 from typing_extensions import Self
 
-from prefect_resilience.configuration import Policy
-from prefect_resilience.drive import Invoke, Sequence, adrive, drive
+from prefect_resilience.base.drive import Invoke, Sequence, adrive, drive
+from prefect_resilience.base.naming import fill, shorten, template_fields
+from prefect_resilience.base.policy import Policy
+from prefect_resilience.base.wrapping import decorate
 from prefect_resilience.errors.exceptions import ConfigurationError
-from prefect_resilience.naming import fill, shorten, template_fields
-from prefect_resilience.wrapping import decorate
 
 if TYPE_CHECKING:
-    from prefect_resilience.limits.leases import Lease
-    from prefect_resilience.limits.line import Place
+    from prefect_resilience.guards.limits.leases import Lease
+    from prefect_resilience.guards.limits.line import Place
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])

@@ -10,14 +10,14 @@ from typing import Any, TypeVar, cast
 
 from pydantic import Field, field_validator
 
-from prefect_resilience.configuration import Policy
-from prefect_resilience.durations import Duration, seconds
+from prefect_resilience.base.durations import Duration, seconds
+from prefect_resilience.base.policy import Policy
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.errors.notes import add_note
-from prefect_resilience.errors.redact import redact
-from prefect_resilience.limits.guarding import Limit
-from prefect_resilience.limits.refusals import LimitRefused
-from prefect_resilience.limits.spans import count
+from prefect_resilience.errors.secrets.redact import redact
+from prefect_resilience.guards.limits.guarding import Limit
+from prefect_resilience.guards.limits.refusals import LimitRefused
+from prefect_resilience.guards.limits.spans import count
 
 T = TypeVar("T")
 

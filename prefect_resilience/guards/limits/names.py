@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from prefect_resilience.naming import digest
+from prefect_resilience.base.naming import digest
 
 NOT_IN_PREFECT = re.compile(r"[/%&<>]")
 """What Prefect takes in no name."""

@@ -7,7 +7,7 @@ import threading
 from dataclasses import dataclass
 from time import monotonic
 
-from prefect_resilience.limits.gcra import FRESH, Pace, after_call, wait_for
+from prefect_resilience.guards.limits.gcra import FRESH, Pace, after_call, wait_for
 
 MOST_KEYS = 1024
 """Beyond so many, those that would not make anybody wait are forgotten."""

@@ -8,20 +8,20 @@ from typing import Any
 
 from pydantic import Field, field_validator
 
-from prefect_resilience.drive import Sequence
-from prefect_resilience.durations import Duration, seconds
-from prefect_resilience.limits.bulkhead import prefect_client
-from prefect_resilience.limits.gcra import Pace
-from prefect_resilience.limits.guarding import Limit, Ticket
-from prefect_resilience.limits.line import stood_in_line
-from prefect_resilience.limits.names import prefect_name
-from prefect_resilience.limits.outages import ApiAway, answered
-from prefect_resilience.limits.pace import arrive, start, start_if_free, turn_away, wait_of
-from prefect_resilience.limits.patience import for_place
-from prefect_resilience.limits.refusals import RateLimitedError
-from prefect_resilience.limits.shared import SharedLimit, run_going_on, take_slot
-from prefect_resilience.limits.spans import count
-from prefect_resilience.limits.waiting import slept
+from prefect_resilience.base.drive import Sequence
+from prefect_resilience.base.durations import Duration, seconds
+from prefect_resilience.guards.limits import shared
+from prefect_resilience.guards.limits.gcra import Pace
+from prefect_resilience.guards.limits.guarding import Limit, Ticket
+from prefect_resilience.guards.limits.line import stood_in_line
+from prefect_resilience.guards.limits.names import prefect_name
+from prefect_resilience.guards.limits.outages import ApiAway, answered
+from prefect_resilience.guards.limits.pace import arrive, start, start_if_free, turn_away, wait_of
+from prefect_resilience.guards.limits.patience import for_place
+from prefect_resilience.guards.limits.refusals import RateLimitedError
+from prefect_resilience.guards.limits.shared import SharedLimit, run_going_on, take_slot
+from prefect_resilience.guards.limits.spans import count
+from prefect_resilience.guards.limits.waiting import slept
 
 __all__ = ["RateLimit", "RateLimitedError"]
 
@@ -157,7 +157,7 @@ class RateLimit(Limit):
         if name is None or run_going_on() is None:
             return None
         return SharedLimit(
-            prefect_name("rate-limit", name), self.burst or 1, self.calls / self.per, prefect_client
+            prefect_name("rate-limit", name), self.burst or 1, self.calls / self.per, shared.prefect_client
         )
 
 

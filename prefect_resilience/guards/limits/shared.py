@@ -17,9 +17,9 @@ from uuid import UUID
 
 import httpx
 
-from prefect_resilience.errors.redact import redact
-from prefect_resilience.limits import outages
-from prefect_resilience.limits.outages import ApiAway, ApiBusy
+from prefect_resilience.errors.secrets.redact import redact
+from prefect_resilience.guards.limits import outages
+from prefect_resilience.guards.limits.outages import ApiAway, ApiBusy
 
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient
@@ -166,6 +166,13 @@ def status_of(error: Exception) -> int | None:
     source = getattr(error, "http_exc", None) or error
     status = getattr(getattr(source, "response", source), "status_code", None)
     return status if isinstance(status, int) else None
+
+
+prefect_client: Connect
+"""A client of the API of the current run. Set, like the next one, by `prefect_resilience.wiring`."""
+
+lease_holder: Callable[[tuple[str, UUID] | None], Any]
+"""Who Prefect shows as the holder of a place that a run has."""
 
 
 def run_going_on() -> tuple[str, UUID] | None:

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Generator
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from prefect_resilience.drive import Invoke, Sequence
+from prefect_resilience.base.drive import Invoke, Sequence
 
 T = TypeVar("T")
 

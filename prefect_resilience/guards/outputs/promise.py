@@ -8,16 +8,15 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from prefect_resilience.drive import Invoke, Sequence
+from prefect_resilience.base.drive import Invoke, Sequence
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.errors.failures import OutputFormatError
 from prefect_resilience.errors.taxonomy import ErrorCategory
-from prefect_resilience.partials.bounds import partial_output
-from prefect_resilience.partials.current import Notes
-from prefect_resilience.retries.backoff import Backoff
-from prefect_resilience.retries.policy import Retry
-
-from .shapes import Broken, Predicate, Shape, shape_of
+from prefect_resilience.guards.outputs.shapes import Broken, Predicate, Shape, shape_of
+from prefect_resilience.guards.partials.bounds import partial_output
+from prefect_resilience.guards.partials.current import Notes
+from prefect_resilience.guards.retries.backoff import Backoff
+from prefect_resilience.guards.retries.policy import Retry
 
 HINTS = ("error", "violations")
 """Parameters of the task that a repair fills in: what went wrong the time before."""

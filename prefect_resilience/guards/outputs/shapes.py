@@ -22,11 +22,10 @@ from pydantic_core import to_jsonable_python
 from referencing import Registry
 from referencing.exceptions import Unresolvable
 
-from prefect_resilience.configuration import nearest
+from prefect_resilience.base.policy import nearest
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.errors.info import bounded
-
-from .texts import NotJson, read_json
+from prefect_resilience.guards.outputs.texts import NotJson, read_json
 
 MOST_VIOLATIONS = 100
 LONGEST_MESSAGE = 300

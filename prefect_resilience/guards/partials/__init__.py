@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
-from .bounds import partial_output, partial_results
-from .current import keep_partial, last_violations, previous_error, previous_partial
+from prefect_resilience.guards.partials.bounds import partial_output, partial_results
+from prefect_resilience.guards.partials.current import (
+    keep_partial,
+    last_violations,
+    previous_error,
+    previous_partial,
+)
 
 __all__ = [
     "keep_partial",

@@ -8,10 +8,10 @@ from collections.abc import Iterable
 from itertools import accumulate
 from typing import Any, cast
 
-from prefect_resilience.conditions.plain import plain_or_cut
+from prefect_resilience.base.plain import plain_or_cut
+from prefect_resilience.errors.classify.shapes import read
 from prefect_resilience.errors.context import PartialOutput
-from prefect_resilience.errors.redact import redact, redact_data
-from prefect_resilience.errors.shapes import read
+from prefect_resilience.errors.secrets.redact import redact, redact_data
 
 LIMIT = 64_000
 """Characters of JSON that are kept of a partial result, and of all partial results of one failure."""

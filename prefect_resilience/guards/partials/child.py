@@ -11,8 +11,7 @@ from typing import Any
 import cloudpickle  # pyright: ignore[reportMissingTypeStubs]
 
 from prefect_resilience.errors.context import ErrorContext
-
-from .current import Notes
+from prefect_resilience.guards.partials.current import Notes
 
 
 @dataclass

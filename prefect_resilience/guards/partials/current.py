@@ -12,8 +12,7 @@ from typing import Any, TypeVar, cast
 
 from prefect_resilience.errors.context import ErrorContext, PartialOutput
 from prefect_resilience.errors.taxonomy import FailureReason
-
-from .bounds import partial_output
+from prefect_resilience.guards.partials.bounds import partial_output
 
 T = TypeVar("T")
 

@@ -9,8 +9,8 @@ from typing import Any, Literal
 from pydantic import Field, model_validator
 from typing_extensions import Self
 
-from prefect_resilience.configuration import Policy
-from prefect_resilience.durations import LONGEST, Duration, Seconds, seconds_of
+from prefect_resilience.base.durations import LONGEST, Duration, Seconds, seconds_of
+from prefect_resilience.base.policy import Policy
 from prefect_resilience.errors.exceptions import ConfigurationError
 
 BackoffKind = Literal["none", "constant", "linear", "exponential", "decorrelated", "schedule"]

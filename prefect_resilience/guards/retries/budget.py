@@ -8,8 +8,8 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from prefect_resilience.configuration import Policy
-from prefect_resilience.durations import Seconds
+from prefect_resilience.base.durations import Seconds
+from prefect_resilience.base.policy import Policy
 
 
 class RetryBudget(Policy):

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, cast
 from pydantic import BeforeValidator, Field, model_validator
 from typing_extensions import Self
 
-from prefect_resilience.configuration import Policy
-from prefect_resilience.durations import Seconds
+from prefect_resilience.base.durations import Seconds
+from prefect_resilience.base.policy import Policy
 from prefect_resilience.errors.info import ErrorInfo
 from prefect_resilience.errors.taxonomy import ErrorCategory, ErrorKind
-from prefect_resilience.retries.backoff import Backoff
-from prefect_resilience.retries.budget import RetryBudget
+from prefect_resilience.guards.retries.backoff import Backoff
+from prefect_resilience.guards.retries.budget import RetryBudget
 
 SPELLINGS = {
     "max_attempts": "attempts",

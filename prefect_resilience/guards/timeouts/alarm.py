@@ -15,7 +15,7 @@ from types import FrameType
 from typing import Any, TypeVar
 
 from prefect_resilience.errors.exceptions import AttemptTimeout
-from prefect_resilience.limits.threads import name_of
+from prefect_resilience.guards.timeouts.threads import name_of
 
 T = TypeVar("T")
 

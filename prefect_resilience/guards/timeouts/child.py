@@ -25,8 +25,8 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, BinaryIO
 
-from prefect_resilience.limits.pickling import dumps, pack_error
-from prefect_resilience.limits.start_child import killed_at_hangup
+from prefect_resilience.guards.timeouts.pickling import dumps, pack_error
+from prefect_resilience.guards.timeouts.start_child import killed_at_hangup
 
 READY, BEGUN, TOLD, RESULT, ERROR, UNPICKLABLE = "ready", "begun", "told", "result", "error", "unpicklable"
 
@@ -36,7 +36,7 @@ MOST_CALLS = 1_000
 EXIT_SECONDS = 3.0
 """How long a child may take to exit once it is told to; it may have events to send."""
 
-_PACKAGE = str(Path(__file__).parents[1])
+_PACKAGE = str(Path(__file__).parents[2])
 
 
 _preparations: list[Callable[[], Any]] = []

@@ -23,9 +23,9 @@ from pathlib import Path
 from typing import IO, Any, cast
 
 from prefect_resilience.errors.exceptions import AttemptTimeout, ResilienceError
-from prefect_resilience.limits import start_child
-from prefect_resilience.limits.child import BEGUN, EXIT_SECONDS, TOLD, Place
-from prefect_resilience.limits.threads import SLICE_SECONDS, start_call
+from prefect_resilience.guards.timeouts import start_child
+from prefect_resilience.guards.timeouts.child import BEGUN, EXIT_SECONDS, TOLD, Place
+from prefect_resilience.guards.timeouts.threads import SLICE_SECONDS, start_call
 
 logger: logging.Logger = logging.getLogger("prefect_resilience.timeout")
 

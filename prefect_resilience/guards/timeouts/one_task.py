@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 import anyio
 
-from prefect_resilience.limits.threads import without_this_frame
+from prefect_resilience.guards.timeouts.threads import without_this_frame
 
 Step = Callable[[], Awaitable[Any]]
 Outcome = tuple[Literal["yielded", "ended", "raised", "cancelled"], Any]

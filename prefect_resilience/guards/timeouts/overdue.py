@@ -26,7 +26,7 @@ from functools import partial
 from types import BuiltinMethodType, FrameType
 from typing import Any, cast
 
-from prefect_resilience.limits.threads import overdue_calls, overdue_in, start_call
+from prefect_resilience.guards.timeouts.threads import overdue_calls, overdue_in, start_call
 
 logger: logging.Logger = logging.getLogger("prefect_resilience.limits")
 

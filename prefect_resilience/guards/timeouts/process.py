@@ -13,10 +13,10 @@ import anyio.to_thread
 
 from prefect_resilience.errors.exceptions import AttemptTimeout, ResilienceError
 from prefect_resilience.errors.notes import add_note
-from prefect_resilience.limits.child import RESULT, UNPICKLABLE
-from prefect_resilience.limits.children import DEATH_SECONDS, HUNG_UP, POOL, Child, ProcessDied
-from prefect_resilience.limits.pickling import dumps, unpack_error
-from prefect_resilience.limits.threads import SLICE_SECONDS, name_of, start_call
+from prefect_resilience.guards.timeouts.child import RESULT, UNPICKLABLE
+from prefect_resilience.guards.timeouts.children import DEATH_SECONDS, HUNG_UP, POOL, Child, ProcessDied
+from prefect_resilience.guards.timeouts.pickling import dumps, unpack_error
+from prefect_resilience.guards.timeouts.threads import SLICE_SECONDS, name_of, start_call
 
 __all__ = ["Carriage", "ProcessDied", "UnpicklableError", "acall_in_process", "call_in_process"]
 

@@ -67,7 +67,7 @@ def main() -> None:
     calls, channel = _settled(int(sys.argv[1]))
     sys.path[:], names = pickle.load(calls)
     with killed_at_hangup(calls):
-        from prefect_resilience.limits.child import Server, prepare
+        from prefect_resilience.guards.timeouts.child import Server, prepare
 
         _import(names)
         prepare()

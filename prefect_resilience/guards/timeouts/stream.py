@@ -12,8 +12,8 @@ from time import monotonic
 from typing import Any, Literal, TypeVar
 
 from prefect_resilience.errors.exceptions import AttemptTimeout
-from prefect_resilience.limits.one_task import PATIENCE, OneTask, Outcome
-from prefect_resilience.limits.threads import (
+from prefect_resilience.guards.timeouts.one_task import PATIENCE, OneTask, Outcome
+from prefect_resilience.guards.timeouts.threads import (
     SLICE_SECONDS,
     Call,
     abandon,

@@ -11,15 +11,14 @@ from typing import Any, ClassVar, Literal, TypeVar, cast
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from prefect_resilience.durations import Duration, seconds_of
+from prefect_resilience.base.durations import DEFAULT_OPERATIONS, Duration, seconds_of
 from prefect_resilience.errors.exceptions import ConfigurationError
-from prefect_resilience.limits.alarm import alarm_is_free, call_with_alarm
-from prefect_resilience.limits.cancel import acall_with_deadline
-from prefect_resilience.limits.stream import aiterate_with_deadline, iterate_with_deadline
-from prefect_resilience.limits.threads import call_with_deadline, overdue_calls
+from prefect_resilience.guards.timeouts.alarm import alarm_is_free, call_with_alarm
+from prefect_resilience.guards.timeouts.cancel import acall_with_deadline
+from prefect_resilience.guards.timeouts.stream import aiterate_with_deadline, iterate_with_deadline
+from prefect_resilience.guards.timeouts.threads import call_with_deadline, overdue_calls
 
 __all__ = [
-    "DEFAULT_OPERATIONS",
     "Timeout",
     "acall_with_deadline",
     "aiterate_with_deadline",
@@ -28,15 +27,6 @@ __all__ = [
     "iterate_with_deadline",
     "overdue_calls",
 ]
-
-DEFAULT_OPERATIONS: Mapping[str, float] = {
-    "default": 30.0,
-    "llm-call": 60.0,
-    "tool-execution": 120.0,
-    "file-read": 5.0,
-    "web-fetch": 30.0,
-}
-"""Seconds by the name of an operation; the settings may change them and add more."""
 
 T = TypeVar("T")
 Mode = Literal["auto", "thread", "process"]

@@ -10,19 +10,19 @@ from typing import NoReturn
 
 from cyclopts import App, CycloptsError
 
-from prefect_resilience.cli import output
-from prefect_resilience.cli.batches import app as batches
-from prefect_resilience.cli.circuits import app as circuits
-from prefect_resilience.cli.dashboard import dashboard
-from prefect_resilience.cli.dead_letters import app as dead_letters
-from prefect_resilience.cli.doctor import doctor
-from prefect_resilience.cli.install import install
-from prefect_resilience.cli.plan import app as plan
-from prefect_resilience.cli.report import report_command
-from prefect_resilience.effects import recovery
+from prefect_resilience.durable.batches.edge import recovery
 from prefect_resilience.errors.exceptions import ResilienceError
-from prefect_resilience.errors.redact import redact
-from prefect_resilience.events import at_a_terminal
+from prefect_resilience.errors.secrets.redact import redact
+from prefect_resilience.operations.cli import output
+from prefect_resilience.operations.cli.batches import app as batches
+from prefect_resilience.operations.cli.circuits import app as circuits
+from prefect_resilience.operations.cli.dashboard import dashboard
+from prefect_resilience.operations.cli.dead_letters import app as dead_letters
+from prefect_resilience.operations.cli.doctor import doctor
+from prefect_resilience.operations.cli.install import install
+from prefect_resilience.operations.cli.plan import app as plan
+from prefect_resilience.operations.cli.report import report_command
+from prefect_resilience.telemetry.edge.events import at_a_terminal
 
 PACKAGE = "prefect-resilience"
 
@@ -76,7 +76,7 @@ def _run() -> int:
             raise
         return _wrong(
             f"this is a mistake in {PACKAGE}, not yours ({redact(f'{type(error).__name__}: {error}')}): "
-            "`python -X dev -m prefect_resilience.cli ...` shows where it happened"
+            "`python -X dev -m prefect_resilience ...` shows where it happened"
         )
     return code if isinstance(code, int) else 0
 

@@ -10,11 +10,11 @@ from rich.prompt import Confirm
 from rich.table import Table
 from rich.text import Text
 
-from prefect_resilience.circuits import CircuitSnapshot
-from prefect_resilience.cli import output
-from prefect_resilience.cli.tables import state_text
 from prefect_resilience.errors.exceptions import ConfigurationError
-from prefect_resilience.operations import Action
+from prefect_resilience.guards.circuits import CircuitSnapshot
+from prefect_resilience.operations.cli import output
+from prefect_resilience.operations.cli.tables import state_text
+from prefect_resilience.operations.flows import Action
 
 SHOWN = 20
 

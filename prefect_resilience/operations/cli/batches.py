@@ -10,18 +10,18 @@ from typing import Annotated, Any, Literal
 from cyclopts import App, Parameter
 from pydantic import RootModel
 
-from prefect_resilience.cli import asking, batches_found, dead_letters, fleet, output
-from prefect_resilience.cli import batches_tables as tables
-from prefect_resilience.cli.options import DryRun, Force, Json, Store, Yes
-from prefect_resilience.effects import recovery, reopening, retention, settling
-from prefect_resilience.effects.flow_runs import ApiUnavailable
-from prefect_resilience.effects.known import check_known
-from prefect_resilience.effects.ledger import open_ledger
-from prefect_resilience.effects.recovery import RecoveryReport
-from prefect_resilience.effects.status import BatchStatus, BatchSummary, batch_status
-from prefect_resilience.effects.strategies import Strategy
+from prefect_resilience.durable.batches.edge import recovery, reopening, retention, settling
+from prefect_resilience.durable.batches.edge.flow_runs import ApiUnavailable
+from prefect_resilience.durable.batches.edge.known import check_known
+from prefect_resilience.durable.batches.edge.recovery import RecoveryReport
+from prefect_resilience.durable.batches.edge.status import BatchStatus, BatchSummary, batch_status
+from prefect_resilience.durable.batches.strategies import Strategy
+from prefect_resilience.durable.effects.ledger import open_ledger
 from prefect_resilience.errors.exceptions import ConfigurationError
-from prefect_resilience.errors.redact import redact
+from prefect_resilience.errors.secrets.redact import redact
+from prefect_resilience.operations.cli import asking, batches_found, dead_letters, fleet, output
+from prefect_resilience.operations.cli import batches_tables as tables
+from prefect_resilience.operations.cli.options import DryRun, Force, Json, Store, Yes
 
 Id = Annotated[str, Parameter(help="The batch: the id of its flow run, or its name.")]
 Reason = Annotated[str | None, Parameter(help="Why, for the audit log.")]

@@ -8,11 +8,11 @@ from datetime import datetime, timedelta, timezone
 
 from prefect.settings import get_current_settings
 
-from prefect_resilience.effects import recovery, waiting
-from prefect_resilience.effects.flow_runs import ApiUnavailable, find_runs
-from prefect_resilience.effects.ledger import open_ledger
-from prefect_resilience.effects.status import BatchSummary, list_batches
-from prefect_resilience.effects.strategies import RecoveryHint
+from prefect_resilience.durable.batches.edge import recovery, waiting
+from prefect_resilience.durable.batches.edge.flow_runs import ApiUnavailable, find_runs
+from prefect_resilience.durable.batches.edge.status import BatchSummary, list_batches
+from prefect_resilience.durable.batches.strategies import RecoveryHint
+from prefect_resilience.durable.effects.ledger import open_ledger
 
 HINTS_SHOWN = 200
 

@@ -14,14 +14,14 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from prefect_resilience.cli import times
-from prefect_resilience.cli.output import printable
-from prefect_resilience.effects.audit import AuditEntry
-from prefect_resilience.effects.outlines import KEYS_SHOWN
-from prefect_resilience.effects.recovery import RecoveryReport
-from prefect_resilience.effects.status import Archived, BatchStatus, BatchSummary, EffectStatus
-from prefect_resilience.effects.strategies import RecoveryHint
-from prefect_resilience.errors.redact import redact
+from prefect_resilience.durable.batches.audit import AuditEntry
+from prefect_resilience.durable.batches.edge.recovery import RecoveryReport
+from prefect_resilience.durable.batches.edge.status import Archived, BatchStatus, BatchSummary, EffectStatus
+from prefect_resilience.durable.batches.strategies import RecoveryHint
+from prefect_resilience.durable.sagas.outlines import KEYS_SHOWN
+from prefect_resilience.errors.secrets.redact import redact
+from prefect_resilience.operations.cli import times
+from prefect_resilience.operations.cli.output import printable
 
 SIGNS = {
     "intended": "»",

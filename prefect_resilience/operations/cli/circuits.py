@@ -8,12 +8,12 @@ from typing import Annotated
 
 from cyclopts import App, Parameter
 
-from prefect_resilience.circuits import CircuitSnapshot
-from prefect_resilience.circuits.model import CircuitState
-from prefect_resilience.cli import asking, fleet, names, output, tables, times, watching
-from prefect_resilience.cli.options import Json, Store
 from prefect_resilience.errors.exceptions import ConfigurationError
-from prefect_resilience.operations import (
+from prefect_resilience.guards.circuits import CircuitSnapshot
+from prefect_resilience.guards.circuits.model import CircuitState
+from prefect_resilience.operations.cli import asking, fleet, names, output, tables, times, watching
+from prefect_resilience.operations.cli.options import Json, Store
+from prefect_resilience.operations.flows import (
     DONE,
     Action,
     CircuitChange,

@@ -9,10 +9,10 @@ from typing import Annotated
 from cyclopts import Parameter
 from pydantic import RootModel
 
-from prefect_resilience.cli import dead_letters, fleet, output
-from prefect_resilience.cli.options import Json, Store
 from prefect_resilience.errors.exceptions import ConfigurationError
-from prefect_resilience.errors.redact import redact
+from prefect_resilience.errors.secrets.redact import redact
+from prefect_resilience.operations.cli import dead_letters, fleet, output
+from prefect_resilience.operations.cli.options import Json, Store
 
 PORT = 4280
 
@@ -39,7 +39,7 @@ def dashboard(
     Example: prefect-resilience dashboard --port 4280
     """
     # Imported here: the other commands need no web server.
-    from prefect_resilience.dashboard.edge.serving import serve
+    from prefect_resilience.operations.dashboard.edge.serving import serve
 
     if not 0 <= port <= 65_535:
         raise ConfigurationError(f"--port {port} must be 0 to 65535")

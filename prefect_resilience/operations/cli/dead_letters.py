@@ -17,18 +17,18 @@ from pydantic_settings import SettingsError
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
 
-from prefect_resilience.cli import asking, fleet, output, times
-from prefect_resilience.cli import dead_letters_tables as tables
-from prefect_resilience.cli.options import DryRun, Json, Store, Yes
-from prefect_resilience.dead_letters import operations
-from prefect_resilience.dead_letters.configured import queue_of
-from prefect_resilience.dead_letters.model import DeadLetter, Status
-from prefect_resilience.dead_letters.names import check_task
-from prefect_resilience.dead_letters.replay import Replaying
-from prefect_resilience.dead_letters.report import LetterOutcome, Progress
+from prefect_resilience.base.edge.settings import current_settings
+from prefect_resilience.durable.letters.edge import operations
+from prefect_resilience.durable.letters.edge.configured import queue_of
+from prefect_resilience.durable.letters.edge.names import check_task
+from prefect_resilience.durable.letters.edge.replay import Replaying
+from prefect_resilience.durable.letters.model import DeadLetter, Status
+from prefect_resilience.durable.letters.report import LetterOutcome, Progress
 from prefect_resilience.errors.exceptions import ConfigurationError
-from prefect_resilience.errors.redact import redact
-from prefect_resilience.settings import current_settings
+from prefect_resilience.errors.secrets.redact import redact
+from prefect_resilience.operations.cli import asking, fleet, output, times
+from prefect_resilience.operations.cli import dead_letters_tables as tables
+from prefect_resilience.operations.cli.options import DryRun, Json, Store, Yes
 from prefect_resilience.stores import parse_url
 
 Id = Annotated[str, Parameter(help="The letter's id, as `dead-letters list` writes it.")]

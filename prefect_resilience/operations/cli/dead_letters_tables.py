@@ -12,12 +12,12 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from prefect_resilience.cli import times
-from prefect_resilience.cli.output import printable
-from prefect_resilience.dead_letters.codec import KIND, LEFT_OUT
-from prefect_resilience.dead_letters.model import DeadLetter, Pass
-from prefect_resilience.dead_letters.report import LetterOutcome, ReplayReport
-from prefect_resilience.errors.redact import redact
+from prefect_resilience.durable.letters.codec.encoding import KIND, LEFT_OUT
+from prefect_resilience.durable.letters.model import DeadLetter, Pass
+from prefect_resilience.durable.letters.report import LetterOutcome, ReplayReport
+from prefect_resilience.errors.secrets.redact import redact
+from prefect_resilience.operations.cli import times
+from prefect_resilience.operations.cli.output import printable
 
 SIGNS = {"waiting": "…", "replaying": "»", "in_doubt": "?", "replayed": "✓", "settled": "="}
 COLOURS = {

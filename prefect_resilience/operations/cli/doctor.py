@@ -10,8 +10,8 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from prefect_resilience.cli import output
-from prefect_resilience.diagnosis import Diagnosis, Finding, examine
+from prefect_resilience.operations.cli import output
+from prefect_resilience.operations.diagnosis import Diagnosis, Finding, examine
 
 SIGNS = {"wrong": ("✗", "bold #d55e00"), "note": ("!", "#f0e442")}
 

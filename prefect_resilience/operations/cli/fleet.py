@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pydantic import ValidationError
 from pydantic_settings import SettingsError
 
-from prefect_resilience.circuits import CircuitSnapshot, get_circuits
+from prefect_resilience.base.edge.settings import circuit_store_url
 from prefect_resilience.errors.exceptions import ConfigurationError, StoreUnavailable
-from prefect_resilience.errors.redact import redact
-from prefect_resilience.settings import circuit_store_url
+from prefect_resilience.errors.secrets.redact import redact
+from prefect_resilience.guards.circuits import CircuitSnapshot, get_circuits
 from prefect_resilience.stores import open_store, parse_url
 
 ORDER = ("forced_open", "open", "half_open", "disabled", "closed")

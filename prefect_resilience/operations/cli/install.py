@@ -11,10 +11,10 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
-from prefect_resilience import installation
-from prefect_resilience.cli import output
 from prefect_resilience.errors.exceptions import ConfigurationError
-from prefect_resilience.installation import Change
+from prefect_resilience.operations import installation
+from prefect_resilience.operations.cli import output
+from prefect_resilience.operations.installation import Change
 
 COLOURS = {
     "created": "#56b4e9",

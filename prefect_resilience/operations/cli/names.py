@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from fnmatch import fnmatchcase
 
-from prefect_resilience.circuits import CircuitSnapshot
+from prefect_resilience.guards.circuits import CircuitSnapshot
 
 
 def is_glob(name: str, circuits: Iterable[CircuitSnapshot]) -> bool:

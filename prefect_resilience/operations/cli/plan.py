@@ -8,14 +8,14 @@ from typing import Annotated, Literal
 
 from cyclopts import App, Parameter
 
-from prefect_resilience.cli import output, plan_files, plan_run, plan_tables
-from prefect_resilience.cli.options import Json
-from prefect_resilience.cli.plan_inputs import check_names, read_inputs
-from prefect_resilience.cli.plan_modules import import_actions
 from prefect_resilience.errors.exceptions import ConfigurationError
-from prefect_resilience.plans.actions import BUILT_IN, Actions
-from prefect_resilience.plans.mistakes import PlanError
-from prefect_resilience.plans.model import Plan
+from prefect_resilience.graphs.plans.actions import BUILT_IN, Actions
+from prefect_resilience.graphs.plans.model import Plan
+from prefect_resilience.graphs.plans.reading.mistakes import PlanError
+from prefect_resilience.operations.cli import output, plan_files, plan_run, plan_tables
+from prefect_resilience.operations.cli.options import Json
+from prefect_resilience.operations.cli.plan_inputs import check_names, read_inputs
+from prefect_resilience.operations.cli.plan_modules import import_actions
 
 
 def _no_option(kind: object, value: object) -> None:

@@ -10,15 +10,15 @@ from typing import Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from prefect_resilience.cli.output import printable
-from prefect_resilience.configuration import nearest_file
+from prefect_resilience.base.policy import nearest_file
 from prefect_resilience.errors.exceptions import ConfigurationError
-from prefect_resilience.plans.actions import Actions
-from prefect_resilience.plans.mistakes import Mistake, PlanError
-from prefect_resilience.plans.model import Asked, Plan
-from prefect_resilience.plans.reading import from_file, from_text
-from prefect_resilience.plans.render import plan_to_mermaid, plan_to_svg
-from prefect_resilience.plans.result import PlanResult
+from prefect_resilience.graphs.plans.actions import Actions
+from prefect_resilience.graphs.plans.model import Asked, Plan
+from prefect_resilience.graphs.plans.pictures.render import plan_to_mermaid, plan_to_svg
+from prefect_resilience.graphs.plans.reading.mistakes import Mistake, PlanError
+from prefect_resilience.graphs.plans.reading.reading import from_file, from_text
+from prefect_resilience.graphs.plans.result import PlanResult
+from prefect_resilience.operations.cli.output import printable
 
 STDIN = "-"
 

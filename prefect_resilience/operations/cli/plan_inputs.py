@@ -7,9 +7,9 @@ import re
 from collections.abc import Iterable
 from typing import Any, cast
 
-from prefect_resilience.configuration import nearest
+from prefect_resilience.base.policy import nearest
 from prefect_resilience.errors.exceptions import ConfigurationError
-from prefect_resilience.plans.model import Plan
+from prefect_resilience.graphs.plans.model import Plan
 
 # In a template or in a condition's path, as it stands in JSON: inputs.drug, inputs["drug"]
 _LOOKED_AT = re.compile(r"""\binputs(?:\.|\[\\?["'])(\w+)""")

@@ -12,9 +12,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from prefect_resilience.cli.output import printable
-from prefect_resilience.configuration import closest, nearest, nearest_file
+from prefect_resilience.base.policy import closest, nearest, nearest_file
 from prefect_resilience.errors.exceptions import ConfigurationError
+from prefect_resilience.operations.cli.output import printable
 
 
 def output_of_others() -> AbstractContextManager[Any]:

@@ -21,8 +21,8 @@ from rich.progress import (
 )
 from rich.text import Text
 
-from prefect_resilience.cli import output
-from prefect_resilience.plans import progress
+from prefect_resilience.graphs.plans import progress
+from prefect_resilience.operations.cli import output
 
 WAITING = "starting"
 COLOUR = "#56b4e9"

@@ -14,14 +14,14 @@ from prefect.settings import (
     temporary_settings,
 )
 
-from prefect_resilience.cli import plan_progress
-from prefect_resilience.cli.plan_files import Source
-from prefect_resilience.cli.plan_modules import output_of_others
 from prefect_resilience.errors.exceptions import ResilienceError
-from prefect_resilience.errors.redact import redact
-from prefect_resilience.operations import run_plan
-from prefect_resilience.plans.failures import PlanFailed
-from prefect_resilience.plans.result import PlanResult
+from prefect_resilience.errors.secrets.redact import redact
+from prefect_resilience.graphs.plans.failures import PlanFailed
+from prefect_resilience.graphs.plans.result import PlanResult
+from prefect_resilience.operations.cli import plan_progress
+from prefect_resilience.operations.cli.plan_files import Source
+from prefect_resilience.operations.cli.plan_modules import output_of_others
+from prefect_resilience.operations.flows import run_plan
 
 # How Prefect's client begins what it says when there is no API
 OF_THE_API = ("Failed to reach API", "Timed out while attempting to connect")

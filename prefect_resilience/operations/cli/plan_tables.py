@@ -11,10 +11,10 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from prefect_resilience.cli.output import printable
-from prefect_resilience.errors.redact import redact
-from prefect_resilience.plans.actions import ActionSpec, ParameterSpec
-from prefect_resilience.plans.result import NodeResult, PlanResult
+from prefect_resilience.errors.secrets.redact import redact
+from prefect_resilience.graphs.plans.actions import ActionSpec, ParameterSpec
+from prefect_resilience.graphs.plans.result import NodeResult, PlanResult
+from prefect_resilience.operations.cli.output import printable
 
 # Signs that every terminal has, and the colours of the pictures.
 SIGNS = {"succeeded": "✓", "failed": "✗", "handled": "!", "skipped": "-"}

@@ -11,12 +11,12 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from prefect_resilience.cli import output
-from prefect_resilience.cli.dead_letters import when
 from prefect_resilience.errors.exceptions import ConfigurationError
-from prefect_resilience.reports import FleetReport, report
-from prefect_resilience.reports.rendering import TITLE, html_of, markdown_of
-from prefect_resilience.reports.sections import Section, headline, sections_of
+from prefect_resilience.operations.cli import output
+from prefect_resilience.operations.cli.dead_letters import when
+from prefect_resilience.operations.reports import FleetReport, report
+from prefect_resilience.operations.reports.rendering import TITLE, html_of, markdown_of
+from prefect_resilience.operations.reports.sections import Section, headline, sections_of
 
 File = Annotated[Path | None, Parameter(show_default=False)]
 

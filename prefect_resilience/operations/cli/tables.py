@@ -11,12 +11,12 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from prefect_resilience.circuits import CircuitSnapshot
-from prefect_resilience.cli import times
-from prefect_resilience.cli.fleet import Fleet
-from prefect_resilience.cli.output import printable
-from prefect_resilience.errors.redact import redact
-from prefect_resilience.operations import CircuitChange
+from prefect_resilience.errors.secrets.redact import redact
+from prefect_resilience.guards.circuits import CircuitSnapshot
+from prefect_resilience.operations.cli import times
+from prefect_resilience.operations.cli.fleet import Fleet
+from prefect_resilience.operations.cli.output import printable
+from prefect_resilience.operations.flows import CircuitChange
 
 # Signs that every terminal has; colours of Okabe and Ito, who chose them for the colour-blind.
 SIGNS = {"closed": "✓", "open": "✗", "half_open": "?", "forced_open": "!", "disabled": "-"}

@@ -11,9 +11,9 @@ from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from prefect_resilience.cli import output, tables
-from prefect_resilience.cli.fleet import Fleet, read_fleet
 from prefect_resilience.errors.exceptions import StoreUnavailable
+from prefect_resilience.operations.cli import output, tables
+from prefect_resilience.operations.cli.fleet import Fleet, read_fleet
 
 
 def watch_json(url: str, interval: float, count: int | None) -> int:

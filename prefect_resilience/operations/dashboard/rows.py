@@ -7,13 +7,13 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from prefect_resilience.budgets.model import BudgetStatus
-from prefect_resilience.dashboard.board import Row
-from prefect_resilience.dead_letters.model import DeadLetter
-from prefect_resilience.errors.redact import redact
+from prefect_resilience.durable.letters.model import DeadLetter
+from prefect_resilience.errors.secrets.redact import redact
+from prefect_resilience.guards.budgets.model import BudgetStatus
+from prefect_resilience.operations.dashboard.board import Row
 
 if TYPE_CHECKING:
-    from prefect_resilience.effects.status import BatchSummary
+    from prefect_resilience.durable.batches.edge.status import BatchSummary
 
 Parts = dict[str, dict[str, Row]]
 

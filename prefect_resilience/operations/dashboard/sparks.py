@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
-from prefect_resilience.circuits.window import BUCKETS, WindowDocument
+from prefect_resilience.guards.circuits.window import BUCKETS, WindowDocument
 
 SLOT = 5.0
 """Seconds that one point of a curve stands for."""

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from prefect_resilience.diagnosis.findings import Finding
+from prefect_resilience.operations.diagnosis.findings import Finding
 
 LIMITS = {"concurrency": "prefect.concurrency", "rate_limit": "prefect.concurrency"}
 TASKS = {"task", "resilient_task"}

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from prefect_resilience.diagnosis.findings import Finding, Level
+from prefect_resilience.operations.diagnosis.findings import Finding, Level
 from prefect_resilience.stores.server_facts import PostgresFacts, RedisFacts
 
 TWICE = "an effect that was done may be done again"

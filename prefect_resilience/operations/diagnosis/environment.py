@@ -10,12 +10,12 @@ from importlib.metadata import PackageNotFoundError, requires, version
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
-from prefect_resilience.circuits import get_circuits
-from prefect_resilience.diagnosis import durability
-from prefect_resilience.diagnosis.findings import Finding
+from prefect_resilience.base.edge.settings import current_settings
 from prefect_resilience.errors.exceptions import ConfigurationError, StoreUnavailable
-from prefect_resilience.errors.redact import redact
-from prefect_resilience.settings import current_settings
+from prefect_resilience.errors.secrets.redact import redact
+from prefect_resilience.guards.circuits import get_circuits
+from prefect_resilience.operations.diagnosis import durability
+from prefect_resilience.operations.diagnosis.findings import Finding
 from prefect_resilience.stores import StoreUrl, open_store, parse_url
 from prefect_resilience.stores.server_facts import postgres_facts, redis_facts
 

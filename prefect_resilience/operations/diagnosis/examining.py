@@ -14,11 +14,11 @@ from typing import Any
 from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.settings import get_current_settings
 
-from prefect_resilience.configuration import nearest_file
-from prefect_resilience.diagnosis import code, environment, leases, project, server
-from prefect_resilience.diagnosis.findings import Diagnosis, Finding
+from prefect_resilience.base.policy import nearest_file
 from prefect_resilience.errors.exceptions import ConfigurationError
-from prefect_resilience.errors.redact import redact
+from prefect_resilience.errors.secrets.redact import redact
+from prefect_resilience.operations.diagnosis import code, environment, leases, project, server
+from prefect_resilience.operations.diagnosis.findings import Diagnosis, Finding
 
 
 def examine(targets: Iterable[str] = ()) -> Diagnosis:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from prefect_resilience.dead_letters import list as list_letters
-from prefect_resilience.diagnosis.findings import Finding
-from prefect_resilience.effects import list_batches
+from prefect_resilience.durable import list_batches
 from prefect_resilience.errors.exceptions import ConfigurationError, StoreUnavailable
+from prefect_resilience.operations.diagnosis.findings import Finding
 
 SHOWN = 20
 

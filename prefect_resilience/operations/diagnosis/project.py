@@ -10,13 +10,13 @@ from typing import Any, cast
 from prefect import Flow, Task
 from prefect.results import get_default_persist_setting, get_default_persist_setting_for_tasks
 
-from prefect_resilience.attempt import Guard
-from prefect_resilience.blocks.live import ask
-from prefect_resilience.blocks.merging import with_policy
-from prefect_resilience.diagnosis.code import NamedPolicy, cannot_fire
-from prefect_resilience.diagnosis.findings import Finding
+from prefect_resilience.calls.attempt import Guard
 from prefect_resilience.errors.exceptions import ConfigurationError
-from prefect_resilience.errors.redact import redact
+from prefect_resilience.errors.secrets.redact import redact
+from prefect_resilience.operations.diagnosis.code import NamedPolicy, cannot_fire
+from prefect_resilience.operations.diagnosis.findings import Finding
+from prefect_resilience.tasks.edge.blocks.live import ask
+from prefect_resilience.tasks.edge.blocks.merging import with_policy
 
 KEEP = "Write @flow(persist_result=True), or set PREFECT_RESULTS_PERSIST_BY_DEFAULT=true for the workers."
 

@@ -17,10 +17,10 @@ from prefect.events.schemas.events import Event, Resource
 from prefect.exceptions import ObjectNotFound
 from prefect.settings import get_current_settings
 
-from prefect_resilience.diagnosis.findings import Finding
-from prefect_resilience.errors.redact import redact
-from prefect_resilience.installation.catalog import NAME, automation_files
-from prefect_resilience.installation.installing import automations_by_name, planned
+from prefect_resilience.errors.secrets.redact import redact
+from prefect_resilience.operations.diagnosis.findings import Finding
+from prefect_resilience.operations.installation.catalog import NAME, automation_files
+from prefect_resilience.operations.installation.installing import automations_by_name, planned
 
 EVENT_ARRIVES = 10.0
 """Seconds that an event may take until the API has it."""

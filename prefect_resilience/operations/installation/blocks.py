@@ -10,11 +10,11 @@ from prefect.blocks.notifications import CustomWebhookNotificationBlock
 from prefect.client.orchestration import SyncPrefectClient
 from prefect.exceptions import ObjectNotFound
 
-from prefect_resilience.blocks.policy import SLUG, ResiliencePolicy
-from prefect_resilience.configuration import nearest
+from prefect_resilience.base.policy import nearest
 from prefect_resilience.errors.exceptions import ConfigurationError
-from prefect_resilience.installation.catalog import ALERTS, UNKNOWN
-from prefect_resilience.installation.changes import Action, Change
+from prefect_resilience.operations.installation.catalog import ALERTS, UNKNOWN
+from prefect_resilience.operations.installation.changes import Action, Change
+from prefect_resilience.tasks.edge.blocks.policy import SLUG, ResiliencePolicy
 
 WEBHOOK = "custom-webhook"
 PAYLOAD = {"subject": "{{subject}}", "body": "{{body}}", "text": "{{subject}}\n{{body}}"}

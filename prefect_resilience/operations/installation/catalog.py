@@ -1,4 +1,4 @@
-"""What there is to install, in one place: the flows of `operations.py`, and the automations in files."""
+"""What there is to install, in one place: the operational flows, and the automations in files."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from prefect import Flow
 from prefect.utilities.callables import parameter_schema
 
 from prefect_resilience import operations
+from prefect_resilience.operations import flows
 
 NAME = "prefect-resilience"
 """The name of every deployment, and the tag by which it is found again."""
@@ -86,11 +87,11 @@ class AutomationFile:
 
 @functools.cache
 def operational_flows() -> tuple[Operation, ...]:
-    """Every flow of `operations.py`, by name."""
+    """Every flow of `prefect_resilience.operations`, by name."""
     found = [
-        Operation(cast("Flow[..., Any]", value), f"{operations.__name__}.{attribute}")
-        for attribute, value in vars(operations).items()
-        if isinstance(value, Flow) and not attribute.startswith("_")
+        Operation(cast("Flow[..., Any]", value), f"{operations.__name__}.{name}")
+        for name, value in vars(flows).items()
+        if isinstance(value, Flow) and not name.startswith("_")
     ]
     return tuple(sorted(found, key=lambda operation: operation.name))
 
@@ -98,7 +99,7 @@ def operational_flows() -> tuple[Operation, ...]:
 @functools.cache
 def automation_files() -> tuple[AutomationFile, ...]:
     """Every automation of the wheel, by the name of its file."""
-    folder = files("prefect_resilience.installation") / "automations"
+    folder = files("prefect_resilience.operations.installation") / "automations"
     read = [
         yaml.safe_load(file.read_text("utf-8"))
         for file in sorted(folder.iterdir(), key=lambda file: file.name)

@@ -13,18 +13,18 @@ from prefect.events.actions import SendNotification
 from prefect.events.schemas.automations import Automation, AutomationCore
 from prefect.exceptions import ObjectNotFound
 
-from prefect_resilience.effects.flow_runs import ApiUnavailable
+from prefect_resilience.durable.batches.edge.flow_runs import ApiUnavailable
 from prefect_resilience.errors.exceptions import ConfigurationError
-from prefect_resilience.errors.redact import redact
-from prefect_resilience.installation import blocks, deployments
-from prefect_resilience.installation.catalog import (
+from prefect_resilience.errors.secrets.redact import redact
+from prefect_resilience.operations.installation import blocks, deployments
+from prefect_resilience.operations.installation.catalog import (
     UNKNOWN,
     AutomationFile,
     automation_files,
     operational_flows,
 )
-from prefect_resilience.installation.changes import Action, Change
-from prefect_resilience.installation.fingerprints import fingerprint, installed_as, marked
+from prefect_resilience.operations.installation.changes import Action, Change
+from prefect_resilience.operations.installation.fingerprints import fingerprint, installed_as, marked
 
 PAGE = 200
 

@@ -15,8 +15,8 @@ from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.exceptions import PrefectHTTPStatusError
 
 from prefect_resilience.errors.exceptions import ResilienceError
-from prefect_resilience.errors.redact import redact
-from prefect_resilience.events import PREFIX
+from prefect_resilience.errors.secrets.redact import redact
+from prefect_resilience.telemetry.edge.events import PREFIX
 
 T = TypeVar("T")
 R = TypeVar("R")

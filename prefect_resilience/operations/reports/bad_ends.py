@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from prefect_resilience.errors.info import bounded
-from prefect_resilience.errors.redact import redact
-from prefect_resilience.reports.figures import COMPLETED, CRASHED, FAILED, spread_of
-from prefect_resilience.reports.model import BadEnd, FlowFigures
+from prefect_resilience.errors.secrets.redact import redact
+from prefect_resilience.operations.reports.figures import COMPLETED, CRASHED, FAILED, spread_of
+from prefect_resilience.operations.reports.model import BadEnd, FlowFigures
 
 BAD = (FAILED, CRASHED)
 RUNNING = "RUNNING"

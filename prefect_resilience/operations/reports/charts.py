@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from xml.sax.saxutils import escape
 
-from prefect_resilience.reports import sections
-from prefect_resilience.reports.model import FleetReport
+from prefect_resilience.operations.reports import sections
+from prefect_resilience.operations.reports.model import FleetReport
 
 # Okabe and Ito's, which everybody can tell apart; each bar says its number as well.
 BLUE, ORANGE, VERMILION = "#0072B2", "#E69F00", "#D55E00"

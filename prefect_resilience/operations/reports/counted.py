@@ -16,10 +16,18 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
-from prefect_resilience.reports.api import Api, Filter, Period
-from prefect_resilience.reports.figures import COMPLETED, DEGRADED, FAILED, FALLBACK, TIMED_OUT, Run, Tally
-from prefect_resilience.reports.stems import exclusive, pattern_of, stem_of
-from prefect_resilience.reports.task_runs import (
+from prefect_resilience.operations.reports.api import Api, Filter, Period
+from prefect_resilience.operations.reports.figures import (
+    COMPLETED,
+    DEGRADED,
+    FAILED,
+    FALLBACK,
+    TIMED_OUT,
+    Run,
+    Tally,
+)
+from prefect_resilience.operations.reports.stems import exclusive, pattern_of, stem_of
+from prefect_resilience.operations.reports.task_runs import (
     EVENT,
     LOOK_BACK,
     NO_FLOW,

@@ -8,9 +8,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from prefect_resilience.dead_letters.model import DeadLetter, Replay
-from prefect_resilience.dead_letters.report import RUN_CREATED
-from prefect_resilience.reports.model import (
+from prefect_resilience.durable.letters.model import DeadLetter, Replay
+from prefect_resilience.durable.letters.report import RUN_CREATED
+from prefect_resilience.operations.reports.model import (
     ErrorFigures,
     LetterFigures,
     RunFigures,

@@ -5,11 +5,11 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
-from prefect_resilience.reports.api import Api, Filter, Period
-from prefect_resilience.reports.bad_ends import BAD, StateAt, bad_ends_of, concerns, with_bad_ends
-from prefect_resilience.reports.figures import FINAL
-from prefect_resilience.reports.model import BadEnd, FlowFigures
-from prefect_resilience.reports.task_runs import moment
+from prefect_resilience.operations.reports.api import Api, Filter, Period
+from prefect_resilience.operations.reports.bad_ends import BAD, StateAt, bad_ends_of, concerns, with_bad_ends
+from prefect_resilience.operations.reports.figures import FINAL
+from prefect_resilience.operations.reports.model import BadEnd, FlowFigures
+from prefect_resilience.operations.reports.task_runs import moment
 
 EVENT = "prefect.flow-run."
 NAMES = ("Crashed", "Failed", "TimedOut")

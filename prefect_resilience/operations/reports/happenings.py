@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from prefect_resilience.circuits.document import HISTORY_KEPT
-from prefect_resilience.events import PREFIX
-from prefect_resilience.reports.api import Api, Filter, Period, ours
-from prefect_resilience.reports.openings import FIRST, StateChange
-from prefect_resilience.reports.task_runs import moment
+from prefect_resilience.guards.circuits.document import HISTORY_KEPT
+from prefect_resilience.operations.reports.api import Api, Filter, Period, ours
+from prefect_resilience.operations.reports.openings import FIRST, StateChange
+from prefect_resilience.operations.reports.task_runs import moment
+from prefect_resilience.telemetry.edge.events import PREFIX
 
 MOST_CHANGES = 5_000
 CIRCUITS = ("circuit.opened", "circuit.half-opened", "circuit.closed", "circuit.forced")

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from pydantic import BaseModel, ConfigDict, computed_field
 
-from prefect_resilience.budgets.model import BudgetStatus
+from prefect_resilience.guards.budgets.model import BudgetStatus
 
 
 class _Figures(BaseModel):

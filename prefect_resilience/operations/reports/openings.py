@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import inf
 
-from prefect_resilience.circuits.model import CircuitSnapshot
-from prefect_resilience.errors.redact import redact
-from prefect_resilience.reports.model import CircuitFigures
+from prefect_resilience.errors.secrets.redact import redact
+from prefect_resilience.guards.circuits.model import CircuitSnapshot
+from prefect_resilience.operations.reports.model import CircuitFigures
 
 REFUSING = ("open", "forced_open")
 FIRST = 2

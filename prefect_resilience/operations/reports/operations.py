@@ -10,11 +10,11 @@ from prefect.artifacts import create_markdown_artifact
 from prefect.logging import get_run_logger
 from pydantic import Field
 
-from prefect_resilience.errors.redact import redact
-from prefect_resilience.reports import reading
-from prefect_resilience.reports.rendering import markdown_of
-from prefect_resilience.reports.sections import headline
-from prefect_resilience.summaries.circuits_table import write_circuits_table
+from prefect_resilience.errors.secrets.redact import redact
+from prefect_resilience.operations.reports import reading
+from prefect_resilience.operations.reports.rendering import markdown_of
+from prefect_resilience.operations.reports.sections import headline
+from prefect_resilience.tasks.edge.circuits_table import write_circuits_table
 
 KEY = "fleet-report"
 

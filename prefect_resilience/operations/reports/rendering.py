@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from html import escape
 
-from prefect_resilience.reports.charts import as_image, charts_of, draw
-from prefect_resilience.reports.model import FleetReport
-from prefect_resilience.reports.sections import Section, headline, moment_text, sections_of
+from prefect_resilience.operations.reports.charts import as_image, charts_of, draw
+from prefect_resilience.operations.reports.model import FleetReport
+from prefect_resilience.operations.reports.sections import Section, headline, moment_text, sections_of
 
 TITLE = "Fleet report"
 STYLE = (

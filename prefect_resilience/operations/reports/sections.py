@@ -6,10 +6,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 
-from prefect_resilience.budgets.arithmetic import span_text
-from prefect_resilience.errors.redact import redact
-from prefect_resilience.payloads import fitted_text
-from prefect_resilience.reports.model import (
+from prefect_resilience.errors.secrets.redact import redact
+from prefect_resilience.guards.budgets.arithmetic import span_text
+from prefect_resilience.operations.reports.model import (
     BadEnd,
     CircuitFigures,
     FleetReport,
@@ -18,6 +17,7 @@ from prefect_resilience.reports.model import (
     RunFigures,
     Spread,
 )
+from prefect_resilience.telemetry.payloads import fitted_text
 
 UNKNOWN = "unknown"
 NOTHING = "-"

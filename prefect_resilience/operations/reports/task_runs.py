@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from datetime import datetime, timedelta
 from typing import Any
 
-from prefect_resilience.reports.api import PAGE, Api, Filter, Period
-from prefect_resilience.reports.figures import FINAL, Run, Tally, task_of
+from prefect_resilience.operations.reports.api import PAGE, Api, Filter, Period
+from prefect_resilience.operations.reports.figures import FINAL, Run, Tally, task_of
 
 SLICE = 4_000
 """Runs in a part of the period: few enough that pages by offset stay cheap."""

@@ -6,11 +6,11 @@ import shlex
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
-from prefect_resilience.effects.ledger import open_ledger
-from prefect_resilience.effects.recovery import hint_of
-from prefect_resilience.effects.strategies import RESTARTS, RecoveryHint, RecoveryPolicy
-from prefect_resilience.errors.redact import redact
-from prefect_resilience.summaries.model import Advice
+from prefect_resilience.durable.batches.edge.recovery import hint_of
+from prefect_resilience.durable.batches.strategies import RESTARTS, RecoveryHint, RecoveryPolicy
+from prefect_resilience.durable.effects.ledger import open_ledger
+from prefect_resilience.errors.secrets.redact import redact
+from prefect_resilience.telemetry.model import Advice
 
 if TYPE_CHECKING:
     from prefect.client.schemas.objects import FlowRun

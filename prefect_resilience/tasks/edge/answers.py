@@ -9,14 +9,14 @@ from prefect.client.schemas.objects import State
 from prefect.states import Completed
 from pydantic import PrivateAttr
 
-from prefect_resilience.attempt import Substitute
-from prefect_resilience.decomposition.answered import Decomposed
-from prefect_resilience.effects.asking import Replayed
+from prefect_resilience.calls.attempt import Substitute
+from prefect_resilience.durable.effects.asking import Replayed
 from prefect_resilience.errors.context import ErrorContext
-from prefect_resilience.errors.redact import redact
+from prefect_resilience.errors.secrets.redact import redact
+from prefect_resilience.guards.decomposition.answered import Decomposed
 
 if TYPE_CHECKING:
-    from prefect_resilience.runs.task_runs import TaskSurroundings
+    from prefect_resilience.tasks.edge.task_runs import TaskSurroundings
 
 
 class ReplacedState(State[Any]):

@@ -8,8 +8,8 @@ from contextvars import ContextVar
 from typing import Any, TypeVar, cast
 
 from prefect_resilience.errors.context import PartialOutput
-from prefect_resilience.limits.stream import aiterate_with_deadline
-from prefect_resilience.partials.bounds import partial_output
+from prefect_resilience.guards.partials.bounds import partial_output
+from prefect_resilience.guards.timeouts.stream import aiterate_with_deadline
 
 T = TypeVar("T")
 

@@ -24,10 +24,10 @@ from prefect.client.schemas.actions import ArtifactCreate
 from prefect.settings import PREFECT_API_URL
 from prefect.types._datetime import parse_datetime
 
-from prefect_resilience.circuits.fleet import get_circuits
-from prefect_resilience.circuits.model import CircuitSnapshot
-from prefect_resilience.payloads import fitted_text
-from prefect_resilience.summaries.clients import create_artifact, own_client
+from prefect_resilience.guards.circuits.fleet import get_circuits
+from prefect_resilience.guards.circuits.model import CircuitSnapshot
+from prefect_resilience.tasks.edge.clients import create_artifact, own_client
+from prefect_resilience.telemetry.payloads import fitted_text
 
 logger: logging.Logger = logging.getLogger("prefect_resilience.circuits")
 

@@ -21,25 +21,25 @@ from prefect.context import FlowRunContext
 from prefect.logging.loggers import flow_run_logger
 from prefect.task_runners import ThreadPoolTaskRunner
 
-from prefect_resilience.circuits.registry import circuits_used
-from prefect_resilience.effects.batch_tags import batch_of_flow_run
-from prefect_resilience.effects.flow_runs import ERROR_LABEL, label_of_error
-from prefect_resilience.effects.strategies import RecoveryPolicy
-from prefect_resilience.errors.classify import ErrorInfo, classify
+from prefect_resilience.base.edge.settings import enabled
+from prefect_resilience.durable.batches.edge.flow_runs import ERROR_LABEL, label_of_error
+from prefect_resilience.durable.batches.edge.tags import batch_of_flow_run
+from prefect_resilience.durable.batches.strategies import RecoveryPolicy
+from prefect_resilience.errors.classify.classify import ErrorInfo, classify
+from prefect_resilience.errors.classify.states import state_error
 from prefect_resilience.errors.context import attached_context
 from prefect_resilience.errors.info import bounded
-from prefect_resilience.errors.redact import redact
-from prefect_resilience.errors.states import state_error
-from prefect_resilience.events import announce_recoverable
-from prefect_resilience.settings import enabled
-from prefect_resilience.summaries import notes
-from prefect_resilience.summaries.advice import advice_for
-from prefect_resilience.summaries.circuits_table import keeper
-from prefect_resilience.summaries.looking import Subject
-from prefect_resilience.summaries.markdown import hint_markdown
-from prefect_resilience.summaries.model import Advice, Happening
-from prefect_resilience.summaries.telling import Telling, write_artifact
-from prefect_resilience.summaries.watch import happening_of, watch_task_runs
+from prefect_resilience.errors.secrets.redact import redact
+from prefect_resilience.guards.circuits.registry import circuits_used
+from prefect_resilience.tasks.edge.advice import advice_for
+from prefect_resilience.tasks.edge.circuits_table import keeper
+from prefect_resilience.tasks.edge.looking import Subject
+from prefect_resilience.tasks.edge.telling import Telling, write_artifact
+from prefect_resilience.tasks.summaries.markdown import hint_markdown
+from prefect_resilience.telemetry import notes
+from prefect_resilience.telemetry.edge.events import announce_recoverable
+from prefect_resilience.telemetry.edge.watch import happening_of, watch_task_runs
+from prefect_resilience.telemetry.model import Advice, Happening
 
 if TYPE_CHECKING:
     from prefect import Flow
@@ -147,7 +147,7 @@ class End:
         """Keep the run as a dead letter, and say so in its summary: outside of a run no event does. One that
         was kept before is settled once the run has completed."""
         # Only now: it is a large part of the package, and imports this.
-        from prefect_resilience.hooks import capture_for_flow, dead_letter, settle_for_flow
+        from prefect_resilience.tasks.edge.hooks import capture_for_flow, dead_letter, settle_for_flow
 
         if self.state.is_completed():
             settle_for_flow(self.flow, self.flow_run)

@@ -15,10 +15,14 @@ from prefect.flows import Flow, FlowDecorator, flow
 from prefect.tasks import Task
 from typing_extensions import ParamSpec, Unpack
 
-from prefect_resilience.drive import Blocking, Sequence, adrive, drive
-from prefect_resilience.effects.batch import batch as batch_named
+from prefect_resilience.base.drive import Blocking, Sequence, adrive, drive
+from prefect_resilience.base.edge.settings import enabled
+from prefect_resilience.base.naming import fill
+from prefect_resilience.base.signatures import UNSET, more_options, shows
+from prefect_resilience.durable.batches.batch import batch as batch_named
 from prefect_resilience.errors.exceptions import ConfigurationError
-from prefect_resilience.flow_options import (
+from prefect_resilience.tasks.edge.ending import Ending, ended
+from prefect_resilience.tasks.edge.flow_options import (
     DEFAULTS,
     FlowGuard,
     ResilienceFlowOptions,
@@ -27,11 +31,7 @@ from prefect_resilience.flow_options import (
     make_guard,
     split,
 )
-from prefect_resilience.naming import fill
-from prefect_resilience.runs.flow_runs import failed_with, mark_run, started
-from prefect_resilience.settings import enabled
-from prefect_resilience.signatures import UNSET, more_options, shows
-from prefect_resilience.summaries.ending import Ending, ended
+from prefect_resilience.tasks.edge.flow_runs import failed_with, mark_run, started
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -13,11 +13,11 @@ from prefect.results import ResultSerializer, ResultStorage
 from prefect.task_runners import TaskRunner
 from typing_extensions import TypedDict
 
-from prefect_resilience.configuration import nearest
-from prefect_resilience.effects.strategies import RecoveryPolicy
+from prefect_resilience.base.naming import template_fields
+from prefect_resilience.base.policy import nearest
+from prefect_resilience.durable.batches.strategies import RecoveryPolicy
 from prefect_resilience.errors.exceptions import ConfigurationError
-from prefect_resilience.naming import template_fields
-from prefect_resilience.summaries.ending import Ending
+from prefect_resilience.tasks.edge.ending import Ending
 
 RecoveryOption = RecoveryPolicy | Mapping[str, Any] | Literal["hint", "auto", False] | None
 

@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING, Any
 from prefect.client.orchestration import get_client
 from prefect.logging.loggers import flow_run_logger
 
-from prefect_resilience.effects.batch_tags import TAG
-from prefect_resilience.effects.flow_runs import RECOVERY_LABEL, RECOVERY_TAG
-from prefect_resilience.effects.strategies import RecoveryPolicy
+from prefect_resilience.durable.batches.edge.flow_runs import RECOVERY_LABEL, RECOVERY_TAG
+from prefect_resilience.durable.batches.edge.tags import TAG
+from prefect_resilience.durable.batches.strategies import RecoveryPolicy
 from prefect_resilience.errors.context import ErrorContext, attach_context, attached_context
 from prefect_resilience.errors.nesting import is_sub_step, with_inner
-from prefect_resilience.errors.redact import redact
 from prefect_resilience.errors.requests import SubtaskRequest, attach_request, subtask_request
-from prefect_resilience.errors.scrub import scrub_exception
-from prefect_resilience.errors.sightings import learn_secrets
-from prefect_resilience.runs.again import FlowAgain
-from prefect_resilience.runs.logs import keep_secrets_out_of_logs
-from prefect_resilience.summaries import notes
+from prefect_resilience.errors.secrets.redact import redact
+from prefect_resilience.errors.secrets.scrub import scrub_exception
+from prefect_resilience.errors.secrets.sightings import learn_secrets
+from prefect_resilience.tasks.edge.again import FlowAgain
+from prefect_resilience.tasks.edge.logs import keep_secrets_out_of_logs
+from prefect_resilience.telemetry import notes
 
 if TYPE_CHECKING:
     from prefect.client.schemas.objects import FlowRun

@@ -27,15 +27,16 @@ from prefect.logging.handlers import emit_api_log, set_api_log_sink
 from prefect.logging.loggers import patch_print
 from prefect.plugins import load_prefect_collections
 
-from prefect_resilience.effects.current import EffectInProgress, in_progress
-from prefect_resilience.effects.witness import watch_other_traffic
-from prefect_resilience.limits.child import prepare_children_with
-from prefect_resilience.partials.child import Carried
-from prefect_resilience.partials.current import Notes
-from prefect_resilience.runs.logs import keep_secrets_out_of_logs
+from prefect_resilience.durable.effects.current import EffectInProgress, in_progress
+from prefect_resilience.durable.effects.witness import watch_other_traffic
+from prefect_resilience.guards.partials.child import Carried
+from prefect_resilience.guards.partials.current import Notes
+from prefect_resilience.guards.timeouts.child import prepare_children_with
+from prefect_resilience.guards.timeouts.process import Carriage
+from prefect_resilience.tasks.edge.logs import keep_secrets_out_of_logs
 
 if TYPE_CHECKING:
-    from prefect_resilience.limits.process import Carriage
+    from prefect_resilience.guards.timeouts.process import Carriage
 
 _KEPT, _LOG, _WITNESS = "kept", "log", "witness"
 
@@ -55,9 +56,6 @@ def notes_in_child(task_run_id: UUID) -> Notes | None:
 
 def carriage_of(context: TaskRunContext, notes: Carried) -> Carriage:
     """What a call of this run takes along to a child process, and where its reports from there go."""
-    # Only now: most runs never have a child process.
-    from prefect_resilience.limits.process import Carriage
-
     settings = SettingsContext.get()
     effect = in_progress.get()
     # An ephemeral server's address is in no setting: without it, the child would start a server of its own.

@@ -16,7 +16,7 @@ from prefect.blocks.system import Secret
 
 from prefect_resilience.errors.answered import is_answered_for
 from prefect_resilience.errors.context import attached_context
-from prefect_resilience.errors.redact import redact, register_secret
+from prefect_resilience.errors.secrets.redact import redact, register_secret
 
 RUN_LOGGERS = ("prefect.task_runs", "prefect.flow_runs")
 """Where Prefect logs a failed run: with the error's text, and with a traceback that shows source lines."""

@@ -10,18 +10,26 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from prefect_resilience.circuits.fleet import get_circuits
-from prefect_resilience.dead_letters.configured import queue_of
-from prefect_resilience.effects.at_once import answers
-from prefect_resilience.effects.audit import Audit, AuditEntry
-from prefect_resilience.effects.batch_tags import batch_of_flow_run
-from prefect_resilience.effects.closing import close_left_behind, states_of
-from prefect_resilience.effects.ledger import open_ledger
-from prefect_resilience.effects.run_passes import RunPass, RunState, pass_of_task_run, passes_of
-from prefect_resilience.errors.redact import redact
-from prefect_resilience.summaries import notes, reading
-from prefect_resilience.summaries.model import Happening, RunFacts, Seen
-from prefect_resilience.summaries.story import Story, circuits_met, circuits_of, merged, one_pass, story_of
+from prefect_resilience.durable.batches.at_once import answers
+from prefect_resilience.durable.batches.audit import Audit, AuditEntry
+from prefect_resilience.durable.batches.edge.closing import close_left_behind, states_of
+from prefect_resilience.durable.batches.edge.tags import batch_of_flow_run
+from prefect_resilience.durable.batches.run_passes import RunPass, RunState, pass_of_task_run, passes_of
+from prefect_resilience.durable.effects.ledger import open_ledger
+from prefect_resilience.durable.letters.edge.configured import queue_of
+from prefect_resilience.errors.secrets.redact import redact
+from prefect_resilience.guards.circuits.fleet import get_circuits
+from prefect_resilience.tasks.edge import summary_reading as reading
+from prefect_resilience.tasks.summaries.story import (
+    Story,
+    circuits_met,
+    circuits_of,
+    merged,
+    one_pass,
+    story_of,
+)
+from prefect_resilience.telemetry import notes
+from prefect_resilience.telemetry.model import Happening, RunFacts, Seen
 
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient

@@ -12,16 +12,16 @@ from prefect.client.schemas.objects import State, TaskRun
 from prefect.context import TaskRunContext
 from prefect.utilities.asyncutils import run_coro_as_sync
 
-from prefect_resilience.attempt import judged
-from prefect_resilience.drive import drive
+from prefect_resilience.base.drive import drive
+from prefect_resilience.base.edge.settings import enabled
+from prefect_resilience.calls.attempt import judged
 from prefect_resilience.errors.context import attached_context
-from prefect_resilience.retries.pauses import pause
-from prefect_resilience.runs.logs import told_of_state
-from prefect_resilience.runs.task_runs import TaskSurroundings, governed, record_of
-from prefect_resilience.settings import enabled
+from prefect_resilience.guards.retries.pauses import pause
+from prefect_resilience.tasks.edge.logs import told_of_state
+from prefect_resilience.tasks.edge.task_runs import TaskSurroundings, governed, record_of
 
 if TYPE_CHECKING:
-    from prefect_resilience.tasks import ResilientTask
+    from prefect_resilience.tasks.edge.task import ResilientTask
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,8 @@ from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterator
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, cast
 
-from prefect_resilience.attempt import (
+from prefect_resilience.base.drive import Sequence, adrive, drive
+from prefect_resilience.calls.attempt import (
     NO_RETRY,
     Guard,
     Held,
@@ -26,22 +27,21 @@ from prefect_resilience.attempt import (
     succeeded,
     told,
 )
-from prefect_resilience.circuits.guard import entering
-from prefect_resilience.drive import Sequence, adrive, drive
 from prefect_resilience.errors.context import attach_context, attached_context
 from prefect_resilience.errors.notes import add_note
-from prefect_resilience.errors.redact import redact
-from prefect_resilience.fallbacks.chain import Chain
-from prefect_resilience.fallbacks.model import Fallback
-from prefect_resilience.limits.stream import aiterate_with_deadline, iterate_with_deadline
-from prefect_resilience.retries.policy import Verdict
-from prefect_resilience.runs.answers import as_state
-from prefect_resilience.runs.chunks import ChunksSoFar, EngineStream
-from prefect_resilience.runs.task_runs import TaskSurroundings, governed, surroundings_of
+from prefect_resilience.errors.secrets.redact import redact
+from prefect_resilience.guards.circuits.guard import entering
+from prefect_resilience.guards.fallbacks.chain import Chain
+from prefect_resilience.guards.fallbacks.model import Fallback
+from prefect_resilience.guards.retries.policy import Verdict
+from prefect_resilience.guards.timeouts.stream import aiterate_with_deadline, iterate_with_deadline
+from prefect_resilience.tasks.edge.answers import as_state
+from prefect_resilience.tasks.edge.chunks import ChunksSoFar, EngineStream
+from prefect_resilience.tasks.edge.task_runs import TaskSurroundings, governed, surroundings_of
 
 if TYPE_CHECKING:
-    from prefect_resilience.circuits.breaker import CircuitBreaker
-    from prefect_resilience.circuits.permits import Permit
+    from prefect_resilience.guards.circuits.breaker import CircuitBreaker
+    from prefect_resilience.guards.circuits.permits import Permit
 
 _END: Any = object()
 

@@ -18,11 +18,13 @@ from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterParentFlo
 from prefect.client.schemas.objects import FlowRun, State, TaskRun
 from prefect.types._datetime import parse_datetime
 
-from prefect_resilience.effects.at_once import answers
-from prefect_resilience.effects.run_passes import RunOrigin, RunPass, borders
+from prefect_resilience.durable.batches.at_once import answers
+from prefect_resilience.durable.batches.run_passes import RunOrigin, RunPass, borders
 from prefect_resilience.errors.info import bounded
-from prefect_resilience.errors.redact import redact
-from prefect_resilience.summaries.model import (
+from prefect_resilience.errors.secrets.redact import redact
+from prefect_resilience.tasks.summaries.story import CIRCUIT_MOVES, PassRead
+from prefect_resilience.telemetry.edge.watch import MESSAGE, happening_of
+from prefect_resilience.telemetry.model import (
     FINAL,
     REMARKABLE_HAPPENINGS,
     REPLACED,
@@ -31,8 +33,6 @@ from prefect_resilience.summaries.model import (
     StateSeen,
     TaskRunSeen,
 )
-from prefect_resilience.summaries.story import CIRCUIT_MOVES, PassRead
-from prefect_resilience.summaries.watch import MESSAGE, happening_of
 
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient

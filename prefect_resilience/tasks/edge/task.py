@@ -14,20 +14,19 @@ from prefect.tasks import Task, TaskOptions, task
 from prefect.utilities.annotations import NotSet
 from typing_extensions import ParamSpec, Unpack
 
-from prefect_resilience.attempt import Guard, guarded
-from prefect_resilience.drive import adrive, drive
-from prefect_resilience.effects.batch_tags import in_outer_task
+from prefect_resilience.base.drive import adrive, drive
+from prefect_resilience.base.edge.settings import enabled
+from prefect_resilience.base.signatures import UNSET, more_options, shows
+from prefect_resilience.calls.attempt import Guard, guarded
+from prefect_resilience.durable.batches.edge.tags import in_outer_task
 from prefect_resilience.errors.exceptions import ConfigurationError
-from prefect_resilience.retries.policy import Retry
-from prefect_resilience.runs.answers import as_answer, value_of
-from prefect_resilience.runs.cache_keys import code_without_source, with_own_function
-from prefect_resilience.runs.chunks import in_one_task
-from prefect_resilience.runs.questions import Answers, AsWritten, PolicyDelays, retry_as_decided
-from prefect_resilience.runs.streams import astream, stream
-from prefect_resilience.runs.task_runs import governed, surroundings_of
-from prefect_resilience.settings import enabled
-from prefect_resilience.signatures import UNSET, more_options, shows
-from prefect_resilience.task_options import (
+from prefect_resilience.guards.retries.policy import Retry
+from prefect_resilience.tasks.edge.answers import as_answer, value_of
+from prefect_resilience.tasks.edge.cache_keys import code_without_source, with_own_function
+from prefect_resilience.tasks.edge.chunks import in_one_task
+from prefect_resilience.tasks.edge.questions import Answers, AsWritten, PolicyDelays, retry_as_decided
+from prefect_resilience.tasks.edge.streams import astream, stream
+from prefect_resilience.tasks.edge.task_options import (
     DEFAULTS,
     MOST_RETRIES_BY_POLICY,
     ResilienceOptions,
@@ -40,6 +39,7 @@ from prefect_resilience.task_options import (
     split,
     written_policy,
 )
+from prefect_resilience.tasks.edge.task_runs import governed, surroundings_of
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -289,7 +289,7 @@ def _letter_hooks(guard: Guard) -> list[Callable[..., None]]:
     if not guard.dead_letter:
         return []
     # Only now: it is a large part of the package.
-    from prefect_resilience.hooks import keep_dead_letter
+    from prefect_resilience.tasks.edge.hooks import keep_dead_letter
 
     return [keep_dead_letter]
 

@@ -10,28 +10,29 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 from prefect.tasks import Task, TaskOptions
 from typing_extensions import TypedDict
 
-from prefect_resilience import budgets, circuits, decomposition, effects, limits, outputs
-from prefect_resilience.attempt import NO_RETRY, Guard
-from prefect_resilience.configuration import nearest
-from prefect_resilience.effects.names import source_of
+from prefect_resilience import durable
+from prefect_resilience.base.edge.settings import current_settings
+from prefect_resilience.base.policy import nearest
+from prefect_resilience.base.signatures import UNSET
+from prefect_resilience.calls.attempt import NO_RETRY, Guard
+from prefect_resilience.durable.effects.names import source_of
 from prefect_resilience.errors.exceptions import ConfigurationError
-from prefect_resilience.fallbacks.model import Fallback, as_fallbacks
-from prefect_resilience.limits.timeout import Timeout
-from prefect_resilience.retries.backoff import Backoff
-from prefect_resilience.retries.policy import Retry
-from prefect_resilience.settings import current_settings
-from prefect_resilience.signatures import UNSET
+from prefect_resilience.guards import budgets, circuits, decomposition, limits, outputs
+from prefect_resilience.guards.fallbacks.model import Fallback, as_fallbacks
+from prefect_resilience.guards.retries.backoff import Backoff
+from prefect_resilience.guards.retries.policy import Retry
+from prefect_resilience.guards.timeouts.timeout import Timeout
 
 if TYPE_CHECKING:
-    from prefect_resilience.budgets.policy import ErrorBudget
-    from prefect_resilience.circuits.breaker import CircuitBreaker
-    from prefect_resilience.decomposition.model import Decompose
-    from prefect_resilience.decomposition.splitters import Split
-    from prefect_resilience.effects.policy import Effect
-    from prefect_resilience.errors.registry import Rule
-    from prefect_resilience.limits.guarding import Limit
-    from prefect_resilience.limits.hedge import Hedge
-    from prefect_resilience.outputs.promise import Expect
+    from prefect_resilience.durable.effects.policy import Effect
+    from prefect_resilience.errors.classify.registry import Rule
+    from prefect_resilience.guards.budgets.policy import ErrorBudget
+    from prefect_resilience.guards.circuits.breaker import CircuitBreaker
+    from prefect_resilience.guards.decomposition.model import Decompose
+    from prefect_resilience.guards.decomposition.splitters import Split
+    from prefect_resilience.guards.limits.guarding import Limit
+    from prefect_resilience.guards.limits.hedge import Hedge
+    from prefect_resilience.guards.outputs.promise import Expect
 
     RetryOption = Retry | int | str | Mapping[str, Any] | Literal[False] | None
     TimeoutOption = Timeout | float | timedelta | str | Mapping[str, Any] | None
@@ -261,7 +262,7 @@ def _hedge(hedge: Any, fn: Callable[..., Any]) -> Hedge | None:
 
 
 def _effect(value: Any, fn: Callable[..., Any], isasync: bool, hedge: Hedge | None) -> Effect | None:
-    effect = None if value is None else effects.Effect.of(value)
+    effect = None if value is None else durable.Effect.of(value)
     if effect is None:
         return None
     name = getattr(fn, "__name__", repr(fn))
@@ -286,7 +287,7 @@ def _expect(ours: Mapping[str, Any], fn: Callable[..., Any], isasync: bool) -> E
     if expect is None:
         return None
     expect.check_for(fn, isasync=isasync)
-    effect = effects.Effect.of(ours.get("effect"))
+    effect = durable.Effect.of(ours.get("effect"))
     if effect is not None and effect.kind != "idempotent" and expect.repair:
         raise ConfigurationError(
             f"Expect(repair=True) makes the call again, which effect={effect.kind!r} forbids: what is done "
@@ -305,7 +306,7 @@ def _decompose(ours: Mapping[str, Any], fn: Callable[..., Any], isasync: bool) -
         raise ConfigurationError(
             f"decompose= is for a call that has one result: {name!r} is a generator, so return a list"
         )
-    effect = effects.Effect.of(ours.get("effect"))
+    effect = durable.Effect.of(ours.get("effect"))
     if effect is not None and (effect.kind != "idempotent" or effect.key is not None):
         raise ConfigurationError(
             f"decompose= makes several calls of one, and effect= says that there is one: "

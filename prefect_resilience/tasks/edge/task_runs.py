@@ -23,16 +23,25 @@ from prefect.utilities.asyncutils import run_coro_as_sync
 from prefect.utilities.callables import explode_variadic_parameter
 from prefect.utilities.hashing import hash_objects
 
-from prefect_resilience import effects
-from prefect_resilience.attempt import Guard, RunRecord
-from prefect_resilience.decomposition.answered import stood_in
-from prefect_resilience.drive import Blocking, Invoke, Sequence
-from prefect_resilience.effects.asking import Replayed
-from prefect_resilience.effects.batch_tags import batch_of, pass_of
+from prefect_resilience import durable
+from prefect_resilience.base.drive import Blocking, Invoke, Sequence
+from prefect_resilience.base.edge.settings import enabled
+from prefect_resilience.calls.attempt import Guard, RunRecord
+from prefect_resilience.calls.judging import retry_told
+from prefect_resilience.durable.batches.edge.tags import batch_of, pass_of
+from prefect_resilience.durable.effects.asking import Replayed
 from prefect_resilience.errors.context import ErrorContext
-from prefect_resilience.errors.redact import redact
 from prefect_resilience.errors.requests import SubtaskRequest, attach_request
-from prefect_resilience.events import (
+from prefect_resilience.errors.secrets.redact import redact
+from prefect_resilience.guards.decomposition.answered import stood_in
+from prefect_resilience.guards.fallbacks.chain import Answer
+from prefect_resilience.guards.partials.child import Carried, carried
+from prefect_resilience.guards.partials.current import Notes, add_notes_source
+from prefect_resilience.guards.retries.policy import Verdict
+from prefect_resilience.tasks.edge.again import Again, limited, part_of
+from prefect_resilience.tasks.edge.in_child import carriage_of, notes_in_child
+from prefect_resilience.tasks.edge.logs import is_expected, keep_secrets_out_of_logs, log_failure
+from prefect_resilience.telemetry.edge.events import (
     emit,
     error_payload,
     fallback_used,
@@ -40,25 +49,16 @@ from prefect_resilience.events import (
     run_failed,
     run_recovered,
 )
-from prefect_resilience.fallbacks.chain import Answer
-from prefect_resilience.judging import retry_told
-from prefect_resilience.metrics import attempt_succeeded
-from prefect_resilience.partials.child import Carried, carried
-from prefect_resilience.partials.current import Notes, add_notes_source
-from prefect_resilience.retries.policy import Verdict
-from prefect_resilience.runs.again import Again, limited, part_of
-from prefect_resilience.runs.in_child import carriage_of, notes_in_child
-from prefect_resilience.runs.logs import is_expected, keep_secrets_out_of_logs, log_failure
-from prefect_resilience.settings import enabled
+from prefect_resilience.telemetry.metrics import attempt_succeeded
 
 if TYPE_CHECKING:
     import logging
 
-    from prefect_resilience.effects.ledger import Ledger
-    from prefect_resilience.effects.opening import BatchMarks
-    from prefect_resilience.effects.passes import Pass
-    from prefect_resilience.limits.process import Carriage
-    from prefect_resilience.tasks import ResilientTask
+    from prefect_resilience.durable.effects.ledger import Ledger
+    from prefect_resilience.durable.effects.opening import BatchMarks
+    from prefect_resilience.durable.effects.passes import Pass
+    from prefect_resilience.guards.timeouts.process import Carriage
+    from prefect_resilience.tasks.edge.task import ResilientTask
 
 MOST_RECORDS = 10_000
 """Runs that were cut off between two attempts leave a record behind; the oldest give way to new ones."""
@@ -246,20 +246,20 @@ class TaskSurroundings:
 
     def marks(self) -> BatchMarks:
         root = self.passed()[0] if self.task_run.flow_run_id is not None else None
-        return effects.PrefectMarks(self.batch_id(), root, effects.store_name(self.ledger().store.url))
+        return durable.PrefectMarks(self.batch_id(), root, durable.store_name(self.ledger().store.url))
 
     def flow(self) -> tuple[str | None, str | None]:
         name = getattr(getattr(FlowRunContext.get(), "flow", None), "name", None)
         return self.identity["flow_run_id"], name
 
     def begun_external(self) -> None:
-        if effects.EXTERNAL_TAG not in self.task_run.tags:
+        if durable.EXTERNAL_TAG not in self.task_run.tags:
             # Read by Prefect when the run's state changes: from then on its server knows of the effect.
-            self.task_run.tags.append(effects.EXTERNAL_TAG)
-            self.task_run.labels[effects.LABEL] = effects.store_name(self.ledger().store.url)
+            self.task_run.tags.append(durable.EXTERNAL_TAG)
+            self.task_run.labels[durable.LABEL] = durable.store_name(self.ledger().store.url)
 
     def ledger(self) -> Ledger:
-        return effects.open_ledger()
+        return durable.open_ledger()
 
     def keep(self, reference: str, value: Any) -> str | None:
         try:
@@ -319,7 +319,7 @@ def surroundings_of(guard: Guard) -> TaskSurroundings | None:
 
 def governed(guard: Guard, here: TaskSurroundings) -> Sequence[Guard]:
     """The guard as its policy block changes it now; the server is asked when what is known of it is old."""
-    from prefect_resilience.blocks import live
+    from prefect_resilience.tasks.edge.blocks import live
 
     policy = live.policy_of(guard)
     answered = policy.looked_at(time.monotonic())

@@ -21,15 +21,16 @@ from uuid import UUID
 from prefect.client.schemas.actions import ArtifactCreate
 from prefect.settings import PREFECT_CLIENT_MAX_RETRIES, PREFECT_UI_URL, temporary_settings
 
-from prefect_resilience.effects.at_once import answers
+from prefect_resilience.durable.batches.at_once import answers
 from prefect_resilience.errors.info import bounded
-from prefect_resilience.errors.redact import redact
-from prefect_resilience.summaries import notes, reading
-from prefect_resilience.summaries.clients import create_artifact, own_client
-from prefect_resilience.summaries.looking import Look, Subject
-from prefect_resilience.summaries.markdown import headline, markdown
-from prefect_resilience.summaries.model import Advice
-from prefect_resilience.summaries.story import Story
+from prefect_resilience.errors.secrets.redact import redact
+from prefect_resilience.tasks.edge import summary_reading as reading
+from prefect_resilience.tasks.edge.clients import create_artifact, own_client
+from prefect_resilience.tasks.edge.looking import Look, Subject
+from prefect_resilience.tasks.summaries.markdown import headline, markdown
+from prefect_resilience.tasks.summaries.story import Story
+from prefect_resilience.telemetry import notes
+from prefect_resilience.telemetry.model import Advice
 
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from prefect_resilience.summaries.model import Outcome, TaskRunSeen, outcome_of
-from prefect_resilience.summaries.story import OPENED, CircuitSeen, PassSeen, Story, after_move
+from prefect_resilience.tasks.summaries.story import OPENED, CircuitSeen, PassSeen, Story, after_move
+from prefect_resilience.telemetry.model import Outcome, TaskRunSeen, outcome_of
 
 MOST_LANES = 30
 MOST_BANDS = 6

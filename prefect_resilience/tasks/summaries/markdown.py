@@ -8,12 +8,12 @@ import re
 from collections.abc import Iterable, Sequence
 
 from prefect_resilience.errors.info import bounded
-from prefect_resilience.errors.redact import redact, redact_data
-from prefect_resilience.summaries.model import REPLACED, REPLAYED, Advice
-from prefect_resilience.summaries.passes_table import passes_table, span
-from prefect_resilience.summaries.rows import Table, tables_of
-from prefect_resilience.summaries.story import Story
-from prefect_resilience.summaries.timeline import draw
+from prefect_resilience.errors.secrets.redact import redact, redact_data
+from prefect_resilience.tasks.summaries.passes_table import passes_table, span
+from prefect_resilience.tasks.summaries.rows import Table, tables_of
+from prefect_resilience.tasks.summaries.story import Story
+from prefect_resilience.tasks.summaries.timeline import draw
+from prefect_resilience.telemetry.model import REPLACED, REPLAYED, Advice
 
 OUTPUTS_SHOWN = 20
 OUTPUT_LENGTH = 300

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from prefect_resilience.effects.run_passes import RunPass, Start
+from prefect_resilience.durable.batches.run_passes import RunPass, Start
 from prefect_resilience.errors.info import bounded
-from prefect_resilience.summaries.rows import Table, clock
-from prefect_resilience.summaries.story import PassSeen, Story
+from prefect_resilience.tasks.summaries.rows import Table, clock
+from prefect_resilience.tasks.summaries.story import PassSeen, Story
 
 MOST_PASSES = 30
 SHORT = 200

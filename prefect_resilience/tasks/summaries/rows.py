@@ -11,15 +11,8 @@ from datetime import datetime, timezone
 from typing import Any
 
 from prefect_resilience.errors.info import bounded
-from prefect_resilience.summaries.model import (
-    ENDED_BADLY,
-    REPLACED,
-    REPLAYED,
-    Happening,
-    Seen,
-    TaskRunSeen,
-)
-from prefect_resilience.summaries.story import Story
+from prefect_resilience.tasks.summaries.story import Story
+from prefect_resilience.telemetry.model import ENDED_BADLY, REPLACED, REPLAYED, Happening, Seen, TaskRunSeen
 
 MOST_ROWS = 50
 ERRORS_SHOWN = 4

@@ -9,8 +9,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from prefect_resilience.effects.run_passes import RunPass, Start
-from prefect_resilience.summaries.model import Happening, RunFacts, Seen, TaskRunSeen
+from prefect_resilience.durable.batches.run_passes import RunPass, Start
+from prefect_resilience.telemetry.model import Happening, RunFacts, Seen, TaskRunSeen
 
 CIRCUIT_MOVES = frozenset({"circuit.opened", "circuit.half-opened", "circuit.closed", "circuit.forced"})
 OPENED = frozenset({"open", "forced_open"})

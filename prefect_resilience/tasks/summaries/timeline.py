@@ -12,12 +12,12 @@ from collections.abc import Iterable
 from unicodedata import east_asian_width
 from xml.sax.saxutils import escape
 
-from prefect_resilience.errors.redact import redact
-from prefect_resilience.summaries.lanes import Band, Bar, Lane, Look, bands_of
-from prefect_resilience.summaries.model import Outcome
-from prefect_resilience.summaries.passes_table import ended, span, started_by
-from prefect_resilience.summaries.rows import clock
-from prefect_resilience.summaries.story import Story
+from prefect_resilience.errors.secrets.redact import redact
+from prefect_resilience.tasks.summaries.lanes import Band, Bar, Lane, Look, bands_of
+from prefect_resilience.tasks.summaries.passes_table import ended, span, started_by
+from prefect_resilience.tasks.summaries.rows import clock
+from prefect_resilience.tasks.summaries.story import Story
+from prefect_resilience.telemetry.model import Outcome
 
 FONT = "Helvetica, Arial, 'Liberation Sans', 'DejaVu Sans', sans-serif"
 INK, SMALL, GRID = "#1a1a1a", "#4d4d4d", "#e3e3e3"

@@ -15,23 +15,23 @@ from prefect.context import FlowRunContext, TaskRunContext
 from prefect.events import Event, RelatedResource, Resource, emit_event
 from prefect.settings import get_current_settings
 
-from prefect_resilience.budgets.listeners import add_burn_listener
-from prefect_resilience.circuits.listeners import (
+from prefect_resilience.errors.context import AttemptRecord, ErrorContext
+from prefect_resilience.errors.secrets.redact import redact
+from prefect_resilience.guards.budgets.listeners import add_burn_listener
+from prefect_resilience.guards.circuits.listeners import (
     StoreNotice,
     Transition,
     add_store_listener,
     add_transition_listener,
 )
-from prefect_resilience.errors.context import AttemptRecord, ErrorContext
-from prefect_resilience.errors.redact import redact
-from prefect_resilience.listening import tell
-from prefect_resilience.metrics import circuit_changed, observe, refused_by
-from prefect_resilience.payloads import NAME, fitted, fitted_text
+from prefect_resilience.telemetry.listening import tell
+from prefect_resilience.telemetry.metrics import circuit_changed, observe, refused_by
+from prefect_resilience.telemetry.payloads import NAME, fitted, fitted_text
 
 if TYPE_CHECKING:
-    from prefect_resilience.budgets.model import BudgetStatus
-    from prefect_resilience.fallbacks.model import Fallback
-    from prefect_resilience.retries.policy import Verdict
+    from prefect_resilience.guards.budgets.model import BudgetStatus
+    from prefect_resilience.guards.fallbacks.model import Fallback
+    from prefect_resilience.guards.retries.policy import Verdict
 
 PREFIX = "prefect-resilience"
 LABELS = ("code", "category", "action")
@@ -118,7 +118,7 @@ def emit(happening: str, kind: str, name: str, payload: dict[str, Any]) -> None:
         told = fitted(payload)
         shown = fitted_text(name, NAME)
         # Only now: a run in which nothing happens is of no interest to a summary.
-        from prefect_resilience.summaries.watch import note_happening
+        from prefect_resilience.telemetry.edge.watch import note_happening
 
         labels = {f"{PREFIX}.{label}": str(told[label]) for label in LABELS if told.get(label)}
         event_id = note_happening(happening, shown, told)
@@ -264,11 +264,6 @@ def _circuit_changed(change: Transition) -> None:
             "last_error": None if change.last_error is None else redact(change.last_error),
         },
     )
-    if in_run():
-        # Only now: most processes never see a circuit change.
-        from prefect_resilience.summaries.circuits_table import keeper
-
-        keeper.changed()
 
 
 def _budget_burned(status: BudgetStatus) -> None:

@@ -9,8 +9,8 @@ from typing import Any
 import httpx
 import pytest
 
-from prefect_resilience.effects import send_idempotency_key
-from tests.effects.receiver import Receiver
+from prefect_resilience.durable import send_idempotency_key
+from tests.durable.effects.receiver import Receiver
 
 
 @pytest.fixture

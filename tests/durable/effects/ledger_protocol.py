@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from prefect_resilience.effects import opening
-from prefect_resilience.effects.model import (
+from prefect_resilience.durable.effects import opening
+from prefect_resilience.durable.effects.model import (
     Ask,
     Asker,
     Decision,
@@ -33,8 +33,8 @@ from prefect_resilience.effects.model import (
     Wait,
     decide,
 )
-from prefect_resilience.effects.opening import is_counted, lost, missing, new_batch
-from prefect_resilience.effects.policy import Done, NotDone
+from prefect_resilience.durable.effects.opening import is_counted, lost, missing, new_batch
+from prefect_resilience.durable.effects.policy import Done, NotDone
 
 ENDS = frozenset(
     ["sent", "replayed", "failed", "InDoubt", "NotRecorded", "RepeatedEffect", "EffectBusy", "killed"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from tests.effects.ledger_protocol import ENDS, SUCCESSES, Setup, State, first, moves
+from tests.durable.effects.ledger_protocol import ENDS, SUCCESSES, Setup, State, first, moves
 
 
 @dataclass

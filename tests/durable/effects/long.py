@@ -1,7 +1,7 @@
 """The long forms of the crash tests, with their numbers.
 
-    python -m tests.effects.long kills 1000 [--seed N] [--minutes N] [--journal FILE]
-    python -m tests.effects.long rollbacks 1000 [--seed N] [--store URL]
+    python -m tests.durable.effects.long kills 1000 [--seed N] [--minutes N] [--journal FILE]
+    python -m tests.durable.effects.long rollbacks 1000 [--seed N] [--store URL]
 
 `kills`: flows of 20 external effects, deployed and run by a real worker, are killed at any instruction and
 recovered until they end, over SQLite, PostgreSQL and Redis; some of their calls outlive their attempts. With
@@ -26,11 +26,11 @@ from prefect.server.api.server import SubprocessASGIServer
 from prefect.settings import PREFECT_API_URL
 from prefect.testing.utilities import prefect_test_harness
 
-from prefect_resilience.effects import recovery
-from tests.effects import saga_victim
-from tests.effects.receiver import Receiver
-from tests.effects.worker_kills_campaign import Campaign, Journal, Toll
-from tests.effects.worker_kills_fleet import Fleet, server
+from prefect_resilience.durable.batches.edge import recovery
+from tests.durable.effects import saga_victim
+from tests.durable.effects.receiver import Receiver
+from tests.durable.effects.worker_kills_campaign import Campaign, Journal, Toll
+from tests.durable.effects.worker_kills_fleet import Fleet, server
 from tests.stores_servers import PostgresServer, RedisServer
 
 SHARES = {"forked": 0.8, "engine": 0.12, "started": 0.08}

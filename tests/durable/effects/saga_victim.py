@@ -17,20 +17,20 @@ from prefect.settings import (
     temporary_settings,
 )
 
-from prefect_resilience.effects import Effect, RollbackReport, batch_status, rollback
-from prefect_resilience.effects.compensations import recorded_compensation
-from prefect_resilience.effects.ledger import open_ledger, place_of
-from prefect_resilience.effects.model import Succeeded
-from tests.effects import saga_parts
-from tests.effects.receiver import Receiver
-from tests.effects.victim import answer_of, context, kill_before_line
+from prefect_resilience.durable import Effect, RollbackReport, batch_status, rollback
+from prefect_resilience.durable.effects.ledger import open_ledger, place_of
+from prefect_resilience.durable.effects.model import Succeeded
+from prefect_resilience.durable.sagas.compensations import recorded_compensation
+from tests.durable.effects import saga_parts
+from tests.durable.effects.receiver import Receiver
+from tests.durable.effects.victim import answer_of, context, kill_before_line
 
 context.set_forkserver_preload(
     [
         __name__,
         "prefect_resilience.stores.sqlite",
-        "prefect_resilience.dead_letters.decoding",
-        "prefect_resilience.effects.saga",
+        "prefect_resilience.durable.letters.codec.decoding",
+        "prefect_resilience.durable.sagas.edge.saga",
         "prefect.utilities.importtools",
     ]
 )

@@ -6,8 +6,8 @@ import threading
 import time
 from contextvars import ContextVar
 
-from prefect_resilience.effects import at_once
-from prefect_resilience.effects.at_once import answers
+from prefect_resilience.durable.batches import at_once
+from prefect_resilience.durable.batches.at_once import answers
 
 WHERE = ContextVar("where", default="nowhere")
 

@@ -8,7 +8,7 @@ from prefect.client.orchestration import get_client
 from prefect.flow_engine import run_flow
 
 from prefect_resilience import batch_status, resilient_task
-from prefect_resilience.effects.batch_tags import TAG, current_batch
+from prefect_resilience.durable.batches.edge.tags import TAG, current_batch
 
 pytestmark = pytest.mark.api
 

@@ -9,7 +9,7 @@ from uuid import UUID
 import pytest
 
 from prefect_resilience import Backoff
-from prefect_resilience.effects.decisions import (
+from prefect_resilience.durable.batches.decisions import (
     ASKED,
     Asked,
     Decision,
@@ -19,9 +19,15 @@ from prefect_resilience.effects.decisions import (
     hint_for,
     rolled_back,
 )
-from prefect_resilience.effects.flow_runs import BatchRun
-from prefect_resilience.effects.outlines import NotUndone, Outline
-from prefect_resilience.effects.strategies import Ended, RecoveryHint, RecoveryPolicy, SeenEffect, Trail
+from prefect_resilience.durable.batches.edge.flow_runs import BatchRun
+from prefect_resilience.durable.batches.strategies import (
+    Ended,
+    RecoveryHint,
+    RecoveryPolicy,
+    SeenEffect,
+    Trail,
+)
+from prefect_resilience.durable.sagas.outlines import NotUndone, Outline
 from prefect_resilience.errors.info import ErrorInfo
 from prefect_resilience.errors.taxonomy import ErrorCategory
 

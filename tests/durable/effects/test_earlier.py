@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from prefect_resilience.effects.earlier import EarlierEffects, earlier_effects
-from prefect_resilience.effects.keys import effect_key
-from prefect_resilience.effects.names import CodeSource, source_of
-from prefect_resilience.effects.policy import Effect
-from prefect_resilience.effects.recipes import Continues, Suspect, compared
+from prefect_resilience.durable.effects.earlier import EarlierEffects, earlier_effects
+from prefect_resilience.durable.effects.keys import effect_key
+from prefect_resilience.durable.effects.names import CodeSource, source_of
+from prefect_resilience.durable.effects.policy import Effect
+from prefect_resilience.durable.effects.recipes import Continues, Suspect, compared
 
 
 def here() -> None: ...

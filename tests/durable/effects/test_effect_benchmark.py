@@ -15,7 +15,7 @@ import pytest
 
 from benchmarks import effects as benchmark
 from benchmarks.effects import Cost, Round, Store, cost_of, measure
-from prefect_resilience.effects.ledger import open_ledger
+from prefect_resilience.durable.effects.ledger import open_ledger
 from prefect_resilience.stores import open_store
 
 pytestmark = pytest.mark.api

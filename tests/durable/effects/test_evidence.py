@@ -17,14 +17,14 @@ import requests
 from google.api_core import exceptions as google
 
 from prefect_resilience import AttemptTimeout, BulkheadFullError, CircuitOpenError, RateLimitedError, classify
-from prefect_resilience.effects import Effect
-from prefect_resilience.effects.evidence import (
+from prefect_resilience.durable import Effect
+from prefect_resilience.durable.effects.evidence import (
     proves_not_done,
     says_not_sent,
     spared_by,
     speaks_for_itself,
 )
-from prefect_resilience.effects.witness import SeenRequest, Witness
+from prefect_resilience.durable.effects.witness import SeenRequest, Witness
 from prefect_resilience.errors.exceptions import NotRecorded, NotSent
 
 try:

@@ -8,10 +8,10 @@ import pytest
 from prefect import flow
 
 from prefect_resilience import ConfigurationError, InDoubt, NotSent, resilient_task
-from prefect_resilience.effects import Done, Effect, batch, batch_status, rollback, settle
+from prefect_resilience.durable import Done, Effect, batch, batch_status, rollback, settle
 from prefect_resilience.errors.exceptions import EffectBusy, ResultNotKept
-from tests.effects import saga_parts
-from tests.effects.receiver import Receiver
+from tests.durable.effects import saga_parts
+from tests.durable.effects.receiver import Receiver
 
 pytestmark = pytest.mark.api
 
@@ -125,7 +125,7 @@ def test_while_somebody_is_at_it(shared: str, receiver: Receiver) -> None:
 
 def test_kept_is_refused_where_the_compensation_took_place(shared: str, monkeypatch: Any) -> None:
     """A rollback that was cut off after the compensation was done, and before that was written down."""
-    from prefect_resilience.effects import compensating
+    from prefect_resilience.durable.sagas.edge import compensating
 
     orders(1)
     with monkeypatch.context() as cut_off:

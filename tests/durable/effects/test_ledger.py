@@ -18,10 +18,12 @@ from functools import partial
 import pytest
 from prefect import flow
 
-from prefect_resilience import StoreUnavailable, places, resilient_task
-from prefect_resilience.effects import Effect, batch, batch_status, ledger, owner, processes
-from prefect_resilience.effects.ledger import Ledger, open_ledger, place_of
-from prefect_resilience.effects.model import Ask, Failed, Replay, Send, Succeeded, Wait
+from prefect_resilience import StoreUnavailable, resilient_task
+from prefect_resilience.base import places
+from prefect_resilience.durable import Effect, batch, batch_status
+from prefect_resilience.durable.effects import ledger, owner, processes
+from prefect_resilience.durable.effects.ledger import Ledger, open_ledger, place_of
+from prefect_resilience.durable.effects.model import Ask, Failed, Replay, Send, Succeeded, Wait
 from prefect_resilience.errors.exceptions import InDoubt
 from prefect_resilience.stores import MemoryStore, open_store
 
@@ -369,8 +371,8 @@ def test_what_is_not_external_is_handed_on_all_the_same(kind, tmp_path, monkeypa
 @pytest.mark.parametrize("fails", ["look", "intend", "verified"])
 @pytest.mark.parametrize("kind", ["external", "conditional"])
 def test_a_store_that_goes_away_at_any_step(kind, fails, monkeypatch):
-    from prefect_resilience.effects import NotDone
-    from tests.effects.test_effects_in_runs import abandoned
+    from prefect_resilience.durable import NotDone
+    from tests.durable.effects.test_effects_in_runs import abandoned
 
     calls = []
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from prefect_resilience.effects.left_behind import LONG, SETTLES, SKEW, UnfinishedRun, left_behind
-from prefect_resilience.effects.run_passes import RunState, passes_of
+from prefect_resilience.durable.batches.left_behind import LONG, SETTLES, SKEW, UnfinishedRun, left_behind
+from prefect_resilience.durable.batches.run_passes import RunState, passes_of
 
 AT = 1_800_000_000.0
 TYPES = {"AwaitingRetry": "SCHEDULED"}

@@ -18,9 +18,10 @@ from prefect.settings import get_current_settings
 from prefect.states import Scheduled
 
 from prefect_resilience import NotRecorded, resilient_task
-from prefect_resilience.effects import Effect, batch, batch_status, opening, reopen
-from prefect_resilience.effects.archive import scanned
-from prefect_resilience.effects.ledger import open_ledger
+from prefect_resilience.durable import Effect, batch, batch_status, reopen
+from prefect_resilience.durable.batches.archive import scanned
+from prefect_resilience.durable.effects import opening
+from prefect_resilience.durable.effects.ledger import open_ledger
 from prefect_resilience.stores import open_store
 from tests.prefect_runs import until
 
@@ -184,7 +185,15 @@ def test_a_named_batch_whose_file_was_deleted(tmp_path, monkeypatch, post, recei
 def test_the_command_that_goes_on(passes, store, monkeypatch):
     monkeypatch.setenv("PREFECT_API_URL", str(get_current_settings().api.url))
     delete(store, "effects")
-    command = [sys.executable, "-m", "prefect_resilience.cli", "batches", "reopen", str(passes.id), "--json"]
+    command = [
+        sys.executable,
+        "-m",
+        "prefect_resilience.operations.cli",
+        "batches",
+        "reopen",
+        str(passes.id),
+        "--json",
+    ]
     refused = subprocess.run(command, capture_output=True, text=True, check=False)
     assert refused.returncode == 1
     assert "add --yes" in refused.stderr

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from prefect_resilience.effects.model import (
+from prefect_resilience.durable.effects.model import (
     MOST_RUNS,
     Ask,
     Asker,
@@ -28,7 +28,7 @@ from prefect_resilience.effects.model import (
     Wait,
     decide,
 )
-from prefect_resilience.effects.policy import Done, NotDone
+from prefect_resilience.durable.effects.policy import Done, NotDone
 
 ERROR = {"code": "TIMEOUT", "message": "read timeout"}
 

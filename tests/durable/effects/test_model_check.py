@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from prefect_resilience.effects.policy import Done
-from tests.effects import ledger_protocol
-from tests.effects.ledger_protocol import Place, Setup
-from tests.effects.ledger_search import Found, explore
+from prefect_resilience.durable.effects.policy import Done
+from tests.durable.effects import ledger_protocol
+from tests.durable.effects.ledger_protocol import Place, Setup
+from tests.durable.effects.ledger_search import Found, explore
 
 FIRST, TWIN = Place(0, 1, "first"), Place(1, 1, "twin")
 LATER, AGAIN = Place(1, 2, "later"), Place(0, 2, "again")

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from prefect_resilience.effects.model import (
+from prefect_resilience.durable.effects.model import (
     Ask,
     Asker,
     Doubted,
@@ -27,7 +27,7 @@ from prefect_resilience.effects.model import (
     decide,
     generation_of,
 )
-from prefect_resilience.effects.policy import Done, NotDone
+from prefect_resilience.durable.effects.policy import Done, NotDone
 
 ERROR = {"code": "TIMEOUT", "message": "read timeout"}
 OLD_ERROR = {"code": "REFUSED", "message": "no route"}

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from prefect_resilience import StoreUnavailable
-from prefect_resilience.effects import opening, owner
-from prefect_resilience.effects.keys import effect_key
-from prefect_resilience.effects.ledger import Ledger, place_of
-from prefect_resilience.effects.model import Asker, Failed, Intend, Send, Succeeded, decide
-from prefect_resilience.effects.names import source_of
-from prefect_resilience.effects.opening import (
+from prefect_resilience.durable.effects import opening, owner
+from prefect_resilience.durable.effects.keys import effect_key
+from prefect_resilience.durable.effects.ledger import Ledger, place_of
+from prefect_resilience.durable.effects.model import Asker, Failed, Intend, Send, Succeeded, decide
+from prefect_resilience.durable.effects.names import source_of
+from prefect_resilience.durable.effects.opening import (
     batch_place,
     change_batch,
     is_counted,
@@ -27,8 +27,8 @@ from prefect_resilience.effects.opening import (
     removed_effects,
     reopened_batch,
 )
-from prefect_resilience.effects.policy import Effect
-from prefect_resilience.effects.recipes import Continues, Suspect
+from prefect_resilience.durable.effects.policy import Effect
+from prefect_resilience.durable.effects.recipes import Continues, Suspect
 from prefect_resilience.errors.exceptions import NotRecorded
 from prefect_resilience.stores import MemoryStore, open_store
 
@@ -340,8 +340,8 @@ def test_a_count_that_follows_a_batch_that_was_lost(ledger):
 
 CHILD = """
     import sys
-    from prefect_resilience.effects.ledger import Ledger, place_of
-    from prefect_resilience.effects.opening import open_batch
+    from prefect_resilience.durable.effects.ledger import Ledger, place_of
+    from prefect_resilience.durable.effects.opening import open_batch
     from prefect_resilience.stores import open_store
 
     ledger = Ledger(open_store(sys.argv[1]))

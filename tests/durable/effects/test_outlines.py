@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from prefect_resilience.effects.outlines import NotUndone, Outline, outline_of, planned
-from prefect_resilience.effects.rollback_report import Compensation, RollbackReport
+from prefect_resilience.durable.sagas.outlines import NotUndone, Outline, outline_of, planned
+from prefect_resilience.durable.sagas.report import Compensation, RollbackReport
 
 
 def effect(key: str, state: str, at: float, **more: Any) -> Any:

@@ -11,9 +11,9 @@ import pytest
 from prefect.utilities.callables import get_call_parameters
 
 from prefect_resilience import ResilienceError
-from tests.effects import pairs
-from tests.effects.pairs import SENT, TASKS, VALUES, Call
-from tests.effects.ways.surroundings import Here, run_either
+from tests.durable.effects import pairs
+from tests.durable.effects.pairs import SENT, TASKS, VALUES, Call
+from tests.durable.effects.ways.surroundings import Here, run_either
 
 STORE = "memory://pairs"
 

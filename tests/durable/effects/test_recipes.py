@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from prefect_resilience.effects.keys import effect_key
-from prefect_resilience.effects.policy import Effect
-from prefect_resilience.effects.recipes import (
+from prefect_resilience.durable.effects.keys import effect_key
+from prefect_resilience.durable.effects.policy import Effect
+from prefect_resilience.durable.effects.recipes import (
     Continues,
     Suspect,
     changed_types,

@@ -18,7 +18,7 @@ from prefect.settings import PREFECT_API_URL, temporary_settings
 from prefect.states import Cancelled, Completed, Crashed, Failed, Paused, Running
 
 from prefect_resilience import Backoff, ConfigurationError, resilient_task
-from prefect_resilience.effects import (
+from prefect_resilience.durable import (
     Effect,
     RecoveryPolicy,
     abandon,
@@ -26,22 +26,26 @@ from prefect_resilience.effects import (
     batch,
     batch_status,
     list_batches,
-    operations,
     prune,
     recover,
-    recovery,
     rollback,
     savepoint,
     settle,
 )
-from prefect_resilience.effects.archive import archived_effects, scanned
-from prefect_resilience.effects.audit import KEPT, Audit
-from prefect_resilience.effects.flow_runs import ApiUnavailable
-from prefect_resilience.effects.known import unknown
-from prefect_resilience.effects.ledger import Ledger, open_ledger, place_of
-from prefect_resilience.effects.model import Doubted, Intend, Succeeded, decide
-from prefect_resilience.effects.model import Failed as NotDone_
-from prefect_resilience.effects.operations import abandon_batch, prune_batches, recover_batch, settle_effect
+from prefect_resilience.durable.batches.archive import archived_effects, scanned
+from prefect_resilience.durable.batches.audit import KEPT, Audit
+from prefect_resilience.durable.batches.edge import operations, recovery
+from prefect_resilience.durable.batches.edge.flow_runs import ApiUnavailable
+from prefect_resilience.durable.batches.edge.known import unknown
+from prefect_resilience.durable.batches.edge.operations import (
+    abandon_batch,
+    prune_batches,
+    recover_batch,
+    settle_effect,
+)
+from prefect_resilience.durable.effects.ledger import Ledger, open_ledger, place_of
+from prefect_resilience.durable.effects.model import Doubted, Intend, Succeeded, decide
+from prefect_resilience.durable.effects.model import Failed as NotDone_
 from prefect_resilience.errors.exceptions import EffectBusy
 from prefect_resilience.stores import MemoryStore
 
@@ -361,7 +365,7 @@ def test_a_rollback_that_was_cut_off_is_finished(monkeypatch, until):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as killed:
-        killed.setattr("tests.effects.test_recovery.unbook", cut_off)
+        killed.setattr("tests.durable.effects.test_recovery.unbook", cut_off)
         with pytest.raises(KeyboardInterrupt):
             recover("b", "compensate")
     # Whether the hotel knows that it is cancelled, only a person can say.

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from prefect_resilience import resilient_task
-from prefect_resilience.effects import (
+from prefect_resilience.durable import (
     Effect,
     abandon,
     batch,
@@ -16,17 +16,17 @@ from prefect_resilience.effects import (
     list_batches,
     prune,
     recover,
-    recovery,
     rollback,
     savepoint,
     settle,
 )
-from prefect_resilience.effects.archive import archived_effects, archived_saga, scanned
-from prefect_resilience.effects.ledger import PREFIX, open_ledger
-from prefect_resilience.effects.saga_log import SAGAS, SagaLog
+from prefect_resilience.durable.batches.archive import archived_effects, archived_saga, scanned
+from prefect_resilience.durable.batches.edge import recovery
+from prefect_resilience.durable.effects.ledger import PREFIX, open_ledger
+from prefect_resilience.durable.sagas.saga_log import SAGAS, SagaLog
 from prefect_resilience.stores import Store
-from tests.effects.test_recovery import deployed as deployed
-from tests.effects.test_recovery import put
+from tests.durable.effects.test_recovery import deployed as deployed
+from tests.durable.effects.test_recovery import put
 
 pytestmark = pytest.mark.api
 

@@ -9,8 +9,8 @@ import pytest
 from prefect import flow
 
 from prefect_resilience import ConfigurationError, resilient_task
-from prefect_resilience.effects import Effect, batch, batch_status, recover, rollback, savepoint
-from tests.effects import saga_parts as parts
+from prefect_resilience.durable import Effect, batch, batch_status, recover, rollback, savepoint
+from tests.durable.effects import saga_parts as parts
 
 pytestmark = pytest.mark.api
 

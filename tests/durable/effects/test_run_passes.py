@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from prefect_resilience.effects.audit import AuditEntry
-from prefect_resilience.effects.run_passes import (
+from prefect_resilience.durable.batches.audit import AuditEntry
+from prefect_resilience.durable.batches.run_passes import (
     FINAL_TYPES,
     RECOVERED,
     RunOrigin,

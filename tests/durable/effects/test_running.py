@@ -10,8 +10,8 @@ import weakref
 
 import pytest
 
-from prefect_resilience.effects.current import EffectInProgress, in_progress
-from prefect_resilience.effects.running import (
+from prefect_resilience.durable.effects.current import EffectInProgress, in_progress
+from prefect_resilience.durable.effects.running import (
     CallOutcome,
     RunningCall,
     drop_cancelled_timers,

@@ -13,7 +13,7 @@ from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId
 
 from prefect_resilience import ConfigurationError, InDoubt, NotSent, StoreUnavailable, resilient_task
-from prefect_resilience.effects import (
+from prefect_resilience.durable import (
     Done,
     Effect,
     arollback,
@@ -24,10 +24,10 @@ from prefect_resilience.effects import (
     savepoint,
     settle,
 )
-from prefect_resilience.effects.ledger import open_ledger
-from prefect_resilience.effects.saga_log import SagaLog
+from prefect_resilience.durable.effects.ledger import open_ledger
+from prefect_resilience.durable.sagas.saga_log import SagaLog
 from prefect_resilience.errors.exceptions import EffectBusy
-from tests.effects import saga_parts as parts
+from tests.durable.effects import saga_parts as parts
 
 pytestmark = pytest.mark.api
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from prefect.settings import PREFECT_API_URL
 
-from tests.effects.saga_victim import Saga, done, judge, kill_often, start
-from tests.effects.saga_victim import Toll as SagaToll
-from tests.effects.victim import context
+from tests.durable.effects.saga_victim import Saga, done, judge, kill_often, start
+from tests.durable.effects.saga_victim import Toll as SagaToll
+from tests.durable.effects.victim import context
 
 pytestmark = pytest.mark.api
 

@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from prefect_resilience.effects import undo
-from prefect_resilience.effects.model import (
+from prefect_resilience.durable.effects.model import (
     Intend,
     Look,
     Recorded,
@@ -22,6 +21,7 @@ from prefect_resilience.effects.model import (
     Wait,
     decide,
 )
+from prefect_resilience.durable.sagas import undo
 
 COMPENSATION = {"call": {"module": "m", "qualname": "f", "file": None}, "verify": None, "parameters": {}}
 ERROR = {"code": "HTTP", "message": "503"}

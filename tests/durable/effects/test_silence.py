@@ -12,8 +12,8 @@ from prefect.events.worker import EventsWorker
 from prefect.states import Cancelling, Completed, Failed, Running
 from prefect.types._datetime import now
 
-from prefect_resilience.effects import silence
-from prefect_resilience.effects.silence import crash_silent, silent_runs
+from prefect_resilience.durable.batches.edge import silence
+from prefect_resilience.durable.batches.edge.silence import crash_silent, silent_runs
 from prefect_resilience.operations import crash_silent_runs
 from tests.prefect_runs import until
 

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from prefect_resilience import Backoff, ConfigurationError, classify
-from prefect_resilience.effects.strategies import (
+from prefect_resilience.durable.batches.strategies import (
     ENDED_BADLY,
     RESTARTS,
     Ended,

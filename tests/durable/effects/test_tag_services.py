@@ -9,7 +9,7 @@ import pytest
 from prefect import flow
 
 from prefect_resilience import batch, resilient_task
-from prefect_resilience.effects import tag_services
+from prefect_resilience.durable.batches.edge import tag_services
 from tests.prefect_runs import until
 
 pytestmark = pytest.mark.api

@@ -23,7 +23,7 @@ from prefect_resilience import (
     Timeout,
     resilient_task,
 )
-from prefect_resilience.effects import (
+from prefect_resilience.durable import (
     Done,
     Effect,
     batch,
@@ -31,7 +31,7 @@ from prefect_resilience.effects import (
     idempotency_key,
     send_idempotency_key,
 )
-from prefect_resilience.effects.ledger import open_ledger
+from prefect_resilience.durable.effects.ledger import open_ledger
 from prefect_resilience.errors.exceptions import ResultNotKept
 
 

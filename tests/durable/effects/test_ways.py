@@ -1,6 +1,6 @@
 """Every way in which one function sends: it is taken at most once, and nothing is unsent in silence.
 
-The ways are in `tests/effects/ways`; docs/effects_ways.md has the table.
+The ways are in `tests/durable/effects/ways`; docs/effects_ways.md has the table.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from concurrent.futures import Future
 
 import pytest
 
-from tests.effects.ways import table
-from tests.effects.ways.catalogue import ways
-from tests.effects.ways.places import Places
-from tests.effects.ways.running import Cell, Outcome, all_tried, cells
+from tests.durable.effects.ways import table
+from tests.durable.effects.ways.catalogue import ways
+from tests.durable.effects.ways.places import Places
+from tests.durable.effects.ways.running import Cell, Outcome, all_tried, cells
 
 # pytest-timeout's own alarm would keep a deadline from interrupting the main thread.
 pytestmark = pytest.mark.timeout(method="thread")
@@ -50,7 +50,7 @@ def test_each_way_is_another_one() -> None:
 
 
 def test_the_page_has_every_way() -> None:
-    """A way that was added is in the page once `python -m tests.effects.ways --write` was run."""
+    """A way that was added is in the page once `python -m tests.durable.effects.ways --write` was run."""
     rows = table.PAGE.read_text(encoding="utf-8").splitlines()
     missing = [way.name for way in ways() if not any(row.startswith(table.begins(way)) for row in rows)]
     assert not missing

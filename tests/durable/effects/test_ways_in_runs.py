@@ -14,11 +14,11 @@ from prefect.client.schemas.objects import State
 from prefect.exceptions import ObjectNotFound
 
 from prefect_resilience import batch, resilient_task
-from prefect_resilience.settings import current_settings
-from tests.effects.ways.catalogue import ways
-from tests.effects.ways.places import Places
-from tests.effects.ways.running import Pass, Trial
-from tests.effects.ways.way import Combination
+from prefect_resilience.base.edge.settings import current_settings
+from tests.durable.effects.ways.catalogue import ways
+from tests.durable.effects.ways.places import Places
+from tests.durable.effects.ways.running import Pass, Trial
+from tests.durable.effects.ways.way import Combination
 from tests.prefect_runs import until
 
 pytestmark = pytest.mark.api

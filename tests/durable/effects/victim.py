@@ -27,10 +27,10 @@ from types import FrameType
 from typing import Any
 
 import prefect_resilience
-from prefect_resilience.effects.current import in_progress
+from prefect_resilience.durable.effects.current import in_progress
 
 OURS = os.path.dirname(prefect_resilience.__file__)
-WATCHED = (os.path.join(OURS, "effects"), os.path.join(OURS, "attempt.py"))
+WATCHED = (os.path.join(OURS, "durable"), os.path.join(OURS, "calls", "attempt.py"))
 SENDING = ("worker_kills_flow.py", "httpcore/_sync/")
 """A kill may come before any instruction of ours, and while an effect is going on also before any of the
 user's and of the client's."""
@@ -40,7 +40,7 @@ OVERDUE, SENDING_LATE, SENT_LATE = LATE_PHASES = ("overdue", "sending late", "se
 ASKING = "asking"
 CALLING = ("during call", SENDING_LATE, ASKING)
 
-MUCH_ALIKE = (os.path.join(OURS, "errors"), os.path.join(OURS, "payloads.py"))
+MUCH_ALIKE = (os.path.join(OURS, "errors"), os.path.join(OURS, "telemetry", "payloads.py"))
 """What makes an error fit to be seen takes 70,000 instructions; a kill while a call is overdue would come in
 these alone."""
 

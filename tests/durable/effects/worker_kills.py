@@ -23,10 +23,10 @@ from prefect.exceptions import PrefectHTTPStatusError
 from prefect.states import Crashed
 
 from prefect_resilience import Backoff
-from prefect_resilience.effects import RecoveryPolicy, batch_status, recover, settle
-from tests.effects.victim import ASKING, LATE_PHASES, PHASES, Book, Doom
-from tests.effects.worker_kills_fleet import Fleet, alive, wait_until
-from tests.effects.worker_kills_flow import LATE_EVERY, is_late
+from prefect_resilience.durable import RecoveryPolicy, batch_status, recover, settle
+from tests.durable.effects.victim import ASKING, LATE_PHASES, PHASES, Book, Doom
+from tests.durable.effects.worker_kills_fleet import Fleet, alive, wait_until
+from tests.durable.effects.worker_kills_flow import LATE_EVERY, is_late
 
 OPEN_PHASES = ("after intent", "during call", "after call", "before done", *LATE_PHASES)
 """Who dies in these leaves an effect whose outcome nobody knows."""

@@ -16,10 +16,10 @@ from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId
 from prefect.settings import PREFECT_API_URL, PREFECT_CLIENT_RETRY_EXTRA_CODES, temporary_settings
 
-from tests.effects.victim import ASKING, LATE_PHASES, PHASES
-from tests.effects.worker_kills import POLL_SECONDS, Case, Plot, Tale
-from tests.effects.worker_kills_fleet import ROUTES, Fleet
-from tests.effects.worker_kills_flow import MODES
+from tests.durable.effects.victim import ASKING, LATE_PHASES, PHASES
+from tests.durable.effects.worker_kills import POLL_SECONDS, Case, Plot, Tale
+from tests.durable.effects.worker_kills_fleet import ROUTES, Fleet
+from tests.durable.effects.worker_kills_flow import MODES
 
 
 @dataclass

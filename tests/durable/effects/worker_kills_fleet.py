@@ -24,12 +24,12 @@ from prefect.client.orchestration import get_client
 from prefect.client.schemas.actions import WorkPoolCreate
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
-from tests.effects.receiver import Receiver
-from tests.effects.victim import Book
+from tests.durable.effects.receiver import Receiver
+from tests.durable.effects.victim import Book
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 SHIM = Path(__file__).with_name("worker_kills_shim.py")
-ENTRYPOINT = "tests/effects/worker_kills_flow.py:invoices"
+ENTRYPOINT = "tests/durable/effects/worker_kills_flow.py:invoices"
 ROUTES = ("forked", "engine", "started")
 """How the worker's child comes to be: forked from a parent that is warm; by the command of Prefect's engine;
 or, in full, as a deployment's run is that says nothing of it."""
@@ -181,7 +181,11 @@ class Fleet:
         self.environment = {**home, **quiet, **patient}
 
     def __enter__(self) -> Fleet:
-        forks = ("tests.effects.worker_kills_forks", self.socket, *(() if self.events else ("--no-events",)))
+        forks = (
+            "tests.durable.effects.worker_kills_forks",
+            self.socket,
+            *(() if self.events else ("--no-events",)),
+        )
         worker = ("prefect", "worker", "start", "--type", "process", "--pool", self.pool)
         self.programs.start("forks", *forks, **self.environment)
         with temporary_settings({PREFECT_API_URL: self.api}):

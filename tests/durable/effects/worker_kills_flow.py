@@ -16,10 +16,10 @@ import httpx
 from prefect import flow
 
 from prefect_resilience import Backoff, Retry, Timeout, resilient_task
-from prefect_resilience.effects import Done, Effect, NotDone, idempotency_key, send_idempotency_key
-from prefect_resilience.effects.current import in_progress
-from prefect_resilience.effects.ledger import open_ledger, place_of
-from tests.effects.victim import Victim
+from prefect_resilience.durable import Done, Effect, NotDone, idempotency_key, send_idempotency_key
+from prefect_resilience.durable.effects.current import in_progress
+from prefect_resilience.durable.effects.ledger import open_ledger, place_of
+from tests.durable.effects.victim import Victim
 
 client = httpx.Client(
     event_hooks={"request": [send_idempotency_key]},

@@ -1,6 +1,6 @@
 """Processes of flow runs, forked from one that has imported everything: a start costs a tenth of another.
 
-As a program, `python -m tests.effects.worker_kills_forks SOCKET [--no-events]` is that parent.
+As a program, `python -m tests.durable.effects.worker_kills_forks SOCKET [--no-events]` is that parent.
 `worker_kills_shim.py` is the command of a deployment: what a Prefect worker starts it for, it has done by a
 fork of this one with the same environment, and it ends as that fork ends.
 """
@@ -31,7 +31,7 @@ PRELOADED = (
     "prefect_resilience.stores.sqlite",
     "prefect_resilience.stores.postgres",
     "prefect_resilience.stores.redis",
-    "tests.effects.worker_kills_flow",
+    "tests.durable.effects.worker_kills_flow",
 )
 
 

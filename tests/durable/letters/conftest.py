@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from prefect_resilience.dead_letters.queue import DeadLetterQueue
+from prefect_resilience.durable.letters.queue import DeadLetterQueue
 from prefect_resilience.stores import open_store
-from tests.dead_letters.receiver import Receiver
+from tests.durable.letters.receiver import Receiver
 
 
 @pytest.fixture(params=["sqlite", "postgres", "redis"])

@@ -23,13 +23,13 @@ from prefect.settings import (
 
 import prefect_resilience
 from prefect_resilience import dead_letters, resilient_task
-from prefect_resilience.effects import Done, Effect, NotDone, batch
-from tests.effects.receiver import Receiver
-from tests.effects.victim import answer_of, kill_before_line
+from prefect_resilience.durable import Done, Effect, NotDone, batch
+from tests.durable.effects.receiver import Receiver
+from tests.durable.effects.victim import answer_of, kill_before_line
 
 RECEIVER = "DEAD_LETTER_RECEIVER"
 OURS = os.path.dirname(prefect_resilience.__file__)
-PLACES = ("dead_letters", "effects", "attempt.py", "runs", "hooks.py")
+PLACES = ("durable/letters", "durable/effects", "calls/attempt.py", "tasks/edge")
 WATCHED = (*(os.path.join(OURS, place) for place in PLACES), __file__, "httpcore/_sync/")
 """A kill may come before any line of ours, of the user's tasks, and of the client that sends."""
 

@@ -14,12 +14,12 @@ from prefect import flow, task
 from pydantic import SecretStr
 
 from prefect_resilience import ErrorCategory, Retry, dead_letters, resilient_task
-from prefect_resilience.dead_letters.configured import queue_of, spool_of
-from prefect_resilience.effects.batch import batch
-from prefect_resilience.hooks import dead_letter
-from prefect_resilience.retries.backoff import Backoff
-from tests.dead_letters import shop
-from tests.dead_letters.receiver import Receiver
+from prefect_resilience.durable.batches.batch import batch
+from prefect_resilience.durable.letters.edge.configured import queue_of, spool_of
+from prefect_resilience.guards.retries.backoff import Backoff
+from prefect_resilience.tasks.edge.hooks import dead_letter
+from tests.durable.letters import shop
+from tests.durable.letters.receiver import Receiver
 
 pytestmark = pytest.mark.api
 
@@ -43,7 +43,7 @@ def test_a_plain_task_that_failed_is_a_letter_with_everything_in_it(receiver: Re
     letter = one_letter()
     assert letter.parameters == {"message": (order, b"\xff"), "to": "ada"}
     assert (letter.status, letter.kind, letter.name) == ("waiting", "task", "send")
-    assert str(letter.source) == "tests.dead_letters.shop:send"
+    assert str(letter.source) == "tests.durable.letters.shop:send"
     assert (letter.category, letter.code) == ("unavailable", "503")
     assert letter.flow_run_id == letter.batch_id == str(ended.state_details.flow_run_id)
     error = letter.error
@@ -125,7 +125,7 @@ def test_async_tasks_variadic_arguments_and_methods(receiver: Receiver) -> None:
     mailing()
     letter = dead_letters.list(task="mail")[0]
     assert letter.parameters == {"self": shop.Mailer("ada"), "message": "hello"}
-    assert str(letter.source) == "tests.dead_letters.shop:Mailer.mail"
+    assert str(letter.source) == "tests.durable.letters.shop:Mailer.mail"
 
 
 def test_the_batch_that_the_code_names_is_the_letters(receiver: Receiver) -> None:
@@ -240,7 +240,7 @@ def test_a_letter_that_nothing_can_keep_is_told_to_the_log_and_fails_nothing(
     blocked = tmp_path / "file"
     blocked.write_text("")
     monkeypatch.setenv("PREFECT_RESILIENCE_STORE_URL", f"sqlite:///{blocked}/letters.db")
-    monkeypatch.setattr("prefect_resilience.dead_letters.spool.ENDING", "/not/a/name")
+    monkeypatch.setattr("prefect_resilience.durable.letters.spool.ENDING", "/not/a/name")
     (state,) = campaign("lost", return_state=True).result(raise_on_failure=False)
     assert state.is_failed()
     assert "503" in state.message

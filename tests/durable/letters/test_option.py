@@ -11,9 +11,9 @@ from prefect import flow, task
 from prefect.task_runners import ProcessPoolTaskRunner, ThreadPoolTaskRunner
 
 from prefect_resilience import ConfigurationError, ResilientTask, dead_letters, resilient_task
-from prefect_resilience.hooks import dead_letter
-from tests.dead_letters import shop
-from tests.dead_letters.receiver import Receiver
+from prefect_resilience.tasks.edge.hooks import dead_letter
+from tests.durable.letters import shop
+from tests.durable.letters.receiver import Receiver
 
 pytestmark = pytest.mark.api
 
@@ -41,7 +41,7 @@ def test_one_letter_after_the_last_attempt_and_it_can_be_replayed(receiver: Rece
     assert run(shop.notify, "hello").is_failed()
     (letter,) = dead_letters.list()
     assert (letter.parameters, letter.attempts) == ({"message": "hello"}, 2)
-    assert str(letter.source) == "tests.dead_letters.shop:notify"
+    assert str(letter.source) == "tests.durable.letters.shop:notify"
     # Replayed in vain, it is still the same letter.
     assert dead_letters.replay().failed == 1
     assert len(dead_letters.list()) == 1

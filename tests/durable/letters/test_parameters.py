@@ -26,11 +26,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel, Secret, SecretBytes, SecretStr
 
-from prefect_resilience.dead_letters.classes import DeadLetterError
-from prefect_resilience.dead_letters.codec import KIND, LeftOut, encode_parameters
-from prefect_resilience.dead_letters.decoding import BlockReference, Reader, wrapped
-from prefect_resilience.errors.redact import register_secret
-from tests.dead_letters import shop
+from prefect_resilience.durable.letters.codec.classes import DeadLetterError
+from prefect_resilience.durable.letters.codec.decoding import BlockReference, Reader, wrapped
+from prefect_resilience.durable.letters.codec.encoding import KIND, LeftOut, encode_parameters
+from prefect_resilience.errors.secrets.redact import register_secret
+from tests.durable.letters import shop
 
 BERLIN = ZoneInfo("Europe/Berlin")
 
@@ -451,29 +451,36 @@ def test_saved_blocks_go_by_their_name() -> None:
         ({KIND: "model", "class": "builtins:eval", "fields": {}, "set": []}, "is not read"),
         ({KIND: "dataclass", "class": "subprocess:Popen", "fields": {"args": "ls"}}, "is not read"),
         ({KIND: "model", "class": "no_such_module:X", "fields": {}, "set": []}, "cannot be imported"),
-        ({KIND: "model", "class": "tests.dead_letters.shop:Gone", "fields": {}, "set": []}, "no class Gone"),
+        (
+            {KIND: "model", "class": "tests.durable.letters.shop:Gone", "fields": {}, "set": []},
+            "no class Gone",
+        ),
         ({KIND: "model", "class": "a:f.<locals>.X", "fields": {}, "set": []}, "top of its module"),
         ({KIND: "url", "value": ["SecretStr", "x"]}, "no kind of URL"),
         ({KIND: "datetime", "value": ["x", 0, None]}, "Invalid isoformat"),
         (
-            {KIND: "model", "class": "tests.dead_letters.shop:Item", "fields": {"sku": "a"}, "set": []},
+            {KIND: "model", "class": "tests.durable.letters.shop:Item", "fields": {"sku": "a"}, "set": []},
             "a new field 'price'",
         ),
         (
-            {KIND: "model", "class": "tests.dead_letters.shop:Item", "fields": {"colour": 1}, "set": []},
+            {KIND: "model", "class": "tests.durable.letters.shop:Item", "fields": {"colour": 1}, "set": []},
             "no field 'colour' any more",
         ),
         (
-            {KIND: "model", "class": "tests.dead_letters.shop:Point", "fields": {}, "set": []},
+            {KIND: "model", "class": "tests.durable.letters.shop:Point", "fields": {}, "set": []},
             "no pydantic model",
         ),
-        ({KIND: "dataclass", "class": "tests.dead_letters.shop:Point", "fields": {}}, "a new field 'x'"),
+        ({KIND: "dataclass", "class": "tests.durable.letters.shop:Point", "fields": {}}, "a new field 'x'"),
         (
-            {KIND: "dataclass", "class": "tests.dead_letters.shop:Slotted", "fields": {"name": "", "z": 1}},
+            {
+                KIND: "dataclass",
+                "class": "tests.durable.letters.shop:Slotted",
+                "fields": {"name": "", "z": 1},
+            },
             "no field 'z' any more",
         ),
         (
-            {KIND: "namedtuple", "class": "tests.dead_letters.shop:Card", "fields": {"a": 1}},
+            {KIND: "namedtuple", "class": "tests.durable.letters.shop:Card", "fields": {"a": 1}},
             "the fields a any",
         ),
     ],
@@ -485,7 +492,7 @@ def test_what_cannot_be_read_says_why(encoded: Any, says: str) -> None:
 
 
 def test_new_fields_with_defaults_are_filled_in() -> None:
-    where = "tests.dead_letters.shop:"
+    where = "tests.durable.letters.shop:"
     item = {KIND: "model", "class": where + "Item", "fields": {"sku": "a", "price": 1}, "set": ["sku"]}
     point = {KIND: "dataclass", "class": where + "Point", "fields": {"x": 1.0, "y": 2.0}}
     checked = {KIND: "attrs", "class": where + "Attrs", "fields": {"name": "a", "count": 0}}
@@ -511,7 +518,7 @@ def test_a_local_class_is_found_in_its_own_process_only() -> None:
     encoded = json.dumps(encode_parameters({"value": Local(n=1)}).parameters)
     code = f"""
 import json
-from prefect_resilience.dead_letters.decoding import Reader
+from prefect_resilience.durable.letters.codec.decoding import Reader
 try:
     Reader().parameters(json.loads({encoded!r}))
 except Exception as error:

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prefect_resilience.dead_letters import claims, passes, reruns
-from prefect_resilience.dead_letters.capture import identity_of, letter_of
-from prefect_resilience.dead_letters.model import PASSES_KEPT, DeadLetter, Pass, Source, Starts
-from prefect_resilience.dead_letters.reruns import CallSeen, RunSeen
+from prefect_resilience.durable.letters import claims, passes, reruns
+from prefect_resilience.durable.letters.capture import identity_of, letter_of
+from prefect_resilience.durable.letters.model import PASSES_KEPT, DeadLetter, Pass, Source, Starts
+from prefect_resilience.durable.letters.reruns import CallSeen, RunSeen
 
 NOW = datetime(2026, 11, 20, 12, tzinfo=timezone.utc)
 FIRST: Starts = (("root", 1), ("sub", 1))

@@ -12,9 +12,9 @@ from prefect.flow_engine import run_flow
 from prefect.states import AwaitingRetry
 
 from prefect_resilience import dead_letters
-from prefect_resilience.dead_letters import noticing, places
-from tests.dead_letters import shop
-from tests.dead_letters.receiver import Receiver
+from prefect_resilience.durable.letters.edge import noticing, places
+from tests.durable.letters import shop
+from tests.durable.letters.receiver import Receiver
 
 pytestmark = pytest.mark.api
 

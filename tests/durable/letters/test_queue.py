@@ -14,12 +14,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from prefect_resilience import ConfigurationError, dead_letters
-from prefect_resilience.dead_letters import claims
-from prefect_resilience.dead_letters.capture import letter_of, loss
-from prefect_resilience.dead_letters.ids import entry_key, first_id_at, is_id, new_id
-from prefect_resilience.dead_letters.model import Contents, DeadLetter, Source, as_stored, from_stored
-from prefect_resilience.dead_letters.queue import DeadLetterQueue, is_of
-from prefect_resilience.dead_letters.report import LetterOutcome, ReplayReport
+from prefect_resilience.durable.letters import claims
+from prefect_resilience.durable.letters.capture import letter_of, loss
+from prefect_resilience.durable.letters.ids import entry_key, first_id_at, is_id, new_id
+from prefect_resilience.durable.letters.model import Contents, DeadLetter, Source, as_stored, from_stored
+from prefect_resilience.durable.letters.queue import DeadLetterQueue, is_of
+from prefect_resilience.durable.letters.report import LetterOutcome, ReplayReport
 from prefect_resilience.errors.context import ErrorContext
 from prefect_resilience.stores import open_store
 
@@ -151,7 +151,7 @@ def test_the_same_call_of_a_retried_run_makes_no_second_letter(queue: DeadLetter
 
 
 def test_pages(opened: Callable[[], DeadLetterQueue], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("prefect_resilience.dead_letters.queue.PAGE", 3)
+    monkeypatch.setattr("prefect_resilience.durable.letters.queue.PAGE", 3)
     buried = bury(opened(), *"abcdefg")
     assert opened().list() == buried[::-1]
 

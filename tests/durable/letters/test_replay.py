@@ -18,14 +18,14 @@ from prefect.settings import PREFECT_API_URL
 from pydantic import SecretStr
 
 from prefect_resilience import ConfigurationError, dead_letters
-from prefect_resilience.dead_letters.configured import queue_of
-from prefect_resilience.dead_letters.queue import DeadLetterQueue
-from prefect_resilience.dead_letters.replay import Replaying, replay_letters
-from prefect_resilience.effects.batch import explicit_batch
-from prefect_resilience.hooks import dead_letter
-from tests.dead_letters import shop
-from tests.dead_letters.receiver import Receiver
-from tests.dead_letters.replay_victim import child
+from prefect_resilience.durable.batches.batch import explicit_batch
+from prefect_resilience.durable.letters.edge.configured import queue_of
+from prefect_resilience.durable.letters.edge.replay import Replaying, replay_letters
+from prefect_resilience.durable.letters.queue import DeadLetterQueue
+from prefect_resilience.tasks.edge.hooks import dead_letter
+from tests.durable.letters import shop
+from tests.durable.letters.receiver import Receiver
+from tests.durable.letters.replay_victim import child
 
 pytestmark = pytest.mark.api
 
@@ -97,7 +97,7 @@ def test_a_dry_run_sends_nothing_and_changes_nothing(receiver: Receiver) -> None
     letters = fail(receiver, "a", shop.Point(1, 2))
     report = dead_letters.replay(dry_run=True)
     assert [one.result for one in report.outcomes] == ["would_replay"] * 2
-    assert "task send (tests.dead_letters.shop:send) with message='a'" in report.outcomes[0].message
+    assert "task send (tests.durable.letters.shop:send) with message='a'" in report.outcomes[0].message
     assert receiver.got == []
     assert dead_letters.list()[::-1] == letters
 
@@ -109,7 +109,7 @@ def test_choosing(receiver: Receiver) -> None:
     assert dead_letters.replay(since=datetime.now(timezone.utc) + timedelta(hours=1)).outcomes == ()
     assert dead_letters.replay(letters[1]).replayed == 1
     assert receiver.got == ["b"]
-    assert dead_letters.replay(task="tests.dead_letters.shop:send", since=timedelta(hours=1)).replayed == 2
+    assert dead_letters.replay(task="tests.durable.letters.shop:send", since=timedelta(hours=1)).replayed == 2
     with pytest.raises(ConfigurationError, match="either by their ids"):
         dead_letters.replay(letters[0], task="send")
     with pytest.raises(dead_letters.DeadLetterError, match="there is no dead letter"):
@@ -273,9 +273,9 @@ def test_deployed_flows_get_a_run_of_their_deployment_and_one_only(receiver: Rec
         @flow
         def twice() -> Any:
             # Two that both made the run before either could write it down
-            from prefect_resilience.dead_letters.operations import replay  # noqa: F401
+            from prefect_resilience.durable.letters.edge.operations import replay  # noqa: F401
 
-            inner = sys.modules["prefect_resilience.dead_letters.replay"]
+            inner = sys.modules["prefect_resilience.durable.letters.edge.replay"]
             return [inner._run_deployment(letter, letter.parameters).run_id for _ in range(2)]
 
         first, second = twice()

@@ -18,16 +18,16 @@ from prefect.client.schemas.objects import State, StateType
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from prefect_resilience import dead_letters, resilient_flow
-from prefect_resilience.dead_letters.configured import queue_of
-from prefect_resilience.dead_letters.operations import replay_dead_letters
-from prefect_resilience.dead_letters.replay import Replaying, replay_letters
-from prefect_resilience.effects.audit import Audit
-from prefect_resilience.effects.ledger import open_ledger
-from prefect_resilience.hooks import dead_letter
-from prefect_resilience.summaries import watch
-from tests.dead_letters import shop
-from tests.dead_letters.receiver import Receiver
-from tests.dead_letters.test_passes_of_runs import again, story
+from prefect_resilience.durable.batches.audit import Audit
+from prefect_resilience.durable.effects.ledger import open_ledger
+from prefect_resilience.durable.letters.edge.configured import queue_of
+from prefect_resilience.durable.letters.edge.operations import replay_dead_letters
+from prefect_resilience.durable.letters.edge.replay import Replaying, replay_letters
+from prefect_resilience.tasks.edge.hooks import dead_letter
+from prefect_resilience.telemetry.edge import watch
+from tests.durable.letters import shop
+from tests.durable.letters.receiver import Receiver
+from tests.durable.letters.test_passes_of_runs import again, story
 
 pytestmark = pytest.mark.api
 

@@ -10,7 +10,8 @@ import pytest
 from prefect.settings import PREFECT_API_URL
 
 from prefect_resilience import dead_letters
-from tests.dead_letters.replay_victim import (
+from tests.durable.effects.receiver import Receiver
+from tests.durable.letters.replay_victim import (
     RECEIVER,
     Campaign,
     Toll,
@@ -21,7 +22,6 @@ from tests.dead_letters.replay_victim import (
     kill_often,
     start,
 )
-from tests.effects.receiver import Receiver
 
 pytestmark = pytest.mark.api
 

@@ -9,7 +9,7 @@ import pytest
 from prefect import flow
 
 from prefect_resilience import ConfigurationError, ProgressGuard, error_context, iterate, subtask_request
-from prefect_resilience.routing import NoProgress, aiterate
+from prefect_resilience.graphs.routing import NoProgress, aiterate
 from tests.prefect_runs import until
 
 

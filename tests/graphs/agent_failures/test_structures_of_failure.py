@@ -25,7 +25,7 @@ from prefect_resilience import (
     resilient_task,
     subtask_request,
 )
-from prefect_resilience.routing import NoProgress
+from prefect_resilience.graphs.routing import NoProgress
 
 pytestmark = pytest.mark.api
 

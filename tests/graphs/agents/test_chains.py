@@ -26,9 +26,9 @@ from prefect_resilience import (
     provider,
     resilient_task,
 )
-from prefect_resilience.agents import AGENT_CHAINS, PROVIDERS
-from prefect_resilience.agents.registry import AGENTS
-from prefect_resilience.agents.registry import PROVIDERS as REGISTERED_PROVIDERS
+from prefect_resilience.graphs.agents import AGENT_CHAINS, PROVIDERS
+from prefect_resilience.graphs.agents.edge.registry import AGENTS
+from prefect_resilience.graphs.agents.edge.registry import PROVIDERS as REGISTERED_PROVIDERS
 
 TWICE = Retry(attempts=2, backoff=Backoff.none())
 

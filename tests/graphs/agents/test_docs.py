@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from prefect_resilience.agents.registry import AGENTS
+from prefect_resilience.graphs.agents.edge.registry import AGENTS
 
 pytestmark = pytest.mark.api
 
-DOCS = Path(__file__).parents[2] / "docs" / "agents.md"
+DOCS = Path(__file__).parents[3] / "docs" / "agents.md"
 
 
 def test_every_block_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -11,12 +11,12 @@ from typing import Any
 import numpy
 import pytest
 
-from prefect_resilience.conditions import Condition, ConditionError, path
-from prefect_resilience.conditions.bounds import Bounds
-from prefect_resilience.conditions.compare import equal, instant, is_number, ordered
-from prefect_resilience.conditions.evaluate import evaluate, explain
-from prefect_resilience.conditions.plain import plain, plain_or_cut, unfolded
-from prefect_resilience.conditions.values import ValueMistake, json_value, not_json, shortly
+from prefect_resilience.base.plain import plain, plain_or_cut, unfolded
+from prefect_resilience.base.values import ValueMistake, json_value, not_json, shortly
+from prefect_resilience.graphs.conditions import Condition, ConditionError, path
+from prefect_resilience.graphs.conditions.bounds import Bounds
+from prefect_resilience.graphs.conditions.compare import equal, instant, is_number, ordered
+from prefect_resilience.graphs.conditions.evaluate import evaluate, explain
 
 SECOND = 10**18
 UTC, PLUS_TWO = timezone.utc, timezone(timedelta(hours=2))

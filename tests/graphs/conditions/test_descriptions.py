@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from prefect_resilience.conditions import Condition, ConditionError, failed, path, succeeded
-from prefect_resilience.conditions.describe import describe, shown
-from prefect_resilience.conditions.operators import OPERATORS, TYPES
-from prefect_resilience.conditions.schema import json_schema
 from prefect_resilience.errors import ErrorCategory, ErrorInfo
+from prefect_resilience.graphs.conditions import Condition, ConditionError, failed, path, succeeded
+from prefect_resilience.graphs.conditions.describe import describe, shown
+from prefect_resilience.graphs.conditions.operators import OPERATORS, TYPES
+from prefect_resilience.graphs.conditions.schema import json_schema
 
 
 class Unreadable:

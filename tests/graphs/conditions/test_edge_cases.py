@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from prefect_resilience.conditions import Condition, condition_mistakes, jsonpaths, path
-from prefect_resilience.conditions.bounds import Bounds
-from prefect_resilience.conditions.compare import equal, ordered
-from prefect_resilience.conditions.describe import masked
-from prefect_resilience.conditions.paths import Missing, look_up
-from prefect_resilience.conditions.plain import CUT, plain, plain_or_cut, unfolded
-from prefect_resilience.conditions.values import json_value
+from prefect_resilience.base.plain import CUT, plain, plain_or_cut, unfolded
+from prefect_resilience.base.values import json_value
+from prefect_resilience.graphs.conditions import Condition, condition_mistakes, jsonpaths, path
+from prefect_resilience.graphs.conditions.bounds import Bounds
+from prefect_resilience.graphs.conditions.compare import equal, ordered
+from prefect_resilience.graphs.conditions.describe import masked
+from prefect_resilience.graphs.conditions.paths import Missing, look_up
 
 
 @pytest.fixture

@@ -10,8 +10,6 @@ from typing import Any
 
 import pytest
 
-from prefect_resilience.conditions import Condition, ConditionError, failed, path, succeeded
-from prefect_resilience.conditions.evaluate import evaluate
 from prefect_resilience.errors import (
     ConfigurationError,
     ErrorCategory,
@@ -21,6 +19,8 @@ from prefect_resilience.errors import (
     register_secret,
     unregister_secret,
 )
+from prefect_resilience.graphs.conditions import Condition, ConditionError, failed, path, succeeded
+from prefect_resilience.graphs.conditions.evaluate import evaluate
 
 LIMITED = ErrorInfo.of(ErrorCategory.RATE_LIMIT, "429")
 CONTEXT = ErrorContext.from_info(LIMITED, timestamp=datetime(2024, 1, 1, tzinfo=timezone.utc))
@@ -325,10 +325,10 @@ def test_what_others_wrote_or_set_does_not_break_a_comparison() -> None:
 def test_a_failed_sub_step_counts_as_what_made_it_fail():
     from datetime import datetime, timezone
 
-    from prefect_resilience.conditions import failed
     from prefect_resilience.errors.context import ErrorContext
     from prefect_resilience.errors.info import ErrorInfo
     from prefect_resilience.errors.taxonomy import ErrorCategory as C
+    from prefect_resilience.graphs.conditions import failed
 
     now = datetime(2026, 1, 31, tzinfo=timezone.utc)
     cause = ErrorContext.from_info(ErrorInfo.of(C.RATE_LIMIT, "429"), timestamp=now)

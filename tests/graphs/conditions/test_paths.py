@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from prefect_resilience.conditions.bounds import Bounds
-from prefect_resilience.conditions.errors import ConditionError
-from prefect_resilience.conditions.paths import LONGEST, Missing, PathError, check_path, look_up
-from tests.conditions.strategies import quoted, results
+from prefect_resilience.graphs.conditions.bounds import Bounds
+from prefect_resilience.graphs.conditions.errors import ConditionError
+from prefect_resilience.graphs.conditions.paths import LONGEST, Missing, PathError, check_path, look_up
+from tests.graphs.conditions.strategies import quoted, results
 
 VALUE = {
     "a": {"b": [{"c": 1}, {"c": 2}], "x.y": 3, 'say "so"': 4, "it's": 5, "back\\slash": 6, "": 7},

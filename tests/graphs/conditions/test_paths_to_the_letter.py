@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from prefect_resilience.conditions import jsonpaths, paths, patterns
-from prefect_resilience.conditions.bounds import Bounds
-from prefect_resilience.conditions.errors import ConditionError
-from prefect_resilience.conditions.paths import Missing, Part, PathError, check_path, look_up, parsed
-from prefect_resilience.conditions.patterns import PatternMistake, compiled_pattern, matches, runs_away
+from prefect_resilience.graphs.conditions import jsonpaths, paths, patterns
+from prefect_resilience.graphs.conditions.bounds import Bounds
+from prefect_resilience.graphs.conditions.errors import ConditionError
+from prefect_resilience.graphs.conditions.paths import Missing, Part, PathError, check_path, look_up, parsed
+from prefect_resilience.graphs.conditions.patterns import PatternMistake, compiled_pattern, matches, runs_away
 
 
 @pytest.fixture(autouse=True)

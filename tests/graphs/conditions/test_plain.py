@@ -20,9 +20,9 @@ import pytest
 from hypothesis import given, settings
 from pydantic import BaseModel, ConfigDict, SecretStr, computed_field
 
-from prefect_resilience.conditions import path, plain
-from prefect_resilience.conditions.plain import CUT, plain_or_cut, unfolded
-from tests.conditions.strategies import results
+from prefect_resilience.base.plain import CUT, plain, plain_or_cut, unfolded
+from prefect_resilience.graphs.conditions import path
+from tests.graphs.conditions.strategies import results
 
 
 class Finding(BaseModel):
@@ -141,7 +141,7 @@ CASES: list[tuple[Any, Any]] = [
     (Point(1, 2), {"x": 1, "y": 2}),
     (Pair(1, [2]), {"left": 1, "right": [2]}),
     (Row(7), {"id": 7, "tags": ["a", "b"]}),
-    (Row, "<class 'tests.conditions.test_plain.Row'>"),
+    (Row, "<class 'tests.graphs.conditions.test_plain.Row'>"),
     (OrderedDict(a=1), {"a": 1}),
     (Own(), {"a": 1}),
     (

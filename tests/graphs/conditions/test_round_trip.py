@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
-from prefect_resilience.conditions import Condition, ConditionError, condition_mistakes
 from prefect_resilience.errors import ErrorCategory, ErrorInfo
-from tests.conditions.strategies import conditions, leaves, results, values
+from prefect_resilience.graphs.conditions import Condition, ConditionError, condition_mistakes
+from tests.graphs.conditions.strategies import conditions, leaves, results, values
 
 FAILURE = ErrorInfo.of(ErrorCategory.RATE_LIMIT, "429")
 

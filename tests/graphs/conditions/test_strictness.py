@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from prefect_resilience.conditions import Condition, ConditionError
-from tests.conditions.strictness import ERROR, NOTHING, TABLE
+from prefect_resilience.graphs.conditions import Condition, ConditionError
+from tests.graphs.conditions.strictness import ERROR, NOTHING, TABLE
 
 ROWS = [(name, row) for name, rows in TABLE.items() for row in rows]
 LAWS = {"equals": "not_equals", "not_equals": "equals"}

@@ -1,6 +1,6 @@
 """Plans that are made to do harm, by name: run as a program, each of them is read in a process of its own.
 
-    python -m tests.plans.hostile_plans
+    python -m tests.graphs.plans.hostile_plans
 
 prints a line of JSON for each: the seconds and the megabytes that reading took, and its mistakes.
 """
@@ -16,8 +16,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from prefect_resilience.plans.mistakes import PlanError
-from prefect_resilience.plans.reading import read_plan
+from prefect_resilience.graphs.plans.reading.mistakes import PlanError
+from prefect_resilience.graphs.plans.reading.reading import read_plan
 
 
 def node(name: str, **fields: Any) -> dict[str, Any]:

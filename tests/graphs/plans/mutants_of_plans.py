@@ -1,6 +1,6 @@
 """Plans with mistakes in them, made from the right ones: `mutant(seed)` is always the same.
 
-    python -m tests.plans.mutants_of_plans 10000
+    python -m tests.graphs.plans.mutants_of_plans 10000
 
 reads that many and says how the worst of them did.
 """
@@ -18,10 +18,10 @@ from typing import Any
 
 import yaml
 
-from prefect_resilience.plans.mistakes import Mistake, PlanError
-from prefect_resilience.plans.model import Plan
-from prefect_resilience.plans.reading import read_plan
-from tests.plans.hostile_plans import ESCAPES
+from prefect_resilience.graphs.plans.model import Plan
+from prefect_resilience.graphs.plans.reading.mistakes import Mistake, PlanError
+from prefect_resilience.graphs.plans.reading.reading import read_plan
+from tests.graphs.plans.hostile_plans import ESCAPES
 
 FILES = Path(__file__).parent / "files"
 RICH: dict[str, Any] = {

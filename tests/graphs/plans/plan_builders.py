@@ -12,10 +12,10 @@ from typing import Any
 from hypothesis import strategies as st
 
 from prefect_resilience.errors import ErrorCategory, ErrorContext, ErrorInfo
-from prefect_resilience.plans.model import Node, Plan, Transition
-from prefect_resilience.plans.result import NodeResult, PlanResult
-from prefect_resilience.plans.routes import routes
-from prefect_resilience.plans.schedule import Ended, Schedule, Skip, Step
+from prefect_resilience.graphs.plans.model import Node, Plan, Transition
+from prefect_resilience.graphs.plans.result import NodeResult, PlanResult
+from prefect_resilience.graphs.plans.routes import routes
+from prefect_resilience.graphs.plans.schedule import Ended, Schedule, Skip, Step
 
 NOW = datetime(2025, 11, 29, 12, tzinfo=timezone.utc)
 PLANS = Path(__file__).parent / "files"

@@ -10,8 +10,8 @@ from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId
 from prefect.client.schemas.objects import State, TaskRun
 
 from prefect_resilience.errors.context import ErrorContext, error_context
+from prefect_resilience.graphs.plans.result import PlanResult
 from prefect_resilience.operations import run_plan
-from prefect_resilience.plans.result import PlanResult
 from tests.prefect_runs import until
 
 

@@ -16,9 +16,9 @@ from prefect import task
 from pydantic import BaseModel
 
 from prefect_resilience import ConfigurationError, ErrorContext, resilient_task
-from prefect_resilience.plans.actions import BUILT_IN, REGISTERED, Actions, action
-from prefect_resilience.plans.model import Node
-from prefect_resilience.plans.parameters import parameters_of
+from prefect_resilience.graphs.plans.actions import BUILT_IN, REGISTERED, Actions, action
+from prefect_resilience.graphs.plans.model import Node
+from prefect_resilience.graphs.plans.parameters import parameters_of
 
 
 @pytest.fixture(autouse=True)
@@ -153,7 +153,7 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     (tmp_path / "team_actions.py").write_text(
         textwrap.dedent(
             """
-            from prefect_resilience.plans.actions import action
+            from prefect_resilience.graphs.plans.actions import action
 
             @action("from_team")
             def from_team(x: int = 1) -> int:

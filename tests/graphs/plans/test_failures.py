@@ -12,8 +12,14 @@ import pytest
 from prefect_resilience import ErrorCategory, classify, error_context, register_secret
 from prefect_resilience.errors.context import ErrorContext
 from prefect_resilience.errors.info import ErrorInfo
-from prefect_resilience.plans.failures import ALL_RESULTS, PlanFailed, failure_of, partial_results, with_cause
-from prefect_resilience.plans.result import NodeResult, PlanResult
+from prefect_resilience.graphs.plans.failures import (
+    ALL_RESULTS,
+    PlanFailed,
+    failure_of,
+    partial_results,
+    with_cause,
+)
+from prefect_resilience.graphs.plans.result import NodeResult, PlanResult
 
 NOW = datetime(2026, 11, 21, tzinfo=timezone.utc)
 

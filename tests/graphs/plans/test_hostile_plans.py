@@ -12,18 +12,18 @@ from pathlib import Path
 
 import pytest
 
-from prefect_resilience.conditions import ConditionError
-from prefect_resilience.plans.reading import read_plan
-from tests.plans.hostile_plans import HOSTILE
-from tests.plans.mutants_of_plans import read
+from prefect_resilience.graphs.conditions import ConditionError
+from prefect_resilience.graphs.plans.reading.reading import read_plan
+from tests.graphs.plans.hostile_plans import HOSTILE
+from tests.graphs.plans.mutants_of_plans import read
 
 PLACED = re.compile(r"(tasks|the plan|inputs|bounds|name)[\w\[\].,'… ]*: |a plan is an object")
 
 
 def test_every_hostile_plan_is_refused_soon_and_within_200_mb() -> None:
     ran = subprocess.run(
-        [sys.executable, "-m", "tests.plans.hostile_plans"],
-        cwd=Path(__file__).parents[2],
+        [sys.executable, "-m", "tests.graphs.plans.hostile_plans"],
+        cwd=Path(__file__).parents[3],
         env=os.environ | {"PYTHONPATH": "."},
         capture_output=True,
         text=True,

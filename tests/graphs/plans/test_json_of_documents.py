@@ -8,9 +8,8 @@ import pytest
 
 from prefect_resilience import Condition, Plan, Retry
 from prefect_resilience.errors.taxonomy import ErrorCategory
-from prefect_resilience.plans.json_text import load_json
-
-from .plan_builders import error_at
+from prefect_resilience.graphs.plans.reading.json_text import load_json
+from tests.graphs.plans.plan_builders import error_at
 
 ERROR_CATCH = """
 {

@@ -12,10 +12,10 @@ import pytest
 from pydantic import BaseModel, ValidationError
 
 from prefect_resilience import ConfigurationError, Retry
-from prefect_resilience.plans.graph import Order, edges, order, routers
-from prefect_resilience.plans.mistakes import Mistake, PlanError, quoted, shortened
-from prefect_resilience.plans.model import Cache, FanOut, Node, Plan, Transition
-from tests.plans.mutants_of_plans import RICH
+from prefect_resilience.graphs.plans.graph import Order, edges, order, routers
+from prefect_resilience.graphs.plans.model import Cache, FanOut, Node, Plan, Transition
+from prefect_resilience.graphs.plans.reading.mistakes import Mistake, PlanError, quoted, shortened
+from tests.graphs.plans.mutants_of_plans import RICH
 
 FILES = sorted((Path(__file__).parent / "files").glob("*.json"))
 

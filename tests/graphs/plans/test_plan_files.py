@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from prefect_resilience import ErrorContext
-from tests.plans.ran import ran
+from tests.graphs.plans.ran import ran
 
 pytestmark = pytest.mark.api
 

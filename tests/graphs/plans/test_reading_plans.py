@@ -14,12 +14,12 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from prefect_resilience.plans import json_text, reading, yaml_text
-from prefect_resilience.plans.mistakes import PlanError
-from prefect_resilience.plans.model import Plan
-from prefect_resilience.plans.reading import read_plan
-from prefect_resilience.plans.start import title_of
-from prefect_resilience.plans.yaml_text import load_yaml
+from prefect_resilience.graphs.plans.edge.start import title_of
+from prefect_resilience.graphs.plans.model import Plan
+from prefect_resilience.graphs.plans.reading import json_text, reading, yaml_text
+from prefect_resilience.graphs.plans.reading.mistakes import PlanError
+from prefect_resilience.graphs.plans.reading.reading import read_plan
+from prefect_resilience.graphs.plans.reading.yaml_text import load_yaml
 
 FILES = sorted((Path(__file__).parent / "files").glob("*.json"))
 ONE = '{"tasks": [{"id": "a", "type": "x"%s}]}'

@@ -9,14 +9,13 @@ from xml.etree import ElementTree
 
 import pytest
 
-from prefect_resilience.conditions import path
-from prefect_resilience.plans.model import FanOut, Node, Plan, Transition
-from prefect_resilience.plans.picture import one_line, picture_of, seconds
-from prefect_resilience.plans.render import plan_to_mermaid, plan_to_svg
-from prefect_resilience.plans.result import NodeResult, PlanResult
-from prefect_resilience.plans.svg import text_width
-
-from .plan_builders import PLANS, error_at, node, result_of
+from prefect_resilience.graphs.conditions import path
+from prefect_resilience.graphs.plans.model import FanOut, Node, Plan, Transition
+from prefect_resilience.graphs.plans.pictures.picture import one_line, picture_of, seconds
+from prefect_resilience.graphs.plans.pictures.render import plan_to_mermaid, plan_to_svg
+from prefect_resilience.graphs.plans.pictures.svg import text_width
+from prefect_resilience.graphs.plans.result import NodeResult, PlanResult
+from tests.graphs.plans.plan_builders import PLANS, error_at, node, result_of
 
 SVG = "{http://www.w3.org/2000/svg}"
 HOSTILE = [

@@ -7,7 +7,7 @@ from itertools import combinations, pairwise
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from prefect_resilience.plans.layout import WIDEST_ROW, Layout, Line, layered
+from prefect_resilience.graphs.plans.pictures.layout import WIDEST_ROW, Layout, Line, layered
 
 Sizes = dict[str, tuple[float, float]]
 

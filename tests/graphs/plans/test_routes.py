@@ -6,12 +6,11 @@ from typing import Any
 
 import pytest
 
-from prefect_resilience.conditions import Condition, failed, path, succeeded
 from prefect_resilience.errors import ErrorCategory
-from prefect_resilience.plans.model import Node, Plan, Transition
-from prefect_resilience.plans.routes import Routing, about_errors, routes, with_errors
-
-from .plan_builders import NOW, PLANS, error_at, node, result_of
+from prefect_resilience.graphs.conditions import Condition, failed, path, succeeded
+from prefect_resilience.graphs.plans.model import Node, Plan, Transition
+from prefect_resilience.graphs.plans.routes import Routing, about_errors, routes, with_errors
+from tests.graphs.plans.plan_builders import NOW, PLANS, error_at, node, result_of
 
 SURE = path("confidence") >= 0.9
 LAST = path("state._last_error")

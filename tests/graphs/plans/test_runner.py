@@ -25,12 +25,12 @@ from prefect_resilience import (
     register_secret,
     resilient_task,
 )
+from prefect_resilience.graphs.plans.failures import PlanFailed
+from prefect_resilience.graphs.plans.model import Node, Plan
+from prefect_resilience.graphs.plans.progress import Progress, listening
+from prefect_resilience.graphs.plans.reading.mistakes import PlanError
 from prefect_resilience.operations import arun_plan, run_plan
-from prefect_resilience.plans.failures import PlanFailed
-from prefect_resilience.plans.mistakes import PlanError
-from prefect_resilience.plans.model import Node, Plan
-from prefect_resilience.plans.progress import Progress, listening
-from tests.plans.ran import Ran, ran
+from tests.graphs.plans.ran import Ran, ran
 
 pytestmark = pytest.mark.api
 
@@ -554,7 +554,7 @@ def test_the_report_has_a_table_and_one_picture() -> None:
 def test_an_artifact_that_cannot_be_written_is_no_failure(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    from prefect_resilience.plans import report
+    from prefect_resilience.graphs.plans.edge import report
 
     def refuse(*_: Any, **__: Any) -> None:
         raise httpx.ConnectError("no API")
@@ -565,7 +565,7 @@ def test_an_artifact_that_cannot_be_written_is_no_failure(
 
 
 def test_progress_is_shown_while_it_lasts(monkeypatch: pytest.MonkeyPatch) -> None:
-    from prefect_resilience.plans import report
+    from prefect_resilience.graphs.plans.edge import report
 
     monkeypatch.setattr(report, "BEGINS_AFTER", 0.0)
     monkeypatch.setattr(report, "EVERY", 0.02)

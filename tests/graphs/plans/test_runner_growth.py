@@ -19,11 +19,11 @@ from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import FlowRunFilter, TaskRunFilter
 
 from prefect_resilience import ErrorContext
+from prefect_resilience.graphs.plans.inject import Inject
+from prefect_resilience.graphs.plans.model import Node
+from prefect_resilience.graphs.plans.reading.mistakes import PlanError
 from prefect_resilience.operations import run_plan
-from prefect_resilience.plans.inject import Inject
-from prefect_resilience.plans.mistakes import PlanError
-from prefect_resilience.plans.model import Node
-from tests.plans.ran import Ran, ran
+from tests.graphs.plans.ran import Ran, ran
 from tests.prefect_runs import until
 
 pytestmark = pytest.mark.api
@@ -396,7 +396,7 @@ def test_mistakes_of_a_plan_inside_are_placed_in_the_plan_around_it(tmp_path: Pa
 
 def test_the_action_plan_is_for_plans() -> None:
     from prefect_resilience import ConfigurationError
-    from prefect_resilience.plans.subplans import run_subplan
+    from prefect_resilience.graphs.plans.subplans import run_subplan
 
     with pytest.raises(ConfigurationError, match="elsewhere call run_plan"):
         run_subplan({"tasks": []})
@@ -433,7 +433,7 @@ def test_no_node_begins_when_the_time_is_up() -> None:
 
 
 def test_what_was_ready_and_found_no_place_does_not_begin(monkeypatch: pytest.MonkeyPatch) -> None:
-    from prefect_resilience.plans import runner
+    from prefect_resilience.graphs.plans.edge import runner
 
     monkeypatch.setattr(runner, "MOST_RUNNING", 1)
     done = run(

@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from prefect_resilience import ErrorContext, register_secret
-from tests.plans.ran import Ran, ran
+from tests.graphs.plans.ran import Ran, ran
 
 pytestmark = pytest.mark.api
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 import pytest
 
 from prefect_resilience.errors import ConfigurationError
-from prefect_resilience.plans.model import Node, Transition
-from prefect_resilience.plans.schedule import Ended, Schedule, Skip, Step
-from prefect_resilience.plans.trails import MOST
-
-from .plan_builders import ended, node, play
+from prefect_resilience.graphs.plans.model import Node, Transition
+from prefect_resilience.graphs.plans.schedule import Ended, Schedule, Skip, Step
+from prefect_resilience.graphs.plans.trails import MOST
+from tests.graphs.plans.plan_builders import ended, node, play
 
 
 def test_a_chain_goes_on_one_by_one() -> None:

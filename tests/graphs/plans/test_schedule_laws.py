@@ -9,10 +9,9 @@ from collections.abc import Mapping, Sequence
 
 from hypothesis import given, settings
 
-from prefect_resilience.plans.model import Node
-from prefect_resilience.plans.schedule import Ended
-
-from .plan_builders import Case, cases, play
+from prefect_resilience.graphs.plans.model import Node
+from prefect_resilience.graphs.plans.schedule import Ended
+from tests.graphs.plans.plan_builders import Case, cases, play
 
 
 class Reference:

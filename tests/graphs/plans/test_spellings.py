@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from prefect_resilience import Retry
-from prefect_resilience.plans.mistakes import PlanError
-from prefect_resilience.plans.model import Node, Plan, Transition
+from prefect_resilience.graphs.plans.model import Node, Plan, Transition
+from prefect_resilience.graphs.plans.reading.mistakes import PlanError
 
 EXISTS = {"type": "exists", "field": {"type": "field", "path": "state._last_error"}}
 COMMENTED = """// what to do

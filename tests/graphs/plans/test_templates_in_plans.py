@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 from pydantic import BaseModel
 
 from prefect_resilience import ErrorContext, error_context
-from prefect_resilience.plans import lookups
-from prefect_resilience.plans.expressions import Expression, expression
-from prefect_resilience.plans.lookups import Path, Scope
-from prefect_resilience.plans.templates import (
+from prefect_resilience.graphs.plans.templates import lookups
+from prefect_resilience.graphs.plans.templates.expressions import Expression, expression
+from prefect_resilience.graphs.plans.templates.lookups import Path, Scope
+from prefect_resilience.graphs.plans.templates.templates import (
     TemplateError,
     View,
     check_template,
@@ -29,7 +29,7 @@ from prefect_resilience.plans.templates import (
     references,
     render,
 )
-from tests.plans.hostile_plans import ESCAPES
+from tests.graphs.plans.hostile_plans import ESCAPES
 
 
 @dataclass
@@ -377,7 +377,7 @@ def test_objects_show_their_data_and_nothing_else() -> None:
 
 
 def test_the_sandbox_reads_no_attributes_even_if_it_were_asked_to() -> None:
-    from prefect_resilience.plans.sandbox import SANDBOX
+    from prefect_resilience.graphs.plans.templates.sandbox import SANDBOX
 
     assert not SANDBOX.is_safe_callable(print)
     for ask in (SANDBOX.getattr, SANDBOX.getitem):

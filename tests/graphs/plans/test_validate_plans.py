@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from prefect_resilience import Retry
-from prefect_resilience.conditions import path
-from prefect_resilience.plans.mistakes import Mistake, PlanError
-from prefect_resilience.plans.model import Node, Plan
-from prefect_resilience.plans.reading import read_plan
-from prefect_resilience.plans.suggestions import Names
+from prefect_resilience.graphs.conditions import path
+from prefect_resilience.graphs.plans.model import Node, Plan
+from prefect_resilience.graphs.plans.reading.mistakes import Mistake, PlanError
+from prefect_resilience.graphs.plans.reading.reading import read_plan
+from prefect_resilience.graphs.plans.reading.suggestions import Names
 
 
 def node(name: str, **fields: Any) -> dict[str, Any]:

@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 
 from prefect_resilience import ConfigurationError, ErrorContext
-from prefect_resilience.plans import voting
-from prefect_resilience.plans.actions import Actions
-from prefect_resilience.plans.mistakes import PlanError
-from prefect_resilience.plans.model import Plan
-from prefect_resilience.plans.nodes import Workshop
-from prefect_resilience.plans.reading import read_plan
-from prefect_resilience.routing import NoQuorum
-from tests.plans.ran import ran
+from prefect_resilience.graphs.plans import voting
+from prefect_resilience.graphs.plans.actions import Actions
+from prefect_resilience.graphs.plans.edge.nodes import Workshop
+from prefect_resilience.graphs.plans.model import Plan
+from prefect_resilience.graphs.plans.reading.mistakes import PlanError
+from prefect_resilience.graphs.plans.reading.reading import read_plan
+from prefect_resilience.graphs.routing import NoQuorum
+from tests.graphs.plans.ran import ran
 
 Answer = dict[str, Any]
 

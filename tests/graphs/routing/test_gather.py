@@ -13,10 +13,9 @@ from prefect.client.orchestration import get_client
 from prefect.states import Cancelled
 
 from prefect_resilience import Backoff, Retry, error_context, register_secret
-from prefect_resilience.routing import Gathered, Outcome, TooManyFailures, agather, gather
-from prefect_resilience.routing.gathering import allowed_of
-
-from .scenes import in_flow
+from prefect_resilience.graphs.routing import Gathered, Outcome, TooManyFailures, agather, gather
+from prefect_resilience.graphs.routing.edge.gathering import allowed_of
+from tests.graphs.routing.scenes import in_flow
 
 
 def halves(mode, **options):
@@ -129,7 +128,7 @@ def test_an_artifact_that_cannot_be_kept_is_no_reason_to_fail(monkeypatch):
     def refuses(**options):
         raise ConnectionRefusedError("the API is away")
 
-    monkeypatch.setattr("prefect_resilience.routing.gathering.create_markdown_artifact", refuses)
+    monkeypatch.setattr("prefect_resilience.graphs.routing.edge.gathering.create_markdown_artifact", refuses)
     found = flow(lambda: gather([1, ValueError("x")], allow_failures=1).values, name="no artifact")()
     assert found == [1]
 

@@ -12,12 +12,11 @@ from prefect import task
 from prefect.states import Completed
 
 from prefect_resilience import Backoff, Retry, error_context
-from prefect_resilience.conditions import ConditionError, path
-from prefect_resilience.errors.redact import register_secret
-from prefect_resilience.routing import NoProgress, RoundsExhausted, aiterate, iterate
-from prefect_resilience.routing.rounds import KEPT_VALUES, PARTIAL
-
-from .scenes import drawn, in_flow
+from prefect_resilience.errors.secrets.redact import register_secret
+from prefect_resilience.graphs.conditions import ConditionError, path
+from prefect_resilience.graphs.routing import NoProgress, RoundsExhausted, aiterate, iterate
+from prefect_resilience.graphs.routing.rounds import KEPT_VALUES, PARTIAL
+from tests.graphs.routing.scenes import drawn, in_flow
 
 
 def looped(mode, step, *args, **options):

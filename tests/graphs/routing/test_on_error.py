@@ -8,10 +8,9 @@ from prefect.client.schemas.objects import StateDetails
 from prefect.states import Cancelled, Crashed, Failed
 
 from prefect_resilience import Backoff, ErrorContext, Retry, error_context, redact, register_secret
-from prefect_resilience.conditions import failed, path
-from prefect_resilience.routing import on_error
-
-from .scenes import drawn, in_flow
+from prefect_resilience.graphs.conditions import failed, path
+from prefect_resilience.graphs.routing import on_error
+from tests.graphs.routing.scenes import drawn, in_flow
 
 pytestmark = pytest.mark.api
 

@@ -13,9 +13,8 @@ from prefect import task
 from prefect.client.orchestration import get_client
 
 from prefect_resilience import ErrorContext, error_context
-from prefect_resilience.routing import NoQuorum, on_error, quorum
-
-from .scenes import drawn, in_flow
+from prefect_resilience.graphs.routing import NoQuorum, on_error, quorum
+from tests.graphs.routing.scenes import drawn, in_flow
 
 
 def vote(mode, made, *args):

@@ -11,10 +11,9 @@ from prefect.cache_policies import INPUTS
 from prefect.states import Cancelled
 
 from prefect_resilience import Backoff, ErrorContext, Retry, error_context, resilient_task
-from prefect_resilience.conditions import ConditionError, failed, path, succeeded
-from prefect_resilience.routing import NoRoute, on_error, otherwise, quorum, route, when
-
-from .scenes import drawn, in_flow
+from prefect_resilience.graphs.conditions import ConditionError, failed, path, succeeded
+from prefect_resilience.graphs.routing import NoRoute, on_error, otherwise, quorum, route, when
+from tests.graphs.routing.scenes import drawn, in_flow
 
 pytestmark = pytest.mark.api
 

@@ -6,8 +6,8 @@ import pytest
 from prefect import flow, task
 
 from prefect_resilience import ConfigurationError
-from prefect_resilience.conditions import failed, path
-from prefect_resilience.routing import gather, iterate, on_error, otherwise, quorum, route, when
+from prefect_resilience.graphs.conditions import failed, path
+from prefect_resilience.graphs.routing import gather, iterate, on_error, otherwise, quorum, route, when
 
 pytestmark = pytest.mark.api
 

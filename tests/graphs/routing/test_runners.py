@@ -7,10 +7,9 @@ from prefect import flow, task
 from prefect.task_runners import ProcessPoolTaskRunner, ThreadPoolTaskRunner
 
 from prefect_resilience import ErrorContext
-from prefect_resilience.conditions import failed, path
-from prefect_resilience.routing import gather, on_error, otherwise, quorum, route, when
-
-from .scenes import in_flow
+from prefect_resilience.graphs.conditions import failed, path
+from prefect_resilience.graphs.routing import gather, on_error, otherwise, quorum, route, when
+from tests.graphs.routing.scenes import in_flow
 
 pytestmark = pytest.mark.api
 

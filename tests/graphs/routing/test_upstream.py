@@ -14,10 +14,10 @@ from prefect.states import Cancelled
 from prefect.tasks import task
 
 from prefect_resilience import error_context
-from prefect_resilience.routing import iterate
-from prefect_resilience.routing.handlers import MOST_CAUSES, with_cause
-from prefect_resilience.routing.sameness import same
-from prefect_resilience.routing.upstream import Failed, NeverRan, ending_of, state_after
+from prefect_resilience.graphs.routing import iterate
+from prefect_resilience.graphs.routing.edge.handlers import MOST_CAUSES, with_cause
+from prefect_resilience.graphs.routing.edge.upstream import Failed, NeverRan, ending_of, state_after
+from prefect_resilience.graphs.routing.sameness import same
 
 
 def lost(error=None):

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from prefect_resilience.budgets import arithmetic
-from prefect_resilience.budgets.arithmetic import (
+from prefect_resilience.guards.budgets import arithmetic
+from prefect_resilience.guards.budgets.arithmetic import (
     BUCKETS,
     MONTH,
     counted,

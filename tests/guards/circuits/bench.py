@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from prefect_resilience.circuits.machine import (
+from prefect_resilience.guards.circuits.machine import (
     Acquire,
     Change,
     Event,
@@ -15,8 +15,8 @@ from prefect_resilience.circuits.machine import (
     refusal,
     step,
 )
-from prefect_resilience.circuits.model import CircuitPolicy
-from prefect_resilience.circuits.window import Run
+from prefect_resilience.guards.circuits.model import CircuitPolicy
+from prefect_resilience.guards.circuits.window import Run
 
 NOW = 1_000_000.0
 

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from prefect_resilience.circuits import (
+from prefect_resilience.errors.exceptions import StoreUnavailable
+from prefect_resilience.guards.circuits import (
     CircuitBreaker,
     StoreNotice,
     Transition,
@@ -21,7 +22,6 @@ from prefect_resilience.circuits import (
     remove_store_listener,
     remove_transition_listener,
 )
-from prefect_resilience.errors.exceptions import StoreUnavailable
 from prefect_resilience.stores import Document, MemoryStore
 
 PATIENCE = 60.0
@@ -81,7 +81,7 @@ class Worker:
 
 PRELUDE = """
 import time
-from prefect_resilience.circuits import *
+from prefect_resilience.guards.circuits import *
 from prefect_resilience.errors.exceptions import CircuitOpenError
 say, hear = connection.send, connection.recv
 def fail():
@@ -100,7 +100,7 @@ def attempt(breaker, fn):
 def start() -> Iterator[Callable[..., Worker]]:
     """`start(code, url=...)` runs code in a process of its own, which shares nothing with this one."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["prefect_resilience.circuits", "prefect_resilience.stores.sqlite"])
+    context.set_forkserver_preload(["prefect_resilience.guards.circuits", "prefect_resilience.stores.sqlite"])
     workers: list[Worker] = []
 
     def run(code: str, **given: Any) -> Worker:

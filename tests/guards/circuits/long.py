@@ -1,6 +1,6 @@
 """The long forms of what real fleets go through, with their numbers.
 
-    python -m tests.circuits.long [dead] [killed] [news] [--store sqlite:////tmp/fleet.db]
+    python -m tests.guards.circuits.long [dead] [killed] [news] [--store sqlite:////tmp/fleet.db]
 
 Takes some minutes. Each store that is named must be empty; without any, it is a SQLite file of its own.
 Exits with 1 when a bound is not kept. A disk that takes long over an fsync adds that to what is measured;
@@ -17,8 +17,8 @@ from collections.abc import Callable
 
 from rich.console import Console
 
-from tests.circuits import scenarios
-from tests.circuits.scenarios import LEASE, OPEN_FOR, PROBE_TAKES
+from tests.guards.circuits import scenarios
+from tests.guards.circuits.scenarios import LEASE, OPEN_FOR, PROBE_TAKES
 
 SLACK = 0.25
 """Seconds that two busy cores may add where processes are started, killed and looked at."""

@@ -8,12 +8,12 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from prefect_resilience.circuits import machine
-from prefect_resilience.circuits.breaker import CircuitBreaker
-from prefect_resilience.circuits.exchange import PREFIX
+from prefect_resilience.guards.circuits import machine
+from prefect_resilience.guards.circuits.breaker import CircuitBreaker
+from prefect_resilience.guards.circuits.exchange import PREFIX
 from prefect_resilience.stores import Store, open_store
-from tests.circuits.target import Target, most_at_once, target
-from tests.circuits.workers import (
+from tests.guards.circuits.target import Target, most_at_once, target
+from tests.guards.circuits.workers import (
     Member,
     Start,
     call_many,

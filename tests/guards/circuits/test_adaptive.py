@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from prefect_resilience.circuits import CircuitBreaker, adaptive, machine
-from prefect_resilience.circuits.machine import CircuitDocument, Record, new, read, step
-from prefect_resilience.circuits.model import CircuitPolicy
 from prefect_resilience.errors.exceptions import ConfigurationError
+from prefect_resilience.guards.circuits import CircuitBreaker, adaptive, machine
+from prefect_resilience.guards.circuits.machine import CircuitDocument, Record, new, read, step
+from prefect_resilience.guards.circuits.model import CircuitPolicy
 
 NOW = 1_000_000.0
 

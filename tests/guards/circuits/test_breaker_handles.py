@@ -9,8 +9,8 @@ from typing import Any
 import cloudpickle
 import pytest
 
-from prefect_resilience.circuits import CircuitBreaker, CircuitPolicy, get_circuit
 from prefect_resilience.errors.exceptions import CircuitOpenError, ConfigurationError
+from prefect_resilience.guards.circuits import CircuitBreaker, CircuitPolicy, get_circuit
 
 
 def failing(error: BaseException) -> Any:

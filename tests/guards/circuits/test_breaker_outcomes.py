@@ -10,8 +10,8 @@ from typing import Any
 import httpx
 import pytest
 
-from prefect_resilience.circuits import CircuitBreaker, Transition
 from prefect_resilience.errors.exceptions import AttemptTimeout, CircuitOpenError
+from prefect_resilience.guards.circuits import CircuitBreaker, Transition
 
 
 def http_error(status: int, headers: dict[str, str] | None = None) -> httpx.HTTPStatusError:

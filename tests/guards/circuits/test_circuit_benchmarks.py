@@ -11,7 +11,7 @@ import pytest
 from benchmarks import circuits, fleet_simulation
 from benchmarks.fleet_simulation import numbers, simulate
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 def test_a_simulation_is_determined_by_its_seed() -> None:

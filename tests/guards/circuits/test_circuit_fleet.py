@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from prefect_resilience.circuits import CircuitBreaker, get_circuits, reset_all_circuits
 from prefect_resilience.errors.exceptions import CircuitOpenError
+from prefect_resilience.guards.circuits import CircuitBreaker, get_circuits, reset_all_circuits
 from prefect_resilience.testing.stores import wait_until
 
 Start = Callable[..., Any]
@@ -231,11 +231,11 @@ def test_a_process_that_ends_leaves_what_it_counted(url: str) -> None:
     import sys
 
     code = (
-        "import sys; from prefect_resilience.circuits import CircuitBreaker\n"
+        "import sys; from prefect_resilience.guards.circuits import CircuitBreaker\n"
         "breaker = CircuitBreaker('service', store=sys.argv[1], sync_interval=60)\n"
         "for _ in range(7): breaker.call(int)"
     )
-    root = str(Path(__file__).parents[2])
+    root = str(Path(__file__).parents[3])
     subprocess.run([sys.executable, "-c", code, url], check=True, env={**os.environ, "PYTHONPATH": root})
     assert CircuitBreaker("service", store=url).snapshot().window_calls == 7
 
@@ -248,7 +248,7 @@ def test_a_file_in_trouble_stops_nobody(
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("prefect_resilience.circuits.link.REST_AFTER_FAILURE", 0.2)
+    monkeypatch.setattr("prefect_resilience.guards.circuits.link.REST_AFTER_FAILURE", 0.2)
     path = Path(url.removeprefix("sqlite:///"))
     breaker = CircuitBreaker("service", store=f"{url}?timeout=0.1", sync_interval=0, open_for=30)
     for _ in range(3):

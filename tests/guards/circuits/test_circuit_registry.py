@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from prefect_resilience.circuits import (
+from prefect_resilience.errors.exceptions import CircuitOpenError, ConfigurationError
+from prefect_resilience.guards.circuits import (
     CircuitBreaker,
     CircuitPolicy,
     forget_circuits,
@@ -18,7 +19,6 @@ from prefect_resilience.circuits import (
     reset_all_circuits,
     set_default_store,
 )
-from prefect_resilience.errors.exceptions import CircuitOpenError, ConfigurationError
 from prefect_resilience.stores import open_store
 
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.circuits import long, scenarios
-from tests.circuits.long import SLACK
-from tests.circuits.scenarios import LEASE, OPEN_FOR, PROBE_TAKES
-from tests.circuits.target import Visit, most_at_once
+from tests.guards.circuits import long, scenarios
+from tests.guards.circuits.long import SLACK
+from tests.guards.circuits.scenarios import LEASE, OPEN_FOR, PROBE_TAKES
+from tests.guards.circuits.target import Visit, most_at_once
 
 STORES = os.environ.get("PREFECT_RESILIENCE_TEST_FLEET_STORES", "sqlite,postgres,redis").split(",")
 """Kinds of stores, or URLs of empty ones."""

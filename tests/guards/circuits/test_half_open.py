@@ -4,14 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from prefect_resilience.circuits.machine import (
-    Refusal,
-    Release,
-    Tick,
-    refusal,
-)
-from prefect_resilience.circuits.model import CircuitPolicy
-from tests.circuits.bench import NOW, Bench
+from prefect_resilience.guards.circuits.machine import Refusal, Release, Tick, refusal
+from prefect_resilience.guards.circuits.model import CircuitPolicy
+from tests.guards.circuits.bench import NOW, Bench
 
 
 def test_open_refuses_until_its_time_has_come() -> None:

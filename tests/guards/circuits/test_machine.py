@@ -6,15 +6,8 @@ from typing import Any
 
 import pytest
 
-from prefect_resilience.circuits.machine import (
-    Change,
-    Force,
-    Refusal,
-    Reset,
-    Tick,
-    new,
-)
-from tests.circuits.bench import NOW, Bench
+from prefect_resilience.guards.circuits.machine import Change, Force, Refusal, Reset, Tick, new
+from tests.guards.circuits.bench import NOW, Bench
 
 # -- opening
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from prefect_resilience.circuits import adaptive
-from prefect_resilience.circuits.document import HISTORY_KEPT
-from prefect_resilience.circuits.machine import (
+from prefect_resilience.guards.circuits import adaptive
+from prefect_resilience.guards.circuits.document import HISTORY_KEPT
+from prefect_resilience.guards.circuits.machine import (
     Acquire,
     Change,
     CircuitDocument,
@@ -24,7 +24,7 @@ from prefect_resilience.circuits.machine import (
     refusal,
     step,
 )
-from prefect_resilience.circuits.model import CircuitPolicy
+from prefect_resilience.guards.circuits.model import CircuitPolicy
 
 NOW = 1_000_000.0
 POLICY = CircuitPolicy(failure_threshold=3, slow_call=1.0, success_threshold=2, probe_lease=60)

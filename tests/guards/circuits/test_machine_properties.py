@@ -10,7 +10,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from prefect_resilience.circuits.machine import (
+from prefect_resilience.guards.circuits.machine import (
     Acquire,
     Change,
     Event,
@@ -24,7 +24,7 @@ from prefect_resilience.circuits.machine import (
     refusal,
     step,
 )
-from prefect_resilience.circuits.model import CircuitPolicy
+from prefect_resilience.guards.circuits.model import CircuitPolicy
 
 policies = st.builds(
     CircuitPolicy,

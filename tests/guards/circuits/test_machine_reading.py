@@ -4,17 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from prefect_resilience.circuits.machine import (
-    Force,
-    Refusal,
-    Reset,
-    Tick,
-    new,
-    read,
-    step,
-)
-from prefect_resilience.circuits.model import CircuitPolicy
-from tests.circuits.bench import NOW, Bench
+from prefect_resilience.guards.circuits.machine import Force, Refusal, Reset, Tick, new, read, step
+from prefect_resilience.guards.circuits.model import CircuitPolicy
+from tests.guards.circuits.bench import NOW, Bench
 
 
 def test_texts_are_bounded() -> None:

@@ -8,7 +8,7 @@ from statistics import quantiles
 import pytest
 
 from benchmarks.circuit_recovery import asked, kept_out, main
-from prefect_resilience.circuits.model import CircuitPolicy
+from prefect_resilience.guards.circuits.model import CircuitPolicy
 
 RUNS = 300
 OUTAGE = 20.0

@@ -11,9 +11,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prefect_resilience.circuits import window
-from prefect_resilience.circuits.window import BUCKETS, Totals, canonical_window, parse_window, record, totals
 from prefect_resilience.errors.exceptions import ConfigurationError
+from prefect_resilience.guards.circuits import window
+from prefect_resilience.guards.circuits.window import (
+    BUCKETS,
+    Totals,
+    canonical_window,
+    parse_window,
+    record,
+    totals,
+)
 
 outcomes = st.sampled_from(["s", "f", "S", "F"])
 runs = st.lists(st.tuples(outcomes, st.integers(0, 30)), max_size=4)

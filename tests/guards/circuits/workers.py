@@ -13,9 +13,9 @@ from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection
 from typing import Any
 
-from prefect_resilience.circuits import CircuitBreaker
 from prefect_resilience.errors.exceptions import CircuitOpenError
-from tests.circuits.target import call_target
+from prefect_resilience.guards.circuits import CircuitBreaker
+from tests.guards.circuits.target import call_target
 
 PATIENCE = 120.0
 
@@ -52,7 +52,7 @@ Start = Callable[..., Member]
 def fleet() -> Iterator[Start]:
     """`start(work, **given)` runs `work(line, **given)` in a process; all are killed when the block ends."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["prefect_resilience.circuits", "prefect_resilience.stores.sqlite"])
+    context.set_forkserver_preload(["prefect_resilience.guards.circuits", "prefect_resilience.stores.sqlite"])
     members: list[Member] = []
 
     def start(work: Callable[..., None], **given: Any) -> Member:

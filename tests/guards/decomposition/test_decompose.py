@@ -4,14 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from prefect_resilience import (
-    ConfigurationError,
-    Decompose,
-    Effect,
-    resilient_task,
-    split_list,
-    split_text,
-)
+from prefect_resilience import ConfigurationError, Decompose, Effect, resilient_task, split_list, split_text
 
 
 def halves(document: str) -> list[str]:

@@ -15,12 +15,12 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from prefect_resilience.drive import adrive, drive
-from prefect_resilience.errors.classify import classify
+from prefect_resilience.base.drive import adrive, drive
+from prefect_resilience.errors.classify.classify import classify
 from prefect_resilience.errors.exceptions import ConfigurationError, ResilienceError
-from prefect_resilience.limits import line
-from prefect_resilience.limits.bulkhead import Bulkhead
-from prefect_resilience.limits.refusals import BulkheadFullError
+from prefect_resilience.guards.limits import line
+from prefect_resilience.guards.limits.bulkhead import Bulkhead
+from prefect_resilience.guards.limits.refusals import BulkheadFullError
 
 
 class Room:

@@ -9,9 +9,9 @@ import httpx
 import pytest
 
 from prefect_resilience.errors.exceptions import ConfigurationError
-from prefect_resilience.limits.bulkhead import Bulkhead
-from prefect_resilience.limits.hedge import Hedge
-from prefect_resilience.limits.rate import RateLimit
+from prefect_resilience.guards.limits.bulkhead import Bulkhead
+from prefect_resilience.guards.limits.hedge import Hedge
+from prefect_resilience.guards.limits.rate import RateLimit
 
 
 class Script:

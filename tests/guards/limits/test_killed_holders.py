@@ -11,10 +11,10 @@ import pytest
 from prefect import task
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
-from prefect_resilience.limits import leases
-from prefect_resilience.limits.bulkhead import Bulkhead
-from prefect_resilience.limits.refusals import BulkheadFullError
-from tests.effects.worker_kills_fleet import server
+from prefect_resilience.guards.limits import leases
+from prefect_resilience.guards.limits.bulkhead import Bulkhead
+from prefect_resilience.guards.limits.refusals import BulkheadFullError
+from tests.durable.effects.worker_kills_fleet import server
 
 pytestmark = [
     pytest.mark.long,
@@ -27,8 +27,8 @@ HOLDER = textwrap.dedent(
     import sys, time
     from prefect import flow
     from prefect_resilience import AttemptTimeout
-    from prefect_resilience.limits.bulkhead import Bulkhead
-    from prefect_resilience.limits.timeout import call_with_deadline
+    from prefect_resilience.guards.limits.bulkhead import Bulkhead
+    from prefect_resilience.guards.timeouts.timeout import call_with_deadline
 
     @flow
     def hold():

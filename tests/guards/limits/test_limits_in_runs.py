@@ -18,11 +18,11 @@ from prefect.client.orchestration import get_client
 from prefect.client.schemas.actions import GlobalConcurrencyLimitUpdate
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
-from prefect_resilience.limits import leases, line, outages, shared
-from prefect_resilience.limits.bulkhead import Bulkhead
-from prefect_resilience.limits.rate import RateLimit
-from prefect_resilience.limits.refusals import BulkheadFullError, RateLimitedError
-from tests.limits.counting import Counting
+from prefect_resilience.guards.limits import leases, line, outages, shared
+from prefect_resilience.guards.limits.bulkhead import Bulkhead
+from prefect_resilience.guards.limits.rate import RateLimit
+from prefect_resilience.guards.limits.refusals import BulkheadFullError, RateLimitedError
+from tests.guards.limits.counting import Counting
 
 # These task runs belong to no flow run, to which their logs could be sent.
 pytestmark = pytest.mark.filterwarnings("ignore:Logger 'prefect.task_runs' attempted to send logs")
@@ -82,8 +82,8 @@ WORKER = textwrap.dedent(
     from concurrent.futures import ThreadPoolExecutor
     from contextvars import copy_context
     from prefect import flow
-    from prefect_resilience.limits.bulkhead import Bulkhead
-    from prefect_resilience.limits.rate import RateLimit
+    from prefect_resilience.guards.limits.bulkhead import Bulkhead
+    from prefect_resilience.guards.limits.rate import RateLimit
 
     url, limit = sys.argv[1], eval(sys.argv[2])
 
@@ -295,8 +295,8 @@ def test_a_process_that_ends_gives_its_places_back(api_url, name):
     code = textwrap.dedent(
         f"""
         from prefect import flow
-        from prefect_resilience.drive import drive
-        from prefect_resilience.limits.bulkhead import Bulkhead
+        from prefect_resilience.base.drive import drive
+        from prefect_resilience.guards.limits.bulkhead import Bulkhead
 
         @flow
         def leave_open():

@@ -18,13 +18,13 @@ from prefect.client.orchestration import get_client
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from prefect_resilience.errors.exceptions import AttemptTimeout
-from prefect_resilience.limits import leases, line, outages, patience
-from prefect_resilience.limits.bulkhead import Bulkhead
-from prefect_resilience.limits.rate import RateLimit
-from prefect_resilience.limits.refusals import BulkheadFullError
-from prefect_resilience.limits.timeout import call_with_deadline, overdue_calls
-from tests.limits.api_proxy import ApiProxy, half_busy
-from tests.limits.counting import Counting
+from prefect_resilience.guards.limits import leases, line, outages, patience
+from prefect_resilience.guards.limits.bulkhead import Bulkhead
+from prefect_resilience.guards.limits.rate import RateLimit
+from prefect_resilience.guards.limits.refusals import BulkheadFullError
+from prefect_resilience.guards.timeouts.timeout import call_with_deadline, overdue_calls
+from tests.guards.limits.api_proxy import ApiProxy, half_busy
+from tests.guards.limits.counting import Counting
 
 pytestmark = [
     pytest.mark.api,
@@ -95,8 +95,12 @@ WORKER = textwrap.dedent(
     from prefect import flow
     from prefect.settings import PREFECT_API_URL, temporary_settings
     from prefect_resilience import AttemptTimeout
-    from prefect_resilience.limits.bulkhead import Bulkhead
-    from prefect_resilience.limits.timeout import acall_with_deadline, call_with_deadline, overdue_calls
+    from prefect_resilience.guards.limits.bulkhead import Bulkhead
+    from prefect_resilience.guards.timeouts.timeout import (
+        acall_with_deadline,
+        call_with_deadline,
+        overdue_calls,
+    )
 
     url, api, limit = sys.argv[1], sys.argv[2], eval(sys.argv[3])
 
@@ -167,7 +171,7 @@ def test_after_its_wait_a_call_goes_on_alone_says_so_once_and_comes_back(
     caplog.set_level(logging.INFO, "prefect_resilience.limits")
     monkeypatch.setattr(patience, "SERVER_SECONDS", 0.5)
     monkeypatch.setattr(leases, "TICK_SECONDS", 0.05)
-    monkeypatch.setattr("prefect_resilience.limits.bulkhead.API_SECONDS", 0.3)
+    monkeypatch.setattr("prefect_resilience.guards.limits.bulkhead.API_SECONDS", 0.3)
     shared = f"bulkhead:{name}"
     wide, narrow = Bulkhead(1, name=name), Bulkhead(1, max_wait=0, name=name)
 

@@ -10,8 +10,8 @@ import anyio
 import pytest
 
 from prefect_resilience.errors.exceptions import AttemptTimeout
-from prefect_resilience.limits import one_task
-from prefect_resilience.limits.timeout import aiterate_with_deadline
+from prefect_resilience.guards.timeouts import one_task
+from prefect_resilience.guards.timeouts.timeout import aiterate_with_deadline
 
 LONG = 60.0
 WITHIN = {"no deadline": (None, None), "total": (LONG, None), "idle": (None, LONG)}
@@ -189,7 +189,7 @@ async def test_an_overdue_step_that_comes_to_something_hands_it_on():
 
 async def test_a_step_that_cannot_be_cancelled_is_left_alone(monkeypatch, caplog):
     monkeypatch.setattr(one_task, "PATIENCE", 0.05)
-    monkeypatch.setattr("prefect_resilience.limits.stream.PATIENCE", 0.05)
+    monkeypatch.setattr("prefect_resilience.guards.timeouts.stream.PATIENCE", 0.05)
     done = asyncio.Event()
 
     async def shielded():
@@ -272,7 +272,7 @@ async def test_a_group_that_is_open_may_be_closed_but_not_hide_an_error():
 
 
 async def test_closing_is_bounded(monkeypatch, caplog):
-    monkeypatch.setattr("prefect_resilience.limits.stream.PATIENCE", 0.05)
+    monkeypatch.setattr("prefect_resilience.guards.timeouts.stream.PATIENCE", 0.05)
 
     async def slow():
         try:

@@ -7,10 +7,10 @@ import time
 import httpx
 import pytest
 
-from prefect_resilience.drive import adrive, drive
-from prefect_resilience.limits import outages, patience
-from prefect_resilience.limits.outages import ApiAway, ApiBusy, answered
-from prefect_resilience.limits.shared import SharedLimit, may_pass
+from prefect_resilience.base.drive import adrive, drive
+from prefect_resilience.guards.limits import outages, patience
+from prefect_resilience.guards.limits.outages import ApiAway, ApiBusy, answered
+from prefect_resilience.guards.limits.shared import SharedLimit, may_pass
 
 
 @pytest.fixture(autouse=True)

@@ -10,14 +10,15 @@ from contextvars import Context
 
 import pytest
 
-from prefect_resilience.drive import adrive, drive
+from prefect_resilience.base.drive import adrive, drive
 from prefect_resilience.errors.exceptions import AttemptTimeout
-from prefect_resilience.limits import line, overdue, patience
-from prefect_resilience.limits.bulkhead import Bulkhead
-from prefect_resilience.limits.refusals import BulkheadFullError
-from prefect_resilience.limits.stream import iterate_with_deadline
-from prefect_resilience.limits.timeout import call_with_deadline, overdue_calls
-from tests.limits.hanging import Service, wait_until
+from prefect_resilience.guards.limits import line, patience
+from prefect_resilience.guards.limits.bulkhead import Bulkhead
+from prefect_resilience.guards.limits.refusals import BulkheadFullError
+from prefect_resilience.guards.timeouts import overdue
+from prefect_resilience.guards.timeouts.stream import iterate_with_deadline
+from prefect_resilience.guards.timeouts.timeout import call_with_deadline, overdue_calls
+from tests.guards.limits.hanging import Service, wait_until
 
 
 @pytest.fixture

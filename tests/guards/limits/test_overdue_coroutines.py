@@ -8,13 +8,14 @@ import anyio
 import pytest
 
 from prefect_resilience.errors.exceptions import AttemptTimeout
-from prefect_resilience.limits import line, overdue
-from prefect_resilience.limits.bulkhead import Bulkhead
-from prefect_resilience.limits.process import acall_in_process
-from prefect_resilience.limits.refusals import BulkheadFullError
-from prefect_resilience.limits.stream import aiterate_with_deadline
-from prefect_resilience.limits.timeout import acall_with_deadline, overdue_calls
-from tests.limits.hanging import Service, wait_until
+from prefect_resilience.guards.limits import line
+from prefect_resilience.guards.limits.bulkhead import Bulkhead
+from prefect_resilience.guards.limits.refusals import BulkheadFullError
+from prefect_resilience.guards.timeouts import overdue
+from prefect_resilience.guards.timeouts.process import acall_in_process
+from prefect_resilience.guards.timeouts.stream import aiterate_with_deadline
+from prefect_resilience.guards.timeouts.timeout import acall_with_deadline, overdue_calls
+from tests.guards.limits.hanging import Service, wait_until
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@
 
 import pytest
 
-from prefect_resilience.limits.patience import (
+from prefect_resilience.guards.limits.patience import (
     FOR_EVER,
     LEAST_SERVER_SECONDS,
     OVERDUE_SECONDS,

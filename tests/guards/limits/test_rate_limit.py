@@ -14,14 +14,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from prefect_resilience.drive import adrive, drive
-from prefect_resilience.errors.classify import classify
+from prefect_resilience.base.drive import adrive, drive
+from prefect_resilience.errors.classify.classify import classify
 from prefect_resilience.errors.exceptions import ConfigurationError, ResilienceError
-from prefect_resilience.limits import line, pace
-from prefect_resilience.limits.gcra import FRESH, Pace, after_call, wait_for
-from prefect_resilience.limits.rate import RateLimit
-from prefect_resilience.limits.refusals import RateLimitedError
-from prefect_resilience.retries.policy import Retry
+from prefect_resilience.guards.limits import line, pace
+from prefect_resilience.guards.limits.gcra import FRESH, Pace, after_call, wait_for
+from prefect_resilience.guards.limits.rate import RateLimit
+from prefect_resilience.guards.limits.refusals import RateLimitedError
+from prefect_resilience.guards.retries.policy import Retry
 
 
 @pytest.fixture(autouse=True)

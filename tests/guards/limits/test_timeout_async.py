@@ -7,7 +7,7 @@ import anyio
 import pytest
 
 from prefect_resilience.errors.exceptions import AttemptTimeout
-from prefect_resilience.limits.timeout import acall_with_deadline
+from prefect_resilience.guards.timeouts.timeout import acall_with_deadline
 
 
 async def test_it_gives_what_the_awaitable_gives():

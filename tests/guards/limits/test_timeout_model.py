@@ -10,7 +10,7 @@ import pytest
 from pydantic import BaseModel, ValidationError
 
 from prefect_resilience.errors.exceptions import ConfigurationError
-from prefect_resilience.limits.timeout import DEFAULT_OPERATIONS, Timeout
+from prefect_resilience.guards.timeouts.timeout import DEFAULT_OPERATIONS, Timeout
 
 
 def plain():

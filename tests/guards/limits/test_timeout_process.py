@@ -16,14 +16,14 @@ import httpx
 import pytest
 
 from prefect_resilience.errors.exceptions import AttemptTimeout, ResilienceError
-from prefect_resilience.limits.process import (
+from prefect_resilience.guards.timeouts.process import (
     Carriage,
     ProcessDied,
     UnpicklableError,
     acall_in_process,
     call_in_process,
 )
-from tests.limits.processes import children, family, gone, read_pids, wait_until, with_our_path
+from tests.guards.limits.processes import children, family, gone, read_pids, wait_until, with_our_path
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="looks at processes the POSIX way")
 
@@ -55,7 +55,7 @@ def test_the_child_is_gone_when_the_parent_is_killed(tmp_path):
         textwrap.dedent(
             """
             import os, subprocess, sys, time
-            from prefect_resilience.limits.process import call_in_process
+            from prefect_resilience.guards.timeouts.process import call_in_process
 
             def stay():
                 other = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
@@ -256,7 +256,7 @@ def test_functions_of_a_script_travel_by_value(tmp_path):
         textwrap.dedent(
             """
             from dataclasses import dataclass
-            from prefect_resilience.limits.process import call_in_process
+            from prefect_resilience.guards.timeouts.process import call_in_process
             print("main runs", flush=True)
 
             @dataclass
@@ -301,7 +301,7 @@ def test_the_streams_are_the_parents(tmp_path):
         textwrap.dedent(
             """
             import sys
-            from prefect_resilience.limits.process import call_in_process
+            from prefect_resilience.guards.timeouts.process import call_in_process
 
             def look():
                 print("to out")

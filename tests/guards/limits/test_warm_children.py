@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from prefect_resilience.errors.exceptions import AttemptTimeout
-from prefect_resilience.limits import process
-from prefect_resilience.limits.children import MOST_STARTING, Pool
-from prefect_resilience.limits.process import ProcessDied, call_in_process
-from tests.limits.processes import children, gone, read_pids, wait_until, with_our_path
+from prefect_resilience.guards.timeouts import process
+from prefect_resilience.guards.timeouts.children import MOST_STARTING, Pool
+from prefect_resilience.guards.timeouts.process import ProcessDied, call_in_process
+from tests.guards.limits.processes import children, gone, read_pids, wait_until, with_our_path
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="looks at processes the POSIX way")
 
@@ -85,7 +85,7 @@ def test_a_spare_is_ready_when_a_child_is_killed(pool):
 
 def test_calls_find_the_place_of_the_parent_whatever_the_call_before_left(tmp_path, monkeypatch):
     def leave():
-        from prefect_resilience.effects.current import in_progress
+        from prefect_resilience.durable.effects.current import in_progress
 
         os.environ["LEFT"] = "1"
         os.environ.pop("MINE")
@@ -96,7 +96,7 @@ def test_calls_find_the_place_of_the_parent_whatever_the_call_before_left(tmp_pa
         return os.getpid()
 
     def look():
-        from prefect_resilience.effects.current import in_progress
+        from prefect_resilience.durable.effects.current import in_progress
 
         return os.getpid(), os.getcwd(), sys.argv, "left" in sys.path, dict(os.environ), in_progress.get()
 
@@ -130,7 +130,7 @@ def test_a_child_that_a_call_left_a_thread_or_a_process_in_is_replaced(pool):
 
 
 def test_a_child_is_replaced_after_so_many_calls(pool, tmp_path, monkeypatch):
-    module = "from prefect_resilience.limits import child\nchild.MOST_CALLS = 2"
+    module = "from prefect_resilience.guards.limits import child\nchild.MOST_CALLS = 2"
     (tmp_path / "fewer_calls.py").write_text(module)
     monkeypatch.syspath_prepend(str(tmp_path))
     pool.learn(["fewer_calls"])
@@ -236,8 +236,8 @@ def test_children_end_with_their_parent(tmp_path):
         tmp_path,
         """
         import os, sys
-        from prefect_resilience.limits.children import POOL
-        from prefect_resilience.limits.process import call_in_process
+        from prefect_resilience.guards.timeouts.children import POOL
+        from prefect_resilience.guards.timeouts.process import call_in_process
         call_in_process(os.getpid, (), {}, 60)
         open(sys.argv[1], "w").write(" ".join(str(child.process.pid) for child in POOL.living) + "\\n")
         """,
@@ -257,8 +257,8 @@ def test_children_are_gone_when_the_parent_is_killed(tmp_path, stuck):
         tmp_path,
         f"""
         import ctypes, os, subprocess, sys, threading, time
-        from prefect_resilience.limits.children import POOL
-        from prefect_resilience.limits.process import call_in_process
+        from prefect_resilience.guards.timeouts.children import POOL
+        from prefect_resilience.guards.timeouts.process import call_in_process
 
         def stay(path):
             other = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
@@ -289,7 +289,7 @@ def test_a_fork_of_the_parent_has_children_of_its_own(tmp_path):
         tmp_path,
         """
         import os, sys, time
-        from prefect_resilience.limits.process import call_in_process
+        from prefect_resilience.guards.timeouts.process import call_in_process
         first = call_in_process(os.getpid, (), {}, 60)
         if os.fork() == 0:
             second = call_in_process(os.getpid, (), {}, 60)

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from functools import cache
 from typing import NamedTuple
 
-from prefect_resilience.circuits import machine
-from tests.model.states import BASE, Doc, Proc, Setup, State, aged, to_doc, to_document
+from prefect_resilience.guards.circuits import machine
+from tests.guards.model.states import BASE, Doc, Proc, Setup, State, aged, to_doc, to_document
 
 BROKEN = ("no version check", "no lease expiry", "no generation fence")
 """Faults that can be put into the protocol, to see that the exploration finds them."""

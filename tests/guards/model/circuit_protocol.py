@@ -1,8 +1,8 @@
 """The circuit's protocol, explored exhaustively for small sizes with the real `machine.step`.
 
-    python -m tests.model.circuit_protocol                       the standard sizes, in some minutes
-    python -m tests.model.circuit_protocol --processes 3 --coarse --skew 1 --probe-lease 4
-    python -m tests.model.circuit_protocol --broken "no lease expiry"
+    python -m tests.guards.model.circuit_protocol                       the standard sizes, in some minutes
+    python -m tests.guards.model.circuit_protocol --processes 3 --coarse --skew 1 --probe-lease 4
+    python -m tests.guards.model.circuit_protocol --broken "no lease expiry"
 
 Processes load, decide, swap, call, report, and die at any point; the service goes down and comes back; time
 passes in ticks; hosts' clocks differ by up to `--skew` ticks either way. In every state that can be
@@ -19,9 +19,9 @@ from collections.abc import Iterable
 from rich.console import Console
 from rich.table import Table
 
-from tests.model.actions import BROKEN
-from tests.model.explore import Found, TooLarge, explore
-from tests.model.states import Doc, Proc, Setup, State
+from tests.guards.model.actions import BROKEN
+from tests.guards.model.explore import Found, TooLarge, explore
+from tests.guards.model.states import Doc, Proc, Setup, State
 
 STANDARD = (
     Setup(),

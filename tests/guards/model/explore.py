@@ -6,8 +6,8 @@ import time
 from collections import deque
 from dataclasses import dataclass, field
 
-from tests.model.actions import edges, first, unsafe
-from tests.model.states import Setup, State, canonical
+from tests.guards.model.actions import edges, first, unsafe
+from tests.guards.model.states import Setup, State, canonical
 
 NEVER_MORE = "never more than `probes` calls in half-open, no late result counted"
 NEVER_STUCK = "never stuck: from every state there is a way to closed"

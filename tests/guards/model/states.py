@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, NamedTuple
 
-from prefect_resilience.circuits import machine, window
-from prefect_resilience.circuits.model import CircuitPolicy
+from prefect_resilience.guards.circuits import machine, window
+from prefect_resilience.guards.circuits.model import CircuitPolicy
 
 BASE = 1000.0
 """The store's clock at the tick that a canonical document calls 0; far from 0: nothing gets negative."""

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from prefect_resilience.circuits import machine
-from tests.model import actions
-from tests.model.circuit_protocol import main, told
-from tests.model.explore import ALWAYS_CLOSED, NEVER_STUCK, TooLarge, explore
-from tests.model.states import BASE, Doc, Setup, to_doc, to_document
+from prefect_resilience.guards.circuits import machine
+from tests.guards.model import actions
+from tests.guards.model.circuit_protocol import main, told
+from tests.guards.model.explore import ALWAYS_CLOSED, NEVER_STUCK, TooLarge, explore
+from tests.guards.model.states import BASE, Doc, Setup, to_doc, to_document
 
 A_MINUTE_OR_MORE = [pytest.mark.long, pytest.mark.timeout(900)]
 

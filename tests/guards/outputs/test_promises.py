@@ -16,7 +16,7 @@ from pydantic import BaseModel
 from typing_extensions import TypedDict
 
 from prefect_resilience import ConfigurationError, Expect, OutputFormatError, classify, error_context
-from prefect_resilience.drive import drive
+from prefect_resilience.base.drive import drive
 
 
 class Answer(BaseModel):

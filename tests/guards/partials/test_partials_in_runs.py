@@ -19,8 +19,8 @@ from prefect_resilience import (
     previous_partial,
     resilient_task,
 )
-from prefect_resilience.partials.current import MOST_APPENDED, Notes
-from prefect_resilience.runs.task_runs import _records
+from prefect_resilience.guards.partials.current import MOST_APPENDED, Notes
+from prefect_resilience.tasks.edge.task_runs import _records
 
 pytestmark = pytest.mark.api
 

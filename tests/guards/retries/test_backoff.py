@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from prefect_resilience.errors.exceptions import ConfigurationError
-from prefect_resilience.retries.backoff import LONGEST, Backoff
+from prefect_resilience.guards.retries.backoff import LONGEST, Backoff
 
 fractions = st.floats(0, 1, exclude_max=True)
 seconds = st.floats(0, 1000)

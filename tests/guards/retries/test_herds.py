@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from prefect_resilience.errors.info import ErrorInfo
 from prefect_resilience.errors.taxonomy import ErrorCategory
-from prefect_resilience.retries.backoff import Backoff
-from prefect_resilience.retries.policy import Retry
+from prefect_resilience.guards.retries.backoff import Backoff
+from prefect_resilience.guards.retries.policy import Retry
 
 CALLERS = 1_000
 ROUNDS = 100

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.errors.info import ErrorInfo
 from prefect_resilience.errors.taxonomy import ErrorCategory
-from prefect_resilience.retries.backoff import Backoff
-from prefect_resilience.retries.budget import RetryBudget
-from prefect_resilience.retries.policy import Retry
+from prefect_resilience.guards.retries.backoff import Backoff
+from prefect_resilience.guards.retries.budget import RetryBudget
+from prefect_resilience.guards.retries.policy import Retry
 
 
 def error(category: str = "unavailable", code: str = "503", **fields) -> ErrorInfo:

@@ -6,8 +6,8 @@ import pytest
 
 from prefect_resilience.errors.info import ErrorInfo
 from prefect_resilience.errors.taxonomy import ErrorCategory
-from prefect_resilience.retries.backoff import Backoff
-from prefect_resilience.retries.policy import Retry, Verdict, error_name
+from prefect_resilience.guards.retries.backoff import Backoff
+from prefect_resilience.guards.retries.policy import Retry, Verdict, error_name
 
 ERROR = ErrorInfo.of(ErrorCategory.UNAVAILABLE, "503")
 

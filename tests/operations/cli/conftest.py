@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 
-from prefect_resilience.circuits import CircuitBreaker, flush_all, forget_circuits
-from prefect_resilience.cli.app import main
+from prefect_resilience.guards.circuits import CircuitBreaker, flush_all, forget_circuits
+from prefect_resilience.operations.cli.app import main
 
-COMMAND = [sys.executable, "-m", "prefect_resilience.cli"]
+COMMAND = [sys.executable, "-m", "prefect_resilience"]
 SECRET = "sk-ant-REDACTED"
 
 

@@ -13,11 +13,12 @@ from prefect.settings import PREFECT_API_URL, temporary_settings
 from prefect.states import Crashed
 
 from prefect_resilience import resilient_task
-from prefect_resilience.cli import batches as commands
-from prefect_resilience.cli.app import app
-from prefect_resilience.effects import Effect, batch, batch_status, prune, recovery, savepoint
-from prefect_resilience.effects.archive import scanned
-from prefect_resilience.effects.ledger import open_ledger
+from prefect_resilience.durable import Effect, batch, batch_status, prune, savepoint
+from prefect_resilience.durable.batches.archive import scanned
+from prefect_resilience.durable.batches.edge import recovery
+from prefect_resilience.durable.effects.ledger import open_ledger
+from prefect_resilience.operations.cli import batches as commands
+from prefect_resilience.operations.cli.app import app
 
 KEY = "hunter2-never-to-be-seen"
 undone: list[str] = []

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from prefect_resilience.circuits import CircuitBreaker, CircuitSnapshot, get_circuit, get_circuits
 from prefect_resilience.errors.exceptions import CircuitOpenError
-from tests.cli.conftest import SECRET
+from prefect_resilience.guards.circuits import CircuitBreaker, CircuitSnapshot, get_circuit, get_circuits
+from tests.operations.cli.conftest import SECRET
 
 
 def state_of(name: str, url: str) -> str:
@@ -253,5 +253,5 @@ def test_version_and_help(process: Any, cli: Any) -> None:
 
 def test_the_console_script_is_this_program() -> None:
     tomllib = pytest.importorskip("tomllib")
-    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
-    assert project["scripts"] == {"prefect-resilience": "prefect_resilience.cli.app:main"}
+    project = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())["project"]
+    assert project["scripts"] == {"prefect-resilience": "prefect_resilience.operations.cli.app:main"}

@@ -16,10 +16,10 @@ from prefect.states import Running
 from pydantic import SecretStr
 
 from prefect_resilience import ConfigurationError, dead_letters
-from prefect_resilience.cli import dead_letters as commands
-from prefect_resilience.cli.app import app
-from prefect_resilience.dead_letters.operations import purge_dead_letters, replay_dead_letters
-from prefect_resilience.hooks import dead_letter
+from prefect_resilience.durable.letters.edge.operations import purge_dead_letters, replay_dead_letters
+from prefect_resilience.operations.cli import dead_letters as commands
+from prefect_resilience.operations.cli.app import app
+from prefect_resilience.tasks.edge.hooks import dead_letter
 
 KEY = "hunter2-never-to-be-seen"
 got: list[str] = []
@@ -209,7 +209,7 @@ def test_purge(letters: Any, cli: Any, tmp_path: Path) -> None:
 
 
 def test_the_same_as_flows(letters: Any) -> None:
-    where = "prefect_resilience.dead_letters.operations"
+    where = "prefect_resilience.durable.letters.edge.operations"
     assert load_flow_from_entrypoint(f"{where}.replay_dead_letters").name == "replay-dead-letters"
     report = replay_dead_letters(task="send", dry_run=True)
     assert [one["result"] for one in report["outcomes"]] == ["would_replay"] * 2

@@ -14,9 +14,9 @@ from xml.etree import ElementTree
 import pytest
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
-from prefect_resilience.cli.app import main
-from prefect_resilience.plans import actions as registry
-from tests.cli.conftest import Done
+from prefect_resilience.graphs.plans import actions as registry
+from prefect_resilience.operations.cli.app import main
+from tests.operations.cli.conftest import Done
 
 GOOD = {
     "intent": "look it up, and ask a person where that is not enough",
@@ -41,7 +41,7 @@ WRONG = {
     ]
 }
 STEPS = '''
-from prefect_resilience.plans.actions import action
+from prefect_resilience.graphs.plans.actions import action
 
 
 @action("look_up")

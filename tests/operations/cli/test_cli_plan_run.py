@@ -16,17 +16,17 @@ from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId
 from prefect.settings import get_current_settings
 
-from prefect_resilience.plans.actions import REGISTERED
-from prefect_resilience.plans.model import Plan
-from prefect_resilience.plans.result import PlanResult
-from tests.cli.conftest import COMMAND
-from tests.cli.test_cli_watch import Terminal
+from prefect_resilience.graphs.plans.actions import REGISTERED
+from prefect_resilience.graphs.plans.model import Plan
+from prefect_resilience.graphs.plans.result import PlanResult
+from tests.operations.cli.conftest import COMMAND
+from tests.operations.cli.test_cli_watch import Terminal
 
 pytestmark = pytest.mark.api
 
-DOCS = Path(__file__).parents[2] / "docs" / "plans.md"
+DOCS = Path(__file__).parents[3] / "docs" / "plans.md"
 STEPS = """
-from prefect_resilience.plans.actions import action
+from prefect_resilience.graphs.plans.actions import action
 
 print("the module is being imported")
 

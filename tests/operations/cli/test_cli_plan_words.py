@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from prefect_resilience.cli import plan_tables
-from prefect_resilience.cli.plan_inputs import read_inputs
-from prefect_resilience.cli.plan_modules import import_actions
 from prefect_resilience.errors.context import ErrorContext
 from prefect_resilience.errors.exceptions import ConfigurationError
-from prefect_resilience.plans.actions import ActionSpec, ParameterSpec
-from prefect_resilience.plans.result import NodeResult, PlanResult
+from prefect_resilience.graphs.plans.actions import ActionSpec, ParameterSpec
+from prefect_resilience.graphs.plans.result import NodeResult, PlanResult
+from prefect_resilience.operations.cli import plan_tables
+from prefect_resilience.operations.cli.plan_inputs import read_inputs
+from prefect_resilience.operations.cli.plan_modules import import_actions
 
 # -- inputs
 
@@ -96,7 +96,7 @@ def test_a_file_sees_its_neighbours_and_is_loaded_once(folder: Path) -> None:
         ("no_such_steps", None, "--actions no_such_steps: there is no module 'no_such_steps', neither"),
         ("no_such_steps.py", None, "--actions no_such_steps.py: there is no such file"),
         ("steps/", None, "--actions steps/: there is no such file"),
-        ("prefect_resilience.plans.actoins", None, "has no module 'actoins'; did you mean 'actions'?"),
+        ("prefect_resilience.graphs.plans.actoins", None, "has no module 'actoins'; did you mean 'actions'?"),
         ("odd_a", "import a_thing_not_there\n", "No module named 'a_thing_not_there' (line 1 of "),
         ("odd_b.py", "\nfrom json import nonsense\n", "cannot import name 'nonsense' from 'json'"),
         ("odd_b.py", "\nfrom json import nonsense\n", "(line 2 of "),

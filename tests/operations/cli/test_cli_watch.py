@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
-from prefect_resilience.circuits import get_circuit, get_circuits
-from tests.cli.conftest import COMMAND
+from prefect_resilience.guards.circuits import get_circuit, get_circuits
+from tests.operations.cli.conftest import COMMAND
 
 WAIT = 45.0
 

@@ -6,9 +6,9 @@ from datetime import datetime, timedelta, timezone
 
 import pytest
 
-from prefect_resilience.circuits import CircuitSnapshot
-from prefect_resilience.cli import names, output, times
 from prefect_resilience.errors.exceptions import ConfigurationError
+from prefect_resilience.guards.circuits import CircuitSnapshot
+from prefect_resilience.operations.cli import names, output, times
 
 ZONE = timezone(timedelta(hours=2))
 NOW = datetime(2026, 11, 20, 12, 0, tzinfo=ZONE)

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from tests.effects.receiver import Receiver
+from tests.durable.effects.receiver import Receiver
 
-PAGE = Path(__file__).parents[2] / "docs" / "effects.md"
+PAGE = Path(__file__).parents[3] / "docs" / "effects.md"
 BLOCK = re.compile(r"(?:^`([\w.]+)`:\n\n)?^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 

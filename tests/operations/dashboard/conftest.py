@@ -15,10 +15,10 @@ import pytest
 import pytest_asyncio
 from starlette.applications import Starlette
 
-from prefect_resilience.circuits import CircuitBreaker, flush_all, forget_circuits
-from prefect_resilience.dashboard.edge.app import make_app
-from prefect_resilience.dashboard.gate import Gate
 from prefect_resilience.errors.exceptions import CircuitOpenError
+from prefect_resilience.guards.circuits import CircuitBreaker, flush_all, forget_circuits
+from prefect_resilience.operations.dashboard.edge.app import make_app
+from prefect_resilience.operations.dashboard.gate import Gate
 
 HOST = "127.0.0.1:4280"
 HEADERS = {"Origin": f"http://{HOST}", "X-Resilience-Token": "right"}

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from prefect_resilience.circuits import machine, window
-from prefect_resilience.circuits.model import CircuitSnapshot
-from prefect_resilience.dashboard.circuit_rows import Circuits, circuit_row, headline, summary
+from prefect_resilience.guards.circuits import machine, window
+from prefect_resilience.guards.circuits.model import CircuitSnapshot
+from prefect_resilience.operations.dashboard.circuit_rows import Circuits, circuit_row, headline, summary
 
 NOW = 1_000_000.0
 SECRET = "sk-ant-api03-abcdefghijklmnopqrstuvwxyz0123456789"

@@ -10,15 +10,15 @@ import httpx
 import pytest
 from starlette.applications import Starlette
 
-from prefect_resilience.circuits import CircuitBreaker, get_circuits
-from prefect_resilience.dashboard.edge import reading
-from prefect_resilience.dashboard.edge.app import make_app
-from prefect_resilience.dashboard.edge.reading import Source
-from prefect_resilience.dashboard.gate import Gate
-from prefect_resilience.effects import batch_status
-from prefect_resilience.effects.ledger import open_ledger, place_of
-from prefect_resilience.effects.model import Doubted
-from tests.dashboard.conftest import HOST, browsing, call, listening
+from prefect_resilience.durable import batch_status
+from prefect_resilience.durable.effects.ledger import open_ledger, place_of
+from prefect_resilience.durable.effects.model import Doubted
+from prefect_resilience.guards.circuits import CircuitBreaker, get_circuits
+from prefect_resilience.operations.dashboard.edge import reading
+from prefect_resilience.operations.dashboard.edge.app import make_app
+from prefect_resilience.operations.dashboard.edge.reading import Source
+from prefect_resilience.operations.dashboard.gate import Gate
+from tests.operations.dashboard.conftest import HOST, browsing, call, listening
 from tests.stores_servers import RedisServer
 
 FILES = ("/", "/dashboard.css", "/dashboard.js", "/ask.js", "/nodes.js", "/rows.js")

@@ -14,8 +14,8 @@ from prefect.client.schemas.sorting import FlowRunSort
 from starlette.applications import Starlette
 
 from prefect_resilience import dead_letters
-from tests.dashboard.conftest import Page, listening
-from tests.dashboard.shop import invoices
+from tests.operations.dashboard.conftest import Page, listening
+from tests.operations.dashboard.shop import invoices
 
 pytestmark = pytest.mark.api
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta, timezone
 
-from prefect_resilience.budgets.model import BudgetStatus
-from prefect_resilience.dashboard import rows
-from prefect_resilience.dead_letters.codec import LeftOut
-from prefect_resilience.dead_letters.model import DeadLetter
-from prefect_resilience.effects.status import BatchSummary
+from prefect_resilience.durable.batches.edge.status import BatchSummary
+from prefect_resilience.durable.letters.codec.encoding import LeftOut
+from prefect_resilience.durable.letters.model import DeadLetter
+from prefect_resilience.guards.budgets.model import BudgetStatus
+from prefect_resilience.operations.dashboard import rows
 
 NOW = datetime(2026, 11, 20, 12, 30, 15, tzinfo=timezone.utc)
 SECRET = "sk-ant-api03-abcdefghijklmnopqrstuvwxyz0123456789"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prefect_resilience.circuits import window
-from prefect_resilience.dashboard.sparks import SLOT, SLOTS, Spark
+from prefect_resilience.guards.circuits import window
+from prefect_resilience.operations.dashboard.sparks import SLOT, SLOTS, Spark
 
 NOW = 1_000_000.0
 """The beginning of a slot, and of a bucket of a window of 60 s."""

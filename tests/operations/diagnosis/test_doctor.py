@@ -12,10 +12,10 @@ import pytest
 from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
-from prefect_resilience.blocks import ResiliencePolicy
-from prefect_resilience.cli.app import main
-from prefect_resilience.diagnosis import examine, server
-from prefect_resilience.installation import install, uninstall
+from prefect_resilience.operations.cli.app import main
+from prefect_resilience.operations.diagnosis import examine, server
+from prefect_resilience.operations.installation import install, uninstall
+from prefect_resilience.tasks.edge.blocks import ResiliencePolicy
 from tests.conftest import Reply, Service
 
 SOME_TIME = 90.0

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from prefect_resilience.diagnosis import environment
-from prefect_resilience.diagnosis.durability import of_postgres, of_redis
+from prefect_resilience.operations.diagnosis import environment
+from prefect_resilience.operations.diagnosis.durability import of_postgres, of_redis
 from prefect_resilience.stores import parse_url
 from prefect_resilience.stores.server_facts import (
     PostgresFacts,
@@ -17,7 +17,7 @@ from prefect_resilience.stores.server_facts import (
     read_redis,
     redis_facts,
 )
-from tests.diagnosis.pooler import Pooler
+from tests.operations.diagnosis.pooler import Pooler
 from tests.stores_servers import RedisServer
 
 SAFE = RedisFacts("noeviction", True, "always", True, None, "master")

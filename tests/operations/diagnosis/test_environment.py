@@ -6,8 +6,8 @@ import re
 
 import pytest
 
-from prefect_resilience.circuits import CircuitBreaker, flush_all, forget_circuits
-from prefect_resilience.diagnosis import environment, leases
+from prefect_resilience.guards.circuits import CircuitBreaker, flush_all, forget_circuits
+from prefect_resilience.operations.diagnosis import environment, leases
 
 
 def test_here_everything_fits():

@@ -19,11 +19,11 @@ from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.actions import WorkPoolCreate
 
 from prefect_resilience import CircuitBreaker, ErrorBudget, resilient_task
-from prefect_resilience.circuits.registry import forget_circuits
 from prefect_resilience.dead_letters import list as list_letters
-from prefect_resilience.effects import batch_status
-from prefect_resilience.effects.silence import silent_runs
-from prefect_resilience.installation import install
+from prefect_resilience.durable import batch_status
+from prefect_resilience.durable.batches.edge.silence import silent_runs
+from prefect_resilience.guards.circuits.registry import forget_circuits
+from prefect_resilience.operations.installation import install
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.long]
 

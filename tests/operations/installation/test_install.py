@@ -14,12 +14,12 @@ from prefect.client.schemas.actions import DeploymentUpdate, WorkPoolCreate
 from prefect.events.schemas.automations import AutomationCore
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
-from prefect_resilience.blocks import ResiliencePolicy
-from prefect_resilience.effects.flow_runs import ApiUnavailable
+from prefect_resilience.durable.batches.edge.flow_runs import ApiUnavailable
 from prefect_resilience.errors.exceptions import ConfigurationError
-from prefect_resilience.installation import Change, install, uninstall
-from prefect_resilience.installation.catalog import ALERTS, automation_files, operational_flows
-from prefect_resilience.installation.fingerprints import marked
+from prefect_resilience.operations.installation import Change, install, uninstall
+from prefect_resilience.operations.installation.catalog import ALERTS, automation_files, operational_flows
+from prefect_resilience.operations.installation.fingerprints import marked
+from prefect_resilience.tasks.edge.blocks import ResiliencePolicy
 
 WEBHOOK = "http://127.0.0.1:9/hooks/secret-part"
 RECOVER = "prefect-resilience: recover crashed runs"
@@ -270,7 +270,7 @@ def test_a_server_that_is_away_or_refuses_is_one_sentence():
 
 
 def test_the_command_prints_a_row_for_each_thing(capsys: pytest.CaptureFixture[str], monkeypatch: Any):
-    from prefect_resilience.cli.app import main
+    from prefect_resilience.operations.cli.app import main
 
     monkeypatch.setenv("COLUMNS", "160")
 

@@ -11,10 +11,10 @@ from prefect import flow
 from prefect.client.orchestration import get_client
 
 from prefect_resilience import CircuitBreaker, resilient_flow, resilient_task
-from prefect_resilience.circuits.model import CircuitSnapshot
+from prefect_resilience.guards.circuits.model import CircuitSnapshot
 from prefect_resilience.operations import show_circuits
-from prefect_resilience.summaries import circuits_table, ending
-from prefect_resilience.summaries.circuits_table import Keeper, markdown_of
+from prefect_resilience.tasks.edge import circuits_table, ending
+from prefect_resilience.tasks.edge.circuits_table import Keeper, markdown_of
 
 # They count what all of a server has.
 pytestmark = [pytest.mark.usefixtures("own_prefect_api"), pytest.mark.timeout(300)]

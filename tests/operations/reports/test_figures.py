@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from prefect_resilience.dead_letters.model import DeadLetter, Replay
-from prefect_resilience.reports.figures import (
+from prefect_resilience.durable.letters.model import DeadLetter, Replay
+from prefect_resilience.operations.reports.figures import (
     Run,
     Tally,
     errors_of,

@@ -22,10 +22,10 @@ from prefect_resilience import (
     resilient_flow,
     resilient_task,
 )
-from prefect_resilience.payloads import LIMIT
-from prefect_resilience.reports import report
-from prefect_resilience.reports.rendering import html_of, markdown_of
-from prefect_resilience.summaries.circuits_table import markdown_of as circuits_of
+from prefect_resilience.operations.reports import report
+from prefect_resilience.operations.reports.rendering import html_of, markdown_of
+from prefect_resilience.tasks.edge.circuits_table import markdown_of as circuits_of
+from prefect_resilience.telemetry.payloads import LIMIT
 
 pytestmark = pytest.mark.api
 

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from prefect_resilience.circuits import machine
-from prefect_resilience.circuits.document import HISTORY_KEPT
-from prefect_resilience.circuits.model import CircuitEntered, CircuitPolicy, CircuitSnapshot
-from prefect_resilience.circuits.snapshots import snapshot_of
-from prefect_resilience.reports.openings import REFUSING, StateChange, circuits_of
+from prefect_resilience.guards.circuits import machine
+from prefect_resilience.guards.circuits.document import HISTORY_KEPT
+from prefect_resilience.guards.circuits.model import CircuitEntered, CircuitPolicy, CircuitSnapshot
+from prefect_resilience.guards.circuits.snapshots import snapshot_of
+from prefect_resilience.operations.reports.openings import REFUSING, StateChange, circuits_of
 
 NAME = "c"
 SINCE, UNTIL = 100, 200

@@ -15,16 +15,16 @@ from prefect.client.orchestration import get_client
 from prefect.events.schemas.events import Event, Resource
 
 from prefect_resilience import ConfigurationError, ErrorBudget, resilient_task
-from prefect_resilience.budgets import counting
-from prefect_resilience.circuits.registry import forget_circuits
-from prefect_resilience.cli.app import app
+from prefect_resilience.guards.budgets import counting
+from prefect_resilience.guards.circuits.registry import forget_circuits
 from prefect_resilience.operations import report as report_flow
-from prefect_resilience.reports import counted, report, task_runs
-from prefect_resilience.reports.model import FleetReport, RunFigures
-from prefect_resilience.reports.reading import period_of
-from prefect_resilience.reports.rendering import html_of, markdown_of
+from prefect_resilience.operations.cli.app import app
+from prefect_resilience.operations.reports import counted, report, task_runs
+from prefect_resilience.operations.reports.model import FleetReport, RunFigures
+from prefect_resilience.operations.reports.reading import period_of
+from prefect_resilience.operations.reports.rendering import html_of, markdown_of
+from tests.operations.reports.scripted_day import SECRET, Day, play
 from tests.prefect_runs import until
-from tests.reports.scripted_day import SECRET, Day, play
 
 # They count what all of a server has.
 pytestmark = [pytest.mark.usefixtures("own_prefect_api"), pytest.mark.timeout(600)]
@@ -178,8 +178,8 @@ def test_a_run_belongs_to_the_period_in_which_it_ended(at_the_day):
 
 
 def test_what_nobody_can_know_is_unknown_and_not_zero(at_the_day, monkeypatch):
-    monkeypatch.setattr("prefect_resilience.reports.reading.final_events", lambda *_: 0)
-    monkeypatch.setattr("prefect_resilience.reports.reading.PATIENCE", 0.0)
+    monkeypatch.setattr("prefect_resilience.operations.reports.reading.final_events", lambda *_: 0)
+    monkeypatch.setattr("prefect_resilience.operations.reports.reading.PATIENCE", 0.0)
     monkeypatch.setenv("PREFECT_RESILIENCE_STORE_URL", "sqlite:////proc/no/such/place.db")
     forget_circuits()
     made = report(at_the_day.day.since, at_the_day.until)

@@ -17,8 +17,8 @@ from prefect.settings import PREFECT_API_URL, temporary_settings
 from prefect.task_runners import ProcessPoolTaskRunner
 
 from prefect_resilience import Retry, resilient_task
-from prefect_resilience.blocks import ResiliencePolicy, live
-from prefect_resilience.blocks.live import FRESH, PATIENCE, STALE, LivePolicy
+from prefect_resilience.tasks.edge.blocks import ResiliencePolicy, live
+from prefect_resilience.tasks.edge.blocks.live import FRESH, PATIENCE, STALE, LivePolicy
 from tests.prefect_runs import Mode
 
 pytestmark = pytest.mark.api
@@ -373,7 +373,7 @@ def asked_by(call: Callable[[], Any]) -> int:
 
     def profile(frame: Any, event: str, argument: Any) -> None:
         nonlocal count
-        count += "prefect_resilience/blocks" in frame.f_code.co_filename
+        count += "prefect_resilience/tasks/edge/blocks" in frame.f_code.co_filename
 
     sys.setprofile(profile)
     try:

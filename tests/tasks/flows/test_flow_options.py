@@ -12,8 +12,8 @@ from prefect.utilities.callables import parameter_schema
 from prefect.workers.process import ProcessWorker
 
 from prefect_resilience import Backoff, ConfigurationError, RecoveryPolicy, ResilientFlow, resilient_flow
-from prefect_resilience.flow_options import FlowOptions
-from prefect_resilience.flows import AtTheEnd
+from prefect_resilience.tasks.edge.flow import AtTheEnd
+from prefect_resilience.tasks.edge.flow_options import FlowOptions
 
 
 def month(n: int, name: str = "x") -> str:

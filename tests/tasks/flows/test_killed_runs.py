@@ -13,7 +13,7 @@ from prefect.client.orchestration import get_client
 from prefect.settings import PREFECT_API_URL
 
 from prefect_resilience import RecoveryPolicy, ResilientFlow, batch_status
-from prefect_resilience.effects.flow_runs import RECOVERY_TAG
+from prefect_resilience.durable.batches.edge.flow_runs import RECOVERY_TAG
 
 pytestmark = pytest.mark.api
 

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from prefect_resilience.summaries import notes
-from prefect_resilience.summaries.markdown import markdown
-from prefect_resilience.summaries.model import Happening, RunFacts, StateSeen
-from prefect_resilience.summaries.notes import RunNotes, shown
-from prefect_resilience.summaries.story import one_pass
+from prefect_resilience.tasks.summaries.markdown import markdown
+from prefect_resilience.tasks.summaries.story import one_pass
+from prefect_resilience.telemetry import notes
+from prefect_resilience.telemetry.model import Happening, RunFacts, StateSeen
+from prefect_resilience.telemetry.notes import RunNotes, shown
 
 
 @pytest.fixture(autouse=True)

@@ -12,13 +12,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from prefect_resilience.effects.run_passes import RunPass, Start
-from prefect_resilience.summaries.lanes import MOST_BARS_OF_ALL, bands_of
-from prefect_resilience.summaries.markdown import LARGEST, headline, hint_markdown, markdown, span
-from prefect_resilience.summaries.model import Advice, Happening, RunFacts, Seen, StateSeen, TaskRunSeen
-from prefect_resilience.summaries.rows import MOST_ROWS, tables_of, waits_of
-from prefect_resilience.summaries.story import PassSeen, Story, circuits_of, one_pass
-from prefect_resilience.summaries.timeline import draw, nice_step
+from prefect_resilience.durable.batches.run_passes import RunPass, Start
+from prefect_resilience.tasks.summaries.lanes import MOST_BARS_OF_ALL, bands_of
+from prefect_resilience.tasks.summaries.markdown import LARGEST, headline, hint_markdown, markdown, span
+from prefect_resilience.tasks.summaries.rows import MOST_ROWS, tables_of, waits_of
+from prefect_resilience.tasks.summaries.story import PassSeen, Story, circuits_of, one_pass
+from prefect_resilience.tasks.summaries.timeline import draw, nice_step
+from prefect_resilience.telemetry.model import Advice, Happening, RunFacts, Seen, StateSeen, TaskRunSeen
 
 AT = 1_800_000_000.0
 SECRET = "sk-ant-REDACTED"
@@ -208,7 +208,7 @@ def test_a_summary_is_never_larger_than_a_page_should_be(monkeypatch):
     assert sum(len(lane.bars) for lane in lanes) <= MOST_BARS_OF_ALL
     assert all(lane.bars[-1].look == "failed" for lane in lanes if not lane.circuit and len(lane.bars) > 9)
     # What cannot be made small enough is made as small as it can be.
-    monkeypatch.setattr("prefect_resilience.summaries.markdown.LARGEST", 1_000)
+    monkeypatch.setattr("prefect_resilience.tasks.summaries.markdown.LARGEST", 1_000)
     assert len(markdown(failed)) < len(text)
 
 

@@ -12,13 +12,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from prefect_resilience.effects.run_passes import RECOVERED, RunOrigin, RunPass, RunState, Start, passes_of
-from prefect_resilience.summaries.lanes import LANES_OF_THE_LAST, MOST_BANDS, bands_of
-from prefect_resilience.summaries.markdown import headline, markdown
-from prefect_resilience.summaries.model import Happening, RunFacts, Seen, StateSeen, TaskRunSeen, outcome_of
-from prefect_resilience.summaries.passes_table import MOST_PASSES, passes_table, started_by
-from prefect_resilience.summaries.rows import tables_of
-from prefect_resilience.summaries.story import (
+from prefect_resilience.durable.batches.run_passes import (
+    RECOVERED,
+    RunOrigin,
+    RunPass,
+    RunState,
+    Start,
+    passes_of,
+)
+from prefect_resilience.tasks.summaries.lanes import LANES_OF_THE_LAST, MOST_BANDS, bands_of
+from prefect_resilience.tasks.summaries.markdown import headline, markdown
+from prefect_resilience.tasks.summaries.passes_table import MOST_PASSES, passes_table, started_by
+from prefect_resilience.tasks.summaries.rows import tables_of
+from prefect_resilience.tasks.summaries.story import (
     PassRead,
     PassSeen,
     Story,
@@ -28,7 +34,8 @@ from prefect_resilience.summaries.story import (
     one_pass,
     story_of,
 )
-from prefect_resilience.summaries.timeline import draw
+from prefect_resilience.tasks.summaries.timeline import draw
+from prefect_resilience.telemetry.model import Happening, RunFacts, Seen, StateSeen, TaskRunSeen, outcome_of
 
 AT = 1_800_000_000.0
 TYPES = {"Retrying": "RUNNING", "AwaitingRetry": "SCHEDULED", "Fallback": "COMPLETED", "Cached": "COMPLETED"}

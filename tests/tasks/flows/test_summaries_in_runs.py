@@ -27,11 +27,13 @@ from prefect_resilience import (
     resilient_task,
     run_plan,
 )
-from prefect_resilience.effects.flow_runs import RECOVERY_LABEL, RECOVERY_TAG
-from prefect_resilience.effects.strategies import RecoveryHint
-from prefect_resilience.hooks import dead_letter, recovery_hint, run_summary
-from prefect_resilience.summaries import notes, reading, telling
-from prefect_resilience.summaries.advice import commands
+from prefect_resilience.durable.batches.edge.flow_runs import RECOVERY_LABEL, RECOVERY_TAG
+from prefect_resilience.durable.batches.strategies import RecoveryHint
+from prefect_resilience.tasks.edge import summary_reading as reading
+from prefect_resilience.tasks.edge import telling
+from prefect_resilience.tasks.edge.advice import commands
+from prefect_resilience.tasks.edge.hooks import dead_letter, recovery_hint, run_summary
+from prefect_resilience.telemetry import notes
 from tests.prefect_runs import until
 
 pytestmark = pytest.mark.api

@@ -20,7 +20,7 @@ from prefect_resilience import (
     resilient_flow,
     resilient_task,
 )
-from prefect_resilience.effects.batch_tags import current_batch
+from prefect_resilience.durable.batches.edge.tags import current_batch
 
 pytestmark = pytest.mark.api
 

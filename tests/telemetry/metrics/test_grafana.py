@@ -24,10 +24,10 @@ from prefect_resilience import (
     dead_letters,
     resilient_task,
 )
-from prefect_resilience.effects import recover
-from tests.metrics.conftest import LABEL
+from prefect_resilience.durable import recover
+from tests.telemetry.metrics.conftest import LABEL
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 DASHBOARD = json.loads((ROOT / "deployments/grafana/dashboard.json").read_text())
 GROUPS = yaml.safe_load((ROOT / "deployments/grafana/alerts.yaml").read_text())["groups"]
 RULES = [rule for group in GROUPS for rule in group["rules"]]
@@ -174,8 +174,8 @@ def test_the_rules_are_those_of_prometheus():
 
 PROGRAM = """
 from opentelemetry import metrics
-from prefect_resilience.metrics import attempt_succeeded
-from prefect_resilience.pushed_metrics import meter_provider
+from prefect_resilience.telemetry.metrics import attempt_succeeded
+from prefect_resilience.telemetry.pushed_metrics import meter_provider
 
 metrics.set_meter_provider(meter_provider())
 attempt_succeeded("pushed")
@@ -204,4 +204,6 @@ def test_a_process_that_ends_pushes_what_it_counted(monkeypatch):
 def test_opentelemetry_finds_it_by_its_entry_point():
     declared = (ROOT / "pyproject.toml").read_text()
     group = declared.partition("[project.entry-points.opentelemetry_meter_provider]\n")[2]
-    assert group.startswith('prefect_resilience = "prefect_resilience.pushed_metrics:meter_provider"\n')
+    assert group.startswith(
+        'prefect_resilience = "prefect_resilience.telemetry.pushed_metrics:meter_provider"\n'
+    )

@@ -20,11 +20,11 @@ from prefect_resilience import (
     on,
     resilient_task,
 )
-from prefect_resilience.listening import EVENTS
-from prefect_resilience.totals import Totals
+from prefect_resilience.telemetry.listening import EVENTS
+from prefect_resilience.telemetry.totals import Totals
 
 QUICK = Retry(attempts=3, backoff={"kind": "none"}, budget=None)
-PAGE = Path(__file__).parents[2] / "docs" / "operations.md"
+PAGE = Path(__file__).parents[3] / "docs" / "operations.md"
 
 
 @pytest.fixture

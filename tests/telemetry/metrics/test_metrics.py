@@ -18,11 +18,11 @@ from prefect_resilience import (
     action,
     batch,
     dead_letters,
-    metrics,
     resilient_task,
     run_plan,
 )
-from prefect_resilience.metrics import Labels
+from prefect_resilience.telemetry import metrics
+from prefect_resilience.telemetry.metrics import Labels
 
 SECRET = "sk-ant-api03-abcdefghijklmnopqrstuvwxyz0123456789"
 QUICK = Retry(attempts=3, backoff={"kind": "none"})
@@ -212,7 +212,7 @@ def test_an_instrument_that_breaks_fails_nothing(monkeypatch):
 
 def test_importing_and_measuring_loads_no_sdk():
     script = (
-        "import sys, prefect_resilience.metrics as m; m.attempt_succeeded('x');"
+        "import sys, prefect_resilience.telemetry.metrics as m; m.attempt_succeeded('x');"
         "m.observe('run.failed', {'node_id': 'x', 'category': 'network'});"
         "print([name for name in sys.modules if name.startswith('opentelemetry.sdk')])"
     )

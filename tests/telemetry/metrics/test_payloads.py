@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from prefect import flow
 
 from prefect_resilience import resilient_task
-from prefect_resilience.events import emit
-from prefect_resilience.payloads import LIMIT, fitted, fitted_text, size_of
+from prefect_resilience.telemetry.edge.events import emit
+from prefect_resilience.telemetry.payloads import LIMIT, fitted, fitted_text, size_of
 
 SECRET = "sk-ant-api03-abcdefghijklmnopqrstuvwxyz0123456789"
 

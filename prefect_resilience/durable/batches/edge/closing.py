@@ -17,10 +17,16 @@ from prefect.client.schemas.responses import SetStateStatus
 from prefect.states import Crashed
 from prefect.types._datetime import parse_datetime
 
-from prefect_resilience.effects.at_once import answers
-from prefect_resilience.effects.left_behind import SETTLES, UNFINISHED, LeftBehind, UnfinishedRun, left_behind
-from prefect_resilience.effects.run_passes import RunPass, RunState, passes_of
-from prefect_resilience.errors.redact import redact
+from prefect_resilience.durable.batches.at_once import answers
+from prefect_resilience.durable.batches.left_behind import (
+    SETTLES,
+    UNFINISHED,
+    LeftBehind,
+    UnfinishedRun,
+    left_behind,
+)
+from prefect_resilience.durable.batches.run_passes import RunPass, RunState, passes_of
+from prefect_resilience.errors.secrets.redact import redact
 
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient

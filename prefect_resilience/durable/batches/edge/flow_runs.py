@@ -24,12 +24,12 @@ from prefect.exceptions import ObjectNotFound
 from prefect.states import AwaitingRetry
 from pydantic import BaseModel
 
-from prefect_resilience.effects.model import EffectDocument
-from prefect_resilience.effects.strategies import Ended, RecoveryPolicy
-from prefect_resilience.errors.classify import classify
+from prefect_resilience.durable.batches.strategies import Ended, RecoveryPolicy
+from prefect_resilience.durable.effects.model import EffectDocument
+from prefect_resilience.errors.classify.classify import classify
 from prefect_resilience.errors.exceptions import ConfigurationError, ResilienceError
 from prefect_resilience.errors.info import ErrorInfo
-from prefect_resilience.errors.redact import redact
+from prefect_resilience.errors.secrets.redact import redact
 
 PAGE = 200
 RECOVERY_TAG = "recovery:auto"

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from prefect_resilience.configuration import closest
-from prefect_resilience.effects.archive import (
+from prefect_resilience.base.policy import closest
+from prefect_resilience.durable.batches.archive import (
     ARCHIVES,
     SAGA_ARCHIVES,
     archive_place,
     saga_archive_place,
     scanned,
 )
-from prefect_resilience.effects.audit import AUDITS, Audit
-from prefect_resilience.effects.ledger import PREFIX, Ledger, place_of
-from prefect_resilience.effects.saga_log import SAGAS, saga_place
+from prefect_resilience.durable.batches.audit import AUDITS, Audit
+from prefect_resilience.durable.effects.ledger import PREFIX, Ledger, place_of
+from prefect_resilience.durable.sagas.saga_log import SAGAS, saga_place
 from prefect_resilience.errors.exceptions import ConfigurationError
 
 LISTED = 5
@@ -26,7 +26,7 @@ def check_known(ledger: Ledger, batch_id: str) -> None:
     Raises ApiUnavailable where only the Prefect API could tell, and StoreUnavailable.
     """
     # Only now: what is asked here is Prefect.
-    from prefect_resilience.effects.flow_runs import ApiUnavailable, find_run
+    from prefect_resilience.durable.batches.edge.flow_runs import ApiUnavailable, find_run
 
     if in_ledger(ledger, batch_id):
         return

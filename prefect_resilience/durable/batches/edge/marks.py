@@ -25,10 +25,10 @@ from prefect.client.schemas.filters import (
 )
 from prefect.client.schemas.objects import FlowRun, TaskRun
 
-from prefect_resilience.effects.batch_tags import TAG, named_in
+from prefect_resilience.base.naming import digest
+from prefect_resilience.durable.batches.edge.tags import TAG, named_in
 from prefect_resilience.errors.exceptions import StoreUnavailable
-from prefect_resilience.errors.redact import redact
-from prefect_resilience.naming import digest
+from prefect_resilience.errors.secrets.redact import redact
 
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient

@@ -10,10 +10,10 @@ from prefect import flow
 from prefect.logging import get_run_logger
 from pydantic import Field
 
-from prefect_resilience.effects import closing, recovery, retention, settling, silence
-from prefect_resilience.effects.flow_runs import asks_for_recovery
-from prefect_resilience.effects.ledger import open_ledger
-from prefect_resilience.effects.strategies import RecoveryPolicy, Strategy
+from prefect_resilience.durable.batches.edge import closing, recovery, retention, settling, silence
+from prefect_resilience.durable.batches.edge.flow_runs import asks_for_recovery
+from prefect_resilience.durable.batches.strategies import RecoveryPolicy, Strategy
+from prefect_resilience.durable.effects.ledger import open_ledger
 from prefect_resilience.errors.exceptions import ConfigurationError
 
 BatchId = Annotated[str, Field(min_length=1)]

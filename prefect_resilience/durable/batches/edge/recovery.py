@@ -19,12 +19,11 @@ from typing import Any, ClassVar
 from prefect.context import FlowRunContext
 from pydantic import BaseModel, ConfigDict
 
-from prefect_resilience.configuration import nearest
-from prefect_resilience.effects.archive import archived_effects, clear
-from prefect_resilience.effects.audit import Audit, AuditEntry, entries_of, said
-from prefect_resilience.effects.batch import check_batch_id
-from prefect_resilience.effects.closing import close_after_recovery
-from prefect_resilience.effects.decisions import (
+from prefect_resilience.base.policy import nearest
+from prefect_resilience.durable.batches.archive import archived_effects, clear
+from prefect_resilience.durable.batches.audit import Audit, AuditEntry, entries_of, said
+from prefect_resilience.durable.batches.batch import check_batch_id
+from prefect_resilience.durable.batches.decisions import (
     ASKED,
     AUTO,
     Action,
@@ -36,20 +35,27 @@ from prefect_resilience.effects.decisions import (
     hint_for,
     rolled_back,
 )
-from prefect_resilience.effects.flow_runs import ApiUnavailable, BatchRun, find_run, run_again, run_id_of
-from prefect_resilience.effects.known import check_known
-from prefect_resilience.effects.ledger import Ledger, open_ledger
-from prefect_resilience.effects.model import EffectDocument
-from prefect_resilience.effects.outlines import NotUndone, Outline, outline_of
-from prefect_resilience.effects.owner import LEASE_SECONDS
-from prefect_resilience.effects.run_passes import RECOVERED
-from prefect_resilience.effects.saga import planned_rollback, rollback
-from prefect_resilience.effects.status import state_of
-from prefect_resilience.effects.strategies import RecoveryHint, RecoveryPolicy, SeenEffect, Strategy
+from prefect_resilience.durable.batches.edge.closing import close_after_recovery
+from prefect_resilience.durable.batches.edge.flow_runs import (
+    ApiUnavailable,
+    BatchRun,
+    find_run,
+    run_again,
+    run_id_of,
+)
+from prefect_resilience.durable.batches.edge.known import check_known
+from prefect_resilience.durable.batches.edge.status import state_of
+from prefect_resilience.durable.batches.run_passes import RECOVERED
+from prefect_resilience.durable.batches.strategies import RecoveryHint, RecoveryPolicy, SeenEffect, Strategy
+from prefect_resilience.durable.effects.ledger import Ledger, open_ledger
+from prefect_resilience.durable.effects.model import EffectDocument
+from prefect_resilience.durable.effects.owner import LEASE_SECONDS
+from prefect_resilience.durable.sagas.edge.saga import planned_rollback, rollback
+from prefect_resilience.durable.sagas.outlines import NotUndone, Outline, outline_of
 from prefect_resilience.errors.exceptions import ConfigurationError
-from prefect_resilience.errors.redact import redact
-from prefect_resilience.events import emit
+from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.stores.base import Store
+from prefect_resilience.telemetry.edge.events import emit
 
 CRASH_SETTLES = 20.0
 """So old, in seconds, is a crash before its run is scheduled again. Prefect's process worker reports it

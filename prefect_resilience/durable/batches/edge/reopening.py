@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from prefect_resilience.effects.audit import Audit, said
-from prefect_resilience.effects.batch import check_batch_id
-from prefect_resilience.effects.known import check_known
-from prefect_resilience.effects.ledger import open_ledger
-from prefect_resilience.effects.opening import change_batch, is_counted, reopened_batch
-from prefect_resilience.effects.recovery import who
-from prefect_resilience.effects.status import BatchStatus, batch_status
-from prefect_resilience.events import emit
+from prefect_resilience.durable.batches.audit import Audit, said
+from prefect_resilience.durable.batches.batch import check_batch_id
+from prefect_resilience.durable.batches.edge.known import check_known
+from prefect_resilience.durable.batches.edge.recovery import who
+from prefect_resilience.durable.batches.edge.status import BatchStatus, batch_status
+from prefect_resilience.durable.effects.ledger import open_ledger
+from prefect_resilience.durable.effects.opening import change_batch, is_counted, reopened_batch
 from prefect_resilience.stores.base import Store
+from prefect_resilience.telemetry.edge.events import emit
 
 
 def reopen(

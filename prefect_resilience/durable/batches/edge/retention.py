@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
-from prefect_resilience.effects.archive import remove, scanned
-from prefect_resilience.effects.audit import Audit
-from prefect_resilience.effects.ledger import open_ledger
-from prefect_resilience.effects.recovery import who
-from prefect_resilience.effects.saga_log import SAGAS
-from prefect_resilience.effects.status import BatchSummary, list_batches
+from prefect_resilience.durable.batches.archive import remove, scanned
+from prefect_resilience.durable.batches.audit import Audit
+from prefect_resilience.durable.batches.edge.recovery import who
+from prefect_resilience.durable.batches.edge.status import BatchSummary, list_batches
+from prefect_resilience.durable.effects.ledger import open_ledger
+from prefect_resilience.durable.sagas.saga_log import SAGAS
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.stores.base import Store
 

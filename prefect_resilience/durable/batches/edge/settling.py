@@ -7,22 +7,22 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Literal
 
-from prefect_resilience.configuration import nearest
-from prefect_resilience.effects import undo
-from prefect_resilience.effects.audit import Audit, said
-from prefect_resilience.effects.batch import check_batch_id
-from prefect_resilience.effects.compensating import key_of_undoing
-from prefect_resilience.effects.known import check_known
-from prefect_resilience.effects.ledger import Ledger, open_ledger
-from prefect_resilience.effects.model import Ask, EffectDocument, Replay, Undoing, Verified, Wait
-from prefect_resilience.effects.policy import Done, NotDone
-from prefect_resilience.effects.recovery import who
-from prefect_resilience.effects.results import pack_told
-from prefect_resilience.effects.saga_log import SagaLog
-from prefect_resilience.effects.status import EffectStatus, batch_status
+from prefect_resilience.base.policy import nearest
+from prefect_resilience.durable.batches.audit import Audit, said
+from prefect_resilience.durable.batches.batch import check_batch_id
+from prefect_resilience.durable.batches.edge.known import check_known
+from prefect_resilience.durable.batches.edge.recovery import who
+from prefect_resilience.durable.batches.edge.status import EffectStatus, batch_status
+from prefect_resilience.durable.effects.ledger import Ledger, open_ledger
+from prefect_resilience.durable.effects.model import Ask, EffectDocument, Replay, Undoing, Verified, Wait
+from prefect_resilience.durable.effects.policy import Done, NotDone
+from prefect_resilience.durable.effects.results import pack_told
+from prefect_resilience.durable.sagas import undo
+from prefect_resilience.durable.sagas.edge.compensating import key_of_undoing
+from prefect_resilience.durable.sagas.saga_log import SagaLog
 from prefect_resilience.errors.exceptions import ConfigurationError, EffectBusy
-from prefect_resilience.events import emit
 from prefect_resilience.stores.base import Store
+from prefect_resilience.telemetry.edge.events import emit
 
 Answer = Literal["done", "not_done", "undone", "kept"]
 ANSWERS: tuple[str, ...] = ("done", "not_done", "undone", "kept")

@@ -18,7 +18,7 @@ from prefect.client.schemas.responses import SetStateStatus
 from prefect.states import Crashed
 from prefect.types._datetime import parse_datetime
 
-from prefect_resilience.effects.left_behind import SKEW
+from prefect_resilience.durable.batches.left_behind import SKEW
 
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient

@@ -7,19 +7,19 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from prefect_resilience.effects.archive import ARCHIVES, archived_effects, archived_saga, scanned
-from prefect_resilience.effects.audit import AUDITS, Audit, AuditEntry
-from prefect_resilience.effects.batch import check_batch_id
-from prefect_resilience.effects.compensations import compensation_of
-from prefect_resilience.effects.ledger import PREFIX, Ledger, open_ledger
-from prefect_resilience.effects.model import EffectDocument, EffectState
-from prefect_resilience.effects.policy import EffectKind
-from prefect_resilience.effects.results import shown
-from prefect_resilience.effects.strategies import RecoveryHint
+from prefect_resilience.durable.batches.archive import ARCHIVES, archived_effects, archived_saga, scanned
+from prefect_resilience.durable.batches.audit import AUDITS, Audit, AuditEntry
+from prefect_resilience.durable.batches.batch import check_batch_id
+from prefect_resilience.durable.batches.strategies import RecoveryHint
+from prefect_resilience.durable.effects.ledger import PREFIX, Ledger, open_ledger
+from prefect_resilience.durable.effects.model import EffectDocument, EffectState
+from prefect_resilience.durable.effects.policy import EffectKind
+from prefect_resilience.durable.effects.results import shown
+from prefect_resilience.durable.sagas.compensations import compensation_of
 from prefect_resilience.stores.base import Store
 
 if TYPE_CHECKING:
-    from prefect_resilience.effects.flow_runs import BatchRun
+    from prefect_resilience.durable.batches.edge.flow_runs import BatchRun
 
 ENDED_BADLY = ("FAILED", "CRASHED")
 
@@ -89,7 +89,7 @@ class BatchStatus:
         if self._ledger is None or self.archived is not None:
             return None
         # Only now: what is asked here is Prefect.
-        from prefect_resilience.effects.recovery import hint_of
+        from prefect_resilience.durable.batches.edge.recovery import hint_of
 
         return hint_of(self._ledger, self.batch_id)
 
@@ -98,7 +98,7 @@ class BatchStatus:
         if self._ledger is None or self.archived is not None:
             return None
         # Only now: what is asked here is Prefect.
-        from prefect_resilience.effects.recovery import run_of
+        from prefect_resilience.durable.batches.edge.recovery import run_of
 
         return run_of(self._ledger, self.batch_id)
 

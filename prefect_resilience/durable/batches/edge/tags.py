@@ -16,11 +16,11 @@ from prefect.client.schemas.objects import FlowRun, TaskRun, TaskRunResult
 from prefect.context import FlowRunContext, TagsContext, TaskRunContext
 from prefect.exceptions import ObjectNotFound
 
-from prefect_resilience.effects.batch import batch_block, carry_batches, explicit_batch
-from prefect_resilience.effects.passes import Pass
-from prefect_resilience.effects.tag_services import end_old_services
+from prefect_resilience.durable.batches.batch import batch_block, carry_batches, explicit_batch
+from prefect_resilience.durable.batches.edge.tag_services import end_old_services
+from prefect_resilience.durable.effects.passes import Pass
 from prefect_resilience.errors.exceptions import ConfigurationError, StoreUnavailable
-from prefect_resilience.errors.redact import redact
+from prefect_resilience.errors.secrets.redact import redact
 
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient

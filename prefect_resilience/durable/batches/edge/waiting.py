@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
-from prefect_resilience.effects.archive import scanned
-from prefect_resilience.effects.audit import AUDITS
-from prefect_resilience.effects.flow_runs import ApiUnavailable, BatchRun, runs_that_ended_badly
-from prefect_resilience.effects.ledger import open_ledger
-from prefect_resilience.effects.status import BatchSummary, in_order, list_batches
+from prefect_resilience.durable.batches.archive import scanned
+from prefect_resilience.durable.batches.audit import AUDITS
+from prefect_resilience.durable.batches.edge.flow_runs import ApiUnavailable, BatchRun, runs_that_ended_badly
+from prefect_resilience.durable.batches.edge.status import BatchSummary, in_order, list_batches
+from prefect_resilience.durable.effects.ledger import open_ledger
 from prefect_resilience.stores.base import Store
 
 MOST_RUNS = 1_000

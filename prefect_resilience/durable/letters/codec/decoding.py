@@ -18,9 +18,9 @@ import pydantic
 from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
-from prefect_resilience.dead_letters.classes import DeadLetterError, FindModule, find_class
-from prefect_resilience.dead_letters.codec import KIND, LEFT_OUT, LeftOut
-from prefect_resilience.dead_letters.scalars import BY_NAME
+from prefect_resilience.durable.letters.codec.classes import DeadLetterError, FindModule, find_class
+from prefect_resilience.durable.letters.codec.encoding import KIND, LEFT_OUT, LeftOut
+from prefect_resilience.durable.letters.codec.scalars import BY_NAME
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from zoneinfo import ZoneInfo
 import pydantic
 import pydantic_core
 
-from prefect_resilience.dead_letters.arrays import is_array, read_array, write_array
+from prefect_resilience.durable.letters.codec.arrays import is_array, read_array, write_array
 
 GREATEST_PLAIN_BITS = 10_000
 """Python's JSON reads no longer integers; those are written in hexadecimal."""

@@ -7,8 +7,8 @@ from decimal import Decimal
 from functools import lru_cache
 from typing import Any, cast
 
-from prefect_resilience.errors.redact import redact, redact_data
-from prefect_resilience.errors.shapes import read
+from prefect_resilience.errors.classify.shapes import read
+from prefect_resilience.errors.secrets.redact import redact, redact_data
 
 _PROBE = "any text"
 _WORDS = re.compile(r"[a-z]+(?![a-z])|[A-Z][a-z]+|[A-Z]+", re.ASCII)

@@ -7,10 +7,10 @@ from pathlib import Path
 
 from prefect.settings import PREFECT_HOME
 
-from prefect_resilience.dead_letters.queue import DeadLetterQueue
-from prefect_resilience.dead_letters.spool import Spool
+from prefect_resilience.base.edge.settings import current_settings
+from prefect_resilience.durable.letters.queue import DeadLetterQueue
+from prefect_resilience.durable.letters.spool import Spool
 from prefect_resilience.errors.exceptions import StoreUnavailable
-from prefect_resilience.settings import current_settings
 from prefect_resilience.stores import Store, open_store
 
 StoreReference = Store | str | None

@@ -21,16 +21,16 @@ from prefect.client.schemas.objects import FlowRun
 from prefect.client.schemas.sorting import TaskRunSort
 from prefect.exceptions import ObjectNotFound
 
-from prefect_resilience.dead_letters import reruns
-from prefect_resilience.dead_letters.claims import SETTLED
-from prefect_resilience.dead_letters.model import DeadLetter
-from prefect_resilience.dead_letters.queue import DeadLetterQueue
-from prefect_resilience.dead_letters.report import LetterOutcome, Reason, outcome_of
-from prefect_resilience.dead_letters.reruns import CallSeen, Made, RunSeen
-from prefect_resilience.effects.audit import Audit
-from prefect_resilience.effects.ledger import open_ledger
-from prefect_resilience.errors.redact import redact
-from prefect_resilience.events import emit
+from prefect_resilience.durable.batches.audit import Audit
+from prefect_resilience.durable.effects.ledger import open_ledger
+from prefect_resilience.durable.letters import reruns
+from prefect_resilience.durable.letters.claims import SETTLED
+from prefect_resilience.durable.letters.model import DeadLetter
+from prefect_resilience.durable.letters.queue import DeadLetterQueue
+from prefect_resilience.durable.letters.report import LetterOutcome, Reason, outcome_of
+from prefect_resilience.durable.letters.reruns import CallSeen, Made, RunSeen
+from prefect_resilience.errors.secrets.redact import redact
+from prefect_resilience.telemetry.edge.events import emit
 
 PAGE = 200
 MOST_TASK_RUNS = 2_000

@@ -5,8 +5,8 @@ from __future__ import annotations
 from prefect.client.orchestration import get_client
 from prefect.settings import get_current_settings
 
-from prefect_resilience.configuration import closest
-from prefect_resilience.dead_letters.queue import DeadLetterQueue, is_of
+from prefect_resilience.base.policy import closest
+from prefect_resilience.durable.letters.queue import DeadLetterQueue, is_of
 from prefect_resilience.errors.exceptions import ConfigurationError
 
 LISTED = 5

@@ -6,11 +6,11 @@ from collections import OrderedDict
 from collections.abc import Callable
 from datetime import datetime, timezone
 
-from prefect_resilience.dead_letters import calls
-from prefect_resilience.dead_letters.capture import batch_digest
-from prefect_resilience.dead_letters.configured import queue_of
-from prefect_resilience.dead_letters.known import tell_settled
-from prefect_resilience.dead_letters.model import DeadLetter, Pass, Starts
+from prefect_resilience.durable.letters import calls
+from prefect_resilience.durable.letters.capture import batch_digest
+from prefect_resilience.durable.letters.edge.configured import queue_of
+from prefect_resilience.durable.letters.edge.known import tell_settled
+from prefect_resilience.durable.letters.model import DeadLetter, Pass, Starts
 
 MOST_PASSES = 500
 _before: OrderedDict[tuple[Starts, str], set[str]] = OrderedDict()

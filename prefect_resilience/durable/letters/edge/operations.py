@@ -14,13 +14,13 @@ from prefect.blocks.system import Secret
 from prefect.context import FlowRunContext
 from prefect.logging import get_run_logger
 
-from prefect_resilience.configuration import nearest
-from prefect_resilience.dead_letters.configured import StoreReference, queue_of
-from prefect_resilience.dead_letters.model import DeadLetter
-from prefect_resilience.dead_letters.names import check_task
-from prefect_resilience.dead_letters.queue import DeadLetterQueue
-from prefect_resilience.dead_letters.replay import OPEN, Replaying, replay_letters
-from prefect_resilience.dead_letters.report import LetterOutcome, Progress, ReplayReport
+from prefect_resilience.base.policy import nearest
+from prefect_resilience.durable.letters.edge.configured import StoreReference, queue_of
+from prefect_resilience.durable.letters.edge.names import check_task
+from prefect_resilience.durable.letters.edge.replay import OPEN, Replaying, replay_letters
+from prefect_resilience.durable.letters.model import DeadLetter
+from prefect_resilience.durable.letters.queue import DeadLetterQueue
+from prefect_resilience.durable.letters.report import LetterOutcome, Progress, ReplayReport
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.errors.taxonomy import ErrorCategory
 

@@ -11,7 +11,7 @@ from prefect.client.orchestration import get_client
 from prefect.client.schemas.objects import FlowRun
 from prefect.context import FlowRunContext
 
-from prefect_resilience.dead_letters.model import Starts
+from prefect_resilience.durable.letters.model import Starts
 
 MOST_KEPT = 2_000
 _asked: OrderedDict[tuple[UUID, int], Starts] = OrderedDict()

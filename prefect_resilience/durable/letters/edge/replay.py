@@ -34,13 +34,15 @@ from prefect.utilities.asyncutils import run_coro_as_sync
 from prefect.utilities.importtools import load_script_as_module
 from pydantic_core import to_jsonable_python
 
-from prefect_resilience.dead_letters.claims import SETTLED
-from prefect_resilience.dead_letters.classes import DeadLetterError
-from prefect_resilience.dead_letters.decoding import Reader
-from prefect_resilience.dead_letters.known import known_end, left_to_its_run, not_now
-from prefect_resilience.dead_letters.model import DeadLetter
-from prefect_resilience.dead_letters.queue import DeadLetterQueue
-from prefect_resilience.dead_letters.report import (
+from prefect_resilience.durable.batches.batch import batch
+from prefect_resilience.durable.batches.edge.tags import TAG
+from prefect_resilience.durable.letters.claims import SETTLED
+from prefect_resilience.durable.letters.codec.classes import DeadLetterError
+from prefect_resilience.durable.letters.codec.decoding import Reader
+from prefect_resilience.durable.letters.edge.known import known_end, left_to_its_run, not_now
+from prefect_resilience.durable.letters.model import DeadLetter
+from prefect_resilience.durable.letters.queue import DeadLetterQueue
+from prefect_resilience.durable.letters.report import (
     RUN_CREATED,
     LetterOutcome,
     Progress,
@@ -48,13 +50,11 @@ from prefect_resilience.dead_letters.report import (
     ReplayReport,
     outcome_of,
 )
-from prefect_resilience.dead_letters.sources import Finder
-from prefect_resilience.effects.batch import batch
-from prefect_resilience.effects.batch_tags import TAG
+from prefect_resilience.durable.sources import Finder
 from prefect_resilience.errors.context import error_context
 from prefect_resilience.errors.exceptions import ConfigurationError, StoreUnavailable
-from prefect_resilience.errors.redact import redact, register_secret
-from prefect_resilience.events import emit
+from prefect_resilience.errors.secrets.redact import redact, register_secret
+from prefect_resilience.telemetry.edge.events import emit
 
 LETTER_TAG = "dead-letter:"
 """A run of a deployment that replays a letter bears its id in a tag."""

@@ -12,11 +12,19 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from prefect_resilience.drive import Blocking, Command, Invoke, Sequence
-from prefect_resilience.effects import undo
-from prefect_resilience.effects.asking import OutsideRuns, Replayed
-from prefect_resilience.effects.claim import Claim
-from prefect_resilience.effects.compensations import (
+from prefect_resilience.base.drive import Blocking, Command, Invoke, Sequence
+from prefect_resilience.base.edge.settings import enabled
+from prefect_resilience.durable.effects.asking import OutsideRuns, Replayed
+from prefect_resilience.durable.effects.claim import Claim
+from prefect_resilience.durable.effects.current import sent_key
+from prefect_resilience.durable.effects.keys import effect_key
+from prefect_resilience.durable.effects.ledger import Ledger
+from prefect_resilience.durable.effects.model import EffectDocument, Verified, generation_of
+from prefect_resilience.durable.effects.names import CodeSource
+from prefect_resilience.durable.effects.policy import Done, Effect, NotDone
+from prefect_resilience.durable.effects.results import pack_told
+from prefect_resilience.durable.sagas import undo
+from prefect_resilience.durable.sagas.compensations import (
     compensation_of,
     find,
     positional,
@@ -25,22 +33,14 @@ from prefect_resilience.effects.compensations import (
     verify_arguments,
     with_result,
 )
-from prefect_resilience.effects.current import sent_key
-from prefect_resilience.effects.keys import effect_key
-from prefect_resilience.effects.ledger import Ledger
-from prefect_resilience.effects.model import EffectDocument, Verified, generation_of
-from prefect_resilience.effects.names import CodeSource
-from prefect_resilience.effects.policy import Done, Effect, NotDone
-from prefect_resilience.effects.results import pack_told
-from prefect_resilience.effects.saga_log import SagaLog
-from prefect_resilience.errors.classify import ErrorInfo, classify
+from prefect_resilience.durable.sagas.saga_log import SagaLog
+from prefect_resilience.errors.classify.classify import ErrorInfo, classify
 from prefect_resilience.errors.exceptions import InDoubt, StoreUnavailable
 from prefect_resilience.errors.info import bounded
-from prefect_resilience.errors.redact import redact
-from prefect_resilience.settings import enabled
+from prefect_resilience.errors.secrets.redact import redact
 
 if TYPE_CHECKING:
-    from prefect_resilience.dead_letters.sources import Finder
+    from prefect_resilience.durable.sources import Finder
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,6 +227,6 @@ def _load_block(name: str) -> Any:
 def _finder() -> Finder:
     from prefect.utilities.importtools import load_script_as_module
 
-    from prefect_resilience.dead_letters.sources import Finder
+    from prefect_resilience.durable.sources import Finder
 
     return Finder(load_script_as_module)

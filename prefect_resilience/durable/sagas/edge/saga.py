@@ -18,23 +18,24 @@ from time import monotonic
 from typing import Any
 from uuid import uuid4
 
-from prefect_resilience.configuration import nearest
-from prefect_resilience.drive import Blocking, Sequence, adrive, drive
-from prefect_resilience.effects import undo
-from prefect_resilience.effects.batch import batch, check_batch_id, explicit_batch
-from prefect_resilience.effects.compensating import Compensating, Outcome
-from prefect_resilience.effects.compensations import compensation_of
-from prefect_resilience.effects.current import in_progress
-from prefect_resilience.effects.known import check_known
-from prefect_resilience.effects.ledger import Ledger, open_ledger
-from prefect_resilience.effects.model import EffectDocument
-from prefect_resilience.effects.outlines import Outline, planned, why_it_stays
-from prefect_resilience.effects.rollback_report import Compensation, RollbackReport
-from prefect_resilience.effects.saga_log import SagaLog
+from prefect_resilience.base.drive import Blocking, Sequence, adrive, drive
+from prefect_resilience.base.policy import nearest
+from prefect_resilience.durable.batches.batch import batch, check_batch_id, explicit_batch
+from prefect_resilience.durable.batches.edge.known import check_known
+from prefect_resilience.durable.effects.current import in_progress
+from prefect_resilience.durable.effects.ledger import Ledger, open_ledger
+from prefect_resilience.durable.effects.model import EffectDocument
+from prefect_resilience.durable.sagas import undo
+from prefect_resilience.durable.sagas.compensations import compensation_of
+from prefect_resilience.durable.sagas.edge.compensating import Compensating, Outcome
+from prefect_resilience.durable.sagas.outlines import Outline, planned, why_it_stays
+from prefect_resilience.durable.sagas.report import Compensation, RollbackReport
+from prefect_resilience.durable.sagas.saga_log import SagaLog
 from prefect_resilience.errors.exceptions import ConfigurationError, EffectBusy, InDoubt
-from prefect_resilience.errors.redact import redact
-from prefect_resilience.limits.waiting import slept
+from prefect_resilience.errors.secrets.redact import redact
+from prefect_resilience.guards.limits.waiting import slept
 from prefect_resilience.stores.base import Store
+from prefect_resilience.telemetry.edge.events import emit
 
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.05, 1.0
 MAX_WAIT = 300.0
@@ -142,7 +143,7 @@ def _batch(batch_id: str | None) -> str:
     if batch_id is not None:
         return check_batch_id(batch_id)
     # Only now: it is Prefect that knows, and it asks this package in turn.
-    from prefect_resilience.effects.batch_tags import current_batch
+    from prefect_resilience.durable.batches.edge.tags import current_batch
 
     return current_batch()
 
@@ -257,8 +258,6 @@ _EVENTS = {
 
 
 def _tell(batch_id: str, one: Compensation, how: str) -> None:
-    from prefect_resilience.events import emit
-
     said = {
         "compensated": "Compensated",
         "failed": "Not compensated, a person must see to it",
@@ -288,8 +287,6 @@ def _tell(batch_id: str, one: Compensation, how: str) -> None:
 
 
 def _tell_of(report: RollbackReport) -> None:
-    from prefect_resilience.events import emit
-
     _logger().log(logging.INFO if report.complete else logging.ERROR, "%s", report)
     emit(
         "batch.rolled-back",

@@ -12,10 +12,10 @@ from prefect.blocks.abstract import NotificationBlock
 from prefect.runtime import flow_run
 from prefect.utilities.asyncutils import run_coro_as_sync
 
-from prefect_resilience.drive import Blocking, Sequence
+from prefect_resilience.base.drive import Blocking, Sequence
 from prefect_resilience.errors.context import ErrorContext
 from prefect_resilience.errors.exceptions import ConfigurationError
-from prefect_resilience.errors.redact import redact
+from prefect_resilience.errors.secrets.redact import redact
 
 logger: logging.Logger = logging.getLogger("prefect_resilience.agents")
 

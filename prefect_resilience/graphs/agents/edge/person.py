@@ -16,12 +16,12 @@ from prefect.tasks import Task
 from prefect.utilities.asyncutils import run_coro_as_sync
 from pydantic import BaseModel, create_model
 
-from prefect_resilience.agents.exceptions import PersonNeeded
-from prefect_resilience.agents.notices import Notify, check_notify, notice_of, tell
-from prefect_resilience.agents.trace import Trace, current_trace
 from prefect_resilience.errors.context import ErrorContext
 from prefect_resilience.errors.exceptions import ConfigurationError
-from prefect_resilience.errors.redact import redact
+from prefect_resilience.errors.secrets.redact import redact
+from prefect_resilience.graphs.agents.edge.notices import Notify, check_notify, notice_of, tell
+from prefect_resilience.graphs.agents.exceptions import PersonNeeded
+from prefect_resilience.graphs.agents.trace import Trace, current_trace
 
 POLL_SECONDS = 10.0
 

@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from prefect.tasks import Task
 
-from prefect_resilience.agents.trace import counted
-from prefect_resilience.circuits.breaker import CircuitBreaker
-from prefect_resilience.configuration import nearest
+from prefect_resilience.base.policy import nearest
 from prefect_resilience.errors.exceptions import ConfigurationError
-from prefect_resilience.routing.targets import as_function
-from prefect_resilience.task_options import split
-from prefect_resilience.tasks import ResilientTask
+from prefect_resilience.graphs.agents.trace import counted
+from prefect_resilience.graphs.routing.edge.targets import as_function
+from prefect_resilience.guards.circuits.breaker import CircuitBreaker
+from prefect_resilience.tasks.edge.task import ResilientTask
+from prefect_resilience.tasks.edge.task_options import split
 
 if TYPE_CHECKING:
-    from prefect_resilience.agents.person import Person
+    from prefect_resilience.graphs.agents.edge.person import Person
 
 T = TypeVar("T")
 NOT_HERE = {"name": "it has one", "fallback": "the chain is that", "effect": "write it on a task of its own"}
@@ -132,7 +132,7 @@ class Registry:
         raise ConfigurationError(f"there is no {self.kind} {name!r}{nearest(name, names)}")
 
     def made(self, name: str, target: Any, /, **options: Any) -> Agent | Person:
-        from prefect_resilience.agents.person import Person
+        from prefect_resilience.graphs.agents.edge.person import Person
 
         if isinstance(target, Person):
             return target.named(name)

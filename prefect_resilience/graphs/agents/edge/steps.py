@@ -11,20 +11,20 @@ from typing import Any
 from prefect.client.schemas.objects import State
 from prefect.context import FlowRunContext, TaskRunContext
 
-from prefect_resilience.agents.alone import Memories, alone
-from prefect_resilience.agents.registry import Agent
-from prefect_resilience.agents.trace import note
-from prefect_resilience.attempt import Substitute
-from prefect_resilience.decomposition.answered import Decomposed
-from prefect_resilience.drive import Blocking, Invoke, Sequence, adrive, drive
+from prefect_resilience.base.drive import Blocking, Invoke, Sequence, adrive, drive
+from prefect_resilience.base.edge.settings import enabled
+from prefect_resilience.calls.attempt import Substitute
 from prefect_resilience.errors.context import ErrorContext, error_context
 from prefect_resilience.errors.taxonomy import ErrorCategory
-from prefect_resilience.fallbacks.model import Fallback
-from prefect_resilience.routing.nodes import value_of
-from prefect_resilience.routing.upstream import Failed, NeverRan, ending_of
-from prefect_resilience.runs.answers import ReplacedState
-from prefect_resilience.settings import enabled
-from prefect_resilience.tasks import ResilientTask
+from prefect_resilience.graphs.agents.edge.alone import Memories, alone
+from prefect_resilience.graphs.agents.edge.registry import Agent
+from prefect_resilience.graphs.agents.trace import note
+from prefect_resilience.graphs.routing.edge.nodes import value_of
+from prefect_resilience.graphs.routing.edge.upstream import Failed, NeverRan, ending_of
+from prefect_resilience.guards.decomposition.answered import Decomposed
+from prefect_resilience.guards.fallbacks.model import Fallback
+from prefect_resilience.tasks.edge.answers import ReplacedState
+from prefect_resilience.tasks.edge.task import ResilientTask
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,11 +9,11 @@ from typing import Any
 
 from prefect_resilience.errors.context import ErrorContext
 from prefect_resilience.errors.info import ErrorInfo
-from prefect_resilience.errors.redact import redact_data
+from prefect_resilience.errors.secrets.redact import redact_data
 from prefect_resilience.errors.taxonomy import ErrorCategory, FailureReason
-from prefect_resilience.plans.failures import deeper, partial_results
-from prefect_resilience.plans.model import FanOut, Node
-from prefect_resilience.plans.outcomes import Outcome, not_begun
+from prefect_resilience.graphs.plans.edge.outcomes import Outcome, not_begun
+from prefect_resilience.graphs.plans.failures import deeper, partial_results
+from prefect_resilience.graphs.plans.model import FanOut, Node
 
 NAMED = 5
 LISTED = 1_000

@@ -20,18 +20,18 @@ from prefect.tasks import Task
 from prefect.utilities.hashing import hash_objects
 from pydantic import ValidationError
 
-from prefect_resilience.circuits.breaker import CircuitBreaker
-from prefect_resilience.circuits.model import CircuitPolicy
-from prefect_resilience.circuits.registry import declared
-from prefect_resilience.configuration import nearest, sentence
-from prefect_resilience.effects.policy import Effect
+from prefect_resilience.base.naming import template_fields
+from prefect_resilience.base.policy import nearest, sentence
+from prefect_resilience.durable.effects.policy import Effect
 from prefect_resilience.errors.context import ErrorContext
 from prefect_resilience.errors.exceptions import ConfigurationError
-from prefect_resilience.naming import template_fields
-from prefect_resilience.plans.actions import ERROR, Action, Actions
-from prefect_resilience.plans.mistakes import Mistake
-from prefect_resilience.plans.model import Cache, Node
-from prefect_resilience.tasks import ResilientTask
+from prefect_resilience.graphs.plans.actions import ERROR, Action, Actions
+from prefect_resilience.graphs.plans.model import Cache, Node
+from prefect_resilience.graphs.plans.reading.mistakes import Mistake
+from prefect_resilience.guards.circuits.breaker import CircuitBreaker
+from prefect_resilience.guards.circuits.model import CircuitPolicy
+from prefect_resilience.guards.circuits.registry import declared
+from prefect_resilience.tasks.edge.task import ResilientTask
 
 AnyTask = Task[..., Any]
 

@@ -11,12 +11,12 @@ from uuid import UUID
 from prefect.client.schemas.objects import State, TaskRun
 from prefect.futures import PrefectFuture
 
-from prefect_resilience.errors.classify import classify
+from prefect_resilience.errors.classify.classify import classify
+from prefect_resilience.errors.classify.states import state_error
 from prefect_resilience.errors.context import ErrorContext, error_context
 from prefect_resilience.errors.info import ErrorInfo
-from prefect_resilience.errors.states import state_error
 from prefect_resilience.errors.taxonomy import ErrorCategory
-from prefect_resilience.plans.failures import with_cause
+from prefect_resilience.graphs.plans.failures import with_cause
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from prefect_resilience.errors.context import ErrorContext
-from prefect_resilience.errors.redact import redact
-from prefect_resilience.plans.actions import ERROR
-from prefect_resilience.plans.mistakes import quoted
-from prefect_resilience.plans.model import Cache, FanOut, Node
-from prefect_resilience.plans.nodes import AnyTask, Workshop
-from prefect_resilience.plans.result import NodeResult
-from prefect_resilience.plans.routes import with_errors
-from prefect_resilience.plans.templates import View, render
+from prefect_resilience.errors.secrets.redact import redact
+from prefect_resilience.graphs.plans.actions import ERROR
+from prefect_resilience.graphs.plans.edge.nodes import AnyTask, Workshop
+from prefect_resilience.graphs.plans.model import Cache, FanOut, Node
+from prefect_resilience.graphs.plans.reading.mistakes import quoted
+from prefect_resilience.graphs.plans.result import NodeResult
+from prefect_resilience.graphs.plans.routes import with_errors
+from prefect_resilience.graphs.plans.templates.templates import View, render
 
 
 @dataclass(frozen=True, slots=True)

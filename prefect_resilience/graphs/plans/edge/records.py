@@ -17,7 +17,7 @@ from prefect.types._datetime import now
 from prefect.utilities.engine import emit_task_run_state_change_event
 
 from prefect_resilience.errors.info import bounded
-from prefect_resilience.errors.redact import redact
+from prefect_resilience.errors.secrets.redact import redact
 
 MOST_INPUTS = 100
 MESSAGE = 2_000

@@ -23,21 +23,21 @@ from prefect.logging import get_run_logger
 
 from prefect_resilience.errors.answered import answered_for
 from prefect_resilience.errors.context import ErrorContext
-from prefect_resilience.events import emit
-from prefect_resilience.plans import records
-from prefect_resilience.plans.arrows import EndedRun
-from prefect_resilience.plans.failures import failure_of
-from prefect_resilience.plans.fan_out import Branches
-from prefect_resilience.plans.inject import Inject, read_added
-from prefect_resilience.plans.model import Node, Plan
-from prefect_resilience.plans.nodes import Workshop, witnessing
-from prefect_resilience.plans.outcomes import Outcome, not_begun, outcome_of, refused
-from prefect_resilience.plans.preparation import Job, Preparation
-from prefect_resilience.plans.progress import Progress, current_listener
-from prefect_resilience.plans.result import NodeResult, PlanResult
-from prefect_resilience.plans.routes import Routing, routes
-from prefect_resilience.plans.schedule import Ended, Schedule, Skip, Step
-from prefect_resilience.routing.transactions import outside_transactions
+from prefect_resilience.graphs.plans.edge import records
+from prefect_resilience.graphs.plans.edge.arrows import EndedRun
+from prefect_resilience.graphs.plans.edge.fan_out import Branches
+from prefect_resilience.graphs.plans.edge.nodes import Workshop, witnessing
+from prefect_resilience.graphs.plans.edge.outcomes import Outcome, not_begun, outcome_of, refused
+from prefect_resilience.graphs.plans.edge.preparation import Job, Preparation
+from prefect_resilience.graphs.plans.failures import failure_of
+from prefect_resilience.graphs.plans.inject import Inject, read_added
+from prefect_resilience.graphs.plans.model import Node, Plan
+from prefect_resilience.graphs.plans.progress import Progress, current_listener
+from prefect_resilience.graphs.plans.result import NodeResult, PlanResult
+from prefect_resilience.graphs.plans.routes import Routing, routes
+from prefect_resilience.graphs.plans.schedule import Ended, Schedule, Skip, Step
+from prefect_resilience.graphs.routing.edge.transactions import outside_transactions
+from prefect_resilience.telemetry.edge.events import emit
 
 MOST_RUNNING = 100
 """Task runs of one plan that are at work at a time; each has a thread of its own."""

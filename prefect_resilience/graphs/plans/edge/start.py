@@ -8,21 +8,21 @@ from typing import Any, cast
 
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.errors.info import bounded
-from prefect_resilience.errors.redact import redact
-from prefect_resilience.plans import subplans
-from prefect_resilience.plans.actions import Actions
-from prefect_resilience.plans.failures import PlanFailed
-from prefect_resilience.plans.mistakes import Mistake, PlanError
-from prefect_resilience.plans.model import Node, Plan
-from prefect_resilience.plans.nodes import Workshop
-from prefect_resilience.plans.reading import is_text, read_plan, written_data
-from prefect_resilience.plans.report import artifact_key, progress_shown, write_report
-from prefect_resilience.plans.result import PlanResult
-from prefect_resilience.plans.runner import Run
-from prefect_resilience.plans.subplans import Nest
-from prefect_resilience.plans.templates import has_template
-from prefect_resilience.plans.voters import asking_of
-from prefect_resilience.plans.voting import asking
+from prefect_resilience.errors.secrets.redact import redact
+from prefect_resilience.graphs.plans import subplans
+from prefect_resilience.graphs.plans.actions import Actions
+from prefect_resilience.graphs.plans.edge.nodes import Workshop
+from prefect_resilience.graphs.plans.edge.report import artifact_key, progress_shown, write_report
+from prefect_resilience.graphs.plans.edge.runner import Run
+from prefect_resilience.graphs.plans.edge.voters import asking_of
+from prefect_resilience.graphs.plans.failures import PlanFailed
+from prefect_resilience.graphs.plans.model import Node, Plan
+from prefect_resilience.graphs.plans.reading.mistakes import Mistake, PlanError
+from prefect_resilience.graphs.plans.reading.reading import is_text, read_plan, written_data
+from prefect_resilience.graphs.plans.result import PlanResult
+from prefect_resilience.graphs.plans.subplans import Nest
+from prefect_resilience.graphs.plans.templates.templates import has_template
+from prefect_resilience.graphs.plans.voting import asking
 
 LONGEST_TITLE = 80
 

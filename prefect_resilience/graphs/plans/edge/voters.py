@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from prefect_resilience.configuration import nearest
+from prefect_resilience.base.policy import nearest
 from prefect_resilience.errors.context import ErrorContext
 from prefect_resilience.errors.exceptions import ConfigurationError
-from prefect_resilience.plans.actions import Action, Actions
-from prefect_resilience.plans.voting import Ask, common_part
-from prefect_resilience.routing.targets import Request, call
-from prefect_resilience.routing.upstream import Failed, Gave
-from prefect_resilience.routing.voting import Quorum
+from prefect_resilience.graphs.plans.actions import Action, Actions
+from prefect_resilience.graphs.plans.voting import Ask, common_part
+from prefect_resilience.graphs.routing.edge.targets import Request, call
+from prefect_resilience.graphs.routing.edge.upstream import Failed, Gave
+from prefect_resilience.graphs.routing.edge.voting import Quorum
 
 
 def asking_of(actions: Actions) -> Ask:

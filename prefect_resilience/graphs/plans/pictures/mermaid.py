@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from prefect_resilience.plans.picture import SIGNS, Arrow, Box, BoxStatus, Picture, one_line
-from prefect_resilience.plans.svg import FAINT, INK, LOOKS, ROUTE, SMALL
+from prefect_resilience.graphs.plans.pictures.picture import SIGNS, Arrow, Box, BoxStatus, Picture, one_line
+from prefect_resilience.graphs.plans.pictures.svg import FAINT, INK, LOOKS, ROUTE, SMALL
 
 MOST_ARROWS = 450
 MOST_CHARACTERS = 45_000

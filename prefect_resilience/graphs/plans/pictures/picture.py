@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from textwrap import wrap
 from typing import Literal, cast
 
-from prefect_resilience.errors.redact import redact
-from prefect_resilience.plans.model import Node, Plan
-from prefect_resilience.plans.result import NodeResult, PlanResult
-from prefect_resilience.plans.routes import in_order
-from prefect_resilience.plans.seats import leads
+from prefect_resilience.errors.secrets.redact import redact
+from prefect_resilience.graphs.plans.model import Node, Plan
+from prefect_resilience.graphs.plans.result import NodeResult, PlanResult
+from prefect_resilience.graphs.plans.routes import in_order
+from prefect_resilience.graphs.plans.seats import leads
 
 BoxStatus = Literal["succeeded", "failed", "handled", "skipped", "waiting"]
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from prefect_resilience.plans import mermaid, svg
-from prefect_resilience.plans.model import Node, Plan
-from prefect_resilience.plans.picture import picture_of
-from prefect_resilience.plans.result import PlanResult
+from prefect_resilience.graphs.plans.model import Node, Plan
+from prefect_resilience.graphs.plans.pictures import mermaid, svg
+from prefect_resilience.graphs.plans.pictures.picture import picture_of
+from prefect_resilience.graphs.plans.result import PlanResult
 
 MOST_BOXES = 300
 """Nodes that are drawn; the picture says how many were left out."""

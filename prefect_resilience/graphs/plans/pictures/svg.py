@@ -9,8 +9,8 @@ from collections.abc import Iterable, Sequence
 from unicodedata import east_asian_width
 from xml.sax.saxutils import escape
 
-from prefect_resilience.plans.layout import Layout, Line, Way, layered
-from prefect_resilience.plans.picture import SIGNS, Arrow, Box, BoxStatus, Picture
+from prefect_resilience.graphs.plans.pictures.layout import Layout, Line, Way, layered
+from prefect_resilience.graphs.plans.pictures.picture import SIGNS, Arrow, Box, BoxStatus, Picture
 
 FONT = "Helvetica, Arial, 'Liberation Sans', 'DejaVu Sans', sans-serif"
 

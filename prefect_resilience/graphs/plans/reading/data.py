@@ -6,8 +6,8 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, cast
 
-from prefect_resilience.plans.mistakes import quoted, shortened
-from prefect_resilience.plans.wrong import Place
+from prefect_resilience.graphs.plans.reading.mistakes import quoted, shortened
+from prefect_resilience.graphs.plans.reading.wrong import Place
 
 DEEPEST = 100
 """Levels of objects and lists in a plan, the plan itself included."""

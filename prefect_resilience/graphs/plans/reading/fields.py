@@ -11,14 +11,14 @@ from pydantic import BaseModel, GetJsonSchemaHandler, ValidationError
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
-from prefect_resilience.circuits.model import CircuitPolicy
-from prefect_resilience.configuration import nearest
-from prefect_resilience.plans.expressions import WORDS
-from prefect_resilience.plans.mistakes import quoted
-from prefect_resilience.plans.templates import RESERVED, is_one_template
-from prefect_resilience.plans.wrong import Place, refuse, told
-from prefect_resilience.retries.backoff import Backoff
-from prefect_resilience.retries.policy import BACKOFF_SPELLINGS, CAMEL_CASE, SPELLINGS, Retry
+from prefect_resilience.base.policy import nearest
+from prefect_resilience.graphs.plans.reading.mistakes import quoted
+from prefect_resilience.graphs.plans.reading.wrong import Place, refuse, told
+from prefect_resilience.graphs.plans.templates.expressions import WORDS
+from prefect_resilience.graphs.plans.templates.templates import RESERVED, is_one_template
+from prefect_resilience.guards.circuits.model import CircuitPolicy
+from prefect_resilience.guards.retries.backoff import Backoff
+from prefect_resilience.guards.retries.policy import BACKOFF_SPELLINGS, CAMEL_CASE, SPELLINGS, Retry
 
 LONGEST_ID = 100
 ID = re.compile(r"\w[\w-]*")
@@ -216,7 +216,7 @@ def effect(value: Any) -> Any:
 
 
 def cache(value: Any) -> Any:
-    from prefect_resilience.plans.model import Cache
+    from prefect_resilience.graphs.plans.model import Cache
 
     if isinstance(value, bool | Cache):
         return value

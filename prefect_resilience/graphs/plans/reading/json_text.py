@@ -7,8 +7,8 @@ import math
 import re
 from typing import Any, NoReturn
 
-from prefect_resilience.plans.data import DEEPEST, Repeated
-from prefect_resilience.plans.mistakes import Mistake, PlanError, shortened
+from prefect_resilience.graphs.plans.reading.data import DEEPEST, Repeated
+from prefect_resilience.graphs.plans.reading.mistakes import Mistake, PlanError, shortened
 
 LONGEST_NUMBER = 1_000
 MOST_PARTS = 2_000_000

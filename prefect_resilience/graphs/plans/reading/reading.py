@@ -8,12 +8,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NoReturn, cast
 
-from prefect_resilience.plans.json_text import load_json, without_comments
-from prefect_resilience.plans.mistakes import Mistake, PlanError, quoted, shortened
-from prefect_resilience.plans.model import Asked, CheckedActions, Plan
-from prefect_resilience.plans.suggestions import suggestion
-from prefect_resilience.plans.validate import built
-from prefect_resilience.plans.yaml_text import load_yaml
+from prefect_resilience.graphs.plans.model import Asked, CheckedActions, Plan
+from prefect_resilience.graphs.plans.reading.json_text import load_json, without_comments
+from prefect_resilience.graphs.plans.reading.mistakes import Mistake, PlanError, quoted, shortened
+from prefect_resilience.graphs.plans.reading.suggestions import suggestion
+from prefect_resilience.graphs.plans.reading.validate import built
+from prefect_resilience.graphs.plans.reading.yaml_text import load_yaml
 
 LARGEST_FILE = 32_000_000
 """Bytes of a plan's file, and characters of its text."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, cast
 
-from prefect_resilience.plans.data import Repeated
-from prefect_resilience.plans.mistakes import Mistake, quoted
-from prefect_resilience.plans.model import QUORUM
+from prefect_resilience.graphs.plans.model import QUORUM
+from prefect_resilience.graphs.plans.reading.data import Repeated
+from prefect_resilience.graphs.plans.reading.mistakes import Mistake, quoted
 
 SOURCE = "from_node_id"
 _OTHERS = frozenset({"implementation", "quorum", "retries", "transitions"})

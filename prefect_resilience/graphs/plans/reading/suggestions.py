@@ -8,7 +8,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from prefect_resilience.plans.mistakes import quoted, shortened
+from prefect_resilience.graphs.plans.reading.mistakes import quoted, shortened
 
 LONGEST = 100
 FEW = 500

@@ -8,12 +8,12 @@ from typing import Any, cast
 
 from pydantic import ValidationError
 
-from prefect_resilience.plans.data import Repeated, wrong_data
-from prefect_resilience.plans.meaning import UNREAD, Entry, Meaning, unknown_inputs
-from prefect_resilience.plans.mistakes import MOST_MISTAKES, Mistake, PlanError, quoted
-from prefect_resilience.plans.model import Asked, Bounds, CheckedActions, Node, Plan, PlanHead
-from prefect_resilience.plans.spellings import Spellings
-from prefect_resilience.plans.wrong import Place, mistakes_of, place_text
+from prefect_resilience.graphs.plans.model import Asked, Bounds, CheckedActions, Node, Plan, PlanHead
+from prefect_resilience.graphs.plans.reading.data import Repeated, wrong_data
+from prefect_resilience.graphs.plans.reading.meaning import UNREAD, Entry, Meaning, unknown_inputs
+from prefect_resilience.graphs.plans.reading.mistakes import MOST_MISTAKES, Mistake, PlanError, quoted
+from prefect_resilience.graphs.plans.reading.spellings import Spellings
+from prefect_resilience.graphs.plans.reading.wrong import Place, mistakes_of, place_text
 
 ROUTES = ("depends_on", "on_success", "on_failure", "handles_error")
 

@@ -10,8 +10,10 @@ from typing import Any, NoReturn, cast
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails, InitErrorDetails, PydanticCustomError
 
-from prefect_resilience.plans.mistakes import Mistake, quoted, shortened
-from prefect_resilience.plans.suggestions import Names, suggestion
+from prefect_resilience.graphs.plans.reading.mistakes import Mistake, quoted, shortened
+from prefect_resilience.graphs.plans.reading.suggestions import Names, suggestion
+from prefect_resilience.guards.circuits.model import CircuitPolicy
+from prefect_resilience.guards.retries import Backoff, Retry, RetryBudget
 
 Place = tuple[str | int, ...]
 
@@ -171,9 +173,7 @@ def _meant(model: type[BaseModel], field: str) -> str:
 
 @cache
 def _models() -> dict[str, type[BaseModel]]:
-    from prefect_resilience.circuits.model import CircuitPolicy
-    from prefect_resilience.plans import model
-    from prefect_resilience.retries import Backoff, Retry, RetryBudget
+    from prefect_resilience.graphs.plans import model
 
     return {
         "transitions": model.Transition,
@@ -200,7 +200,7 @@ def _model_at(place: Place, model: type[BaseModel]) -> type[BaseModel]:
 @cache
 def _known(model: type[BaseModel]) -> tuple[str, ...]:
     """The fields of a model, by the names that may be written."""
-    from prefect_resilience.plans.fields import RETRY_SPELLINGS
+    from prefect_resilience.graphs.plans.reading.fields import RETRY_SPELLINGS
 
     names = [field.alias if field.alias else name for name, field in model.model_fields.items()]
     if model.__name__ == "Retry":

@@ -12,8 +12,8 @@ import re
 from dataclasses import dataclass, field
 from typing import Any, NoReturn, cast
 
-from prefect_resilience.plans.data import DEEPEST, Repeated
-from prefect_resilience.plans.mistakes import Mistake, PlanError, quoted, shortened
+from prefect_resilience.graphs.plans.reading.data import DEEPEST, Repeated
+from prefect_resilience.graphs.plans.reading.mistakes import Mistake, PlanError, quoted, shortened
 
 LONGEST_YAML = 4_000_000
 """Characters: YAML is read twenty times slower than JSON."""

@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, cast
 
-from prefect_resilience.configuration import nearest
-from prefect_resilience.plans.lookups import Missing, Path, Scope, TemplateError
-from prefect_resilience.plans.mistakes import shortened
+from prefect_resilience.base.policy import nearest
+from prefect_resilience.graphs.plans.reading.mistakes import shortened
+from prefect_resilience.graphs.plans.templates.lookups import Missing, Path, Scope, TemplateError
 
 if TYPE_CHECKING:
     from jinja2 import nodes
@@ -91,7 +91,7 @@ class Expression:
         """What it gives: any object, or `Missing`. Raises TemplateError."""
         if self.tree is None:
             return scope.value(self.paths[0])
-        from prefect_resilience.plans.sandbox import compiled
+        from prefect_resilience.graphs.plans.templates.sandbox import compiled
 
         if not self._compiled:
             self._compiled.append(compiled(self.tree))
@@ -143,7 +143,7 @@ def _simple_path(text: str) -> Path | None:
 def _complex(source: str) -> Expression:
     from jinja2 import TemplateSyntaxError
 
-    from prefect_resilience.plans.sandbox import parsed
+    from prefect_resilience.graphs.plans.templates.sandbox import parsed
 
     try:
         tree = parsed(source)

@@ -10,10 +10,10 @@ from typing import Any, NamedTuple, Protocol, cast
 
 from pydantic import BaseModel
 
-from prefect_resilience.conditions.plain import plain_or_cut, unfolded
-from prefect_resilience.configuration import nearest
+from prefect_resilience.base.plain import plain_or_cut, unfolded
+from prefect_resilience.base.policy import nearest
 from prefect_resilience.errors.exceptions import ResilienceError
-from prefect_resilience.plans.mistakes import quoted, shortened
+from prefect_resilience.graphs.plans.reading.mistakes import quoted, shortened
 
 TEXT_LIMIT = 1_000_000
 """Characters that one rendered text may have."""

@@ -13,7 +13,13 @@ from jinja2.environment import TemplateExpression
 from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from prefect_resilience.plans.lookups import TEXT_LIMIT, Missing, Scope, TemplateError, within
+from prefect_resilience.graphs.plans.templates.lookups import (
+    TEXT_LIMIT,
+    Missing,
+    Scope,
+    TemplateError,
+    within,
+)
 
 LONGEST_NUMBER = 400
 """Characters of a text that `int` and `float` still read."""

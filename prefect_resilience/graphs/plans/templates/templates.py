@@ -18,8 +18,15 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import lru_cache
 from typing import Any, NamedTuple, cast
 
-from prefect_resilience.plans.expressions import LONGEST_TEMPLATE, Expression, expression, lone_path
-from prefect_resilience.plans.lookups import (
+from prefect_resilience.graphs.plans.reading.mistakes import Mistake, quoted, shortened
+from prefect_resilience.graphs.plans.reading.suggestions import Names, suggestion
+from prefect_resilience.graphs.plans.templates.expressions import (
+    LONGEST_TEMPLATE,
+    Expression,
+    expression,
+    lone_path,
+)
+from prefect_resilience.graphs.plans.templates.lookups import (
     NODE_FIELDS,
     TEXT_LIMIT,
     Missing,
@@ -30,8 +37,6 @@ from prefect_resilience.plans.lookups import (
     View,
     within,
 )
-from prefect_resilience.plans.mistakes import Mistake, quoted, shortened
-from prefect_resilience.plans.suggestions import Names, suggestion
 
 __all__ = [
     "Outcome",
@@ -148,7 +153,7 @@ def _lexed(text: str) -> Pieces | Unreadable:
     """As Jinja2 reads it."""
     from jinja2 import TemplateSyntaxError
 
-    from prefect_resilience.plans.sandbox import tokens
+    from prefect_resilience.graphs.plans.templates.sandbox import tokens
 
     made: list[str | Expression] = []
     inner: list[str] | None = None

@@ -18,9 +18,8 @@ from prefect.logging import get_run_logger
 from prefect_resilience.errors.context import ErrorContext, attach_context
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.errors.info import bounded
-from prefect_resilience.errors.redact import redact
-from prefect_resilience.routing.exceptions import TooManyFailures
-from prefect_resilience.routing.upstream import (
+from prefect_resilience.errors.secrets.redact import redact
+from prefect_resilience.graphs.routing.edge.upstream import (
     Ending,
     Failed,
     Gave,
@@ -29,6 +28,7 @@ from prefect_resilience.routing.upstream import (
     context_of,
     ending_of,
 )
+from prefect_resilience.graphs.routing.exceptions import TooManyFailures
 
 T = TypeVar("T")
 

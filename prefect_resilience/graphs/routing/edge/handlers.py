@@ -10,16 +10,21 @@ from prefect.client.schemas.objects import State
 from prefect.futures import PrefectFuture
 from prefect.runtime import task_run
 
-from prefect_resilience.conditions.model import Condition
 from prefect_resilience.errors.context import ErrorContext, attach_context
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.errors.notes import add_note
-from prefect_resilience.errors.redact import redact
-from prefect_resilience.events import emit, error_payload
-from prefect_resilience.retries.policy import as_names, dotted
-from prefect_resilience.routing.nodes import Parcel, ended, not_run, opened, passed_on, submit_node
-from prefect_resilience.routing.targets import Request, call, check_target, following, name_of
-from prefect_resilience.routing.upstream import (
+from prefect_resilience.errors.secrets.redact import redact
+from prefect_resilience.graphs.conditions.model import Condition
+from prefect_resilience.graphs.routing.edge.nodes import (
+    Parcel,
+    ended,
+    not_run,
+    opened,
+    passed_on,
+    submit_node,
+)
+from prefect_resilience.graphs.routing.edge.targets import Request, call, check_target, following, name_of
+from prefect_resilience.graphs.routing.edge.upstream import (
     Failed,
     Gave,
     NeverRan,
@@ -28,7 +33,9 @@ from prefect_resilience.routing.upstream import (
     ending_of,
     runs_behind,
 )
-from prefect_resilience.runs.logs import expect_failures
+from prefect_resilience.guards.retries.policy import as_names, dotted
+from prefect_resilience.tasks.edge.logs import expect_failures
+from prefect_resilience.telemetry.edge.events import emit, error_payload
 
 MOST_CAUSES = 20
 

@@ -14,23 +14,20 @@ from prefect.context import FlowRunContext, TaskRunContext
 from prefect.tasks import Task, task
 from prefect.utilities.annotations import quote
 
-from prefect_resilience.conditions.model import Condition
-from prefect_resilience.conditions.plain import plain
-from prefect_resilience.drive import Blocking, Invoke, Sequence, adrive, drive
+from prefect_resilience.base.drive import Blocking, Invoke, Sequence, adrive, drive
+from prefect_resilience.base.plain import plain
+from prefect_resilience.errors.classify.shapes import put
 from prefect_resilience.errors.context import ErrorContext, attach_context
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.errors.info import ErrorInfo
 from prefect_resilience.errors.notes import add_note
-from prefect_resilience.errors.redact import redact
 from prefect_resilience.errors.requests import attach_request, subtask_request
-from prefect_resilience.errors.shapes import put
+from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.errors.taxonomy import ErrorCategory
-from prefect_resilience.routing.exceptions import NoProgress, RoundsExhausted
-from prefect_resilience.routing.nodes import value_of
-from prefect_resilience.routing.progress import ProgressGuard, halted, place_of
-from prefect_resilience.routing.rounds import History, Iteration, Round, history_details, partial_output
-from prefect_resilience.routing.sameness import same
-from prefect_resilience.routing.targets import (
+from prefect_resilience.graphs.conditions.model import Condition
+from prefect_resilience.graphs.routing.edge.nodes import value_of
+from prefect_resilience.graphs.routing.edge.progress import ProgressGuard, halted, place_of
+from prefect_resilience.graphs.routing.edge.targets import (
     NOTHING,
     Request,
     arguments,
@@ -39,8 +36,17 @@ from prefect_resilience.routing.targets import (
     is_async,
     name_of,
 )
-from prefect_resilience.routing.upstream import NeverRan, context_of, ending_of
-from prefect_resilience.runs.again import request_of_step
+from prefect_resilience.graphs.routing.edge.upstream import NeverRan, context_of, ending_of
+from prefect_resilience.graphs.routing.exceptions import NoProgress, RoundsExhausted
+from prefect_resilience.graphs.routing.rounds import (
+    History,
+    Iteration,
+    Round,
+    history_details,
+    partial_output,
+)
+from prefect_resilience.graphs.routing.sameness import same
+from prefect_resilience.tasks.edge.again import request_of_step
 
 T = TypeVar("T")
 

@@ -22,10 +22,10 @@ from prefect.utilities.collections import visit_collection
 
 from prefect_resilience.errors.context import ErrorContext
 from prefect_resilience.errors.exceptions import ConfigurationError
-from prefect_resilience.errors.redact import redact
-from prefect_resilience.routing.upstream import Failed, Gave, NeverRan, futures_in, state_after
-from prefect_resilience.runs.answers import ReplacedState
-from prefect_resilience.runs.logs import keep_secrets_out_of_logs
+from prefect_resilience.errors.secrets.redact import redact
+from prefect_resilience.graphs.routing.edge.upstream import Failed, Gave, NeverRan, futures_in, state_after
+from prefect_resilience.tasks.edge.answers import ReplacedState
+from prefect_resilience.tasks.edge.logs import keep_secrets_out_of_logs
 
 LONGEST_NAME = 80
 

@@ -8,13 +8,13 @@ from typing import Any, TypeVar
 
 from prefect.runtime import flow_run, task_run
 
-from prefect_resilience.conditions.plain import plain
+from prefect_resilience.base.plain import plain
 from prefect_resilience.errors.context import attach_context
 from prefect_resilience.errors.exceptions import ConfigurationError
-from prefect_resilience.routing.exceptions import NoProgress, RoundsExhausted
-from prefect_resilience.routing.rounds import History, Round, history_details, partial_output
-from prefect_resilience.routing.sameness import same
-from prefect_resilience.routing.upstream import context_of
+from prefect_resilience.graphs.routing.edge.upstream import context_of
+from prefect_resilience.graphs.routing.exceptions import NoProgress, RoundsExhausted
+from prefect_resilience.graphs.routing.rounds import History, Round, history_details, partial_output
+from prefect_resilience.graphs.routing.sameness import same
 
 E = TypeVar("E", NoProgress, RoundsExhausted)
 

@@ -11,20 +11,42 @@ from prefect.client.schemas.objects import State
 from prefect.futures import PrefectFuture
 from prefect.runtime import task_run
 
-from prefect_resilience.conditions.describe import shown
-from prefect_resilience.conditions.errors import ConditionError
-from prefect_resilience.conditions.evaluate import Explanation
-from prefect_resilience.conditions.model import Condition
-from prefect_resilience.conditions.operators import OF_ERRORS
-from prefect_resilience.conditions.plain import unfolded
+from prefect_resilience.base.plain import unfolded
 from prefect_resilience.errors.context import ErrorContext
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.errors.notes import add_note
-from prefect_resilience.events import emit, error_payload
-from prefect_resilience.routing.exceptions import NoRoute
-from prefect_resilience.routing.nodes import Parcel, ended, not_run, opened, passed_on, submit_node, value_of
-from prefect_resilience.routing.targets import NOTHING, Request, call, check_target, following, name_of
-from prefect_resilience.routing.upstream import Failed, Gave, NeverRan, check_upstream, ending_of, runs_behind
+from prefect_resilience.graphs.conditions.describe import shown
+from prefect_resilience.graphs.conditions.errors import ConditionError
+from prefect_resilience.graphs.conditions.evaluate import Explanation
+from prefect_resilience.graphs.conditions.model import Condition
+from prefect_resilience.graphs.conditions.operators import OF_ERRORS
+from prefect_resilience.graphs.routing.edge.nodes import (
+    Parcel,
+    ended,
+    not_run,
+    opened,
+    passed_on,
+    submit_node,
+    value_of,
+)
+from prefect_resilience.graphs.routing.edge.targets import (
+    NOTHING,
+    Request,
+    call,
+    check_target,
+    following,
+    name_of,
+)
+from prefect_resilience.graphs.routing.edge.upstream import (
+    Failed,
+    Gave,
+    NeverRan,
+    check_upstream,
+    ending_of,
+    runs_behind,
+)
+from prefect_resilience.graphs.routing.exceptions import NoRoute
+from prefect_resilience.telemetry.edge.events import emit, error_payload
 
 
 @dataclass(frozen=True)

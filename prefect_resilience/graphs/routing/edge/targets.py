@@ -17,7 +17,7 @@ from prefect.utilities.annotations import quote
 
 from prefect_resilience.errors.answered import answered_for
 from prefect_resilience.errors.exceptions import ConfigurationError
-from prefect_resilience.routing.upstream import Ending, Failed, Gave, context_of, ending_of
+from prefect_resilience.graphs.routing.edge.upstream import Ending, Failed, Gave, context_of, ending_of
 
 
 class _Nothing:

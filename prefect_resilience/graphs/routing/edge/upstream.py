@@ -20,10 +20,10 @@ from prefect.states import Cancelled, Crashed, Pending, get_state_exception
 from prefect.utilities.collections import visit_collection
 from prefect.utilities.engine import collect_task_run_inputs_sync
 
+from prefect_resilience.errors.classify.states import state_error
 from prefect_resilience.errors.context import ErrorContext, attached_context, error_context
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.errors.info import ErrorInfo
-from prefect_resilience.errors.states import state_error
 from prefect_resilience.errors.taxonomy import ErrorCategory
 
 

@@ -13,21 +13,15 @@ from typing import Any
 
 from prefect.context import FlowRunContext, TaskRunContext
 
-from prefect_resilience.conditions.describe import shown
-from prefect_resilience.conditions.plain import plain
+from prefect_resilience.base.plain import plain
 from prefect_resilience.errors.context import ErrorContext, attach_context
 from prefect_resilience.errors.exceptions import ConfigurationError
-from prefect_resilience.routing.exceptions import NoQuorum
-from prefect_resilience.routing.sameness import same
-from prefect_resilience.routing.targets import (
-    Request,
-    as_plain_call,
-    call,
-    check_target,
-    name_of,
-)
-from prefect_resilience.routing.transactions import outside_transactions
-from prefect_resilience.routing.upstream import Ending, Failed, Gave, NeverRan, context_of
+from prefect_resilience.graphs.conditions.describe import shown
+from prefect_resilience.graphs.routing.edge.targets import Request, as_plain_call, call, check_target, name_of
+from prefect_resilience.graphs.routing.edge.transactions import outside_transactions
+from prefect_resilience.graphs.routing.edge.upstream import Ending, Failed, Gave, NeverRan, context_of
+from prefect_resilience.graphs.routing.exceptions import NoQuorum
+from prefect_resilience.graphs.routing.sameness import same
 
 Key = Callable[[Any], Any]
 

@@ -23,7 +23,9 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from prefect_resilience.dashboard.edge.orders import (
+from prefect_resilience.errors.exceptions import ResilienceError, StoreUnavailable
+from prefect_resilience.errors.secrets.redact import redact
+from prefect_resilience.operations.dashboard.edge.orders import (
     CircuitOrder,
     Desk,
     Order,
@@ -32,11 +34,9 @@ from prefect_resilience.dashboard.edge.orders import (
     Said,
     SettleOrder,
 )
-from prefect_resilience.dashboard.edge.reading import Fleet, Hub
-from prefect_resilience.dashboard.edge.replaying import Replays
-from prefect_resilience.dashboard.gate import Gate
-from prefect_resilience.errors.exceptions import ResilienceError, StoreUnavailable
-from prefect_resilience.errors.redact import redact
+from prefect_resilience.operations.dashboard.edge.reading import Fleet, Hub
+from prefect_resilience.operations.dashboard.edge.replaying import Replays
+from prefect_resilience.operations.dashboard.gate import Gate
 
 log: logging.Logger = logging.getLogger("prefect_resilience.dashboard")
 
@@ -207,7 +207,7 @@ def _file(name: str, kind: str) -> Callable[[Request], Awaitable[Response]]:
 
 
 def _static(name: str) -> str:
-    return (files("prefect_resilience.dashboard") / "static" / name).read_text(encoding="utf-8")
+    return (files("prefect_resilience.operations.dashboard") / "static" / name).read_text(encoding="utf-8")
 
 
 def _filled(page: str, told: Mapping[str, Any]) -> str:

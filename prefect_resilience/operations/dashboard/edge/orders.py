@@ -12,15 +12,15 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from prefect_resilience.circuits import get_circuits
-from prefect_resilience.dead_letters import operations as dead_letters
-from prefect_resilience.dead_letters.report import LetterOutcome
-from prefect_resilience.effects.recovery import recover
-from prefect_resilience.effects.settling import Answer, settle
-from prefect_resilience.effects.status import EffectStatus, batch_status
+from prefect_resilience.durable.batches.edge.recovery import recover
+from prefect_resilience.durable.batches.edge.settling import Answer, settle
+from prefect_resilience.durable.batches.edge.status import EffectStatus, batch_status
+from prefect_resilience.durable.letters.edge import operations as dead_letters
+from prefect_resilience.durable.letters.report import LetterOutcome
 from prefect_resilience.errors.exceptions import ConfigurationError
-from prefect_resilience.errors.redact import redact
-from prefect_resilience.operations import DONE, change_circuit, find_circuit
+from prefect_resilience.errors.secrets.redact import redact
+from prefect_resilience.guards.circuits import get_circuits
+from prefect_resilience.operations.flows import DONE, change_circuit, find_circuit
 
 EFFECTS_SHOWN = 100
 LONGEST = 500

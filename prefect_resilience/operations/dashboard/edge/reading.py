@@ -13,17 +13,17 @@ from typing import Any
 import anyio
 from prefect.settings import PREFECT_API_URL
 
-from prefect_resilience.budgets.fleet import get_budgets
-from prefect_resilience.circuits.fleet import read_values
-from prefect_resilience.circuits.registry import link_to
-from prefect_resilience.dashboard import rows
-from prefect_resilience.dashboard.board import Board, Row
-from prefect_resilience.dashboard.circuit_rows import Circuits
-from prefect_resilience.dead_letters.configured import queue_of
-from prefect_resilience.effects.flow_runs import ApiUnavailable, find_runs, run_id_of
-from prefect_resilience.effects.status import list_batches
-from prefect_resilience.errors.redact import redact
-from prefect_resilience.reports.api import Period, opened, ours
+from prefect_resilience.durable.batches.edge.flow_runs import ApiUnavailable, find_runs, run_id_of
+from prefect_resilience.durable.batches.edge.status import list_batches
+from prefect_resilience.durable.letters.edge.configured import queue_of
+from prefect_resilience.errors.secrets.redact import redact
+from prefect_resilience.guards.budgets.fleet import get_budgets
+from prefect_resilience.guards.circuits.fleet import read_values
+from prefect_resilience.guards.circuits.registry import link_to
+from prefect_resilience.operations.dashboard import rows
+from prefect_resilience.operations.dashboard.board import Board, Row
+from prefect_resilience.operations.dashboard.circuit_rows import Circuits
+from prefect_resilience.operations.reports.api import Period, opened, ours
 from prefect_resilience.stores import Store
 
 COUNTED = {"retries": "retry.scheduled", "fallbacks": "fallback.used", "failures": "run.failed"}

@@ -6,12 +6,12 @@ import asyncio
 import threading
 from typing import Any
 
-from prefect_resilience.dashboard.board import Row
-from prefect_resilience.dashboard.edge.orders import Desk, ReplayOrder, Said
-from prefect_resilience.dashboard.edge.reading import Hub
-from prefect_resilience.dead_letters.report import LetterOutcome
+from prefect_resilience.durable.letters.report import LetterOutcome
 from prefect_resilience.errors.exceptions import ConfigurationError, ResilienceError
-from prefect_resilience.errors.redact import redact
+from prefect_resilience.errors.secrets.redact import redact
+from prefect_resilience.operations.dashboard.board import Row
+from prefect_resilience.operations.dashboard.edge.orders import Desk, ReplayOrder, Said
+from prefect_resilience.operations.dashboard.edge.reading import Hub
 
 
 class ReplayStopped(ResilienceError):

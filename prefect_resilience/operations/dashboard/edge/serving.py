@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterable
 import uvicorn
 from starlette.applications import Starlette
 
-from prefect_resilience.dashboard.edge.app import make_app
-from prefect_resilience.dashboard.gate import LOOPBACK, Gate
 from prefect_resilience.errors.exceptions import ConfigurationError
+from prefect_resilience.operations.dashboard.edge.app import make_app
+from prefect_resilience.operations.dashboard.gate import LOOPBACK, Gate
 
 EVERYWHERE = frozenset({"0.0.0.0", "::", ""})
 

@@ -1,5 +1,5 @@
 """Policies as Prefect blocks: an operator changes them in the UI, and running workers follow."""
 
-from prefect_resilience.blocks.policy import ResiliencePolicy
+from prefect_resilience.tasks.edge.blocks.policy import ResiliencePolicy
 
 __all__ = ["ResiliencePolicy"]

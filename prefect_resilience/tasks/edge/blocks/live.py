@@ -24,11 +24,11 @@ from prefect.client.orchestration import get_client
 from prefect.exceptions import ObjectNotFound
 from prefect.settings import get_current_settings
 
-from prefect_resilience.attempt import Guard
-from prefect_resilience.blocks.merging import read_policy, with_policy
-from prefect_resilience.blocks.policy import SLUG, ResiliencePolicy
+from prefect_resilience.calls.attempt import Guard
 from prefect_resilience.errors.exceptions import ConfigurationError
-from prefect_resilience.errors.redact import redact
+from prefect_resilience.errors.secrets.redact import redact
+from prefect_resilience.tasks.edge.blocks.merging import read_policy, with_policy
+from prefect_resilience.tasks.edge.blocks.policy import SLUG, ResiliencePolicy
 
 FRESH = 10.0
 STALE = 20.0

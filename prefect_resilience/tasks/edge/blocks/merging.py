@@ -9,15 +9,15 @@ from typing import Any, cast
 
 from pydantic import ValidationError
 
-from prefect_resilience.attempt import Guard
-from prefect_resilience.blocks.policy import MOST_ATTEMPTS, ResiliencePolicy
-from prefect_resilience.circuits.breaker import CircuitBreaker, circuit_policy
-from prefect_resilience.configuration import nearest
+from prefect_resilience.base.policy import nearest
+from prefect_resilience.calls.attempt import Guard
 from prefect_resilience.errors.exceptions import ConfigurationError
-from prefect_resilience.fallbacks.model import Fallback
-from prefect_resilience.limits.timeout import Timeout
-from prefect_resilience.retries.policy import Retry
-from prefect_resilience.task_options import make_guard
+from prefect_resilience.guards.circuits.breaker import CircuitBreaker, circuit_policy
+from prefect_resilience.guards.fallbacks.model import Fallback
+from prefect_resilience.guards.retries.policy import Retry
+from prefect_resilience.guards.timeouts.timeout import Timeout
+from prefect_resilience.tasks.edge.blocks.policy import MOST_ATTEMPTS, ResiliencePolicy
+from prefect_resilience.tasks.edge.task_options import make_guard
 
 ENDED = frozenset({"none", "schedule"})
 """Kinds of backoff that have no delay to start from: another one takes their place."""

@@ -20,14 +20,14 @@ from pydantic import (
 )
 from pydantic.config import JsonDict
 
-from prefect_resilience.circuits.breaker import CircuitBreaker
-from prefect_resilience.circuits.model import CircuitPolicy
-from prefect_resilience.configuration import nearest
+from prefect_resilience.base.policy import nearest
 from prefect_resilience.errors.exceptions import ConfigurationError
-from prefect_resilience.limits.timeout import Timeout
-from prefect_resilience.retries.backoff import Backoff
-from prefect_resilience.retries.policy import Retry
-from prefect_resilience.task_options import MOST_RETRIES_BY_POLICY
+from prefect_resilience.guards.circuits.breaker import CircuitBreaker
+from prefect_resilience.guards.circuits.model import CircuitPolicy
+from prefect_resilience.guards.retries.backoff import Backoff
+from prefect_resilience.guards.retries.policy import Retry
+from prefect_resilience.guards.timeouts.timeout import Timeout
+from prefect_resilience.tasks.edge.task_options import MOST_RETRIES_BY_POLICY
 
 SLUG = "resilience-policy"
 MOST_ATTEMPTS = MOST_RETRIES_BY_POLICY + 1

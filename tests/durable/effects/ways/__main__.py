@@ -1,4 +1,4 @@
-"""Try all ways and print the table: `python -m tests.effects.ways [--write] [--only TEXT]`."""
+"""Try all ways and print the table: `python -m tests.durable.effects.ways [--write] [--only TEXT]`."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack
 
-from tests.effects.ways.catalogue import ways
-from tests.effects.ways.places import Places
-from tests.effects.ways.running import all_tried, cells
-from tests.effects.ways.table import PAGE, page, told
+from tests.durable.effects.ways.catalogue import ways
+from tests.durable.effects.ways.places import Places
+from tests.durable.effects.ways.running import all_tried, cells
+from tests.durable.effects.ways.table import PAGE, page, told
 from tests.stores_servers import PostgresServer
 
 
@@ -31,7 +31,7 @@ def postgres(ending: ExitStack) -> Callable[[], str]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.effects.ways", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tests.durable.effects.ways", description=__doc__)
     parser.add_argument("--write", action="store_true", help=f"write {PAGE}, too")
     parser.add_argument("--only", default="", help="only the ways in whose name this text is")
     given = parser.parse_args()

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from tests.effects.ways.mail import END, OPENING, QUIT
-from tests.effects.ways.steps import DEAD, FINE, NEXT, Answer, At, Busy, Cut, Hold, Refused, redirect
-from tests.effects.ways.way import Promise, Proof, Way
+from tests.durable.effects.ways.mail import END, OPENING, QUIT
+from tests.durable.effects.ways.steps import DEAD, FINE, NEXT, Answer, At, Busy, Cut, Hold, Refused, redirect
+from tests.durable.effects.ways.way import Promise, Proof, Way
 
 BOTH = ("httpx", "httpx async")
 ONE = "one request"

@@ -17,9 +17,9 @@ import requests
 import urllib3
 from requests.adapters import HTTPAdapter
 
-from prefect_resilience.effects import send_idempotency_key
-from tests.effects.ways.http_receiver import MESSAGE
-from tests.effects.ways.world import World
+from prefect_resilience.durable import send_idempotency_key
+from tests.durable.effects.ways.http_receiver import MESSAGE
+from tests.durable.effects.ways.world import World
 
 INNER_TRIES = 2
 

@@ -12,9 +12,9 @@ from pathlib import Path
 import psycopg
 from psycopg import sql
 
-from tests.effects.ways.clients import Client
-from tests.effects.ways.receiver import Receiver, answer_to
-from tests.effects.ways.steps import Busy, Cut, Refused, Step
+from tests.durable.effects.ways.clients import Client
+from tests.durable.effects.ways.receiver import Receiver, answer_to
+from tests.durable.effects.ways.steps import Busy, Cut, Refused, Step
 from tests.stores.proxy import Proxy
 
 _numbers = itertools.count(1)

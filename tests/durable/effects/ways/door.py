@@ -7,7 +7,7 @@ import socket
 import threading
 from collections.abc import Callable
 
-from tests.effects.ways.receiver import Receiver
+from tests.durable.effects.ways.receiver import Receiver
 
 
 class Door:

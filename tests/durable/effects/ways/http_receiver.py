@@ -6,9 +6,9 @@ import json
 import socket
 from collections.abc import Sequence
 
-from tests.effects.ways.door import AtTheDoor
-from tests.effects.ways.receiver import answer_to
-from tests.effects.ways.steps import Answer, Cut, Hold, Step
+from tests.durable.effects.ways.door import AtTheDoor
+from tests.durable.effects.ways.receiver import answer_to
+from tests.durable.effects.ways.steps import Answer, Cut, Hold, Step
 
 MESSAGE = "Message"
 """The header that names a message: redirects and retries of a client carry it along."""

@@ -7,11 +7,11 @@ import socket
 from email.message import EmailMessage
 from typing import BinaryIO
 
-from tests.effects.ways.clients import Client
-from tests.effects.ways.door import AtTheDoor
-from tests.effects.ways.http_receiver import MESSAGE
-from tests.effects.ways.receiver import answer_to
-from tests.effects.ways.steps import At, Hold, Step
+from tests.durable.effects.ways.clients import Client
+from tests.durable.effects.ways.door import AtTheDoor
+from tests.durable.effects.ways.http_receiver import MESSAGE
+from tests.durable.effects.ways.receiver import answer_to
+from tests.durable.effects.ways.steps import At, Hold, Step
 
 OPENING, END, QUIT = "connect", "end", "QUIT"
 _USUAL = {OPENING: 220, "DATA": 354, QUIT: 221}

@@ -6,12 +6,12 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.effects.ways import clients as http
-from tests.effects.ways.clients import Client
-from tests.effects.ways.databases import PostgresInsert, PostgresTable, SqliteFile, SqliteInsert
-from tests.effects.ways.http_receiver import HttpReceiver
-from tests.effects.ways.mail import MailServer, Smtp
-from tests.effects.ways.receiver import Receiver
+from tests.durable.effects.ways import clients as http
+from tests.durable.effects.ways.clients import Client
+from tests.durable.effects.ways.databases import PostgresInsert, PostgresTable, SqliteFile, SqliteInsert
+from tests.durable.effects.ways.http_receiver import HttpReceiver
+from tests.durable.effects.ways.mail import MailServer, Smtp
+from tests.durable.effects.ways.receiver import Receiver
 
 CLIENTS: dict[str, type[Client]] = {
     "httpx": http.Httpx,

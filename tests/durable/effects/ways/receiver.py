@@ -6,8 +6,8 @@ import threading
 from collections import Counter
 from collections.abc import Sequence
 
-from prefect_resilience.effects import Done, NotDone, Unknown
-from tests.effects.ways.steps import FINE, Hold, Refused, Step
+from prefect_resilience.durable import Done, NotDone, Unknown
+from tests.durable.effects.ways.steps import FINE, Hold, Refused, Step
 
 PATIENCE = 10.0
 """The longest that anything waits for anything here, in seconds; only what is broken gets so far."""

@@ -12,17 +12,17 @@ from typing import Any
 from uuid import uuid4
 
 from prefect_resilience import Backoff, InDoubt, Retry, Timeout
-from prefect_resilience.attempt import Guard
-from prefect_resilience.effects import Effect
-from prefect_resilience.effects.ledger import open_ledger
-from prefect_resilience.effects.names import source_of
-from tests.effects.ways import way as words
-from tests.effects.ways.places import CLIENTS, Places
-from tests.effects.ways.receiver import PATIENCE, answer_to
-from tests.effects.ways.shapes import GATES, MESSAGES, SHAPES, Gate, function
-from tests.effects.ways.surroundings import Here, arun, run_either
-from tests.effects.ways.way import COMBINATIONS, Combination, Way, applies, effect_options, expected
-from tests.effects.ways.world import World
+from prefect_resilience.calls.attempt import Guard
+from prefect_resilience.durable import Effect
+from prefect_resilience.durable.effects.ledger import open_ledger
+from prefect_resilience.durable.effects.names import source_of
+from tests.durable.effects.ways import way as words
+from tests.durable.effects.ways.places import CLIENTS, Places
+from tests.durable.effects.ways.receiver import PATIENCE, answer_to
+from tests.durable.effects.ways.shapes import GATES, MESSAGES, SHAPES, Gate, function
+from tests.durable.effects.ways.surroundings import Here, arun, run_either
+from tests.durable.effects.ways.way import COMBINATIONS, Combination, Way, applies, effect_options, expected
+from tests.durable.effects.ways.world import World
 
 STORE = "memory://ways"
 KEY = "message"

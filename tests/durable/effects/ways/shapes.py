@@ -8,9 +8,9 @@ from typing import Any
 from uuid import uuid4
 
 from prefect_resilience import Bulkhead, CircuitBreaker, NotSent, RateLimit
-from prefect_resilience.drive import Invoke, Sequence, adrive, drive
-from tests.effects.ways.clients import Client
-from tests.effects.ways.world import World
+from prefect_resilience.base.drive import Invoke, Sequence, adrive, drive
+from tests.durable.effects.ways.clients import Client
+from tests.durable.effects.ways.world import World
 
 Shape = Callable[[World, Client], Sequence[Any]]
 

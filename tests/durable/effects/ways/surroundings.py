@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from typing import Any
 from uuid import uuid4
 
-from prefect_resilience.attempt import Guard, guarded
-from prefect_resilience.drive import Sequence, adrive, drive
-from prefect_resilience.effects.asking import Replayed
-from prefect_resilience.effects.ledger import Ledger, open_ledger
-from prefect_resilience.effects.passes import Pass
-from prefect_resilience.judging import RunRecord
+from prefect_resilience.base.drive import Sequence, adrive, drive
+from prefect_resilience.calls.attempt import Guard, guarded
+from prefect_resilience.calls.judging import RunRecord
+from prefect_resilience.durable.effects.asking import Replayed
+from prefect_resilience.durable.effects.ledger import Ledger, open_ledger
+from prefect_resilience.durable.effects.passes import Pass
 
 
 @dataclass(eq=False)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.effects.ways.running import Outcome
-from tests.effects.ways.way import COMBINATIONS, Way
+from tests.durable.effects.ways.running import Outcome
+from tests.durable.effects.ways.way import COMBINATIONS, Way
 
-PAGE = Path(__file__).parents[3] / "docs" / "effects_ways.md"
-COMMAND = "python -m tests.effects.ways --write"
+PAGE = Path(__file__).parents[4] / "docs" / "effects_ways.md"
+COMMAND = "python -m tests.durable.effects.ways --write"
 COLUMNS = ("client", "function", "fault", *(one.name for one in COMBINATIONS), "why")
 
 HEAD = f"""# Every way to send

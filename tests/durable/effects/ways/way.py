@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from tests.effects.ways.steps import Step
+from tests.durable.effects.ways.steps import Step
 
 Proof = Literal["always", "one request", "either", "never", "fine", "late", "late or doubt"]
 """What can prove that the first attempt did nothing.

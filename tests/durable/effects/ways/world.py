@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.effects.ways.receiver import PATIENCE
-from tests.effects.ways.steps import Hold, Step, located
+from tests.durable.effects.ways.receiver import PATIENCE
+from tests.durable.effects.ways.steps import Hold, Step, located
 
 
 @dataclass

@@ -1,0 +1,5 @@
+"""`python -m prefect_resilience`: the command line where the console script is not on the path."""
+
+from prefect_resilience.operations.cli.app import main
+
+main()

@@ -1,0 +1,4 @@
+"""Agents and providers in chains; see `prefect_resilience.graphs.agents`."""
+
+from prefect_resilience.graphs.agents import *  # noqa: F403
+from prefect_resilience.graphs.agents import __all__ as __all__

@@ -1,0 +1,1 @@
+"""What all rooms use: policies, sync and async drivers, names, durations, plain data."""

@@ -1,0 +1,1 @@
+"""Batches: the runs that belong together, how they ended, and how to recover them."""

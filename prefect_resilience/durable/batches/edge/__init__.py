@@ -1,0 +1,1 @@
+"""Batches as Prefect flow runs, tags and labels."""

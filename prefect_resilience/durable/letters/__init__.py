@@ -1,0 +1,1 @@
+"""Dead letters: calls that failed for good, kept to be replayed or purged."""

@@ -1,0 +1,1 @@
+"""Replays that run as Prefect tasks, and the configured queue."""

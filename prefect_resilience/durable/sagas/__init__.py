@@ -1,0 +1,1 @@
+"""Sagas: compensations for the effects of a batch, in reverse order."""

@@ -1,0 +1,1 @@
+"""Compensations that run as Prefect tasks."""

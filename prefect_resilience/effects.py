@@ -1,0 +1,9 @@
+"""Side effects, batches and sagas: the names of `prefect_resilience.durable`."""
+
+from typing import Any
+
+from prefect_resilience import durable
+
+
+def __getattr__(name: str) -> Any:
+    return getattr(durable, name)

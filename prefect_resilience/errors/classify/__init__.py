@@ -1,0 +1,1 @@
+"""From an exception to its category: HTTP statuses, cloud SDKs, databases, messages."""

@@ -1,0 +1,1 @@
+"""Several tasks together: conditions, routing, plans and agents."""

@@ -1,0 +1,1 @@
+"""Chains of agents and providers as Prefect tasks."""

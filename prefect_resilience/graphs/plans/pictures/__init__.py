@@ -1,0 +1,1 @@
+"""Plans as SVG and Mermaid."""

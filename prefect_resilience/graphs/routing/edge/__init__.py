@@ -1,0 +1,1 @@
+"""Branches, handlers, votes and loops as Prefect task runs."""

@@ -1,0 +1,1 @@
+"""Events and notes of Prefect runs."""

@@ -1,0 +1,27 @@
+"""What importing the package registers, in one place: rooms learn here of what lies above them."""
+
+from __future__ import annotations
+
+from prefect_resilience.base import places
+from prefect_resilience.base.edge import settings
+from prefect_resilience.guards.circuits.listeners import Transition, add_transition_listener
+from prefect_resilience.guards.limits import shared
+from prefect_resilience.guards.limits.edge import api
+from prefect_resilience.telemetry.edge.events import announce_circuits, in_run
+
+
+def wire() -> None:
+    places.circuits = settings.circuit_store_url
+    places.documents = settings.store_url
+    shared.prefect_client = api.prefect_client
+    shared.lease_holder = api.lease_holder
+    announce_circuits()
+    add_transition_listener(_write_circuits_table)
+
+
+def _write_circuits_table(change: Transition) -> None:
+    if in_run():
+        # Imported late: most processes never see a circuit change.
+        from prefect_resilience.tasks.edge.circuits_table import keeper
+
+        keeper.changed()
