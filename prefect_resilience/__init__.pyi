@@ -28,9 +28,9 @@ from .errors.classify.classify import ErrorInfo as ErrorInfo
 from .errors.classify.classify import classifier as classifier
 from .errors.classify.classify import classify as classify
 from .errors.classify.classify import register_classifier as register_classifier
+from .errors.classify.stops import StreamCut as StreamCut
 from .errors.classify.stops import ensure_complete as ensure_complete
-from .errors.classify.stream_ends import StreamCut as StreamCut
-from .errors.classify.stream_ends import ensure_complete_stream as ensure_complete_stream
+from .errors.classify.stops import ensure_complete_stream as ensure_complete_stream
 from .errors.context import AttemptRecord as AttemptRecord
 from .errors.context import ErrorContext as ErrorContext
 from .errors.context import PartialOutput as PartialOutput
@@ -136,5 +136,5 @@ from .tasks.edge.task import ResilientTask as ResilientTask
 from .tasks.edge.task import resilient_task as resilient_task
 from .telemetry.listening import ResilienceEvent as ResilienceEvent
 from .telemetry.listening import on as on
-from .telemetry.totals import ResilienceMetrics as ResilienceMetrics
-from .telemetry.totals import get_metrics as get_metrics
+from .telemetry.metrics import ResilienceMetrics as ResilienceMetrics
+from .telemetry.metrics import get_metrics as get_metrics

@@ -30,7 +30,7 @@ from prefect_resilience import (
     path,
 )
 from prefect_resilience.errors.classify.http import status_category
-from prefect_resilience.graphs.conditions.operators import FAMILIES, OPERATORS
+from prefect_resilience.graphs.conditions.reading import FAMILIES, OPERATORS
 from prefect_resilience.graphs.plans.model import Plan
 from prefect_resilience.graphs.plans.schedule import Ended, Schedule
 from prefect_resilience.guards.timeouts.timeout import DEFAULT_OPERATIONS

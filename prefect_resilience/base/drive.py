@@ -8,9 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Callable, Generator
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable, Generator, Hashable, Mapping
+from contextvars import copy_context
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
+
+from prefect_resilience.errors.secrets.redact import redact
 
 T = TypeVar("T")
 
@@ -70,3 +77,93 @@ async def adrive(sequence: Sequence[T]) -> T:
                 command = sequence.send(outcome)
     except StopIteration as stop:
         return stop.value
+
+
+logger: logging.Logger = logging.getLogger("prefect_resilience")
+
+K = TypeVar("K", bound=Hashable)
+
+
+AT_ONCE = 4
+TRIES = 3
+PAUSE = 0.2
+"""A job that fails is tried so often, with so many seconds in between: a server on SQLite refuses one write
+behind another."""
+
+
+def answers(jobs: Mapping[K, Callable[[], T]], until: float, at_once: int = AT_ONCE) -> dict[K, T]:
+    """What the jobs answer by `until`, a reading of `time.monotonic()`; those without an answer are missing.
+
+    They run in daemon threads, in the caller's context: one that hangs holds up neither the caller nor the
+    end of the process. Never raises what a job raises.
+    """
+    waiting = deque(jobs.items())
+    found: dict[K, T] = {}
+    busy = threading.Semaphore(0)
+
+    def work() -> None:
+        while True:
+            try:
+                key, job = waiting.popleft()
+            except IndexError:
+                break
+            for left in reversed(range(TRIES)):
+                if time.monotonic() >= until:
+                    break
+                try:
+                    found[key] = job()
+                    break
+                except Exception as failure:  # noqa: BLE001 - an answer that is missing is what it comes to
+                    logger.debug("a request failed: %s", redact(repr(failure)))
+                    if left:
+                        time.sleep(PAUSE)
+        busy.release()
+
+    threads = min(at_once, len(jobs))
+    for _ in range(threads):
+        run = copy_context().run
+        threading.Thread(target=run, args=(work,), name="prefect-resilience-asks", daemon=True).start()
+    for _ in range(threads):
+        if not busy.acquire(timeout=max(until - time.monotonic(), 0.0)):
+            break
+    return {key: found[key] for key in jobs if key in found}
+
+
+# Waiting, written once for both drivers: a sync caller blocks its thread, an async one never its loop.
+#
+# `drive.Blocking` is no way to wait for long: `adrive` runs it on the event loop's few threads, and callers
+# who wait there for a place would keep those who have one from giving it back.
+
+SLICE_SECONDS = 0.25
+"""The longest single wait of a thread: in between, an exception that was injected into it comes through."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Wait(Generic[T]):
+    """One thing to wait for, in both manners."""
+
+    block: Callable[[], T]
+    start: Callable[[], Awaitable[T]]
+
+    def __await__(self) -> Generator[Any, Any, T]:
+        return self.start().__await__()
+
+
+def waited_for(wait: Wait[T]) -> Sequence[T]:
+    """Wait as whoever drives this can: `adrive` awaits what is yielded, `drive` hands it back as it is."""
+    outcome = yield Invoke(_same, (wait,))
+    return wait.block() if outcome is wait else outcome
+
+
+def slept(seconds: float) -> Sequence[None]:
+    yield from waited_for(Wait(lambda: _sleep(seconds), lambda: asyncio.sleep(seconds)))
+
+
+def _same(wait: Wait[T]) -> Wait[T]:
+    return wait
+
+
+def _sleep(seconds: float) -> None:
+    until = time.monotonic() + seconds
+    while (left := until - time.monotonic()) > 0:
+        time.sleep(min(left, SLICE_SECONDS))

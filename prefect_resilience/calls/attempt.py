@@ -19,18 +19,16 @@ from prefect_resilience.base.drive import Blocking, Invoke, Sequence
 from prefect_resilience.calls.decomposing import decomposed
 from prefect_resilience.calls.judging import RunRecord, annotate, caused_by, judged, replaced_message
 from prefect_resilience.durable.effects.asking import EffectSurroundings, Replayed
+from prefect_resilience.durable.effects.current import RunningCall
 from prefect_resilience.durable.effects.names import NOWHERE, CodeSource
-from prefect_resilience.durable.effects.running import RunningCall
 from prefect_resilience.errors.classify.classify import ErrorInfo, Rule, classify
 from prefect_resilience.errors.context import ErrorContext
-from prefect_resilience.errors.exceptions import InDoubt
-from prefect_resilience.errors.notes import add_note
-from prefect_resilience.errors.secrets.scrub import scrub_exception
-from prefect_resilience.errors.secrets.sightings import learn_secrets
+from prefect_resilience.errors.exceptions import InDoubt, add_note
+from prefect_resilience.errors.secrets.scrub import learn_secrets, scrub_exception
 from prefect_resilience.errors.taxonomy import ErrorKind
 from prefect_resilience.guards import budgets, faults
 from prefect_resilience.guards.circuits.guard import entering, leaving
-from prefect_resilience.guards.decomposition.answered import Decomposed
+from prefect_resilience.guards.decomposition.model import Decomposed
 from prefect_resilience.guards.fallbacks.chain import Answer, Chain, Memory
 from prefect_resilience.guards.fallbacks.model import Fallback, despite_doubt
 from prefect_resilience.guards.limits.guarding import Limit, Ticket

@@ -11,14 +11,11 @@ from typing import TYPE_CHECKING
 from prefect_resilience.base.drive import Sequence
 from prefect_resilience.errors.classify.classify import ErrorInfo, classify
 from prefect_resilience.errors.context import AttemptRecord, ErrorContext, attach_context, attached_context
-from prefect_resilience.errors.exceptions import InDoubt
-from prefect_resilience.errors.nesting import with_inner
-from prefect_resilience.errors.notes import add_note
-from prefect_resilience.errors.requests import subtask_request
+from prefect_resilience.errors.exceptions import InDoubt, add_note
+from prefect_resilience.errors.requests import subtask_request, with_inner
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.guards.fallbacks.chain import Answer, Chain
-from prefect_resilience.guards.partials.bounds import left_by, partial_of
-from prefect_resilience.guards.partials.current import Notes
+from prefect_resilience.guards.partials.current import Notes, left_by, partial_of
 from prefect_resilience.guards.retries.budget import bucket_of
 from prefect_resilience.guards.retries.policy import Retry, Verdict
 

@@ -24,6 +24,9 @@ Each can be pickled, and its message stands in `args` once.
 
 from __future__ import annotations
 
+from collections.abc import Generator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import ClassVar
 
 
@@ -208,3 +211,28 @@ class ResultNotKept(ResilienceError):
 
     def __reduce__(self) -> tuple[type[ResultNotKept], tuple[str, str, str]]:
         return type(self), (self.key, self.batch_id, self.why)
+
+
+_answered: ContextVar[bool] = ContextVar("prefect_resilience_answered", default=False)
+
+
+@contextmanager
+def answered_for() -> Generator[None, None, None]:
+    """Somebody looks at each failure of the runs that begin in this block, and raises it if it counts."""
+    before = _answered.set(True)
+    try:
+        yield
+    finally:
+        _answered.reset(before)
+
+
+def is_answered_for() -> bool:
+    return _answered.get()
+
+
+def add_note(error: BaseException, note: str) -> None:
+    """Add a note that tracebacks show below the error. Never raises: not every exception takes one."""
+    try:
+        error.__notes__ = [*getattr(error, "__notes__", ()), note]  # pyright: ignore[reportAttributeAccessIssue]
+    except Exception:  # noqa: BLE001 - an exception with its own __setattr__
+        return

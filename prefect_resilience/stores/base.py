@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import sys
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, cast, runtime_checkable
+
+from prefect_resilience.errors.exceptions import StoreUnavailable
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,3 +60,96 @@ class Store(Protocol):
     def close(self) -> None:
         """Give back connections; the store may not be used afterwards."""
         ...
+
+
+LAST_CODE_POINT = sys.maxunicode
+LONGEST_KEY = 2_000
+"""Bytes of UTF-8; PostgreSQL's index takes a little more."""
+
+
+def encode(value: Any) -> str:
+    """`value` as JSON text that `decode` turns into an equal value.
+
+    Raises TypeError for what is not JSON (a tuple, a set, a key that is not a string), ValueError for
+    NaN, infinities, and nesting or integers beyond what Python's JSON reads back.
+    """
+    try:
+        _check(value)
+        return _dump(value)
+    except RecursionError:
+        raise ValueError("a stored value is nested too deeply for JSON (or contains itself)") from None
+    except ValueError as error:
+        raise ValueError(f"a stored value must be JSON: {error}") from None
+
+
+_dump = json.JSONEncoder(allow_nan=False, separators=(",", ":")).encode
+
+
+def decode(text: str, key: str) -> Any:
+    """The value that `encode` wrote; StoreUnavailable when the text under `key` was damaged."""
+    try:
+        return json.loads(text)
+    except (ValueError, TypeError, RecursionError):
+        raise StoreUnavailable(f"the document under {key!r} is not JSON any more") from None
+
+
+def _check(value: Any) -> None:
+    # json.dumps would accept tuples and keys that are numbers, and hand back something else.
+    if type(value) in _SCALARS or isinstance(value, str | int | float):
+        return
+    if isinstance(value, list):
+        items: Iterable[Any] = cast("list[Any]", value)
+    elif isinstance(value, dict):
+        named = cast("dict[Any, Any]", value)
+        for name in named:
+            if not isinstance(name, str):
+                raise TypeError(f"a stored value must be JSON, whose keys are strings, not {name!r}")
+        items = named.values()
+    else:
+        raise TypeError(
+            "a stored value must be JSON (dict, list, str, number, bool, None), "
+            f"not {type(cast('object', value)).__name__}"
+        )
+    for item in items:
+        if type(item) not in _SCALARS:
+            _check(item)
+
+
+_SCALARS = frozenset({type(None), str, bool, int, float})
+
+
+def check_key(key: str) -> str:
+    """`key` itself when every store can hold it; TypeError or ValueError otherwise."""
+    if not isinstance(key, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise TypeError(f"a key must be a string, not {type(key).__name__}")
+    if not key or "\0" in key:
+        raise ValueError(f"a key must be text without NUL characters, and not empty: {key!r}")
+    if len(check_text(key).encode()) > LONGEST_KEY:
+        raise ValueError(f"a key must be no longer than {LONGEST_KEY:,} bytes: {key[:50]!r}...")
+    return key
+
+
+def check_text(text: str) -> str:
+    """`text` itself when it can be written as UTF-8; ValueError for a lone surrogate."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise ValueError(f"a key must be text that UTF-8 can hold: {text!r}") from None
+    return text
+
+
+def before_nul(text: str) -> str:
+    """What keys are beyond `text` exactly when they are beyond this: no key contains a NUL."""
+    return text.partition("\0")[0]
+
+
+def prefix_end(prefix: str) -> str | None:
+    """The first string, by code points, beyond every string that starts with `prefix`; None: no end."""
+    while prefix:
+        last = ord(prefix[-1])
+        if last < LAST_CODE_POINT:
+            following = last + 1
+            # Surrogates are no text: the next letter after U+D7FF is U+E000.
+            return prefix[:-1] + chr(0xE000 if 0xD800 <= following <= 0xDFFF else following)
+        prefix = prefix[:-1]
+    return None

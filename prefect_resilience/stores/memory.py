@@ -11,8 +11,7 @@ from itertools import islice
 from typing import Any, cast
 
 from prefect_resilience.errors.exceptions import StoreUnavailable
-from prefect_resilience.stores.base import Document
-from prefect_resilience.stores.codec import check_key, check_text, decode, encode
+from prefect_resilience.stores.base import Document, check_key, check_text, decode, encode
 
 PURGE_AT_ONCE = 50
 

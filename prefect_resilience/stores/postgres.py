@@ -21,10 +21,14 @@ from psycopg.conninfo import conninfo_to_dict
 
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.errors.secrets.redact import redact
-from prefect_resilience.stores.pool import Connection, Pool
-from prefect_resilience.stores.postgres_schema import VERSIONS, ensure_schema
-from prefect_resilience.stores.postgres_wire import BoundedConnection, Deadline, connect
-from prefect_resilience.stores.sql import REMOVED, TABLE, SqlStore, alive
+from prefect_resilience.stores.postgres_wire import (
+    VERSIONS,
+    BoundedConnection,
+    Deadline,
+    connect,
+    ensure_schema,
+)
+from prefect_resilience.stores.sql import REMOVED, TABLE, Connection, Pool, SqlStore, alive
 from prefect_resilience.stores.urls import FORMS, StoreUrl
 
 ANSWER_SECONDS = 3.0

@@ -29,10 +29,62 @@ from redis.retry import Retry
 
 from prefect_resilience.errors.exceptions import StoreUnavailable
 from prefect_resilience.errors.secrets.redact import redact
-from prefect_resilience.stores.base import Document
-from prefect_resilience.stores.codec import check_key, check_text, decode, encode
-from prefect_resilience.stores.redis_scripts import DELETE, SWAP
+from prefect_resilience.stores.base import Document, check_key, check_text, decode, encode
 from prefect_resilience.stores.urls import StoreUrl
+
+# What Redis does in one step: two small Lua scripts, which run on 6.2 and later.
+#
+# Keys: 1 the document ("version expires_at json"), 2 the set of all names in order, 3 the names that
+# expire, by time, 4 the greatest version ever given. Each script writes the document last, so that an error
+# halfway (memory, a read-only replica) means that it was not changed.
+
+_IS_EXPECTED = """
+local held = redis.call('GETRANGE', KEYS[1], 0, 19)
+local version = string.match(held, '^%d+') or '0'
+if version ~= ARGV[2] then return '0' end
+"""
+
+# Lua counts in doubles, which are exact up to 2^53: microseconds until the year 2255.
+SWAP = (
+    _IS_EXPECTED
+    + """
+local name, expires_at, text, ends = ARGV[1], ARGV[3], ARGV[4], ARGV[5]
+local time = redis.call('TIME')
+local micros = time[1] * 1000000 + time[2]
+local floor = tonumber(redis.call('GET', KEYS[4]) or '0')
+local new = string.format('%.0f', math.max(micros, floor + 1))
+redis.call('SET', KEYS[4], new)
+
+local ended = redis.call('ZRANGEBYSCORE', KEYS[3], '-inf',
+    string.format('(%.0f', math.floor(micros / 1000)), 'LIMIT', 0, 50)
+if #ended > 0 then
+    redis.call('ZREM', KEYS[2], unpack(ended))
+    redis.call('ZREM', KEYS[3], unpack(ended))
+end
+
+redis.call('ZADD', KEYS[2], 0, name)
+if ends == '' then
+    redis.call('ZREM', KEYS[3], name)
+    redis.call('SET', KEYS[1], new .. ' ' .. expires_at .. ' ' .. text)
+else
+    redis.call('ZADD', KEYS[3], ends, name)
+    redis.call('SET', KEYS[1], new .. ' ' .. expires_at .. ' ' .. text)
+    redis.call('PEXPIREAT', KEYS[1], ends)
+end
+return new
+"""
+)
+
+DELETE = (
+    _IS_EXPECTED
+    + """
+redis.call('ZREM', KEYS[2], ARGV[1])
+redis.call('ZREM', KEYS[3], ARGV[1])
+redis.call('DEL', KEYS[1])
+return '1'
+"""
+)
+
 
 ANSWER_SECONDS = 3.0
 POOL_SIZE = 10

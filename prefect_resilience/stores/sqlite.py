@@ -10,8 +10,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from prefect_resilience.stores.pool import Connection, Pool
-from prefect_resilience.stores.sql import EXPIRES, TABLE, SqlStore, alive
+from prefect_resilience.stores.sql import EXPIRES, TABLE, Connection, Pool, SqlStore, alive
 from prefect_resilience.stores.urls import StoreUrl
 
 BUSY_SECONDS = 5.0

@@ -5,8 +5,7 @@ and hypothesis; nothing else here does.
 """
 
 from prefect_resilience.guards.faults import InjectedFault
-from prefect_resilience.testing.injecting import inject
+from prefect_resilience.testing.injecting import inject, no_wait
 from prefect_resilience.testing.services import Reply, ScriptedService
-from prefect_resilience.testing.waiting import no_wait
 
 __all__ = ["InjectedFault", "Reply", "ScriptedService", "inject", "no_wait"]

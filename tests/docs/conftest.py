@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from prefect_resilience.errors.classify import registry
+from prefect_resilience.errors.classify import classify
 from prefect_resilience.errors.secrets import registry as secret_registry
 from prefect_resilience.graphs.agents.edge.registry import AGENTS
 from prefect_resilience.graphs.plans.actions import REGISTERED
@@ -24,7 +24,7 @@ def as_a_reader(
     monkeypatch.syspath_prepend(str(tmp_path))
     for registered in (AGENTS, REGISTERED):
         monkeypatch.setattr(registered, "_known", dict(registered._known))
-    monkeypatch.setattr(registry, "_rules", registry._rules)
+    monkeypatch.setattr(classify, "_rules", classify._rules)
     monkeypatch.setattr(secret_registry, "_values", secret_registry._values.copy())
     monkeypatch.setattr(secret_registry, "_forms", None)
     monkeypatch.setattr(secret_registry, "_patterns", secret_registry._patterns)

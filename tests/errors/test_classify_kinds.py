@@ -15,8 +15,7 @@ from prefect.states import Failed
 
 from prefect_resilience.errors import ErrorCategory as C
 from prefect_resilience.errors import classify
-from prefect_resilience.errors.classify.retry_info import retry_info_delay
-from prefect_resilience.errors.classify.worded_waits import wait_in_text
+from prefect_resilience.errors.classify.retry_after import retry_info_delay, wait_in_text
 from tests.errors.by_name import made
 from tests.errors.sdks.cloud_cases import with_retry_info
 

@@ -7,7 +7,6 @@ import pickle
 import pytest
 
 from prefect_resilience.errors import classify
-from prefect_resilience.errors.answered import answered_for, is_answered_for
 from prefect_resilience.errors.exceptions import (
     AttemptTimeout,
     CircuitOpenError,
@@ -17,6 +16,8 @@ from prefect_resilience.errors.exceptions import (
     RepeatedEffect,
     ResilienceError,
     ResultNotKept,
+    answered_for,
+    is_answered_for,
 )
 from tests.errors.by_name import made
 

@@ -24,8 +24,13 @@ from prefect_resilience import (
     error_context,
 )
 from prefect_resilience.errors.context import MOST_LEVELS
-from prefect_resilience.errors.nesting import is_sub_step, with_inner
-from prefect_resilience.errors.requests import SubtaskRequest, attach_request, subtask_request
+from prefect_resilience.errors.requests import (
+    SubtaskRequest,
+    attach_request,
+    is_sub_step,
+    subtask_request,
+    with_inner,
+)
 from prefect_resilience.errors.taxonomy import ErrorCategory
 
 NOW = datetime(2026, 1, 31, tzinfo=timezone.utc)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import traceback
 
-from prefect_resilience.errors.notes import add_note
+from prefect_resilience.errors.exceptions import add_note
 
 
 class Closed(Exception):

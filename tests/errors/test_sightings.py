@@ -9,7 +9,7 @@ from prefect.blocks.system import Secret
 from pydantic import BaseModel, SecretStr
 
 from prefect_resilience.errors.secrets.redact import redact
-from prefect_resilience.errors.secrets.sightings import learn_secrets
+from prefect_resilience.errors.secrets.scrub import learn_secrets
 
 AT_MODULE_LEVEL = SecretStr("module-level-hush")
 

@@ -15,7 +15,7 @@ import pytest
 from prefect import Flow, Task, flow, task
 
 from prefect_resilience import ResilientFlow, ResilientTask, resilient_flow, resilient_task
-from prefect_resilience.base.signatures import UNSET
+from prefect_resilience.base.naming import UNSET
 from prefect_resilience.tasks.edge import flow_options, task_options
 
 

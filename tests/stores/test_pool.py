@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from prefect_resilience.stores.pool import KEPT, MOST, Pool
+from prefect_resilience.stores.sql import KEPT, MOST, Pool
 
 
 class Opened:

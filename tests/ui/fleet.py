@@ -27,7 +27,7 @@ from prefect_resilience import (
     batch,
     resilient_task,
 )
-from prefect_resilience.guards.budgets.counting import flush
+from prefect_resilience.guards.budgets.policy import flush
 from prefect_resilience.guards.circuits import flush_all, get_circuit
 
 QUICK = Retry(attempts=3, backoff=Backoff.constant(initial=0.05))

@@ -20,7 +20,7 @@ from prefect_resilience.durable.batches.strategies import (
     recovery_hint,
     restart_strategy,
 )
-from prefect_resilience.durable.sagas.outlines import Outline
+from prefect_resilience.durable.sagas.report import Outline
 
 if TYPE_CHECKING:
     from prefect_resilience.durable.batches.edge.flow_runs import BatchRun

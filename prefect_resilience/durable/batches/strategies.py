@@ -23,8 +23,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from prefect_resilience.base.policy import Policy
 from prefect_resilience.durable.effects.model import EffectState
 from prefect_resilience.durable.effects.policy import EffectKind
-from prefect_resilience.errors.info import ErrorInfo
-from prefect_resilience.errors.taxonomy import ErrorCategory, ErrorKind
+from prefect_resilience.errors.taxonomy import ErrorCategory, ErrorInfo, ErrorKind
 from prefect_resilience.guards.retries.backoff import Backoff
 
 Strategy = Literal[

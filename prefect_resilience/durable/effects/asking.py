@@ -14,9 +14,8 @@ from prefect_resilience.guards.limits.refusals import LimitRefused
 
 if TYPE_CHECKING:
     from prefect_resilience.durable.effects.ledger import Ledger
-    from prefect_resilience.durable.effects.model import Asker, Reused
+    from prefect_resilience.durable.effects.model import Asker, Pass, Reused
     from prefect_resilience.durable.effects.opening import BatchMarks
-    from prefect_resilience.durable.effects.passes import Pass
 
 
 class Taken(LimitRefused):

@@ -16,10 +16,23 @@ from functools import partial
 from time import monotonic
 from typing import Any
 
-from prefect_resilience.base.drive import Blocking, Command, Invoke, Sequence, drive
+from prefect_resilience.base.drive import Blocking, Command, Invoke, Sequence, drive, slept
 from prefect_resilience.durable.effects.asking import Replayed, Taken, clash
-from prefect_resilience.durable.effects.current import EffectInProgress, in_progress
-from prefect_resilience.durable.effects.evidence import proves_not_done, spared_by
+from prefect_resilience.durable.effects.current import (
+    CallOutcome,
+    EffectInProgress,
+    RunningCall,
+    drop_cancelled_timers,
+    in_progress,
+    next_turn,
+    when_gone,
+)
+from prefect_resilience.durable.effects.evidence import (
+    Witness,
+    proves_not_done,
+    spared_by,
+    watch_other_traffic,
+)
 from prefect_resilience.durable.effects.model import (
     Ask,
     Decision,
@@ -33,19 +46,10 @@ from prefect_resilience.durable.effects.model import (
     Wait,
 )
 from prefect_resilience.durable.effects.policy import Done
-from prefect_resilience.durable.effects.running import (
-    CallOutcome,
-    RunningCall,
-    drop_cancelled_timers,
-    next_turn,
-    when_gone,
-)
 from prefect_resilience.durable.effects.sequences import LedgerSequences
-from prefect_resilience.durable.effects.witness import Witness, watch_other_traffic
 from prefect_resilience.errors.exceptions import EffectBusy, InDoubt, RepeatedEffect, StoreUnavailable
-from prefect_resilience.errors.info import ErrorInfo, bounded
 from prefect_resilience.errors.secrets.redact import redact
-from prefect_resilience.guards.limits.waiting import slept
+from prefect_resilience.errors.taxonomy import ErrorInfo, bounded
 
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.05, 1.0
 Classify = Callable[[BaseException], ErrorInfo | None]

@@ -2,21 +2,170 @@
 
 from __future__ import annotations
 
+import dataclasses
+import hashlib
 import inspect
+import json
+import math
 import re
 import string
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, cast
+from datetime import date, datetime, time, timedelta, tzinfo
+from decimal import Decimal
+from enum import Enum
+from functools import partial
+from pathlib import PurePath
+from types import FunctionType
+from typing import Any, TypeVar, cast
 from urllib.parse import quote
+from uuid import UUID
 
-from pydantic import Secret, SecretBytes, SecretStr
+from pydantic import BaseModel, Secret, SecretBytes, SecretStr
 
 from prefect_resilience.base.naming import filled_with, shorten
-from prefect_resilience.durable.effects.encoding import Hasher, canonical, digest, loose, typed
+from prefect_resilience.durable.effects.names import class_name, task_name
 from prefect_resilience.durable.effects.policy import BATCH_FIELD, Effect
 from prefect_resilience.durable.effects.recipes import Recipe
 from prefect_resilience.errors.exceptions import ConfigurationError
+
+# Arguments as JSON that tells types apart, or that does not; both the same in every process, for ever.
+#
+# `typed(17)` and `typed("17")` differ; `loose(17)` and `loose("17")` agree. A secret counts by a keyed
+# hash, which `hasher` makes: it never stands in a key, and never as asterisks either.
+
+DEEPEST = 100
+Hasher = Callable[[str], str]
+Number = TypeVar("Number", float, Decimal)
+_DECIMAL = re.compile(r"-?\d+\.\d+", re.ASCII).fullmatch
+_TEXTS = (date, timedelta, Decimal, UUID, PurePath)
+_SECRETS = (SecretStr, SecretBytes, Secret)
+
+_canonical = json.JSONEncoder(
+    ensure_ascii=False, sort_keys=True, separators=(",", ":"), allow_nan=False
+).encode
+
+
+def canonical(plain: Any) -> str:
+    """The one JSON text of what `typed` or `loose` made."""
+    return _canonical(plain)
+
+
+def digest(plain: Any, size: int = 32) -> str:
+    """Hexadecimal digits of the SHA-256 of a canonical text; `size` is in bytes."""
+    return hashlib.sha256(_canonical(plain).encode("utf-8", "surrogatepass")).hexdigest()[: 2 * size]
+
+
+def typed(value: Any, hasher: Hasher, depth: int = DEEPEST) -> Any:
+    """The value as JSON in which values of different types never look alike.
+
+    Raises TypeError for what has no value of its own, ValueError for NaN, infinities and what is nested too
+    deep.
+    """
+    if depth == 0:
+        raise ValueError(f"nested more than {DEEPEST} levels deep")
+    kind = cast("type[Any]", type(value))
+    if value is None or kind in (bool, str, int):
+        return value
+    if kind is float:
+        return _finite(value)
+    if kind is list:
+        return [typed(item, hasher, depth - 1) for item in value]
+    inside = _inside(value, partial(typed, hasher=hasher, depth=depth - 1), hasher)
+    return {"type": class_name(kind), "is": inside}
+
+
+def loose(value: Any, hasher: Hasher, depth: int = DEEPEST) -> Any:
+    """The value as JSON in which a number and its text, a list and a tuple, a model and a dict look alike."""
+    if depth == 0:
+        raise ValueError(f"nested more than {DEEPEST} levels deep")
+    if isinstance(value, Enum):
+        return loose(value.value, hasher, depth - 1)
+    if isinstance(value, str):
+        return _number(Decimal(value)) if _DECIMAL(value) else value
+    if value is None:
+        return value
+    if isinstance(value, int):
+        return str(int(value))
+    if isinstance(value, float):
+        return _number(Decimal(repr(_finite(float(value)))))
+    if isinstance(value, Decimal):
+        return _number(_finite(value))
+    if isinstance(value, bytes | bytearray):
+        return value.decode("utf-8", "backslashreplace")
+    inside = _inside(value, partial(loose, hasher=hasher, depth=depth - 1), hasher)
+    if isinstance(inside, dict):
+        inside = [[name, item] for name, item in cast("dict[str, Any]", inside).items()]
+        return {"fields": sorted(inside, key=_canonical)}
+    if isinstance(value, Mapping):
+        named = [[name if isinstance(name, str) else _canonical(name), item] for name, item in inside]
+        return {"fields": sorted(named, key=_canonical)}
+    return inside
+
+
+def _inside(value: Any, each: Callable[[Any], Any], hasher: Hasher) -> Any:
+    """What a value that is not plain JSON consists of; fields as a dict, the items of a mapping as pairs."""
+    if isinstance(value, Enum):
+        return each(value.value)
+    if isinstance(value, _SECRETS):
+        return hasher(_canonical(each(cast("Any", value).get_secret_value())))
+    if isinstance(value, BaseModel):
+        return _fields_of_model(value, each)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {one.name: each(getattr(value, one.name)) for one in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        items = cast("Mapping[Any, Any]", value).items()
+        return sorted(([each(name), each(item)] for name, item in items), key=_canonical)
+    if isinstance(value, list | tuple):
+        return [each(item) for item in cast("list[Any]", value)]
+    if isinstance(value, set | frozenset):
+        return sorted((each(item) for item in cast("set[Any]", value)), key=_canonical)
+    return _scalar(value)
+
+
+def _fields_of_model(model: BaseModel, each: Callable[[Any], Any]) -> dict[str, Any]:
+    fields = {name: each(getattr(model, name)) for name in type(model).model_fields}
+    more = {name: each(item) for name, item in (model.model_extra or {}).items()}
+    return {**fields, **more}
+
+
+def _scalar(value: Any) -> Any:
+    if isinstance(value, bool | str):
+        return str(value)
+    if isinstance(value, int):
+        return int(value)
+    if isinstance(value, float):
+        return _finite(float(value))
+    if isinstance(value, bytes | bytearray):
+        return value.hex()
+    if isinstance(value, datetime | time):
+        return value.isoformat()
+    if isinstance(value, Decimal):
+        return str(_finite(value))
+    # What prints as an object does shows its address, which is another one in every process.
+    if isinstance(value, _TEXTS) or (
+        isinstance(value, tzinfo) and type(value).__repr__ is not object.__repr__
+    ):
+        return str(value)
+    if isinstance(value, type):
+        return class_name(cast("type[Any]", value))
+    if isinstance(value, FunctionType) and value.__closure__ is None and "<" not in value.__qualname__:
+        return task_name(value)
+    raise TypeError(f"a {type(value).__name__}, which has no value that could be compared")
+
+
+def _number(value: Decimal) -> str:
+    """A number's one text: without zeros behind the point, and without an exponent."""
+    text = format(value, "f")
+    text = text.rstrip("0").rstrip(".") if "." in text else text
+    return "0" if text == "-0" else text
+
+
+def _finite(value: Number) -> Number:
+    if not value.is_finite() if isinstance(value, Decimal) else not math.isfinite(value):
+        raise ValueError(f"{value!r}, which is no number")
+    return value if isinstance(value, Decimal) else value + 0.0  # no -0.0
+
 
 SHORT = 8
 """Bytes of the digest of one argument."""

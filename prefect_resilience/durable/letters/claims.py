@@ -13,10 +13,23 @@ One whose process is known to be gone runs out at once.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from datetime import datetime, timedelta
 from typing import Any
+from uuid import UUID
 
-from prefect_resilience.durable.letters.model import REPLAYS_KEPT, Claim, DeadLetter, Outcome, Replay, Status
+from prefect_resilience.durable.letters.model import (
+    PASSES_KEPT,
+    REPLAYS_KEPT,
+    Claim,
+    DeadLetter,
+    Outcome,
+    Replay,
+    Starts,
+    Status,
+)
+from prefect_resilience.durable.letters.report import may_be_same
+from prefect_resilience.stores import Document, Store
 
 MESSAGE = 300
 SETTLED = "its call succeeded when its flow run was run again"
@@ -134,3 +147,121 @@ def ended(
             "replays": (*letter.replays, replay)[-REPLAYS_KEPT:],
         }
     )
+
+
+ENTRY = "dead-letter:"
+CONTENTS = "dead-letter-contents:"
+SAME_WORK = "dead-letter-same:"
+
+_ALL = (1 << 128) - 1
+_RANDOM_BITS = 62
+
+
+def new_id(now: float, chance: int) -> str:
+    """A UUID of version 7 (RFC 9562, method 3): the time in milliseconds and 4096ths of one, then chance.
+
+    `now` is in seconds since the epoch, `chance` any integer, of which 62 bits are used.
+    """
+    ticks = max(0, int(now * 1000 * 4096))
+    milliseconds, fraction = (ticks >> 12) & ((1 << 48) - 1), ticks & 0xFFF
+    number = milliseconds << 80 | 0x7 << 76 | fraction << 64 | 0b10 << _RANDOM_BITS
+    return str(UUID(int=number | chance & ((1 << _RANDOM_BITS) - 1)))
+
+
+def first_id_at(now: float) -> str:
+    """The smallest id that a letter of this moment may have."""
+    return new_id(now, 0)
+
+
+def is_id(text: str) -> bool:
+    """Whether this is an id as `new_id` writes them."""
+    try:
+        return str(UUID(text)) == text
+    except (ValueError, AttributeError, TypeError):
+        return False
+
+
+def entry_key(letter_id: str) -> str:
+    """Where the letter's entry is. Stores scan upwards: the id is turned round, so new ones come first."""
+    return f"{ENTRY}{_ALL ^ UUID(letter_id).int:032x}"
+
+
+def contents_key(letter_id: str) -> str:
+    """Where its parameters and its error are kept, which a listing does not read."""
+    return f"{CONTENTS}{letter_id}"
+
+
+def same_work_prefix(identity: str) -> str:
+    """Below this stand the letters that failed over one and the same piece of work."""
+    return f"{SAME_WORK}{identity}:"
+
+
+def batch_prefix(batch: str) -> str:
+    """Below this stand those of every call of a batch: identities begin with its digest and a dot."""
+    return f"{SAME_WORK}{batch}."
+
+
+def identity_in(key: str) -> str:
+    """The identity that a key below `batch_prefix` names."""
+    return key.removeprefix(SAME_WORK).rpartition(":")[0]
+
+
+# Which letter is of which call: a small document beside each letter, found by what the call is.
+#
+# It holds the places in runs that the letter is known from. Whoever adds one has the letter for its pass,
+# so that of two equal calls that fail at the same moment each finds a letter of its own.
+
+PAGE = 1_000
+
+
+def note(store: Store, letter: DeadLetter) -> None:
+    """Write down what call a new letter is of."""
+    store.swap(_key(letter.identity, letter.id), 0, _value(one.starts for one in letter.passes))
+
+
+def forget(store: Store, letter: DeadLetter) -> None:
+    """The letter is gone."""
+    key = _key(letter.identity, letter.id)
+    if (found := store.load(key)) is not None:
+        store.delete(key, found.version)
+
+
+def of_call(
+    store: Store, identity: str, starts: Starts, *, in_replay: bool = False
+) -> Iterator[tuple[str, Document]]:
+    """The letters that may be of the call in this place, the oldest first: ids, and what `take` needs."""
+    for key, document in _below(store, same_work_prefix(identity)):
+        if may_be_same(_places(document.value), starts, in_replay=in_replay):
+            yield key.rpartition(":")[2], document
+
+
+def take(store: Store, identity: str, letter_id: str, document: Document, starts: Starts) -> bool:
+    """Have the letter for the pass of this place; False when somebody else was faster."""
+    known = [*_places(document.value), starts][-PASSES_KEPT:]
+    return bool(store.swap(_key(identity, letter_id), document.version, _value(known)))
+
+
+def in_batch(store: Store, batch: str) -> set[str]:
+    """What calls of a batch, named by its digest, there are letters of."""
+    return {identity_in(key) for key, _ in _below(store, batch_prefix(batch))}
+
+
+def _value(places: Iterable[Starts]) -> dict[str, Any]:
+    return {"passes": [[[run, count] for run, count in place] for place in places]}
+
+
+def _key(identity: str, letter_id: str) -> str:
+    return f"{same_work_prefix(identity)}{letter_id}"
+
+
+def _below(store: Store, prefix: str) -> Iterator[tuple[str, Document]]:
+    after: str | None = None
+    while page := store.scan(prefix, after, PAGE):
+        yield from page
+        if len(page) < PAGE:
+            return
+        after = page[-1][0]
+
+
+def _places(value: Any) -> list[Starts]:
+    return [tuple((str(run), int(count)) for run, count in place) for place in value["passes"]]

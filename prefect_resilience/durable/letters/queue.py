@@ -22,10 +22,17 @@ from typing import TextIO
 from uuid import uuid4
 
 from prefect_resilience.base.policy import nearest
-from prefect_resilience.durable.effects.processes import is_gone, this_process
-from prefect_resilience.durable.letters import calls, claims, passes
+from prefect_resilience.durable.effects.owner import is_gone, this_process
+from prefect_resilience.durable.letters import claims, report
+from prefect_resilience.durable.letters.claims import (
+    ENTRY,
+    contents_key,
+    entry_key,
+    first_id_at,
+    is_id,
+    new_id,
+)
 from prefect_resilience.durable.letters.codec.classes import DeadLetterError
-from prefect_resilience.durable.letters.ids import ENTRY, contents_key, entry_key, first_id_at, is_id, new_id
 from prefect_resilience.durable.letters.model import (
     STATUSES,
     Contents,
@@ -36,7 +43,7 @@ from prefect_resilience.durable.letters.model import (
     as_stored,
     from_stored,
 )
-from prefect_resilience.durable.letters.passes import run_again
+from prefect_resilience.durable.letters.report import run_again
 from prefect_resilience.errors.exceptions import ConfigurationError, StoreUnavailable
 from prefect_resilience.stores import Document, Store
 
@@ -79,7 +86,7 @@ class DeadLetterQueue:
         # A letter with an id may be here already; then these writes change nothing.
         self.store.swap(contents_key(letter.id), 0, contents.model_dump(mode="json"))
         if letter.identity:
-            calls.note(self.store, letter)
+            claims.note(self.store, letter)
         self.store.swap(entry_key(letter.id), 0, as_stored(letter))
         return letter.holding(contents)
 
@@ -88,12 +95,12 @@ class DeadLetterQueue:
         starts = _starts(letter)
         # Of equal calls, those that wait are what fails again; the others had been made.
         for statuses in (("waiting",), ("replaying", "in_doubt", "replayed", "settled")):
-            for known, document in calls.of_call(self.store, letter.identity, starts, in_replay=in_replay):
+            for known, document in claims.of_call(self.store, letter.identity, starts, in_replay=in_replay):
                 if self._status(known) not in statuses:
                     continue
-                if not calls.take(self.store, letter.identity, known, document, starts):
+                if not claims.take(self.store, letter.identity, known, document, starts):
                     continue
-                changed = self._change(known, lambda old: passes.failed(old, letter, self.now()))
+                changed = self._change(known, lambda old: report.failed(old, letter, self.now()))
                 if changed is not None:
                     return self._with_contents(changed, contents)
         return None
@@ -107,10 +114,10 @@ class DeadLetterQueue:
     def call_succeeded(self, identity: str, one: Pass) -> DeadLetter | None:
         """A call has succeeded in a later pass of its flow run: its letter, if it waited; else None."""
         for statuses in (("waiting",), ("replaying", "in_doubt")):
-            for known, document in calls.of_call(self.store, identity, one.starts):
+            for known, document in claims.of_call(self.store, identity, one.starts):
                 if self._status(known) not in statuses:
                     continue
-                if not calls.take(self.store, identity, known, document, one.starts):
+                if not claims.take(self.store, identity, known, document, one.starts):
                     continue
                 if (changed := self.made_by_run(known, one)) is not None:
                     return changed if changed.status == "settled" else None
@@ -119,7 +126,7 @@ class DeadLetterQueue:
     def made_by_run(self, letter_id: str, one: Pass) -> DeadLetter | None:
         """Write down that a letter's call succeeded in a later pass; None when it is done with, or gone."""
         dated = one.model_copy(update={"at": self.now()})
-        return self._change(letter_id, lambda letter: passes.succeeded(letter, dated))
+        return self._change(letter_id, lambda letter: report.succeeded(letter, dated))
 
     def _status(self, letter_id: str) -> str | None:
         document = self.store.load(entry_key(letter_id))
@@ -305,7 +312,7 @@ class DeadLetterQueue:
         if (found := self.store.load(contents_key(letter.id))) is not None:
             self.store.delete(contents_key(letter.id), found.version)
         if letter.identity:
-            calls.forget(self.store, letter)
+            claims.forget(self.store, letter)
         return True
 
 

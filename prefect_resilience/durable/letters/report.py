@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import ClassVar, Literal
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from prefect_resilience.durable.letters.model import DeadLetter
+from prefect_resilience.durable.letters.model import PASSES_KEPT, DeadLetter, Pass, Starts
 
 RUN_CREATED = "a run of its deployment was created"
 """How the message of a replay begins of which another flow run says how it ends."""
@@ -96,3 +98,156 @@ def outcome_of(
     return LetterOutcome(
         id=letter.id, name=letter.name, result=result, message=message, run_id=run_id, reason=reason
     )
+
+
+# The passes of a flow run, and what each does to the letter of a call in it. Pure.
+#
+# A flow run that is retried, whose Retry button is pressed, or which is recovered is the same run, started
+# once more. A subflow in it may be a new run. So where a call stands is told by all flow runs around it
+# with the number of their start: [(root, 2), (sub, 1)] comes later than [(root, 1), (an earlier sub, 1)].
+
+Relation = Literal["same", "another pass", "elsewhere"]
+
+_FRESH = {"task_run_id", "flow_run_id", "run_count", "attempts", "category", "code", "message"}
+"""What a letter takes over from a later failure of the same call."""
+
+
+def relation(one: Starts, other: Starts) -> Relation:
+    """How two places in runs relate: in the same pass, in two passes of one run, or side by side."""
+    for (run, count), (other_run, other_count) in zip(one, other, strict=False):
+        if run != other_run:
+            return "elsewhere"
+        if count != other_count:
+            return "another pass"
+    return "same" if len(one) == len(other) else "elsewhere"
+
+
+def run_again(starts: Starts) -> bool:
+    """Whether a flow run around the call had been started before: only then it may have failed before."""
+    return any(count > 1 for _, count in starts)
+
+
+def may_be_same(known: Iterable[Starts], starts: Starts, *, in_replay: bool = False) -> bool:
+    """Whether a letter of equal calls, known from these places, may be of the call in this place.
+
+    Equal calls of one pass are different ones, so a letter is of one call in each pass. `in_replay`: also one
+    that is known from other runs alone, since a replay makes a run of its own.
+    """
+    near = [place for place in known if place and starts and place[0][0] == starts[0][0]]
+    if not near:
+        return in_replay
+    return all(relation(place, starts) == "another pass" for place in near)
+
+
+def failed(letter: DeadLetter, anew: DeadLetter, now: datetime) -> DeadLetter:
+    """The letter after its call has failed in another pass, as `anew` tells.
+
+    One that was done with waits again: its run asked for the call once more, and this time nobody made it.
+    """
+    changes: dict[str, Any] = anew.model_dump(include=_FRESH)
+    if letter.status in ("replayed", "settled"):
+        changes |= {"status": "waiting", "settled_at": None}
+    latest = tuple(one.model_copy(update={"at": now}) for one in anew.passes)
+    changes |= {"failures": letter.failures + 1, "passes": (*letter.passes, *latest)[-PASSES_KEPT:]}
+    return letter.model_copy(update=changes)
+
+
+def succeeded(letter: DeadLetter, one: Pass) -> DeadLetter | None:
+    """The letter after its call has succeeded in another pass; None for one that is done with already.
+
+    One whose replay goes on, or was cut off, stays what it is: the call may have been made twice.
+    """
+    if letter.status in ("replayed", "settled"):
+        return None
+    changes: dict[str, Any] = {"passes": (*letter.passes, one)[-PASSES_KEPT:]}
+    if letter.status == "waiting":
+        changes |= {"status": "settled", "settled_at": one.at}
+    return letter.model_copy(update=changes)
+
+
+FINAL = ("COMPLETED", "FAILED", "CRASHED", "CANCELLED")
+
+Made = Literal["yes", "unknown"]
+
+
+@dataclass(frozen=True, slots=True)
+class RunSeen:
+    """A flow run as the API has it: `type` in capitals, `state` as the UI shows it."""
+
+    id: str
+    name: str
+    type: str
+    state: str
+    run_count: int
+
+
+@dataclass(frozen=True, slots=True)
+class CallSeen:
+    """A task run of a later pass as the API has it."""
+
+    key: str
+    completed: bool
+
+
+def going_on(runs: Iterable[RunSeen]) -> str | None:
+    """Why a replay has to leave the call to its run, in words; None when none of the runs goes on."""
+    for run in runs:
+        if run.type not in FINAL:
+            return f"its flow run {run.name!r} is {run.state}: it may make the call itself"
+    return None
+
+
+def known_starts(letter: DeadLetter) -> dict[str, int]:
+    """The latest start of each flow run that the letter knows a pass of."""
+    latest = {letter.flow_run_id: letter.run_count} if letter.flow_run_id else dict[str, int]()
+    for one in letter.passes:
+        for run_id, count in one.starts:
+            latest[run_id] = max(latest.get(run_id, 0), count)
+    return latest
+
+
+def completed_since(letter: DeadLetter, runs: Iterable[RunSeen]) -> list[RunSeen]:
+    """The flow runs of a letter that were started again after it, and have completed."""
+    latest = known_starts(letter)
+    return [run for run in runs if run.type == "COMPLETED" and run.run_count > latest.get(run.id, 0)]
+
+
+def cut_off_since(letter: DeadLetter, runs: Iterable[RunSeen]) -> list[RunSeen]:
+    """Those that were started again and were cut off: they may have made calls that nobody told of."""
+    latest = known_starts(letter)
+    again = [run for run in runs if run.run_count > latest.get(run.id, 0)]
+    return [run for run in again if run.type in ("CRASHED", "CANCELLED") or run.state == "TimedOut"]
+
+
+def made_since(key: str, before: Iterable[CallSeen], after: Iterable[CallSeen]) -> Made:
+    """Whether the call was made in a later pass, by the runs of its task there and in the pass that failed.
+
+    Prefect keeps no parameters of them. It is certain only where all completed, and there are no fewer.
+    """
+    earlier, later = (
+        [call for call in calls if _function(call.key) == _function(key)] for calls in (before, after)
+    )
+    return (
+        "yes" if later and len(later) >= len(earlier) and all(one.completed for one in later) else "unknown"
+    )
+
+
+def _function(key: str) -> str:
+    """A task's key without the digest of its code, which may have been mended."""
+    return key.rpartition("-")[0] or key
+
+
+def unclear(run: RunSeen) -> str:
+    """Why a letter is left to a person whose run has ended since."""
+    return (
+        f"its flow run {run.name!r} was run again and is {run.state}, and nobody knows whether it made this "
+        "call: look, then replay this letter by its id, with force"
+    )
+
+
+def later_pass(letter: DeadLetter, run: RunSeen, now: datetime) -> Pass:
+    """The pass in which a run of the letter, started again, has made the call."""
+    around = next((one.starts for one in reversed(letter.passes) if run.id in dict(one.starts)), ())
+    ids = [run_id for run_id, _ in around]
+    above = around[: ids.index(run.id)] if run.id in ids else ()
+    return Pass(at=now, outcome="succeeded", starts=(*above, (run.id, run.run_count)))

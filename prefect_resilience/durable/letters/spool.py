@@ -9,7 +9,7 @@ from datetime import datetime
 from pathlib import Path
 
 from prefect_resilience.base.naming import digest
-from prefect_resilience.durable.letters.ids import new_id
+from prefect_resilience.durable.letters.claims import new_id
 from prefect_resilience.durable.letters.model import Contents, DeadLetter, as_stored, from_stored
 from prefect_resilience.durable.letters.queue import DeadLetterQueue
 

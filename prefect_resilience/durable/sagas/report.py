@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any, Literal, TypeVar
+
+from prefect_resilience.durable.effects.ledger import MOST_TRIES, PREFIX, Ledger, place_of
+from prefect_resilience.durable.effects.model import EffectDocument
+from prefect_resilience.durable.sagas import undo
+from prefect_resilience.durable.sagas.undo import to_undo, unsettled
+from prefect_resilience.errors.exceptions import ConfigurationError, StoreUnavailable
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,3 +70,221 @@ _SAID = {
     "in_doubt": "in doubt",
     "skipped": "without a compensation",
 }
+
+
+KEYS_SHOWN = 3
+
+
+@dataclass(frozen=True, slots=True)
+class NotUndone:
+    """An effect that a rollback does not undo.
+
+    how: "skipped" (it stays done), "failed" (its compensation failed) or "in_doubt" (nothing can tell).
+    """
+
+    key: str
+    how: Literal["skipped", "failed", "in_doubt"]
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Outline:
+    """What of a batch is undone, or is to be, in that order, and what is not."""
+
+    undone: tuple[str, ...] = ()
+    not_undone: tuple[NotUndone, ...] = ()
+
+    @property
+    def complete(self) -> bool:
+        """Whether nothing is left for a person: what has no compensation does not count."""
+        return all(one.how == "skipped" for one in self.not_undone)
+
+    def told(self, *, planned: bool = False) -> str:
+        """Both as one phrase."""
+        yes, no = ("to undo", "not to be undone") if planned else ("undone", "not undone")
+        if not self.undone and not self.not_undone:
+            return "there is nothing to undo"
+        parts = [f"{yes}: {_named([repr(key) for key in self.undone])}" if self.undone else f"{yes}: nothing"]
+        if self.not_undone:
+            parts.append(f"{no}: {_named([f'{one.key!r} ({one.why})' for one in self.not_undone])}")
+        return "; ".join(parts)
+
+
+def outline_of(report: RollbackReport) -> Outline:
+    """What a rollback came to; what an earlier one had undone counts too."""
+    left = [
+        *_left(report.failed, "failed"),
+        *_left(report.in_doubt, "in_doubt"),
+        *_left(report.skipped, "skipped"),
+    ]
+    return Outline(tuple(one.key for one in (*report.already, *report.compensated)), tuple(left))
+
+
+def planned(documents: Iterable[EffectDocument], since: float | None) -> Outline:
+    """What a rollback would undo of these effects, down to a savepoint's time or to the beginning."""
+    effects = list(documents)
+    todo = to_undo(effects, since)
+    left = [NotUndone(one["key"], "in_doubt", _doubt(one)) for one in unsettled(effects, since)]
+    left += [NotUndone(one["key"], "skipped", why_it_stays(one)) for one in todo.skipped]
+    return Outline(tuple(one["key"] for one in todo.effects), tuple(left))
+
+
+def why_it_stays(effect: EffectDocument) -> str:
+    """Why no rollback undoes an effect that is done."""
+    held: dict[str, Any] | None = effect.get("compensation")
+    return "it has no compensation" if held is None else f"it was given up ({held['given_up']})"
+
+
+def _doubt(effect: EffectDocument) -> str:
+    held: dict[str, Any] = effect.get("compensation") or {}
+    asked = "its verify is asked first" if held.get("verify") else "there is no verify to ask"
+    return f"whether it took place is unknown: {asked}"
+
+
+def _left(found: Iterable[Compensation], how: Any) -> Iterable[NotUndone]:
+    return (NotUndone(one.key, how, one.why) for one in found)
+
+
+def _named(items: Sequence[str]) -> str:
+    more = len(items) - KEYS_SHOWN
+    return ", ".join(items[:KEYS_SHOWN]) + (f" and {more} more" if more > 0 else "")
+
+
+SAGAS = "effects-saga/"
+T = TypeVar("T")
+
+
+def saga_place(batch_id: str) -> str:
+    """Where a batch's savepoints and rollbacks stand in the store."""
+    return SAGAS + place_of(batch_id)[len(PREFIX) : -1]
+
+
+class SagaLog:
+    """One batch's. Every method may block, and raises StoreUnavailable when the store does."""
+
+    def __init__(self, ledger: Ledger, batch_id: str) -> None:
+        self.ledger = ledger
+        self.batch_id = batch_id
+        self.place: str = saga_place(batch_id)
+
+    def begin(self, claim: str, to: str | None) -> undo.Begun | undo.Busy | undo.NoSavepoint:
+        """Take the batch's rollback; after `Begun` it is the caller's, until it ends or `drop`s it.
+
+        Raises ConfigurationError if `to` is a batch that still goes on.
+        """
+        ended = self._end_of(to)
+        owner = self.ledger.owner.hold(claim)
+        decision: Any = None
+        try:
+            decision = self._changed(
+                self.place,
+                lambda saga, now: undo.begin(
+                    saga, self.batch_id, claim, owner, self._busy(saga), to, now, ended
+                ),
+            )
+        finally:
+            if not isinstance(decision, undo.Begun):
+                self.drop(claim)
+        return decision
+
+    def planned(self, to: str | None) -> undo.Begun | undo.Busy | undo.NoSavepoint:
+        """What `begin` would say with no other rollback of the batch under way; nothing is changed."""
+        now, ended = self.ledger.store.now(), self._end_of(to)
+        return undo.begin(self.saga(), self.batch_id, "", "", False, to, now, ended)[1]
+
+    def _end_of(self, to: str | None) -> float | None:
+        """When the other batch of that id ended; None if there is none, or a savepoint is called so."""
+        saga = self.saga()
+        if (
+            to is None
+            or to == self.batch_id
+            or (saga and any(one["name"] == to for one in saga["savepoints"]))
+        ):
+            return None
+        effects = self.ledger.effects(to)
+        if any(alive for _, alive in effects):
+            raise ConfigurationError(f"batch {to!r} still goes on: it has no end to go back to")
+        return undo.ended_at(document for document, _ in effects)
+
+    def end(self, claim: str, report: RollbackReport) -> None:
+        def ended(saga: Any, now: float) -> tuple[Any, None]:
+            return undo.end(saga, claim, {"at": now, "to": report.to, **report.counts}), None
+
+        self._changed(self.place, ended)
+        self.drop(claim)
+
+    def drop(self, claim: str) -> None:
+        """Nobody is at this rollback any more. Does not block."""
+        self.ledger.owner.drop(claim)
+
+    def mark(self, name: str) -> float | undo.Busy | undo.Interrupted:
+        return self._changed(
+            self.place, lambda saga, now: undo.mark(saga, self.batch_id, name, self._busy(saga), now)
+        )
+
+    def saga(self) -> Any:
+        """The batch's savepoints and rollbacks, as they stand; None where there are none."""
+        found = self.ledger.store.load(self.place)
+        return None if found is None else found.value
+
+    def effects(self) -> list[tuple[EffectDocument, bool]]:
+        return self.ledger.effects(self.batch_id)
+
+    def effect(self, key: str) -> EffectDocument | None:
+        found = self.ledger.store.load(place_of(self.batch_id, key))
+        return None if found is None else found.value
+
+    def place_of(self, effect: EffectDocument) -> str:
+        return place_of(self.batch_id, effect["key"])
+
+    def fence(self, effect: EffectDocument, claim: str) -> EffectDocument | None:
+        """The effect as this rollback's; None when it has changed since it was listed."""
+        owner = self.ledger.owner.hold(claim)
+
+        def fenced(found: Any, now: float) -> tuple[Any, EffectDocument | None]:
+            if not _same(found, effect):
+                return found, None
+            after = undo.fenced(found, claim, owner)
+            return after, after
+
+        return self._changed(place_of(self.batch_id, effect["key"]), fenced)
+
+    def settle(
+        self, effect: EffectDocument, change: Callable[[EffectDocument, float], EffectDocument]
+    ) -> None:
+        """What became of a fenced effect."""
+
+        def settled(found: Any, now: float) -> tuple[Any, None]:
+            ours = _same(found, effect) and found["state"] == "compensating"
+            return (change(found, now) if ours else found), None
+
+        self._changed(place_of(self.batch_id, effect["key"]), settled)
+
+    def decide(
+        self, effect: EffectDocument, change: Callable[[EffectDocument, float], EffectDocument]
+    ) -> bool:
+        """What a person says of an effect and its compensation; False when it has changed meanwhile."""
+
+        def decided(found: Any, now: float) -> tuple[Any, bool]:
+            ours = _same(found, effect)
+            return (change(found, now) if ours else found), ours
+
+        return self._changed(place_of(self.batch_id, effect["key"]), decided)
+
+    def _busy(self, saga: Any) -> bool:
+        rollback = None if saga is None else saga["rollback"]
+        return rollback is not None and self.ledger.owner.lives(rollback["owner"], rollback["claim"])
+
+    def _changed(self, place: str, step: Callable[[Any, float], tuple[Any, T]]) -> T:
+        store = self.ledger.store
+        for _ in range(MOST_TRIES):
+            found = store.load(place)
+            before = None if found is None else found.value
+            after, decision = step(before, store.now())
+            if after is before or store.swap(place, 0 if found is None else found.version, after):
+                return decision
+        raise StoreUnavailable(f"what stands at {place!r} keeps being changed by others")
+
+
+def _same(found: EffectDocument | None, effect: EffectDocument) -> bool:
+    return found is not None and (found["claim"], found["state"]) == (effect["claim"], effect["state"])

@@ -8,24 +8,129 @@ member counts.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any, cast
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar, cast
 
-from prefect_resilience.errors.classify.clock import wall_clock
 from prefect_resilience.errors.classify.http import http_finding, is_response, response_message, status_of
 from prefect_resilience.errors.classify.messages import text_finding
-from prefect_resilience.errors.classify.registry import (
-    Rule,
-    ask,
-    classifier,
-    register_classifier,
-    unregister_classifier,
-)
 from prefect_resilience.errors.classify.resources import resource_details
 from prefect_resilience.errors.classify.shapes import class_name, dotted_name, read, read_text
-from prefect_resilience.errors.classify.states import state_data, state_type
-from prefect_resilience.errors.info import ErrorInfo, Finding
-from prefect_resilience.errors.taxonomy import ErrorCategory, ErrorKind
+from prefect_resilience.errors.taxonomy import ErrorCategory, ErrorInfo, ErrorKind, Finding
+
+__all__ = [
+    "WORST_FIRST",
+    "ErrorInfo",
+    "Rule",
+    "classifier",
+    "classify",
+    "register_classifier",
+    "unregister_classifier",
+]
+
+Rule = Callable[[Any], "ErrorCategory | str | ErrorInfo | None"]
+"""Looks at an exception and says what it is: a category, its name, a whole ErrorInfo, or None: no opinion."""
+
+R = TypeVar("R", bound=Rule)
+
+_lock = threading.Lock()
+_rules: tuple[Rule, ...] = ()
+
+
+def register_classifier(rule: Rule) -> None:
+    """Ask `rule` before the defaults from now on; the latest is asked first.
+
+    A rule that returns None has no opinion, and one that raises is passed over. Registering twice does
+    nothing.
+
+    Example:
+        >>> register_classifier(lambda error: "timeout" if "too slow" in str(error) else None)
+        >>> str(classify(RuntimeError("too slow")).category)
+        'timeout'
+    """
+    global _rules
+    with _lock:
+        if rule not in _rules:
+            _rules = (rule, *_rules)
+
+
+def unregister_classifier(rule: Rule) -> None:
+    """Ask `rule` no more; nothing happens when it was not registered."""
+    global _rules
+    with _lock:
+        _rules = tuple(known for known in _rules if known != rule)
+
+
+def classifier(rule: R) -> R:
+    """Decorator: `register_classifier`, and hand the function back.
+
+    Example:
+        >>> @classifier
+        ... def locked(error: Exception) -> str | None:
+        ...     return "unavailable" if "row is locked" in str(error) else None
+        >>> classify(RuntimeError("the row is locked")).retryable
+        True
+    """
+    register_classifier(rule)
+    return rule
+
+
+def ask(error: BaseException, rules: Sequence[Rule]) -> ErrorInfo | Finding | None:
+    """The first opinion of the given rules, then of the registered ones; None when nobody has one."""
+    for rule in (*rules, *_rules):
+        try:
+            opinion = _opinion(rule(error))
+        except Exception:  # noqa: BLE001 - a rule is somebody else's code
+            continue
+        if opinion is not None:
+            return opinion
+    return None
+
+
+def _opinion(said: object) -> ErrorInfo | Finding | None:
+    if isinstance(said, ErrorInfo):
+        return said
+    if isinstance(said, str):
+        return Finding(ErrorCategory(str(said).lower()))
+    return None
+
+
+def wall_clock() -> float:
+    """Seconds since the epoch."""
+    return time.time()
+
+
+_TYPES = frozenset(
+    "SCHEDULED PENDING RUNNING COMPLETED FAILED CANCELLED CRASHED PAUSED CANCELLING".split()  # noqa: SIM905
+)
+
+
+def state_type(source: object) -> str | None:
+    """The type of a Prefect state ("FAILED", ...), or None when this is no state."""
+    if isinstance(source, BaseException | str):
+        return None
+    kind = read(source, "type")
+    kind = read(kind, "value") or kind
+    if isinstance(kind, str) and kind in _TYPES and isinstance(read(source, "name"), str | None):
+        return kind
+    return None
+
+
+def state_data(state: object) -> Any:
+    """What a state carries, taken out of its ResultRecord where there is one."""
+    data = read(state, "data")
+    if isinstance(data, BaseException | str | list | tuple | None) or state_type(data):
+        return cast("Any", data)
+    result = read(data, "result")
+    return data if result is None else result
+
+
+def state_error(state: object) -> BaseException | None:
+    """The exception that a state carries, in itself or in its ResultRecord, else None."""
+    data = state_data(state)
+    return data if isinstance(data, BaseException) else None
+
 
 _CHAIN = 100
 _MEMBERS = 1_000
@@ -98,7 +203,7 @@ def _of_exception(error: BaseException, now: float, rules: tuple[Rule, ...], dep
                 _deeper(found, link, chain, now), class_name(link), _message(error, link), error, link
             )
     # Only now, as in `_find`: a process in which nothing fails needs no tables.
-    from prefect_resilience.errors.classify.spoken_names import spoken_finding
+    from prefect_resilience.errors.classify.names import spoken_finding
 
     for link in _chain(error):
         found = spoken_finding(link)
@@ -233,14 +338,3 @@ def _complete(
         exception_type=None if error is None else dotted_name(error),
         details=details,
     )
-
-
-__all__ = [
-    "WORST_FIRST",
-    "ErrorInfo",
-    "Rule",
-    "classifier",
-    "classify",
-    "register_classifier",
-    "unregister_classifier",
-]

@@ -9,13 +9,21 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, cast
 
-from prefect_resilience.errors.classify.http import http_finding, status_category
-from prefect_resilience.errors.classify.provider_codes import OVERFLOW_CODE, says_overflow, says_too_large
-from prefect_resilience.errors.classify.retry_after import plain_headers, retry_after_seconds
-from prefect_resilience.errors.classify.retry_info import retry_info_delay
+from prefect_resilience.errors.classify.http import (
+    OVERFLOW_CODE,
+    http_finding,
+    says_overflow,
+    says_too_large,
+    status_category,
+)
+from prefect_resilience.errors.classify.retry_after import (
+    plain_headers,
+    retry_after_seconds,
+    retry_info_delay,
+)
 from prefect_resilience.errors.classify.shapes import as_code, as_dict, as_number, as_status, read, read_text
-from prefect_resilience.errors.info import Finding
 from prefect_resilience.errors.taxonomy import ErrorCategory as C
+from prefect_resilience.errors.taxonomy import Finding
 
 _AWS: dict[C, str] = {
     C.RATE_LIMIT: """

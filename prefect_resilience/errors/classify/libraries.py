@@ -6,48 +6,47 @@ import errno
 import signal
 from collections.abc import Callable
 
-from prefect_resilience.errors.classify.brokers import amqp_finding, kafka_finding, smtp_finding, ssh_finding
 from prefect_resilience.errors.classify.cloud import aws_finding, google_finding, grpc_finding
 from prefect_resilience.errors.classify.databases import (
+    mongo_finding,
+    mysql_or_words,
+    oracle_finding,
+    pg8000_finding,
     postgres_finding,
     redis_finding,
+    snowflake_finding,
+    sql_server_finding,
     sqlite_finding,
     sqlstate_finding,
+    worded_finding,
 )
-from prefect_resilience.errors.classify.http import http_finding
+from prefect_resilience.errors.classify.http import OVERFLOW_CODE, http_finding
 from prefect_resilience.errors.classify.messages import text_finding
 from prefect_resilience.errors.classify.names import BY_BARE_NAME, BY_NAME, CATEGORY_CODES
-from prefect_resilience.errors.classify.own import (
+from prefect_resilience.errors.classify.resources import (
     output_format_error,
     resource_exhausted,
     subtask_error,
     task_failure,
 )
-from prefect_resilience.errors.classify.provider_codes import OVERFLOW_CODE
 from prefect_resilience.errors.classify.retry_after import wait_of_value
 from prefect_resilience.errors.classify.services import (
+    amqp_finding,
     asyncpg_client_finding,
     clickhouse_finding,
     ftp_finding,
+    kafka_finding,
     ldap_bind_finding,
     mailbox_finding,
     neo4j_finding,
+    smtp_finding,
+    ssh_finding,
     trino_finding,
     trino_http_finding,
 )
 from prefect_resilience.errors.classify.shapes import as_number, class_names, read, read_text
-from prefect_resilience.errors.classify.warehouses import (
-    mongo_finding,
-    mysql_or_words,
-    oracle_finding,
-    pg8000_finding,
-    snowflake_finding,
-    sql_server_finding,
-    worded_finding,
-)
-from prefect_resilience.errors.info import Finding
 from prefect_resilience.errors.taxonomy import ErrorCategory as C
-from prefect_resilience.errors.taxonomy import ErrorKind, FailureReason
+from prefect_resilience.errors.taxonomy import ErrorKind, FailureReason, Finding
 
 Look = Callable[[object, float], Finding | None]
 

@@ -7,7 +7,15 @@ import re
 from collections.abc import Iterator
 
 from prefect_resilience.base.regexes import Regex
-from prefect_resilience.errors.classify.http import WAITING, status_category
+from prefect_resilience.errors.classify.http import (
+    OVERFLOW_CODE,
+    WAITING,
+    says_lost_race,
+    says_overflow,
+    says_spent,
+    says_too_large,
+    status_category,
+)
 from prefect_resilience.errors.classify.names import (
     BY_BARE_NAME,
     BY_NAME,
@@ -15,16 +23,9 @@ from prefect_resilience.errors.classify.names import (
     NETWORK_ERROR,
     TIMEOUT,
 )
-from prefect_resilience.errors.classify.provider_codes import (
-    OVERFLOW_CODE,
-    says_lost_race,
-    says_overflow,
-    says_spent,
-    says_too_large,
-)
-from prefect_resilience.errors.classify.worded_waits import wait_in_text
-from prefect_resilience.errors.info import Finding
+from prefect_resilience.errors.classify.retry_after import wait_in_text
 from prefect_resilience.errors.taxonomy import ErrorCategory as C
+from prefect_resilience.errors.taxonomy import Finding
 
 # "Task run encountered an exception ConnectionRefusedError: [Errno 111] ...", a line of a traceback, or
 # "step 'load' failed: ConnectionResetError: ...".

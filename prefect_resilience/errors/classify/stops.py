@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any, TypeVar, cast
+import json
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator
+from typing import Any, ClassVar, TypeVar, cast, overload
 
 from prefect_resilience.errors.classify.shapes import as_dict, as_number, read
+from prefect_resilience.errors.exceptions import ResilienceError
 from prefect_resilience.errors.failures import ResourceExhausted
 
 T = TypeVar("T")
@@ -85,3 +87,221 @@ def _texts(response: object) -> Iterator[str]:
     for message in _items(_get(response, "output")):
         parts.extend(_items(_get(message, "content")))
     return (text for part in parts if isinstance(text := _get(part, "text"), str))
+
+
+End = str | Callable[[Any], bool]
+
+# Of a chunk or an event: the path to a field, and the values that end a stream; None for any that is there.
+_ENDS: tuple[tuple[tuple[str, ...], frozenset[Any] | None], ...] = (
+    (("choices", "finish_reason"), None),  # OpenAI's chat, Mistral, Groq and many more
+    (("data", "choices", "finish_reason"), None),  # Mistral's SDK
+    (("candidates", "finish_reason"), None),  # Google
+    (("candidates", "finishReason"), None),
+    (("type",), frozenset({"message_stop", "message-end", "stream-end", "done"})),  # Anthropic, Cohere
+    (
+        ("type",),
+        frozenset({"response.completed", "response.incomplete", "response.failed"}),
+    ),  # OpenAI Responses
+    (("event_type",), frozenset({"stream-end"})),  # Cohere, version 1
+    (("is_finished",), frozenset({True})),
+    (("messageStop",), None),  # Amazon Bedrock
+    (("done",), frozenset({True})),  # Ollama
+)
+_REASONS = (
+    ("choices", "finish_reason"),
+    ("data", "choices", "finish_reason"),
+    ("candidates", "finish_reason"),
+    ("candidates", "finishReason"),
+    ("delta", "stop_reason"),
+    ("delta", "finish_reason"),
+    ("response", "incomplete_details", "reason"),
+    ("messageStop", "stopReason"),
+    ("done_reason",),
+)
+"""Where a stream says why it ended."""
+
+_TEXTS = (
+    ("choices", "delta", "content"),
+    ("data", "choices", "delta", "content"),
+    ("candidates", "content", "parts", "text"),
+    ("delta", "text"),
+    ("delta",),
+    ("delta", "message", "content", "text"),
+    ("contentBlockDelta", "delta", "text"),
+    ("message", "content"),
+    ("response",),
+    ("text",),
+)
+"""Where a chunk has its piece of the text: the first of these that is a text counts."""
+
+_FIELDS = ("data:", "event:", "id:", "retry:", ":")
+_DONE = "[DONE]"
+_END_EVENTS = frozenset({"message_stop", "done", "stream-end", "message-end", "response.completed"})
+
+
+class StreamCut(ResilienceError):
+    """A stream ended without its end marker: what came is only a part. Category `network`, so it is retried.
+
+    partial_output: the text so far, None if there was none.
+
+    Example:
+        >>> print(StreamCut("Half of"))
+        the stream ended without its end marker, after 7 characters
+    """
+
+    error_category: ClassVar[str] = "network"
+
+    def __init__(self, partial_output: str | None = None) -> None:
+        self.partial_output = partial_output
+        count = len(partial_output or "")
+        super().__init__(f"the stream ended without its end marker, after {count:,} characters")
+
+    def __reduce__(self) -> tuple[type[StreamCut], tuple[str | None]]:
+        return type(self), (self.partial_output,)
+
+
+@overload
+def ensure_complete_stream(chunks: AsyncIterable[T], *, end: End | None = None) -> AsyncIterator[T]: ...
+@overload
+def ensure_complete_stream(chunks: Iterable[T], *, end: End | None = None) -> Iterator[T]: ...
+def ensure_complete_stream(chunks: Any, *, end: End | None = None) -> Any:
+    """The chunks of a language model's stream, and an error in place of its end if the stream was cut.
+
+    `chunks` are the events of an SDK (OpenAI, Anthropic, Google, Mistral, Cohere, Bedrock, Ollama and those
+    that follow them), their JSON, or the lines of server-sent events, as texts or bytes; async ones give an
+    async iterator. `end` says how another stream ends: a text in its last chunk, or a function of a chunk.
+
+    Raises StreamCut when it ended without its end marker, and ResourceExhausted when it was cut at a limit of
+    tokens; both have the text so far as `partial_output`.
+
+    Example:
+        >>> lines = ['data: {"choices": [{"delta": {"content": "Half"}}]}']
+        >>> try:
+        ...     [*ensure_complete_stream(lines)]
+        ... except StreamCut as error:
+        ...     print(error.partial_output)
+        Half
+    """
+    reader = _Reader(end)
+    if isinstance(chunks, AsyncIterable):
+        return _acomplete(cast("AsyncIterable[Any]", chunks), reader)
+    return _complete(chunks, reader)
+
+
+def _complete(chunks: Iterable[T], reader: _Reader) -> Iterator[T]:
+    for chunk in chunks:
+        reader.take(chunk)
+        yield chunk
+    reader.close()
+
+
+async def _acomplete(chunks: AsyncIterable[T], reader: _Reader) -> AsyncIterator[T]:
+    async for chunk in chunks:
+        reader.take(chunk)
+        yield chunk
+    reader.close()
+
+
+class _Reader:
+    """What is known of a stream so far: its text, whether it has ended, and why."""
+
+    def __init__(self, end: End | None) -> None:
+        self._end = end
+        self._ended = False
+        self._spent: str | None = None
+        self._line = ""
+        self._texts: list[str] = []
+
+    def take(self, chunk: Any) -> None:
+        if isinstance(chunk, bytes | bytearray):
+            chunk = chunk.decode("utf-8", "replace")
+        if self._end is not None:
+            self._ended |= self._end(chunk) if callable(self._end) else self._end in str(chunk)
+        if isinstance(chunk, str):
+            if self._line and "\n" not in chunk and _is_line(self._line, chunk):
+                chunk = f"\n{chunk}"  # lines that were split already, such as those of `iter_lines`
+            *lines, self._line = (self._line + chunk).split("\n")
+            for line in lines:
+                self._take_line(line)
+        else:
+            self._take_event(chunk)
+
+    def close(self) -> None:
+        """The stream is over. Raises StreamCut and ResourceExhausted."""
+        self._take_line(self._line)
+        text = "".join(self._texts) or None
+        if self._spent is not None:
+            raise ResourceExhausted(self._spent, partial_output=text)
+        if not self._ended:
+            raise StreamCut(text)
+
+    def _take_line(self, line: str) -> None:
+        """A line of server-sent events, or of JSON."""
+        name, _, rest = line.strip().partition(":")
+        if name == "event":
+            self._ended |= self._end is None and rest.strip() in _END_EVENTS
+        elif (data := _data(line)) == _DONE:
+            self._ended |= self._end is None
+        elif (event := _parsed(data)) is not None:
+            self._take_event(event)
+
+    def _take_event(self, event: Any) -> None:
+        reasons = [str(getattr(one, "name", one)) for path in _REASONS for one in _at(event, path)]
+        self._spent = next((STOPS[one] for one in reasons if one in STOPS), self._spent)
+        if self._end is None:
+            self._ended |= any(_ends(event, path, values) for path, values in _ENDS)
+        for path in _TEXTS:
+            texts = [one for one in _at(event, path) if isinstance(one, str)]
+            if texts:
+                self._texts += texts
+                break
+
+
+def _data(line: str) -> str:
+    return line.strip().removeprefix("data:").strip()
+
+
+def _parsed(data: str) -> dict[str, Any] | None:
+    """An event of its JSON; None for what is none, or not all of one."""
+    if not data.startswith("{"):
+        return None
+    try:
+        return json.loads(data)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _is_line(line: str, after: str) -> bool:
+    """Whether a text without its line break is a whole line, by itself and by what comes after it."""
+    data = _data(line)
+    if data == _DONE or _parsed(data) is not None or not after:
+        return True
+    return line.startswith(("event:", "id:", "retry:", ":")) and after.startswith(_FIELDS)
+
+
+def _ends(event: Any, path: tuple[str, ...], values: frozenset[Any] | None) -> bool:
+    found = [one for one in _at(event, path) if one is not None]
+    return bool(found) if values is None else any(one in values for one in found if _hashable(one))
+
+
+def _hashable(value: object) -> bool:
+    return isinstance(value, str | bool)
+
+
+def _at(source: Any, path: tuple[str, ...]) -> list[Any]:
+    """What is found at a path of fields; of a list, in each of its items."""
+    found = [source]
+    for name in path:
+        found = [_field(item, name) for each in found for item in _each(each)]
+    return [one for one in found if one is not None]
+
+
+def _each(value: Any) -> list[Any]:
+    return cast("list[Any]", value) if isinstance(value, list) else [value]
+
+
+def _field(source: Any, name: str) -> Any:
+    known = as_dict(source)
+    if known or isinstance(source, dict | str | int | float | None):
+        return known.get(name)
+    return read(source, name)

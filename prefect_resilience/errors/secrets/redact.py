@@ -12,10 +12,10 @@ from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
 from prefect_resilience.base.regexes import Regex
-from prefect_resilience.errors.secrets.collect import collect_secrets
 from prefect_resilience.errors.secrets.pairs import MASK, PAGING_NAME, TAIL
 from prefect_resilience.errors.secrets.patterns import RULES
 from prefect_resilience.errors.secrets.registry import (
+    collect_secrets,
     known_forms,
     known_patterns,
     register_secret,

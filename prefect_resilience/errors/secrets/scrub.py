@@ -6,15 +6,157 @@ few that cannot be changed are replaced by something of the same name, in the ch
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from types import FrameType
 from typing import Any, cast
+
+from pydantic import BaseModel
+from pydantic_core import InitErrorDetails, PydanticCustomError, ValidationError
 
 from prefect_resilience.errors.classify.shapes import put, read
 from prefect_resilience.errors.secrets.pairs import MASK
 from prefect_resilience.errors.secrets.places import names_a_secret
-from prefect_resilience.errors.secrets.redact import redact, redact_data
-from prefect_resilience.errors.secrets.stand_in import is_of_a_secret, stand_in
+from prefect_resilience.errors.secrets.redact import (
+    collect_secrets,
+    is_secret_name,
+    redact,
+    redact_data,
+    register_secret,
+)
+
+_PLAIN = (bool, int, float, str, type(None))
+
+
+def stand_in(error: BaseException, replaced: Mapping[int, BaseException] | None = None) -> BaseException:
+    """Something that prints like `error` without its secrets, with its traceback, cause, context and notes.
+
+    A pydantic ValidationError becomes one that hides its inputs, a group one of the same members (or of what
+    `replaced` has for them, by id), anything else an instance of a subclass with the same name. Never raises.
+    """
+    made = _validation_error(error) or _group(error, replaced or {}) or _imitation(error)
+    for name in ("__cause__", "__context__", "__suppress_context__"):  # the last undoes what the first sets
+        put(made, name, read(error, name))
+    notes = read(error, "__notes__")
+    if isinstance(notes, list):
+        put(made, "__notes__", [redact(_text(note)) for note in cast("list[Any]", notes)])
+    return made.with_traceback(error.__traceback__)
+
+
+def _text(value: object) -> str:
+    try:
+        return str(value)
+    except Exception:  # noqa: BLE001 - __str__ may raise anything
+        return f"<{type(value).__name__}>"
+
+
+def _shown(value: object) -> str:
+    try:
+        return repr(value)
+    except Exception:  # noqa: BLE001 - __repr__ may raise anything
+        return f"{type(value).__name__}()"
+
+
+def _validation_error(error: BaseException) -> BaseException | None:
+    if not isinstance(error, ValidationError):
+        return None
+    lines = error.errors(include_url=False)
+    for details in (_known_line, _custom_line):
+        try:
+            made = ValidationError.from_exception_data(
+                redact(error.title), [details(cast("Any", line)) for line in lines], hide_input=True
+            )
+        except Exception:  # noqa: BLE001 - a type of error that pydantic cannot make from its parts
+            continue
+        if redact(str(made)) == str(made):
+            return made
+    return None
+
+
+def _known_line(line: dict[str, Any]) -> InitErrorDetails:
+    """A line of one of pydantic's own types, which writes its message itself."""
+    return InitErrorDetails(
+        type=line["type"], loc=redact_data(line["loc"]), input=_input(line), ctx=line.get("ctx", {})
+    )
+
+
+def _custom_line(line: dict[str, Any]) -> InitErrorDetails:
+    """A line with its message fixed, for types that pydantic does not know and messages with a secret."""
+    message = redact(line["msg"])
+    kind = PydanticCustomError(line["type"], cast("Any", message))
+    return InitErrorDetails(type=kind, loc=redact_data(line["loc"]), input=_input(line))
+
+
+def _input(line: dict[str, Any]) -> Any:
+    return MASK if is_of_a_secret(line) else _safe(line["input"])
+
+
+def is_of_a_secret(line: Mapping[str, Any]) -> bool:
+    """Whether a line of a ValidationError is about a field such as `password`, whose input is one."""
+    return any(isinstance(part, str) and is_secret_name(part) for part in line["loc"])
+
+
+def _safe(value: Any) -> Any:
+    if not isinstance(value, _PLAIN) or (isinstance(value, str) and redact(value) != value):
+        return MASK
+    return value
+
+
+def _group(error: BaseException, replaced: Mapping[int, BaseException]) -> BaseException | None:
+    """A group of the same class where that can be made from a message and members."""
+    members = read(error, "exceptions")
+    if not isinstance(members, tuple) or not members:
+        return None
+    new = [replaced.get(id(member), member) for member in cast("tuple[Any, ...]", members)]
+    try:
+        return cast("Any", type(error))(redact(_text(read(error, "message"))), new)
+    except Exception:  # noqa: BLE001 - a group with a constructor of its own
+        return None
+
+
+def _imitation(error: BaseException) -> BaseException:
+    """An instance of a subclass of the error's own class, so that `except` still finds it."""
+    return imitate(type(error), redact(_text(error)), redact(_shown(error)), _plain_attributes(error))
+
+
+def _plain_attributes(error: BaseException) -> dict[str, Any]:
+    attributes = read(error, "__dict__")
+    plain = cast("dict[str, Any]", attributes) if isinstance(attributes, dict) else {}
+    return {name: redact_data(value) for name, value in plain.items() if isinstance(value, _PLAIN)}
+
+
+class _Imitation:
+    """What a stand-in puts before the class that it stands in for."""
+
+    _seen_as: tuple[type[BaseException], str, str, dict[str, Any]]
+
+    def __init__(self, *_: object) -> None:
+        """The class's own constructor may ask for anything, and is not run."""
+
+    def __str__(self) -> str:
+        return self._seen_as[1]
+
+    def __repr__(self) -> str:
+        return self._seen_as[2]
+
+    def __reduce_ex__(self, protocol: object) -> tuple[Any, ...]:
+        return imitate, self._seen_as
+
+
+def imitate(cls: type[BaseException], text: str, shown: str, attributes: dict[str, Any]) -> BaseException:
+    """An exception that is a `cls` (or, where that cannot be, of a base) and prints as it is told."""
+    for base in cls.__mro__:
+        try:
+            body = {"__module__": cls.__module__, "__qualname__": cls.__qualname__}
+            made = cast("type[Any]", type(cls.__name__, (_Imitation, base), body))
+            error = cast("Any", made).__new__(made)
+            put(error, "args", (text,))
+            error.__dict__.update(attributes, _seen_as=(cls, text, shown, attributes))
+        except Exception:  # noqa: BLE001 - a final class, or one with ideas about its subclasses
+            continue
+        return error
+    raise AssertionError("BaseException can be subclassed")  # pragma: no cover
+
 
 _MOST = 20_000
 # Where built-in exceptions, which keep their parts outside `__dict__`, have texts that can be set.
@@ -198,3 +340,38 @@ def _relink(node: BaseException, replaced: dict[int, BaseException]) -> None:
     for name, value in list(_attributes(node).items()):
         if id(value) in replaced:
             _set(node, name, replaced[id(value)])
+
+
+MOST_FRAMES = 30
+MOST_NAMES = 500
+
+
+def learn_secrets(error: BaseException, parameters: Mapping[str, Any]) -> None:
+    """Register every `SecretStr` and every block's secret that stands near the failure. Never raises.
+
+    A block that a function loaded is found in its local variables, one that a module loaded in its globals.
+    """
+    try:
+        for secret in collect_secrets(dict(parameters)):
+            register_secret(secret)
+        for frame in _frames(error):
+            for value in _holders(frame):
+                for secret in collect_secrets(value):
+                    register_secret(secret)
+    except Exception:  # noqa: BLE001 - objects of any kind are looked at, and a failure is being reported
+        return
+
+
+def _frames(error: BaseException) -> Iterator[FrameType]:
+    traceback, seen = error.__traceback__, 0
+    while traceback is not None and seen < MOST_FRAMES:
+        yield traceback.tb_frame
+        traceback, seen = traceback.tb_next, seen + 1
+
+
+def _holders(frame: FrameType) -> Iterator[Any]:
+    """The variables of a frame that may hold a secret: secrets themselves, and models such as blocks."""
+    for names in (frame.f_locals, frame.f_globals):
+        for value in list(names.values())[:MOST_NAMES]:
+            if isinstance(value, BaseModel) or hasattr(cast(object, type(value)), "get_secret_value"):
+                yield value

@@ -3,10 +3,9 @@
 from prefect_resilience.graphs.agents.defaults import AGENT_CHAINS, PROVIDERS
 from prefect_resilience.graphs.agents.edge.alone import Memories
 from prefect_resilience.graphs.agents.edge.chain import AgentChain, ChainResult, ProviderChain
-from prefect_resilience.graphs.agents.edge.notices import Notice
-from prefect_resilience.graphs.agents.edge.person import Person
+from prefect_resilience.graphs.agents.edge.person import Notice, Person
 from prefect_resilience.graphs.agents.edge.registry import agent, provider
-from prefect_resilience.graphs.agents.exceptions import PersonNeeded
+from prefect_resilience.graphs.agents.trace import PersonNeeded
 
 __all__ = [
     "AGENT_CHAINS",

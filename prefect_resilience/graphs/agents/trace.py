@@ -7,12 +7,10 @@ import inspect
 from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any, ClassVar
 
 from prefect_resilience.errors.context import ErrorContext
-
-if TYPE_CHECKING:
-    from prefect_resilience.graphs.agents.exceptions import PersonNeeded
+from prefect_resilience.errors.exceptions import ResilienceError
 
 
 @dataclass
@@ -64,3 +62,22 @@ def note(name: str, at_least: int, error: ErrorContext | None = None) -> None:
 
 def current_trace() -> Trace | None:
     return trace.get()
+
+
+class PersonNeeded(ResilienceError):
+    """Every step of a chain failed, and the person who is its last one has not answered.
+
+    `chain` and `person` are their names, `why` says what kept the person from answering. The first agent's
+    error is its `__cause__`. It is not tried again: nothing changes until somebody does something.
+    """
+
+    error_category: ClassVar[str] = "unexpected"
+
+    def __init__(self, chain: str, person: str, why: str) -> None:
+        self.chain = chain
+        self.person = person
+        self.why = why
+        super().__init__(f"every agent of {chain!r} failed, and {person!r} must take over: {why}")
+
+    def __reduce__(self) -> tuple[type[PersonNeeded], tuple[str, str, str]]:
+        return type(self), (self.chain, self.person, self.why)

@@ -2,10 +2,30 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 
-from prefect_resilience.graphs.conditions.clock import computing_clock
-from prefect_resilience.graphs.conditions.errors import ConditionError
+from prefect_resilience.errors.exceptions import ResilienceError
+
+
+def computing_clock() -> float:
+    """Seconds that this thread has computed: a busy machine makes no condition fail."""
+    return time.thread_time()
+
+
+class ConditionError(ResilienceError, ValueError):
+    """A condition that has no answer: its path leads nowhere, or its pattern or value takes too long.
+
+    `path` is the path that was followed, None when there was none. Can be pickled.
+    """
+
+    def __init__(self, message: str, path: str | None = None) -> None:
+        self.path = path
+        super().__init__(message)
+
+    def __reduce__(self) -> tuple[type[ConditionError], tuple[str, str | None]]:
+        return type(self), (str(self), self.path)
+
 
 STEPS = 1_000_000
 """Parts of a value that one evaluation may look at."""

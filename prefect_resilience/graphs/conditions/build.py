@@ -6,12 +6,12 @@ from collections.abc import Iterable, Set
 from enum import Enum
 from typing import Any, cast
 
-from prefect_resilience.base.values import shortly
+from prefect_resilience.base.plain import shortly
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.errors.taxonomy import ErrorCategory
 from prefect_resilience.graphs.conditions.model import Condition
-from prefect_resilience.graphs.conditions.operators import Operator
 from prefect_resilience.graphs.conditions.paths import check_path
+from prefect_resilience.graphs.conditions.reading import Operator
 
 
 class PathBuilder:

@@ -38,11 +38,15 @@ from jsonpath.stream import TokenStream
 from jsonpath.token import Token
 
 from prefect_resilience.base.plain import plain_or_cut
-from prefect_resilience.graphs.conditions.bounds import Bounds
-from prefect_resilience.graphs.conditions.compare import equal, ordered
-from prefect_resilience.graphs.conditions.errors import ConditionError
+from prefect_resilience.graphs.conditions.bounds import Bounds, ConditionError
+from prefect_resilience.graphs.conditions.compare import (
+    PatternMistake,
+    compiled_pattern,
+    equal,
+    matches,
+    ordered,
+)
 from prefect_resilience.graphs.conditions.paths import Missing, Part, PathError, follow, shown_path
-from prefect_resilience.graphs.conditions.patterns import PatternMistake, compiled_pattern, matches
 
 DEEPEST = 100
 MOST_NODES = 100_000

@@ -20,15 +20,20 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, InitErrorDetails, PydanticCustomError
 from pydantic_core.core_schema import definition_reference_schema
 
+from prefect_resilience.base.plain import not_json, shortly
 from prefect_resilience.base.policy import Policy
-from prefect_resilience.base.values import not_json, shortly
 from prefect_resilience.errors.exceptions import ConfigurationError
-from prefect_resilience.graphs.conditions.bounds import SECONDS
-from prefect_resilience.graphs.conditions.describe import describe
-from prefect_resilience.graphs.conditions.errors import ConditionError
-from prefect_resilience.graphs.conditions.evaluate import Explanation, Source, evaluate, explain
-from prefect_resilience.graphs.conditions.operators import WITH_VALUE, Operator, type_of
-from prefect_resilience.graphs.conditions.reading import Form, Place, Reading, too_large
+from prefect_resilience.graphs.conditions.bounds import SECONDS, ConditionError
+from prefect_resilience.graphs.conditions.evaluate import Explanation, Source, describe, evaluate, explain
+from prefect_resilience.graphs.conditions.reading import (
+    WITH_VALUE,
+    Form,
+    Operator,
+    Place,
+    Reading,
+    too_large,
+    type_of,
+)
 from prefect_resilience.graphs.conditions.schema import json_schema
 
 __all__ = ["Condition", "ConditionError", "Explanation", "condition_mistakes", "place_text"]

@@ -15,9 +15,8 @@ from datetime import date
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from prefect_resilience.base.plain import unfolded
+from prefect_resilience.base.plain import can_be_written, unfolded
 from prefect_resilience.base.regexes import Regex
-from prefect_resilience.base.values import can_be_written
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.errors.secrets.redact import redact
 

@@ -4,21 +4,68 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any, Literal, cast, get_args
 
+from prefect_resilience.base.plain import ValueMistake, can_be_written, json_value, not_json, shortly
 from prefect_resilience.base.policy import nearest
-from prefect_resilience.base.values import ValueMistake, can_be_written, json_value, not_json, shortly
 from prefect_resilience.errors.taxonomy import ErrorCategory
-from prefect_resilience.graphs.conditions.operators import (
-    OF_CONDITIONS,
-    OPERATORS,
-    TYPES,
-    WITH_PATH,
-    WITH_VALUE,
-    operators_of,
-)
+from prefect_resilience.graphs.conditions.compare import PatternMistake, compiled_pattern
 from prefect_resilience.graphs.conditions.paths import PathError, check_path
-from prefect_resilience.graphs.conditions.patterns import PatternMistake, compiled_pattern
+
+Operator = Literal[
+    "error_occurred",
+    "success",
+    "failed",
+    "contains",
+    "equals",
+    "not_equals",
+    "gt",
+    "gte",
+    "lt",
+    "lte",
+    "exists",
+    "not_exists",
+    "in",
+    "matches",
+    "all",
+    "any",
+    "not",
+]
+
+OPERATORS: tuple[str, ...] = get_args(Operator)
+
+OF_ERRORS = ("error_occurred", "success", "failed")
+OF_ORDER = ("gt", "gte", "lt", "lte")
+OF_PRESENCE = ("exists", "not_exists")
+OF_CONDITIONS = ("all", "any", "not")
+WITH_VALUE = ("contains", "equals", "not_equals", *OF_ORDER, "in", "matches")
+WITH_PATH = (*WITH_VALUE, *OF_PRESENCE)
+
+FAMILIES: dict[str, tuple[str, ...]] = {
+    "error_catch": OF_ERRORS,
+    "output_check": ("contains", "equals", "not_equals", "in", "matches", *OF_PRESENCE),
+    "comparison": (*OF_ORDER, "equals", "not_equals"),
+}
+"""The types that stand for several operators, each with its own. An operator's name is a type as well."""
+
+TYPES: tuple[str, ...] = (*FAMILIES, *OPERATORS)
+
+
+def type_of(operator: str) -> str:
+    """The type under which an operator is written."""
+    if operator in OF_ERRORS:
+        return "error_catch"
+    if operator in OF_ORDER:
+        return "comparison"
+    if operator in ("contains", "equals", "not_equals"):
+        return "output_check"
+    return operator
+
+
+def operators_of(kind: str) -> tuple[str, ...]:
+    """The operators that may stand under a type."""
+    return FAMILIES.get(kind, (kind,))
+
 
 DEEPEST = 100
 MOST_PARTS = 10_000

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from prefect_resilience.errors.taxonomy import ErrorCategory
-from prefect_resilience.graphs.conditions.operators import OPERATORS, TYPES
-from prefect_resilience.graphs.conditions.reading import LONGEST_MS
+from prefect_resilience.graphs.conditions.reading import LONGEST_MS, OPERATORS, TYPES
 
 _FORMS = """A question about a task's result or error, written in one of these forms:
 {"type": "comparison", "operator": "gt | gte | lt | lte", "path": "confidence", "value": 0.9},

@@ -17,9 +17,13 @@ from pydantic import BaseModel, ConfigDict
 from prefect_resilience.base.policy import nearest
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.graphs.plans import subplans, voting
-from prefect_resilience.graphs.plans.documentation import Documentation, documentation_of
 from prefect_resilience.graphs.plans.model import QUORUM, VOTE, Node
-from prefect_resilience.graphs.plans.parameters import Parameter, parameters_of
+from prefect_resilience.graphs.plans.parameters import (
+    Documentation,
+    Parameter,
+    documentation_of,
+    parameters_of,
+)
 from prefect_resilience.graphs.plans.reading.mistakes import Mistake
 from prefect_resilience.graphs.plans.templates.templates import has_template
 

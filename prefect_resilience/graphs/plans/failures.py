@@ -8,12 +8,11 @@ from datetime import datetime
 from typing import Any
 
 from prefect_resilience.base.plain import plain_or_cut
-from prefect_resilience.errors.classify.registry import classifier
+from prefect_resilience.errors.classify.classify import classifier
 from prefect_resilience.errors.context import ErrorContext, attach_context
 from prefect_resilience.errors.exceptions import ResilienceError
-from prefect_resilience.errors.info import ErrorInfo, bounded
 from prefect_resilience.errors.secrets.redact import redact, redact_data
-from prefect_resilience.errors.taxonomy import ErrorCategory, FailureReason
+from prefect_resilience.errors.taxonomy import ErrorCategory, ErrorInfo, FailureReason, bounded
 from prefect_resilience.graphs.plans.result import PlanResult
 
 NAMED = 5

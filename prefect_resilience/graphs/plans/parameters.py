@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import inspect
 import json
+import logging
 import types
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Union, get_args, get_origin
 
@@ -128,3 +129,31 @@ def _is_json(annotation: Any) -> bool:
     if origin in (Union, types.UnionType, list, dict, Mapping, Sequence):
         return all(_is_json(argument) for argument in get_args(annotation))
     return isinstance(annotation, str) or any(annotation is known for known in JSON_TYPES)
+
+
+@dataclass(frozen=True)
+class Documentation:
+    """The text before the sections, and a description for each parameter that has one."""
+
+    description: str = ""
+    parameters: dict[str, str] = field(default_factory=dict[str, str])
+
+
+def documentation_of(function: Callable[..., Any]) -> Documentation:
+    """Read a docstring in Google's, numpy's or Sphinx's style."""
+    text = inspect.getdoc(function)
+    if not text:
+        return Documentation()
+    # Here and not above: only who asks for descriptions pays for the parser.
+    import griffe
+
+    logging.getLogger("griffe").setLevel(logging.CRITICAL)  # it warns of types that only the signature has
+    sections = griffe.parse_auto(griffe.Docstring(text))
+    described = ""
+    parameters: dict[str, str] = {}
+    for section in sections:
+        if isinstance(section, griffe.DocstringSectionText):
+            described = described or section.value.strip()
+        elif isinstance(section, griffe.DocstringSectionParameters):
+            parameters |= {one.name: " ".join(one.description.split()) for one in section.value}
+    return Documentation(described, parameters)

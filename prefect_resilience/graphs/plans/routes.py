@@ -19,12 +19,11 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 from prefect_resilience.errors.context import ErrorContext
-from prefect_resilience.errors.info import ErrorInfo, bounded
-from prefect_resilience.errors.taxonomy import ErrorCategory
-from prefect_resilience.graphs.conditions.errors import ConditionError
+from prefect_resilience.errors.taxonomy import ErrorCategory, ErrorInfo, bounded
+from prefect_resilience.graphs.conditions.bounds import ConditionError
 from prefect_resilience.graphs.conditions.evaluate import Explanation
 from prefect_resilience.graphs.conditions.model import Condition
-from prefect_resilience.graphs.conditions.operators import OF_CONDITIONS, OF_ERRORS
+from prefect_resilience.graphs.conditions.reading import OF_CONDITIONS, OF_ERRORS
 from prefect_resilience.graphs.plans.model import Node, Transition
 
 LAST_ERROR = "_last_error"

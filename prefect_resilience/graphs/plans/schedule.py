@@ -22,8 +22,17 @@ from typing import NamedTuple
 from prefect_resilience.errors.context import ErrorContext
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.graphs.plans.model import Node
-from prefect_resilience.graphs.plans.seats import Seat, Status, check_addition, link, not_led_to, not_met
-from prefect_resilience.graphs.plans.trails import after_failure, after_success, joined
+from prefect_resilience.graphs.plans.seats import (
+    Seat,
+    Status,
+    after_failure,
+    after_success,
+    check_addition,
+    joined,
+    link,
+    not_led_to,
+    not_met,
+)
 
 
 class Ended(NamedTuple):

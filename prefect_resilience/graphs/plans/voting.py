@@ -11,13 +11,13 @@ from prefect_resilience.base.plain import plain
 from prefect_resilience.base.policy import nearest
 from prefect_resilience.errors.context import ErrorContext
 from prefect_resilience.errors.exceptions import ConfigurationError
-from prefect_resilience.graphs.conditions.describe import shown
+from prefect_resilience.graphs.conditions.evaluate import shown
 from prefect_resilience.graphs.conditions.paths import Missing, PathError, check_path, look_up
 from prefect_resilience.graphs.plans.model import QUORUM, Node
 from prefect_resilience.graphs.plans.reading.mistakes import Mistake, quoted
 from prefect_resilience.graphs.plans.templates.templates import has_template
 from prefect_resilience.graphs.routing.exceptions import NoQuorum
-from prefect_resilience.graphs.routing.sameness import same
+from prefect_resilience.graphs.routing.rounds import same
 
 if TYPE_CHECKING:
     from prefect_resilience.graphs.plans.actions import Actions

@@ -9,10 +9,12 @@ from typing import Any, Generic, TypeVar
 
 from prefect_resilience.base.plain import plain
 from prefect_resilience.errors.context import ErrorContext
-from prefect_resilience.errors.info import bounded
 from prefect_resilience.errors.secrets.redact import redact
-from prefect_resilience.guards.partials.bounds import LIMIT as PARTIAL
-from prefect_resilience.guards.partials.bounds import partial_output
+from prefect_resilience.errors.taxonomy import bounded
+from prefect_resilience.graphs.conditions.bounds import Bounds, ConditionError
+from prefect_resilience.graphs.conditions.compare import equal
+from prefect_resilience.guards.partials.current import LIMIT as PARTIAL
+from prefect_resilience.guards.partials.current import partial_output
 
 __all__ = ["PARTIAL", "History", "Iteration", "Round", "brief", "history_details", "partial_output"]
 
@@ -94,3 +96,14 @@ def history_details(rounds: Iterable[Round[Any]]) -> list[dict[str, Any]]:
         }
         for made in list(rounds)[-KEPT_VALUES:]
     ]
+
+
+STEPS = 5_000_000
+
+
+def same(one: Any, other: Any, steps: int = STEPS) -> bool:
+    """Whether two plain values are the same, through and through; those too large to compare are not."""
+    try:
+        return equal(one, other, Bounds(steps=steps))
+    except ConditionError:
+        return False

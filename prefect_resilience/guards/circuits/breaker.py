@@ -23,13 +23,12 @@ from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.guards import faults
 from prefect_resilience.guards.circuits import machine, registry
 from prefect_resilience.guards.circuits.circuit import Circuit
-from prefect_resilience.guards.circuits.guard import entering, guarded, leaving
+from prefect_resilience.guards.circuits.guard import entering, guarded, judge, leaving
 from prefect_resilience.guards.circuits.model import CircuitPolicy, CircuitSnapshot, CircuitState
-from prefect_resilience.guards.circuits.outcomes import judge
 from prefect_resilience.guards.circuits.permits import Permit
 
 if TYPE_CHECKING:
-    from prefect_resilience.errors.info import ErrorInfo
+    from prefect_resilience.errors.taxonomy import ErrorInfo
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])

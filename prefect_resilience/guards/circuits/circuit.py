@@ -12,12 +12,10 @@ from weakref import WeakMethod
 from prefect_resilience.errors.exceptions import CircuitOpenError
 from prefect_resilience.guards.circuits import machine
 from prefect_resilience.guards.circuits.exchange import UNSEEN, Exchange
-from prefect_resilience.guards.circuits.link import StoreLink
+from prefect_resilience.guards.circuits.link import NEVER, StoreLink, View, snapshot_of
 from prefect_resilience.guards.circuits.listeners import logger, tell
 from prefect_resilience.guards.circuits.model import CircuitPolicy, CircuitSnapshot
 from prefect_resilience.guards.circuits.permits import Epoch, Permit
-from prefect_resilience.guards.circuits.snapshots import snapshot_of
-from prefect_resilience.guards.circuits.view import NEVER, View
 from prefect_resilience.guards.circuits.window import Outcome
 
 PATIENCE = 1.0

@@ -13,7 +13,7 @@ from weakref import WeakMethod
 
 from prefect_resilience.errors.exceptions import StoreUnavailable
 from prefect_resilience.guards.circuits import machine
-from prefect_resilience.guards.circuits.link import StoreLink
+from prefect_resilience.guards.circuits.link import StoreLink, View, unknown, view_of
 from prefect_resilience.guards.circuits.listeners import Transition
 from prefect_resilience.guards.circuits.machine import (
     Acquire,
@@ -26,7 +26,6 @@ from prefect_resilience.guards.circuits.machine import (
 )
 from prefect_resilience.guards.circuits.model import CircuitPolicy
 from prefect_resilience.guards.circuits.permits import Epoch, Pending, Permit
-from prefect_resilience.guards.circuits.view import View, unknown, view_of
 from prefect_resilience.guards.circuits.window import Outcome
 from prefect_resilience.stores import Store
 

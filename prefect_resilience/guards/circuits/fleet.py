@@ -8,8 +8,8 @@ from typing import Any
 from prefect_resilience.guards.circuits import machine, registry
 from prefect_resilience.guards.circuits.breaker import CircuitBreaker
 from prefect_resilience.guards.circuits.exchange import PREFIX
+from prefect_resilience.guards.circuits.link import snapshot_of
 from prefect_resilience.guards.circuits.model import CircuitPolicy, CircuitSnapshot
-from prefect_resilience.guards.circuits.snapshots import snapshot_of
 from prefect_resilience.stores import Store
 
 PAGE = 500

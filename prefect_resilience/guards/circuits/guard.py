@@ -5,13 +5,15 @@ from __future__ import annotations
 import inspect
 import threading
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from prefect_resilience.base.drive import Blocking, Invoke, Sequence
+from prefect_resilience.errors.classify.classify import classify
 from prefect_resilience.guards import faults
+from prefect_resilience.guards.circuits.model import CircuitPolicy
 
 if TYPE_CHECKING:
-    from prefect_resilience.errors.info import ErrorInfo
+    from prefect_resilience.errors.taxonomy import ErrorInfo
     from prefect_resilience.guards.circuits.breaker import CircuitBreaker
     from prefect_resilience.guards.circuits.permits import Permit
 
@@ -93,3 +95,30 @@ def with_faults(breaker: CircuitBreaker, invoke: Invoke) -> Invoke:
     """The call with what `testing.inject` does to the calls of this circuit."""
     fn = faults.with_faults(invoke.fn, inspect.iscoroutinefunction(invoke.fn), breaker.name)
     return Invoke(fn, invoke.args, invoke.kwargs)
+
+
+Verdict = Literal["success", "failure", "neither"]
+
+ANSWERED = frozenset({"auth", "invalid", "not_found", "conflict", "overflow", "validation"})
+"""Failures by which the service shows that it is well: it read the request and said no."""
+
+
+def judge(
+    error: BaseException | None, info: ErrorInfo | None, policy: CircuitPolicy
+) -> tuple[Verdict, ErrorInfo | None]:
+    """How a call that ended with `error` counts, and the error classified.
+
+    What is no Exception (a cancellation, a KeyboardInterrupt, a generator that was closed) says nothing
+    about the service, and neither does a failure of the caller's own.
+    """
+    if error is None and info is None:
+        return "success", None
+    if error is not None and not isinstance(error, Exception):
+        return "neither", None
+    if info is None:
+        assert error is not None
+        info = classify(error)
+    category = str(info.category)
+    if category in policy.counts:
+        return "failure", info
+    return ("success" if category in ANSWERED else "neither"), info

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from time import monotonic
 from typing import Literal, TypeVar
 
+from prefect_resilience.base.durations import LONGEST
 from prefect_resilience.errors.exceptions import ConfigurationError, StoreUnavailable
 from prefect_resilience.errors.secrets.redact import redact
+from prefect_resilience.guards.circuits import machine, window
+from prefect_resilience.guards.circuits.document import rate
 from prefect_resilience.guards.circuits.listeners import StoreNotice
+from prefect_resilience.guards.circuits.machine import PASSING, CircuitDocument, new
+from prefect_resilience.guards.circuits.model import CircuitEntered, CircuitPolicy, CircuitSnapshot
+from prefect_resilience.guards.circuits.permits import Epoch, Permit
 from prefect_resilience.stores import Store, open_store
 
 T = TypeVar("T")
@@ -131,3 +139,93 @@ class StoreLink:
 
 def _rest(took: float) -> float:
     return min(LONGEST_REST, took * REST_PER_SECOND)
+
+
+NEVER = -math.inf
+GRACE = 5.0
+"""Seconds beyond its freshness for which a view still serves while another thread is asking the store."""
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """Replaced as a whole, so that reading it needs no lock. Times are readings of `monotonic()`.
+
+    Before `until` nobody need be asked; before `grace` a caller may go on while another one asks.
+    `permit` is None where calls are refused or need a lease; `refused` says that they are refused, until
+    `retry` (None: for good). `waiting` says that the next success is news to the fleet.
+    """
+
+    document: CircuitDocument
+    until: float = NEVER
+    grace: float = NEVER
+    permit: Permit | None = None
+    refused: bool = False
+    retry: float | None = None
+    waiting: bool = False
+
+
+def unknown() -> View:
+    """The view before anything was heard of the circuit."""
+    return View(new())
+
+
+def view_of(
+    document: CircuitDocument, now: float, at: float, policy: CircuitPolicy, epoch: Epoch, link: StoreLink
+) -> View:
+    """The view of `document`, which holds at `now` by the store's clock and `at` by `monotonic()`."""
+    condition = link.condition
+    horizon = at + policy.sync_interval
+    if condition != "ready":
+        horizon = max(horizon, link.rest_until)
+    if document["state"] in PASSING:
+        waiting = document["state"] == "closed" and document["failures_in_row"] > 0
+        return View(document, horizon, horizon + GRACE, Permit(epoch), waiting=waiting)
+    ask_at = _ask_at(document, now, policy)
+    retry = None if ask_at is None else at + max(0.0, ask_at - now)
+    if retry is not None and condition == "resting":
+        # The store works, if slowly, and only it can say whose turn it is to probe.
+        retry = max(retry, link.rest_until)
+    if retry is not None and retry <= at:
+        return View(document, retry=retry)
+    return View(document, horizon if retry is None else min(horizon, retry), refused=True, retry=retry)
+
+
+def _ask_at(document: CircuitDocument, now: float, policy: CircuitPolicy) -> float | None:
+    """When, by the store's clock, a probe may be let in; None: never by itself."""
+    if document["state"] != "half_open":
+        return document["retry_at"]
+    ends = [until for _, until in document["leases"].values()]
+    return min(ends) if len(ends) >= policy.probes else now
+
+
+_ANY_POLICY = CircuitPolicy(open_max=LONGEST, probe_lease=LONGEST)
+"""It believes whatever a document says of openings and leases: the circuit's own policy is not known here."""
+
+
+def snapshot_of(name: str, document: machine.CircuitDocument, now: float) -> CircuitSnapshot:
+    """What a call would meet at `now`: the document after the time that has passed since it was written."""
+    # What time alone does to a believable document is the same under every policy.
+    seen, _ = machine.step(document, machine.Tick(), now, _ANY_POLICY)
+    counted = window.totals(seen["window"], now)
+    return CircuitSnapshot(
+        name=name,
+        state=seen["state"],
+        generation=seen["generation"],
+        consecutive_failures=seen["failures_in_row"],
+        window_calls=counted.calls,
+        window_failures=counted.failures,
+        window_slow=counted.slow,
+        opened_at=seen["opened_at"],
+        retry_at=seen["retry_at"],
+        reopenings=max(0, seen["openings"] - 1),
+        probes_in_flight=len(seen["leases"]),
+        reason=seen["reason"],
+        last_error=seen["last_error"],
+        updated_at=document["updated_at"],
+        usual_failure_rate=rate(seen["baseline"]),
+        # As it is written: what time alone did to it since then, nobody has met yet.
+        history=tuple(
+            CircuitEntered(generation=generation, at=at, state=state, retry_at=retry_at)
+            for generation, at, state, retry_at in document["history"]
+        ),
+    )

@@ -21,7 +21,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from prefect_resilience.guards.circuits import adaptive, window
+from prefect_resilience.guards.circuits import document, window
 from prefect_resilience.guards.circuits.document import CircuitDocument, new, read, remember
 from prefect_resilience.guards.circuits.model import CircuitPolicy, CircuitState
 
@@ -231,7 +231,7 @@ def _judge_call(
     doc["failures_in_row"] = doc["failures_in_row"] + number if failed else 0
     if not failed:
         doc["hold_until"] = None
-    usual = adaptive.usual(doc["baseline"], policy.failure_rate) if policy.adaptive else None
+    usual = document.usual(doc["baseline"], policy.failure_rate) if policy.adaptive else None
     why = _why_open(doc, usual, now, policy)
     if why is None:
         if not failed and doc["openings"]:
@@ -248,7 +248,7 @@ def _judge_call(
 
 def _why_open(doc: CircuitDocument, usual: float | None, now: float, policy: CircuitPolicy) -> str | None:
     seen = window.totals(doc["window"], now)
-    in_row = doc["failures_in_row"] >= adaptive.row_needed(policy.failure_threshold, usual)
+    in_row = doc["failures_in_row"] >= document.row_needed(policy.failure_threshold, usual)
     # The call that is judged is one, whatever a clock that was set back says of the window.
     if in_row and max(seen.calls, 1) >= window.least(policy.volume_threshold, policy.window_size):
         return f"{doc['failures_in_row']} failures in a row"
@@ -275,13 +275,13 @@ def _count(doc: CircuitDocument, run: window.Run, now: float, policy: CircuitPol
 
 def _learn(doc: CircuitDocument, seen: tuple[int, int, int], now: float, policy: CircuitPolicy) -> None:
     if seen[0]:
-        doc["baseline"] = adaptive.learn(doc["baseline"], seen[0], seen[1], now, policy.baseline_memory)
+        doc["baseline"] = document.learn(doc["baseline"], seen[0], seen[1], now, policy.baseline_memory)
 
 
 def _too_many(seen: window.Totals, usual: float | None, policy: CircuitPolicy) -> bool:
     if usual is None:
         return seen.failures >= policy.failure_rate * seen.calls
-    return adaptive.is_rise(seen.failures, seen.calls, usual, policy.failure_rate_floor)
+    return document.is_rise(seen.failures, seen.calls, usual, policy.failure_rate_floor)
 
 
 def _judge_probe(
@@ -313,8 +313,8 @@ def _is_patient(doc: CircuitDocument, now: float, policy: CircuitPolicy) -> bool
         return False  # the server asked for quiet
     if doc["unanswered"] and not doc["successes"]:
         return False
-    usual = adaptive.usual(doc["baseline"], policy.failure_rate) if policy.adaptive else None
-    probes = adaptive.probes_needed(policy.success_threshold, policy.most_probes, usual)
+    usual = document.usual(doc["baseline"], policy.failure_rate) if policy.adaptive else None
+    probes = document.probes_needed(policy.success_threshold, policy.most_probes, usual)
     return doc["probe_failures"] <= probes - policy.success_threshold
 
 

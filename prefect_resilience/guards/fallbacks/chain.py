@@ -9,8 +9,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from prefect_resilience.base.drive import Blocking, Invoke, Sequence
-from prefect_resilience.errors.answered import answered_for
 from prefect_resilience.errors.context import ErrorContext
+from prefect_resilience.errors.exceptions import answered_for
 from prefect_resilience.guards.fallbacks.model import Answered, Fallback
 
 _handling: ContextVar[tuple[Callable[..., Any], ...]] = ContextVar("handling", default=())

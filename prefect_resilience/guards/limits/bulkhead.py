@@ -9,19 +9,16 @@ from typing import Any
 
 from pydantic import Field, field_validator
 
-from prefect_resilience.base.drive import Sequence, drive
+from prefect_resilience.base.drive import Sequence, drive, slept
 from prefect_resilience.base.durations import Duration, seconds
 from prefect_resilience.guards.limits import shared as shared_limits
 from prefect_resilience.guards.limits.guarding import Limit, Ticket
 from prefect_resilience.guards.limits.leases import Lease, LeaseRequest, given_back
 from prefect_resilience.guards.limits.line import overdue_places, stood_in_line
-from prefect_resilience.guards.limits.names import prefect_name
 from prefect_resilience.guards.limits.outages import FIRST_PAUSE, LONGEST_PAUSE, ApiAway, answered
-from prefect_resilience.guards.limits.patience import for_place
-from prefect_resilience.guards.limits.refusals import BulkheadFullError
+from prefect_resilience.guards.limits.pace import for_place
+from prefect_resilience.guards.limits.refusals import BulkheadFullError, count, prefect_name
 from prefect_resilience.guards.limits.shared import SharedLimit, run_going_on
-from prefect_resilience.guards.limits.spans import count
-from prefect_resilience.guards.limits.waiting import slept
 from prefect_resilience.guards.timeouts.overdue import begins, still_runs
 from prefect_resilience.guards.timeouts.threads import start_call
 

@@ -12,12 +12,10 @@ from pydantic import Field, field_validator
 
 from prefect_resilience.base.durations import Duration, seconds
 from prefect_resilience.base.policy import Policy
-from prefect_resilience.errors.exceptions import ConfigurationError
-from prefect_resilience.errors.notes import add_note
+from prefect_resilience.errors.exceptions import ConfigurationError, add_note
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.guards.limits.guarding import Limit
-from prefect_resilience.guards.limits.refusals import LimitRefused
-from prefect_resilience.guards.limits.spans import count
+from prefect_resilience.guards.limits.refusals import LimitRefused, count
 
 T = TypeVar("T")
 

@@ -17,10 +17,9 @@ from random import random
 from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import UUID
 
-from prefect_resilience.base.drive import Blocking, Sequence
+from prefect_resilience.base.drive import Blocking, Sequence, slept
 from prefect_resilience.guards.limits.outages import FIRST_PAUSE, ApiAway, ApiBusy, logger
 from prefect_resilience.guards.limits.shared import SharedLimit, give_up, renew, take_place
-from prefect_resilience.guards.limits.waiting import slept
 from prefect_resilience.guards.timeouts.threads import start_call
 
 if TYPE_CHECKING:

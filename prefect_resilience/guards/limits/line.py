@@ -13,9 +13,8 @@ import time
 from collections.abc import Callable
 from functools import partial
 
-from prefect_resilience.base.drive import Sequence
-from prefect_resilience.guards.limits.patience import for_place
-from prefect_resilience.guards.limits.waiting import SLICE_SECONDS, Wait, waited_for
+from prefect_resilience.base.drive import SLICE_SECONDS, Sequence, Wait, waited_for
+from prefect_resilience.guards.limits.pace import for_place
 
 LOOK_SECONDS = 5.0
 """How often a caller who waits without a `max_wait` looks whether overdue calls hold the places."""

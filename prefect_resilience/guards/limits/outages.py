@@ -15,9 +15,8 @@ from random import random
 from time import monotonic
 from typing import TypeVar
 
-from prefect_resilience.base.drive import Blocking, Sequence
-from prefect_resilience.guards.limits.patience import FOR_EVER, for_server
-from prefect_resilience.guards.limits.waiting import slept
+from prefect_resilience.base.drive import Blocking, Sequence, slept
+from prefect_resilience.guards.limits.pace import FOR_EVER, for_server
 
 T = TypeVar("T")
 

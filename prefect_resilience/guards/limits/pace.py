@@ -6,8 +6,40 @@ import os
 import threading
 from dataclasses import dataclass
 from time import monotonic
+from typing import NamedTuple
 
-from prefect_resilience.guards.limits.gcra import FRESH, Pace, after_call, wait_for
+# How long a call has to wait for its turn: the generic cell rate algorithm, as pure functions.
+#
+# The algorithm is that of ATM's traffic contract (ITU-T I.371, "virtual scheduling"). Its whole state is
+# one number, the theoretical arrival time: when the next call would come if all were evenly spaced. A call
+# may come before it by as much as the burst allows. Nothing here reads a clock: `now` is in seconds of any
+# clock that only goes forward.
+
+FRESH = float("-inf")
+"""The state before the first call."""
+
+
+class Pace(NamedTuple):
+    """One call in `interval` seconds, and as many as `burst` at once after a time without calls.
+
+    In any `t` seconds there are at most `burst - 1 + ceil(t / interval)` calls: with a burst of 1, never more
+    than the rate.
+    """
+
+    interval: float
+    burst: int = 1
+
+
+def wait_for(pace: Pace, state: float, now: float, ahead: int = 0) -> float:
+    """Seconds until one more call may be made after `ahead` others, each of them made as soon as it may."""
+    next_at = max(state, now) + ahead * pace.interval
+    return max(0.0, next_at - (pace.burst - 1) * pace.interval - now)
+
+
+def after_call(pace: Pace, state: float, now: float) -> float:
+    """The state after a call at `now`, which must not have had to wait."""
+    return max(state, now) + pace.interval
+
 
 MOST_KEYS = 1024
 """Beyond so many, those that would not make anybody wait are forgotten."""
@@ -91,3 +123,49 @@ def _forget() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forget)
+
+
+# How long a caller of a limit waits: for a place, and for a server that cannot answer just now.
+#
+# Pure functions, in seconds. `max_wait` is what the limit's author wrote; None waits for ever, with two
+# bounds.
+
+FOR_EVER = float("inf")
+
+OVERDUE_SECONDS = 60.0
+"""The wait without a `max_wait` while every place is held by an overdue call, which may never end."""
+
+SERVER_SECONDS = 60.0
+"""The wait without a `max_wait` for a server that does not answer."""
+
+LEAST_SERVER_SECONDS = 2.0
+"""The shortest wait for a server: a busy one refuses a question, and answers the next."""
+
+
+def for_place(max_wait: float | None, waited: float, stuck: float | None) -> float:
+    """How much longer to wait for a place; 0 or less is not at all.
+
+    waited: since the caller came. stuck: since every place is held by an overdue call; None: not so.
+
+    Example:
+        >>> for_place(5, 2, None), for_place(None, 100, None), for_place(None, 100, 10)
+        (3, inf, 50.0)
+    """
+    if max_wait is not None:
+        return max_wait - waited
+    return FOR_EVER if stuck is None else OVERDUE_SECONDS - min(waited, stuck)
+
+
+def for_server(max_wait: float | None, waited: float, silent: float) -> float:
+    """How much longer to wait for the server before the limit holds in this process alone.
+
+    waited: since the caller came. silent: since the server did not answer; infinite when waiting is no use.
+
+    Example:
+        >>> for_server(5, 1, 1), for_server(0, 0, 0.5), for_server(None, 500, 10)
+        (4, 1.5, 50.0)
+    """
+    if max_wait is None:
+        return SERVER_SECONDS - silent
+    least = LEAST_SERVER_SECONDS - silent
+    return max(least, min(max_wait - silent, max_wait - waited))

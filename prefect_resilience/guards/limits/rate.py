@@ -8,20 +8,23 @@ from typing import Any
 
 from pydantic import Field, field_validator
 
-from prefect_resilience.base.drive import Sequence
+from prefect_resilience.base.drive import Sequence, slept
 from prefect_resilience.base.durations import Duration, seconds
 from prefect_resilience.guards.limits import shared
-from prefect_resilience.guards.limits.gcra import Pace
 from prefect_resilience.guards.limits.guarding import Limit, Ticket
 from prefect_resilience.guards.limits.line import stood_in_line
-from prefect_resilience.guards.limits.names import prefect_name
 from prefect_resilience.guards.limits.outages import ApiAway, answered
-from prefect_resilience.guards.limits.pace import arrive, start, start_if_free, turn_away, wait_of
-from prefect_resilience.guards.limits.patience import for_place
-from prefect_resilience.guards.limits.refusals import RateLimitedError
+from prefect_resilience.guards.limits.pace import (
+    Pace,
+    arrive,
+    for_place,
+    start,
+    start_if_free,
+    turn_away,
+    wait_of,
+)
+from prefect_resilience.guards.limits.refusals import RateLimitedError, count, prefect_name
 from prefect_resilience.guards.limits.shared import SharedLimit, run_going_on, take_slot
-from prefect_resilience.guards.limits.spans import count
-from prefect_resilience.guards.limits.waiting import slept
 
 __all__ = ["RateLimit", "RateLimitedError"]
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from typing import ClassVar
 
+from prefect_resilience.base.naming import digest
 from prefect_resilience.errors.exceptions import ResilienceError
 
 
@@ -60,3 +62,20 @@ class RateLimitedError(LimitRefused):
 
     def __reduce__(self) -> tuple[type[RateLimitedError], tuple[str | None, int, float, float]]:
         return type(self), (self.name, self.calls, self.per, self.retry_after)
+
+
+NOT_IN_PREFECT = re.compile(r"[/%&<>]")
+"""What Prefect takes in no name."""
+
+
+def prefect_name(kind: str, name: str) -> str:
+    """What Prefect's limit for `name` is called, such as "bulkhead:llm"."""
+    clean = NOT_IN_PREFECT.sub("-", name)
+    return f"{kind}:{clean}" if clean == name else f"{kind}:{clean}~{digest(name)}"
+
+
+def count(what: str, value: object, example: str) -> int:
+    """`value` as a whole number from 1 on. Raises ValueError with what to write."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ValueError(f"{what} is a whole number from 1 on, as in {example}, not {value!r}")
+    return value

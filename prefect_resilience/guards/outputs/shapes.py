@@ -5,6 +5,7 @@ Each looks at an output and gives the value to hand on, or raises `Broken` with 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, is_dataclass
@@ -24,8 +25,50 @@ from referencing.exceptions import Unresolvable
 
 from prefect_resilience.base.policy import nearest
 from prefect_resilience.errors.exceptions import ConfigurationError
-from prefect_resilience.errors.info import bounded
-from prefect_resilience.guards.outputs.texts import NotJson, read_json
+from prefect_resilience.errors.taxonomy import bounded
+
+FENCE = "```"
+MOST_BLOCKS = 20
+"""Fenced blocks of one text that are looked at."""
+
+
+class NotJson(ValueError):
+    """A text is no JSON, nor has it a block of it; the message says where reading it ended."""
+
+
+def read_json(text: str) -> tuple[Any, str]:
+    """The value that a text is in JSON, and the JSON itself; of a text with fenced blocks the first that is.
+
+    NaN and infinities are no JSON. Raises `NotJson`.
+    """
+    first: str | None = None
+    for candidate in (text, *_blocks(text)):
+        source = candidate.strip().removeprefix("\ufeff")
+        try:
+            return json.loads(source, parse_constant=_refused), source
+        except (ValueError, RecursionError) as error:
+            first = first or ("it is nested too deeply" if isinstance(error, RecursionError) else str(error))
+    raise NotJson(f"no JSON: {first}") from None
+
+
+def _refused(constant: str) -> Any:
+    raise ValueError(f"{constant} is no JSON")
+
+
+def _blocks(text: str) -> Iterator[str]:
+    """What stands between fences: up to the next one, then up to the last one, as its texts may have some."""
+    start = text.find(FENCE)
+    last = text.rfind(FENCE)
+    for _ in range(MOST_BLOCKS):
+        line = text.find("\n", start)
+        if start < 0 or line < 0 or line > last:
+            return
+        end = text.find(FENCE, line)
+        yield text[line:end]
+        if end < last:
+            yield text[line:last]
+        start = text.find(FENCE, end + len(FENCE))
+
 
 MOST_VIOLATIONS = 100
 LONGEST_MESSAGE = 300

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from prefect_resilience.guards.partials.bounds import partial_output, partial_results
 from prefect_resilience.guards.partials.current import (
     keep_partial,
     last_violations,
+    partial_output,
+    partial_results,
     previous_error,
     previous_partial,
 )

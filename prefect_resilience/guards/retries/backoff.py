@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Literal
 
 from pydantic import Field, model_validator
@@ -192,3 +194,25 @@ def _no_backoff(value: Any) -> str:
         return f"write Backoff.schedule({value!r}) for exactly these delays"
     first = f"{value!r}" if seconds_of(value) is not None else "1"
     return f"write Backoff.constant({first}) for the same delay each time, or Backoff.exponential({first})"
+
+
+_skipping = 0
+_changing = threading.Lock()
+
+
+@contextmanager
+def skipped() -> Generator[None, None, None]:
+    """While the block goes on, there are none in this process."""
+    global _skipping
+    with _changing:
+        _skipping += 1
+    try:
+        yield
+    finally:
+        with _changing:
+            _skipping -= 1
+
+
+def pause(delay: float) -> float:
+    """The seconds that are really waited where `delay` was decided."""
+    return 0.0 if _skipping else delay

@@ -14,8 +14,7 @@ from typing_extensions import Self
 
 from prefect_resilience.base.durations import Seconds
 from prefect_resilience.base.policy import Policy
-from prefect_resilience.errors.info import ErrorInfo
-from prefect_resilience.errors.taxonomy import ErrorCategory, ErrorKind
+from prefect_resilience.errors.taxonomy import ErrorCategory, ErrorInfo, ErrorKind
 from prefect_resilience.guards.retries.backoff import Backoff
 from prefect_resilience.guards.retries.budget import RetryBudget
 

@@ -11,11 +11,9 @@ from typing import Any, NamedTuple, TypeVar
 import anyio
 import anyio.to_thread
 
-from prefect_resilience.errors.exceptions import AttemptTimeout, ResilienceError
-from prefect_resilience.errors.notes import add_note
-from prefect_resilience.guards.timeouts.child import RESULT, UNPICKLABLE
+from prefect_resilience.errors.exceptions import AttemptTimeout, ResilienceError, add_note
+from prefect_resilience.guards.timeouts.child import RESULT, UNPICKLABLE, dumps, unpack_error
 from prefect_resilience.guards.timeouts.children import DEATH_SECONDS, HUNG_UP, POOL, Child, ProcessDied
-from prefect_resilience.guards.timeouts.pickling import dumps, unpack_error
 from prefect_resilience.guards.timeouts.threads import SLICE_SECONDS, name_of, start_call
 
 __all__ = ["Carriage", "ProcessDied", "UnpicklableError", "acall_in_process", "call_in_process"]

@@ -18,8 +18,7 @@ from prefect_resilience.operations.cli.batches import app as batches
 from prefect_resilience.operations.cli.circuits import app as circuits
 from prefect_resilience.operations.cli.dashboard import dashboard
 from prefect_resilience.operations.cli.dead_letters import app as dead_letters
-from prefect_resilience.operations.cli.doctor import doctor
-from prefect_resilience.operations.cli.install import install
+from prefect_resilience.operations.cli.install import doctor, install
 from prefect_resilience.operations.cli.plan import app as plan
 from prefect_resilience.operations.cli.report import report_command
 from prefect_resilience.telemetry.edge.events import at_a_terminal

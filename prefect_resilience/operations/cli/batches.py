@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from cyclopts import App, Parameter
 from pydantic import RootModel
 
-from prefect_resilience.durable.batches.edge import recovery, reopening, retention, settling
+from prefect_resilience.durable.batches.edge import recovery, retention, settling
 from prefect_resilience.durable.batches.edge.flow_runs import ApiUnavailable
 from prefect_resilience.durable.batches.edge.known import check_known
 from prefect_resilience.durable.batches.edge.recovery import RecoveryReport
@@ -19,7 +19,7 @@ from prefect_resilience.durable.batches.strategies import Strategy
 from prefect_resilience.durable.effects.ledger import open_ledger
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.errors.secrets.redact import redact
-from prefect_resilience.operations.cli import asking, batches_found, dead_letters, fleet, output
+from prefect_resilience.operations.cli import asking, batches_tables, dead_letters, fleet, output
 from prefect_resilience.operations.cli import batches_tables as tables
 from prefect_resilience.operations.cli.options import DryRun, Force, Json, Store, Yes
 
@@ -76,7 +76,7 @@ def list_all(
     back = dead_letters.when("--since", since)
     assert back is not None
     with fleet.explained(url):
-        seen = batches_found.find(url, archived=archived, only_open=open, since=back, limit=limit)
+        seen = batches_tables.find(url, archived=archived, only_open=open, since=back, limit=limit)
     if json:
         output.as_json(
             [tables.batch_row(one, seen.hints.get(one.batch_id), seen.names) for one in seen.shown]
@@ -220,7 +220,7 @@ def reopen(
     if not yes and not _asked(question, f"batch {batch}"):
         return 1
     with fleet.explained(url):
-        status = reopening.reopen(batch, reason=reason, store=url)
+        status = retention.reopen(batch, reason=reason, store=url)
     if json:
         output.as_json(RootModel[Any](tables.batch_as_json(status, status.hint, status.audit)))
     else:

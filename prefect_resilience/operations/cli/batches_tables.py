@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict
-from datetime import datetime
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from datetime import datetime, timedelta, timezone
 from typing import Any
 
+from prefect.settings import get_current_settings
 from pydantic import RootModel
 from rich.box import SIMPLE_HEAD
 from rich.console import RenderableType
@@ -15,12 +17,21 @@ from rich.table import Table
 from rich.text import Text
 
 from prefect_resilience.durable.batches.audit import AuditEntry
+from prefect_resilience.durable.batches.edge import known, recovery
+from prefect_resilience.durable.batches.edge.flow_runs import ApiUnavailable, find_runs
 from prefect_resilience.durable.batches.edge.recovery import RecoveryReport
-from prefect_resilience.durable.batches.edge.status import Archived, BatchStatus, BatchSummary, EffectStatus
+from prefect_resilience.durable.batches.edge.status import (
+    Archived,
+    BatchStatus,
+    BatchSummary,
+    EffectStatus,
+    list_batches,
+)
 from prefect_resilience.durable.batches.strategies import RecoveryHint
-from prefect_resilience.durable.sagas.outlines import KEYS_SHOWN
+from prefect_resilience.durable.effects.ledger import open_ledger
+from prefect_resilience.durable.sagas.report import KEYS_SHOWN
 from prefect_resilience.errors.secrets.redact import redact
-from prefect_resilience.operations.cli import times
+from prefect_resilience.operations.cli import output
 from prefect_resilience.operations.cli.output import printable
 
 SIGNS = {
@@ -80,7 +91,7 @@ def batches_table(
             _standing(one),
             Text(printable(one.batch_id) + (f" ({printable(name)})" if name else "")),
             _counts(one),
-            times.rough(now - one.first_at),
+            output.rough(now - one.first_at),
             Text("" if hint is None else f"{hint.strategy}: {printable(redact(hint.why))}"),
         )
     return table
@@ -103,7 +114,7 @@ def batch_card(
     card.add_column(overflow="fold")
     card.add_row("batch", Text(printable(status.batch_id)))
     if status.occurred_at is not None:
-        card.add_row("run", Text(f"{status.state} since {times.local(status.occurred_at, now)}"))
+        card.add_row("run", Text(f"{status.state} since {output.local(status.occurred_at, now)}"))
     rows = _hint_rows(hint, now) if status.archived is None else _archive_rows(status.archived, now)
     for label, text in rows:
         card.add_row(label, Text(printable(redact(text))))
@@ -123,7 +134,7 @@ def _hint_rows(hint: RecoveryHint | str | None, now: float) -> Iterator[tuple[st
     yield "hint", hint.strategy + ("" if hint.automatic else ", by a person")
     yield "why", hint.why
     if hint.next_at is not None and hint.next_at > now:
-        yield "not before", times.local(hint.next_at, now)
+        yield "not before", output.local(hint.next_at, now)
     for label, value in (("goes on at", hint.resume_from), ("done up to", hint.skip_until)):
         if value is not None:
             yield label, value
@@ -132,13 +143,13 @@ def _hint_rows(hint: RecoveryHint | str | None, now: float) -> Iterator[tuple[st
 
 
 def _archive_rows(archived: Archived, now: float) -> Iterator[tuple[str, str]]:
-    yield "archived", f"{times.local(archived.at, now)} by {archived.by}: {archived.why}"
+    yield "archived", f"{output.local(archived.at, now)} by {archived.by}: {archived.why}"
     if archived.savepoints:
         yield "savepoints", ", ".join(archived.savepoints)
     if archived.last_rollback is not None:
         to = archived.last_rollback.get("to")
         where = "" if to is None else f" to {to}"
-        yield "rolled back", times.local(archived.last_rollback["at"], now) + where
+        yield "rolled back", output.local(archived.last_rollback["at"], now) + where
 
 
 def effects_table(effects: Iterable[EffectStatus], now: float) -> Table:
@@ -156,7 +167,7 @@ def effects_table(effects: Iterable[EffectStatus], now: float) -> Table:
             Text(printable(one.key)),
             one.kind,
             str(one.attempts),
-            times.rough(now - one.intended_at),
+            output.rough(now - one.intended_at),
             Text(printable(redact(_outcome(one)))),
         )
     return table
@@ -263,3 +274,61 @@ def _table() -> Table:
 
 def _clock(time: float) -> str:
     return f"{datetime.fromtimestamp(time).astimezone():%Y-%m-%d %H:%M:%S}"
+
+
+HINTS_SHOWN = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Every batch that is meant, and of those that are shown the hints and the names of their flow runs.
+
+    `now` is the store's clock, `caveats` what is to be said of all that.
+    """
+
+    batches: list[BatchSummary]
+    shown: list[BatchSummary]
+    hints: dict[str, RecoveryHint | None]
+    names: dict[str, str]
+    now: float
+    caveats: tuple[str, ...]
+
+
+def find(url: str, *, archived: bool, only_open: bool, since: datetime | timedelta, limit: int) -> Found:
+    """The batches of a store, at most `limit` of them to be shown. Raises StoreUnavailable."""
+    ledger = open_ledger(url)
+    seen = _with_runs(url, archived, since)
+    batches = [one for one in seen.batches if one.open or not only_open]
+    shown = batches[:limit]
+    hints = {
+        one.batch_id: recovery.hint_of(ledger, one.batch_id, run=seen.runs.get(one.batch_id))
+        for one in [one for one in shown if one.open][:HINTS_SHOWN]
+    }
+    return Found(batches, shown, hints, _names(shown, seen), ledger.store.now(), tuple(_caveats(seen)))
+
+
+def _with_runs(url: str, archived: bool, since: datetime | timedelta) -> known.Batches:
+    """With the flow runs that ended badly, where an API is configured to be asked for them."""
+    if archived or get_current_settings().api.url is None:
+        return known.Batches(list_batches(archived=archived, store=url), {})
+    back = datetime.now(timezone.utc) - since if isinstance(since, timedelta) else since
+    return known.batches_with_runs(url, back)
+
+
+def _names(shown: list[BatchSummary], seen: known.Batches) -> dict[str, str]:
+    """The names of the flow runs, as far as the API can be asked for them."""
+    names = {run_id: run.name for run_id, run in seen.runs.items()}
+    unknown = [one.batch_id for one in shown if one.batch_id not in names]
+    if unknown and seen.trouble is None:
+        with suppress(ApiUnavailable):
+            names |= {batch_id: run.name for batch_id, run in find_runs(unknown).items()}
+    return names
+
+
+def _caveats(seen: known.Batches) -> list[str]:
+    said: list[str] = []
+    if seen.trouble is not None:
+        said.append(f"How flow runs ended is unknown, and only effects say what is open: {seen.trouble}")
+    if seen.more:
+        said.append(f"More than {known.MOST_RUNS:,} flow runs ended badly: the latest of them are shown.")
+    return said

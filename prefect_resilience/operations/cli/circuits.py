@@ -11,7 +11,7 @@ from cyclopts import App, Parameter
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.guards.circuits import CircuitSnapshot
 from prefect_resilience.guards.circuits.model import CircuitState
-from prefect_resilience.operations.cli import asking, fleet, names, output, tables, times, watching
+from prefect_resilience.operations.cli import asking, fleet, options, output, tables
 from prefect_resilience.operations.cli.options import Json, Store
 from prefect_resilience.operations.flows import (
     DONE,
@@ -105,7 +105,7 @@ def open_circuit(
 
     Example: prefect-resilience circuits open llm:primary --reason "they said so" --until 10m
     """
-    moment = None if until is None else times.until(until, datetime.now().astimezone())
+    moment = None if until is None else output.until(until, datetime.now().astimezone())
     return _act("open", name, store, json, reason=_said(reason), until=moment, create=create, yes=yes)
 
 
@@ -179,7 +179,7 @@ def watch(
         raise ConfigurationError(f"--interval {interval:g} must be 0.05 seconds to a day, as in 2")
     if count is not None and count < 1:
         raise ConfigurationError(f"--count {count} must be 1 or more; leave it out to watch for ever")
-    look = watching.watch_json if json else watching.watch_table
+    look = tables.watch_json if json else tables.watch_table
     try:
         return look(fleet.store_url(store), interval, count)
     except KeyboardInterrupt:
@@ -207,7 +207,7 @@ def _act(
     """Carry the action out on the circuits that `name` means (None: all of them) and show what it did."""
     url = fleet.store_url(store)
     seen = fleet.read_fleet(url)
-    several = name is None or names.is_glob(name, seen.circuits)
+    several = name is None or options.is_glob(name, seen.circuits)
     chosen = _chosen(name, seen.circuits, action, create, several)
     if not chosen:
         if json:
@@ -235,7 +235,7 @@ def _chosen(
     """The circuits to act upon as they are now; None for one that is to be created."""
     if name is not None and not several:
         return {name: find_circuit(name, circuits, action, create)}
-    found = circuits if name is None else names.matching(name, circuits)
+    found = circuits if name is None else options.matching(name, circuits)
     if name is not None and not found:
         raise ConfigurationError(unknown_circuit(name, (circuit.name for circuit in circuits)))
     return {circuit.name: circuit for circuit in found}

@@ -39,7 +39,7 @@ def dashboard(
     Example: prefect-resilience dashboard --port 4280
     """
     # Imported here: the other commands need no web server.
-    from prefect_resilience.operations.dashboard.edge.serving import serve
+    from prefect_resilience.operations.dashboard.edge.app import serve
 
     if not 0 <= port <= 65_535:
         raise ConfigurationError(f"--port {port} must be 0 to 65535")

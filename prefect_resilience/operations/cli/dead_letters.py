@@ -19,14 +19,13 @@ from rich.progress import Progress as Bar
 
 from prefect_resilience.base.edge.settings import current_settings
 from prefect_resilience.durable.letters.edge import operations
-from prefect_resilience.durable.letters.edge.configured import queue_of
-from prefect_resilience.durable.letters.edge.names import check_task
+from prefect_resilience.durable.letters.edge.configured import check_task, queue_of
 from prefect_resilience.durable.letters.edge.replay import Replaying
 from prefect_resilience.durable.letters.model import DeadLetter, Status
 from prefect_resilience.durable.letters.report import LetterOutcome, Progress
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.errors.secrets.redact import redact
-from prefect_resilience.operations.cli import asking, fleet, output, times
+from prefect_resilience.operations.cli import asking, fleet, output
 from prefect_resilience.operations.cli import dead_letters_tables as tables
 from prefect_resilience.operations.cli.options import DryRun, Json, Store, Yes
 from prefect_resilience.stores import parse_url
@@ -238,7 +237,7 @@ def when(option: str, text: str | None) -> datetime | timedelta | None:
     now = datetime.now().astimezone()
     try:
         # `until` reads times to come; mirrored at a far day, those in the past are such.
-        read = times.until(text, datetime.min.replace(year=1970, tzinfo=now.tzinfo))
+        read = output.until(text, datetime.min.replace(year=1970, tzinfo=now.tzinfo))
     except ConfigurationError:
         raise ConfigurationError(
             f"{option} {text!r} is no time: write a span as in 24h or 7d, or a time as in "

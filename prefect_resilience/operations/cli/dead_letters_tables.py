@@ -16,7 +16,7 @@ from prefect_resilience.durable.letters.codec.encoding import KIND, LEFT_OUT
 from prefect_resilience.durable.letters.model import DeadLetter, Pass
 from prefect_resilience.durable.letters.report import LetterOutcome, ReplayReport
 from prefect_resilience.errors.secrets.redact import redact
-from prefect_resilience.operations.cli import times
+from prefect_resilience.operations.cli import output
 from prefect_resilience.operations.cli.output import printable
 
 SIGNS = {"waiting": "…", "replaying": "»", "in_doubt": "?", "replayed": "✓", "settled": "="}
@@ -57,7 +57,7 @@ def letters_table(letters: Sequence[DeadLetter], now: float) -> Table:
             status_text(letter.status),
             letter.id,
             Text(printable(letter.name)),
-            times.rough(now - letter.created_at.timestamp()),
+            output.rough(now - letter.created_at.timestamp()),
             str(max(letter.failures, len(letter.passes))),
             Text(printable(redact(letter.summary()))),
         )
@@ -94,10 +94,10 @@ def _told(letter: DeadLetter, now: float) -> Iterator[tuple[str, RenderableType]
     yield "status", status_text(letter.status).append(f"  {meaning}", style="not bold default")
     yield letter.kind, Text(printable(letter.name))
     yield "code", Text(printable(str(letter.source or "not to be found again")))
-    yield "failed", times.local(letter.created_at.timestamp(), now)
+    yield "failed", output.local(letter.created_at.timestamp(), now)
     if len(letter.passes) > 1:
         for place, one in enumerate(letter.passes):
-            when = times.local(one.at.timestamp(), now)
+            when = output.local(one.at.timestamp(), now)
             yield "" if place else "passes", Text(f"{when}  {_pass(one)}")
     else:
         yield "attempts", str(letter.attempts)
@@ -115,7 +115,7 @@ def _told(letter: DeadLetter, now: float) -> Iterator[tuple[str, RenderableType]
     if letter.claim is not None:
         yield "replaying", Text(f"{printable(letter.claim.owner)}, since {letter.claim.since:%H:%M:%S} UTC")
     for place, replay in enumerate(letter.replays):
-        when = times.local(replay.finished_at.timestamp(), now)
+        when = output.local(replay.finished_at.timestamp(), now)
         outcome = replay.outcome.replace("_", " ")
         yield "" if place else "replays", Text(f"{outcome} {when}  {printable(redact(replay.message))}")
     if (error := letter.error) is not None and error.stack_trace:

@@ -12,10 +12,9 @@ from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.graphs.plans.actions import BUILT_IN, Actions
 from prefect_resilience.graphs.plans.model import Plan
 from prefect_resilience.graphs.plans.reading.mistakes import PlanError
-from prefect_resilience.operations.cli import output, plan_files, plan_run, plan_tables
+from prefect_resilience.operations.cli import output, plan_files, plan_run
 from prefect_resilience.operations.cli.options import Json
-from prefect_resilience.operations.cli.plan_inputs import check_names, read_inputs
-from prefect_resilience.operations.cli.plan_modules import import_actions
+from prefect_resilience.operations.cli.plan_inputs import check_names, import_actions, read_inputs
 
 
 def _no_option(kind: object, value: object) -> None:
@@ -111,7 +110,7 @@ def run(
     if json:
         output.as_json(ended.result)
     else:
-        output.show(plan_tables.result_table(ended.result), plan_tables.summary(ended.result))
+        output.show(plan_files.result_table(ended.result), plan_files.summary(ended.result))
     if ended.failure:
         output.say(ended.failure)
     return 0 if ended.result.succeeded else 1
@@ -196,7 +195,7 @@ def list_actions(*, actions: Modules = None, json: Json = False) -> int:
     if json:
         output.as_json(specs)
     else:
-        output.show(plan_tables.actions_list(specs))
+        output.show(plan_files.actions_list(specs))
     if all(spec.name in BUILT_IN for spec in specs):
         output.say(
             'No actions are registered: write @action("name") above a function, and name its module '

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import time
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import contextmanager
 from datetime import datetime
 
 from rich.box import SIMPLE_HEAD
 from rich.cells import cell_len
 from rich.console import Group, RenderableType
+from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from prefect_resilience.errors.exceptions import StoreUnavailable
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.guards.circuits import CircuitSnapshot
-from prefect_resilience.operations.cli import times
-from prefect_resilience.operations.cli.fleet import Fleet
+from prefect_resilience.operations.cli import output
+from prefect_resilience.operations.cli.fleet import Fleet, read_fleet
 from prefect_resilience.operations.cli.output import printable
 from prefect_resilience.operations.flows import CircuitChange
 
@@ -62,8 +66,8 @@ def _cells(circuit: CircuitSnapshot, now: float) -> list[Text]:
         Text(printable(circuit.name)),
         Text(f"{circuit.window_failures}/{circuit.window_calls}"),
         Text(str(circuit.consecutive_failures)),
-        Text("" if opened is None else f"{times.rough(now - opened)} ago"),
-        Text("" if retry is None else times.rough(retry - now)),
+        Text("" if opened is None else f"{output.rough(now - opened)} ago"),
+        Text("" if retry is None else output.rough(retry - now)),
         Text(str(circuit.probes_in_flight or "")),
     ]
 
@@ -110,8 +114,8 @@ def _told(circuit: CircuitSnapshot, now: float) -> Iterator[tuple[str, Renderabl
     yield "state", state_text(circuit.state).append(f"  {MEANINGS[circuit.state]}", style="not bold default")
     for label, text in (("reason", circuit.reason), ("last error", circuit.last_error)):
         yield label, Text(printable(redact(text)) if text else "none")
-    for label, time in (("opened", circuit.opened_at), ("retry", circuit.retry_at)):
-        yield label, "-" if time is None else times.local(time, now)
+    for label, moment in (("opened", circuit.opened_at), ("retry", circuit.retry_at)):
+        yield label, "-" if moment is None else output.local(moment, now)
     failed, slow = circuit.window_failures, circuit.window_slow
     yield "window", f"{circuit.window_calls} calls, {failed} failed, {slow} slow"
     yield "in a row", f"{circuit.consecutive_failures} failures"
@@ -120,7 +124,7 @@ def _told(circuit: CircuitSnapshot, now: float) -> Iterator[tuple[str, Renderabl
     yield "re-openings", f"{circuit.reopenings} since the last full recovery"
     yield "probes", f"{circuit.probes_in_flight} in flight"
     yield "generation", str(circuit.generation)
-    yield "changed", times.local(circuit.updated_at, now) if circuit.updated_at else "never"
+    yield "changed", output.local(circuit.updated_at, now) if circuit.updated_at else "never"
 
 
 def changes_table(changes: Iterable[CircuitChange], now: float) -> Table:
@@ -152,3 +156,74 @@ def _clock(time: float, now: float) -> str:
 
 def _table() -> Table:
     return Table(box=SIMPLE_HEAD, collapse_padding=True, pad_edge=False, header_style="bold")
+
+
+def watch_json(url: str, interval: float, count: int | None) -> int:
+    """A line of JSON for each time the store answered; what it did not answer is said on stderr."""
+    answered = True
+    for _ in _ticks(interval, count):
+        fleet, trouble = _look(url)
+        if fleet is not None:
+            output.as_json(fleet.circuits, indent=None)
+        # An outage is said once, not at every tick.
+        if answered and trouble:
+            output.say(trouble)
+        elif not answered and not trouble:
+            output.say("The store answers again.")
+        answered = not trouble
+    return 0 if answered else 1
+
+
+def watch_table(url: str, interval: float, count: int | None) -> int:
+    """The table, drawn over itself on a terminal, printed again elsewhere."""
+    last: tuple[Fleet, datetime] | None = None
+    trouble = ""
+    with _canvas() as draw:
+        for _ in _ticks(interval, count):
+            fleet, trouble = _look(url)
+            if fleet is not None:
+                last = fleet, datetime.now()
+            draw(_picture(last, trouble, interval))
+    return 1 if trouble else 0
+
+
+def _look(url: str) -> tuple[Fleet | None, str]:
+    """What the store says, and a sentence when it says nothing."""
+    try:
+        return read_fleet(url), ""
+    except StoreUnavailable as error:
+        sentence = str(error)
+        return None, sentence[:1].upper() + sentence[1:]
+
+
+def _ticks(interval: float, count: int | None) -> Iterator[int]:
+    """`count` times, or for ever."""
+    tick = 0
+    while count is None or tick < count:
+        if tick:
+            time.sleep(interval)
+        yield tick
+        tick += 1
+
+
+@contextmanager
+def _canvas() -> Generator[Callable[[RenderableType], None], None, None]:
+    console = output.stdout()
+    if not console.is_terminal:
+        yield console.print
+        return
+    with Live(console=console, auto_refresh=False) as live:
+        yield lambda picture: live.update(picture, refresh=True)
+
+
+def _picture(last: tuple[Fleet, datetime] | None, trouble: str, interval: float) -> RenderableType:
+    parts: list[RenderableType] = []
+    if trouble:
+        parts.append(Text(trouble, style=COLOURS["open"]))
+    if last is not None:
+        fleet, at = last
+        told = "as it was at" if trouble else f"every {interval:g} s, Ctrl-C ends it;"
+        parts.append(Text(f"{summary(fleet)}; {told} {at:%H:%M:%S}"))
+        if fleet.circuits:
+            parts.append(circuits_table(fleet))
+    return Group(*parts)

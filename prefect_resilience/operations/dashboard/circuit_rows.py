@@ -10,11 +10,10 @@ from typing import Any, Literal, cast
 
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.guards.circuits import machine
+from prefect_resilience.guards.circuits.link import snapshot_of
 from prefect_resilience.guards.circuits.model import CircuitSnapshot
-from prefect_resilience.guards.circuits.snapshots import snapshot_of
 from prefect_resilience.guards.circuits.window import WindowDocument
-from prefect_resilience.operations.dashboard.board import Row
-from prefect_resilience.operations.dashboard.sparks import Series, Spark
+from prefect_resilience.operations.dashboard.board import Row, Series, Spark
 
 Level = Literal["open", "probing", "failing", "off", "good"]
 """What the colour says: calls are refused; probes decide; closed, but many calls fail; disabled; well."""

@@ -17,7 +17,7 @@ from prefect.settings import get_current_settings
 from prefect_resilience.base.policy import nearest_file
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.errors.secrets.redact import redact
-from prefect_resilience.operations.diagnosis import code, environment, leases, project, server
+from prefect_resilience.operations.diagnosis import environment, project, server
 from prefect_resilience.operations.diagnosis.findings import Diagnosis, Finding
 
 
@@ -36,13 +36,13 @@ def examine(targets: Iterable[str] = ()) -> Diagnosis:
     examined.by("versions", environment.versions)
     examined.by("store", environment.store)
     examined.by("circuits", environment.circuits)
-    examined.by("leases", leases.leases)
+    examined.by("leases", environment.leases)
     if files:
-        examined.by("code", lambda: (one for file in files for one in code.look_at(file)))
+        examined.by("code", lambda: (one for file in files for one in project.look_at(file)))
     if subjects:
         examined.by("timeouts", lambda: project.timeouts(subjects))
         examined.by("results", lambda: project.results(subjects))
-    _ask_server(examined, subjects, [one for file in files for one in code.named_policies(file)])
+    _ask_server(examined, subjects, [one for file in files for one in project.named_policies(file)])
     return Diagnosis(checks=tuple(examined.checks), findings=tuple(examined.findings))
 
 
@@ -69,7 +69,7 @@ class _Examined:
                 self.findings.append(one)
 
 
-def _ask_server(examined: _Examined, subjects: list[Any], named: list[code.NamedPolicy]) -> None:
+def _ask_server(examined: _Examined, subjects: list[Any], named: list[project.NamedPolicy]) -> None:
     url = get_current_settings().api.url
     if url is None:
         examined.by("server", lambda: iter([_no_server()]))
@@ -117,7 +117,7 @@ def _found(targets: Iterable[str]) -> tuple[list[Path], list[ModuleType]]:
     for target in targets:
         path = Path(target.rpartition(":")[0] if ".py:" in target else target)
         if path.is_dir():
-            files |= dict.fromkeys(code.python_files(path.resolve()))
+            files |= dict.fromkeys(project.python_files(path.resolve()))
             continue
         module = _imported(target, path)
         modules.append(module)

@@ -12,8 +12,7 @@ from prefect.exceptions import ObjectNotFound
 
 from prefect_resilience.base.policy import nearest
 from prefect_resilience.errors.exceptions import ConfigurationError
-from prefect_resilience.operations.installation.catalog import ALERTS, UNKNOWN
-from prefect_resilience.operations.installation.changes import Action, Change
+from prefect_resilience.operations.installation.catalog import ALERTS, UNKNOWN, Action, Change
 from prefect_resilience.tasks.edge.blocks.policy import SLUG, ResiliencePolicy
 
 WEBHOOK = "custom-webhook"

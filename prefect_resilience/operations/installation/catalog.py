@@ -7,12 +7,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.resources import files
-from typing import Any, cast
+from typing import Any, ClassVar, Literal, cast
 from uuid import UUID
 
 import yaml
 from prefect import Flow
 from prefect.utilities.callables import parameter_schema
+from pydantic import BaseModel, ConfigDict
 
 from prefect_resilience import operations
 from prefect_resilience.operations import flows
@@ -124,3 +125,21 @@ def _filled(value: Any, ids: Mapping[str, str]) -> Any:
         return [_filled(item, ids) for item in cast("list[Any]", value)]
     names = _placeholders(value)
     return ids[names[0]] if names else value
+
+
+Action = Literal["created", "changed", "unchanged", "kept", "skipped", "removed"]
+
+
+class Change(BaseModel):
+    """What became of one thing.
+
+    `action`: "kept" is what somebody changed by hand, so that it was left as it is; "skipped" is what is not
+    there because something is missing, as `why` says.
+    """
+
+    model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True)
+
+    kind: Literal["block type", "block", "work pool", "deployment", "automation"]
+    name: str
+    action: Action
+    why: str = ""

@@ -18,8 +18,13 @@ from prefect.client.schemas.responses import DeploymentResponse
 from prefect.client.schemas.schedules import CronSchedule
 from prefect.exceptions import ObjectNotFound
 
-from prefect_resilience.operations.installation.catalog import NAME, POOL, Operation, operational_flows
-from prefect_resilience.operations.installation.changes import Change
+from prefect_resilience.operations.installation.catalog import (
+    NAME,
+    POOL,
+    Change,
+    Operation,
+    operational_flows,
+)
 
 
 def pool(client: SyncPrefectClient, named: str | None, dry_run: bool) -> tuple[str, list[Change]]:

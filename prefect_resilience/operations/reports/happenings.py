@@ -3,15 +3,188 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from datetime import timedelta
+from itertools import pairwise
+from math import inf
 from typing import Any
 
+from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.guards.circuits.document import HISTORY_KEPT
+from prefect_resilience.guards.circuits.model import CircuitSnapshot
 from prefect_resilience.operations.reports.api import Api, Filter, Period, ours
-from prefect_resilience.operations.reports.openings import FIRST, StateChange
+from prefect_resilience.operations.reports.model import CircuitFigures
 from prefect_resilience.operations.reports.task_runs import moment
 from prefect_resilience.telemetry.edge.events import PREFIX
+
+# When circuits were open, from their events and the histories in their documents. Pure.
+#
+# Each change of a circuit begins a new generation. So where the generations that are known follow upon each
+# other, nothing is missing between them, whoever told of them: an event of a run, or the circuit's
+# document, which knows what was done outside any run as well.
+
+REFUSING = ("open", "forced_open")
+FIRST = 2
+"""The generation of the first change: a document begins with 1, closed."""
+
+SAME = 0.01
+"""Seconds by which two accounts of one change may differ."""
+
+
+@dataclass(frozen=True, slots=True)
+class StateChange:
+    """A circuit came to a state, `at` seconds since the epoch; it refuses calls until `retry_at`, if ever.
+
+    `before`: the state that it left, where that is known.
+    """
+
+    circuit: str
+    at: float
+    after: str
+    generation: int
+    before: str | None = None
+    retry_at: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Stay:
+    """A state of a circuit, until another change that is known; `follows`: none before it is missing."""
+
+    change: StateChange
+    until: float
+    follows: bool
+    before: str | None
+
+    @property
+    def opening(self) -> bool:
+        return self.change.after in REFUSING and self.before not in REFUSING
+
+    @property
+    def refusing(self) -> bool:
+        return self.change.after in REFUSING
+
+
+def circuits_of(
+    changes: Iterable[StateChange],
+    now: Iterable[CircuitSnapshot],
+    since: float,
+    until: float,
+    *,
+    every: bool = True,
+) -> tuple[CircuitFigures, ...]:
+    """Openings and the time in which calls were refused, of every circuit that changed or is not closed.
+
+    `changes` are those that events tell of; `every`: whether none of these was left out.
+    """
+    told: dict[str, list[StateChange]] = {}
+    for change in changes:
+        told.setdefault(change.circuit, []).append(change)
+    # As the events call them: a name may be made of a parameter.
+    snapshots = {redact(snapshot.name): snapshot for snapshot in now}
+    made = [
+        _circuit(name, told.get(name, []), snapshots.get(name), (since, until), every)
+        for name in told.keys() | snapshots.keys()
+    ]
+    shown = [one for one in made if one is not None]
+    return tuple(sorted(shown, key=lambda one: (-one.openings, -one.seconds_open, one.name)))
+
+
+def _circuit(
+    name: str,
+    told: list[StateChange],
+    now: CircuitSnapshot | None,
+    period: tuple[float, float],
+    every: bool,
+) -> CircuitFigures | None:
+    """None for a circuit of which there is nothing to say."""
+    since, until = period
+    stays = list(_stays(_known(name, told, now)))
+    inside = [one for one in stays if since <= one.change.at < until]
+    seconds = sum(_seconds_refused(one, since, until) for one in stays)
+    state = None if now is None else now.state
+    if not inside and not seconds and state in (None, "closed"):
+        return None
+    return CircuitFigures(
+        name=name,
+        openings=sum(one.opening for one in inside),
+        seconds_open=seconds,
+        state=state,
+        complete=every and _complete(stays, now, since, until),
+    )
+
+
+def _known(name: str, told: list[StateChange], now: CircuitSnapshot | None) -> list[StateChange]:
+    """Every change that events or the document know, each once, in their order."""
+    known = list(told)
+    for entered in () if now is None else now.history:
+        one = StateChange(name, entered.at, entered.state, entered.generation, None, entered.retry_at)
+        same = next((place for place, other in enumerate(told) if _is_same(other, one)), None)
+        if same is None:
+            known.append(one)
+        else:
+            # The document knows until when it was prolonged, the event what was before.
+            known[same] = replace(told[same], retry_at=one.retry_at)
+    if not known and now is not None and now.state in REFUSING:
+        # Written by a version that kept no history.
+        at = now.updated_at if now.opened_at is None else now.opened_at
+        known.append(StateChange(name, at, now.state, now.generation, None, now.retry_at))
+    return sorted(known, key=lambda one: (one.at, one.generation))
+
+
+def _is_same(one: StateChange, other: StateChange) -> bool:
+    return one.generation == other.generation and abs(one.at - other.at) < SAME
+
+
+def _stays(changes: list[StateChange]) -> Iterator[Stay]:
+    for place, change in enumerate(changes):
+        last = changes[place - 1] if place else None
+        follows = _follows(last, change)
+        before = change.before
+        if before is None and follows:
+            before = "closed" if last is None or change.generation < last.generation else last.after
+        yield Stay(change, _ended(change, changes[place + 1 :]), follows, before)
+
+
+def _follows(last: StateChange | None, change: StateChange) -> bool:
+    if last is None or change.generation != last.generation:
+        return change.generation == FIRST or (last is not None and change.generation == last.generation + 1)
+    # It was forced open again, when probes might have been made for some time.
+    return change.after == last.after == "forced_open"
+
+
+def _ended(change: StateChange, later: list[StateChange]) -> float:
+    """Until when the state lasted, or did at least: what is missing may have ended it at once."""
+    if not later:
+        return inf
+    certain = _follows(change, later[0]) or later[0].before == change.after
+    return later[0].at if certain else change.at
+
+
+def _seconds_refused(stay: Stay, since: float, until: float) -> float:
+    """Seconds of the period in which calls were refused: until a probe might have been made."""
+    if not stay.refusing:
+        return 0.0
+    retry_at = inf if stay.change.retry_at is None else stay.change.retry_at
+    return max(0.0, min(stay.until, retry_at, until) - max(stay.change.at, since))
+
+
+def _complete(stays: list[Stay], now: CircuitSnapshot | None, since: float, until: float) -> bool:
+    """Whether no change of the period is missing."""
+    if stays and not stays[0].follows and stays[0].change.at > since:
+        return False
+    for last, stay in pairwise(stays):
+        if not stay.follows and stay.change.at > since and last.change.at < until:
+            return False
+    return not stays or now is None or bool(now.history) or _up_to_date(stays[-1].change, now)
+
+
+def _up_to_date(last: StateChange, now: CircuitSnapshot) -> bool:
+    """Whether a document without a history has come no further than what events tell."""
+    # What is shown as half-open since its time has come is a generation ahead of what is written.
+    ahead = 1 if now.state == "half_open" and last.after in REFUSING else 0
+    return now.generation - last.generation <= ahead
+
 
 MOST_CHANGES = 5_000
 CIRCUITS = ("circuit.opened", "circuit.half-opened", "circuit.closed", "circuit.forced")

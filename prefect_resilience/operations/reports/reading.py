@@ -9,27 +9,25 @@ from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
 from typing import Any, TypeVar
 
-from prefect_resilience.durable.batches.archive import scanned
-from prefect_resilience.durable.batches.audit import AUDITS, entries_of
+from prefect_resilience.durable.batches.audit import AUDITS, entries_of, scanned
 from prefect_resilience.durable.effects.ledger import open_ledger
 from prefect_resilience.durable.letters.edge.configured import queue_of
 from prefect_resilience.errors.exceptions import ConfigurationError, ResilienceError
 from prefect_resilience.errors.secrets.redact import redact
-from prefect_resilience.guards.budgets.fleet import get_budgets
 from prefect_resilience.guards.budgets.model import BudgetStatus
+from prefect_resilience.guards.budgets.policy import get_budgets
 from prefect_resilience.guards.circuits import CircuitSnapshot, get_circuits
 from prefect_resilience.operations.reports import figures
 from prefect_resilience.operations.reports.api import Api, Period, opened
 from prefect_resilience.operations.reports.counted import tally_of
 from prefect_resilience.operations.reports.flow_runs import flow_figures
-from prefect_resilience.operations.reports.happenings import Happenings, happenings_of
+from prefect_resilience.operations.reports.happenings import Happenings, circuits_of, happenings_of
 from prefect_resilience.operations.reports.model import (
     CircuitFigures,
     EffectFigures,
     FleetReport,
     LetterFigures,
 )
-from prefect_resilience.operations.reports.openings import circuits_of
 from prefect_resilience.operations.reports.task_runs import final_events, state_names
 
 T = TypeVar("T")

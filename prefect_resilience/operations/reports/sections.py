@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 
 from prefect_resilience.errors.secrets.redact import redact
-from prefect_resilience.guards.budgets.arithmetic import span_text
+from prefect_resilience.guards.budgets.model import span_text
 from prefect_resilience.operations.reports.model import (
     BadEnd,
     CircuitFigures,

@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable, Mapping
+from copy import copy
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 from uuid import uuid4
 
+from prefect.client.orchestration import get_client
 from prefect.client.schemas.objects import State
+from prefect.context import TagsContext
+from prefect.exceptions import ObjectNotFound
+from prefect.flows import Flow
 from prefect.states import Completed
+from prefect.tasks import Task
+from prefect.utilities.callables import explode_variadic_parameter, parameters_to_args_kwargs
 from pydantic import PrivateAttr
 
 from prefect_resilience.calls.attempt import Substitute
 from prefect_resilience.durable.effects.asking import Replayed
 from prefect_resilience.errors.context import ErrorContext
+from prefect_resilience.errors.requests import SubtaskRequest
 from prefect_resilience.errors.secrets.redact import redact
-from prefect_resilience.guards.decomposition.answered import Decomposed
+from prefect_resilience.guards.decomposition.model import Decomposed
 
 if TYPE_CHECKING:
     from prefect_resilience.tasks.edge.task_runs import TaskSurroundings
@@ -74,3 +85,130 @@ def value_of(outcome: Any) -> Any:
     if isinstance(outcome, ReplacedState):
         return cast(Any, outcome.data).result
     return outcome
+
+
+LABELS = "__prefect_resilience_labels__"
+"""Where a part keeps what stands behind its task's name: "[1/2][2/2]" is the second half of a first half."""
+
+
+@dataclass(frozen=True)
+class Again:
+    """Calls a task as it was called before, but for some arguments."""
+
+    task: Task[..., Any]
+    parameters: Mapping[str, Any]
+    """As Prefect has them, those of `*args` and `**kwargs` together under the name of these."""
+
+    def __call__(self, changes: Mapping[str, Any]) -> Any:
+        """What the task returns: of an async one, what must be awaited."""
+        changed = with_changes(self.task.fn, self.parameters, changes)
+        args, kwargs = parameters_to_args_kwargs(self.task.fn, changed)
+        if hasattr(self.task.fn, "__prefect_self__") or hasattr(self.task.fn, "__prefect_cls__"):
+            args = args[1:]  # Prefect puts it there
+        return cast("Any", self.task)(*args, **kwargs)
+
+
+def with_changes(
+    fn: Callable[..., Any], parameters: Mapping[str, Any], changes: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The parameters of a call, in Prefect's form, with other values for some of them."""
+    known = inspect.signature(fn).parameters
+    rest = next((name for name, each in known.items() if each.kind is each.VAR_KEYWORD), None)
+    changed = dict(parameters)
+    for name, value in changes.items():
+        if name in known or rest is None:
+            changed[name] = value
+        else:
+            changed[rest] = {**changed.get(rest, {}), name: value}
+    return changed
+
+
+def part_of(
+    task: Task[..., Any],
+    parameters: Mapping[str, Any],
+    changes: Mapping[str, Any],
+    label: str,
+    without_tags: set[str],
+) -> Callable[[], Any]:
+    """What runs a part of a task's work: the same task, with a label in its run's name."""
+    part = copy(task)
+    labels = f"{getattr(task, LABELS, '')}[{label}]"
+    if part.task_run_name is None or hasattr(task, LABELS):
+        setattr(part, LABELS, labels)
+        part.task_run_name = f"{task.name}{labels}".replace("{", "{{").replace("}", "}}")
+    call = Again(part, parameters)
+    if not without_tags:
+        return lambda: call(changes)
+    part.tags = part.tags - without_tags
+    around = TagsContext.get().current_tags - without_tags
+    if not task.isasync:
+
+        def in_turn() -> Any:
+            with TagsContext(current_tags=around):
+                return call(changes)
+
+        return in_turn
+
+    async def a_in_turn() -> Any:
+        with TagsContext(current_tags=around):
+            return await call(changes)
+
+    return a_in_turn
+
+
+def limited(tags: set[str]) -> set[str]:
+    """Those of the tags that have a limit on the server; none where that cannot be asked."""
+    if not tags:
+        return set()
+    found: set[str] = set()
+    try:
+        with get_client(sync_client=True) as client:
+            for tag in tags:
+                try:
+                    client.read_concurrency_limit_by_tag(tag)
+                except ObjectNotFound:
+                    continue
+                found.add(tag)
+    except Exception:  # noqa: BLE001 - an API that is away has no limit to wait for
+        return found
+    return found
+
+
+def request_of_step(
+    name: str, step: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> SubtaskRequest | None:
+    """What a function or task was asked to do as a step; None where its signature cannot be read."""
+    fn = getattr(step, "fn", step)
+    try:
+        bound = inspect.signature(fn).bind(*args, **kwargs)
+    except (TypeError, ValueError):
+        return None
+    bound.apply_defaults()
+    given = dict(bound.arguments)
+    again = Again(cast("Any", step), given) if isinstance(step, Task) else _FunctionAgain(fn, given)
+    return SubtaskRequest(name, explode_variadic_parameter(fn, given), "step", again, fn)
+
+
+@dataclass(frozen=True)
+class _FunctionAgain:
+    """Calls a function as it was called before, but for some arguments."""
+
+    fn: Callable[..., Any]
+    parameters: Mapping[str, Any]
+
+    def __call__(self, changes: Mapping[str, Any]) -> Any:
+        args, kwargs = parameters_to_args_kwargs(self.fn, with_changes(self.fn, self.parameters, changes))
+        return self.fn(*args, **kwargs)
+
+
+@dataclass(frozen=True)
+class FlowAgain:
+    """Calls a flow as it was called before, but for some arguments."""
+
+    flow: Flow[..., Any]
+    parameters: Mapping[str, Any]
+
+    def __call__(self, changes: Mapping[str, Any]) -> Any:
+        """What the flow returns: of an async one, what must be awaited."""
+        args, kwargs = parameters_to_args_kwargs(self.flow.fn, {**self.parameters, **changes})
+        return cast("Any", self.flow)(*args, **kwargs)

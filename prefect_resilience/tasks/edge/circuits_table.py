@@ -17,17 +17,39 @@ from collections.abc import Iterable
 from contextvars import copy_context
 from datetime import datetime, timezone
 from time import monotonic
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from prefect.artifacts import create_markdown_artifact
+from prefect.client.orchestration import get_client
 from prefect.client.schemas.actions import ArtifactCreate
 from prefect.settings import PREFECT_API_URL
 from prefect.types._datetime import parse_datetime
 
 from prefect_resilience.guards.circuits.fleet import get_circuits
 from prefect_resilience.guards.circuits.model import CircuitSnapshot
-from prefect_resilience.tasks.edge.clients import create_artifact, own_client
 from prefect_resilience.telemetry.payloads import fitted_text
+
+if TYPE_CHECKING:
+    from prefect.client.orchestration import SyncPrefectClient
+    from prefect.client.schemas.actions import ArtifactCreate
+
+
+def own_client() -> SyncPrefectClient:
+    """A client of its own, to be entered.
+
+    The one that Prefect keeps for a run is closed at its end, also for a thread that goes on in the run's
+    context. Other settings than that one has, even empty ones, make it another.
+    """
+    return get_client(sync_client=True, httpx_settings={})
+
+
+def create_artifact(client: SyncPrefectClient, artifact: ArtifactCreate) -> None:
+    """`client.create_artifact` without its event: while the process ends, Prefect would log that it cannot be
+    sent as an error with its traceback."""
+    client.request(
+        "POST", "/artifacts/", json=artifact.model_dump(mode="json", exclude_unset=True)
+    ).raise_for_status()
+
 
 logger: logging.Logger = logging.getLogger("prefect_resilience.circuits")
 

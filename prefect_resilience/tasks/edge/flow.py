@@ -17,8 +17,7 @@ from typing_extensions import ParamSpec, Unpack
 
 from prefect_resilience.base.drive import Blocking, Sequence, adrive, drive
 from prefect_resilience.base.edge.settings import enabled
-from prefect_resilience.base.naming import fill
-from prefect_resilience.base.signatures import UNSET, more_options, shows
+from prefect_resilience.base.naming import UNSET, fill, more_options, shows
 from prefect_resilience.durable.batches.batch import batch as batch_named
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.tasks.edge.ending import Ending, ended

@@ -13,12 +13,16 @@ from prefect_resilience.durable.batches.edge.flow_runs import RECOVERY_LABEL, RE
 from prefect_resilience.durable.batches.edge.tags import TAG
 from prefect_resilience.durable.batches.strategies import RecoveryPolicy
 from prefect_resilience.errors.context import ErrorContext, attach_context, attached_context
-from prefect_resilience.errors.nesting import is_sub_step, with_inner
-from prefect_resilience.errors.requests import SubtaskRequest, attach_request, subtask_request
+from prefect_resilience.errors.requests import (
+    SubtaskRequest,
+    attach_request,
+    is_sub_step,
+    subtask_request,
+    with_inner,
+)
 from prefect_resilience.errors.secrets.redact import redact
-from prefect_resilience.errors.secrets.scrub import scrub_exception
-from prefect_resilience.errors.secrets.sightings import learn_secrets
-from prefect_resilience.tasks.edge.again import FlowAgain
+from prefect_resilience.errors.secrets.scrub import learn_secrets, scrub_exception
+from prefect_resilience.tasks.edge.answers import FlowAgain
 from prefect_resilience.tasks.edge.logs import keep_secrets_out_of_logs
 from prefect_resilience.telemetry import notes
 

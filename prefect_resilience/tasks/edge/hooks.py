@@ -21,17 +21,21 @@ from prefect_resilience.durable.batches.batch import explicit_batch
 from prefect_resilience.durable.batches.edge.tags import batch_of, named_in
 from prefect_resilience.durable.letters.capture import identity_of, letter_of, loss
 from prefect_resilience.durable.letters.codec.encoding import encode_parameters
-from prefect_resilience.durable.letters.edge.configured import queue_of, spool_of
-from prefect_resilience.durable.letters.edge.noticing import settle_call
-from prefect_resilience.durable.letters.edge.places import starts_here, starts_of
+from prefect_resilience.durable.letters.edge.configured import (
+    queue_of,
+    settle_call,
+    spool_of,
+    starts_here,
+    starts_of,
+)
 from prefect_resilience.durable.letters.edge.replay import LETTER_TAG, in_replay, is_replay_itself
 from prefect_resilience.durable.letters.model import Contents, DeadLetter
-from prefect_resilience.durable.letters.passes import run_again
+from prefect_resilience.durable.letters.report import run_again
 from prefect_resilience.durable.sources import source_of
 from prefect_resilience.errors.context import ErrorContext, error_context
 from prefect_resilience.errors.exceptions import ConfigurationError, StoreUnavailable
 from prefect_resilience.errors.secrets.redact import redact
-from prefect_resilience.errors.secrets.sightings import learn_secrets
+from prefect_resilience.errors.secrets.scrub import learn_secrets
 from prefect_resilience.tasks.edge.ending import recovery_hint, run_summary
 from prefect_resilience.tasks.edge.logs import keep_secrets_out_of_logs
 from prefect_resilience.telemetry.edge.events import emit

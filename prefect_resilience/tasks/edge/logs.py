@@ -14,8 +14,8 @@ from uuid import UUID
 
 from prefect.blocks.system import Secret
 
-from prefect_resilience.errors.answered import is_answered_for
 from prefect_resilience.errors.context import attached_context
+from prefect_resilience.errors.exceptions import is_answered_for
 from prefect_resilience.errors.secrets.redact import redact, register_secret
 
 RUN_LOGGERS = ("prefect.task_runs", "prefect.flow_runs")

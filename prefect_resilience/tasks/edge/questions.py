@@ -16,7 +16,7 @@ from prefect_resilience.base.drive import drive
 from prefect_resilience.base.edge.settings import enabled
 from prefect_resilience.calls.attempt import judged
 from prefect_resilience.errors.context import attached_context
-from prefect_resilience.guards.retries.pauses import pause
+from prefect_resilience.guards.retries.backoff import pause
 from prefect_resilience.tasks.edge.logs import told_of_state
 from prefect_resilience.tasks.edge.task_runs import TaskSurroundings, governed, record_of
 

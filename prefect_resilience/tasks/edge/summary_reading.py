@@ -18,10 +18,10 @@ from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterParentFlo
 from prefect.client.schemas.objects import FlowRun, State, TaskRun
 from prefect.types._datetime import parse_datetime
 
-from prefect_resilience.durable.batches.at_once import answers
+from prefect_resilience.base.drive import answers
 from prefect_resilience.durable.batches.run_passes import RunOrigin, RunPass, borders
-from prefect_resilience.errors.info import bounded
 from prefect_resilience.errors.secrets.redact import redact
+from prefect_resilience.errors.taxonomy import bounded
 from prefect_resilience.tasks.summaries.story import CIRCUIT_MOVES, PassRead
 from prefect_resilience.telemetry.edge.watch import MESSAGE, happening_of
 from prefect_resilience.telemetry.model import (

@@ -16,16 +16,15 @@ from typing_extensions import ParamSpec, Unpack
 
 from prefect_resilience.base.drive import adrive, drive
 from prefect_resilience.base.edge.settings import enabled
-from prefect_resilience.base.signatures import UNSET, more_options, shows
+from prefect_resilience.base.naming import UNSET, more_options, shows
 from prefect_resilience.calls.attempt import Guard, guarded
 from prefect_resilience.durable.batches.edge.tags import in_outer_task
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.guards.retries.policy import Retry
 from prefect_resilience.tasks.edge.answers import as_answer, value_of
 from prefect_resilience.tasks.edge.cache_keys import code_without_source, with_own_function
-from prefect_resilience.tasks.edge.chunks import in_one_task
 from prefect_resilience.tasks.edge.questions import Answers, AsWritten, PolicyDelays, retry_as_decided
-from prefect_resilience.tasks.edge.streams import astream, stream
+from prefect_resilience.tasks.edge.streams import astream, in_one_task, stream
 from prefect_resilience.tasks.edge.task_options import (
     DEFAULTS,
     MOST_RETRIES_BY_POLICY,

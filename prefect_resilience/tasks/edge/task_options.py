@@ -12,8 +12,8 @@ from typing_extensions import TypedDict
 
 from prefect_resilience import durable
 from prefect_resilience.base.edge.settings import current_settings
+from prefect_resilience.base.naming import UNSET
 from prefect_resilience.base.policy import nearest
-from prefect_resilience.base.signatures import UNSET
 from prefect_resilience.calls.attempt import NO_RETRY, Guard
 from prefect_resilience.durable.effects.names import source_of
 from prefect_resilience.errors.exceptions import ConfigurationError
@@ -25,7 +25,7 @@ from prefect_resilience.guards.timeouts.timeout import Timeout
 
 if TYPE_CHECKING:
     from prefect_resilience.durable.effects.policy import Effect
-    from prefect_resilience.errors.classify.registry import Rule
+    from prefect_resilience.errors.classify.classify import Rule
     from prefect_resilience.guards.budgets.policy import ErrorBudget
     from prefect_resilience.guards.circuits.breaker import CircuitBreaker
     from prefect_resilience.guards.decomposition.model import Decompose

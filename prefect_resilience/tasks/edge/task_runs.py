@@ -33,12 +33,11 @@ from prefect_resilience.durable.effects.asking import Replayed
 from prefect_resilience.errors.context import ErrorContext
 from prefect_resilience.errors.requests import SubtaskRequest, attach_request
 from prefect_resilience.errors.secrets.redact import redact
-from prefect_resilience.guards.decomposition.answered import stood_in
+from prefect_resilience.guards.decomposition.model import stood_in
 from prefect_resilience.guards.fallbacks.chain import Answer
-from prefect_resilience.guards.partials.child import Carried, carried
-from prefect_resilience.guards.partials.current import Notes, add_notes_source
+from prefect_resilience.guards.partials.current import Carried, Notes, add_notes_source, carried
 from prefect_resilience.guards.retries.policy import Verdict
-from prefect_resilience.tasks.edge.again import Again, limited, part_of
+from prefect_resilience.tasks.edge.answers import Again, limited, part_of
 from prefect_resilience.tasks.edge.in_child import carriage_of, notes_in_child
 from prefect_resilience.tasks.edge.logs import is_expected, keep_secrets_out_of_logs, log_failure
 from prefect_resilience.telemetry.edge.events import (
@@ -55,8 +54,8 @@ if TYPE_CHECKING:
     import logging
 
     from prefect_resilience.durable.effects.ledger import Ledger
+    from prefect_resilience.durable.effects.model import Pass
     from prefect_resilience.durable.effects.opening import BatchMarks
-    from prefect_resilience.durable.effects.passes import Pass
     from prefect_resilience.guards.timeouts.process import Carriage
     from prefect_resilience.tasks.edge.task import ResilientTask
 

@@ -11,9 +11,10 @@ import atexit
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import copy_context
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timezone
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 from uuid import UUID
@@ -21,20 +22,216 @@ from uuid import UUID
 from prefect.client.schemas.actions import ArtifactCreate
 from prefect.settings import PREFECT_CLIENT_MAX_RETRIES, PREFECT_UI_URL, temporary_settings
 
-from prefect_resilience.durable.batches.at_once import answers
-from prefect_resilience.errors.info import bounded
+from prefect_resilience.base.drive import answers
+from prefect_resilience.durable.batches.audit import Audit, AuditEntry
+from prefect_resilience.durable.batches.edge.closing import close_left_behind, states_of
+from prefect_resilience.durable.batches.edge.tags import batch_of_flow_run
+from prefect_resilience.durable.batches.run_passes import RunPass, RunState, pass_of_task_run, passes_of
+from prefect_resilience.durable.effects.ledger import open_ledger
+from prefect_resilience.durable.letters.edge.configured import queue_of
 from prefect_resilience.errors.secrets.redact import redact
+from prefect_resilience.errors.taxonomy import bounded
+from prefect_resilience.guards.circuits.fleet import get_circuits
 from prefect_resilience.tasks.edge import summary_reading as reading
-from prefect_resilience.tasks.edge.clients import create_artifact, own_client
-from prefect_resilience.tasks.edge.looking import Look, Subject
+from prefect_resilience.tasks.edge.circuits_table import create_artifact, own_client
 from prefect_resilience.tasks.summaries.markdown import headline, markdown
-from prefect_resilience.tasks.summaries.story import Story
+from prefect_resilience.tasks.summaries.story import (
+    Story,
+    circuits_met,
+    circuits_of,
+    merged,
+    one_pass,
+    story_of,
+)
 from prefect_resilience.telemetry import notes
-from prefect_resilience.telemetry.model import Advice
+from prefect_resilience.telemetry.model import Advice, Happening, RunFacts, Seen
 
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient
-    from prefect.client.schemas.objects import FlowRun
+    from prefect.client.schemas.objects import FlowRun, State
+
+CLOSING = 1.0
+"""Seconds for closing the task runs that earlier passes left behind."""
+
+CLOSING_SETTLES = 30.0
+_WAITING = frozenset({"waiting", "replaying", "in_doubt"})
+
+NO_ANSWER = "The Prefect API did not answer in time: this is what the process itself noted."
+NOT_HEARD = "The Prefect API had not heard of everything yet: what happened last may be missing."
+SLOW = "The Prefect API was slow: not all that it knows was looked at."
+
+
+@dataclass
+class Subject:
+    """The run that a summary is of.
+
+    `here`: it went on in this process. `alone`: its task runs ran in the process of the flow, and it started
+    no other flow. `letter` is its own dead letter, which no event told of. `noted_passes` are the passes, of
+    it and of runs inside it, that this process noted.
+    """
+
+    flow_name: str
+    flow_run: FlowRun
+    state: State[Any]
+    here: bool
+    alone: bool
+    letter: Happening | None = None
+    noted_passes: set[tuple[str, int]] = field(default_factory=set[tuple[str, int]])
+
+    @property
+    def whole(self) -> bool:
+        """Whether all of it happened in this process, in one pass."""
+        return self.here and self.alone and self.flow_run.run_count <= 1
+
+    def noted(self, ids: Iterable[UUID]) -> dict[tuple[str, int], Seen]:
+        """What this process noted of these flow runs."""
+        found = notes.seen_by_pass(str(one) for one in ids)
+        self.noted_passes |= found.keys()
+        return found
+
+
+@dataclass
+class Look:
+    """One look by `until`, a reading of `monotonic()`. Afterwards `ids` are the run and those inside it."""
+
+    subject: Subject
+    client: SyncPrefectClient
+    until: float
+    missing: list[str] = field(default_factory=list[str])
+    ids: list[UUID] = field(default_factory=list[UUID])
+
+    def look(self) -> Story:
+        """The story of the run; what could not be found out is in its `missing`."""
+        subject = self.subject
+        self.ids = [subject.flow_run.id]
+        if subject.whole:
+            story = one_pass(self._facts(subject.flow_run), merged(subject.noted(self.ids).values()))
+        else:
+            story = self._passes()
+        letter, seen = subject.letter, story.last
+        if letter is not None and letter.subject not in seen.letters:
+            seen.happened(letter)
+        return replace(self._afterwards(story), missing=tuple(self.missing))
+
+    def _passes(self) -> Story:
+        """A run of several passes, or of which something was elsewhere."""
+        subject, client = self.subject, self.client
+        run_id = subject.flow_run.id
+        jobs: dict[str, Callable[[], Any]] = {
+            "run": partial(client.read_flow_run, run_id),
+            "states": partial(states_of, client, run_id),
+            "inner": partial(reading.inner_runs, client, run_id),
+            "audit": partial(_audit_of, subject.flow_run),
+        }
+        if not (subject.here and subject.alone):
+            jobs["heard"] = partial(reading.heard_of_the_end, client, run_id, subject.state.id)
+        found = answers(jobs, self.until, at_once=len(jobs))
+        run: FlowRun = found.get("run", subject.flow_run)
+        states: list[RunState] = found.get("states", [])
+        inner: list[UUID] = found.get("inner", [])
+        self.ids += inner
+        noted = subject.noted(self.ids)
+        facts = self._facts(run)
+        passes = passes_of(states, reading.origin_of(run), found.get("audit", ()), run.run_count)
+        if not passes:
+            self.missing.append(NO_ANSWER)
+            return one_pass(facts, merged(noted.values()))
+        if "heard" in jobs and not found.get("heard"):
+            self.missing.append(NOT_HEARD)
+        if len(passes) > 1:
+            # Before they are counted.
+            closing = partial(close_left_behind, client, run, settles=CLOSING_SETTLES, within=CLOSING)
+            answers({"closed": closing}, min(self.until, time.monotonic() + 2 * CLOSING))
+        parts = by_pass(noted, passes, str(run_id))
+        story = story_of(facts, passes, parts, self._read(passes, parts))
+        story.last.inner_runs = len(inner)
+        return story
+
+    def _read(
+        self, passes: Sequence[RunPass], parts: Mapping[int, Sequence[Seen]]
+    ) -> dict[int, reading.PassRead]:
+        """What the API knows of passes that were not wholly in this process."""
+        alone = self.subject.here and self.subject.alone and len(self.ids) == 1
+        here = {number for number in parts if alone}
+        windows = reading.windows_of(passes)
+        wanted = {number: window for number, window in windows.items() if number not in here}
+        last = {passes[-1].number} & wanted.keys()
+        read = reading.read_passes(self.client, self.ids, wanted, last, self.until)
+        if not read.whole:
+            self.missing.append(SLOW)
+        return read.passes
+
+    def _afterwards(self, story: Story) -> Story:
+        """What others did meanwhile to circuits that the run met, and what became of letters that it left."""
+        names = circuits_met(story.happenings)
+        began, ended = story.passes[0].run_pass.began, story.passes[-1].run_pass.ended
+        jobs: dict[str, Callable[[], Any]] = {}
+        if names:
+            until = time.time() + reading.DAY if ended is None else ended + 1.0
+            jobs["moves"] = partial(reading.circuit_events, self.client, names, began - 1.0, until)
+            jobs["states"] = lambda: {one.name: one.state for one in get_circuits()}
+        if story.letters:
+            ids = {str(one) for one in self.ids}
+            jobs["letters"] = partial(_waiting_letters, ids, story.letters, began - reading.DAY)
+        found = answers(jobs, self.until)
+        if late := sorted(jobs.keys() - found.keys()):
+            told = {"moves": "circuits", "states": "the store of the circuits", "letters": "dead letters"}
+            asked = " and ".join(told[one] for one in late)
+            self.missing.append(f"It could not be looked up in time what others did: {asked}.")
+        moves = [*story.happenings, *found.get("moves", ())]
+        waiting = found.get("letters")
+        return replace(story, circuits=circuits_of(moves, found.get("states")), waiting=waiting)
+
+    def _facts(self, run: FlowRun) -> RunFacts:
+        state = self.subject.state
+        ended = run.end_time or state.timestamp
+        return RunFacts(
+            id=str(run.id),
+            name=run.name,
+            flow=self.subject.flow_name,
+            state_type=state.type.value,
+            state=state.name or state.type.value.title(),
+            message=redact(state.message or ""),
+            began=run.start_time.timestamp() if run.start_time is not None else None,
+            ended=ended.timestamp(),
+            times_run=run.run_count,
+        )
+
+
+def by_pass(
+    noted: Mapping[tuple[str, int], Seen], passes: Sequence[RunPass], flow_run_id: str
+) -> dict[int, list[Seen]]:
+    """What was noted of a run and of those inside it, by the number of the run's pass."""
+    found: dict[int, list[Seen]] = {}
+    for (run_id, count), seen in noted.items():
+        moments = [state.at for run in seen.task_runs for state in run.states]
+        moments += [one.at for one in seen.happenings]
+        own = count if run_id == flow_run_id else 0
+        if moments:
+            of = pass_of_task_run(passes, own, min(moments))
+        else:
+            of = next((one for one in passes if own and one.count == own), None)
+        if of is not None:
+            found.setdefault(of.number, []).append(seen)
+    return found
+
+
+def _audit_of(run: FlowRun) -> tuple[AuditEntry, ...]:
+    """What was done to the batch of a run: who recovered it, and why."""
+    return Audit(open_ledger(), batch_of_flow_run(run)).entries()
+
+
+def _waiting_letters(flow_run_ids: set[str], created: frozenset[str], since: float) -> frozenset[str] | None:
+    """The dead letters of these flow runs that wait; None where this store has never heard of them."""
+    known = {
+        letter.id: letter.status
+        for letter in queue_of().letters(datetime.fromtimestamp(since, timezone.utc))
+        if letter.id in created or letter.flow_run_id in flow_run_ids
+    }
+    if not created & known.keys():
+        return None
+    return frozenset(letter for letter, status in known.items() if status in _WAITING)
+
 
 HELD = 3.0
 """Seconds for which the end of a run waits for its summary at most."""

@@ -7,10 +7,9 @@ import json
 import re
 from collections.abc import Iterable, Sequence
 
-from prefect_resilience.errors.info import bounded
 from prefect_resilience.errors.secrets.redact import redact, redact_data
-from prefect_resilience.tasks.summaries.passes_table import passes_table, span
-from prefect_resilience.tasks.summaries.rows import Table, tables_of
+from prefect_resilience.errors.taxonomy import bounded
+from prefect_resilience.tasks.summaries.rows import Table, passes_table, span, tables_of
 from prefect_resilience.tasks.summaries.story import Story
 from prefect_resilience.tasks.summaries.timeline import draw
 from prefect_resilience.telemetry.model import REPLACED, REPLAYED, Advice

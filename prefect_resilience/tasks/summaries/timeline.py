@@ -13,10 +13,8 @@ from unicodedata import east_asian_width
 from xml.sax.saxutils import escape
 
 from prefect_resilience.errors.secrets.redact import redact
-from prefect_resilience.tasks.summaries.lanes import Band, Bar, Lane, Look, bands_of
-from prefect_resilience.tasks.summaries.passes_table import ended, span, started_by
-from prefect_resilience.tasks.summaries.rows import clock
-from prefect_resilience.tasks.summaries.story import Story
+from prefect_resilience.tasks.summaries.rows import clock, ended, span, started_by
+from prefect_resilience.tasks.summaries.story import Band, Bar, Lane, Look, Story, bands_of
 from prefect_resilience.telemetry.model import Outcome
 
 FONT = "Helvetica, Arial, 'Liberation Sans', 'DejaVu Sans', sans-serif"

@@ -17,7 +17,7 @@ from prefect.settings import get_current_settings
 
 from prefect_resilience.errors.context import AttemptRecord, ErrorContext
 from prefect_resilience.errors.secrets.redact import redact
-from prefect_resilience.guards.budgets.listeners import add_burn_listener
+from prefect_resilience.guards.budgets.model import add_burn_listener
 from prefect_resilience.guards.circuits.listeners import (
     StoreNotice,
     Transition,

@@ -6,8 +6,8 @@ import threading
 import time
 from contextvars import ContextVar
 
-from prefect_resilience.durable.batches import at_once
-from prefect_resilience.durable.batches.at_once import answers
+from prefect_resilience.base import drive
+from prefect_resilience.base.drive import answers
 
 WHERE = ContextVar("where", default="nowhere")
 
@@ -36,7 +36,7 @@ def test_one_that_hangs_holds_up_nobody():
 
 
 def test_one_that_fails_is_tried_again_and_then_missing(monkeypatch):
-    monkeypatch.setattr(at_once, "PAUSE", 0.0)
+    monkeypatch.setattr(drive, "PAUSE", 0.0)
     tries = []
 
     def fails(until: int):
@@ -48,7 +48,7 @@ def test_one_that_fails_is_tried_again_and_then_missing(monkeypatch):
     assert answers({"a": lambda: fails(3)}, soon()) == {"a": "there"}
     tries.clear()
     assert answers({"a": lambda: fails(9)}, soon()) == {}
-    assert len(tries) == at_once.TRIES
+    assert len(tries) == drive.TRIES
 
 
 def test_nothing_is_begun_when_the_time_is_over():

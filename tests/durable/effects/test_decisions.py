@@ -27,9 +27,8 @@ from prefect_resilience.durable.batches.strategies import (
     SeenEffect,
     Trail,
 )
-from prefect_resilience.durable.sagas.outlines import NotUndone, Outline
-from prefect_resilience.errors.info import ErrorInfo
-from prefect_resilience.errors.taxonomy import ErrorCategory
+from prefect_resilience.durable.sagas.report import NotUndone, Outline
+from prefect_resilience.errors.taxonomy import ErrorCategory, ErrorInfo
 
 NOW, NEXT = 1_000.0, 1_500.0
 EVEN = RecoveryPolicy(attempts=3, backoff=Backoff.exponential(60, jitter=0.0, maximum=200))

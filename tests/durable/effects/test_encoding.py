@@ -21,7 +21,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel, ConfigDict, Secret, SecretBytes, SecretStr
 
-from prefect_resilience.durable.effects.encoding import DEEPEST, canonical, digest, loose, typed
+from prefect_resilience.durable.effects.keys import DEEPEST, canonical, digest, loose, typed
 
 
 def short(value):
@@ -396,7 +396,7 @@ def test_a_secret_counts_by_who_hashes():
 def test_another_process_makes_the_same_text():
     """Sets have another order there: their hashes are seeded."""
     code = (
-        "from prefect_resilience.durable.effects.encoding import digest, loose, typed;"
+        "from prefect_resilience.durable.effects.keys import digest, loose, typed;"
         "v = {'tags': {'a', 'b', 'c', 'd', 'e'}, 'n': 1.0};"
         "print(digest(typed(v, str)), digest(loose(v, str), 8))"
     )

@@ -13,8 +13,7 @@ from pydantic import BaseModel, Secret, SecretBytes, SecretStr
 
 from prefect_resilience import ConfigurationError
 from prefect_resilience.durable import Effect
-from prefect_resilience.durable.effects.encoding import digest
-from prefect_resilience.durable.effects.keys import MadeKey, effect_key
+from prefect_resilience.durable.effects.keys import MadeKey, digest, effect_key
 
 
 class Address(BaseModel):

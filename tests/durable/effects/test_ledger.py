@@ -21,7 +21,7 @@ from prefect import flow
 from prefect_resilience import StoreUnavailable, resilient_task
 from prefect_resilience.base import places
 from prefect_resilience.durable import Effect, batch, batch_status
-from prefect_resilience.durable.effects import ledger, owner, processes
+from prefect_resilience.durable.effects import ledger, owner
 from prefect_resilience.durable.effects.ledger import Ledger, open_ledger, place_of
 from prefect_resilience.durable.effects.model import Ask, Failed, Replay, Send, Succeeded, Wait
 from prefect_resilience.errors.exceptions import InDoubt
@@ -254,36 +254,36 @@ def test_a_ledger_that_is_configured_wrongly(monkeypatch):
 
 def test_processes_of_this_machine():
     child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-    there = [*processes.this_process()[:2], child.pid, processes._stat(child.pid)[1]]
-    assert not processes.is_gone(there)
-    assert processes.is_gone([*there[:3], "another start"]), "its id was given to another one"
-    assert not processes.is_gone(["another boot", *there[1:]])
+    there = [*owner.this_process()[:2], child.pid, owner._stat(child.pid)[1]]
+    assert not owner.is_gone(there)
+    assert owner.is_gone([*there[:3], "another start"]), "its id was given to another one"
+    assert not owner.is_gone(["another boot", *there[1:]])
     os.kill(child.pid, signal.SIGKILL)
-    until(lambda: processes._stat(child.pid)[0] == "Z")
-    assert processes.is_gone(there), "a zombie"
+    until(lambda: owner._stat(child.pid)[0] == "Z")
+    assert owner.is_gone(there), "a zombie"
     child.wait()
-    assert processes.is_gone(there)
-    assert not processes.is_gone(None)
-    assert not processes.is_gone(processes.this_process())
+    assert owner.is_gone(there)
+    assert not owner.is_gone(None)
+    assert not owner.is_gone(owner.this_process())
 
 
 def test_where_the_system_says_nothing(monkeypatch):
-    mine = processes.this_process()
-    monkeypatch.setattr(processes, "_stat", lambda pid: None)
-    assert processes.this_process() is None
-    assert not processes.is_gone(mine)
+    mine = owner.this_process()
+    monkeypatch.setattr(owner, "_stat", lambda pid: None)
+    assert owner.this_process() is None
+    assert not owner.is_gone(mine)
 
     def not_yours(pid, signal):
         raise PermissionError
 
     monkeypatch.setattr(os, "kill", not_yours)
-    assert not processes.is_gone(mine)
+    assert not owner.is_gone(mine)
 
     def no_proc(*_):
         raise OSError
 
     monkeypatch.setattr(os, "readlink", no_proc)
-    assert processes._machine() is None
+    assert owner._machine() is None
 
 
 def test_a_forked_child_owns_nothing(store):

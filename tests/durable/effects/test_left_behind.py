@@ -6,8 +6,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from prefect_resilience.durable.batches.left_behind import LONG, SETTLES, SKEW, UnfinishedRun, left_behind
-from prefect_resilience.durable.batches.run_passes import RunState, passes_of
+from prefect_resilience.durable.batches.run_passes import (
+    LONG,
+    SETTLES,
+    SKEW,
+    RunState,
+    UnfinishedRun,
+    left_behind,
+    passes_of,
+)
 
 AT = 1_800_000_000.0
 TYPES = {"AwaitingRetry": "SCHEDULED"}

@@ -19,7 +19,7 @@ from prefect.states import Scheduled
 
 from prefect_resilience import NotRecorded, resilient_task
 from prefect_resilience.durable import Effect, batch, batch_status, reopen
-from prefect_resilience.durable.batches.archive import scanned
+from prefect_resilience.durable.batches.audit import scanned
 from prefect_resilience.durable.effects import opening
 from prefect_resilience.durable.effects.ledger import open_ledger
 from prefect_resilience.stores import open_store

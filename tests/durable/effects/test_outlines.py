@@ -6,8 +6,14 @@ from typing import Any
 
 import pytest
 
-from prefect_resilience.durable.sagas.outlines import NotUndone, Outline, outline_of, planned
-from prefect_resilience.durable.sagas.report import Compensation, RollbackReport
+from prefect_resilience.durable.sagas.report import (
+    Compensation,
+    NotUndone,
+    Outline,
+    RollbackReport,
+    outline_of,
+    planned,
+)
 
 
 def effect(key: str, state: str, at: float, **more: Any) -> Any:

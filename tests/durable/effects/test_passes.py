@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from prefect_resilience.durable.effects.passes import same_pass
+from prefect_resilience.durable.effects.model import same_pass
 
 
 @pytest.mark.parametrize(

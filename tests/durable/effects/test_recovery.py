@@ -32,8 +32,7 @@ from prefect_resilience.durable import (
     savepoint,
     settle,
 )
-from prefect_resilience.durable.batches.archive import archived_effects, scanned
-from prefect_resilience.durable.batches.audit import KEPT, Audit
+from prefect_resilience.durable.batches.audit import KEPT, Audit, archived_effects, scanned
 from prefect_resilience.durable.batches.edge import operations, recovery
 from prefect_resilience.durable.batches.edge.flow_runs import ApiUnavailable
 from prefect_resilience.durable.batches.edge.known import unknown

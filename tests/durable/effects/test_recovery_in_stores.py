@@ -20,10 +20,10 @@ from prefect_resilience.durable import (
     savepoint,
     settle,
 )
-from prefect_resilience.durable.batches.archive import archived_effects, archived_saga, scanned
+from prefect_resilience.durable.batches.audit import archived_effects, archived_saga, scanned
 from prefect_resilience.durable.batches.edge import recovery
 from prefect_resilience.durable.effects.ledger import PREFIX, open_ledger
-from prefect_resilience.durable.sagas.saga_log import SAGAS, SagaLog
+from prefect_resilience.durable.sagas.report import SAGAS, SagaLog
 from prefect_resilience.stores import Store
 from tests.durable.effects.test_recovery import deployed as deployed
 from tests.durable.effects.test_recovery import put

@@ -16,7 +16,7 @@ from prefect.settings import PREFECT_API_URL, PREFECT_LOGGING_LEVEL, temporary_s
 from prefect.states import Crashed
 
 from prefect_resilience.durable import abandon, batch_status, recover
-from prefect_resilience.durable.batches.archive import archived_effects
+from prefect_resilience.durable.batches.audit import archived_effects
 from prefect_resilience.durable.batches.edge import recovery
 from prefect_resilience.durable.effects import owner
 from prefect_resilience.durable.effects.ledger import open_ledger, place_of

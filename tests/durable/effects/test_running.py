@@ -10,11 +10,12 @@ import weakref
 
 import pytest
 
-from prefect_resilience.durable.effects.current import EffectInProgress, in_progress
-from prefect_resilience.durable.effects.running import (
+from prefect_resilience.durable.effects.current import (
     CallOutcome,
+    EffectInProgress,
     RunningCall,
     drop_cancelled_timers,
+    in_progress,
     next_turn,
     when_gone,
 )

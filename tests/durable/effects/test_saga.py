@@ -25,7 +25,7 @@ from prefect_resilience.durable import (
     settle,
 )
 from prefect_resilience.durable.effects.ledger import open_ledger
-from prefect_resilience.durable.sagas.saga_log import SagaLog
+from prefect_resilience.durable.sagas.report import SagaLog
 from prefect_resilience.errors.exceptions import EffectBusy
 from tests.durable.effects import saga_parts as parts
 

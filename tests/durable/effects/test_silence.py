@@ -12,8 +12,8 @@ from prefect.events.worker import EventsWorker
 from prefect.states import Cancelling, Completed, Failed, Running
 from prefect.types._datetime import now
 
-from prefect_resilience.durable.batches.edge import silence
-from prefect_resilience.durable.batches.edge.silence import crash_silent, silent_runs
+from prefect_resilience.durable.batches.edge import closing
+from prefect_resilience.durable.batches.edge.closing import crash_silent, silent_runs
 from prefect_resilience.operations import crash_silent_runs
 from tests.prefect_runs import until
 
@@ -60,7 +60,7 @@ def mine(monkeypatch):
     def only_mine(*args):
         return [one for one in silent_runs(*args) if one.id in own]
 
-    monkeypatch.setattr(silence, "silent_runs", only_mine)
+    monkeypatch.setattr(closing, "silent_runs", only_mine)
     return own
 
 
@@ -77,7 +77,7 @@ def heard(client, run_id, beats):
 
 
 def test_only_a_running_run_that_fell_silent_is_crashed(client, run_with, mine, monkeypatch):
-    monkeypatch.setattr(silence, "SKEW", 0.0)  # one machine has one clock
+    monkeypatch.setattr(closing, "SKEW", 0.0)  # one machine has one clock
     silent = run_with(Running(), beats=(-60, -1, 0))
     retried = run_with(Running(), beats=(0,))
     others = [
@@ -111,7 +111,7 @@ def test_a_run_that_ends_between_the_question_and_the_answer_keeps_its_end(clien
     run_id = run_with(Running(), beats=(0,))
     found = until(lambda: [one for one in silent_runs(client, SECOND) if one.id == run_id])
     client.set_flow_run_state(run_id, Completed(), force=True)
-    monkeypatch.setattr(silence, "silent_runs", lambda *_: found)
+    monkeypatch.setattr(closing, "silent_runs", lambda *_: found)
     assert crash_silent(SECOND) == []
     assert client.read_flow_run(run_id).state.is_completed()
 

@@ -18,8 +18,7 @@ from prefect_resilience.durable.batches.strategies import (
     recovery_hint,
     restart_strategy,
 )
-from prefect_resilience.errors.info import ErrorInfo
-from prefect_resilience.errors.taxonomy import ErrorCategory
+from prefect_resilience.errors.taxonomy import ErrorCategory, ErrorInfo
 
 NOW = 1_000.0
 POLICY = RecoveryPolicy(attempts=3, backoff=Backoff.exponential(60, jitter=0.0, maximum=200))

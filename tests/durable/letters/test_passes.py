@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prefect_resilience.durable.letters import claims, passes, reruns
+from prefect_resilience.durable.letters import claims, report
 from prefect_resilience.durable.letters.capture import identity_of, letter_of
 from prefect_resilience.durable.letters.model import PASSES_KEPT, DeadLetter, Pass, Source, Starts
-from prefect_resilience.durable.letters.reruns import CallSeen, RunSeen
+from prefect_resilience.durable.letters.report import CallSeen, RunSeen
 
 NOW = datetime(2026, 11, 20, 12, tzinfo=timezone.utc)
 FIRST: Starts = (("root", 1), ("sub", 1))
@@ -35,21 +35,21 @@ def made(starts: Starts = FIRST, **fields: Any) -> DeadLetter:
     ],
 )
 def test_how_two_places_relate(other: Starts, is_: str) -> None:
-    assert passes.relation(FIRST, other) == passes.relation(other, FIRST) == is_
+    assert report.relation(FIRST, other) == report.relation(other, FIRST) == is_
 
 
 def test_a_letter_is_of_one_call_in_each_pass() -> None:
     second: Starts = (("root", 2), ("new sub", 1))
-    assert passes.may_be_same([FIRST], second)
-    assert not passes.may_be_same([FIRST], FIRST)
-    assert not passes.may_be_same([FIRST, second], (("root", 2), ("its sibling", 1)))
-    assert not passes.may_be_same([FIRST], (("stranger", 2),))
-    assert passes.may_be_same([FIRST], (("replay", 1),), in_replay=True)
-    assert not passes.may_be_same([FIRST, (("replay", 1),)], (("replay", 1),), in_replay=True)
-    assert not passes.may_be_same([()], ())
-    assert passes.run_again(second)
-    assert not passes.run_again(FIRST)
-    assert not passes.run_again(())
+    assert report.may_be_same([FIRST], second)
+    assert not report.may_be_same([FIRST], FIRST)
+    assert not report.may_be_same([FIRST, second], (("root", 2), ("its sibling", 1)))
+    assert not report.may_be_same([FIRST], (("stranger", 2),))
+    assert report.may_be_same([FIRST], (("replay", 1),), in_replay=True)
+    assert not report.may_be_same([FIRST, (("replay", 1),)], (("replay", 1),), in_replay=True)
+    assert not report.may_be_same([()], ())
+    assert report.run_again(second)
+    assert not report.run_again(FIRST)
+    assert not report.run_again(())
 
 
 def test_a_later_failure_is_added_and_a_letter_that_was_done_with_waits_again() -> None:
@@ -62,29 +62,29 @@ def test_a_later_failure_is_added_and_a_letter_that_was_done_with_waits_again() 
         ("settled", "waiting"),
     ):
         old = made().model_copy(update={"status": status, "settled_at": NOW})
-        after = passes.failed(old, anew, NOW + timedelta(1))
+        after = report.failed(old, anew, NOW + timedelta(1))
         assert (after.status, after.failures, after.task_run_id, after.run_count) == (then, 2, "t2", 2)
         assert [one.at - NOW for one in after.passes] == [timedelta(0), timedelta(1)]
         assert (after.settled_at is None) == (status in ("replayed", "settled"))
     many = made()
     for _ in range(PASSES_KEPT + 5):
-        many = passes.failed(many, anew, NOW)
+        many = report.failed(many, anew, NOW)
     assert (len(many.passes), many.failures) == (PASSES_KEPT, PASSES_KEPT + 6)
 
 
 def test_a_later_success_settles_what_waits_and_nothing_else() -> None:
     one = Pass(at=NOW, outcome="succeeded", starts=(("root", 2),))
-    settled = passes.succeeded(made(), one)
+    settled = report.succeeded(made(), one)
     assert settled is not None
     assert (settled.status, settled.settled_at, settled.passes[-1]) == ("settled", NOW, one)
-    assert passes.succeeded(settled, one) is None
+    assert report.succeeded(settled, one) is None
     assert claims.refusal(settled, NOW, despite_doubt=True) == claims.SETTLED
-    doubtful = passes.succeeded(made().model_copy(update={"status": "in_doubt"}), one)
+    doubtful = report.succeeded(made().model_copy(update={"status": "in_doubt"}), one)
     assert doubtful is not None
     assert (doubtful.status, len(doubtful.passes)) == ("in_doubt", 2)
     # Its replay fails: the run has made the call meanwhile.
     taken = claims.claimed(made(), "me", "token", NOW, 60, None)
-    meanwhile = passes.succeeded(taken, one)
+    meanwhile = report.succeeded(taken, one)
     assert meanwhile is not None
     failed = claims.settled(meanwhile, "token", "failed", NOW)
     assert failed is not None
@@ -97,9 +97,9 @@ places = st.lists(st.tuples(st.sampled_from("abc"), st.integers(1, 3)), max_size
 
 @given(places, places)
 def test_no_place_is_in_another_pass_of_itself(one: Starts, other: Starts) -> None:
-    assert passes.relation(one, one) == "same"
-    assert passes.relation(one, other) == passes.relation(other, one)
-    assert not passes.may_be_same([one], one)
+    assert report.relation(one, one) == "same"
+    assert report.relation(one, other) == report.relation(other, one)
+    assert not report.may_be_same([one], one)
 
 
 # -- what Prefect knows
@@ -111,9 +111,9 @@ def run(run_id: str, kind: str, count: int = 1) -> RunSeen:
 
 @pytest.mark.parametrize("kind", ["SCHEDULED", "PENDING", "RUNNING", "PAUSED", "CANCELLING"])
 def test_a_run_that_has_not_ended_may_make_the_call(kind: str) -> None:
-    ended = [run("a", final) for final in reruns.FINAL]
-    assert reruns.going_on(ended) is None
-    assert reruns.going_on([*ended, run("b", kind)]) == (
+    ended = [run("a", final) for final in report.FINAL]
+    assert report.going_on(ended) is None
+    assert report.going_on([*ended, run("b", kind)]) == (
         f"its flow run 'the b' is {kind.title()}: it may make the call itself"
     )
 
@@ -121,28 +121,28 @@ def test_a_run_that_has_not_ended_may_make_the_call(kind: str) -> None:
 def test_runs_that_were_started_again_and_have_completed() -> None:
     letter = made(flow_run_id="sub", run_count=1)
     assert letter.flow_runs == ("root", "sub")
-    assert reruns.known_starts(letter) == {"root": 1, "sub": 1}
+    assert report.known_starts(letter) == {"root": 1, "sub": 1}
     seen = [run("root", "COMPLETED", 2), run("sub", "COMPLETED", 1), run("sub", "FAILED", 2)]
-    assert reruns.completed_since(letter, seen) == seen[:1]
-    assert reruns.known_starts(made((), kind="flow")) == {}
+    assert report.completed_since(letter, seen) == seen[:1]
+    assert report.known_starts(made((), kind="flow")) == {}
     late = RunSeen("root", "r", "FAILED", "TimedOut", 2)
     ended = [late, run("root", "CRASHED", 2), run("sub", "CANCELLED", 2)]
-    assert reruns.cut_off_since(letter, [*ended, *seen, run("root", "CRASHED", 1)]) == ended
-    assert "'the root' was run again" in reruns.unclear(seen[0])
-    later = reruns.later_pass(letter, run("sub", "COMPLETED", 2), NOW)
+    assert report.cut_off_since(letter, [*ended, *seen, run("root", "CRASHED", 1)]) == ended
+    assert "'the root' was run again" in report.unclear(seen[0])
+    later = report.later_pass(letter, run("sub", "COMPLETED", 2), NOW)
     assert (later.outcome, later.starts) == ("succeeded", (("root", 1), ("sub", 2)))
-    assert reruns.later_pass(letter, seen[0], NOW).starts == (("root", 2),)
-    assert reruns.later_pass(letter, run("replay", "COMPLETED"), NOW).starts == (("replay", 1),)
+    assert report.later_pass(letter, seen[0], NOW).starts == (("root", 2),)
+    assert report.later_pass(letter, run("replay", "COMPLETED"), NOW).starts == (("replay", 1),)
 
 
 def test_whether_the_call_was_made() -> None:
     other, good, bad = CallSeen("else-1", False), CallSeen("send-new", True), CallSeen("send-1", False)
-    assert reruns.made_since("send-old", [bad, other], [good, other]) == "yes"
-    assert reruns.made_since("send-old", [bad], [good, bad]) == "unknown"
-    assert reruns.made_since("send-old", [bad], [other]) == "unknown"
+    assert report.made_since("send-old", [bad, other], [good, other]) == "yes"
+    assert report.made_since("send-old", [bad], [good, bad]) == "unknown"
+    assert report.made_since("send-old", [bad], [other]) == "unknown"
     # Another call of the task was made, and this one perhaps not.
-    assert reruns.made_since("send-old", [good, bad], [good]) == "unknown"
-    assert reruns.made_since("lonely", [], [CallSeen("lonely", True)]) == "yes"
+    assert report.made_since("send-old", [good, bad], [good]) == "unknown"
+    assert report.made_since("lonely", [], [CallSeen("lonely", True)]) == "yes"
 
 
 def test_what_makes_two_calls_the_same() -> None:

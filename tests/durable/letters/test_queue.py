@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from prefect_resilience import ConfigurationError, dead_letters
 from prefect_resilience.durable.letters import claims
 from prefect_resilience.durable.letters.capture import letter_of, loss
-from prefect_resilience.durable.letters.ids import entry_key, first_id_at, is_id, new_id
+from prefect_resilience.durable.letters.claims import entry_key, first_id_at, is_id, new_id
 from prefect_resilience.durable.letters.model import Contents, DeadLetter, Source, as_stored, from_stored
 from prefect_resilience.durable.letters.queue import DeadLetterQueue, is_of
 from prefect_resilience.durable.letters.report import LetterOutcome, ReplayReport

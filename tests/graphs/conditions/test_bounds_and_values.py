@@ -11,8 +11,15 @@ from typing import Any
 import numpy
 import pytest
 
-from prefect_resilience.base.plain import plain, plain_or_cut, unfolded
-from prefect_resilience.base.values import ValueMistake, json_value, not_json, shortly
+from prefect_resilience.base.plain import (
+    ValueMistake,
+    json_value,
+    not_json,
+    plain,
+    plain_or_cut,
+    shortly,
+    unfolded,
+)
 from prefect_resilience.graphs.conditions import Condition, ConditionError, path
 from prefect_resilience.graphs.conditions.bounds import Bounds
 from prefect_resilience.graphs.conditions.compare import equal, instant, is_number, ordered

@@ -11,12 +11,11 @@ from typing import Any
 
 import pytest
 
-from prefect_resilience.base.plain import CUT, plain, plain_or_cut, unfolded
-from prefect_resilience.base.values import json_value
+from prefect_resilience.base.plain import CUT, json_value, plain, plain_or_cut, unfolded
 from prefect_resilience.graphs.conditions import Condition, condition_mistakes, jsonpaths, path
 from prefect_resilience.graphs.conditions.bounds import Bounds
 from prefect_resilience.graphs.conditions.compare import equal, ordered
-from prefect_resilience.graphs.conditions.describe import masked
+from prefect_resilience.graphs.conditions.evaluate import masked
 from prefect_resilience.graphs.conditions.paths import Missing, look_up
 
 

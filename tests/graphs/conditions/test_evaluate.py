@@ -326,8 +326,8 @@ def test_a_failed_sub_step_counts_as_what_made_it_fail():
     from datetime import datetime, timezone
 
     from prefect_resilience.errors.context import ErrorContext
-    from prefect_resilience.errors.info import ErrorInfo
     from prefect_resilience.errors.taxonomy import ErrorCategory as C
+    from prefect_resilience.errors.taxonomy import ErrorInfo
     from prefect_resilience.graphs.conditions import failed
 
     now = datetime(2026, 1, 31, tzinfo=timezone.utc)

@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from prefect_resilience.errors import ConfigurationError
 from prefect_resilience.graphs.conditions import Condition, ConditionError, condition_mistakes, path
-from prefect_resilience.graphs.conditions.patterns import runs_away
+from prefect_resilience.graphs.conditions.compare import runs_away
 
 MOST_SECONDS = 3.0
 MOST_BYTES = 100 * 2**20

@@ -8,17 +8,16 @@ from typing import Any
 
 import pytest
 
-from prefect_resilience.graphs.conditions import jsonpaths, paths, patterns
-from prefect_resilience.graphs.conditions.bounds import Bounds
-from prefect_resilience.graphs.conditions.errors import ConditionError
+from prefect_resilience.graphs.conditions import compare, jsonpaths, paths
+from prefect_resilience.graphs.conditions.bounds import Bounds, ConditionError
+from prefect_resilience.graphs.conditions.compare import PatternMistake, compiled_pattern, matches, runs_away
 from prefect_resilience.graphs.conditions.paths import Missing, Part, PathError, check_path, look_up, parsed
-from prefect_resilience.graphs.conditions.patterns import PatternMistake, compiled_pattern, matches, runs_away
 
 
 @pytest.fixture(autouse=True)
 def nothing_is_remembered() -> None:
     """Each is read anew, so that what another test has read does not answer for it."""
-    for remembered in (paths.parsed, jsonpaths.compiled, patterns.compiled_pattern, patterns.runs_away):
+    for remembered in (paths.parsed, jsonpaths.compiled, compare.compiled_pattern, compare.runs_away):
         remembered.cache_clear()
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from prefect_resilience.graphs.conditions.patterns import PatternMistake, compiled_pattern
+from prefect_resilience.graphs.conditions.compare import PatternMistake, compiled_pattern
 
 TOO_MUCH = "repeats or nests too much to be compiled"
 NOT_ACCEPTED = "recursion, comments and flags other than a, i, m, s and u are not accepted"

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from prefect_resilience.errors import ConfigurationError, ErrorCategory
 from prefect_resilience.graphs.conditions import Condition, condition_mistakes, failed, path, succeeded
 from prefect_resilience.graphs.conditions.model import place_text
-from prefect_resilience.graphs.conditions.operators import operators_of, type_of
+from prefect_resilience.graphs.conditions.reading import operators_of, type_of
 
 GTE = {"operator": "gte", "path": "a", "value": 1}
 ALL_OPERATORS = (

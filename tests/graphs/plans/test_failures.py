@@ -11,7 +11,7 @@ import pytest
 
 from prefect_resilience import ErrorCategory, classify, error_context, register_secret
 from prefect_resilience.errors.context import ErrorContext
-from prefect_resilience.errors.info import ErrorInfo
+from prefect_resilience.errors.taxonomy import ErrorInfo
 from prefect_resilience.graphs.plans.failures import (
     ALL_RESULTS,
     PlanFailed,

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from prefect_resilience.graphs.plans.edge.start import title_of
 from prefect_resilience.graphs.plans.model import Plan
-from prefect_resilience.graphs.plans.reading import json_text, reading, yaml_text
+from prefect_resilience.graphs.plans.reading import reading, yaml_text
 from prefect_resilience.graphs.plans.reading.mistakes import PlanError
 from prefect_resilience.graphs.plans.reading.reading import read_plan
 from prefect_resilience.graphs.plans.reading.yaml_text import load_yaml
@@ -210,7 +210,7 @@ def test_a_full_stack_is_told_as_what_it_is(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_json_has_its_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(json_text, "MOST_PARTS", 2)
+    monkeypatch.setattr(reading, "MOST_PARTS", 2)
     assert says(ONE % "") == ["the plan: has more than 2 commas and brackets: a plan carries little data"]
 
 

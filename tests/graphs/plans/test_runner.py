@@ -27,8 +27,8 @@ from prefect_resilience import (
 )
 from prefect_resilience.graphs.plans.failures import PlanFailed
 from prefect_resilience.graphs.plans.model import Node, Plan
-from prefect_resilience.graphs.plans.progress import Progress, listening
 from prefect_resilience.graphs.plans.reading.mistakes import PlanError
+from prefect_resilience.graphs.plans.result import Progress, listening
 from prefect_resilience.operations import arun_plan, run_plan
 from tests.graphs.plans.ran import Ran, ran
 

@@ -12,9 +12,8 @@ import pytest
 from prefect_resilience import Retry
 from prefect_resilience.graphs.conditions import path
 from prefect_resilience.graphs.plans.model import Node, Plan
-from prefect_resilience.graphs.plans.reading.mistakes import Mistake, PlanError
+from prefect_resilience.graphs.plans.reading.mistakes import Mistake, Names, PlanError
 from prefect_resilience.graphs.plans.reading.reading import read_plan
-from prefect_resilience.graphs.plans.reading.suggestions import Names
 
 
 def node(name: str, **fields: Any) -> dict[str, Any]:

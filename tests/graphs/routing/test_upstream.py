@@ -17,7 +17,7 @@ from prefect_resilience import error_context
 from prefect_resilience.graphs.routing import iterate
 from prefect_resilience.graphs.routing.edge.handlers import MOST_CAUSES, with_cause
 from prefect_resilience.graphs.routing.edge.upstream import Failed, NeverRan, ending_of, state_after
-from prefect_resilience.graphs.routing.sameness import same
+from prefect_resilience.graphs.routing.rounds import same
 
 
 def lost(error=None):

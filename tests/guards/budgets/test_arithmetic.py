@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from prefect_resilience.guards.budgets import arithmetic
-from prefect_resilience.guards.budgets.arithmetic import (
+from prefect_resilience.guards.budgets import model
+from prefect_resilience.guards.budgets.model import (
     BUCKETS,
     MONTH,
     counted,
@@ -24,7 +24,7 @@ START = 1_700_000_000.0
 
 
 def document(objective=0.99, window=7 * DAY, minimum=10):
-    return arithmetic.new(objective, window, minimum)
+    return model.new(objective, window, minimum)
 
 
 def test_thirty_days_give_the_tables_of_the_workbook():
@@ -77,10 +77,10 @@ def test_every_span_holds_what_ended_in_it_to_within_a_bucket(runs, window):
     for good, bad, at in runs:
         held = counted(held, good, bad, START + at)
     now = START + runs[-1][2]
-    for span in arithmetic.spans_of(window):
+    for span in model.spans_of(window):
         inside = [run for run in runs if now - (START + run[2]) <= span * (1 - 1 / BUCKETS) - 1e-3]
         perhaps = [run for run in runs if now - (START + run[2]) <= span + 1e-3]
-        good, bad = arithmetic.totals(held, span, now)
+        good, bad = model.totals(held, span, now)
         assert sum(run[0] for run in inside) <= good <= sum(run[0] for run in perhaps)
         assert sum(run[1] for run in inside) <= bad <= sum(run[1] for run in perhaps)
         ring = next(ring for ring in held["rings"] if ring["seconds"] == span)
@@ -105,9 +105,9 @@ def test_a_document_is_not_changed_and_stays_json():
     text = json.dumps(before)
     after = judged(counted(before, 1, 30, START), START)
     assert json.dumps(before) == text
-    assert arithmetic.read(json.loads(json.dumps({**after, "name": "x"}))) == {**after, "name": "x"}
-    assert arithmetic.read({"window": 1}) is None
-    assert arithmetic.read("nonsense") is None
+    assert model.read(json.loads(json.dumps({**after, "name": "x"}))) == {**after, "name": "x"}
+    assert model.read({"window": 1}) is None
+    assert model.read("nonsense") is None
 
 
 @pytest.mark.requirement("002.32")
@@ -118,8 +118,8 @@ def test_a_fast_burn_needs_both_of_its_windows():
     later = START + 600
     mended = counted(counted(document(window=MONTH), 80, 20, START), 10, 0, later)
     fast = rules_of(MONTH)[0]
-    assert arithmetic.burn_rate(*arithmetic.totals(mended, fast.long, later), 0.99) > fast.rate
-    assert arithmetic.burn_rate(*arithmetic.totals(mended, fast.short, later), 0.99) == 0
+    assert model.burn_rate(*model.totals(mended, fast.long, later), 0.99) > fast.rate
+    assert model.burn_rate(*model.totals(mended, fast.short, later), 0.99) == 0
 
 
 def test_too_few_runs_raise_no_alarm():
@@ -180,13 +180,13 @@ def test_another_policy_keeps_what_it_can():
     assert status_of("x", stricter, START).runs == 100
     assert stricter["objective"] == 0.999
     assert status_of("x", fitting(held, 0.99, HOUR, 5), START).runs == 0
-    assert fitting(None, 0.99, HOUR, 5) == arithmetic.new(0.99, HOUR, 5)
+    assert fitting(None, 0.99, HOUR, 5) == model.new(0.99, HOUR, 5)
 
 
 def test_a_clock_that_was_set_back_loses_nothing():
     held = counted(document(), 5, 5, START + DAY)
     after = counted(held, 1, 1, START)
-    assert arithmetic.totals(after, 7 * DAY, START) == (6, 6)
+    assert model.totals(after, 7 * DAY, START) == (6, 6)
 
 
 @pytest.mark.parametrize(
@@ -194,4 +194,4 @@ def test_a_clock_that_was_set_back_loses_nothing():
     [(3_600, "1h"), (300, "5m"), (840, "14m"), (70, "70s"), (259_200, "3d"), (5.5, "5.5s")],
 )
 def test_spans_in_words(seconds, text):
-    assert arithmetic.span_text(seconds) == text
+    assert model.span_text(seconds) == text

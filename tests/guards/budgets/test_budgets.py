@@ -10,15 +10,15 @@ import pytest
 from prefect import flow
 
 from prefect_resilience import ConfigurationError, ErrorBudget, Fallback, Retry, get_budgets, resilient_task
-from prefect_resilience.guards.budgets import counting
+from prefect_resilience.guards.budgets import policy
 from prefect_resilience.guards.circuits import registry
 
 
 @pytest.fixture(autouse=True)
 def forgotten(own_store):
-    counting.forget_budgets()
+    policy.forget_budgets()
     yield
-    counting.forget_budgets()
+    policy.forget_budgets()
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ def test_a_status_includes_what_this_process_has_not_merged():
 
 
 def _counted(store, name):
-    document = store.load(counting.place_of(name)).value
+    document = store.load(policy.place_of(name)).value
     ring = document["rings"][-1]
     return sum(bucket[1] for bucket in ring["buckets"]), sum(bucket[2] for bucket in ring["buckets"])
 

@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from prefect_resilience.errors.exceptions import ConfigurationError
-from prefect_resilience.guards.circuits import CircuitBreaker, adaptive, machine
+from prefect_resilience.guards.circuits import CircuitBreaker, machine
+from prefect_resilience.guards.circuits import document as learning
 from prefect_resilience.guards.circuits.machine import CircuitDocument, Record, new, read, step
 from prefect_resilience.guards.circuits.model import CircuitPolicy
 
@@ -50,7 +51,7 @@ class Service:
 
     @property
     def usual(self) -> float | None:
-        return adaptive.rate(self.document["baseline"])
+        return learning.rate(self.document["baseline"])
 
 
 # -- a service that fails now and then, and then more
@@ -143,29 +144,29 @@ def test_until_enough_is_known_failure_rate_holds() -> None:
 
 
 def test_nothing_is_known_below_thirty_calls() -> None:
-    few = adaptive.learn(None, 29, 3, NOW, 60)
-    assert (adaptive.rate(few), adaptive.usual(few, 0.5)) == (None, None)
-    assert (adaptive.rate(None), adaptive.usual(None, 0.5)) == (None, None)
-    enough = adaptive.learn(few, 1, 0, NOW, 60)
-    assert adaptive.rate(enough) == pytest.approx(0.1)
-    assert adaptive.usual(enough, 0.5) == pytest.approx(5 / 34 + 2 * math.sqrt(5 / 34 * 29 / 34 / 34))
+    few = learning.learn(None, 29, 3, NOW, 60)
+    assert (learning.rate(few), learning.usual(few, 0.5)) == (None, None)
+    assert (learning.rate(None), learning.usual(None, 0.5)) == (None, None)
+    enough = learning.learn(few, 1, 0, NOW, 60)
+    assert learning.rate(enough) == pytest.approx(0.1)
+    assert learning.usual(enough, 0.5) == pytest.approx(5 / 34 + 2 * math.sqrt(5 / 34 * 29 / 34 / 34))
 
 
 def test_a_call_weighs_less_by_a_factor_e_after_one_memory_and_never_less_by_a_pause() -> None:
-    full = adaptive.learn(None, 1000, 100, NOW, 60)
+    full = learning.learn(None, 1000, 100, NOW, 60)
     for pause in (60, 1e6):
-        later = adaptive.learn(full, 0, 0, NOW + pause, 60)
+        later = learning.learn(full, 0, 0, NOW + pause, 60)
         assert later["calls"] == pytest.approx(1000 / math.e)
-        assert adaptive.rate(later) == pytest.approx(0.1)
-    assert adaptive.learn(full, 0, 0, NOW - 50, 60)["calls"] == 1000
-    assert adaptive.learn(None, 0, 0, NOW, 60)["calls"] == 0
+        assert learning.rate(later) == pytest.approx(0.1)
+    assert learning.learn(full, 0, 0, NOW - 50, 60)["calls"] == 1000
+    assert learning.learn(None, 0, 0, NOW, 60)["calls"] == 0
 
 
 def test_the_usual_rate_has_a_ceiling() -> None:
-    always = adaptive.learn(None, 10**9, 10**9, NOW, 60)
-    assert always["calls"] == adaptive.MOST_CALLS
-    assert adaptive.usual(always, 0.5) == 0.5
-    assert adaptive.usual(always, 1.0) == adaptive.HIGHEST
+    always = learning.learn(None, 10**9, 10**9, NOW, 60)
+    assert always["calls"] == learning.MOST_CALLS
+    assert learning.usual(always, 0.5) == 0.5
+    assert learning.usual(always, 1.0) == learning.HIGHEST
 
 
 @pytest.mark.parametrize(
@@ -182,21 +183,21 @@ def test_the_usual_rate_has_a_ceiling() -> None:
     ],
 )
 def test_what_is_a_rise(failures: int, calls: int, usual: float, floor: float, rise: bool) -> None:
-    assert adaptive.is_rise(failures, calls, usual, floor) is rise
+    assert learning.is_rise(failures, calls, usual, floor) is rise
 
 
 def test_a_row_of_failures_is_judged_like_the_rest() -> None:
-    assert adaptive.row_needed(5, None) == 5
-    assert [adaptive.row_needed(5, usual) for usual in (0.001, 0.1, 0.2, 0.5, 0.95)] == [5, 5, 8, 17, 225]
+    assert learning.row_needed(5, None) == 5
+    assert [learning.row_needed(5, usual) for usual in (0.001, 0.1, 0.2, 0.5, 0.95)] == [5, 5, 8, 17, 225]
 
 
 def test_a_false_alarm_is_as_rare_as_is_said() -> None:
     """Against the exact binomial tail: the chance of what is called a rise, for one look."""
     for calls in (10, 30, 100, 300):
         for usual in (0.001, 0.01, 0.1, 0.2, 0.5):
-            rises = [k for k in range(calls + 1) if adaptive.is_rise(k, calls, usual, 0.01)]
+            rises = [k for k in range(calls + 1) if learning.is_rise(k, calls, usual, 0.01)]
             tail = sum(math.comb(calls, k) * usual**k * (1 - usual) ** (calls - k) for k in rises)
-            assert tail <= adaptive.CHANCE * (1 + 1e-9)
+            assert tail <= learning.CHANCE * (1 + 1e-9)
 
 
 @pytest.mark.parametrize(
@@ -215,7 +216,7 @@ def test_a_false_alarm_is_as_rare_as_is_said() -> None:
 def test_a_damaged_baseline_is_not_read(damaged: Any) -> None:
     document = {**new(), "generation": 9, "baseline": damaged}
     assert read(document) == new()
-    document["baseline"] = adaptive.learn(None, 40, 4, NOW, 60)
+    document["baseline"] = learning.learn(None, 40, 4, NOW, 60)
     assert read(document) == document
 
 
@@ -300,5 +301,5 @@ def test_what_is_learnt_opens_nothing_below_the_floor(batches: Any, window: Any,
 @given(st.integers(1, 500), st.floats(0.0001, 0.95), st.floats(0.01, 1), st.data())
 def test_more_failures_are_never_less_of_a_rise(calls: int, usual: float, floor: float, data: Any) -> None:
     failures = data.draw(st.integers(0, calls - 1))
-    if adaptive.is_rise(failures, calls, usual, floor):
-        assert adaptive.is_rise(failures + 1, calls, usual, floor)
+    if learning.is_rise(failures, calls, usual, floor):
+        assert learning.is_rise(failures + 1, calls, usual, floor)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from prefect_resilience.guards.circuits import adaptive
+from prefect_resilience.guards.circuits import document as learning
 from prefect_resilience.guards.circuits.document import HISTORY_KEPT
 from prefect_resilience.guards.circuits.machine import (
     Acquire,
@@ -263,7 +263,7 @@ def test_an_adaptive_circuit_learns_what_leaves_its_window() -> None:
         # four calls stay in the window; the fifth to the seventh push out the first to the third
         if number >= 4:
             gone = int("fsF"[number - 4] in "fF")
-            expected = adaptive.learn(expected, 1, gone, NOW + number, 7200)
+            expected = learning.learn(expected, 1, gone, NOW + number, 7200)
         assert document["baseline"] == expected
 
 
@@ -272,7 +272,7 @@ def test_what_opened_an_adaptive_circuit_that_knew_nothing_is_learnt() -> None:
     record = Record(runs=(("s", 2), ("f", 3)), generation=1)
     document, changes = step(new(), record, NOW, policy)
     assert [change.reason for change in changes] == ["3 failures in a row"]
-    assert document["baseline"] == adaptive.learn(None, 5, 3, NOW, 7200)
+    assert document["baseline"] == learning.learn(None, 5, 3, NOW, 7200)
     # and what is known already is not learnt twice: these calls are in the window still
     known = {"calls": 1000.0, "failures": 100.0, "at": NOW}
     document, _ = step({**new(), "baseline": known}, Record(runs=(("f", 20),), generation=1), NOW, policy)
@@ -283,11 +283,11 @@ def test_what_opened_an_adaptive_circuit_that_knew_nothing_is_learnt() -> None:
 def test_an_adaptive_circuit_opens_on_a_rise_over_what_is_usual(floor: float) -> None:
     policy = CircuitPolicy(adaptive=True, failure_threshold=1000, minimum_calls=20, failure_rate_floor=floor)
     baseline = {"calls": 1000.0, "failures": 100.0, "at": NOW}
-    usual = adaptive.usual(baseline, policy.failure_rate)
+    usual = learning.usual(baseline, policy.failure_rate)
     for failures in range(21):
         runs: Any = (("s", 20 - failures), ("f", failures))
         document, _ = step({**new(), "baseline": baseline}, Record(runs=runs, generation=1), NOW, policy)
-        risen = usual is not None and adaptive.is_rise(failures, 20, usual, floor)
+        risen = usual is not None and document.is_rise(failures, 20, usual, floor)
         assert (document["state"] == "open") == risen, failures
 
 

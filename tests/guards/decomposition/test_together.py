@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from prefect_resilience.calls.together import NOT_RUN, Raised, atogether, together
+from prefect_resilience.calls.decomposing import NOT_RUN, Raised, atogether, together
 
 
 def fails():

@@ -10,7 +10,7 @@ import anyio
 import pytest
 
 from prefect_resilience.errors.exceptions import AttemptTimeout
-from prefect_resilience.guards.timeouts import one_task
+from prefect_resilience.guards.timeouts import stream
 from prefect_resilience.guards.timeouts.timeout import aiterate_with_deadline
 
 LONG = 60.0
@@ -188,7 +188,7 @@ async def test_an_overdue_step_that_comes_to_something_hands_it_on():
 
 
 async def test_a_step_that_cannot_be_cancelled_is_left_alone(monkeypatch, caplog):
-    monkeypatch.setattr(one_task, "PATIENCE", 0.05)
+    monkeypatch.setattr(stream, "PATIENCE", 0.05)
     monkeypatch.setattr("prefect_resilience.guards.timeouts.stream.PATIENCE", 0.05)
     done = asyncio.Event()
 
@@ -322,7 +322,7 @@ async def test_after_the_end_there_are_no_steps():
     async def one():
         yield 1
 
-    life = one_task.OneTask(source := one())
+    life = stream.OneTask(source := one())
     assert await life.step(source.__anext__) == ("yielded", 1)
     assert await life.close()
     assert (await life.step(source.__anext__))[0] == "cancelled"

@@ -8,14 +8,14 @@ import httpx
 import pytest
 
 from prefect_resilience.base.drive import adrive, drive
-from prefect_resilience.guards.limits import outages, patience
+from prefect_resilience.guards.limits import outages, pace
 from prefect_resilience.guards.limits.outages import ApiAway, ApiBusy, answered
 from prefect_resilience.guards.limits.shared import SharedLimit, may_pass
 
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch, caplog):
-    monkeypatch.setattr(patience, "LEAST_SERVER_SECONDS", 0.1)
+    monkeypatch.setattr(pace, "LEAST_SERVER_SECONDS", 0.1)
     monkeypatch.setattr(outages, "LONGEST_PAUSE", 0.02)
     monkeypatch.setattr(outages, "_outages", {})
     caplog.set_level(logging.INFO, "prefect_resilience.limits")

@@ -18,7 +18,7 @@ from prefect_resilience.base.drive import adrive, drive
 from prefect_resilience.errors.classify.classify import classify
 from prefect_resilience.errors.exceptions import ConfigurationError, ResilienceError
 from prefect_resilience.guards.limits import line, pace
-from prefect_resilience.guards.limits.gcra import FRESH, Pace, after_call, wait_for
+from prefect_resilience.guards.limits.pace import FRESH, Pace, after_call, wait_for
 from prefect_resilience.guards.limits.rate import RateLimit
 from prefect_resilience.guards.limits.refusals import RateLimitedError
 from prefect_resilience.guards.retries.policy import Retry

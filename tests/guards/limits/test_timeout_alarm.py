@@ -13,8 +13,7 @@ import time
 import pytest
 
 from prefect_resilience.errors.exceptions import AttemptTimeout
-from prefect_resilience.guards.timeouts.alarm import alarm_is_free, call_with_alarm
-from prefect_resilience.guards.timeouts.timeout import Timeout, call_within
+from prefect_resilience.guards.timeouts.timeout import Timeout, alarm_is_free, call_with_alarm, call_within
 
 # The usual method of pytest-timeout takes the interval timer for itself.
 pytestmark = pytest.mark.timeout(60, method="thread")
@@ -141,7 +140,7 @@ def test_it_is_for_the_main_thread_and_a_timer_that_nobody_uses():
 def test_an_alarm_of_somebody_elses_still_ends_the_process():
     code = (
         "import signal, time\n"
-        "from prefect_resilience.guards.timeouts.alarm import call_with_alarm\n"
+        "from prefect_resilience.guards.timeouts.timeout import call_with_alarm\n"
         "call_with_alarm(int, (), {}, 5)\n"
         "signal.alarm(1)\n"
         "time.sleep(20)\n"

@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from prefect_resilience.errors.exceptions import ConfigurationError
-from prefect_resilience.errors.info import ErrorInfo
-from prefect_resilience.errors.taxonomy import ErrorCategory
+from prefect_resilience.errors.taxonomy import ErrorCategory, ErrorInfo
 from prefect_resilience.guards.retries.backoff import Backoff
 from prefect_resilience.guards.retries.budget import RetryBudget
 from prefect_resilience.guards.retries.policy import Retry

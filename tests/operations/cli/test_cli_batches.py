@@ -14,7 +14,7 @@ from prefect.states import Crashed
 
 from prefect_resilience import resilient_task
 from prefect_resilience.durable import Effect, batch, batch_status, prune, savepoint
-from prefect_resilience.durable.batches.archive import scanned
+from prefect_resilience.durable.batches.audit import scanned
 from prefect_resilience.durable.batches.edge import recovery
 from prefect_resilience.durable.effects.ledger import open_ledger
 from prefect_resilience.operations.cli import batches as commands

@@ -15,9 +15,8 @@ from prefect_resilience.errors.context import ErrorContext
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.graphs.plans.actions import ActionSpec, ParameterSpec
 from prefect_resilience.graphs.plans.result import NodeResult, PlanResult
-from prefect_resilience.operations.cli import plan_tables
-from prefect_resilience.operations.cli.plan_inputs import read_inputs
-from prefect_resilience.operations.cli.plan_modules import import_actions
+from prefect_resilience.operations.cli import plan_files
+from prefect_resilience.operations.cli.plan_inputs import import_actions, read_inputs
 
 # -- inputs
 
@@ -169,13 +168,13 @@ RESULT = PlanResult(
 
 
 def test_a_status_is_a_sign_and_a_word_in_a_colour_of_its_own() -> None:
-    texts = [plan_tables.status_text(status) for status in ("succeeded", "failed", "handled", "skipped")]
+    texts = [plan_files.status_text(status) for status in ("succeeded", "failed", "handled", "skipped")]
     assert [text.plain for text in texts] == ["✓ succeeded", "✗ failed", "! handled", "- skipped"]
     assert len({str(text.style) for text in texts}) == 4
 
 
 def test_the_table_has_a_row_for_every_node() -> None:
-    lines = printed(plan_tables.result_table(RESULT)).splitlines()
+    lines = printed(plan_files.result_table(RESULT)).splitlines()
     (asked,) = [line for line in lines if "! handled" in line]
     assert asked.split()[:6] == ["!", "handled", "ask", "4", "1.2", "s"]
     assert "503 unavailable: the key" in asked
@@ -190,28 +189,27 @@ def test_the_table_has_a_row_for_every_node() -> None:
 
 @pytest.mark.parametrize("width", [60, 80])
 def test_nothing_is_cut_where_there_is_little_room(width: int) -> None:
-    text = printed(plan_tables.result_table(RESULT), width)
+    text = printed(plan_files.result_table(RESULT), width)
     assert max(len(line) for line in text.splitlines()) <= width
     assert "…" not in text
 
 
 def test_a_secret_in_an_error_is_masked() -> None:
-    assert "sk-ant" not in plan_tables.why(RESULT.nodes["last"])
+    assert "sk-ant" not in plan_files.why(RESULT.nodes["last"])
 
 
 def test_a_long_error_is_shortened() -> None:
-    told = plan_tables.why(NodeResult(status="skipped", reason="x" * 1000))
-    assert len(told) == plan_tables.WHY_LIMIT
+    told = plan_files.why(NodeResult(status="skipped", reason="x" * 1000))
+    assert len(told) == plan_files.WHY_LIMIT
     assert told.endswith("…")
 
 
 def test_the_last_line_counts() -> None:
     assert (
-        plan_tables.summary(RESULT)
-        == "The plan failed: 4 nodes, 1 succeeded, 1 failed, 1 handled, 1 skipped."
+        plan_files.summary(RESULT) == "The plan failed: 4 nodes, 1 succeeded, 1 failed, 1 handled, 1 skipped."
     )
     one = PlanResult(succeeded=True, nodes={"a": NodeResult(status="succeeded")})
-    assert plan_tables.summary(one) == "The plan succeeded: 1 node, 1 succeeded."
+    assert plan_files.summary(one) == "The plan succeeded: 1 node, 1 succeeded."
 
 
 @pytest.mark.parametrize(
@@ -219,7 +217,7 @@ def test_the_last_line_counts() -> None:
     [(0.0004, "0 ms"), (0.25, "250 ms"), (9.94, "9.9 s"), (59.6, "60 s"), (600, "10 min")],
 )
 def test_durations(seconds: float, told: str) -> None:
-    assert plan_tables.duration(seconds) == told
+    assert plan_files.duration(seconds) == told
 
 
 def test_actions_are_listed_with_what_they_take() -> None:
@@ -230,7 +228,7 @@ def test_actions_are_listed_with_what_they_take() -> None:
         ActionSpec(name="ask", description="Ask.\n\nAt length.", parameters=[query, limit, kind]),
         ActionSpec(name="wait"),
     ]
-    text = printed(plan_tables.actions_list(actions))
+    text = printed(plan_files.actions_list(actions))
     rows = [" ".join(line.split()) for line in text.splitlines() if line.strip()]
     assert rows == [
         "ask",
@@ -253,7 +251,7 @@ def test_a_long_type_is_broken_between_its_words() -> None:
         default={"kind": "kind-0"},
         description="What is asked for, and in which words it is to be answered where several are known.",
     )
-    lines = printed(plan_tables.actions_list([ActionSpec(name="ask", parameters=[options])]), 80).splitlines()
+    lines = printed(plan_files.actions_list([ActionSpec(name="ask", parameters=[options])]), 80).splitlines()
     assert max(len(line.rstrip()) for line in lines) <= 80
     words = " ".join(lines).split()
     for said in (options.type, '= {"kind": "kind-0"}', options.description):

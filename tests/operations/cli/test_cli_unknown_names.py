@@ -12,7 +12,7 @@ from prefect import flow
 
 from prefect_resilience import dead_letters, resilient_task
 from prefect_resilience.durable import Effect, batch, savepoint
-from prefect_resilience.durable.batches.archive import scanned
+from prefect_resilience.durable.batches.audit import scanned
 from prefect_resilience.durable.effects.ledger import open_ledger
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.guards.circuits import CircuitBreaker, flush_all, forget_circuits

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from prefect_resilience.operations.diagnosis import environment
-from prefect_resilience.operations.diagnosis.durability import of_postgres, of_redis
+from prefect_resilience.operations.diagnosis.environment import of_postgres, of_redis
 from prefect_resilience.stores import parse_url
 from prefect_resilience.stores.server_facts import (
     PostgresFacts,

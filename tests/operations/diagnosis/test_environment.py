@@ -7,7 +7,7 @@ import re
 import pytest
 
 from prefect_resilience.guards.circuits import CircuitBreaker, flush_all, forget_circuits
-from prefect_resilience.operations.diagnosis import environment, leases
+from prefect_resilience.operations.diagnosis import environment
 
 
 def test_here_everything_fits():
@@ -93,7 +93,7 @@ def test_circuits_that_were_set_by_hand_are_noted():
 def test_where_the_store_is_away_only_one_check_says_so(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("PREFECT_RESILIENCE_STORE_URL", "redis://127.0.0.1:9/0")
     assert list(environment.circuits()) == []
-    assert list(leases.leases()) == []
+    assert list(environment.leases()) == []
 
 
 def test_an_effect_whose_owner_is_gone_is_noted(monkeypatch: pytest.MonkeyPatch):
@@ -103,8 +103,8 @@ def test_an_effect_whose_owner_is_gone_is_noted(monkeypatch: pytest.MonkeyPatch)
     class Letter:
         id, name = "letter-1", "send"
 
-    monkeypatch.setattr(leases, "list_batches", lambda: [Batch])
-    monkeypatch.setattr(leases, "list_letters", lambda **_: [Letter])
-    letter, batch = leases.leases()
+    monkeypatch.setattr(environment, "list_batches", lambda: [Batch])
+    monkeypatch.setattr(environment, "list_letters", lambda **_: [Letter])
+    letter, batch = environment.leases()
     assert "letter-1 --force" in letter.mend
     assert "batches show invoices" in batch.mend

@@ -18,7 +18,7 @@ from prefect_resilience.durable.batches.edge.flow_runs import ApiUnavailable
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.operations.installation import Change, install, uninstall
 from prefect_resilience.operations.installation.catalog import ALERTS, automation_files, operational_flows
-from prefect_resilience.operations.installation.fingerprints import marked
+from prefect_resilience.operations.installation.installing import marked
 from prefect_resilience.tasks.edge.blocks import ResiliencePolicy
 
 WEBHOOK = "http://127.0.0.1:9/hooks/secret-part"

@@ -6,7 +6,7 @@ from datetime import datetime, timedelta, timezone
 
 import pytest
 
-from prefect_resilience.operations.reports.bad_ends import StateAt, bad_ends_of, concerns, with_bad_ends
+from prefect_resilience.operations.reports.flow_runs import StateAt, bad_ends_of, concerns, with_bad_ends
 from prefect_resilience.operations.reports.model import BadEnd, FlowFigures
 
 SINCE = datetime(2026, 11, 20, tzinfo=timezone.utc)

@@ -15,7 +15,7 @@ from prefect.client.orchestration import get_client
 from prefect.events.schemas.events import Event, Resource
 
 from prefect_resilience import ConfigurationError, ErrorBudget, resilient_task
-from prefect_resilience.guards.budgets import counting
+from prefect_resilience.guards.budgets import policy
 from prefect_resilience.guards.circuits.registry import forget_circuits
 from prefect_resilience.operations import report as report_flow
 from prefect_resilience.operations.cli.app import app
@@ -71,7 +71,7 @@ def day(own_prefect_api, tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         url = f"sqlite:///{tmp_path_factory.mktemp('day')}/store.db"
         patch.setenv("PREFECT_RESILIENCE_STORE_URL", url)
-        counting.forget_budgets()
+        policy.forget_budgets()
         forget_circuits()
         played = play(LINES)
         _arrived(played)
@@ -271,7 +271,7 @@ def test_the_command_says_the_same(at_the_day, capsys, tmp_path):
 
 
 def test_error_budgets_are_in_the_report(own_store):
-    counting.forget_budgets()
+    policy.forget_budgets()
 
     @resilient_task(name="budgeted", retry=None, error_budget=ErrorBudget(objective=0.5, name="in-report"))
     def work(fails):

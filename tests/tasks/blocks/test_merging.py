@@ -10,7 +10,7 @@ from prefect_resilience import Backoff, CircuitBreaker, Fallback, Retry, Timeout
 from prefect_resilience.calls.attempt import Guard
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.tasks.edge.blocks import ResiliencePolicy
-from prefect_resilience.tasks.edge.blocks.merging import read_policy, with_policy
+from prefect_resilience.tasks.edge.blocks.live import read_policy, with_policy
 
 
 def archive(drug: str) -> str:

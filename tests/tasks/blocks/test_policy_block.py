@@ -17,7 +17,7 @@ import prefect_resilience
 from prefect_resilience import Backoff, CircuitBreaker, CircuitPolicy, Retry, Timeout
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.tasks.edge.blocks import ResiliencePolicy
-from prefect_resilience.tasks.edge.blocks.merging import read_policy
+from prefect_resilience.tasks.edge.blocks.live import read_policy
 from prefect_resilience.tasks.edge.blocks.policy import BackoffFields, CircuitFields, RetryFields
 
 FORM = Path(__file__).with_name("policy_form.json")

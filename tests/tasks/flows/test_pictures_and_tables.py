@@ -13,10 +13,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from prefect_resilience.durable.batches.run_passes import RunPass, Start
-from prefect_resilience.tasks.summaries.lanes import MOST_BARS_OF_ALL, bands_of
 from prefect_resilience.tasks.summaries.markdown import LARGEST, headline, hint_markdown, markdown, span
 from prefect_resilience.tasks.summaries.rows import MOST_ROWS, tables_of, waits_of
-from prefect_resilience.tasks.summaries.story import PassSeen, Story, circuits_of, one_pass
+from prefect_resilience.tasks.summaries.story import (
+    MOST_BARS_OF_ALL,
+    PassSeen,
+    Story,
+    bands_of,
+    circuits_of,
+    one_pass,
+)
 from prefect_resilience.tasks.summaries.timeline import draw, nice_step
 from prefect_resilience.telemetry.model import Advice, Happening, RunFacts, Seen, StateSeen, TaskRunSeen
 

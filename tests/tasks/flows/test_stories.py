@@ -20,14 +20,15 @@ from prefect_resilience.durable.batches.run_passes import (
     Start,
     passes_of,
 )
-from prefect_resilience.tasks.summaries.lanes import LANES_OF_THE_LAST, MOST_BANDS, bands_of
 from prefect_resilience.tasks.summaries.markdown import headline, markdown
-from prefect_resilience.tasks.summaries.passes_table import MOST_PASSES, passes_table, started_by
-from prefect_resilience.tasks.summaries.rows import tables_of
+from prefect_resilience.tasks.summaries.rows import MOST_PASSES, passes_table, started_by, tables_of
 from prefect_resilience.tasks.summaries.story import (
+    LANES_OF_THE_LAST,
+    MOST_BANDS,
     PassRead,
     PassSeen,
     Story,
+    bands_of,
     circuits_met,
     circuits_of,
     merged,

@@ -175,7 +175,7 @@ def test_the_rules_are_those_of_prometheus():
 PROGRAM = """
 from opentelemetry import metrics
 from prefect_resilience.telemetry.metrics import attempt_succeeded
-from prefect_resilience.telemetry.pushed_metrics import meter_provider
+from prefect_resilience.telemetry.metrics import meter_provider
 
 metrics.set_meter_provider(meter_provider())
 attempt_succeeded("pushed")
@@ -204,6 +204,4 @@ def test_a_process_that_ends_pushes_what_it_counted(monkeypatch):
 def test_opentelemetry_finds_it_by_its_entry_point():
     declared = (ROOT / "pyproject.toml").read_text()
     group = declared.partition("[project.entry-points.opentelemetry_meter_provider]\n")[2]
-    assert group.startswith(
-        'prefect_resilience = "prefect_resilience.telemetry.pushed_metrics:meter_provider"\n'
-    )
+    assert group.startswith('prefect_resilience = "prefect_resilience.telemetry.metrics:meter_provider"\n')

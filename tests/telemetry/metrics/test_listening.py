@@ -21,7 +21,7 @@ from prefect_resilience import (
     resilient_task,
 )
 from prefect_resilience.telemetry.listening import EVENTS
-from prefect_resilience.telemetry.totals import Totals
+from prefect_resilience.telemetry.metrics import Totals
 
 QUICK = Retry(attempts=3, backoff={"kind": "none"}, budget=None)
 PAGE = Path(__file__).parents[3] / "docs" / "operations.md"

@@ -28,8 +28,8 @@ from prefect_resilience.durable.batches.strategies import Ended, RecoveryPolicy
 from prefect_resilience.durable.effects.model import EffectDocument
 from prefect_resilience.errors.classify.classify import classify
 from prefect_resilience.errors.exceptions import ConfigurationError, ResilienceError
-from prefect_resilience.errors.info import ErrorInfo
 from prefect_resilience.errors.secrets.redact import redact
+from prefect_resilience.errors.taxonomy import ErrorInfo
 
 PAGE = 200
 RECOVERY_TAG = "recovery:auto"

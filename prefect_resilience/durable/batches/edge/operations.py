@@ -10,7 +10,7 @@ from prefect import flow
 from prefect.logging import get_run_logger
 from pydantic import Field
 
-from prefect_resilience.durable.batches.edge import closing, recovery, retention, settling, silence
+from prefect_resilience.durable.batches.edge import closing, recovery, retention, settling
 from prefect_resilience.durable.batches.edge.flow_runs import asks_for_recovery
 from prefect_resilience.durable.batches.strategies import RecoveryPolicy, Strategy
 from prefect_resilience.durable.effects.ledger import open_ledger
@@ -164,7 +164,7 @@ def crash_silent_runs(silent_minutes: Annotated[float, Field(ge=1)] = 10.0, dry_
             (PREFECT_FLOWS_HEARTBEAT_FREQUENCY): more than twice that.
         dry_run: Only say how many there are.
     """
-    found = silence.crash_silent(timedelta(minutes=silent_minutes), dry_run=dry_run)
+    found = closing.crash_silent(timedelta(minutes=silent_minutes), dry_run=dry_run)
     for one in found:
         get_run_logger().warning("Flow run %r (%s) sends no heartbeats any more", one.name, one.id)
     return len(found)

@@ -20,8 +20,14 @@ from prefect.context import FlowRunContext
 from pydantic import BaseModel, ConfigDict
 
 from prefect_resilience.base.policy import nearest
-from prefect_resilience.durable.batches.archive import archived_effects, clear
-from prefect_resilience.durable.batches.audit import Audit, AuditEntry, entries_of, said
+from prefect_resilience.durable.batches.audit import (
+    Audit,
+    AuditEntry,
+    archived_effects,
+    clear,
+    entries_of,
+    said,
+)
 from prefect_resilience.durable.batches.batch import check_batch_id
 from prefect_resilience.durable.batches.decisions import (
     ASKED,
@@ -51,7 +57,7 @@ from prefect_resilience.durable.effects.ledger import Ledger, open_ledger
 from prefect_resilience.durable.effects.model import EffectDocument
 from prefect_resilience.durable.effects.owner import LEASE_SECONDS
 from prefect_resilience.durable.sagas.edge.saga import planned_rollback, rollback
-from prefect_resilience.durable.sagas.outlines import NotUndone, Outline, outline_of
+from prefect_resilience.durable.sagas.report import NotUndone, Outline, outline_of
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.stores.base import Store

@@ -15,11 +15,10 @@ from prefect_resilience.durable.batches.edge.recovery import who
 from prefect_resilience.durable.batches.edge.status import EffectStatus, batch_status
 from prefect_resilience.durable.effects.ledger import Ledger, open_ledger
 from prefect_resilience.durable.effects.model import Ask, EffectDocument, Replay, Undoing, Verified, Wait
-from prefect_resilience.durable.effects.policy import Done, NotDone
-from prefect_resilience.durable.effects.results import pack_told
+from prefect_resilience.durable.effects.policy import Done, NotDone, pack_told
 from prefect_resilience.durable.sagas import undo
 from prefect_resilience.durable.sagas.edge.compensating import key_of_undoing
-from prefect_resilience.durable.sagas.saga_log import SagaLog
+from prefect_resilience.durable.sagas.report import SagaLog
 from prefect_resilience.errors.exceptions import ConfigurationError, EffectBusy
 from prefect_resilience.stores.base import Store
 from prefect_resilience.telemetry.edge.events import emit

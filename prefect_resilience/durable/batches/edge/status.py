@@ -7,14 +7,20 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from prefect_resilience.durable.batches.archive import ARCHIVES, archived_effects, archived_saga, scanned
-from prefect_resilience.durable.batches.audit import AUDITS, Audit, AuditEntry
+from prefect_resilience.durable.batches.audit import (
+    ARCHIVES,
+    AUDITS,
+    Audit,
+    AuditEntry,
+    archived_effects,
+    archived_saga,
+    scanned,
+)
 from prefect_resilience.durable.batches.batch import check_batch_id
 from prefect_resilience.durable.batches.strategies import RecoveryHint
 from prefect_resilience.durable.effects.ledger import PREFIX, Ledger, open_ledger
 from prefect_resilience.durable.effects.model import EffectDocument, EffectState
-from prefect_resilience.durable.effects.policy import EffectKind
-from prefect_resilience.durable.effects.results import shown
+from prefect_resilience.durable.effects.policy import EffectKind, shown
 from prefect_resilience.durable.sagas.compensations import compensation_of
 from prefect_resilience.stores.base import Store
 

@@ -18,7 +18,7 @@ from prefect.exceptions import ObjectNotFound
 
 from prefect_resilience.durable.batches.batch import batch_block, carry_batches, explicit_batch
 from prefect_resilience.durable.batches.edge.tag_services import end_old_services
-from prefect_resilience.durable.effects.passes import Pass
+from prefect_resilience.durable.effects.model import Pass
 from prefect_resilience.errors.exceptions import ConfigurationError, StoreUnavailable
 from prefect_resilience.errors.secrets.redact import redact
 

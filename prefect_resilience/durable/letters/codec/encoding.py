@@ -20,9 +20,15 @@ from typing import Any, ClassVar, Literal, cast
 
 from pydantic import BaseModel, ConfigDict
 
-from prefect_resilience.durable.letters.codec.classes import class_path, is_named_tuple
+from prefect_resilience.durable.letters.codec.classes import (
+    class_path,
+    hides,
+    is_named_tuple,
+    is_secret_holder,
+    masked,
+    masked_bytes,
+)
 from prefect_resilience.durable.letters.codec.scalars import plain_number, scalar_of
-from prefect_resilience.durable.letters.codec.secrecy import hides, is_secret_holder, masked, masked_bytes
 
 KIND = "$kind"
 LEFT_OUT = "left-out"

@@ -23,12 +23,18 @@ from prefect.exceptions import ObjectNotFound
 
 from prefect_resilience.durable.batches.audit import Audit
 from prefect_resilience.durable.effects.ledger import open_ledger
-from prefect_resilience.durable.letters import reruns
+from prefect_resilience.durable.letters import report
 from prefect_resilience.durable.letters.claims import SETTLED
 from prefect_resilience.durable.letters.model import DeadLetter
 from prefect_resilience.durable.letters.queue import DeadLetterQueue
-from prefect_resilience.durable.letters.report import LetterOutcome, Reason, outcome_of
-from prefect_resilience.durable.letters.reruns import CallSeen, Made, RunSeen
+from prefect_resilience.durable.letters.report import (
+    CallSeen,
+    LetterOutcome,
+    Made,
+    Reason,
+    RunSeen,
+    outcome_of,
+)
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.telemetry.edge.events import emit
 
@@ -45,7 +51,7 @@ def left_to_its_run(
     """
     try:
         runs = _runs(letter)
-        since = reruns.completed_since(letter, runs)
+        since = report.completed_since(letter, runs)
         made = [(run, _made(letter, run)) for run in since] if letter.status == "waiting" else []
     except Exception as error:  # noqa: BLE001 - whatever stops the API from answering
         return None if despite_run else _skipped(letter, _unasked(error), "api_unavailable")
@@ -71,12 +77,12 @@ def not_now(queue: DeadLetterQueue, letter: DeadLetter, *, despite_run: bool) ->
 
 
 def _unclear(letter: DeadLetter, runs: list[RunSeen]) -> LetterOutcome | None:
-    ended = [*reruns.completed_since(letter, runs), *reruns.cut_off_since(letter, runs)]
-    return _skipped(letter, reruns.unclear(ended[0]), "unclear") if ended else None
+    ended = [*report.completed_since(letter, runs), *report.cut_off_since(letter, runs)]
+    return _skipped(letter, report.unclear(ended[0]), "unclear") if ended else None
 
 
 def _goes_on(queue: DeadLetterQueue, letter: DeadLetter, runs: list[RunSeen]) -> LetterOutcome | None:
-    why = reruns.going_on(runs) or _recovery(queue, letter)
+    why = report.going_on(runs) or _recovery(queue, letter)
     return None if why is None else _skipped(letter, why, "run_goes_on")
 
 
@@ -102,7 +108,7 @@ def _recovery(queue: DeadLetterQueue, letter: DeadLetter) -> str | None:
 def _settled(queue: DeadLetterQueue, letter: DeadLetter, run: RunSeen, dry_run: bool) -> LetterOutcome:
     """The letter is done with: the call succeeded without a replay."""
     if not dry_run:
-        after = queue.made_by_run(letter.id, reruns.later_pass(letter, run, queue.now()))
+        after = queue.made_by_run(letter.id, report.later_pass(letter, run, queue.now()))
         if after is not None and after.status == "settled":
             tell_settled(after)
     return outcome_of(letter, "skipped", SETTLED, reason="settled")
@@ -141,7 +147,7 @@ def _seen(run: FlowRun) -> RunSeen:
 def _made(letter: DeadLetter, run: RunSeen) -> Made:
     """Whether the call was made in the later pass of one of its flow runs, which has completed."""
     with get_client(sync_client=True) as client:
-        own, latest = letter.flow_run_id, reruns.known_starts(letter)
+        own, latest = letter.flow_run_id, report.known_starts(letter)
         if letter.kind == "flow":
             again = [_seen(one) for one in _same_subflow(client, own, latest)]
             itself = run.id == own or run.id in letter.replay_runs
@@ -154,7 +160,7 @@ def _made(letter: DeadLetter, run: RunSeen) -> Made:
             after = _calls(client, [UUID(own)], lambda count: count > latest[own])
         else:
             after = _calls(client, [one.id for one in _same_subflow(client, own, latest)])
-    return reruns.made_since(letter.key, before, after)
+    return report.made_since(letter.key, before, after)
 
 
 def _same_subflow(client: SyncPrefectClient, flow_run_id: str | None, known: Iterable[str]) -> list[FlowRun]:

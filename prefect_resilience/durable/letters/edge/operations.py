@@ -15,8 +15,7 @@ from prefect.context import FlowRunContext
 from prefect.logging import get_run_logger
 
 from prefect_resilience.base.policy import nearest
-from prefect_resilience.durable.letters.edge.configured import StoreReference, queue_of
-from prefect_resilience.durable.letters.edge.names import check_task
+from prefect_resilience.durable.letters.edge.configured import StoreReference, check_task, queue_of
 from prefect_resilience.durable.letters.edge.replay import OPEN, Replaying, replay_letters
 from prefect_resilience.durable.letters.model import DeadLetter
 from prefect_resilience.durable.letters.queue import DeadLetterQueue

@@ -21,8 +21,7 @@ from prefect_resilience.durable.effects.keys import effect_key
 from prefect_resilience.durable.effects.ledger import Ledger
 from prefect_resilience.durable.effects.model import EffectDocument, Verified, generation_of
 from prefect_resilience.durable.effects.names import CodeSource
-from prefect_resilience.durable.effects.policy import Done, Effect, NotDone
-from prefect_resilience.durable.effects.results import pack_told
+from prefect_resilience.durable.effects.policy import Done, Effect, NotDone, pack_told
 from prefect_resilience.durable.sagas import undo
 from prefect_resilience.durable.sagas.compensations import (
     compensation_of,
@@ -33,11 +32,11 @@ from prefect_resilience.durable.sagas.compensations import (
     verify_arguments,
     with_result,
 )
-from prefect_resilience.durable.sagas.saga_log import SagaLog
+from prefect_resilience.durable.sagas.report import SagaLog
 from prefect_resilience.errors.classify.classify import ErrorInfo, classify
 from prefect_resilience.errors.exceptions import InDoubt, StoreUnavailable
-from prefect_resilience.errors.info import bounded
 from prefect_resilience.errors.secrets.redact import redact
+from prefect_resilience.errors.taxonomy import bounded
 
 if TYPE_CHECKING:
     from prefect_resilience.durable.sources import Finder

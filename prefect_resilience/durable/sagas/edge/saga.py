@@ -18,7 +18,7 @@ from time import monotonic
 from typing import Any
 from uuid import uuid4
 
-from prefect_resilience.base.drive import Blocking, Sequence, adrive, drive
+from prefect_resilience.base.drive import Blocking, Sequence, adrive, drive, slept
 from prefect_resilience.base.policy import nearest
 from prefect_resilience.durable.batches.batch import batch, check_batch_id, explicit_batch
 from prefect_resilience.durable.batches.edge.known import check_known
@@ -28,12 +28,16 @@ from prefect_resilience.durable.effects.model import EffectDocument
 from prefect_resilience.durable.sagas import undo
 from prefect_resilience.durable.sagas.compensations import compensation_of
 from prefect_resilience.durable.sagas.edge.compensating import Compensating, Outcome
-from prefect_resilience.durable.sagas.outlines import Outline, planned, why_it_stays
-from prefect_resilience.durable.sagas.report import Compensation, RollbackReport
-from prefect_resilience.durable.sagas.saga_log import SagaLog
+from prefect_resilience.durable.sagas.report import (
+    Compensation,
+    Outline,
+    RollbackReport,
+    SagaLog,
+    planned,
+    why_it_stays,
+)
 from prefect_resilience.errors.exceptions import ConfigurationError, EffectBusy, InDoubt
 from prefect_resilience.errors.secrets.redact import redact
-from prefect_resilience.guards.limits.waiting import slept
 from prefect_resilience.stores.base import Store
 from prefect_resilience.telemetry.edge.events import emit
 

@@ -18,21 +18,19 @@ from prefect.context import TaskRunContext
 from prefect.utilities.callables import explode_variadic_parameter, parameters_to_args_kwargs
 from prefect.utilities.hashing import hash_objects
 
-from prefect_resilience.base.drive import Blocking, Sequence, adrive, drive
+from prefect_resilience.base.drive import Blocking, Sequence, adrive, drive, slept
 from prefect_resilience.calls.attempt import Guard, RunRecord, Substitute, guarded
 from prefect_resilience.calls.judging import retry_told
 from prefect_resilience.durable.effects.asking import OutsideRuns
 from prefect_resilience.durable.effects.ledger import Ledger, open_ledger
 from prefect_resilience.errors.context import ErrorContext
-from prefect_resilience.guards.decomposition.answered import Decomposed, stood_in
+from prefect_resilience.guards.decomposition.model import Decomposed, stood_in
 from prefect_resilience.guards.fallbacks.chain import Answer
-from prefect_resilience.guards.limits.waiting import slept
-from prefect_resilience.guards.partials.child import Carried, carried
-from prefect_resilience.guards.partials.current import Notes, add_notes_source
-from prefect_resilience.guards.retries.pauses import pause
+from prefect_resilience.guards.partials.current import Carried, Notes, add_notes_source, carried
+from prefect_resilience.guards.retries.backoff import pause
 from prefect_resilience.guards.retries.policy import Verdict
 from prefect_resilience.guards.timeouts.process import Carriage
-from prefect_resilience.tasks.edge.again import with_changes
+from prefect_resilience.tasks.edge.answers import with_changes
 from prefect_resilience.telemetry.edge.events import fallback_used, retry_scheduled, run_failed, run_recovered
 from prefect_resilience.telemetry.metrics import attempt_succeeded
 

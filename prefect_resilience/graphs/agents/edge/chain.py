@@ -11,14 +11,18 @@ from typing import Any, Literal, TypeVar, cast
 
 from prefect_resilience.base.drive import Sequence, adrive, drive
 from prefect_resilience.errors.context import ErrorContext, attach_context, attached_context
-from prefect_resilience.errors.exceptions import ConfigurationError
-from prefect_resilience.errors.notes import add_note
+from prefect_resilience.errors.exceptions import ConfigurationError, add_note
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.graphs.agents.edge.alone import Memories
-from prefect_resilience.graphs.agents.edge.notices import Notify, check_notify, notice_of, told
-from prefect_resilience.graphs.agents.edge.person import Person, PersonStep
-from prefect_resilience.graphs.agents.edge.registry import AGENTS, PROVIDERS, Agent, Registry
-from prefect_resilience.graphs.agents.edge.steps import Ran, Step
+from prefect_resilience.graphs.agents.edge.person import (
+    Notify,
+    Person,
+    PersonStep,
+    check_notify,
+    notice_of,
+    told,
+)
+from prefect_resilience.graphs.agents.edge.registry import AGENTS, PROVIDERS, Agent, Ran, Registry, Step
 from prefect_resilience.graphs.agents.trace import Trace, trace
 from prefect_resilience.guards.fallbacks.model import Answered, Fallback
 

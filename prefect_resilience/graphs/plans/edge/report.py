@@ -15,12 +15,11 @@ from typing import Any, Protocol
 
 from prefect.artifacts import create_markdown_artifact, create_progress_artifact, update_progress_artifact
 
-from prefect_resilience.errors.info import bounded
 from prefect_resilience.errors.secrets.redact import redact
+from prefect_resilience.errors.taxonomy import bounded
 from prefect_resilience.graphs.plans.model import Plan
 from prefect_resilience.graphs.plans.pictures.render import plan_to_svg
-from prefect_resilience.graphs.plans.progress import Progress
-from prefect_resilience.graphs.plans.result import NodeResult, PlanResult
+from prefect_resilience.graphs.plans.result import NodeResult, PlanResult, Progress
 
 BEGINS_AFTER = 2.0
 """Seconds that a plan runs before it gets a progress artifact."""

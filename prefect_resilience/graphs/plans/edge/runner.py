@@ -21,22 +21,19 @@ from prefect.context import FlowRunContext
 from prefect.futures import PrefectFuture
 from prefect.logging import get_run_logger
 
-from prefect_resilience.errors.answered import answered_for
 from prefect_resilience.errors.context import ErrorContext
-from prefect_resilience.graphs.plans.edge import records
-from prefect_resilience.graphs.plans.edge.arrows import EndedRun
-from prefect_resilience.graphs.plans.edge.fan_out import Branches
+from prefect_resilience.errors.exceptions import answered_for
+from prefect_resilience.graphs.plans.edge import outcomes
 from prefect_resilience.graphs.plans.edge.nodes import Workshop, witnessing
-from prefect_resilience.graphs.plans.edge.outcomes import Outcome, not_begun, outcome_of, refused
-from prefect_resilience.graphs.plans.edge.preparation import Job, Preparation
+from prefect_resilience.graphs.plans.edge.outcomes import EndedRun, Outcome, not_begun, outcome_of, refused
+from prefect_resilience.graphs.plans.edge.preparation import Branches, Job, Preparation
 from prefect_resilience.graphs.plans.failures import failure_of
 from prefect_resilience.graphs.plans.inject import Inject, read_added
 from prefect_resilience.graphs.plans.model import Node, Plan
-from prefect_resilience.graphs.plans.progress import Progress, current_listener
-from prefect_resilience.graphs.plans.result import NodeResult, PlanResult
+from prefect_resilience.graphs.plans.result import NodeResult, PlanResult, Progress, current_listener
 from prefect_resilience.graphs.plans.routes import Routing, routes
 from prefect_resilience.graphs.plans.schedule import Ended, Schedule, Skip, Step
-from prefect_resilience.graphs.routing.edge.transactions import outside_transactions
+from prefect_resilience.graphs.routing.edge.upstream import outside_transactions
 from prefect_resilience.telemetry.edge.events import emit
 
 MOST_RUNNING = 100
@@ -117,7 +114,7 @@ class Run:
 
     def _skip(self, skip: Skip) -> None:
         node = self.nodes[skip.node]
-        run = records.skipped(node.id, node.type, skip.reason, self._after(node), self.flow_run_id)
+        run = outcomes.skipped(node.id, node.type, skip.reason, self._after(node), self.flow_run_id)
         self._ended_as(node.id, run.id)
         self.results[node.id] = NodeResult(status="skipped", reason=skip.reason, task_run_id=str(run.id))
         self._latest = node.id
@@ -151,7 +148,7 @@ class Run:
                         self._preparation.branch(node, name, index, branches.items[index], seen)
                     )
                 except ValueError as error:
-                    records.failed(name, node.type, str(error), self._after(node), self.flow_run_id)
+                    outcomes.failed(name, node.type, str(error), self._after(node), self.flow_run_id)
                     branches.ended(index, refused(str(error), name, _now(), type(error).__name__))
         if branches.over:
             self._join(branches)
@@ -167,7 +164,7 @@ class Run:
                 )
         except Exception as error:  # noqa: BLE001 - the task runner's own ways to refuse a task
             name = job.task.name
-            run = records.failed(name, node.type, str(error), self._after(node), self.flow_run_id)
+            run = outcomes.failed(name, node.type, str(error), self._after(node), self.flow_run_id)
             outcome = refused(str(error), name, _now(), type(error).__name__)
             self._end(job, replace(outcome, task_run_id=run.id))
             return
@@ -213,13 +210,13 @@ class Run:
         outcome = branches.outcome(_now())
         failed = outcome.error
         message = failed.message if failed else f"{len(branches.items)} branches"
-        record = records.failed if failed else records.completed
+        record = outcomes.failed if failed else outcomes.completed
         run = record(node.id, node.type, message, self._after(node), self.flow_run_id, branches.began)
         self._settle(node, replace(outcome, task_run_id=run.id, task_run=run))
 
     def _refuse(self, node: Node, message: str, exception: str) -> None:
         """A node that cannot begin has failed."""
-        run = records.failed(node.id, node.type, message, self._after(node), self.flow_run_id)
+        run = outcomes.failed(node.id, node.type, message, self._after(node), self.flow_run_id)
         self._settle(node, replace(refused(message, node.id, _now(), exception), task_run_id=run.id))
 
     def _settle(self, node: Node, outcome: Outcome) -> None:
@@ -237,7 +234,7 @@ class Run:
             now=_now(),
         )
         if routing.error is not None and outcome.error is None and outcome.task_run is not None:
-            records.failed_after_all(outcome.task_run, routing.error.message)
+            outcomes.failed_after_all(outcome.task_run, routing.error.message)
         self._keep(node, outcome, routing)
         self._latest = node.id
         if routing.to or (routing.why and not routing.error):
@@ -281,7 +278,7 @@ class Run:
             self._steps.append(self.schedule.add(added, by=node.id, before=inject.before))
         except ValueError as error:
             if outcome.task_run is not None:
-                records.failed_after_all(outcome.task_run, str(error))
+                outcomes.failed_after_all(outcome.task_run, str(error))
             refusal = refused(str(error), node.id, _now(), type(error).__name__)
             return replace(outcome, value=None, error=refusal.error)
         self._know(added)

@@ -5,9 +5,110 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from prefect_resilience.graphs.plans.model import Node, Plan
-from prefect_resilience.graphs.plans.pictures import mermaid, svg
-from prefect_resilience.graphs.plans.pictures.picture import picture_of
+from prefect_resilience.graphs.plans.pictures import svg
+from prefect_resilience.graphs.plans.pictures.picture import (
+    SIGNS,
+    Arrow,
+    Box,
+    BoxStatus,
+    Picture,
+    one_line,
+    picture_of,
+)
+from prefect_resilience.graphs.plans.pictures.svg import FAINT, INK, LOOKS, ROUTE, SMALL
 from prefect_resilience.graphs.plans.result import PlanResult
+
+# A picture of a plan in mermaid's language, as Prefect's V2 UI, GitHub and others draw it.
+#
+# Mermaid refuses more than 500 arrows and 50,000 characters, so that large plans are cut to what fits.
+
+MOST_ARROWS = 450
+MOST_CHARACTERS = 45_000
+
+_NO_MARKUP = str.maketrans("<>&", "‹›＆")
+"""Mermaid takes markup out of a title, and knows no way to write these letters there."""
+_WIDEST = 320
+_TITLE = "#808080"
+"""It stands on the page's own ground, which is dark in one UI and light in another."""
+_LONGEST_TITLE = 64
+
+
+def text_of(picture: Picture) -> str:
+    """The flowchart: boxes, arrows, then how they look."""
+    names = {box.id: f"n{number}" for number, box in enumerate(picture.boxes)}
+    lines = ["---", *_title(picture), "config:"]
+    lines += ["  themeVariables:", f'    textColor: "{_TITLE}"']
+    lines += ["  flowchart:", f"    wrappingWidth: {_WIDEST}", "---", "flowchart TD"]
+    lines += [f"    {names[box.id]}{_box(box)}" for box in picture.boxes]
+    if picture.note:
+        lines.append(f'    note["{_safe(picture.note)}"]')
+    lines += [f"    {names[arrow.source]} {_arrow(arrow)} {names[arrow.target]}" for arrow in picture.arrows]
+    return "\n".join([*lines, *_looks(picture, names)]) + "\n"
+
+
+def _box(box: Box) -> str:
+    """The label in a rectangle, or with round ends for what runs only if led to."""
+    sign = SIGNS[box.status]
+    head = f"{sign} {box.head}" if sign else box.head
+    label = "<br/>".join(_safe(text) for text in (head, *box.lines))
+    return f'(["{label}"])' if box.conditional else f'["{label}"]'
+
+
+def _arrow(arrow: Arrow) -> str:
+    line = "==>" if arrow.route and arrow.taken else "-.->" if arrow.route or arrow.taken is False else "-->"
+    label = "<br/>".join(_safe(text) for text in arrow.labels)
+    return f'{line}|"{label}"|' if label else line
+
+
+def _looks(picture: Picture, names: dict[str, str]) -> Iterable[str]:
+    used: dict[BoxStatus, list[str]] = {}
+    for box in picture.boxes:
+        used.setdefault(box.status, []).append(names[box.id])
+    for status, members in used.items():
+        colour, ground, border = LOOKS[status]
+        dashes = ",stroke-dasharray:5 3" if status == "skipped" else ""
+        ink = SMALL if status == "skipped" else INK
+        look = f"fill:{ground},stroke:{colour},stroke-width:{border:g}px,color:{ink}{dashes}"
+        yield f"    classDef {status} {look}"
+        yield f"    class {','.join(members)} {status}"
+    lines: dict[str, list[str]] = {}
+    for number, arrow in enumerate(picture.arrows):
+        lines.setdefault(_line_look(arrow), []).append(str(number))
+    for look, numbers in lines.items():
+        yield f"    linkStyle {','.join(numbers)} {look}"
+
+
+def _line_look(arrow: Arrow) -> str:
+    if arrow.taken is False:
+        return f"stroke:{FAINT},stroke-width:1px,color:#767676"
+    colour = ROUTE if arrow.route else SMALL
+    width = "1.5px" if not arrow.taken else "4px" if arrow.route else "2.5px"
+    return f"stroke:{colour},stroke-width:{width},color:{ROUTE if arrow.route else INK}"
+
+
+def _safe(text: str) -> str:
+    """A text in a label: whatever is no letter, digit, space or harmless sign is written by its number."""
+    return "".join(
+        letter if letter.isalnum() or letter in _HARMLESS else f"#{ord(letter)};" for letter in text
+    )
+
+
+_HARMLESS = frozenset(" ,:;!?/()=+")
+
+
+def _title(picture: Picture) -> Iterable[str]:
+    """A short one: mermaid makes everything smaller to fit a long one in."""
+    whole = " - ".join(text for text in (picture.title, picture.verdict) if text)
+    title = (
+        whole if len(whole) <= _LONGEST_TITLE else picture.verdict or one_line(picture.title, _LONGEST_TITLE)
+    )
+    return [f"title: {_yaml(title.translate(_NO_MARKUP))}"] if title else []
+
+
+def _yaml(text: str) -> str:
+    """A text as a value of the front matter, in double quotes."""
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
 
 MOST_BOXES = 300
 """Nodes that are drawn; the picture says how many were left out."""
@@ -27,8 +128,8 @@ def plan_to_mermaid(plan: Plan, result: PlanResult | None = None, *, added: Iter
     nodes = tuple(added)
     most = MOST_BOXES
     while True:
-        picture = picture_of(plan, result, added=nodes, most_boxes=most, most_arrows=mermaid.MOST_ARROWS)
-        text = mermaid.text_of(picture)
-        if len(text) <= mermaid.MOST_CHARACTERS or most <= 1:
+        picture = picture_of(plan, result, added=nodes, most_boxes=most, most_arrows=MOST_ARROWS)
+        text = text_of(picture)
+        if len(text) <= MOST_CHARACTERS or most <= 1:
             return text
-        most = max(1, most * mermaid.MOST_CHARACTERS // len(text) - 1)
+        most = max(1, most * MOST_CHARACTERS // len(text) - 1)

@@ -6,13 +6,12 @@ import re
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any, NamedTuple, cast
 
+from prefect_resilience.graphs.conditions.compare import runs_away
 from prefect_resilience.graphs.conditions.model import Condition
-from prefect_resilience.graphs.conditions.patterns import runs_away
 from prefect_resilience.graphs.plans.graph import Edge, Order, edges_of
 from prefect_resilience.graphs.plans.model import Bounds, Node
 from prefect_resilience.graphs.plans.reading.fields import RESERVED_IDS
-from prefect_resilience.graphs.plans.reading.mistakes import Mistake, quoted
-from prefect_resilience.graphs.plans.reading.suggestions import Names
+from prefect_resilience.graphs.plans.reading.mistakes import Mistake, Names, quoted
 from prefect_resilience.graphs.plans.templates.expressions import Expression
 from prefect_resilience.graphs.plans.templates.templates import (
     Pieces,

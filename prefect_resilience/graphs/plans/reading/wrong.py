@@ -10,8 +10,7 @@ from typing import Any, NoReturn, cast
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails, InitErrorDetails, PydanticCustomError
 
-from prefect_resilience.graphs.plans.reading.mistakes import Mistake, quoted, shortened
-from prefect_resilience.graphs.plans.reading.suggestions import Names, suggestion
+from prefect_resilience.graphs.plans.reading.mistakes import Mistake, Names, quoted, shortened, suggestion
 from prefect_resilience.guards.circuits.model import CircuitPolicy
 from prefect_resilience.guards.retries import Backoff, Retry, RetryBudget
 

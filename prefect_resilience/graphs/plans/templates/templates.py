@@ -18,8 +18,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import lru_cache
 from typing import Any, NamedTuple, cast
 
-from prefect_resilience.graphs.plans.reading.mistakes import Mistake, quoted, shortened
-from prefect_resilience.graphs.plans.reading.suggestions import Names, suggestion
+from prefect_resilience.graphs.plans.reading.mistakes import Mistake, Names, quoted, shortened, suggestion
 from prefect_resilience.graphs.plans.templates.expressions import (
     LONGEST_TEMPLATE,
     Expression,

@@ -17,8 +17,8 @@ from prefect.logging import get_run_logger
 
 from prefect_resilience.errors.context import ErrorContext, attach_context
 from prefect_resilience.errors.exceptions import ConfigurationError
-from prefect_resilience.errors.info import bounded
 from prefect_resilience.errors.secrets.redact import redact
+from prefect_resilience.errors.taxonomy import bounded
 from prefect_resilience.graphs.routing.edge.upstream import (
     Ending,
     Failed,

@@ -11,8 +11,7 @@ from prefect.futures import PrefectFuture
 from prefect.runtime import task_run
 
 from prefect_resilience.errors.context import ErrorContext, attach_context
-from prefect_resilience.errors.exceptions import ConfigurationError
-from prefect_resilience.errors.notes import add_note
+from prefect_resilience.errors.exceptions import ConfigurationError, add_note
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.graphs.conditions.model import Condition
 from prefect_resilience.graphs.routing.edge.nodes import (

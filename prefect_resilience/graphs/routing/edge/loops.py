@@ -18,12 +18,10 @@ from prefect_resilience.base.drive import Blocking, Invoke, Sequence, adrive, dr
 from prefect_resilience.base.plain import plain
 from prefect_resilience.errors.classify.shapes import put
 from prefect_resilience.errors.context import ErrorContext, attach_context
-from prefect_resilience.errors.exceptions import ConfigurationError
-from prefect_resilience.errors.info import ErrorInfo
-from prefect_resilience.errors.notes import add_note
+from prefect_resilience.errors.exceptions import ConfigurationError, add_note
 from prefect_resilience.errors.requests import attach_request, subtask_request
 from prefect_resilience.errors.secrets.redact import redact
-from prefect_resilience.errors.taxonomy import ErrorCategory
+from prefect_resilience.errors.taxonomy import ErrorCategory, ErrorInfo
 from prefect_resilience.graphs.conditions.model import Condition
 from prefect_resilience.graphs.routing.edge.nodes import value_of
 from prefect_resilience.graphs.routing.edge.progress import ProgressGuard, halted, place_of
@@ -44,9 +42,9 @@ from prefect_resilience.graphs.routing.rounds import (
     Round,
     history_details,
     partial_output,
+    same,
 )
-from prefect_resilience.graphs.routing.sameness import same
-from prefect_resilience.tasks.edge.again import request_of_step
+from prefect_resilience.tasks.edge.answers import request_of_step
 
 T = TypeVar("T")
 

@@ -13,8 +13,7 @@ from prefect_resilience.errors.context import attach_context
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.graphs.routing.edge.upstream import context_of
 from prefect_resilience.graphs.routing.exceptions import NoProgress, RoundsExhausted
-from prefect_resilience.graphs.routing.rounds import History, Round, history_details, partial_output
-from prefect_resilience.graphs.routing.sameness import same
+from prefect_resilience.graphs.routing.rounds import History, Round, history_details, partial_output, same
 
 E = TypeVar("E", NoProgress, RoundsExhausted)
 

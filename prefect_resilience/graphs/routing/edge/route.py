@@ -13,13 +13,11 @@ from prefect.runtime import task_run
 
 from prefect_resilience.base.plain import unfolded
 from prefect_resilience.errors.context import ErrorContext
-from prefect_resilience.errors.exceptions import ConfigurationError
-from prefect_resilience.errors.notes import add_note
-from prefect_resilience.graphs.conditions.describe import shown
-from prefect_resilience.graphs.conditions.errors import ConditionError
-from prefect_resilience.graphs.conditions.evaluate import Explanation
+from prefect_resilience.errors.exceptions import ConfigurationError, add_note
+from prefect_resilience.graphs.conditions.bounds import ConditionError
+from prefect_resilience.graphs.conditions.evaluate import Explanation, shown
 from prefect_resilience.graphs.conditions.model import Condition
-from prefect_resilience.graphs.conditions.operators import OF_ERRORS
+from prefect_resilience.graphs.conditions.reading import OF_ERRORS
 from prefect_resilience.graphs.routing.edge.nodes import (
     Parcel,
     ended,

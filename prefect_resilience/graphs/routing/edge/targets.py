@@ -15,8 +15,7 @@ from prefect.states import Completed
 from prefect.tasks import Task, task
 from prefect.utilities.annotations import quote
 
-from prefect_resilience.errors.answered import answered_for
-from prefect_resilience.errors.exceptions import ConfigurationError
+from prefect_resilience.errors.exceptions import ConfigurationError, answered_for
 from prefect_resilience.graphs.routing.edge.upstream import Ending, Failed, Gave, context_of, ending_of
 
 

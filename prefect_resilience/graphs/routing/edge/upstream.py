@@ -7,7 +7,9 @@ list or mapping of these, which has failed when one of them has.
 from __future__ import annotations
 
 import inspect
+from collections.abc import Generator
 from concurrent.futures import CancelledError
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Any, cast
@@ -17,14 +19,14 @@ from prefect.client.schemas.objects import State, StateDetails, TaskRunResult
 from prefect.exceptions import UpstreamTaskError
 from prefect.futures import PrefectFuture, PrefectFutureList
 from prefect.states import Cancelled, Crashed, Pending, get_state_exception
+from prefect.transactions import Transaction
 from prefect.utilities.collections import visit_collection
 from prefect.utilities.engine import collect_task_run_inputs_sync
 
-from prefect_resilience.errors.classify.states import state_error
+from prefect_resilience.errors.classify.classify import state_error
 from prefect_resilience.errors.context import ErrorContext, attached_context, error_context
 from prefect_resilience.errors.exceptions import ConfigurationError
-from prefect_resilience.errors.info import ErrorInfo
-from prefect_resilience.errors.taxonomy import ErrorCategory
+from prefect_resilience.errors.taxonomy import ErrorCategory, ErrorInfo
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,3 +198,17 @@ def runs_behind(upstream: Any) -> list[UUID]:
     """The task runs that gave `upstream`, as Prefect knows them from futures, states and results."""
     found = collect_task_run_inputs_sync(upstream)
     return sorted(run.id for run in found if isinstance(run, TaskRunResult))
+
+
+@contextmanager
+def outside_transactions() -> Generator[None]:
+    """Tasks that begin in this block are in no transaction.
+
+    Within a node they would be in that of the node's task: there one that fails, though another takes over,
+    would roll back those that succeeded before it, and the node around them.
+    """
+    token = Transaction.__var__.set(cast(Any, None))
+    try:
+        yield
+    finally:
+        Transaction.__var__.reset(token)

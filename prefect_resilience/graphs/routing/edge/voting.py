@@ -16,12 +16,18 @@ from prefect.context import FlowRunContext, TaskRunContext
 from prefect_resilience.base.plain import plain
 from prefect_resilience.errors.context import ErrorContext, attach_context
 from prefect_resilience.errors.exceptions import ConfigurationError
-from prefect_resilience.graphs.conditions.describe import shown
+from prefect_resilience.graphs.conditions.evaluate import shown
 from prefect_resilience.graphs.routing.edge.targets import Request, as_plain_call, call, check_target, name_of
-from prefect_resilience.graphs.routing.edge.transactions import outside_transactions
-from prefect_resilience.graphs.routing.edge.upstream import Ending, Failed, Gave, NeverRan, context_of
+from prefect_resilience.graphs.routing.edge.upstream import (
+    Ending,
+    Failed,
+    Gave,
+    NeverRan,
+    context_of,
+    outside_transactions,
+)
 from prefect_resilience.graphs.routing.exceptions import NoQuorum
-from prefect_resilience.graphs.routing.sameness import same
+from prefect_resilience.graphs.routing.rounds import same
 
 Key = Callable[[Any], Any]
 

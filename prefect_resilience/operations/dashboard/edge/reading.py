@@ -17,7 +17,7 @@ from prefect_resilience.durable.batches.edge.flow_runs import ApiUnavailable, fi
 from prefect_resilience.durable.batches.edge.status import list_batches
 from prefect_resilience.durable.letters.edge.configured import queue_of
 from prefect_resilience.errors.secrets.redact import redact
-from prefect_resilience.guards.budgets.fleet import get_budgets
+from prefect_resilience.guards.budgets.policy import get_budgets
 from prefect_resilience.guards.circuits.fleet import read_values
 from prefect_resilience.guards.circuits.registry import link_to
 from prefect_resilience.operations.dashboard import rows

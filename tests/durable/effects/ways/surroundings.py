@@ -13,7 +13,7 @@ from prefect_resilience.calls.attempt import Guard, guarded
 from prefect_resilience.calls.judging import RunRecord
 from prefect_resilience.durable.effects.asking import Replayed
 from prefect_resilience.durable.effects.ledger import Ledger, open_ledger
-from prefect_resilience.durable.effects.passes import Pass
+from prefect_resilience.durable.effects.model import Pass
 
 
 @dataclass(eq=False)
