@@ -134,7 +134,7 @@ from .tasks.edge.flow import ResilientFlow as ResilientFlow
 from .tasks.edge.flow import resilient_flow as resilient_flow
 from .tasks.edge.task import ResilientTask as ResilientTask
 from .tasks.edge.task import resilient_task as resilient_task
-from .telemetry.listening import ResilienceEvent as ResilienceEvent
-from .telemetry.listening import on as on
 from .telemetry.metrics import ResilienceMetrics as ResilienceMetrics
 from .telemetry.metrics import get_metrics as get_metrics
+from .telemetry.payloads import ResilienceEvent as ResilienceEvent
+from .telemetry.payloads import on as on

@@ -70,7 +70,7 @@ class ResilienceMetrics:
     avg_recovery_time: float | None = None
 
 
-class Totals:
+class ProcessTotals:
     """Counters that threads may share."""
 
     def __init__(self) -> None:
@@ -94,7 +94,7 @@ class Totals:
             return ResilienceMetrics(**self._counts, avg_recovery_time=average)
 
 
-totals: Totals = Totals()
+totals: ProcessTotals = ProcessTotals()
 
 
 def get_metrics() -> ResilienceMetrics:

@@ -6,7 +6,7 @@ Times are seconds since the epoch.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -127,7 +127,7 @@ class Advice:
 
 
 @dataclass(slots=True)
-class Seen:
+class PassFacts:
     """All that is known of one pass of a flow run and of the runs inside it. Counts are exact where rows are
     left out.
 
@@ -181,6 +181,18 @@ class Seen:
             or any(self.counts[name] for name in REMARKABLE_HAPPENINGS)
             or any(run.remarkable for run in self.task_runs)
         )
+
+
+def together(parts: Iterable[PassFacts]) -> PassFacts:
+    """What was seen of several runs or passes, as one."""
+    whole = PassFacts()
+    for part in parts:
+        for name in PassFacts.__dataclass_fields__:
+            mine, theirs = getattr(whole, name), getattr(part, name)
+            # Counters, lists and numbers are added up; sets and dicts are united.
+            united = mine | theirs if type(mine) in (set, dict) else mine + theirs
+            setattr(whole, name, united)
+    return whole
 
 
 def note_letter(one: Happening, letters: set[str], settled: set[str]) -> None:

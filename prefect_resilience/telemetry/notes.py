@@ -7,14 +7,22 @@ notes along; what the Prefect API knows is then all there is.
 from __future__ import annotations
 
 import threading
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import Any, cast
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol, cast
 
 from prefect_resilience.base.plain import plain_or_cut
 from prefect_resilience.errors.secrets.redact import redact_data
-from prefect_resilience.telemetry.model import FINAL, Happening, Seen, StateSeen, TaskRunSeen, note_letter
+from prefect_resilience.telemetry.model import (
+    FINAL,
+    Happening,
+    PassFacts,
+    StateSeen,
+    TaskRunSeen,
+    note_letter,
+    together,
+)
 
 MOST_RUNS = 2_000
 MOST_ROWS = 20_000
@@ -35,73 +43,97 @@ _runs: OrderedDict[tuple[str, int], RunNotes] = OrderedDict()
 """By flow run, and by how often it had begun: each pass has notes of its own."""
 
 
+class LiveRun(Protocol):
+    """A task run that goes on in this process. It knows its state at any time."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def state(self) -> StateSeen | None: ...
+
+    @property
+    def begun(self) -> int:
+        """How often it has begun."""
+        ...
+
+    def value(self) -> Any:
+        """What the run returned, once it has completed."""
+        ...
+
+
 @dataclass(slots=True)
-class RunNotes:
-    """What was seen of one pass of a flow run."""
+class RunNotes(PassFacts):
+    """What was seen of one pass of a flow run. `noted` are the ids of the task runs that have ended."""
 
     unfinished: dict[str, TaskRunSeen] = field(default_factory=dict[str, TaskRunSeen])
     kept: dict[str, TaskRunSeen] = field(default_factory=dict[str, TaskRunSeen])
-    remarkable: int = 0
-    ordinary: int = 0
-    states: Counter[str] = field(default_factory=Counter[str])
-    types: dict[str, str] = field(default_factory=dict[str, str])
-    retried: int = 0
-    retries: int = 0
-    happenings: list[Happening] = field(default_factory=list[Happening])
-    counts: Counter[str] = field(default_factory=Counter[str])
-    letters: set[str] = field(default_factory=set[str])
-    settled: set[str] = field(default_factory=set[str])
-    task_keys: set[str] = field(default_factory=set[str])
-    ended: set[str] = field(default_factory=set[str])
+    live: dict[str, LiveRun] = field(default_factory=dict[str, LiveRun])
+    kept_remarkable: int = 0
+    kept_ordinary: int = 0
     keeps_outputs: bool = False
-    outputs: dict[str, Any] = field(default_factory=dict[str, Any])
-    outputs_left_out: int = 0
+    sees_all: bool = False
 
     @property
     def rows(self) -> int:
         return len(self.kept) + len(self.unfinished) + len(self.happenings) + len(self.outputs)
 
-    def came_to(self, run_id: str, name: str, flow_run_id: str, state: StateSeen) -> None:
-        """A task run has come to a state."""
+    def look(self, flow_run_id: str) -> None:
+        """Note what has become of the task runs that go on, or did when they were last looked at."""
+        for run_id, live in [*self.live.items()]:
+            state = live.state
+            if state is None:
+                continue
+            run = self.unfinished.get(run_id)
+            last = None if run is None else run.last
+            known = last is not None and (last.at >= state.at or last.name == state.name == "AwaitingRetry")
+            if not known:
+                self.came_to(run_id, live.name, flow_run_id, state, live.begun)
+            if state.type in FINAL:
+                del self.live[run_id]
+                if self.keeps_outputs and state.type == "COMPLETED":
+                    self.gave(live.name, live.value())
+
+    def came_to(self, run_id: str, name: str, flow_run_id: str, state: StateSeen, begun: int = 0) -> None:
+        """A task run, which has begun `begun` times as far as that is known, has come to a state."""
         run = self.kept.get(run_id) or self.unfinished.get(run_id)
         if run is None:
             run = TaskRunSeen(run_id, name, flow_run_id)
             if len(self.unfinished) < MOST_UNFINISHED or state.type in FINAL:
                 self.unfinished[run_id] = run
-        run.name = name
+        run.name, run.begun = name, max(run.begun, begun)
         before = run.last
         if len(run.states) < MOST_STATES or state.type in FINAL:
             run.states.append(state)
-        again = state.type == "RUNNING" and before is not None and run.attempts > 1
-        if again:
-            self.retries += 1
-            self.retried += run.attempts == 2
         if state.type in FINAL:
             self._ended(run, before, state)
 
     def _ended(self, run: TaskRunSeen, before: StateSeen | None, state: StateSeen) -> None:
         if before is not None and before.type in FINAL:
             self.states[before.name] -= 1  # such as a task that was rolled back after it was completed
+        else:
+            self.retries += max(run.attempts - 1, 0)
+            self.retried += run.attempts > 1
         self.states[state.name] += 1
         self.types[state.name] = state.type
         self.unfinished.pop(run.id, None)
-        if len(self.ended) < MOST_IDS:
-            self.ended.add(run.id)
+        if len(self.noted) < MOST_IDS:
+            self.noted.add(run.id)
         if run.id in self.kept:
             return
-        if run.remarkable and self.remarkable < MOST_REMARKABLE:
-            self.remarkable += 1
+        if run.remarkable and self.kept_remarkable < MOST_REMARKABLE:
+            self.kept_remarkable += 1
             self.kept[run.id] = run
-        elif not run.remarkable and self.ordinary < MOST_ORDINARY:
-            self.ordinary += 1
+        elif not run.remarkable and self.kept_ordinary < MOST_ORDINARY:
+            self.kept_ordinary += 1
             self.kept[run.id] = run
 
-    def happened(self, happening: Happening) -> None:
-        self.counts[happening.name] += 1
+    def happened(self, one: Happening) -> None:
+        self.counts[one.name] += 1
         if len(self.letters) < MOST_IDS:
-            note_letter(happening, self.letters, self.settled)
-        if self.counts[happening.name] <= MOST_OF_A_KIND:
-            self.happenings.append(happening)
+            note_letter(one, self.letters, self.settled)
+        if self.counts[one.name] <= MOST_OF_A_KIND:
+            self.happenings.append(one)
 
     def gave(self, name: str, value: Any) -> None:
         """A task run has completed with this value."""
@@ -134,22 +166,34 @@ def _within(value: Any, left: list[int]) -> Any:
     return value
 
 
-def begin(flow_run_id: str, count: int = 1, *, keeps_outputs: bool = False) -> None:
-    """Somebody will ask about this flow run, which has begun `count` times."""
+def begin(flow_run_id: str, count: int = 1, *, keeps_outputs: bool = False, sees_all: bool = False) -> None:
+    """Somebody will ask about this flow run, which has begun `count` times.
+
+    `sees_all`: each of its task runs in this process will be noted, also those of plain tasks.
+    """
     with _lock:
         notes = _of(flow_run_id, count)
         notes.keeps_outputs = notes.keeps_outputs or keeps_outputs
+        notes.sees_all = notes.sees_all or sees_all
 
 
-def task_run_came_to(
-    flow_run_id: str, task_run_id: str, name: str, task_key: str, state: StateSeen, count: int = 1
-) -> RunNotes:
-    """Note a state; returns the notes, to which a completed run may give its value."""
+def task_run_came_to(flow_run_id: str, task_run_id: str, name: str, state: StateSeen, count: int = 1) -> None:
+    """Note a state of a task run."""
+    with _lock:
+        _of(flow_run_id, count).came_to(task_run_id, name, flow_run_id, state)
+
+
+def task_run_seen(
+    flow_run_id: str, task_run_id: str, live: LiveRun, state: StateSeen | None = None, count: int = 1
+) -> None:
+    """Note the state of a task run that goes on here, then one that it is about to come to."""
     with _lock:
         notes = _of(flow_run_id, count)
-        notes.task_keys.add(task_key)
-        notes.came_to(task_run_id, name, flow_run_id, state)
-        return notes
+        if len(notes.live) < MOST_UNFINISHED and task_run_id not in notes.noted:
+            notes.live[task_run_id] = live
+        notes.look(flow_run_id)
+        if state is not None:
+            notes.came_to(task_run_id, live.name, flow_run_id, state)
 
 
 def happened(flow_run_id: str, happening: Happening, count: int = 1) -> None:
@@ -163,7 +207,10 @@ def known(flow_run_id: str, count: int | None = None) -> RunNotes | None:
     with _lock:
         if count is None:
             count = max((number for run_id, number in _runs if run_id == flow_run_id), default=0)
-        return _runs.get((flow_run_id, count))
+        notes = _runs.get((flow_run_id, count))
+        if notes is not None:
+            notes.look(flow_run_id)
+        return notes
 
 
 def forget(passes: Iterable[tuple[str, int]]) -> None:
@@ -173,26 +220,16 @@ def forget(passes: Iterable[tuple[str, int]]) -> None:
             _runs.pop(key, None)
 
 
-def seen_in(flow_run_ids: Iterable[str]) -> Seen:
+def seen_in(flow_run_ids: Iterable[str]) -> PassFacts:
     """What this process noted of these flow runs, put together."""
-    seen = Seen()
-    ids = set(flow_run_ids)
-    with _lock:
-        for (run_id, _), notes in _runs.items():
-            if run_id in ids:
-                _add(seen, notes)
-    return seen
+    return together(seen_by_pass(flow_run_ids).values())
 
 
-def seen_by_pass(flow_run_ids: Iterable[str]) -> dict[tuple[str, int], Seen]:
+def seen_by_pass(flow_run_ids: Iterable[str]) -> dict[tuple[str, int], PassFacts]:
     """What this process noted of these flow runs, by flow run and by how often that had begun."""
     ids = set(flow_run_ids)
     with _lock:
-        noted = {key: notes for key, notes in _runs.items() if key[0] in ids}
-        found = {key: Seen() for key in noted}
-        for key, seen in found.items():
-            _add(seen, noted[key])
-    return found
+        return {key: _copied(notes, key[0]) for key, notes in _runs.items() if key[0] in ids}
 
 
 def outputs_of(flow_run_id: str) -> tuple[Mapping[str, Any], int]:
@@ -204,23 +241,18 @@ def outputs_of(flow_run_id: str) -> tuple[Mapping[str, Any], int]:
         return dict(notes.outputs), notes.outputs_left_out
 
 
-def _add(seen: Seen, notes: RunNotes) -> None:
+def _copied(notes: RunNotes, flow_run_id: str) -> PassFacts:
+    notes.look(flow_run_id)
+    seen = together([notes])
     runs = [*notes.kept.values(), *notes.unfinished.values()]
-    seen.task_runs += [TaskRunSeen(run.id, run.name, run.flow_run_id, [*run.states]) for run in runs]
-    seen.happenings += notes.happenings
-    seen.counts += notes.counts
-    seen.states += notes.states
-    seen.types |= notes.types
-    seen.letters |= notes.letters
-    seen.settled |= notes.settled
-    seen.noted |= notes.ended | notes.unfinished.keys()
+    seen.task_runs = [replace(run, states=[*run.states]) for run in runs]
+    seen.noted |= notes.unfinished.keys()
     for run in notes.unfinished.values():
         if run.last is not None:
             seen.count(run.last.type, run.last.name)
-    seen.retried += notes.retried
-    seen.retries += notes.retries
-    seen.outputs |= notes.outputs
-    seen.outputs_left_out += notes.outputs_left_out
+        seen.retries += max(run.attempts - 1, 0)
+        seen.retried += run.attempts > 1
+    return seen
 
 
 def _of(flow_run_id: str, count: int) -> RunNotes:

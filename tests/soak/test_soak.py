@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from prefect_resilience import open_store
-from prefect_resilience.durable.batches.edge import tag_services
 from prefect_resilience.testing import no_wait
 from tests.soak.load import LETTERS, Load
 from tests.soak.measuring import Sample, sample, trends
@@ -55,9 +54,6 @@ def test_a_few_laps_leave_nothing_behind(tmp_path: Path, monkeypatch: pytest.Mon
     database = tmp_path / "soak.db"
     url = f"sqlite:///{database}"
     monkeypatch.setenv("PREFECT_RESILIENCE_STORE_URL", url)
-    # so that a few laps are enough to see them ended
-    monkeypatch.setattr(tag_services, "KEPT", 1)
-    monkeypatch.setattr(tag_services, "GRACE_SECONDS", 0.0)
     load, taken = Load(), list[Sample]()
     try:
         with no_wait():

@@ -13,7 +13,6 @@ from prefect.client.orchestration import get_client
 from prefect.client.schemas.objects import State
 from prefect.context import TagsContext
 from prefect.exceptions import ObjectNotFound
-from prefect.flows import Flow
 from prefect.states import Completed
 from prefect.tasks import Task
 from prefect.utilities.callables import explode_variadic_parameter, parameters_to_args_kwargs
@@ -93,19 +92,19 @@ LABELS = "__prefect_resilience_labels__"
 
 @dataclass(frozen=True)
 class Again:
-    """Calls a task as it was called before, but for some arguments."""
+    """Calls a task, flow or function as it was called before, but for some arguments."""
 
-    task: Task[..., Any]
+    called: Any
     parameters: Mapping[str, Any]
     """As Prefect has them, those of `*args` and `**kwargs` together under the name of these."""
 
     def __call__(self, changes: Mapping[str, Any]) -> Any:
-        """What the task returns: of an async one, what must be awaited."""
-        changed = with_changes(self.task.fn, self.parameters, changes)
-        args, kwargs = parameters_to_args_kwargs(self.task.fn, changed)
-        if hasattr(self.task.fn, "__prefect_self__") or hasattr(self.task.fn, "__prefect_cls__"):
+        """What the call returns: of an async one, what must be awaited."""
+        fn: Any = getattr(self.called, "fn", self.called)
+        args, kwargs = parameters_to_args_kwargs(fn, with_changes(fn, self.parameters, changes))
+        if hasattr(fn, "__prefect_self__") or hasattr(fn, "__prefect_cls__"):
             args = args[1:]  # Prefect puts it there
-        return cast("Any", self.task)(*args, **kwargs)
+        return self.called(*args, **kwargs)
 
 
 def with_changes(
@@ -185,30 +184,4 @@ def request_of_step(
         return None
     bound.apply_defaults()
     given = dict(bound.arguments)
-    again = Again(cast("Any", step), given) if isinstance(step, Task) else _FunctionAgain(fn, given)
-    return SubtaskRequest(name, explode_variadic_parameter(fn, given), "step", again, fn)
-
-
-@dataclass(frozen=True)
-class _FunctionAgain:
-    """Calls a function as it was called before, but for some arguments."""
-
-    fn: Callable[..., Any]
-    parameters: Mapping[str, Any]
-
-    def __call__(self, changes: Mapping[str, Any]) -> Any:
-        args, kwargs = parameters_to_args_kwargs(self.fn, with_changes(self.fn, self.parameters, changes))
-        return self.fn(*args, **kwargs)
-
-
-@dataclass(frozen=True)
-class FlowAgain:
-    """Calls a flow as it was called before, but for some arguments."""
-
-    flow: Flow[..., Any]
-    parameters: Mapping[str, Any]
-
-    def __call__(self, changes: Mapping[str, Any]) -> Any:
-        """What the flow returns: of an async one, what must be awaited."""
-        args, kwargs = parameters_to_args_kwargs(self.flow.fn, {**self.parameters, **changes})
-        return cast("Any", self.flow)(*args, **kwargs)
+    return SubtaskRequest(name, explode_variadic_parameter(fn, given), "step", Again(step, given), fn)

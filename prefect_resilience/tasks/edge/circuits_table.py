@@ -27,6 +27,7 @@ from prefect.types._datetime import parse_datetime
 
 from prefect_resilience.guards.circuits.fleet import get_circuits
 from prefect_resilience.guards.circuits.model import CircuitSnapshot
+from prefect_resilience.tasks.summaries.markdown import code
 from prefect_resilience.telemetry.payloads import fitted_text
 
 if TYPE_CHECKING:
@@ -101,12 +102,12 @@ def markdown_of(circuits: Iterable[CircuitSnapshot], now: datetime) -> str:
 def _row(one: CircuitSnapshot) -> str:
     told = [text for text in (one.reason, one.last_error) if text and one.state != "closed"]
     cells = (
-        _code(one.name, LONGEST_NAME),
+        code(fitted_text(one.name, LONGEST_NAME)),
         _state(one.state),
         f"{one.window_failures} of {one.window_calls}",
         _time(one.opened_at if one.state != "closed" else None),
         _time(one.retry_at),
-        _code("; ".join(told), LONGEST_REASON) if told else "",
+        code(fitted_text("; ".join(told), LONGEST_REASON)) if told else "",
     )
     return f"| {' | '.join(cells)} |"
 
@@ -127,7 +128,7 @@ def write_circuits_table() -> list[CircuitSnapshot]:
     return circuits
 
 
-class Keeper:
+class CircuitsTableWriter:
     """Writes the table soon after a change, and not too often."""
 
     def __init__(self) -> None:
@@ -215,17 +216,11 @@ def _rows_of(table: Any) -> list[list[str]]:
     return [line.split(" | ")[:2] for line in lines]
 
 
-keeper: Keeper = Keeper()
+keeper: CircuitsTableWriter = CircuitsTableWriter()
 
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=keeper.__init__)
-
-
-def _code(text: str, most: int) -> str:
-    """Text as code in a table's cell, whatever it contains, without secrets."""
-    shown = fitted_text(" ".join(text.split()), most)
-    return "`" + shown.replace("`", "'").replace("|", "¦") + "`"
 
 
 def _time(seconds: float | None) -> str:

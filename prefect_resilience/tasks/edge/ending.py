@@ -35,11 +35,11 @@ from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.errors.taxonomy import bounded
 from prefect_resilience.guards.circuits.registry import circuits_used
 from prefect_resilience.tasks.edge.circuits_table import keeper
+from prefect_resilience.tasks.edge.seams import started_tasks_alone
 from prefect_resilience.tasks.edge.telling import Subject, Telling, write_artifact
 from prefect_resilience.tasks.summaries.markdown import hint_markdown
 from prefect_resilience.telemetry import notes
-from prefect_resilience.telemetry.edge.events import announce_recoverable
-from prefect_resilience.telemetry.edge.watch import happening_of, watch_task_runs
+from prefect_resilience.telemetry.edge.events import announce_recoverable, happening_of, watch_runs
 from prefect_resilience.telemetry.model import Advice, Happening
 
 if TYPE_CHECKING:
@@ -163,13 +163,13 @@ def _beside_a_loop(work: Callable[[], None]) -> Coroutine[Any, Any, None] | None
 def _leave(ending: Ending, flow: Flow[..., Any], flow_run: FlowRun, state: State[Any]) -> None:
     log = flow_run_logger(flow_run=flow_run, flow=flow)
     try:
-        End(ending, flow, flow_run, state, log).leave()
+        EndOfRun(ending, flow, flow_run, state, log).leave()
     except Exception as failure:  # noqa: BLE001 - the run is over, and how it ended counts
         log.warning("No summary of this run could be made: %s", redact(repr(failure)))
 
 
 @dataclass
-class End:
+class EndOfRun:
     """The end of one flow run."""
 
     ending: Ending
@@ -224,15 +224,12 @@ class End:
         return happening_of(letter.id, at, "dead-letter.created", letter.id, payload)
 
     def _all_ran_here(self) -> bool:
-        """Whether its task runs ran in the process of the flow, and no other flow was started."""
-        return isinstance(self.flow.task_runner, ThreadPoolTaskRunner) and not self._unknown_tasks()
-
-    def _unknown_tasks(self) -> bool:
-        """Whether the run started something that did not run as a task here, such as another flow."""
-        context = FlowRunContext.get()
+        """Whether its task runs ran in the process of the flow, were all noted, and no other flow was
+        started."""
         noted = notes.known(str(self.flow_run.id))
-        started = set(context.task_run_dynamic_keys) if context is not None else set[str]()
-        return bool(started - (noted.task_keys if noted is not None else set()))
+        in_threads = isinstance(self.flow.task_runner, ThreadPoolTaskRunner)
+        all_noted = noted is not None and noted.sees_all
+        return in_threads and all_noted and started_tasks_alone(FlowRunContext.get())
 
     def _hinted(self) -> Advice | None:
         """Say how to go on: on the run, in the log, to the automation that does it; as an artifact where no
@@ -277,4 +274,4 @@ def _first(advice: Advice) -> str:
     return redact(" ".join(advice.commands[0][1].split())) if advice.commands else ""
 
 
-watch_task_runs()
+watch_runs()

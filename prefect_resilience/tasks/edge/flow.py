@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import functools
 import inspect
+import json
 from collections.abc import AsyncGenerator, Callable, Generator, Mapping
 from contextlib import aclosing, contextmanager, nullcontext
 from copy import copy
 from dataclasses import dataclass
+from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, TypeVar, cast, overload
 
+from prefect.client.orchestration import get_client
 from prefect.context import FlowRunContext
 from prefect.flows import Flow, FlowDecorator, flow
+from prefect.logging.loggers import flow_run_logger
 from prefect.tasks import Task
 from typing_extensions import ParamSpec, Unpack
 
@@ -19,7 +23,21 @@ from prefect_resilience.base.drive import Blocking, Sequence, adrive, drive
 from prefect_resilience.base.edge.settings import enabled
 from prefect_resilience.base.naming import UNSET, fill, more_options, shows
 from prefect_resilience.durable.batches.batch import batch as batch_named
+from prefect_resilience.durable.batches.edge.flow_runs import RECOVERY_LABEL, RECOVERY_TAG
+from prefect_resilience.durable.batches.edge.tags import TAG
+from prefect_resilience.durable.batches.strategies import RecoveryPolicy
+from prefect_resilience.errors.context import ErrorContext, attach_context, attached_context
 from prefect_resilience.errors.exceptions import ConfigurationError
+from prefect_resilience.errors.requests import (
+    SubtaskRequest,
+    attach_request,
+    is_sub_step,
+    subtask_request,
+    with_inner,
+)
+from prefect_resilience.errors.secrets.redact import redact
+from prefect_resilience.errors.secrets.scrub import learn_secrets, scrub_exception
+from prefect_resilience.tasks.edge.answers import Again
 from prefect_resilience.tasks.edge.ending import Ending, ended
 from prefect_resilience.tasks.edge.flow_options import (
     DEFAULTS,
@@ -30,7 +48,92 @@ from prefect_resilience.tasks.edge.flow_options import (
     make_guard,
     split,
 )
-from prefect_resilience.tasks.edge.flow_runs import failed_with, mark_run, started
+from prefect_resilience.tasks.edge.logs import keep_secrets_out_of_logs
+from prefect_resilience.tasks.edge.questions import bound_like, class_of_copy
+from prefect_resilience.tasks.edge.seams import watched_results
+from prefect_resilience.tasks.edge.task_options import generates
+from prefect_resilience.telemetry import notes
+
+if TYPE_CHECKING:
+    from prefect.client.schemas.objects import FlowRun
+    from prefect.context import FlowRunContext
+
+MOST_LETTERS = 40_000
+
+
+def started(flow_run: FlowRun, *, sees_all: bool) -> None:
+    """A run of a resilient flow has begun here."""
+    keep_secrets_out_of_logs()
+    notes.begin(str(flow_run.id), max(flow_run.run_count, 1), keeps_outputs=True, sees_all=sees_all)
+
+
+def mark_run(flow_run: FlowRun, batch_id: str | None, policy: RecoveryPolicy | None) -> None:
+    """Write on the run which batch it is, and how far it is recovered by itself. May block; never raises."""
+    try:
+        tags = {tag for tag in flow_run.tags if batch_id is None or not tag.startswith(TAG)}
+        tags |= {TAG + batch_id} if batch_id is not None else set()
+        # What is run again is the root.
+        root = flow_run.parent_task_run_id is None
+        tags |= {RECOVERY_TAG} if policy is not None and root else set()
+        with get_client(sync_client=True) as client:
+            if tags != set(flow_run.tags):
+                client.update_flow_run(flow_run.id, tags=sorted(tags)).raise_for_status()
+                flow_run.tags = sorted(tags)
+            if policy is not None and root:
+                written = json.dumps(policy.model_dump(mode="json"))
+                if flow_run.labels.get(RECOVERY_LABEL) != written:
+                    client.update_flow_run_labels(flow_run.id, {RECOVERY_LABEL: written})
+    except Exception as failure:  # noqa: BLE001 - the work itself needs none of it
+        log = flow_run_logger(flow_run=flow_run)
+        log.warning("How to recover this run could not be written on it: %s", redact(repr(failure)))
+
+
+def failed_with(error: Exception, context: FlowRunContext) -> BaseException:
+    """The flow's error without secrets, with what had been completed by then in its context. Never raises."""
+    try:
+        learn_secrets(error, context.parameters or {})
+        clean = scrub_exception(error)
+        flow_run = context.flow_run
+        assert flow_run is not None
+        outputs, left_out = notes.outputs_of(str(flow_run.id))
+        partial = _within(outputs, left_out)
+        subflow = flow_run.parent_task_run_id is not None
+        own = ErrorContext.from_exception(
+            clean,
+            timestamp=datetime.now(timezone.utc),
+            node_id=context.flow.name if context.flow is not None else None,
+            flow_run_id=str(flow_run.id),
+            attempt=max(flow_run.run_count, 1),
+        )
+        known = attached_context(clean)
+        if known is None or subflow or is_sub_step(known, own):
+            # The flow is what failed; the task or subflow that made it fail is the cause.
+            known = with_inner(own, known, subtask_request(clean))
+        if subflow and context.flow is not None:
+            again = Again(context.flow, dict(context.parameters or {}))
+            asked = SubtaskRequest(context.flow.name, again.parameters, "flow", again, context.flow.fn)
+            attach_request(clean, asked)
+        if partial:
+            known = known.model_copy(update={"details": {**known.details, "partial_results": partial}})
+        attach_context(clean, known)
+        return clean
+    except Exception:  # noqa: BLE001 - the user's own error counts
+        return error
+
+
+def _within(outputs: Any, left_out: int) -> dict[str, Any]:
+    """The outputs, by the name of the task run, as far as they may be kept in an exception."""
+    told: dict[str, Any] = {}
+    left = MOST_LETTERS
+    for name, output in outputs.items():
+        left -= len(name) + len(json.dumps(output, ensure_ascii=False, default=str))
+        if left < 0:
+            break
+        told[name] = output
+    if more := left_out + len(outputs) - len(told):
+        told["…"] = {"truncated": True, "left_out": more}
+    return told
+
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -89,7 +192,7 @@ class ResilientFlow(Flow[P, R]):
     def _of(cls, flow: Flow[P, R], guard: FlowGuard) -> ResilientFlow[P, R]:
         """A copy of a plain flow, with the guard around its function."""
         made = copy(flow)
-        made.__class__ = _class_for(cls, type(flow))
+        made.__class__ = class_of_copy(cls, type(flow), Flow)
         resilient = cast("ResilientFlow[P, R]", made)
         resilient._guard_with(guard)
         return resilient
@@ -112,7 +215,7 @@ class ResilientFlow(Flow[P, R]):
     def _unguarded(self) -> Flow[P, R]:
         """A copy as Prefect alone would have it: its own function and hooks."""
         plain = copy(self)
-        plain.fn = _bound_like(self.fn, copy_of=self.guard.fn)
+        plain.fn = bound_like(self.fn, copy_of=self.guard.fn)
         for name in HOOKS:
             own = [hook for hook in getattr(self, name) if not isinstance(hook, AtTheEnd)]
             setattr(plain, name, own)
@@ -135,16 +238,6 @@ class ResilientFlow(Flow[P, R]):
                 if hasattr(self, mark):
                     setattr(made, mark, getattr(self, mark))
             return ResilientFlow._of(made, changed(self.guard, ours))
-
-
-@functools.cache
-def _class_for(resilient: type[Any], plain: type[Any]) -> type[Any]:
-    """The class of a resilient copy: flows of a special kind, such as one for a work pool, stay of it."""
-    if plain is Flow or issubclass(plain, resilient):
-        return resilient if plain is Flow else plain
-    return type(
-        f"Resilient{plain.__name__}", (resilient, plain), {"__module__": __name__, "__init__": plain.__init__}
-    )
 
 
 # -- around the function
@@ -187,7 +280,7 @@ def around(guard: FlowGuard, bound_to: Callable[..., Any]) -> Callable[..., Any]
     made = functools.update_wrapper(made, fn)
     # The engine asks for the signature at every call, and looking it up through the wrapper is slow.
     setattr(made, "__signature__", inspect.signature(fn))  # noqa: B010
-    return _bound_like(bound_to, copy_of=made)
+    return bound_like(bound_to, copy_of=made)
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +298,7 @@ def _entered(guard: FlowGuard, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
         return None
     if getattr(getattr(context.flow, "fn", None), "__wrapped__", None) is not guard.fn:
         return None
-    started(context.flow_run)
+    started(context.flow_run, sees_all=not generates(guard.fn))
     named = None
     if guard.batch is not None:
         bound = inspect.signature(guard.fn).bind(*args, **kwargs)
@@ -221,7 +314,11 @@ def _inside(guard: FlowGuard, entered: Entered | None) -> Generator[None, None, 
     if entered is None:
         yield
         return
-    with batch_named(entered.batch) if entered.batch is not None else nullcontext():
+    with (
+        batch_named(entered.batch) if entered.batch is not None else nullcontext(),
+        # A generator hands its context on to its reader, who may leave it elsewhere.
+        nullcontext() if generates(guard.fn) else watched_results(entered.context),
+    ):
         try:
             yield
         except Exception as error:
@@ -229,14 +326,6 @@ def _inside(guard: FlowGuard, entered: Entered | None) -> Generator[None, None, 
             if clean is error:
                 raise
             raise clean from clean.__cause__
-
-
-def _bound_like(bound: Callable[..., Any], copy_of: Callable[..., Any]) -> Callable[..., Any]:
-    """Prefect binds a method by marks on the flow's function: carry them over."""
-    for mark in ("__prefect_self__", "__prefect_cls__"):
-        if hasattr(bound, mark):
-            setattr(copy_of, mark, getattr(bound, mark))
-    return copy_of
 
 
 # -- the decorator

@@ -2,7 +2,6 @@
 
 # Without `from __future__ import annotations`: signatures show what the options may be.
 
-import inspect
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, cast
@@ -14,10 +13,10 @@ from prefect.task_runners import TaskRunner
 from typing_extensions import TypedDict
 
 from prefect_resilience.base.naming import template_fields
-from prefect_resilience.base.policy import nearest
 from prefect_resilience.durable.batches.strategies import RecoveryPolicy
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.tasks.edge.ending import Ending
+from prefect_resilience.tasks.edge.task_options import check_fields, split_options, yes_or_no
 
 RecoveryOption = RecoveryPolicy | Mapping[str, Any] | Literal["hint", "auto", False] | None
 
@@ -75,12 +74,7 @@ class FlowGuard:
 def split(options: Mapping[str, Any], more: Iterable[str] = ()) -> tuple[dict[str, Any], dict[str, Any]]:
     """Our options and Prefect's, of which a special kind of flow has some more. Raises ConfigurationError for
     one that is neither."""
-    known = [*FlowOptions.__annotations__, *OPTIONS, *more]
-    for name in options:
-        if name not in known:
-            raise ConfigurationError(f"a resilient flow has no option {name!r}{nearest(name, known)}")
-    ours = {name: value for name, value in options.items() if name in OPTIONS}
-    return ours, {name: value for name, value in options.items() if name not in OPTIONS}
+    return split_options("flow", options, OPTIONS, [*FlowOptions.__annotations__, *more])
 
 
 def make_guard(fn: Callable[..., Any], ours: Mapping[str, Any]) -> FlowGuard:
@@ -92,22 +86,19 @@ def changed(guard: FlowGuard, ours: Mapping[str, Any]) -> FlowGuard:
     """The guard with these options in place of its own."""
     ending = guard.ending
     if "summary" in ours:
-        ending = replace(ending, summary=_yes_or_no("summary", ours["summary"]))
+        ending = replace(ending, summary=yes_or_no("summary", ours["summary"]))
     if "recovery" in ours:
         hint, policy = _recovery(ours["recovery"])
         ending = replace(ending, hint=hint, policy=policy)
     if "dead_letter" in ours:
-        ending = replace(ending, dead_letter=_yes_or_no("dead_letter", ours["dead_letter"]))
+        ending = replace(ending, dead_letter=yes_or_no("dead_letter", ours["dead_letter"]))
     changes: dict[str, Any] = {"ending": ending}
     if "batch" in ours:
-        changes["batch"] = _batch(ours["batch"], guard.fn)
+        changes["batch"] = ours["batch"]
+        if ours["batch"] is not None:
+            fields = template_fields(ours["batch"], "batch")
+            check_fields(f"batch {ours['batch']!r}", fields, guard.fn)
     return replace(guard, **changes)
-
-
-def _yes_or_no(name: str, value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise ConfigurationError(f"{name}={value!r} is neither yes nor no: write True or False")
-    return value
 
 
 def _recovery(value: Any) -> tuple[bool, RecoveryPolicy | None]:
@@ -125,16 +116,3 @@ def _recovery(value: Any) -> tuple[bool, RecoveryPolicy | None]:
     raise ConfigurationError(
         f'recovery={value!r} is no way to recover: write "hint", "auto", RecoveryPolicy(attempts=3), or None'
     )
-
-
-def _batch(name: Any, fn: Callable[..., Any]) -> str | None:
-    if name is None:
-        return None
-    parameters = inspect.signature(fn).parameters
-    for wanted in template_fields(name, "batch"):
-        if wanted not in parameters:
-            raise ConfigurationError(
-                f"batch {name!r} names {wanted!r}, which is no parameter of "
-                f"{getattr(fn, '__name__', fn)!r}{nearest(wanted, parameters)}"
-            )
-    return name

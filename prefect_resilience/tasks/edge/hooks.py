@@ -6,8 +6,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime, timezone
+from functools import partial
 from typing import Any, cast
 
 from prefect import Flow, Task
@@ -39,7 +40,6 @@ from prefect_resilience.errors.secrets.scrub import learn_secrets
 from prefect_resilience.tasks.edge.ending import recovery_hint, run_summary
 from prefect_resilience.tasks.edge.logs import keep_secrets_out_of_logs
 from prefect_resilience.telemetry.edge.events import emit
-from prefect_resilience.telemetry.edge.watch import on_completed
 
 __all__ = [
     "capture_for_flow",
@@ -59,8 +59,8 @@ def dead_letter(
     """Keep a call that finally failed as a dead letter, to be replayed when its cause is mended.
 
     For `@task(on_failure=[dead_letter])`, and `@flow(on_failure=[dead_letter], on_crashed=[dead_letter])`.
-    With `on_completion=[dead_letter]` a flow also settles its letter when it is run again and succeeds. Never
-    raises: a letter that cannot be kept is told to the log.
+    With `on_completion=[dead_letter]` a plain task or flow also settles its letter when it is run again and
+    succeeds; a resilient task does so by itself. Never raises: a letter that cannot be kept is logged.
     """
     # Prefect hands over a flow by position while it runs here, by name when its process has died.
     subject, run = task if flow is None else flow, task_run if flow_run is None else flow_run
@@ -70,7 +70,9 @@ def dead_letter(
     if isinstance(subject, Flow):
         made = cast("Flow[..., Any]", subject)
         settle_for_flow(made, run) if completed else capture_for_flow(made, run, cast("State[Any]", state))
-    elif not completed:
+    elif completed:
+        settle_for_task(run)
+    else:
         capture_for_task(subject, run, state)
 
 
@@ -93,14 +95,14 @@ def capture_for_task(
     `parameters` are those of the call as Prefect has them, the run's own when left out; `context` is what
     went wrong, else it is read from `state`. Never raises.
     """
-    log = task_run_logger(task_run=task_run, task=task)
-    try:
+
+    def made() -> tuple[DeadLetter, Contents] | None:
         if is_replay_itself(task_run.id):
             return None  # the letter exists, and its replay writes down how it ended
         given = _parameters_of(task_run) if parameters is None else dict(parameters)
         error = context or _error_of(state, given)
         flow_run = _flow_run()
-        letter, contents = letter_of(
+        return letter_of(
             given,
             error and _with_run(error, task, task_run),
             now=datetime.now(timezone.utc),
@@ -115,16 +117,14 @@ def capture_for_task(
             starts=starts_of(flow_run) if flow_run is not None else (),
             attempts=max(error.attempt if error else 1, task_run.run_count, 1),
         )
-        return _keep(letter, contents, log)
-    except Exception as failure:  # noqa: BLE001 - the task has failed already, and its error counts
-        log.error("No dead letter could be made: %s", redact(repr(failure)))
-        return None
+
+    return _captured(made, task_run_logger(task_run=task_run, task=task))
 
 
 def capture_for_flow(flow: Flow[..., Any], flow_run: FlowRun, state: State[Any]) -> DeadLetter | None:
     """Keep a failed or crashed flow run as a dead letter; as `capture_for_task`."""
-    log = flow_run_logger(flow_run=flow_run, flow=flow)
-    try:
+
+    def made() -> tuple[DeadLetter, Contents] | None:
         replayed = next((t.removeprefix(LETTER_TAG) for t in flow_run.tags if t.startswith(LETTER_TAG)), None)
         parameters = _parameters_of_flow(flow_run)
         error = _error_of(state, parameters)
@@ -133,7 +133,7 @@ def capture_for_flow(flow: Flow[..., Any], flow_run: FlowRun, state: State[Any])
             return None
         if is_replay_itself(flow.name):
             return None
-        letter, contents = letter_of(
+        return letter_of(
             parameters,
             error and error.model_copy(update={"node_id": flow.name, "flow_run_id": str(flow_run.id)}),
             now=datetime.now(timezone.utc),
@@ -148,8 +148,15 @@ def capture_for_flow(flow: Flow[..., Any], flow_run: FlowRun, state: State[Any])
             starts=starts_of(flow_run),
             attempts=max(flow_run.run_count, 1),
         )
-        return _keep(letter, contents, log)
-    except Exception as failure:  # noqa: BLE001 - the flow has failed already, and its error counts
+
+    return _captured(made, flow_run_logger(flow_run=flow_run, flow=flow))
+
+
+def _captured(make: Callable[[], tuple[DeadLetter, Contents] | None], log: Log) -> DeadLetter | None:
+    try:
+        made = make()
+        return None if made is None else _keep(*made, log)
+    except Exception as failure:  # noqa: BLE001 - the run has failed already, and its error counts
         log.error("No dead letter could be made: %s", redact(repr(failure)))
         return None
 
@@ -193,21 +200,11 @@ def settle_for_task(task_run: TaskRun) -> None:
     if starts is None or context is None or not run_again(starts) or context.task_run.id != task_run.id:
         return
     task = context.task
-    keeps_letters = any(hook in task.on_failure_hooks for hook in (dead_letter, keep_dead_letter))
-    if not keeps_letters or not enabled() or in_replay():
-        return
-    log = task_run_logger(task_run=task_run, task=task)
-    try:
-        batch_id = _batch_of(task_run)
-
-        def identity() -> str:
-            given = _known_secrets_in(_parameters_of(task_run))
-            encoded = encode_parameters(given).parameters
-            return identity_of(batch_id, "task", task.name, source_of(task), task.task_key, encoded)
-
-        _say_settled(log, settle_call(starts, batch_id, identity, str(task_run.id)))
-    except Exception as failure:  # noqa: BLE001 - the call has succeeded, which a replay finds out as well
-        log.warning("Whether this call has a dead letter is not known: %s", redact(repr(failure)))
+    hooks = (*task.on_failure_hooks, *task.on_completion_hooks)
+    if enabled() and any(hook in (dead_letter, keep_dead_letter) for hook in hooks):
+        log = task_run_logger(task_run=task_run, task=task)
+        given = partial(_parameters_of, task_run)
+        _settle(log, starts, task, task.task_key, _batch_of(task_run), given, str(task_run.id))
 
 
 def settle_for_flow(flow: Flow[..., Any], flow_run: FlowRun) -> None:
@@ -215,31 +212,39 @@ def settle_for_flow(flow: Flow[..., Any], flow_run: FlowRun) -> None:
     if flow_run.run_count <= 1 and flow_run.parent_task_run_id is None:
         return
     starts = starts_here() or ((str(flow_run.id), flow_run.run_count),)
-    if not run_again(starts) or in_replay():
+    if run_again(starts):
+        log = flow_run_logger(flow_run=flow_run, flow=flow)
+        given = partial(_parameters_of_flow, flow_run)
+        _settle(log, starts, flow, flow.name, _batch_of_flow(flow_run), given, None)
+
+
+def _settle(
+    log: Log,
+    starts: tuple[tuple[str, int], ...],
+    called: Task[..., Any] | Flow[..., Any],
+    key: str,
+    batch_id: str | None,
+    given: Callable[[], dict[str, Any]],
+    task_run_id: str | None,
+) -> None:
+    if in_replay():
         return
-    log = flow_run_logger(flow_run=flow_run, flow=flow)
+
+    def identity() -> str:
+        parameters = given()
+        # A letter's digest is made when its secrets are known, so this one is, too.
+        learn_secrets(Exception(), parameters)
+        kind = "flow" if isinstance(called, Flow) else "task"
+        encoded = encode_parameters(parameters).parameters
+        return identity_of(batch_id, kind, called.name, source_of(called), key, encoded)
+
     try:
-        batch_id = _batch_of_flow(flow_run)
-
-        def identity() -> str:
-            given = _known_secrets_in(_parameters_of_flow(flow_run))
-            encoded = encode_parameters(given).parameters
-            return identity_of(batch_id, "flow", flow.name, source_of(flow), flow.name, encoded)
-
-        _say_settled(log, settle_call(starts, batch_id, identity, None))
-    except Exception as failure:  # noqa: BLE001 - the flow has completed, which a replay finds out as well
-        log.warning("Whether this run has a dead letter is not known: %s", redact(repr(failure)))
-
-
-def _say_settled(log: Log, letter: DeadLetter | None) -> None:
+        letter = settle_call(starts, batch_id, identity, task_run_id)
+    except Exception as failure:  # noqa: BLE001 - the call has succeeded, which a replay finds out as well
+        log.warning("Whether this call has a dead letter is not known: %s", redact(repr(failure)))
+        return
     if letter is not None:
         log.info("Settled dead letter %s: its call succeeded in this pass of the flow run", letter.id)
-
-
-def _known_secrets_in(parameters: dict[str, Any]) -> dict[str, Any]:
-    """The parameters, once what is secret in them is known, so that a digest of them is what a letter has."""
-    learn_secrets(Exception(), parameters)
-    return parameters
 
 
 def _told(letter: DeadLetter) -> dict[str, Any]:
@@ -305,6 +310,3 @@ def _batch_of_flow(flow_run: FlowRun) -> str:
         return named
     stand_in = TaskRun.model_construct(id=flow_run.id, flow_run_id=flow_run.id, task_inputs={})
     return _batch_of(stand_in) or str(flow_run.id)
-
-
-on_completed(settle_for_task)

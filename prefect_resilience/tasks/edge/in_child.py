@@ -13,15 +13,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from prefect.client.orchestration import SyncPrefectClient, get_client
-from prefect.context import (
-    EngineContext,
-    SettingsContext,
-    TagsContext,
-    TaskRunContext,
-    _deployment_id,  # pyright: ignore[reportPrivateUsage]
-    _deployment_parameters,  # pyright: ignore[reportPrivateUsage]
-    hydrated_context,
-)
+from prefect.context import SettingsContext, TaskRunContext, hydrated_context
 from prefect.logging.configuration import ensure_logging_setup
 from prefect.logging.handlers import emit_api_log, set_api_log_sink
 from prefect.logging.loggers import patch_print
@@ -33,6 +25,7 @@ from prefect_resilience.guards.partials.current import Carried, Notes
 from prefect_resilience.guards.timeouts.child import prepare_children_with
 from prefect_resilience.guards.timeouts.process import Carriage
 from prefect_resilience.tasks.edge.logs import keep_secrets_out_of_logs
+from prefect_resilience.tasks.edge.seams import contexts_here
 
 if TYPE_CHECKING:
     from prefect_resilience.guards.timeouts.process import Carriage
@@ -67,22 +60,6 @@ def carriage_of(context: TaskRunContext, notes: Carried) -> Carriage:
         effect,
     )
     return Carriage(wrap, partial(_heard, notes, effect and effect.witness))
-
-
-def contexts_here() -> dict[str, Any]:
-    """What `prefect.context.serialize_context` gives, without the settings, which take it 60 ms."""
-    contexts = {
-        "flow_run_context": EngineContext.get(),
-        "task_run_context": TaskRunContext.get(),
-        "tags_context": TagsContext.get(),
-    }
-    deployment = _deployment_id.get()
-    return {
-        **{name: context.serialize() if context else {} for name, context in contexts.items()},
-        "asset_context": {},
-        "deployment_id": str(deployment) if deployment else None,
-        "deployment_parameters": _deployment_parameters.get(),
-    }
 
 
 def _heard(notes: Carried, witness: Any, message: tuple[str, Any]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import logging
 import sys
 from collections import OrderedDict
@@ -12,18 +11,13 @@ from types import TracebackType
 from typing import Any
 from uuid import UUID
 
-from prefect.blocks.system import Secret
-
 from prefect_resilience.errors.context import attached_context
 from prefect_resilience.errors.exceptions import is_answered_for
 from prefect_resilience.errors.secrets.redact import redact, register_secret
+from prefect_resilience.tasks.edge import seams
 
 RUN_LOGGERS = ("prefect.task_runs", "prefect.flow_runs")
 """Where Prefect logs a failed run: with the error's text, and with a traceback that shows source lines."""
-ENGINES = ("task_engine", "flow_engine")
-"""The modules of Prefect that log there how a run fares."""
-FAILURES = ("handle_retry", "handle_timeout")
-"""The functions of the task engine that log a failed attempt."""
 MOST_EXPECTED = 10_000
 
 TRACEBACK = "The error in full:"
@@ -78,10 +72,10 @@ class EngineFilter(logging.Filter):
     one that somebody answers for: that is one line at WARNING, with the traceback at DEBUG."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        if record.module not in ENGINES:
+        if record.module not in seams.ENGINES:
             return True
         run = getattr(record, "task_run_id", None)
-        if record.funcName in FAILURES and _is_told(record, run):
+        if record.funcName in seams.FAILED_ATTEMPTS and _is_told(record, run):
             return False
         if record.levelno >= logging.ERROR and is_expected(run):
             _quieten(record)
@@ -146,34 +140,9 @@ def keep_secrets_out_of_logs() -> None:
     if _kept:
         return
     _kept = True
-    watch_secret_blocks()
+    seams.on_secret_read(register_secret)
     for name in RUN_LOGGERS:
         logger = logging.getLogger(name)
         for each in _filters:
             if each not in logger.filters:
                 logger.addFilter(each)
-
-
-def watch_secret_blocks() -> None:
-    """Learn the value of each Secret block as it is read, since nothing else of it is left by then.
-
-    Prefect has no hook for this, so `Secret.get` is put in an envelope, once.
-    """
-    read: Any = vars(Secret)["get"]
-    if hasattr(read, "__wrapped__"):
-        return
-
-    @functools.wraps(read)
-    def get(self: Secret[Any]) -> Any:
-        value = read(self)
-        for text in _texts(value):
-            register_secret(text)
-        return value
-
-    setattr(Secret, "get", get)  # noqa: B010
-
-
-def _texts(value: Any) -> list[str]:
-    if isinstance(value, dict):
-        return [text for item in value.values() for text in _texts(item)]  # pyright: ignore[reportUnknownVariableType]
-    return [str(value)] if isinstance(value, (str, int)) and not isinstance(value, bool) else []

@@ -1,13 +1,17 @@
-"""What Prefect's engine asks about a failed attempt: again? after how many seconds?"""
+"""What Prefect's engine asks a resilient task: whether to retry, after what delay, and for its cache key."""
 
 from __future__ import annotations
 
+import functools
+import inspect
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from copy import copy
+from dataclasses import dataclass, replace
 from inspect import iscoroutinefunction
-from typing import TYPE_CHECKING, Any, SupportsIndex, cast
+from typing import TYPE_CHECKING, Any, SupportsIndex, TypeVar, cast
 
+from prefect.cache_policies import CacheKeyFnPolicy, CompoundCachePolicy
 from prefect.client.schemas.objects import State, TaskRun
 from prefect.context import TaskRunContext
 from prefect.utilities.asyncutils import run_coro_as_sync
@@ -19,8 +23,12 @@ from prefect_resilience.errors.context import attached_context
 from prefect_resilience.guards.retries.backoff import pause
 from prefect_resilience.tasks.edge.logs import told_of_state
 from prefect_resilience.tasks.edge.task_runs import TaskSurroundings, governed, record_of
+from prefect_resilience.telemetry.edge.events import saw_task_run
+from prefect_resilience.telemetry.model import StateSeen
 
 if TYPE_CHECKING:
+    from prefect.context import TaskRunContext
+
     from prefect_resilience.tasks.edge.task import ResilientTask
 
 
@@ -76,8 +84,9 @@ class PolicyDelays(list[float]):
     def __getitem__(self, index: SupportsIndex | slice) -> Any:
         context = TaskRunContext.get()
         record = record_of(context.task_run.id) if context is not None else None
-        if record is None or record.verdict is None:
+        if context is None or record is None or record.verdict is None:
             return super().__getitem__(index)
+        saw_task_run(context.task_run, StateSeen("SCHEDULED", "AwaitingRetry", time.time()))
         return pause(record.verdict.delay)
 
 
@@ -120,3 +129,65 @@ def _as_without_us(task: ResilientTask[..., Any], task_run: TaskRun, state: Stat
         return True
     said: Any = condition(task, task_run, state)
     return bool(run_coro_as_sync(said) if iscoroutinefunction(condition) else said)
+
+
+Policy = TypeVar("Policy")
+
+
+@dataclass(frozen=True)
+class KeyOfOwnFunction:
+    """A `cache_key_fn` that sees the task with the user's function: `task_input_hash` reads its code."""
+
+    cache_key_fn: Callable[[TaskRunContext, dict[str, Any]], str | None]
+
+    def __call__(self, context: TaskRunContext, arguments: dict[str, Any]) -> str | None:
+        task: Any = context.task
+        if getattr(task.fn, "__wrapped__", None) is task.guard.fn:
+            plain = copy(task)
+            plain.fn = task.guard.fn
+            context = context.model_copy(update={"task": plain})
+        return self.cache_key_fn(context, arguments)
+
+
+def with_own_function(policy: Policy) -> Policy:
+    """The cache policy of a resilient task; the same one if no `cache_key_fn` is in it."""
+    if isinstance(policy, CacheKeyFnPolicy):
+        if policy.cache_key_fn is None or isinstance(policy.cache_key_fn, KeyOfOwnFunction):
+            return policy
+        return replace(policy, cache_key_fn=KeyOfOwnFunction(policy.cache_key_fn))
+    if isinstance(policy, CompoundCachePolicy):
+        policies = [with_own_function(part) for part in policy.policies]
+        return policy if policies == policy.policies else replace(policy, policies=policies)
+    return policy
+
+
+def code_without_source(fn: Callable[..., Any]) -> str | None:
+    """What `TASK_SOURCE` hashes where a function's source cannot be read: its code, or its class."""
+    code = getattr(fn, "__code__", None)
+    if code is not None:
+        return code.co_code.hex()
+    try:
+        return inspect.getsource(type(fn))
+    except (OSError, TypeError):
+        return None
+
+
+# Copies of tasks and flows, as Prefect knows them.
+
+
+@functools.cache
+def class_of_copy(resilient: type[Any], kind: type[Any], usual: type[Any]) -> type[Any]:
+    """The class of a resilient copy. A task or flow of a special kind, such as one that makes assets or runs
+    in a work pool, stays of its kind."""
+    if kind is usual or issubclass(kind, resilient):
+        return resilient if kind is usual else kind
+    made = {"__module__": resilient.__module__, "__init__": kind.__init__}
+    return type(f"Resilient{kind.__name__}", (resilient, kind), made)
+
+
+def bound_like(bound: Callable[..., Any], copy_of: Callable[..., Any]) -> Callable[..., Any]:
+    """Prefect binds a method by marks on the function of its task or flow: carry them over."""
+    for mark in ("__prefect_self__", "__prefect_cls__"):
+        if hasattr(bound, mark):
+            setattr(copy_of, mark, getattr(bound, mark))
+    return copy_of

@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING, Any, cast
 from uuid import UUID
 
 from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterParentFlowRunId
-from prefect.client.schemas.objects import FlowRun, State, TaskRun
+from prefect.client.schemas.objects import FlowRun, TaskRun
 from prefect.types._datetime import parse_datetime
 
 from prefect_resilience.base.drive import answers
 from prefect_resilience.durable.batches.run_passes import RunOrigin, RunPass, borders
 from prefect_resilience.errors.secrets.redact import redact
-from prefect_resilience.errors.taxonomy import bounded
+from prefect_resilience.tasks.edge.seams import next_page
 from prefect_resilience.tasks.summaries.story import CIRCUIT_MOVES, PassRead
-from prefect_resilience.telemetry.edge.watch import MESSAGE, happening_of
+from prefect_resilience.telemetry.edge.events import happening_of, state_seen
 from prefect_resilience.telemetry.model import (
     FINAL,
     REMARKABLE_HAPPENINGS,
@@ -67,7 +67,7 @@ class Window:
 
 
 @dataclass(slots=True)
-class Answered:
+class PassesRead:
     """What was read, by the number of the pass; `whole` unless something was left out or did not answer."""
 
     passes: dict[int, PassRead] = field(default_factory=dict[int, PassRead])
@@ -141,7 +141,7 @@ def read_passes(
     windows: dict[int, Window],
     detailed: Iterable[int],
     until: float,
-) -> Answered:
+) -> PassesRead:
     """What the API knows of these passes by `until`, a reading of `monotonic()`.
 
     `ids` are the flow run and those inside it. Of `detailed` passes the histories of task runs are read too.
@@ -154,7 +154,7 @@ def read_passes(
         jobs[number, "retries"] = partial(_retries, client, runs, window)
         jobs[number, "rows"] = partial(_rows, client, runs, window)
     found = answers(jobs, until)
-    done = Answered(whole=len(found) == len(jobs))
+    done = PassesRead(whole=len(found) == len(jobs))
     for number in windows:
         read = done.passes[number] = PassRead()
         read.states = found.get((number, "counts"), Counter())
@@ -228,7 +228,7 @@ def _all_events(client: SyncPrefectClient, wanted: Filter) -> tuple[list[Happeni
         found += [_happening(event) for event in page["events"]]
         if not page["next_page"] or len(found) >= MOST_EVENTS:
             return found, page["total"]
-        page = _json(client._client.get(str(page["next_page"])))  # pyright: ignore[reportPrivateUsage]
+        page = _json(next_page(client, str(page["next_page"])))
 
 
 def circuit_events(
@@ -297,7 +297,7 @@ def _add_histories(client: SyncPrefectClient, reads: Iterable[PassRead], until: 
 
 
 def _history(client: SyncPrefectClient, task_run_id: UUID) -> list[StateSeen]:
-    return sorted(map(_seen, client.read_task_run_states(task_run_id)), key=lambda state: state.at)
+    return sorted(map(state_seen, client.read_task_run_states(task_run_id)), key=lambda state: state.at)
 
 
 def _row(run: TaskRun) -> TaskRunSeen:
@@ -309,16 +309,7 @@ def _outline(run: TaskRun) -> Iterable[StateSeen]:
     if run.start_time is not None:
         yield StateSeen("RUNNING", "Running", run.start_time.timestamp())
     if run.state is not None and run.state.type.value in FINAL:
-        yield _seen(run.state)
-
-
-def _seen(state: State[Any]) -> StateSeen:
-    return StateSeen(
-        state.type.value,
-        state.name or state.type.value.title(),
-        state.timestamp.timestamp(),
-        bounded(redact(state.message), MESSAGE) if state.message else "",
-    )
+        yield state_seen(run.state)
 
 
 def _happening(event: Filter) -> Happening:

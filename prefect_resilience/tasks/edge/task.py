@@ -5,11 +5,13 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from copy import copy
 from typing import TYPE_CHECKING, Any, TypeVar, cast, overload
 
 from prefect.cache_policies import DEFAULT, NO_CACHE
-from prefect.context import TaskRunContext
+from prefect.context import FlowRunContext, TaskRunContext
+from prefect.task_runners import ThreadPoolTaskRunner
 from prefect.tasks import Task, TaskOptions, task
 from prefect.utilities.annotations import NotSet
 from typing_extensions import ParamSpec, Unpack
@@ -18,12 +20,20 @@ from prefect_resilience.base.drive import adrive, drive
 from prefect_resilience.base.edge.settings import enabled
 from prefect_resilience.base.naming import UNSET, more_options, shows
 from prefect_resilience.calls.attempt import Guard, guarded
-from prefect_resilience.durable.batches.edge.tags import in_outer_task
+from prefect_resilience.durable.batches.edge.tags import in_outer_task, tagged_again, untagged
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.guards.retries.policy import Retry
 from prefect_resilience.tasks.edge.answers import as_answer, value_of
-from prefect_resilience.tasks.edge.cache_keys import code_without_source, with_own_function
-from prefect_resilience.tasks.edge.questions import Answers, AsWritten, PolicyDelays, retry_as_decided
+from prefect_resilience.tasks.edge.questions import (
+    Answers,
+    AsWritten,
+    PolicyDelays,
+    bound_like,
+    class_of_copy,
+    code_without_source,
+    retry_as_decided,
+    with_own_function,
+)
 from prefect_resilience.tasks.edge.streams import astream, in_one_task, stream
 from prefect_resilience.tasks.edge.task_options import (
     DEFAULTS,
@@ -112,7 +122,7 @@ class ResilientTask(Task[P, R]):
     def _of(cls, task: Task[P, R], guard: Guard, written: Mapping[str, Any]) -> ResilientTask[P, R]:
         """A copy of a plain task, with the guard around its function."""
         made = copy(task)
-        made.__class__ = _class_for(cls, type(task))
+        made.__class__ = class_of_copy(cls, type(task), Task)
         resilient = cast("ResilientTask[P, R]", made)
         resilient._guard_with(guard, written)
         return resilient
@@ -148,7 +158,7 @@ class ResilientTask(Task[P, R]):
     def _unguarded(self) -> Task[P, R]:
         """A copy as Prefect alone would have it: its own function, retries and delays."""
         plain = copy(self)
-        plain.fn = _bound_like(self.fn, copy_of=self.guard.fn)
+        plain.fn = bound_like(self.fn, copy_of=self.guard.fn)
         ours = _letter_hooks(self.guard)
         plain.on_failure_hooks = [hook for hook in self.on_failure_hooks if hook not in ours]
         plain.retries = self.own_retries
@@ -171,7 +181,7 @@ class ResilientTask(Task[P, R]):
             self, *args: Any, return_state: bool = False, wait_for: Any = None, **kwargs: Any
         ) -> Any:
             self._refuse_task_around()
-            with in_outer_task():
+            with in_outer_task(), untagged():
                 outcome = super().__call__(*args, return_state=return_state, wait_for=wait_for, **kwargs)
             if inspect.iscoroutine(outcome):
                 return _awaited(outcome, return_state)
@@ -185,12 +195,12 @@ class ResilientTask(Task[P, R]):
 
         def submit(self, *args: Any, **kwargs: Any) -> Any:
             """As Prefect's own `submit`."""
-            with in_outer_task():
+            with in_outer_task(), _creating_runs():
                 return super().submit(*args, **kwargs)
 
         def map(self, *args: Any, **kwargs: Any) -> Any:
             """As Prefect's own `map`."""
-            with in_outer_task():
+            with in_outer_task(), _creating_runs():
                 return super().map(*args, **kwargs)
 
         @shows(ResilienceOptions, dict.fromkeys(DEFAULTS, UNSET), Task.with_options)
@@ -225,16 +235,6 @@ class ResilientTask(Task[P, R]):
         return self._of(made, make_guard(guard.fn, guard.isasync, retry, written), written)
 
 
-@functools.cache
-def _class_for(resilient: type[Any], plain: type[Any]) -> type[Any]:
-    """The class of a resilient copy: tasks of a special kind (such as those that make assets) stay of it."""
-    if plain is Task or issubclass(plain, resilient):
-        return resilient if plain is Task else plain
-    return type(
-        f"Resilient{plain.__name__}", (resilient, plain), {"__module__": __name__, "__init__": plain.__init__}
-    )
-
-
 def around(guard: Guard, isgenerator: bool, bound_to: Callable[..., Any]) -> Callable[..., Any]:
     """The function that the engine calls once per attempt. It looks like the user's own."""
     if isgenerator and guard.isasync:
@@ -264,7 +264,7 @@ def around(guard: Guard, isgenerator: bool, bound_to: Callable[..., Any]) -> Cal
     made = functools.update_wrapper(made, guard.fn)
     # The engine asks for the signature twice a call, and looking it up through the wrapper is slow.
     setattr(made, "__signature__", inspect.signature(guard.fn))  # noqa: B010
-    return _bound_like(bound_to, copy_of=made)
+    return bound_like(bound_to, copy_of=made)
 
 
 def _delays(retry: Retry) -> list[float]:
@@ -298,9 +298,10 @@ def run_sync(guard: Guard, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
     here = surroundings_of(guard)
     if here is None:
         return guard.fn(*args, **kwargs)
-    if guard.policy is not None:
-        guard = drive(governed(guard, here))
-    return as_answer(drive(guarded(guard, here, args, kwargs)), here)
+    with tagged_again(here.task_run):
+        if guard.policy is not None:
+            guard = drive(governed(guard, here))
+        return as_answer(drive(guarded(guard, here, args, kwargs)), here)
 
 
 async def run_async(guard: Guard, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -308,21 +309,21 @@ async def run_async(guard: Guard, args: tuple[Any, ...], kwargs: dict[str, Any])
     here = surroundings_of(guard)
     if here is None:
         return await guard.fn(*args, **kwargs)
-    if guard.policy is not None:
-        guard = await adrive(governed(guard, here))
-    return as_answer(await adrive(guarded(guard, here, args, kwargs)), here)
+    with tagged_again(here.task_run):
+        if guard.policy is not None:
+            guard = await adrive(governed(guard, here))
+        return as_answer(await adrive(guarded(guard, here, args, kwargs)), here)
 
 
-def _bound_like(bound: Callable[..., Any], copy_of: Callable[..., Any]) -> Callable[..., Any]:
-    """Prefect binds a method by marks on the task's function: carry them over."""
-    for mark in ("__prefect_self__", "__prefect_cls__"):
-        if hasattr(bound, mark):
-            setattr(copy_of, mark, getattr(bound, mark))
-    return copy_of
+def _creating_runs() -> AbstractContextManager[None]:
+    """How task runs are created: threads know their batch from the context, other processes from the tag."""
+    context = FlowRunContext.get()
+    threads = context is None or isinstance(context.task_runner, ThreadPoolTaskRunner)
+    return untagged() if threads else nullcontext()
 
 
 async def _awaited(outcome: Coroutine[Any, Any, Any], return_state: bool) -> Any:
-    with in_outer_task():
+    with in_outer_task(), untagged():
         value = await outcome
     return value if return_state else value_of(value)
 

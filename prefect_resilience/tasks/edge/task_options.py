@@ -94,17 +94,24 @@ MOST_RETRIES_BY_POLICY = 100
 def split(options: Mapping[str, Any], more: Iterable[str] = ()) -> tuple[dict[str, Any], dict[str, Any]]:
     """Our options and Prefect's, of which a special kind of task has some more. Raises ConfigurationError for
     one that is neither."""
-    known = [*TaskOptions.__annotations__, *OPTIONS, *more]
-    for name in options:
-        if name not in known:
-            raise ConfigurationError(f"a resilient task has no option {name!r}{nearest(name, known)}")
     if options.get("timeout") is not None and options.get("timeout_seconds") is not None:
         raise ConfigurationError(
             f"a resilient task has both timeout={options['timeout']!r} and "
             f"timeout_seconds={options['timeout_seconds']!r}: write timeout= alone, which ends every attempt"
         )
-    ours = {name: value for name, value in options.items() if name in OPTIONS}
-    return ours, {name: value for name, value in options.items() if name not in OPTIONS}
+    return split_options("task", options, OPTIONS, [*TaskOptions.__annotations__, *more])
+
+
+def split_options(
+    kind: str, options: Mapping[str, Any], own: Iterable[str], prefects: Iterable[str]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Our own options and Prefect's. Raises ConfigurationError for one that is neither."""
+    known = [*prefects, *own]
+    for name in options:
+        if name not in known:
+            raise ConfigurationError(f"a resilient {kind} has no option {name!r}{nearest(name, known)}")
+    ours = {name: value for name, value in options.items() if name in own}
+    return ours, {name: value for name, value in options.items() if name not in own}
 
 
 def written_policy(task: Task[Any, Any], ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> Retry:
@@ -202,7 +209,7 @@ def make_guard(fn: Callable[..., Any], isasync: bool, retry: Retry, ours: Mappin
                     "write CircuitBreaker.from_policy('name', policy)"
                 )
             raise ConfigurationError(f"circuit={circuit!r} is no circuit: write CircuitBreaker('name')")
-        _check_fields(f"circuit {circuit.name!r}", circuit.fields, fn)
+        check_fields(f"circuit {circuit.name!r}", circuit.fields, fn)
     timeout = Timeout.of(ours["timeout"], current_settings().operations)
     if timeout is not None:
         timeout.check_for(fn)
@@ -224,7 +231,7 @@ def make_guard(fn: Callable[..., Any], isasync: bool, retry: Retry, ours: Mappin
         fallbacks,
         (cast("Rule", rules),) if callable(rules) else tuple(rules or ()),
         _effect(ours.get("effect"), fn, isasync, hedge),
-        _dead_letter(ours.get("dead_letter", False)),
+        yes_or_no("dead_letter", ours.get("dead_letter", False)),
         _restart_stream(ours.get("restart_stream", False), fn),
         None if error_budget is None else budgets.ErrorBudget.of(error_budget),
         policy=_policy_block(ours.get("policy")),
@@ -244,7 +251,7 @@ def _limits(value: Any, fn: Callable[..., Any]) -> tuple[Limit, ...]:
             raise ConfigurationError(
                 f"limits={limit!r} is no limit: write Bulkhead(5) or RateLimit(10, per=1)"
             )
-        _check_fields(f"limit {limit.name!r}", limit.fields, fn)
+        check_fields(f"limit {limit.name!r}", limit.fields, fn)
     return tuple(written)
 
 
@@ -266,7 +273,7 @@ def _effect(value: Any, fn: Callable[..., Any], isasync: bool, hedge: Hedge | No
     if effect is None:
         return None
     name = getattr(fn, "__name__", repr(fn))
-    if inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn):
+    if generates(fn):
         raise ConfigurationError(
             f"effect= is for a call that has one result: {name!r} is a generator, whose chunks cannot be "
             f"recorded: return a list, or leave it out"
@@ -276,7 +283,7 @@ def _effect(value: Any, fn: Callable[..., Any], isasync: bool, hedge: Hedge | No
             f"hedge= makes a slow call a second time, "
             f"which effect={effect.kind!r} forbids: leave one of them out"
         )
-    _check_fields(f"effect key {effect.key!r}", effect.fields, fn)
+    check_fields(f"effect key {effect.key!r}", effect.fields, fn)
     effect.check_for(fn, isasync=isasync)
     return effect
 
@@ -302,7 +309,7 @@ def _decompose(ours: Mapping[str, Any], fn: Callable[..., Any], isasync: bool) -
     if decompose is None:
         return None
     name = getattr(fn, "__name__", repr(fn))
-    if inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn):
+    if generates(fn):
         raise ConfigurationError(
             f"decompose= is for a call that has one result: {name!r} is a generator, so return a list"
         )
@@ -316,17 +323,20 @@ def _decompose(ours: Mapping[str, Any], fn: Callable[..., Any], isasync: bool) -
     return decompose
 
 
-def _dead_letter(value: Any) -> bool:
+def yes_or_no(name: str, value: Any) -> bool:
     if not isinstance(value, bool):
-        raise ConfigurationError(f"dead_letter={value!r} is neither yes nor no: write True or False")
+        raise ConfigurationError(f"{name}={value!r} is neither yes nor no: write True or False")
     return value
 
 
+def generates(fn: Callable[..., Any]) -> bool:
+    """Whether a function is a generator, plain or async."""
+    return inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn)
+
+
 def _restart_stream(value: Any, fn: Callable[..., Any]) -> bool:
-    name = getattr(fn, "__name__", repr(fn))
-    if not isinstance(value, bool):
-        raise ConfigurationError(f"restart_stream={value!r} is neither yes nor no: write True or False")
-    if value and not (inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn)):
+    if yes_or_no("restart_stream", value) and not generates(fn):
+        name = getattr(fn, "__name__", repr(fn))
         raise ConfigurationError(f"restart_stream= is for generators: {name!r} is none, so leave it out")
     return value
 
@@ -339,7 +349,7 @@ def _policy_block(name: Any) -> str | None:
     return name
 
 
-def _check_fields(what: str, fields: Iterable[str], fn: Callable[..., Any]) -> None:
+def check_fields(what: str, fields: Iterable[str], fn: Callable[..., Any]) -> None:
     """A name that is a template may name the function's parameters only."""
     parameters = inspect.signature(fn).parameters
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):

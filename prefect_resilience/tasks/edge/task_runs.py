@@ -47,6 +47,7 @@ from prefect_resilience.telemetry.edge.events import (
     retry_scheduled,
     run_failed,
     run_recovered,
+    saw_task_run,
 )
 from prefect_resilience.telemetry.metrics import attempt_succeeded
 
@@ -185,6 +186,7 @@ class TaskSurroundings:
 
     def went_well(self) -> None:
         attempt_succeeded(self.task.name, self.task.action_id)
+        self._settle_letter()
 
     def retrying(self, context: ErrorContext, verdict: Verdict) -> None:
         self.logger.warning("%s", retry_told(cast(RunRecord, self.known()), context, verdict))
@@ -196,6 +198,7 @@ class TaskSurroundings:
         said = f"{fallback.name} answered instead, after: {context.summary()}"
         log_failure(self.logger, said, error, answered=True)
         fallback_used(self.task.name, context, fallback)
+        self._settle_letter()
 
     def recovered(self, record: RunRecord) -> None:
         after = time.monotonic() - record.started
@@ -281,6 +284,14 @@ class TaskSurroundings:
         self.logger.info("Replayed: %s", replayed.message)
         known = {"external_id": replayed.external_id}
         self._emit_effect("effect.replayed", replayed.key, replayed.batch_id, **known)
+        self._settle_letter()
+
+    def _settle_letter(self) -> None:
+        """Settle the letter that an earlier pass of the flow run left of this call."""
+        if self.task.on_failure_hooks:
+            from prefect_resilience.tasks.edge.hooks import settle_for_task
+
+            settle_for_task(self.task_run)
 
     def in_doubt(self, key: str, batch_id: str, why: str) -> None:
         self.logger.error(
@@ -313,6 +324,7 @@ def surroundings_of(guard: Guard) -> TaskSurroundings | None:
     if context is None or getattr(context.task, "guard", None) is not guard or not enabled():
         return None
     keep_secrets_out_of_logs()
+    saw_task_run(context.task_run)
     return TaskSurroundings(guard, context)
 
 

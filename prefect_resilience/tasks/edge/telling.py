@@ -39,12 +39,11 @@ from prefect_resilience.tasks.summaries.story import (
     Story,
     circuits_met,
     circuits_of,
-    merged,
     one_pass,
     story_of,
 )
 from prefect_resilience.telemetry import notes
-from prefect_resilience.telemetry.model import Advice, Happening, RunFacts, Seen
+from prefect_resilience.telemetry.model import Advice, Happening, PassFacts, RunFacts, together
 
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient
@@ -83,7 +82,7 @@ class Subject:
         """Whether all of it happened in this process, in one pass."""
         return self.here and self.alone and self.flow_run.run_count <= 1
 
-    def noted(self, ids: Iterable[UUID]) -> dict[tuple[str, int], Seen]:
+    def noted(self, ids: Iterable[UUID]) -> dict[tuple[str, int], PassFacts]:
         """What this process noted of these flow runs."""
         found = notes.seen_by_pass(str(one) for one in ids)
         self.noted_passes |= found.keys()
@@ -91,7 +90,7 @@ class Subject:
 
 
 @dataclass
-class Look:
+class SummaryLookup:
     """One look by `until`, a reading of `monotonic()`. Afterwards `ids` are the run and those inside it."""
 
     subject: Subject
@@ -105,7 +104,7 @@ class Look:
         subject = self.subject
         self.ids = [subject.flow_run.id]
         if subject.whole:
-            story = one_pass(self._facts(subject.flow_run), merged(subject.noted(self.ids).values()))
+            story = one_pass(self._facts(subject.flow_run), together(subject.noted(self.ids).values()))
         else:
             story = self._passes()
         letter, seen = subject.letter, story.last
@@ -135,7 +134,7 @@ class Look:
         passes = passes_of(states, reading.origin_of(run), found.get("audit", ()), run.run_count)
         if not passes:
             self.missing.append(NO_ANSWER)
-            return one_pass(facts, merged(noted.values()))
+            return one_pass(facts, together(noted.values()))
         if "heard" in jobs and not found.get("heard"):
             self.missing.append(NOT_HEARD)
         if len(passes) > 1:
@@ -148,7 +147,7 @@ class Look:
         return story
 
     def _read(
-        self, passes: Sequence[RunPass], parts: Mapping[int, Sequence[Seen]]
+        self, passes: Sequence[RunPass], parts: Mapping[int, Sequence[PassFacts]]
     ) -> dict[int, reading.PassRead]:
         """What the API knows of passes that were not wholly in this process."""
         alone = self.subject.here and self.subject.alone and len(self.ids) == 1
@@ -199,10 +198,10 @@ class Look:
 
 
 def by_pass(
-    noted: Mapping[tuple[str, int], Seen], passes: Sequence[RunPass], flow_run_id: str
-) -> dict[int, list[Seen]]:
+    noted: Mapping[tuple[str, int], PassFacts], passes: Sequence[RunPass], flow_run_id: str
+) -> dict[int, list[PassFacts]]:
     """What was noted of a run and of those inside it, by the number of the run's pass."""
-    found: dict[int, list[Seen]] = {}
+    found: dict[int, list[PassFacts]] = {}
     for (run_id, count), seen in noted.items():
         moments = [state.at for run in seen.task_runs for state in run.states]
         moments += [one.at for one in seen.happenings]
@@ -293,11 +292,11 @@ class Telling:
             _threads.remove(threading.current_thread())
 
     def _told(self, client: SyncPrefectClient, seconds: float, *, wait: bool) -> bool:
-        """Look everything up and write it; whether all was known."""
+        """SummaryLookup everything up and write it; whether all was known."""
         until = time.monotonic() + seconds
         if wait and not self.subject.whole:
             self._wait(client, until - FIRST)
-        look = Look(self.subject, client, max(until, time.monotonic() + FIRST))
+        look = SummaryLookup(self.subject, client, max(until, time.monotonic() + FIRST))
         story = look.look()
         if self.badly or story.remarkable:
             self._write(client, story, look.ids)

@@ -13,7 +13,14 @@ from typing import Any
 from prefect_resilience.durable.batches.run_passes import RunPass, Start
 from prefect_resilience.errors.taxonomy import bounded
 from prefect_resilience.tasks.summaries.story import PassSeen, Story
-from prefect_resilience.telemetry.model import ENDED_BADLY, REPLACED, REPLAYED, Happening, Seen, TaskRunSeen
+from prefect_resilience.telemetry.model import (
+    ENDED_BADLY,
+    REPLACED,
+    REPLAYED,
+    Happening,
+    PassFacts,
+    TaskRunSeen,
+)
 
 MOST_ROWS = 50
 ERRORS_SHOWN = 4
@@ -67,7 +74,7 @@ def _by_task_run(happenings: Iterable[Happening]) -> dict[str, list[Happening]]:
     return found
 
 
-def _failed(seen: Seen, by_task: Mapping[str, list[Happening]]) -> Table:
+def _failed(seen: PassFacts, by_task: Mapping[str, list[Happening]]) -> Table:
     runs = [run for run in seen.task_runs if run.last is not None and run.last.type in ENDED_BADLY]
     total = sum(count for name, count in seen.states.items() if seen.types.get(name) in ENDED_BADLY)
     rows = (
@@ -82,7 +89,7 @@ def _failed(seen: Seen, by_task: Mapping[str, list[Happening]]) -> Table:
     return _table("Failed", ("task run", "state", "attempts", "error"), rows, total)
 
 
-def _retried(seen: Seen, by_task: Mapping[str, list[Happening]]) -> Table:
+def _retried(seen: PassFacts, by_task: Mapping[str, list[Happening]]) -> Table:
     runs = [run for run in seen.task_runs if run.attempts > 1]
     runs.sort(key=lambda run: -run.attempts)
     rows = (
@@ -144,7 +151,7 @@ def _said(one: Happening) -> str:
     return bounded(f"{head}: {message[0]}" if message else head, SHORT)
 
 
-def _refused(seen: Seen) -> Table:
+def _refused(seen: PassFacts) -> Table:
     """Calls that a circuit did not let through: each is an attempt that failed, or was replaced."""
     counted: dict[tuple[str, str], int] = {}
     for one in _named(seen.happenings, "retry.scheduled", "fallback.used", "run.failed"):
@@ -158,7 +165,7 @@ def _refused(seen: Seen) -> Table:
     return _table("Refused by a circuit", ("circuit", "task", "times"), rows)
 
 
-def _replaced(seen: Seen, by_task: Mapping[str, list[Happening]]) -> Table:
+def _replaced(seen: PassFacts, by_task: Mapping[str, list[Happening]]) -> Table:
     used = _named(seen.happenings, "fallback.used")
     names = {run.id: run.name for run in seen.task_runs}
     rows = [
@@ -181,7 +188,7 @@ def _replaced(seen: Seen, by_task: Mapping[str, list[Happening]]) -> Table:
     return _table("Replaced by a fallback", columns, rows, total)
 
 
-def _replayed(seen: Seen) -> Table:
+def _replayed(seen: PassFacts) -> Table:
     names = {run.id: run.name for run in seen.task_runs}
     rows = [
         (
@@ -197,7 +204,7 @@ def _replayed(seen: Seen) -> Table:
     return _table("Done before, and not done again", ("effect", "task run", "its id there"), rows, total)
 
 
-def _in_doubt(seen: Seen) -> Table:
+def _in_doubt(seen: PassFacts) -> Table:
     rows = ((one.subject, _short(one.payload, "why")) for one in _named(seen.happenings, "effect.in-doubt"))
     return _table("In doubt", ("effect", "why"), rows, seen.counts["effect.in-doubt"])
 

@@ -11,7 +11,15 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from prefect_resilience.durable.batches.run_passes import RunPass, Start
-from prefect_resilience.telemetry.model import Happening, Outcome, RunFacts, Seen, TaskRunSeen, outcome_of
+from prefect_resilience.telemetry.model import (
+    Happening,
+    Outcome,
+    PassFacts,
+    RunFacts,
+    TaskRunSeen,
+    outcome_of,
+    together,
+)
 
 CIRCUIT_MOVES = frozenset({"circuit.opened", "circuit.half-opened", "circuit.closed", "circuit.forced"})
 OPENED = frozenset({"open", "forced_open"})
@@ -50,7 +58,7 @@ class PassSeen:
     """One pass of the run, and what is known of it."""
 
     run_pass: RunPass
-    seen: Seen
+    seen: PassFacts
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +73,7 @@ class Story:
     missing: tuple[str, ...] = ()
 
     @property
-    def last(self) -> Seen:
+    def last(self) -> PassFacts:
         """What the calls of the run came to in the end: what is known of its last pass."""
         return self.passes[-1].seen
 
@@ -88,7 +96,7 @@ class Story:
         return len(self.passes) > 1 or any(part.seen.remarkable for part in self.passes)
 
 
-def one_pass(facts: RunFacts, seen: Seen) -> Story:
+def one_pass(facts: RunFacts, seen: PassFacts) -> Story:
     """The story of a run that had one pass, of which all is known here."""
     began = facts.began if facts.began is not None else (facts.ended or 0.0)
     ended = facts.ended
@@ -99,7 +107,7 @@ def one_pass(facts: RunFacts, seen: Seen) -> Story:
 def story_of(
     facts: RunFacts,
     passes: Sequence[RunPass],
-    noted: Mapping[int, Iterable[Seen]],
+    noted: Mapping[int, Iterable[PassFacts]],
     read: Mapping[int, PassRead] | None = None,
 ) -> Story:
     """The story of a run.
@@ -113,7 +121,7 @@ def story_of(
     known = read or {}
     made: list[PassSeen] = []
     for one in passes:
-        seen = merged(noted.get(one.number, ()))
+        seen = together(noted.get(one.number, ()))
         if one.number in known:
             _add(seen, known[one.number])
         made.append(PassSeen(one, seen))
@@ -149,34 +157,16 @@ def after_move(move: Happening) -> str:
     return plain.get(move.name) or str(move.payload.get("after") or "")
 
 
-def merged(noted: Iterable[Seen]) -> Seen:
-    """What was noted of a run and of those inside it, as one."""
-    whole = Seen()
-    for one in noted:
-        whole.task_runs += one.task_runs
-        whole.happenings += one.happenings
-        whole.states += one.states
-        whole.types |= one.types
-        whole.counts += one.counts
-        whole.retried += one.retried
-        whole.retries += one.retries
-        whole.outputs |= one.outputs
-        whole.outputs_left_out += one.outputs_left_out
-        whole.noted |= one.noted
-        whole.letters |= one.letters
-        whole.settled |= one.settled
-    return whole
-
-
-def _add(seen: Seen, read: PassRead) -> None:
+def _add(seen: PassFacts, read: PassRead) -> None:
     """Add what the API knows to what was noted here. It hears of things later: the larger count is right."""
     seen.task_runs += [row for row in read.rows if row.id not in seen.noted]
     if read.states.total() >= seen.total:
         seen.states.clear()
         for (kind, name), times in read.states.items():
             seen.count(kind, name, times)
-    seen.retried = max(seen.retried, read.retried)
-    seen.retries = max(seen.retries, read.retries)
+    again = [run.attempts - 1 for run in seen.task_runs if run.attempts > 1]
+    seen.retried = max(seen.retried, read.retried, len(again))
+    seen.retries = max(seen.retries, read.retries, sum(again))
     here = {one.id for one in seen.happenings}
     for one in read.happenings:
         if one.id not in here:
@@ -205,17 +195,17 @@ MOST_BARS_OF_ALL = 600
 LATE = 5.0
 """Seconds after the end of a pass in which a task run may still have come to its own end: clocks differ."""
 
-Look = Literal[
+BarKind = Literal[
     "ok", "failed", "crashed", "replaced", "replayed", "wait", "running", "open", "half-open", "unknown"
 ]
-_CIRCUIT_LOOKS: dict[str, Look] = {"open": "open", "forced_open": "open", "half_open": "half-open"}
+_CIRCUIT_LOOKS: dict[str, BarKind] = {"open": "open", "forced_open": "open", "half_open": "half-open"}
 
 
 @dataclass(frozen=True, slots=True)
 class Bar:
     """From one moment to another; `tip` is what a pointer over it shows."""
 
-    look: Look
+    look: BarKind
     start: float
     end: float
     tip: str = ""
@@ -334,7 +324,7 @@ def _lane(run: TaskRunSeen, end: float) -> Lane:
         after = run.states[place + 1] if place + 1 < len(run.states) else None
         until = end if after is None else min(after.at, max(end, state.at))
         if state.type == "RUNNING":
-            look: Look = "running" if after is None else _outcome(after.type, after.name)
+            look: BarKind = "running" if after is None else _outcome(after.type, after.name)
             tip = f"attempt {sum(bar.look != 'wait' for bar in bars) + 1}: {until - state.at:.1f} s"
             bars.append(Bar(look, state.at, until, f"{tip}, {after.name if after else 'running'}"))
         elif state.name == "AwaitingRetry":
@@ -342,7 +332,7 @@ def _lane(run: TaskRunSeen, end: float) -> Lane:
     return Lane(run.name, tuple(bars[-MOST_BARS:]))
 
 
-def _outcome(kind: str, name: str) -> Look:
+def _outcome(kind: str, name: str) -> BarKind:
     """How an attempt went, by the state after it."""
     outcome = outcome_of(kind, name)
     return "failed" if outcome == "running" else outcome
@@ -370,7 +360,7 @@ def _openings(circuit: CircuitSeen, start: float, end: float) -> tuple[Bar, ...]
     return tuple(bars[-MOST_BARS:])
 
 
-def _still(look: Look, now: str | None) -> bool:
+def _still(look: BarKind, now: str | None) -> bool:
     """Whether what the store says of a circuit agrees with its last change that was told of."""
     if look == "open":
         return now in OPENED or now == "half_open"

@@ -14,7 +14,7 @@ from xml.sax.saxutils import escape
 
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.tasks.summaries.rows import clock, ended, span, started_by
-from prefect_resilience.tasks.summaries.story import Band, Bar, Lane, Look, Story, bands_of
+from prefect_resilience.tasks.summaries.story import Band, Bar, BarKind, Lane, Story, bands_of
 from prefect_resilience.telemetry.model import Outcome
 
 FONT = "Helvetica, Arial, 'Liberation Sans', 'DejaVu Sans', sans-serif"
@@ -27,7 +27,7 @@ TITLE, HEADING, TOTALS, AXIS, FOLD = 44.0, 22.0, 24.0, 22.0, 34.0
 LONGEST_LABEL = 34.0
 HEADING_LENGTH = 150
 
-LOOKS: dict[Look, tuple[str, str, str]] = {
+LOOKS: dict[BarKind, tuple[str, str, str]] = {
     "ok": ("#009E73", "", "succeeded"),
     "failed": ("#D55E00", "×", "failed"),
     "crashed": ("#882255", "!", "crashed"),
@@ -41,13 +41,13 @@ LOOKS: dict[Look, tuple[str, str, str]] = {
 }
 """Fill, sign, and the words of the legend."""
 
-_EDGES: dict[Look, str] = {
+_EDGES: dict[BarKind, str] = {
     "wait": "#8c8c8c",
     "open": "#D55E00",
     "half-open": "#E69F00",
     "unknown": "#8c8c8c",
 }
-_DARK_SIGNS: frozenset[Look] = frozenset({"replaced", "unknown"})
+_DARK_SIGNS: frozenset[BarKind] = frozenset({"replaced", "unknown"})
 _ORDER: tuple[Outcome, ...] = ("ok", "replayed", "replaced", "failed", "crashed", "running")
 
 _PATTERNS = (
@@ -226,18 +226,18 @@ def _bar(bar: Bar, y: float, band: Band) -> Iterable[str]:
         yield _text(sign, x + width / 2, y + 10.5, 11, _sign_ink(bar.look), bold=True, middle=True)
 
 
-def _edge(look: Look) -> str:
+def _edge(look: BarKind) -> str:
     edge = _EDGES.get(look)
     return f' stroke="{edge}"' if edge else ""
 
 
-def _sign_ink(look: Look) -> str:
+def _sign_ink(look: BarKind) -> str:
     return INK if look in _DARK_SIGNS else "#ffffff"
 
 
 def _legend(bands: Iterable[Band]) -> tuple[list[str], int]:
     """What occurs, side by side; with the number of rows."""
-    occurring: set[Look] = set()
+    occurring: set[BarKind] = set()
     for band in bands:
         occurring |= {bar.look for lane in band.lanes for bar in lane.bars}
         occurring |= set(band.outcomes)

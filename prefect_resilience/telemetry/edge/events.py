@@ -1,22 +1,27 @@
-"""Events of ours, which Prefect relates to the flow run, task run and deployment they happen in."""
+"""Events of ours, which Prefect relates to the flow run, task run and deployment they happen in; and notes of
+them, and of the task runs of this process, for the summaries of flow runs (see `notes`)."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
+from uuid import UUID, uuid4
 
 from prefect.client.orchestration import get_client
-from prefect.client.schemas.objects import FlowRun
+from prefect.client.schemas.objects import FlowRun, State, TaskRun
 from prefect.context import FlowRunContext, TaskRunContext
 from prefect.events import Event, RelatedResource, Resource, emit_event
 from prefect.settings import get_current_settings
 
+from prefect_resilience.errors.classify.classify import state_data
 from prefect_resilience.errors.context import AttemptRecord, ErrorContext
 from prefect_resilience.errors.secrets.redact import redact
+from prefect_resilience.errors.taxonomy import bounded
 from prefect_resilience.guards.budgets.model import add_burn_listener
 from prefect_resilience.guards.circuits.listeners import (
     StoreNotice,
@@ -24,9 +29,10 @@ from prefect_resilience.guards.circuits.listeners import (
     add_store_listener,
     add_transition_listener,
 )
-from prefect_resilience.telemetry.listening import tell
+from prefect_resilience.telemetry import notes
 from prefect_resilience.telemetry.metrics import circuit_changed, observe, refused_by
-from prefect_resilience.telemetry.payloads import NAME, fitted, fitted_text
+from prefect_resilience.telemetry.model import Happening, StateSeen
+from prefect_resilience.telemetry.payloads import NAME, fitted, fitted_text, tell
 
 if TYPE_CHECKING:
     from prefect_resilience.guards.budgets.model import BudgetStatus
@@ -117,9 +123,6 @@ def emit(happening: str, kind: str, name: str, payload: dict[str, Any]) -> None:
     try:
         told = fitted(payload)
         shown = fitted_text(name, NAME)
-        # Only now: a run in which nothing happens is of no interest to a summary.
-        from prefect_resilience.telemetry.edge.watch import note_happening
-
         labels = {f"{PREFIX}.{label}": str(told[label]) for label in LABELS if told.get(label)}
         event_id = note_happening(happening, shown, told)
         emit_event(
@@ -277,3 +280,100 @@ def _budget_burned(status: BudgetStatus) -> None:
 def _store_lost(notice: StoreNotice) -> None:
     if not notice.available:
         emit("store.unavailable", "store", redact(notice.url), {"reason": redact(notice.reason)})
+
+
+MESSAGE = 300
+_PAYLOAD = (
+    *("task_run_id", "node_id", "code", "category", "message", "circuit", "to", "degraded", "external_id"),
+    *("why", "before", "after", "reason", "name"),
+)
+"""What is noted of an event's payload."""
+_watching = False
+
+
+def watch_runs() -> None:
+    """Note runs and events from now on. Called when something that makes summaries is imported."""
+    global _watching
+    _watching = True
+
+
+@dataclass(frozen=True, slots=True)
+class LiveTaskRun:
+    """A task run of this process, as `notes` reads it."""
+
+    run: TaskRun
+
+    @property
+    def name(self) -> str:
+        return self.run.name or "task run"
+
+    @property
+    def state(self) -> StateSeen | None:
+        return None if self.run.state is None else state_seen(self.run.state)
+
+    @property
+    def begun(self) -> int:
+        return self.run.run_count
+
+    def value(self) -> Any:
+        return state_data(self.run.state)
+
+
+def state_seen(state: State[Any]) -> StateSeen:
+    return StateSeen(
+        state.type.value,
+        state.name or state.type.value.title(),
+        state.timestamp.timestamp(),
+        bounded(redact(state.message), MESSAGE) if state.message else "",
+    )
+
+
+def saw_task_run(task_run: TaskRun, state: StateSeen | None = None) -> None:
+    """Note a task run that goes on here: the state that it is in, and, when it is asked for, its end.
+
+    `state` is one that Prefect is about to set, such as the wait before a retry.
+    """
+    if _watching and task_run.flow_run_id is not None:
+        flow_run_id, count = str(task_run.flow_run_id), _count_of(task_run)
+        notes.task_run_seen(flow_run_id, str(task_run.id), LiveTaskRun(task_run), state, count)
+
+
+def note_happening(name: str, subject: str, payload: dict[str, Any]) -> UUID:
+    """Note an event of ours for the flow run that goes on here; the id under which it is to be sent."""
+    event_id = uuid4()
+    current = _current_pass() if _watching else None
+    if current is not None:
+        flow_run_id, count = current
+        notes.happened(flow_run_id, happening_of(str(event_id), time.time(), name, subject, payload), count)
+    return event_id
+
+
+def happening_of(event_id: str, at: float, name: str, subject: str, payload: Mapping[str, Any]) -> Happening:
+    """An event with as much of its payload as a summary tells."""
+    error: Any = payload.get("error")
+    given = {**cast("Mapping[str, Any]", error), **payload} if isinstance(error, Mapping) else payload
+    told = {key: _short(given[key]) for key in _PAYLOAD if given.get(key) is not None}
+    return Happening(event_id, at, name, subject, told)
+
+
+def _short(value: Any) -> Any:
+    return value if isinstance(value, bool | int | float) else bounded(str(value), MESSAGE)
+
+
+def _count_of(task_run: TaskRun) -> int:
+    """How often the flow run of a task run had begun; a task run that waits does not know it."""
+    flow = FlowRunContext.get()
+    if flow is not None and flow.flow_run is not None and flow.flow_run.id == task_run.flow_run_id:
+        return max(flow.flow_run.run_count, 1)
+    return max(task_run.flow_run_run_count, 1)
+
+
+def _current_pass() -> tuple[str, int] | None:
+    """The flow run that goes on here, and how often it has begun."""
+    task, flow = TaskRunContext.get(), FlowRunContext.get()
+    # A flow inside a task is the inner one, although the task's context is still there.
+    if flow is not None and flow.flow_run is not None:
+        return str(flow.flow_run.id), max(flow.flow_run.run_count, 1)
+    if task is not None and task.task_run.flow_run_id is not None:
+        return str(task.task_run.flow_run_id), _count_of(task.task_run)
+    return None

@@ -2,62 +2,89 @@
 
 from __future__ import annotations
 
-import gc
-from typing import Any
+import threading
+from collections.abc import Callable
 
 import pytest
-from prefect import flow
+from prefect import flow, get_client
+from prefect.client.schemas.filters import TaskRunFilter, TaskRunFilterTags
+from prefect.context import TagsContext
 
 from prefect_resilience import batch, resilient_task
-from prefect_resilience.durable.batches.edge import tag_services
+from prefect_resilience.durable.batches.edge.tags import TAG
 from tests.prefect_runs import until
 
 pytestmark = pytest.mark.api
 
+MANY = 8
+
 
 @resilient_task
-def step(number: int) -> int:
-    return number
+def step(number: int) -> set[str]:
+    return TagsContext.get().current_tags
+
+
+@resilient_task
+async def async_step(number: int) -> set[str]:
+    return TagsContext.get().current_tags
 
 
 @flow
-def all_batches(count: int) -> list[int]:
-    done: list[int] = []
-    for number in range(count):
+def called() -> list[set[str]]:
+    found: list[set[str]] = []
+    for number in range(MANY):
         with batch(f"many-{number}"):
-            done.append(step(number))
-    return done
+            found.append(step(number))
+    return found
 
 
-def ours() -> list[Any]:
-    """The services of the batches here, also of those that Prefect has let go of."""
-    kind = tag_services.services.ConcurrencySlotAcquisitionWithLeaseService
-    every = [one for one in gc.get_objects() if isinstance(one, kind)]
-    return [one for one in every if "many-" in str(one.concurrency_limit_names)]
+@flow
+def submitted() -> list[set[str]]:
+    found: list[set[str]] = []
+    for number in range(MANY):
+        with batch(f"many-{number}"):
+            found += [step.submit(number).result(), *step.map([number]).result()]
+    return found
 
 
-def running() -> int:
-    return sum(not one._done_event.is_set() for one in ours())
+@flow
+async def awaited() -> list[set[str]]:
+    found: list[set[str]] = []
+    for number in range(MANY):
+        with batch(f"many-{number}"):
+            found.append(await async_step(number))
+    return found
 
 
-def holding_a_client() -> int:
-    return sum("_client" in vars(one) for one in ours())
+def threads() -> int:
+    """The threads in which Prefect asks for the slots of tags: one for each set of tags."""
+    return sum("ConcurrencySlotAcquisition" in one.name for one in threading.enumerate())
 
 
-def test_the_services_of_old_batches_are_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tag_services, "KEPT", 2)
-    monkeypatch.setattr(tag_services, "GRACE_SECONDS", 0.0)
-    assert all_batches(8) == list(range(8))
-    assert until(lambda: running() <= 2)
-    # and one that is gone comes again
-    assert all_batches(1) == [0]
-    assert until(lambda: all_batches(1) and holding_a_client() <= 4)
-    # nor is anything kept for when the process ends: nothing holds on to the services themselves
-    assert until(lambda: all_batches(1) and gc.collect() >= 0 and len(ours()) <= 4)
+def completed_with(tag: str) -> int:
+    wanted = TaskRunFilter(tags=TaskRunFilterTags(all_=[tag]))
+    with get_client(sync_client=True) as client:
+        runs = client.read_task_runs(task_run_filter=wanted)
+    return sum(run.state is not None and run.state.is_completed() for run in runs)
 
 
-def test_another_prefect_that_keeps_them_elsewhere_is_let_be(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tag_services, "_let_go", lambda *_: 1 / 0)
-    assert all_batches(2) == [0, 1]
-    monkeypatch.delattr(tag_services.services, "ConcurrencySlotAcquisitionWithLeaseService")
-    tag_services.end_old_services("any")
+@pytest.mark.parametrize("run", [called, submitted])
+def test_a_batch_costs_no_thread(run: Callable[[], list[set[str]]]) -> None:
+    before = threads()
+    found = run()
+    assert threads() <= before + 1
+    # what a task creates inside is tagged
+    assert found[0] == {f"{TAG}many-0"}
+
+
+async def test_nor_does_a_batch_of_async_tasks() -> None:
+    before = threads()
+    found = await awaited()
+    assert threads() <= before + 1
+    assert found[-1] == {f"{TAG}many-{MANY - 1}"}
+
+
+def test_the_task_runs_of_a_batch_are_found_by_its_tag() -> None:
+    with batch("found-by-tag"):
+        step(1)
+    assert until(lambda: completed_with(f"{TAG}found-by-tag") == 1)

@@ -164,7 +164,7 @@ class NotData:
         type(self).made += 1
 
 
-@task(on_failure=[dead_letter])
+@task(on_failure=[dead_letter], on_completion=[dead_letter])
 def send(message: Any, to: str = "everybody") -> str:
     """Tell the receiver, whose address stands in the environment."""
     answer = httpx.post(os.environ["RECEIVER"] + f"/{to}", json={"message": str(message)}, timeout=60)
@@ -172,7 +172,7 @@ def send(message: Any, to: str = "everybody") -> str:
     return answer.text
 
 
-@task(on_failure=[dead_letter])
+@task(on_failure=[dead_letter], on_completion=[dead_letter])
 async def send_async(message: Any, *more: int, **options: Any) -> str:
     async with httpx.AsyncClient() as client:
         answer = await client.post(os.environ["RECEIVER"], json={"message": repr((message, more, options))})
@@ -180,7 +180,7 @@ async def send_async(message: Any, *more: int, **options: Any) -> str:
     return answer.text
 
 
-@task(on_failure=[dead_letter])
+@task(on_failure=[dead_letter], on_completion=[dead_letter])
 def stream(message: str) -> Any:
     yield "first"
     answer = httpx.post(os.environ["RECEIVER"], json={"message": message}, timeout=10)
@@ -192,7 +192,7 @@ def stream(message: str) -> Any:
 class Mailer:
     name: str
 
-    @task(on_failure=[dead_letter])
+    @task(on_failure=[dead_letter], on_completion=[dead_letter])
     def mail(self, message: str) -> str:
         return send.fn(f"{self.name}: {message}")
 

@@ -14,7 +14,7 @@ from prefect_resilience import CircuitBreaker, resilient_flow, resilient_task
 from prefect_resilience.guards.circuits.model import CircuitSnapshot
 from prefect_resilience.operations import show_circuits
 from prefect_resilience.tasks.edge import circuits_table, ending
-from prefect_resilience.tasks.edge.circuits_table import Keeper, markdown_of
+from prefect_resilience.tasks.edge.circuits_table import CircuitsTableWriter, markdown_of
 
 # They count what all of a server has.
 pytestmark = [pytest.mark.usefixtures("own_prefect_api"), pytest.mark.timeout(300)]
@@ -84,7 +84,7 @@ def test_the_flow_writes_it():
 
 
 def test_a_change_inside_a_run_writes_it(until, monkeypatch):
-    monkeypatch.setattr(circuits_table, "keeper", Keeper())
+    monkeypatch.setattr(circuits_table, "keeper", CircuitsTableWriter())
     monkeypatch.setattr(circuits_table, "SOON", 0.0)
     name = f"moved-{uuid4().hex[:6]}"
     fails(CircuitBreaker(name, failure_threshold=1, open_for=60))
@@ -94,7 +94,7 @@ def test_a_change_inside_a_run_writes_it(until, monkeypatch):
 
 
 def test_a_change_at_the_end_of_a_run_is_written_after_it(until, monkeypatch):
-    monkeypatch.setattr(circuits_table, "keeper", Keeper())
+    monkeypatch.setattr(circuits_table, "keeper", CircuitsTableWriter())
     monkeypatch.setattr(circuits_table, "SOON", 1.0)
     name = f"late-{uuid4().hex[:6]}"
     fails(CircuitBreaker(name, failure_threshold=1, open_for=60))
@@ -104,7 +104,7 @@ def test_a_change_at_the_end_of_a_run_is_written_after_it(until, monkeypatch):
 def test_the_end_of_a_run_writes_it_when_it_does_not_hold_any_more(until, monkeypatch):
     monkeypatch.setattr(circuits_table, "SOON", 0.0)
     monkeypatch.setattr(circuits_table, "EVERY", 0.0)
-    keeper = Keeper()
+    keeper = CircuitsTableWriter()
     monkeypatch.setattr(ending, "keeper", keeper)
     name = f"quiet-{uuid4().hex[:6]}"
 
@@ -139,7 +139,7 @@ def test_it_says_how_old_it_is_and_uses_no_letter_that_a_font_may_lack():
 
 
 def test_a_burst_is_one_table(until, monkeypatch):
-    keeper, written = Keeper(), []
+    keeper, written = CircuitsTableWriter(), []
     monkeypatch.setattr(circuits_table, "keeper", keeper)
     monkeypatch.setattr(circuits_table, "_create", lambda: written.append(1))
     monkeypatch.setattr(circuits_table, "SOON", 0.0)
@@ -156,7 +156,7 @@ def test_a_burst_is_one_table(until, monkeypatch):
 
 
 def test_trouble_with_it_is_nobody_s(until, monkeypatch):
-    keeper, asked, escaped = Keeper(), [], []
+    keeper, asked, escaped = CircuitsTableWriter(), [], []
 
     def broken():
         asked.append(1)

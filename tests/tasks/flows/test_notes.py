@@ -27,7 +27,7 @@ def came(flow_run, task_run, *states, at=0.0):
     types = {"Retrying": "RUNNING", "AwaitingRetry": "SCHEDULED", "RolledBack": "COMPLETED"}
     for number, name in enumerate(states):
         seen = StateSeen(types.get(name, name.upper()), name, at + number)
-        notes.task_run_came_to(flow_run, task_run, f"task {task_run}", "key", seen)
+        notes.task_run_came_to(flow_run, task_run, f"task {task_run}", seen)
 
 
 def test_ten_thousand_runs_are_counted_and_a_few_kept():

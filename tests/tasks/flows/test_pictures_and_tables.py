@@ -24,7 +24,7 @@ from prefect_resilience.tasks.summaries.story import (
     one_pass,
 )
 from prefect_resilience.tasks.summaries.timeline import draw, nice_step
-from prefect_resilience.telemetry.model import Advice, Happening, RunFacts, Seen, StateSeen, TaskRunSeen
+from prefect_resilience.telemetry.model import Advice, Happening, PassFacts, RunFacts, StateSeen, TaskRunSeen
 
 AT = 1_800_000_000.0
 SECRET = "sk-ant-REDACTED"
@@ -53,9 +53,9 @@ def happening(name, subject="it", at=1.0, /, **payload) -> Happening:
     return Happening(f"{name}-{subject}-{at}", AT + at, name, subject, payload)
 
 
-def seen(*runs, happenings=(), **more) -> Seen:
+def seen(*runs, happenings=(), **more) -> PassFacts:
     retried = [one for one in runs if one.attempts > 1]
-    found = Seen(
+    found = PassFacts(
         task_runs=[*runs],
         retried=len(retried),
         retries=sum(one.attempts - 1 for one in retried),
@@ -69,7 +69,7 @@ def seen(*runs, happenings=(), **more) -> Seen:
     return found
 
 
-def story(found: Seen, missing=(), **changes) -> Story:
+def story(found: PassFacts, missing=(), **changes) -> Story:
     """A run of one pass, about whose circuits the store says what was heard last."""
     made = one_pass(facts(**changes), found)
     now = {one.name: STATES.get(one.moves[-1].name, "forced_open") for one in made.circuits}
@@ -181,7 +181,7 @@ def test_rows_are_bounded_and_the_rest_is_counted():
     assert "and 9,970 more task runs" in picture_in(text)
 
 
-def much_of_everything() -> Seen:
+def much_of_everything() -> PassFacts:
     """As much as is kept of a run, each row as long as it can be."""
     again = [
         (name, at + step) for at in range(0, 120, 2) for name, step in (("Running", 0), ("AwaitingRetry", 1))
@@ -236,7 +236,7 @@ def test_the_headline_counts():
         "1 retried (1 retry), 1 answered by a fallback, 1 replayed, 1 failed, 1 in doubt, 2 circuits opened, "
         "1 dead letter, in 3 flow runs."
     )
-    assert headline(story(Seen(), began=None, times_run=11)) == (
+    assert headline(story(PassFacts(), began=None, times_run=11)) == (
         "The run of `night` ended **Completed**, when it was run for the 11th time: 0 task runs."
     )
 

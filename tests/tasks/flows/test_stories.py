@@ -31,12 +31,19 @@ from prefect_resilience.tasks.summaries.story import (
     bands_of,
     circuits_met,
     circuits_of,
-    merged,
     one_pass,
     story_of,
 )
 from prefect_resilience.tasks.summaries.timeline import draw
-from prefect_resilience.telemetry.model import Happening, RunFacts, Seen, StateSeen, TaskRunSeen, outcome_of
+from prefect_resilience.telemetry.model import (
+    Happening,
+    PassFacts,
+    RunFacts,
+    StateSeen,
+    TaskRunSeen,
+    outcome_of,
+    together,
+)
 
 AT = 1_800_000_000.0
 TYPES = {"Retrying": "RUNNING", "AwaitingRetry": "SCHEDULED", "Fallback": "COMPLETED", "Cached": "COMPLETED"}
@@ -94,7 +101,7 @@ def etl() -> Story:
         rows=[row("page 4", ("Running", 86), ("Failed", 90))],
         happenings=[happening("circuit.closed", "api", 88), happening("circuit.opened", "api", 95)],
     )
-    third = Seen(
+    third = PassFacts(
         task_runs=[
             row("page 4", ("Running", 914), ("AwaitingRetry", 915), ("Retrying", 916), ("Fallback", 917))
         ],
@@ -155,7 +162,7 @@ def test_tables_tell_what_the_calls_of_the_last_pass_came_to():
 
 def test_a_run_of_several_passes_is_always_worth_telling():
     assert etl().remarkable
-    quiet = one_pass(FACTS, Seen())
+    quiet = one_pass(FACTS, PassFacts())
     assert not quiet.remarkable
     assert replace(quiet, passes=quiet.passes * 2).remarkable
 
@@ -193,14 +200,14 @@ def test_the_picture_has_a_band_for_each_pass_and_folds_what_is_between():
 
 
 def test_a_run_of_one_pass_has_no_table_of_passes_and_no_heading():
-    only = one_pass(FACTS, Seen(task_runs=[row("page 1", ("Running", 11), ("Completed", 12))]))
+    only = one_pass(FACTS, PassFacts(task_runs=[row("page 1", ("Running", 11), ("Completed", 12))]))
     assert passes_table(only) is None
     assert not any(one.startswith("Pass ") for one in texts(draw(only)))
 
 
 def circuit_bars(moves, now, ended=60.0):
     facts = replace(FACTS, ended=AT + ended, began=AT)
-    told = one_pass(facts, Seen(task_runs=[row("page 1", ("Running", 1), ("Completed", 2))]))
+    told = one_pass(facts, PassFacts(task_runs=[row("page 1", ("Running", 1), ("Completed", 2))]))
     names = {} if now is None else {"api": now}
     (band,) = bands_of(replace(told, circuits=circuits_of(moves, names)))
     lane = next((lane for lane in band.lanes if lane.circuit), None)
@@ -245,7 +252,7 @@ def test_two_circuits_that_opened_once_each_are_two_circuits():
 
 
 def test_what_the_api_knows_and_what_was_noted_here_become_one():
-    noted = Seen(
+    noted = PassFacts(
         task_runs=[row("a", ("Running", 914), id="a")],
         states=Counter({"Completed": 2}),
         types={"Completed": "COMPLETED"},
@@ -262,12 +269,12 @@ def test_what_the_api_knows_and_what_was_noted_here_become_one():
         happenings=[happening("retry.scheduled", "ask", 915), happening("fallback.used", "ask", 916)],
         counts=Counter({"retry.scheduled": 7}),
     )
-    seen = story_of(FACTS, PASSES[2:], {3: [noted, Seen()]}, {3: behind}).last
+    seen = story_of(FACTS, PASSES[2:], {3: [noted, PassFacts()]}, {3: behind}).last
     assert (seen.total, seen.retried, seen.retries) == (2, 2, 3), "the API had not heard of all of it"
     assert [one.id for one in seen.task_runs] == ["a", "b"]
     assert (len(seen.happenings), seen.counts["retry.scheduled"]) == (2, 7)
     ahead = replace(behind, states=Counter({("COMPLETED", "Completed"): 5, ("FAILED", "Odd"): 1}))
-    seen = story_of(FACTS, PASSES[2:], {3: [merged([noted])]}, {3: ahead}).last
+    seen = story_of(FACTS, PASSES[2:], {3: [together([noted])]}, {3: ahead}).last
     assert seen.total == 6
     assert seen.outcomes == {"ok": 5, "failed": 1}
 
@@ -291,7 +298,7 @@ def test_who_started_a_pass_in_words(start, said):
 
 def test_ends_that_nobody_reported_and_passes_that_go_on():
     found = passes_of([state("Running", 0), state("Pending", 5), state("Running", 6)])
-    told = Story(FACTS, tuple(PassSeen(one, Seen()) for one in found))
+    told = Story(FACTS, tuple(PassSeen(one, PassFacts()) for one in found))
     rows = cells(markdown(told), "Passes")
     assert [row[3] for row in rows] == ["unknown: nobody reported its end", "it goes on"]
     assert [row[4] for row in rows] == ["", ""]
@@ -299,7 +306,7 @@ def test_ends_that_nobody_reported_and_passes_that_go_on():
 
 
 def many(passes: int) -> Story:
-    whole = Seen(
+    whole = PassFacts(
         states=Counter({f"S{n}": 1 for n in range(12)}), types={f"S{n}": "FAILED" for n in range(12)}
     )
     made = []

@@ -20,8 +20,8 @@ from prefect_resilience import (
     on,
     resilient_task,
 )
-from prefect_resilience.telemetry.listening import EVENTS
-from prefect_resilience.telemetry.metrics import Totals
+from prefect_resilience.telemetry.metrics import ProcessTotals
+from prefect_resilience.telemetry.payloads import EVENTS
 
 QUICK = Retry(attempts=3, backoff={"kind": "none"}, budget=None)
 PAGE = Path(__file__).parents[3] / "docs" / "operations.md"
@@ -155,7 +155,7 @@ def test_every_event_is_on_the_operators_page():
 
 @pytest.mark.requirement("003.19")
 def test_without_a_recovery_there_is_no_average():
-    totals = Totals()
+    totals = ProcessTotals()
     totals.add("total_attempts")
     assert totals.read() == ResilienceMetrics(total_attempts=1)
     totals.recovered(2.0)

@@ -17,7 +17,6 @@ from prefect.context import FlowRunContext, TagsContext, TaskRunContext
 from prefect.exceptions import ObjectNotFound
 
 from prefect_resilience.durable.batches.batch import batch_block, carry_batches, explicit_batch
-from prefect_resilience.durable.batches.edge.tag_services import end_old_services
 from prefect_resilience.durable.effects.model import Pass
 from prefect_resilience.errors.exceptions import ConfigurationError, StoreUnavailable
 from prefect_resilience.errors.secrets.redact import redact
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 TAG = "effects-batch:"
-"""Tags travel with every run: to threads, processes, Dask and task workers; and the UI can filter by them."""
+"""Tags travel with runs to other processes, Dask and task workers, and the UI can filter runs by them."""
 
 ARRIVAL_SECONDS = 10.0
 MOST_ROOTS = 10_000
@@ -38,13 +37,41 @@ _batches: OrderedDict[UUID, str] = OrderedDict()
 
 @contextmanager
 def tagged(batch_id: str) -> Generator[None, None, None]:
-    """The tags of everything that runs inside name this batch and no other."""
-    others = {tag for tag in TagsContext.get().current_tags if not tag.startswith(TAG)}
-    try:
-        with TagsContext(current_tags=others | {TAG + batch_id}):
-            yield
-    finally:
-        end_old_services(TAG)
+    """The flow runs created inside, and runs in other processes, bear the tag of this batch and no other."""
+    with TagsContext(current_tags=_other_tags() | {TAG + batch_id}):
+        yield
+
+
+@contextmanager
+def untagged() -> Generator[None, None, None]:
+    """The task runs created inside do not bear the tag of their batch.
+
+    Prefect keeps a thread for every set of tags that a task run begins with. `tagged_again` adds it when the
+    run has begun.
+    """
+    if tagged_batch() is None:
+        yield
+        return
+    with TagsContext(current_tags=_other_tags()):
+        yield
+
+
+@contextmanager
+def tagged_again(task_run: TaskRun) -> Generator[None, None, None]:
+    """Put the tag of a named batch on a task run that has begun, and on what it creates."""
+    batch_id = explicit_batch()
+    if batch_id is None:
+        yield
+        return
+    if named_in(task_run.tags) is None:
+        # Prefect sends a run's tags with each of its states, so the server learns of this one too.
+        task_run.tags.append(TAG + batch_id)
+    with tagged(batch_id):
+        yield
+
+
+def _other_tags() -> set[str]:
+    return {tag for tag in TagsContext.get().current_tags if not tag.startswith(TAG)}
 
 
 def tagged_batch() -> str | None:

@@ -35,7 +35,7 @@ from prefect.utilities.importtools import load_script_as_module
 from pydantic_core import to_jsonable_python
 
 from prefect_resilience.durable.batches.batch import batch
-from prefect_resilience.durable.batches.edge.tags import TAG
+from prefect_resilience.durable.batches.edge.tags import TAG, untagged
 from prefect_resilience.durable.letters.claims import SETTLED
 from prefect_resilience.durable.letters.codec.classes import DeadLetterError
 from prefect_resilience.durable.letters.codec.decoding import Reader
@@ -328,14 +328,15 @@ def _call(letter: DeadLetter, call: _Call, run_id: str) -> LetterOutcome:
 
 def _run_task(call: _Call, run_id: str) -> State[Any] | BaseException | None:
     task = cast("Task[..., Any]", call.subject)
-    made: Any = run_task(
-        task,
-        task_run_id=UUID(run_id),
-        parameters=call.parameters,
-        return_type="result" if task.isgenerator else "state",
-    )
-    if not task.isgenerator:
-        return _finished(made)
+    with untagged():
+        made: Any = run_task(
+            task,
+            task_run_id=UUID(run_id),
+            parameters=call.parameters,
+            return_type="result" if task.isgenerator else "state",
+        )
+        if not task.isgenerator:
+            return _finished(made)
     try:  # a generator is at its end when somebody has read it
         if task.isasync:
             run_coro_as_sync(_read_to_end(made))
