@@ -22,3 +22,5 @@ __all__ = [
     "purge",
     "replay",
 ]
+
+__path__: tuple[str, ...] = ()  # modules that were below it are still named by pickles

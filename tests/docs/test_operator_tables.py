@@ -72,7 +72,7 @@ def states_of_the_code() -> set[str]:
                     for word in call.keywords:
                         if word.arg == "name":
                             found |= may_be(word.value, names)
-        if path.parent.name == "routing":  # whose nodes all end by `ended(name, why, value)`
+        if "routing" in path.parts:  # whose nodes all end by `ended(name, why, value)`
             found.update(*(texts(call.args[0]) for call in calls(tree, {"ended"})))
     return found
 
