@@ -56,7 +56,7 @@ def reviews(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("name", [FALLBACK, BRANCH])
 def test_the_plans_are_the_published_ones(name: str) -> None:
-    published = ROOT / "tests" / "plans" / "files" / f"{name}.json"
+    published = ROOT / "tests" / "graphs" / "plans" / "files" / f"{name}.json"
     assert (PLANS / f"{name}.json").read_bytes() == published.read_bytes()
 
 
