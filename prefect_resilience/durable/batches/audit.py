@@ -12,7 +12,7 @@ from uuid import uuid4
 
 from pydantic import BaseModel, ConfigDict
 
-from prefect_resilience.durable.batches.strategies import Strategy, RecoveryTrail
+from prefect_resilience.durable.batches.strategies import Strategy, Trail
 from prefect_resilience.durable.effects.ledger import MOST_TRIES, PAGE, PREFIX, Ledger, place_of
 from prefect_resilience.durable.effects.model import EffectDocument
 from prefect_resilience.durable.effects.opening import change_batch, is_counted, removed_effects
@@ -29,7 +29,7 @@ KEPT = 100
 AUDIT_SECONDS = 365 * 86_400.0
 TEXT = 500
 
-AuditOutcome = Literal[
+Outcome = Literal[
     "started",
     "cut_off",
     "rescheduled",
@@ -60,7 +60,7 @@ class AuditEntry(BaseModel):
     by: str
     asked: str
     strategy: Strategy | None = None
-    outcome: AuditOutcome = "started"
+    outcome: Outcome = "started"
     why: str = ""
     reason: str | None = None
     flow_run_id: str | None = None
@@ -196,8 +196,8 @@ def entries_of(document: dict[str, Any]) -> tuple[AuditEntry, ...]:
     return tuple(AuditEntry.model_validate(entry) for entry in document["entries"])
 
 
-def trail_of(document: dict[str, Any]) -> RecoveryTrail:
-    return RecoveryTrail(document["automatic"], document["automatic_at"], document.get("abandoned_at"))
+def trail_of(document: dict[str, Any]) -> Trail:
+    return Trail(document["automatic"], document["automatic_at"], document.get("abandoned_at"))
 
 
 def _new(batch_id: str) -> dict[str, Any]:

@@ -71,7 +71,7 @@ class SeenEffect:
 
 
 @dataclass(frozen=True, slots=True)
-class RunEnd:
+class Ended:
     """How the run stands, by the type of its state; `error`: what it failed with, classified."""
 
     state: str
@@ -87,7 +87,7 @@ class RunEnd:
 
 
 @dataclass(frozen=True, slots=True)
-class RecoveryTrail:
+class Trail:
     """What was tried so far: recoveries in a row without a person, and when the last of them was.
 
     `abandoned_at`: when the batch was given up; None where that was not, or something was begun since.
@@ -123,8 +123,8 @@ class RecoveryHint(BaseModel):
 
 def recovery_hint(
     effects: Sequence[SeenEffect],
-    ended: RunEnd | None,
-    trail: RecoveryTrail,
+    ended: Ended | None,
+    trail: Trail,
     policy: RecoveryPolicy,
     now: float,
     random: float = 0.5,
@@ -165,7 +165,7 @@ def recovery_hint(
     return hint.model_copy(update={"automatic": True, **timing})
 
 
-def next_at(trail: RecoveryTrail, policy: RecoveryPolicy, now: float, random: float = 0.5) -> float:
+def next_at(trail: Trail, policy: RecoveryPolicy, now: float, random: float = 0.5) -> float:
     """When the next recovery may be, in seconds since the epoch: now or later."""
     if not trail.recoveries or trail.last_at is None:
         return now
@@ -199,7 +199,7 @@ def _restart(effects: Sequence[SeenEffect], because: str) -> RecoveryHint:
 
 
 def _for_a_person(
-    waiting: tuple[str, ...], effects: Sequence[SeenEffect], ended: RunEnd | None
+    waiting: tuple[str, ...], effects: Sequence[SeenEffect], ended: Ended | None
 ) -> RecoveryHint:
     unknown = f"whether {_named(waiting)} took place is unknown, and there is no verify to ask: settle it"
     why = f"{_stands(ended)}{unknown}"
@@ -214,14 +214,14 @@ def _abandoned(at: float) -> str:
     )
 
 
-def _rolled_back(effects: Sequence[SeenEffect], ended: RunEnd | None) -> RecoveryHint | None:
+def _rolled_back(effects: Sequence[SeenEffect], ended: Ended | None) -> RecoveryHint | None:
     if ended is None or ended.state == "COMPLETED":
         return None
     why = f"{_stands(ended)}it was rolled back, and a restart would do again what was undone"
     return _with_keys("manual_only", why, effects)
 
 
-def _permanent(effects: Sequence[SeenEffect], ended: RunEnd, policy: RecoveryPolicy) -> RecoveryHint:
+def _permanent(effects: Sequence[SeenEffect], ended: Ended, policy: RecoveryPolicy) -> RecoveryHint:
     assert ended.error is not None
     why = f"{_how_it_ended(ended)}, which will not pass by itself"
     done = [effect for effect in effects if effect.state == "done"]
@@ -243,14 +243,14 @@ def _with_keys(strategy: Strategy, why: str, effects: Sequence[SeenEffect]) -> R
     return RecoveryHint(strategy=strategy, why=why, skip=skip, resume_from=missing)
 
 
-def _how_it_ended(ended: RunEnd) -> str:
+def _how_it_ended(ended: Ended) -> str:
     error = ended.error
     if ended.state == "CRASHED" or error is None:
         return f"its run {ended.state.lower()}"
     return f"its run failed with {error.code} ({error.category})"
 
 
-def _stands(ended: RunEnd | None) -> str:
+def _stands(ended: Ended | None) -> str:
     """How the run stands, before what the effects say; nothing where nobody knows."""
     if ended is None:
         return ""

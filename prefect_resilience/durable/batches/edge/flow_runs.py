@@ -24,7 +24,7 @@ from prefect.exceptions import ObjectNotFound
 from prefect.states import AwaitingRetry
 from pydantic import BaseModel
 
-from prefect_resilience.durable.batches.strategies import RunEnd, RecoveryPolicy
+from prefect_resilience.durable.batches.strategies import Ended, RecoveryPolicy
 from prefect_resilience.durable.effects.model import EffectDocument
 from prefect_resilience.errors.classify.classify import classify
 from prefect_resilience.errors.exceptions import ConfigurationError, ResilienceError
@@ -56,7 +56,7 @@ class BatchRun:
     since: float
     deployed: bool
     next_at: float | None
-    ended: RunEnd
+    ended: Ended
     policy: RecoveryPolicy | None = None
     """How far the flow lets it be recovered by itself, where it says so."""
     inner: bool = False
@@ -186,7 +186,7 @@ def _root(client: SyncPrefectClient, run: FlowRun) -> FlowRun:
 def _seen(run: FlowRun) -> BatchRun:
     state = run.state
     if state is None:
-        return BatchRun(run.id, run.name, "PENDING", "Pending", 0.0, False, None, RunEnd("PENDING"))
+        return BatchRun(run.id, run.name, "PENDING", "Pending", 0.0, False, None, Ended("PENDING"))
     kind = state.type.value
     error = _error_on(run) or classify(state) if kind in ("FAILED", "CRASHED", "CANCELLED") else None
     scheduled = state.state_details.scheduled_time if kind == "SCHEDULED" else None
@@ -198,7 +198,7 @@ def _seen(run: FlowRun) -> BatchRun:
         since=state.timestamp.timestamp(),
         deployed=run.deployment_id is not None,
         next_at=None if scheduled is None else scheduled.timestamp(),
-        ended=RunEnd(kind, error),
+        ended=Ended(kind, error),
         policy=_policy_on(run),
         inner=run.parent_task_run_id is not None,
     )

@@ -32,11 +32,11 @@ from prefect_resilience.durable.batches.batch import check_batch_id
 from prefect_resilience.durable.batches.decisions import (
     ASKED,
     AUTO,
-    RecoveryAction,
-    RecoveryRequest,
-    RecoveryDecision,
-    ArchivedEffects,
-    BatchSnapshot,
+    Action,
+    Asked,
+    Decision,
+    Gone,
+    Seen,
     decide,
     hint_for,
     rolled_back,
@@ -93,7 +93,7 @@ class RecoveryReport(BaseModel):
     batch_id: str
     strategy: Strategy | None
     why: str
-    action: RecoveryAction
+    action: Action
     flow_run_id: str | None = None
     next_at: float | None = None
     dry_run: bool = False
@@ -136,7 +136,7 @@ def recover(
     """
     return _recover(
         batch_id,
-        RecoveryRequest(_known(strategy), to, force, policy=policy),
+        Asked(_known(strategy), to, force, policy=policy),
         reason,
         dry_run,
         by,
@@ -164,7 +164,7 @@ def abandon(
     batch alone, until somebody names a strategy or an effect of it is begun again. Everything else is as for
     `recover`.
     """
-    asked = RecoveryRequest("abandon", None, force, forget_doubts)
+    asked = Asked("abandon", None, force, forget_doubts)
     return _recover(batch_id, asked, reason, dry_run, by, store)
 
 
@@ -175,13 +175,13 @@ def hint_of(
 
     `run`: its flow run, where somebody has asked already.
     """
-    asked = RecoveryRequest(policy=policy)
+    asked = Asked(policy=policy)
     try:
         return hint_for(_look(ledger, batch_id, run), asked, 0.5)
     except ApiUnavailable:
         found = _in_order(ledger.effects(batch_id))
         log = Audit(ledger, batch_id).document()
-        seen = BatchSnapshot(batch_id, _effects(found), (), None, False, log, 0.0, _begun_at(found))
+        seen = Seen(batch_id, _effects(found), (), None, False, log, 0.0, _begun_at(found))
         hint = hint_for(seen, asked, 0.5)
         return None if hint is None else hint.model_copy(update={"why": f"{hint.why} ({_UNKNOWN_END})"})
 
@@ -213,7 +213,7 @@ def who() -> str:
 
 
 def _recover(
-    batch_id: str, asked: RecoveryRequest, reason: str | None, dry_run: bool, by: str | None, store: Store | str | None
+    batch_id: str, asked: Asked, reason: str | None, dry_run: bool, by: str | None, store: Store | str | None
 ) -> RecoveryReport:
     ledger = open_ledger(store)
     seen = _look(ledger, check_batch_id(batch_id))
@@ -229,7 +229,7 @@ def _recover(
     entry = audit.claim(by or who(), asked.strategy, reason)
     if entry is None:
         why = "somebody else is recovering it at this moment"
-        return _report(seen, RecoveryDecision(None, "refused", why), audit.entries())
+        return _report(seen, Decision(None, "refused", why), audit.entries())
     try:
         seen = _settled(ledger, seen.batch_id, asked)
         decision, state_id = _carry_out(ledger, audit, entry, seen, asked)
@@ -247,8 +247,8 @@ def _recover(
 
 
 def _carry_out(
-    ledger: Ledger, audit: Audit, entry: AuditEntry, seen: BatchSnapshot, asked: RecoveryRequest
-) -> tuple[RecoveryDecision, str | None]:
+    ledger: Ledger, audit: Audit, entry: AuditEntry, seen: Seen, asked: Asked
+) -> tuple[Decision, str | None]:
     """Do what is decided; what came of it, and the state by which the run is to begin once more."""
     if seen.run is not None:
         audit.ended(seen.run.state)
@@ -256,10 +256,10 @@ def _carry_out(
     if decision.action == "rescheduled":
         assert seen.run is not None
         if not audit.begin_restart(_entry(entry, seen, decision, outcome="started")):
-            return RecoveryDecision(decision.strategy, "refused", "somebody else took over the recovery"), None
+            return Decision(decision.strategy, "refused", "somebody else took over the recovery"), None
         again = run_again(seen.run.id, decision.next_at, RECOVERED.format(by=entry.by, why=decision.why))
         if again.refused is not None:
-            return RecoveryDecision(decision.strategy, "refused", again.refused), None
+            return Decision(decision.strategy, "refused", again.refused), None
         return decision, again.state_id
     if decision.action == "compensated":
         report = rollback(seen.batch_id, to=asked.to, store=ledger.store)
@@ -269,11 +269,11 @@ def _carry_out(
         removed, doubts = clearing(forget_doubts=asked.forget_doubts)
         kept = f"; still in doubt: {', '.join(map(repr, doubts))}" if doubts else READY
         why = f"{decision.why}; {removed} of {len(seen.effects)} effects were archived and cleared{kept}"
-        return RecoveryDecision(decision.strategy, "abandoned", why), None
+        return Decision(decision.strategy, "abandoned", why), None
     return decision, None
 
 
-def _look(ledger: Ledger, batch_id: str, run: BatchRun | None = None) -> BatchSnapshot:
+def _look(ledger: Ledger, batch_id: str, run: BatchRun | None = None) -> Seen:
     found = ledger.effects(batch_id)
     run = run or find_run(batch_id, (document for document, _ in found))
     if run is not None and not found and run_id_of(batch_id) and str(run.id) != batch_id:
@@ -285,12 +285,12 @@ def _look(ledger: Ledger, batch_id: str, run: BatchRun | None = None) -> BatchSn
     named_after_run = run_id_of(batch_id) is not None
     now = ledger.store.now()
     gone = None if found else _gone(ledger, batch_id)
-    return BatchSnapshot(batch_id, _effects(found), busy, run, named_after_run, log, now, _begun_at(found), gone)
+    return Seen(batch_id, _effects(found), busy, run, named_after_run, log, now, _begun_at(found), gone)
 
 
-def _gone(ledger: Ledger, batch_id: str) -> ArchivedEffects | None:
+def _gone(ledger: Ledger, batch_id: str) -> Gone | None:
     done = [one for one in archived_effects(ledger, batch_id) if one["effect"]["state"] == "done"]
-    return ArchivedEffects(len(done), done[-1]["archived_at"]) if done else None
+    return Gone(len(done), done[-1]["archived_at"]) if done else None
 
 
 def _begun_at(found: list[tuple[EffectDocument, bool]]) -> float | None:
@@ -302,7 +302,7 @@ def _in_order(found: list[tuple[EffectDocument, bool]]) -> list[tuple[EffectDocu
     return sorted(found, key=lambda one: (one[0]["first_at"], one[0]["key"]))
 
 
-def _settled(ledger: Ledger, batch_id: str, asked: RecoveryRequest) -> BatchSnapshot:
+def _settled(ledger: Ledger, batch_id: str, asked: Asked) -> Seen:
     """How the batch stands, once nobody will report an earlier crash of its run any more, and whoever was at
     an effect when it ended is done or known to be dead. Refusing instead would leave it lying: nothing
     reports its end again."""
@@ -321,7 +321,7 @@ def _settled(ledger: Ledger, batch_id: str, asked: RecoveryRequest) -> BatchSnap
     return seen
 
 
-def _ended_badly(seen: BatchSnapshot) -> bool:
+def _ended_badly(seen: Seen) -> bool:
     return seen.run is not None and seen.run.type in ("CRASHED", "FAILED")
 
 
@@ -346,7 +346,7 @@ def _effect(document: EffectDocument, alive: bool) -> SeenEffect:
 # -- telling
 
 
-def _entry(entry: AuditEntry, seen: BatchSnapshot, decision: RecoveryDecision, outcome: str | None = None) -> AuditEntry:
+def _entry(entry: AuditEntry, seen: Seen, decision: Decision, outcome: str | None = None) -> AuditEntry:
     return entry.model_copy(
         update={
             "strategy": decision.strategy,
@@ -359,7 +359,7 @@ def _entry(entry: AuditEntry, seen: BatchSnapshot, decision: RecoveryDecision, o
 
 
 def _report(
-    seen: BatchSnapshot, decision: RecoveryDecision, audit: tuple[AuditEntry, ...], *, dry_run: bool = False
+    seen: Seen, decision: Decision, audit: tuple[AuditEntry, ...], *, dry_run: bool = False
 ) -> RecoveryReport:
     outline = decision.outline or Outline()
     return RecoveryReport(
