@@ -24,9 +24,8 @@ from uuid import UUID
 from pydantic import BaseModel, Secret, SecretBytes, SecretStr
 
 from prefect_resilience.base.naming import filled_with, shorten
-from prefect_resilience.durable.effects.names import class_name, task_name
 from prefect_resilience.durable.effects.policy import BATCH_FIELD, Effect
-from prefect_resilience.durable.effects.recipes import Recipe
+from prefect_resilience.durable.effects.recipes import Recipe, class_name, task_name
 from prefect_resilience.errors.exceptions import ConfigurationError
 
 # Arguments as JSON that tells types apart, or that does not; both the same in every process, for ever.
