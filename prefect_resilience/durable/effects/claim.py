@@ -35,9 +35,9 @@ from prefect_resilience.durable.effects.evidence import (
 )
 from prefect_resilience.durable.effects.model import (
     Ask,
-    Decision,
     Doubted,
     Failed,
+    LedgerDecision,
     Repeated,
     Replay,
     Reused,
@@ -121,7 +121,7 @@ class Claim(LedgerSequences):
         """What was recorded if the effect is done; None when the call may be made."""
         began, pause = monotonic(), SHORTEST_PAUSE
         while True:
-            decision: Decision = yield from self._stands()
+            decision: LedgerDecision = yield from self._stands()
             if isinstance(decision, Ask):
                 decision = yield from self._resolved(decision)
                 if isinstance(decision, Ask):

@@ -290,11 +290,8 @@ class RunningCall:
         A call that has not begun by now never does.
         """
         with self._lock:
-            if self._outcome is not None or not self.entered:
-                self._late = late
-                return False
             self._late = late
-            return True
+            return self.entered and self._outcome is None
 
     def _begin(self) -> None:
         with self._lock:

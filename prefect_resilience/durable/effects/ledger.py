@@ -15,12 +15,12 @@ from prefect_resilience.base import places
 from prefect_resilience.base.naming import digest
 from prefect_resilience.durable.effects.model import (
     Asker,
-    Decision,
     Doubted,
     EffectDocument,
     Event,
     Failed,
     Intend,
+    LedgerDecision,
     Look,
     Overdue,
     Replay,
@@ -100,7 +100,7 @@ class Ledger:
         made = {"key": secrets.token_hex(32)}
         return bytes.fromhex(changed(self.store, HASH_KEY, lambda known: known or made)["key"])
 
-    def look(self, place: str, asker: Asker | None = None) -> Decision:
+    def look(self, place: str, asker: Asker | None = None) -> LedgerDecision:
         """How the effect stands; for a run that asks for it, which is noted where it is replayed."""
         return self._step(place, lambda alive: Look(alive, asker))
 
@@ -112,7 +112,7 @@ class Ledger:
         about: dict[str, Any],
         despite_doubt: bool = False,
         asker: Asker | None = None,
-    ) -> Decision:
+    ) -> LedgerDecision:
         """Claim the effect; after `Send` the call is the caller's to make, and to report.
 
         Whoever did not look before takes it for a new one, which the swap then confirms or denies.
@@ -163,7 +163,7 @@ class Ledger:
         """The same, in the background, until the store has taken it. Does not block."""
         self.owner.later(lambda: self.report(place, event))
 
-    def verified(self, place: str, event: Verified) -> Decision:
+    def verified(self, place: str, event: Verified) -> LedgerDecision:
         """Take the receiver's, or a person's, answer."""
         return self._step(place, lambda alive: event)
 
@@ -184,7 +184,9 @@ class Ledger:
         """What this ledger saw last, if that was of this effect."""
         return self._last if self._last is not None and self._last.place == place else None
 
-    def _step(self, place: str, event: Callable[[bool], Event], seen: LastSeen | None = None) -> Decision:
+    def _step(
+        self, place: str, event: Callable[[bool], Event], seen: LastSeen | None = None
+    ) -> LedgerDecision:
         """One step of the effect. It begins with what was seen of it before, since the swap finds out whether
         that still stands; this saves a question at every step of a call."""
         self._last = None

@@ -212,12 +212,12 @@ class Recorded:
     taken: bool
 
 
-Decision = Send | Replay | Wait | Ask | Undoing | Repeated | Reused | Recorded
+LedgerDecision = Send | Replay | Wait | Ask | Undoing | Repeated | Reused | Recorded
 
 
 def decide(
     document: EffectDocument | None, event: Event, now: float
-) -> tuple[EffectDocument | None, Decision]:
+) -> tuple[EffectDocument | None, LedgerDecision]:
     """The document after `event`, and what whoever brought it is to do. No argument is changed."""
     match event:
         case Look():
@@ -232,7 +232,7 @@ def decide(
 
 def _stand(
     document: EffectDocument | None, alive: bool, asker: Asker | None, now: float
-) -> tuple[EffectDocument | None, Decision]:
+) -> tuple[EffectDocument | None, LedgerDecision]:
     """How things stand; an intention whose owner died becomes a doubt, and a replay is noted."""
     generation = generation_of(document)
     if document is None:
@@ -303,7 +303,7 @@ _OWNER_DIED = {"code": "OWNER_DIED", "message": "whoever made the call ended bef
 
 def _intend(
     document: EffectDocument | None, event: Intend, now: float
-) -> tuple[EffectDocument | None, Decision]:
+) -> tuple[EffectDocument | None, LedgerDecision]:
     document, decision = _stand(document, event.alive, event.asker, now)
     if not isinstance(decision, Send) and not (isinstance(decision, Ask) and event.despite_doubt):
         return document, decision
@@ -333,7 +333,7 @@ def _intend(
 
 def _report(
     document: EffectDocument | None, event: Overdue | Succeeded | Failed | Doubted, now: float
-) -> tuple[EffectDocument | None, Decision]:
+) -> tuple[EffectDocument | None, LedgerDecision]:
     """What an owner says of its own call. A late word counts as long as the claim is still the last one.
 
     That a call succeeded is true whatever was believed meanwhile; the other two only end an open question.
@@ -357,7 +357,7 @@ def _report(
 
 def _verified(
     document: EffectDocument | None, event: Verified, now: float
-) -> tuple[EffectDocument | None, Decision]:
+) -> tuple[EffectDocument | None, LedgerDecision]:
     """An answer to `Ask`. It counts for the call that was asked about, while that is still in doubt."""
     if document is None or document["claim"] != event.claim or document["state"] != "unknown":
         return _stand(document, True, event.asker, now)

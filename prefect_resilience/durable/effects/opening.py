@@ -12,7 +12,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 from uuid import uuid4
 
 from prefect_resilience.durable.effects.ledger import Ledger, changed, place_of
@@ -110,6 +110,7 @@ def _call_of(recipe: Recipe) -> RecordedCall:
 
 
 BATCHES = "effects-batch/"
+T = TypeVar("T")
 MOST_OPEN = 1_000
 
 
@@ -264,23 +265,20 @@ def open_batch(
         known = _open.get(key)
     if known is not None and known.count.ledger.store is ledger.store:
         return known
-    opened = _opened(_count_of(ledger, batch_id), passed, flow, marks())
     with _lock:
-        _open[key] = opened
-        while len(_open) > MOST_OPEN:
-            _open.popitem(last=False)
-    return opened
+        count = _counts.get(key[:2])
+        if count is None or count.ledger.store is not ledger.store:
+            count = _remember(_counts, key[:2], BatchCount(ledger, batch_id))
+    opened = _opened(count, passed, flow, marks())
+    with _lock:
+        return _remember(_open, key, opened)
 
 
-def _count_of(ledger: Ledger, batch_id: str) -> BatchCount:
-    key = (id(ledger.store), batch_id)
-    with _lock:
-        known = _counts.get(key)
-        if known is None or known.ledger.store is not ledger.store:
-            known = _counts[key] = BatchCount(ledger, batch_id)
-        while len(_counts) > MOST_OPEN:
-            _counts.popitem(last=False)
-    return known
+def _remember(registry: OrderedDict[Any, T], key: Any, value: T) -> T:
+    registry[key] = value
+    while len(registry) > MOST_OPEN:
+        registry.popitem(last=False)
+    return value
 
 
 def _opened(

@@ -17,7 +17,7 @@ from prefect_resilience.durable.effects.ledger import Ledger, place_of
 from prefect_resilience.durable.effects.model import (
     Ask,
     Asker,
-    Decision,
+    LedgerDecision,
     Replay,
     Send,
     Succeeded,
@@ -121,7 +121,7 @@ class LedgerSequences:
         assert self.ledger is not None
         return self.ledger
 
-    def _stand(self) -> Decision:
+    def _stand(self) -> LedgerDecision:
         """How the effect stands; where nothing else has to be asked, it is claimed at once."""
         if self.ledger is None:
             self._open()
@@ -137,7 +137,7 @@ class LedgerSequences:
                 raise
             return decision
 
-    def _look(self) -> Decision:
+    def _look(self) -> LedgerDecision:
         self._doing = "it cannot be looked up whether it is done"
         decision = self._ledger.look(self._place, self._asker)
         if self._opened is None:
@@ -190,7 +190,7 @@ class LedgerSequences:
         self.here.in_doubt(self.key, self.batch_id, why)
         return InDoubt(self.key, self.batch_id, why)
 
-    def _intend(self, in_doubt: bool = True) -> Decision:
+    def _intend(self, in_doubt: bool = True) -> LedgerDecision:
         """Claim the effect. `in_doubt`: also one that is not external, and of which nothing is known."""
         self._doing = _INTENDING
         _, name = self.here.flow()
@@ -218,12 +218,12 @@ class LedgerSequences:
 
     # -- what goes on around the steps
 
-    def _stands(self) -> Sequence[Decision]:
+    def _stands(self) -> Sequence[LedgerDecision]:
         if not self.recorded:
             return Send()
         return (yield from self._in_ledger(self._stand))
 
-    def _in_ledger(self, step: Callable[[], Decision]) -> Sequence[Decision]:
+    def _in_ledger(self, step: Callable[[], LedgerDecision]) -> Sequence[LedgerDecision]:
         """A step of this claim; `Send` where the effect is one that goes on without the store."""
         try:
             return (yield Blocking(step))
@@ -249,7 +249,7 @@ class LedgerSequences:
         self.recorded = False
         self.here.unrecorded(f"{what}: {error}")
 
-    def _resolved(self, asked: Ask) -> Sequence[Decision]:
+    def _resolved(self, asked: Ask) -> Sequence[LedgerDecision]:
         """Ask the receiver what became of an earlier call. Raises InDoubt when nothing can tell."""
         said = asked.error or {"code": "INTERRUPTED", "message": "nothing is known of the call"}
         why = f"{said['code']}: {said.get('message', '')}" + (f"; {said['hint']}" if said.get("hint") else "")
