@@ -18,9 +18,8 @@ from prefect_resilience import durable
 from prefect_resilience.base.drive import Blocking, Invoke, Sequence
 from prefect_resilience.calls.decomposing import decomposed
 from prefect_resilience.calls.judging import RunRecord, annotate, caused_by, judged, replaced_message
-from prefect_resilience.durable.effects.asking import EffectSurroundings, Replayed
-from prefect_resilience.durable.effects.current import RunningCall
-from prefect_resilience.durable.effects.names import NOWHERE, CodeSource
+from prefect_resilience.durable.effects.current import EffectSurroundings, Replayed, RunningCall
+from prefect_resilience.durable.effects.recipes import NOWHERE, CodeSource
 from prefect_resilience.errors.classify.classify import ErrorInfo, Rule, classify
 from prefect_resilience.errors.context import ErrorContext
 from prefect_resilience.errors.exceptions import InDoubt, add_note

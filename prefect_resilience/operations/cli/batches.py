@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from cyclopts import App, Parameter
 from pydantic import RootModel
 
-from prefect_resilience.durable.batches.edge import recovery, retention, settling
+from prefect_resilience.durable.batches.edge import known, recovery, settling
 from prefect_resilience.durable.batches.edge.flow_runs import ApiUnavailable
 from prefect_resilience.durable.batches.edge.known import check_known
 from prefect_resilience.durable.batches.edge.recovery import RecoveryReport
@@ -215,16 +215,16 @@ def reopen(
     """
     url = dead_letters.store_url(store)
     with fleet.explained(url):
-        known = len(batch_status(batch, store=url).effects)
-    question = f"The ledger has {known} effects of this batch, and the next run may send any other. Go on?"
+        number = len(batch_status(batch, store=url).effects)
+    question = f"The ledger has {number} effects of this batch, and the next run may send any other. Go on?"
     if not yes and not _asked(question, f"batch {batch}"):
         return 1
     with fleet.explained(url):
-        status = retention.reopen(batch, reason=reason, store=url)
+        status = known.reopen(batch, reason=reason, store=url)
     if json:
         output.as_json(RootModel[Any](tables.batch_as_json(status, status.hint, status.audit)))
     else:
-        output.show(f"Reopened {output.printable(batch)} with {known} effects.")
+        output.show(f"Reopened {output.printable(batch)} with {number} effects.")
     return 0
 
 
@@ -314,12 +314,12 @@ def prune(
     before = dead_letters.when("--older-than", older_than)
     assert before is not None
     with fleet.explained(url):
-        old = retention.prune(before, dry_run=True, store=url)
+        old = known.prune(before, dry_run=True, store=url)
     if old and not dry_run:
         if not yes and not _asked(f"Archive {_number(old)} and take them out of the ledger?", _number(old)):
             return 1
         with fleet.explained(url):
-            old = retention.prune(before, store=url)
+            old = known.prune(before, store=url)
     if json:
         output.as_json([tables.batch_row(one, None, {}) for one in old])
     else:

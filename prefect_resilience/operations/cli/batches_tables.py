@@ -17,8 +17,8 @@ from rich.table import Table
 from rich.text import Text
 
 from prefect_resilience.durable.batches.audit import AuditEntry
-from prefect_resilience.durable.batches.edge import known, recovery
-from prefect_resilience.durable.batches.edge.flow_runs import ApiUnavailable, find_runs
+from prefect_resilience.durable.batches.edge import known
+from prefect_resilience.durable.batches.edge.flow_runs import ApiUnavailable, find_runs, hint_of
 from prefect_resilience.durable.batches.edge.recovery import RecoveryReport
 from prefect_resilience.durable.batches.edge.status import (
     Archived,
@@ -301,7 +301,7 @@ def find(url: str, *, archived: bool, only_open: bool, since: datetime | timedel
     batches = [one for one in seen.batches if one.open or not only_open]
     shown = batches[:limit]
     hints = {
-        one.batch_id: recovery.hint_of(ledger, one.batch_id, run=seen.runs.get(one.batch_id))
+        one.batch_id: hint_of(ledger, one.batch_id, run=seen.runs.get(one.batch_id))
         for one in [one for one in shown if one.open][:HINTS_SHOWN]
     }
     return Found(batches, shown, hints, _names(shown, seen), ledger.store.now(), tuple(_caveats(seen)))

@@ -29,7 +29,7 @@ from prefect_resilience.base.edge.settings import enabled
 from prefect_resilience.calls.attempt import Guard, RunRecord
 from prefect_resilience.calls.judging import retry_told
 from prefect_resilience.durable.batches.edge.tags import batch_of, pass_of
-from prefect_resilience.durable.effects.asking import Replayed
+from prefect_resilience.durable.effects.current import Replayed
 from prefect_resilience.errors.context import ErrorContext
 from prefect_resilience.errors.requests import SubtaskRequest, attach_request
 from prefect_resilience.errors.secrets.redact import redact

@@ -14,14 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 from prefect_resilience.base.drive import Blocking, Command, Invoke, Sequence
 from prefect_resilience.base.edge.settings import enabled
-from prefect_resilience.durable.effects.asking import OutsideRuns, Replayed
 from prefect_resilience.durable.effects.claim import Claim
-from prefect_resilience.durable.effects.current import sent_key
+from prefect_resilience.durable.effects.current import OutsideRuns, Replayed, sent_key
 from prefect_resilience.durable.effects.keys import effect_key
 from prefect_resilience.durable.effects.ledger import Ledger
 from prefect_resilience.durable.effects.model import EffectDocument, Verified, generation_of
-from prefect_resilience.durable.effects.names import CodeSource
 from prefect_resilience.durable.effects.policy import Done, Effect, NotDone, pack_told
+from prefect_resilience.durable.effects.recipes import CodeSource
 from prefect_resilience.durable.sagas import undo
 from prefect_resilience.durable.sagas.compensations import (
     compensation_of,

@@ -21,7 +21,7 @@ from prefect.utilities.hashing import hash_objects
 from prefect_resilience.base.drive import Blocking, Sequence, adrive, drive, slept
 from prefect_resilience.calls.attempt import Guard, RunRecord, Substitute, guarded
 from prefect_resilience.calls.judging import retry_told
-from prefect_resilience.durable.effects.asking import OutsideRuns
+from prefect_resilience.durable.effects.current import OutsideRuns
 from prefect_resilience.durable.effects.ledger import Ledger, open_ledger
 from prefect_resilience.errors.context import ErrorContext
 from prefect_resilience.guards.decomposition.model import Decomposed, stood_in
