@@ -3,9 +3,18 @@
 from __future__ import annotations
 
 import itertools
+import threading
+from typing import TYPE_CHECKING, Literal
 
+from prefect_resilience.errors.classify.classify import classify
 from prefect_resilience.guards.circuits.machine import Event, Record, Release
+from prefect_resilience.guards.circuits.model import CircuitPolicy
 from prefect_resilience.guards.circuits.window import Outcome, Run
+from prefect_resilience.guards.limits.refusals import LimitRefused
+
+if TYPE_CHECKING:
+    from prefect_resilience.errors.taxonomy import ErrorInfo
+    from prefect_resilience.guards.circuits.breaker import CircuitBreaker
 
 RUNS_KEPT = 200
 PROBES_KEPT = 100
@@ -104,3 +113,58 @@ class Pending:
         else:
             # Only a store that does not answer lets this grow; what is oldest matters least.
             self._runs = [*self._runs[1 - RUNS_KEPT :], (outcome, number)]
+
+
+class PendingAdmission:
+    """One question to the store. Its asker may be cancelled while a thread waits for the answer."""
+
+    def __init__(self, breaker: CircuitBreaker) -> None:
+        self._breaker = breaker
+        self._abandoned = False
+        self._permit: Permit | None = None
+
+    def ask(self) -> Permit:
+        """The permit; given back when the asker has gone away meanwhile."""
+        permit = self._permit = self._breaker.ask()
+        if self._abandoned:
+            self._breaker.release(permit)
+            self._breaker.flush()
+        return permit
+
+    def abandon(self) -> None:
+        """The asker has gone away: a lease that has come already is given back."""
+        self._abandoned = True
+        if self._permit is not None and self._breaker.release(self._permit):
+            flush_aside(self._breaker)
+
+
+def flush_aside(breaker: CircuitBreaker) -> None:
+    """Flush in a thread: a caller that was cancelled may await nothing, and its place must become free."""
+    threading.Thread(target=breaker.flush, name="circuit-flush", daemon=True).start()
+
+
+CountsAs = Literal["success", "failure", "neither"]
+
+ANSWERED = frozenset({"auth", "invalid", "not_found", "conflict", "overflow", "validation"})
+"""Failures by which the service shows that it is well: it read the request and said no."""
+
+
+def judge(
+    error: BaseException | None, info: ErrorInfo | None, policy: CircuitPolicy
+) -> tuple[CountsAs, ErrorInfo | None]:
+    """How a call that ended with `error` counts, and the error classified.
+
+    What is no Exception (a cancellation, a KeyboardInterrupt, a generator that was closed) says nothing
+    about the service, and neither does a limit of our own or another failure of the caller's.
+    """
+    if error is None and info is None:
+        return "success", None
+    if error is not None and (isinstance(error, LimitRefused) or not isinstance(error, Exception)):
+        return "neither", None
+    if info is None:
+        assert error is not None
+        info = classify(error)
+    category = str(info.category)
+    if category in policy.counts:
+        return "failure", info
+    return ("success" if category in ANSWERED else "neither"), info

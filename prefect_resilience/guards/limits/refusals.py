@@ -72,10 +72,3 @@ def prefect_name(kind: str, name: str) -> str:
     """What Prefect's limit for `name` is called, such as "bulkhead:llm"."""
     clean = NOT_IN_PREFECT.sub("-", name)
     return f"{kind}:{clean}" if clean == name else f"{kind}:{clean}~{digest(name)}"
-
-
-def count(what: str, value: object, example: str) -> int:
-    """`value` as a whole number from 1 on. Raises ValueError with what to write."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ValueError(f"{what} is a whole number from 1 on, as in {example}, not {value!r}")
-    return value

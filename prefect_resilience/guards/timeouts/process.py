@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, TypeVar
 import anyio
 import anyio.to_thread
 
+from prefect_resilience.base.drive import Invoke
 from prefect_resilience.errors.exceptions import AttemptTimeout, ResilienceError, add_note
 from prefect_resilience.guards.timeouts.child import RESULT, UNPICKLABLE, dumps, unpack_error
 from prefect_resilience.guards.timeouts.children import DEATH_SECONDS, HUNG_UP, POOL, Child, ProcessDied
@@ -87,6 +88,14 @@ async def acall_in_process(
         )
     finally:
         call.stop()
+
+
+def around(
+    call: Invoke, seconds: float, isasync: bool, carriage: Carriage | None, begun: Callable[[], None] | None
+) -> Invoke:
+    """The call, made in a child process that is killed after `seconds`."""
+    run = acall_in_process if isasync else call_in_process
+    return Invoke(run, (call.fn, call.args, call.kwargs, seconds), {"carriage": carriage, "begun": begun})
 
 
 class _Call:

@@ -26,8 +26,8 @@ from prefect.utilities.hashing import hash_objects
 from prefect_resilience import durable
 from prefect_resilience.base.drive import Blocking, Invoke, Sequence
 from prefect_resilience.base.edge.settings import enabled
-from prefect_resilience.calls.attempt import Guard, RunRecord
 from prefect_resilience.calls.judging import retry_told
+from prefect_resilience.calls.model import Guard, RunRecord
 from prefect_resilience.durable.batches.edge.tags import batch_of, pass_of
 from prefect_resilience.durable.effects.asking import Replayed
 from prefect_resilience.errors.context import ErrorContext
@@ -87,7 +87,7 @@ add_notes_source(_notes_here)
 
 @dataclass(eq=False)
 class TaskSurroundings:
-    """What one task run gives to an attempt (see `attempt.Surroundings`)."""
+    """What one task run gives to an attempt (see `calls.model.RunContext`)."""
 
     guard: Guard
     context: TaskRunContext

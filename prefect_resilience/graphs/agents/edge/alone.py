@@ -19,8 +19,9 @@ from prefect.utilities.callables import explode_variadic_parameter, parameters_t
 from prefect.utilities.hashing import hash_objects
 
 from prefect_resilience.base.drive import Blocking, Sequence, adrive, drive, slept
-from prefect_resilience.calls.attempt import Guard, RunRecord, Substitute, guarded
+from prefect_resilience.calls.attempt import guarded
 from prefect_resilience.calls.judging import retry_told
+from prefect_resilience.calls.model import Guard, RunRecord, Substitute
 from prefect_resilience.durable.effects.asking import OutsideRuns
 from prefect_resilience.durable.effects.ledger import Ledger, open_ledger
 from prefect_resilience.errors.context import ErrorContext
@@ -66,7 +67,7 @@ class Memories:
 
 @dataclass(eq=False)
 class Alone(OutsideRuns):
-    """What surrounds an agent outside of any run (see `attempt.Surroundings`)."""
+    """What surrounds an agent outside of any run (see `calls.model.RunContext`)."""
 
     name: str
     guard: Guard
