@@ -26,9 +26,8 @@ from prefect_resilience.errors.secrets.scrub import learn_secrets, scrub_excepti
 from prefect_resilience.errors.taxonomy import ErrorKind
 from prefect_resilience.guards import budgets, faults
 from prefect_resilience.guards.decomposition.model import Decomposed
-from prefect_resilience.guards.fallbacks.chain import Chain
-from prefect_resilience.guards.fallbacks.model import despite_doubt
-from prefect_resilience.guards.retries.budget import bucket_of
+from prefect_resilience.guards.fallbacks.model import Chain, despite_doubt
+from prefect_resilience.guards.retries.policy import bucket_of
 from prefect_resilience.guards.timeouts import process
 from prefect_resilience.guards.timeouts.timeout import deadline_around
 

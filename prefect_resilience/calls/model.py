@@ -12,8 +12,7 @@ from prefect_resilience.durable.effects.asking import EffectSurroundings
 from prefect_resilience.durable.effects.names import NOWHERE, CodeSource
 from prefect_resilience.errors.classify.classify import ErrorInfo, Rule, classify
 from prefect_resilience.errors.context import AttemptRecord, ErrorContext
-from prefect_resilience.guards.fallbacks.chain import Answer, Memory
-from prefect_resilience.guards.fallbacks.model import Fallback
+from prefect_resilience.guards.fallbacks.model import Answer, Fallback, Memory
 from prefect_resilience.guards.limits.guarding import Limit
 from prefect_resilience.guards.limits.hedge import Hedge
 from prefect_resilience.guards.partials.current import Notes

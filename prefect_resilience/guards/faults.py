@@ -47,12 +47,12 @@ class InjectedFault(Exception):
         return f"injected: HTTP {self.status_code}"
 
 
-class _Nothing:
+class _NoOutcome:
     def __repr__(self) -> str:
         return "nothing"
 
 
-NOTHING: Any = _Nothing()
+NOTHING: Any = _NoOutcome()
 
 
 class Injection(Policy):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from prefect_resilience.durable.effects.names import CodeSource, is_gone
 from prefect_resilience.durable.effects.recipes import Suspect, changed_types, same_call
 from prefect_resilience.errors.exceptions import EffectKeyReused, InDoubt
-from prefect_resilience.guards.limits.refusals import LimitRefused
+from prefect_resilience.guards.limits.guarding import LimitRefused
 
 if TYPE_CHECKING:
     from prefect_resilience.durable.effects.ledger import Ledger

@@ -9,8 +9,10 @@ from typing_extensions import Self
 
 from prefect_resilience.base.durations import Seconds
 from prefect_resilience.base.policy import Policy, nearest
-from prefect_resilience.errors.taxonomy import ErrorCategory
+from prefect_resilience.errors.classify.classify import classify
+from prefect_resilience.errors.taxonomy import ErrorCategory, ErrorInfo
 from prefect_resilience.guards.circuits.window import canonical_window, parse_window
+from prefect_resilience.guards.limits.guarding import LimitRefused
 
 CircuitState = Literal["closed", "open", "half_open", "forced_open", "disabled"]
 
@@ -132,6 +134,33 @@ class CircuitPolicy(Policy):
     def window_size(self) -> int | float:
         """The window as `window.record` takes it: an int is calls, a float seconds."""
         return parse_window(self.window)
+
+
+CountsAs = Literal["success", "failure", "neither"]
+
+ANSWERED = frozenset({"auth", "invalid", "not_found", "conflict", "overflow", "validation"})
+"""Failures by which the service shows that it is well: it read the request and said no."""
+
+
+def judge(
+    error: BaseException | None, info: ErrorInfo | None, policy: CircuitPolicy
+) -> tuple[CountsAs, ErrorInfo | None]:
+    """How a call that ended with `error` counts, and the error classified.
+
+    What is no Exception (a cancellation, a KeyboardInterrupt, a generator that was closed) says nothing
+    about the service, and neither does a limit of our own or another failure of the caller's.
+    """
+    if error is None and info is None:
+        return "success", None
+    if error is not None and (isinstance(error, LimitRefused) or not isinstance(error, Exception)):
+        return "neither", None
+    if info is None:
+        assert error is not None
+        info = classify(error)
+    category = str(info.category)
+    if category in policy.counts:
+        return "failure", info
+    return ("success" if category in ANSWERED else "neither"), info
 
 
 class CircuitEntered(BaseModel):

@@ -12,13 +12,17 @@ from pydantic import Field
 from prefect_resilience.base.drive import Sequence, drive, slept
 from prefect_resilience.base.durations import Duration, Seconds
 from prefect_resilience.guards.limits import shared as shared_limits
-from prefect_resilience.guards.limits.guarding import Limit, Ticket
+from prefect_resilience.guards.limits.guarding import BulkheadFullError, Limit, Ticket, prefect_name
 from prefect_resilience.guards.limits.leases import Lease, LeaseRequest, given_back
-from prefect_resilience.guards.limits.line import overdue_places, stood_in_line
-from prefect_resilience.guards.limits.outages import FIRST_PAUSE, LONGEST_PAUSE, ApiAway, answered
-from prefect_resilience.guards.limits.pace import for_place
-from prefect_resilience.guards.limits.refusals import BulkheadFullError, prefect_name
-from prefect_resilience.guards.limits.shared import SharedLimit, run_going_on
+from prefect_resilience.guards.limits.line import for_place, overdue_places, stood_in_line
+from prefect_resilience.guards.limits.shared import (
+    FIRST_PAUSE,
+    LONGEST_PAUSE,
+    ApiAway,
+    SharedLimit,
+    answered,
+    run_going_on,
+)
 from prefect_resilience.guards.timeouts.overdue import begins, still_runs
 from prefect_resilience.guards.timeouts.threads import start_call
 

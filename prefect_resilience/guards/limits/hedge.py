@@ -14,8 +14,7 @@ from prefect_resilience.base.durations import Duration, Seconds
 from prefect_resilience.base.policy import Policy
 from prefect_resilience.errors.exceptions import ConfigurationError, add_note
 from prefect_resilience.errors.secrets.redact import redact
-from prefect_resilience.guards.limits.guarding import Limit
-from prefect_resilience.guards.limits.refusals import LimitRefused
+from prefect_resilience.guards.limits.guarding import Limit, LimitRefused
 
 T = TypeVar("T")
 

@@ -11,20 +11,18 @@ from pydantic import Field
 from prefect_resilience.base.drive import Sequence, slept
 from prefect_resilience.base.durations import Duration, Seconds
 from prefect_resilience.guards.limits import shared
-from prefect_resilience.guards.limits.guarding import Limit, Ticket
-from prefect_resilience.guards.limits.line import stood_in_line
-from prefect_resilience.guards.limits.outages import ApiAway, answered
-from prefect_resilience.guards.limits.pace import (
+from prefect_resilience.guards.limits.guarding import Limit, RateLimitedError, Ticket, prefect_name
+from prefect_resilience.guards.limits.line import (
     Pace,
     arrive,
     for_place,
     start,
     start_if_free,
+    stood_in_line,
     turn_away,
     wait_of,
 )
-from prefect_resilience.guards.limits.refusals import RateLimitedError, prefect_name
-from prefect_resilience.guards.limits.shared import SharedLimit, run_going_on, take_slot
+from prefect_resilience.guards.limits.shared import ApiAway, SharedLimit, answered, run_going_on, take_slot
 
 __all__ = ["RateLimit", "RateLimitedError"]
 

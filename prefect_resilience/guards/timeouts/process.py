@@ -67,7 +67,7 @@ def call_in_process(
     Raises `AttemptTimeout`, `ProcessDied`, `UnpicklableError`, `OSError` when no process can be started, and
     whatever `fn` raises.
     """
-    return _Call(fn, args, kwargs, carriage, begun, what or name_of(fn)).run(seconds)
+    return _ChildCall(fn, args, kwargs, carriage, begun, what or name_of(fn)).run(seconds)
 
 
 async def acall_in_process(
@@ -81,7 +81,7 @@ async def acall_in_process(
     what: str | None = None,
 ) -> Any:
     """`call_in_process` for the event loop: waits in a thread, and kills the child when it is cancelled."""
-    call = _Call(fn, args, kwargs, carriage, begun, what or name_of(fn))
+    call = _ChildCall(fn, args, kwargs, carriage, begun, what or name_of(fn))
     try:
         return await anyio.to_thread.run_sync(
             call.run, seconds, abandon_on_cancel=True, limiter=anyio.CapacityLimiter(1)
@@ -98,7 +98,7 @@ def around(
     return Invoke(run, (call.fn, call.args, call.kwargs, seconds), {"carriage": carriage, "begun": begun})
 
 
-class _Call:
+class _ChildCall:
     """One call: it waits for a child, is unpickled there, begins, and is over."""
 
     def __init__(

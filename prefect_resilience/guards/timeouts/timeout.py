@@ -59,7 +59,7 @@ def alarm_is_free() -> bool:
     if signal.getitimer(signal.ITIMER_REAL)[0] != 0:
         return False
     handler = signal.getsignal(signal.SIGALRM)
-    return handler is _ring or handler is signal.SIG_DFL
+    return handler is _on_alarm or handler is signal.SIG_DFL
 
 
 def call_with_alarm(
@@ -73,8 +73,8 @@ def call_with_alarm(
     by default.
     """
     global _running
-    if signal.getsignal(signal.SIGALRM) is not _ring:
-        signal.signal(signal.SIGALRM, _ring)
+    if signal.getsignal(signal.SIGALRM) is not _on_alarm:
+        signal.signal(signal.SIGALRM, _on_alarm)
     _running = True
     try:
         signal.setitimer(signal.ITIMER_REAL, seconds, AGAIN_SECONDS)
@@ -89,7 +89,7 @@ def call_with_alarm(
         _running = False
 
 
-def _ring(number: int, _frame: FrameType | None) -> None:
+def _on_alarm(number: int, _frame: FrameType | None) -> None:
     if _running:
         raise DeadlinePassed
     # A signal of somebody else's, who counts on its default action.

@@ -34,7 +34,7 @@ from prefect_resilience.errors.context import ErrorContext
 from prefect_resilience.errors.requests import SubtaskRequest, attach_request
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.guards.decomposition.model import stood_in
-from prefect_resilience.guards.fallbacks.chain import Answer
+from prefect_resilience.guards.fallbacks.model import Answer
 from prefect_resilience.guards.partials.current import Carried, Notes, add_notes_source, carried
 from prefect_resilience.guards.retries.policy import Verdict
 from prefect_resilience.tasks.edge.answers import Again, limited, part_of

@@ -20,7 +20,7 @@ from prefect_resilience.errors.classify.classify import classify
 from prefect_resilience.errors.exceptions import ConfigurationError, ResilienceError
 from prefect_resilience.guards.limits import line
 from prefect_resilience.guards.limits.bulkhead import Bulkhead
-from prefect_resilience.guards.limits.refusals import BulkheadFullError
+from prefect_resilience.guards.limits.guarding import BulkheadFullError
 
 
 class Room:
