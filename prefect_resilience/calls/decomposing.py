@@ -11,9 +11,10 @@ from contextlib import contextmanager
 from contextvars import ContextVar, copy_context
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import Any, Protocol, cast
 
 from prefect_resilience.base.drive import Blocking, Invoke, Sequence
+from prefect_resilience.calls.model import Guard
 from prefect_resilience.errors.context import ErrorContext, attach_context, attached_context
 from prefect_resilience.errors.exceptions import add_note
 from prefect_resilience.errors.secrets.redact import redact
@@ -30,9 +31,6 @@ from prefect_resilience.guards.decomposition.model import (
 )
 from prefect_resilience.guards.decomposition.splitters import Split
 from prefect_resilience.guards.partials.current import partial_output, partial_results
-
-if TYPE_CHECKING:
-    from prefect_resilience.calls.attempt import Guard
 
 
 class _NotRun:

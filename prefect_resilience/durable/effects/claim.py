@@ -52,7 +52,7 @@ from prefect_resilience.durable.effects.sequences import LedgerSequences
 from prefect_resilience.errors.exceptions import EffectBusy, InDoubt, RepeatedEffect, StoreUnavailable
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.errors.taxonomy import ErrorInfo, bounded
-from prefect_resilience.guards.limits.refusals import LimitRefused
+from prefect_resilience.guards.limits.guarding import LimitRefused
 
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.05, 1.0
 Classify = Callable[[BaseException], ErrorInfo | None]

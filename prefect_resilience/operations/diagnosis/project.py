@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, cast
 from prefect import Flow, Task
 from prefect.results import get_default_persist_setting, get_default_persist_setting_for_tasks
 
-from prefect_resilience.calls.attempt import Guard
+from prefect_resilience.calls.model import Guard
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.operations.diagnosis.findings import Finding

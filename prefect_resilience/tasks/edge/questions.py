@@ -14,7 +14,7 @@ from prefect.utilities.asyncutils import run_coro_as_sync
 
 from prefect_resilience.base.drive import drive
 from prefect_resilience.base.edge.settings import enabled
-from prefect_resilience.calls.attempt import judged
+from prefect_resilience.calls.judging import judged
 from prefect_resilience.errors.context import attached_context
 from prefect_resilience.guards.retries.backoff import pause
 from prefect_resilience.tasks.edge.logs import told_of_state

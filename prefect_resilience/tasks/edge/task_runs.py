@@ -26,15 +26,15 @@ from prefect.utilities.hashing import hash_objects
 from prefect_resilience import durable
 from prefect_resilience.base.drive import Blocking, Invoke, Sequence
 from prefect_resilience.base.edge.settings import enabled
-from prefect_resilience.calls.attempt import Guard, RunRecord
 from prefect_resilience.calls.judging import retry_told
+from prefect_resilience.calls.model import Guard, RunRecord
 from prefect_resilience.durable.batches.edge.tags import batch_of, pass_of
 from prefect_resilience.durable.effects.current import Replayed
 from prefect_resilience.errors.context import ErrorContext
 from prefect_resilience.errors.requests import SubtaskRequest, attach_request
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.guards.decomposition.model import stood_in
-from prefect_resilience.guards.fallbacks.chain import Answer
+from prefect_resilience.guards.fallbacks.model import Answer
 from prefect_resilience.guards.partials.current import Carried, Notes, add_notes_source, carried
 from prefect_resilience.guards.retries.policy import Verdict
 from prefect_resilience.tasks.edge.answers import Again, limited, part_of
@@ -87,7 +87,7 @@ add_notes_source(_notes_here)
 
 @dataclass(eq=False)
 class TaskSurroundings:
-    """What one task run gives to an attempt (see `attempt.Surroundings`)."""
+    """What one task run gives to an attempt (see `calls.model.RunContext`)."""
 
     guard: Guard
     context: TaskRunContext

@@ -19,13 +19,14 @@ from prefect.utilities.callables import explode_variadic_parameter, parameters_t
 from prefect.utilities.hashing import hash_objects
 
 from prefect_resilience.base.drive import Blocking, Sequence, adrive, drive, slept
-from prefect_resilience.calls.attempt import Guard, RunRecord, Substitute, guarded
+from prefect_resilience.calls.attempt import guarded
 from prefect_resilience.calls.judging import retry_told
+from prefect_resilience.calls.model import Guard, RunRecord, Substitute
 from prefect_resilience.durable.effects.current import OutsideRuns
 from prefect_resilience.durable.effects.ledger import Ledger, open_ledger
 from prefect_resilience.errors.context import ErrorContext
 from prefect_resilience.guards.decomposition.model import Decomposed, stood_in
-from prefect_resilience.guards.fallbacks.chain import Answer
+from prefect_resilience.guards.fallbacks.model import Answer
 from prefect_resilience.guards.partials.current import Carried, Notes, add_notes_source, carried
 from prefect_resilience.guards.retries.backoff import pause
 from prefect_resilience.guards.retries.policy import Verdict
@@ -66,7 +67,7 @@ class Memories:
 
 @dataclass(eq=False)
 class Alone(OutsideRuns):
-    """What surrounds an agent outside of any run (see `attempt.Surroundings`)."""
+    """What surrounds an agent outside of any run (see `calls.model.RunContext`)."""
 
     name: str
     guard: Guard

@@ -16,7 +16,7 @@ from prefect.tasks import Task
 from prefect_resilience.base.drive import Blocking, Invoke, Sequence, adrive, drive
 from prefect_resilience.base.edge.settings import enabled
 from prefect_resilience.base.policy import nearest
-from prefect_resilience.calls.attempt import Substitute
+from prefect_resilience.calls.model import Substitute
 from prefect_resilience.errors.context import ErrorContext, error_context
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.errors.taxonomy import ErrorCategory

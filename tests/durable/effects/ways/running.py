@@ -12,7 +12,7 @@ from typing import Any
 from uuid import uuid4
 
 from prefect_resilience import Backoff, InDoubt, Retry, Timeout
-from prefect_resilience.calls.attempt import Guard
+from prefect_resilience.calls.model import Guard
 from prefect_resilience.durable import Effect
 from prefect_resilience.durable.effects.ledger import open_ledger
 from prefect_resilience.durable.effects.recipes import source_of

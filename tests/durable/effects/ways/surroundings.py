@@ -9,8 +9,8 @@ from typing import Any
 from uuid import uuid4
 
 from prefect_resilience.base.drive import Sequence, adrive, drive
-from prefect_resilience.calls.attempt import Guard, guarded
-from prefect_resilience.calls.judging import RunRecord
+from prefect_resilience.calls.attempt import guarded
+from prefect_resilience.calls.model import Guard, RunRecord
 from prefect_resilience.durable.effects.current import Replayed
 from prefect_resilience.durable.effects.ledger import Ledger, open_ledger
 from prefect_resilience.durable.effects.model import Pass
