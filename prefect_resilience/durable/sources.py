@@ -10,7 +10,7 @@ from types import ModuleType
 from typing import Any
 from weakref import WeakValueDictionary
 
-from prefect_resilience.durable.letters.codec.classes import DeadLetterError
+from prefect_resilience.durable.letters.kinds import DeadLetterError
 from prefect_resilience.durable.letters.model import Source
 
 LOADED_BY_PREFECT = "__prefect_loader_"

@@ -9,7 +9,7 @@ from datetime import datetime
 from pathlib import PurePath
 from typing import Any
 
-from prefect_resilience.durable.letters.codec.encoding import LARGEST, encode_parameters
+from prefect_resilience.durable.letters.codec import LARGEST, encode_parameters
 from prefect_resilience.durable.letters.model import Contents, DeadLetter, Pass, Source, Starts
 from prefect_resilience.durable.sources import LOADED_BY_PREFECT
 from prefect_resilience.errors.context import ErrorContext

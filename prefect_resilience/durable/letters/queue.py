@@ -32,7 +32,7 @@ from prefect_resilience.durable.letters.claims import (
     is_id,
     new_id,
 )
-from prefect_resilience.durable.letters.codec.classes import DeadLetterError
+from prefect_resilience.durable.letters.kinds import DeadLetterError
 from prefect_resilience.durable.letters.model import (
     STATUSES,
     Contents,

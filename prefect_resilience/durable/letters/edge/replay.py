@@ -37,9 +37,9 @@ from pydantic_core import to_jsonable_python
 from prefect_resilience.durable.batches.batch import batch
 from prefect_resilience.durable.batches.edge.tags import TAG
 from prefect_resilience.durable.letters.claims import SETTLED
-from prefect_resilience.durable.letters.codec.classes import DeadLetterError
-from prefect_resilience.durable.letters.codec.decoding import Reader
+from prefect_resilience.durable.letters.codec import Reader
 from prefect_resilience.durable.letters.edge.known import known_end, left_to_its_run, not_now
+from prefect_resilience.durable.letters.kinds import DeadLetterError
 from prefect_resilience.durable.letters.model import DeadLetter
 from prefect_resilience.durable.letters.queue import DeadLetterQueue
 from prefect_resilience.durable.letters.report import (
