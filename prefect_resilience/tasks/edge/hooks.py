@@ -159,7 +159,7 @@ def _keep(letter: DeadLetter, contents: Contents, log: Log) -> DeadLetter | None
     queue = None
     try:
         queue = queue_of()
-        kept = queue.bury(letter, contents, in_replay=in_replay())
+        kept = queue.put(letter, contents, in_replay=in_replay())
     except (StoreUnavailable, ConfigurationError) as failure:
         emit("store.unavailable", "store", "dead-letters", {"reason": redact(str(failure))})
         try:

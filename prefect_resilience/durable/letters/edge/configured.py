@@ -18,11 +18,10 @@ from prefect.settings import PREFECT_HOME, get_current_settings
 from prefect_resilience.base.edge.settings import current_settings
 from prefect_resilience.base.policy import closest
 from prefect_resilience.durable.letters import claims
-from prefect_resilience.durable.letters.capture import batch_digest
+from prefect_resilience.durable.letters.capture import Spool, batch_digest
 from prefect_resilience.durable.letters.edge.known import tell_settled
 from prefect_resilience.durable.letters.model import DeadLetter, Pass, Starts
 from prefect_resilience.durable.letters.queue import DeadLetterQueue, is_of
-from prefect_resilience.durable.letters.spool import Spool
 from prefect_resilience.errors.exceptions import ConfigurationError, StoreUnavailable
 from prefect_resilience.stores import Store, open_store
 
@@ -35,7 +34,7 @@ def queue_of(store: StoreReference = None) -> DeadLetterQueue:
     opened = open_store(store or current_settings().store_url) if not isinstance(store, Store) else store
     queue = DeadLetterQueue(opened)
     with suppress(StoreUnavailable, OSError):
-        spool_of(queue).hand_in(queue)
+        spool_of(queue).flush(queue)
     return queue
 
 

@@ -36,7 +36,7 @@ from pydantic_core import to_jsonable_python
 
 from prefect_resilience.durable.batches.batch import batch
 from prefect_resilience.durable.batches.edge.tags import TAG
-from prefect_resilience.durable.letters.claims import SETTLED
+from prefect_resilience.durable.letters.claims import refusal
 from prefect_resilience.durable.letters.codec import Reader
 from prefect_resilience.durable.letters.edge.known import known_end, left_to_its_run, not_now
 from prefect_resilience.durable.letters.kinds import DeadLetterError
@@ -141,7 +141,7 @@ def _look_at(how: Replaying, letter: DeadLetter) -> LetterOutcome:
     """What a replay of the letter would do. Nothing is changed and nothing called."""
     try:
         if letter.status not in OPEN:
-            return outcome_of(letter, "skipped", _why_not(letter), reason=_reason(letter))
+            return outcome_of(letter, "skipped", _why_not(how, letter), reason=_reason(letter))
         left = left_to_its_run(how.queue, letter, despite_run=how.despite_run, dry_run=True)
         if left is not None and left.reason != "unclear":
             return left
@@ -149,7 +149,7 @@ def _look_at(how: Replaying, letter: DeadLetter) -> LetterOutcome:
         if left is not None and not call.effect:
             return left
         if letter.status == "in_doubt" and not (how.force or call.protected):
-            return outcome_of(letter, "skipped", _why_not(letter))
+            return outcome_of(letter, "skipped", _why_not(how, letter))
     except DeadLetterError as error:
         return outcome_of(letter, "skipped", redact(str(error)))
     told = ", ".join(
@@ -163,13 +163,8 @@ def _look_at(how: Replaying, letter: DeadLetter) -> LetterOutcome:
     )
 
 
-def _why_not(letter: DeadLetter) -> str:
-    return {
-        "replayed": "it has been replayed already",
-        "settled": SETTLED,
-        "replaying": "somebody is replaying it",
-        "in_doubt": "a replay of it was cut off, and nobody knows how far it had come: look, then use force",
-    }[letter.status]
+def _why_not(how: Replaying, letter: DeadLetter) -> str:
+    return refusal(letter, how.queue.now(), despite_doubt=False) or ""
 
 
 def _prepared(how: Replaying, letter: DeadLetter) -> _Call:
@@ -180,7 +175,7 @@ def _prepared(how: Replaying, letter: DeadLetter) -> _Call:
     if not deployed and not isinstance(subject, kind):
         raise DeadLetterError(f"{letter.source} is no {letter.kind} any more")
     reader = Reader(
-        values=how.values, find_module=how.finder.modules_of(letter.source), load_block=_load_block
+        values=how.values, find_module=how.finder.modules_of(letter.source), load_block=load_block
     )
     contents = letter.contents
     if not contents.parameters and letter.size > 2:
@@ -205,7 +200,8 @@ def _missing(reader: Reader) -> str:
     return f"it needs {names}, for {why}: give it, as in --set {first.path}=..."
 
 
-def _load_block(name: str) -> Any:
+def load_block(name: str) -> Any:
+    """The saved block that a letter or a ledger names, as "type-slug/name"."""
     try:
         loaded = cast("Any", Block.load)(name)
         return run_coro_as_sync(loaded) if hasattr(loaded, "__await__") else loaded

@@ -216,11 +216,9 @@ def _no_cache() -> Any:
 
 
 def _load_block(name: str) -> Any:
-    from prefect.blocks.core import Block
-    from prefect.utilities.asyncutils import run_coro_as_sync
+    from prefect_resilience.durable.letters.edge.replay import load_block
 
-    loaded: Any = Block.load(name)
-    return run_coro_as_sync(loaded) if hasattr(loaded, "__await__") else loaded
+    return load_block(name)
 
 
 def _finder() -> Finder:
