@@ -24,7 +24,7 @@ from psycopg.conninfo import conninfo_to_dict
 
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.errors.secrets.redact import redact
-from prefect_resilience.stores.sql import EXPIRES, REMOVED, TABLE, Connection, Pool, SqlStore, alive
+from prefect_resilience.stores.sql import EXPIRES, REMOVED, TABLE, Connection, ConnectionPool, SqlStore, alive
 from prefect_resilience.stores.urls import FORMS, StoreUrl
 
 
@@ -224,7 +224,7 @@ class PostgresDialect:
         """The seconds are counted from here."""
         self._deadline.begin()
 
-    def opened(self, pool: Pool) -> None:
+    def opened(self, pool: ConnectionPool) -> None:
         """Nothing is connected to yet: each new connection looks for the schema itself."""
 
     def usable(self, connection: Connection) -> bool:
@@ -277,7 +277,7 @@ class PostgresDialect:
         connection = connect(self._conninfo, self._deadline)
         try:
             milliseconds = str(max(1, int(self._deadline.seconds * 1000)))
-            # Whom we no longer wait for also stops; what one statement does needs no stricter isolation.
+            # statement_timeout stops abandoned statements; READ COMMITTED suffices for single statements.
             found = connection.execute(
                 "SELECT pg_backend_pid(), set_config('statement_timeout', %s, false),"
                 " set_config('lock_timeout', %s, false),"

@@ -31,7 +31,7 @@ Connection = Any
 """The driver's own. Both drivers of ours take `connection.execute(text, parameters)` and return a cursor."""
 
 
-class Pool:
+class ConnectionPool:
     """`connect` makes a connection, `usable` says whether one that was kept is still good.
 
     `patience` is in seconds; TimeoutError when all connections are in use for longer.
@@ -136,7 +136,7 @@ class Dialect(Protocol):
         """Whether a connection that was not used for a while is still there."""
         ...
 
-    def opened(self, pool: Pool) -> None:
+    def opened(self, pool: ConnectionPool) -> None:
         """A pool is about to be used; may raise the driver's errors."""
         ...
 
@@ -159,7 +159,7 @@ class Dialect(Protocol):
         ...
 
 
-class SqlStore(ConnectedStore[Pool]):
+class SqlStore(ConnectedStore[ConnectionPool]):
     """Documents as rows. Safe between threads, processes, and over a fork."""
 
     def __init__(self, url: str, dialect: Dialect) -> None:
@@ -239,10 +239,10 @@ class SqlStore(ConnectedStore[Pool]):
             self._close_pool()
             raise self._unavailable(error) from error
 
-    def _open(self) -> Pool:
+    def _open(self) -> ConnectionPool:
         if self._held is not None:
             self._held.close()
-        pool = Pool(self._dialect.connect, self._dialect.usable, self._dialect.patience)
+        pool = ConnectionPool(self._dialect.connect, self._dialect.usable, self._dialect.patience)
         self._dialect.opened(pool)
         return pool
 

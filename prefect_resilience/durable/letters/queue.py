@@ -1,8 +1,8 @@
 """DeadLetterQueue: the letters of one store.
 
 A letter is two documents: a short entry, which a listing reads and which says who replays it, and its
-contents, written before the entry and removed after it is marked. Beside them stands a small document by
-which a flow run that is run again finds the letter of the same call (see `calls`).
+contents, written before the entry and removed after it. A third, small document lets a flow run that is run
+again find the letter of the same call (see `claims.of_call`).
 """
 
 from __future__ import annotations
@@ -232,7 +232,7 @@ class DeadLetterQueue:
         )
 
     def release(self, letter_id: str, token: str) -> DeadLetter | None:
-        """Give a claim back: nothing was called."""
+        """Give a claim back; the call was not made."""
         return self._change(letter_id, lambda letter: claims.released(letter, token))
 
     def failed_again(self, letter_id: str, run_id: str, message: str) -> DeadLetter | None:

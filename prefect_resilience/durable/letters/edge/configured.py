@@ -30,7 +30,7 @@ StoreReference = Store | str | None
 
 
 def queue_of(store: StoreReference = None) -> DeadLetterQueue:
-    """The dead letters of a store. Those that this host kept while it was away are handed in first."""
+    """The dead letters of a store. Those that this host kept while it was unavailable are stored first."""
     opened = open_store(store or current_settings().store_url) if not isinstance(store, Store) else store
     queue = DeadLetterQueue(opened)
     with suppress(StoreUnavailable, OSError):
@@ -39,7 +39,7 @@ def queue_of(store: StoreReference = None) -> DeadLetterQueue:
 
 
 def spool_of(queue: DeadLetterQueue) -> Spool:
-    """Where letters wait on this host while the store is away."""
+    """The folder for letters on this host while the store is unavailable."""
     return Spool(Path(PREFECT_HOME.value()) / "dead-letters", queue.store.url)
 
 

@@ -127,7 +127,7 @@ def replay_letters(how: Replaying, letters: Iterable[DeadLetter], *, dry_run: bo
 
 
 @dataclass(frozen=True)
-class _Call:
+class _PreparedCall:
     """A letter's call, ready to be made. `protected`: replayed twice, it does nothing twice. `effect`: its
     ledger knows what was done in the batch, whoever did it."""
 
@@ -167,7 +167,7 @@ def _why_not(how: Replaying, letter: DeadLetter) -> str:
     return refusal(letter, how.queue.now(), despite_doubt=False) or ""
 
 
-def _prepared(how: Replaying, letter: DeadLetter) -> _Call:
+def _prepared(how: Replaying, letter: DeadLetter) -> _PreparedCall:
     """Find the task or flow, and read the parameters. Raises DeadLetterError, which says what is missing."""
     deployed = letter.deployment_id is not None
     subject = None if deployed else how.finder.subject(letter.source, letter.key)
@@ -184,7 +184,7 @@ def _prepared(how: Replaying, letter: DeadLetter) -> _Call:
     if reader.missing:
         raise DeadLetterError(_missing(reader))
     effect = getattr(getattr(subject, "guard", None), "effect", None) is not None
-    return _Call(subject, parameters, deployed or effect, effect)
+    return _PreparedCall(subject, parameters, deployed or effect, effect)
 
 
 def _missing(reader: Reader) -> str:
@@ -244,7 +244,7 @@ def _reason(letter: DeadLetter) -> Reason | None:
 
 
 def _replay_claimed(
-    how: Replaying, letter: DeadLetter, call: _Call, token: str, run_id: str
+    how: Replaying, letter: DeadLetter, call: _PreparedCall, token: str, run_id: str
 ) -> LetterOutcome:
     """Make the call while the claim is renewed beside it, and write down how it went."""
     _keep_to(how)
@@ -305,7 +305,7 @@ def _held(how: Replaying, letter_id: str, token: str) -> Generator[None, None, N
         thread.join()
 
 
-def _call(letter: DeadLetter, call: _Call, run_id: str) -> LetterOutcome:
+def _call(letter: DeadLetter, call: _PreparedCall, run_id: str) -> LetterOutcome:
     """Call the task or flow again, in the letter's batch."""
     own_batch: AbstractContextManager[object] = (
         batch(letter.batch_id) if letter.batch_id is not None else nullcontext()
@@ -322,7 +322,7 @@ def _call(letter: DeadLetter, call: _Call, run_id: str) -> LetterOutcome:
     return _judged(letter, state, run_id)
 
 
-def _run_task(call: _Call, run_id: str) -> State[Any] | BaseException | None:
+def _run_task(call: _PreparedCall, run_id: str) -> State[Any] | BaseException | None:
     task = cast("Task[..., Any]", call.subject)
     made: Any = run_task(
         task,
