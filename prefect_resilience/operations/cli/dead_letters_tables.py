@@ -12,7 +12,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from prefect_resilience.durable.letters.codec.encoding import KIND, LEFT_OUT
+from prefect_resilience.durable.letters.codec import KIND, LEFT_OUT
 from prefect_resilience.durable.letters.model import DeadLetter, Pass
 from prefect_resilience.durable.letters.report import LetterOutcome, ReplayReport
 from prefect_resilience.errors.secrets.redact import redact

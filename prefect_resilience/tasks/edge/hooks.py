@@ -20,7 +20,7 @@ from prefect_resilience.base.edge.settings import enabled
 from prefect_resilience.durable.batches.batch import explicit_batch
 from prefect_resilience.durable.batches.edge.tags import batch_of, named_in
 from prefect_resilience.durable.letters.capture import identity_of, letter_of, loss
-from prefect_resilience.durable.letters.codec.encoding import encode_parameters
+from prefect_resilience.durable.letters.codec import encode_parameters
 from prefect_resilience.durable.letters.edge.configured import (
     queue_of,
     settle_call,
@@ -159,7 +159,7 @@ def _keep(letter: DeadLetter, contents: Contents, log: Log) -> DeadLetter | None
     queue = None
     try:
         queue = queue_of()
-        kept = queue.bury(letter, contents, in_replay=in_replay())
+        kept = queue.put(letter, contents, in_replay=in_replay())
     except (StoreUnavailable, ConfigurationError) as failure:
         emit("store.unavailable", "store", "dead-letters", {"reason": redact(str(failure))})
         try:

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Generic, Literal, NamedTuple, TypeVar
 import attrs
 import httpx
 from prefect import flow, task
-from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, RootModel, SecretStr
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, RootModel, SecretStr, field_validator
 from pydantic.dataclasses import dataclass as pydantic_dataclass
 
 from prefect_resilience import Backoff, Effect, Retry, resilient_task
@@ -51,8 +51,11 @@ class Order(BaseModel):
     _attempt: int = PrivateAttr(default=0)
     _client: Any = PrivateAttr(default=None)
 
-    def model_post_init(self, context: Any) -> None:
+    @field_validator("id")
+    @classmethod
+    def _refuses(cls, given: int) -> int:
         raise_if_asked()
+        return given
 
     @cached_property
     def total(self) -> Decimal:
@@ -61,7 +64,7 @@ class Order(BaseModel):
 
 def raise_if_asked() -> None:
     if os.environ.get("SHOP_REFUSES"):
-        raise AssertionError("reading a letter must run no code of a class")
+        raise AssertionError("reading a letter must run no validator")
 
 
 class Customer(BaseModel):

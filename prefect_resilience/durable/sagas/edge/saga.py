@@ -27,7 +27,7 @@ from prefect_resilience.durable.effects.ledger import Ledger, open_ledger
 from prefect_resilience.durable.effects.model import EffectDocument
 from prefect_resilience.durable.sagas import undo
 from prefect_resilience.durable.sagas.compensations import compensation_of
-from prefect_resilience.durable.sagas.edge.compensating import Compensating, Outcome
+from prefect_resilience.durable.sagas.edge.compensating import Compensating, CompensationOutcome
 from prefect_resilience.durable.sagas.report import (
     Compensation,
     Outline,
@@ -221,16 +221,16 @@ class _Rollback:
         for effect in left:
             why = asked.get(effect["claim"], "somebody is still at it")
             if why:
-                self._note(effect, Outcome("in_doubt", why))
+                self._note(effect, CompensationOutcome("in_doubt", why))
 
     def _undone(self, compensating: Compensating, since: float | None) -> Sequence[None]:
         log = compensating.log
         listed = yield Blocking(log.effects)
         todo = undo.to_undo([document for document, _ in listed], since)
         for effect in todo.already:
-            self._note(effect, Outcome("already"))
+            self._note(effect, CompensationOutcome("already"))
         for effect in todo.skipped:
-            self._note(effect, Outcome("skipped", why_it_stays(effect)))
+            self._note(effect, CompensationOutcome("skipped", why_it_stays(effect)))
         fenced: list[EffectDocument] = []
         for effect in todo.effects:
             ours = yield Blocking(log.fence, (effect, self.claim))
@@ -239,7 +239,7 @@ class _Rollback:
         for effect in fenced:
             self._note(effect, (yield from compensating.undone(effect)))
 
-    def _note(self, effect: EffectDocument, outcome: Outcome) -> None:
+    def _note(self, effect: EffectDocument, outcome: CompensationOutcome) -> None:
         one = Compensation(
             key=effect["key"],
             task=effect.get("task"),
