@@ -78,7 +78,7 @@ class PlanPart(Policy):
         try:
             super(Policy, self).__init__(**values)
         except ValidationError as error:
-            from prefect_resilience.graphs.plans.reading.wrong import mistakes_of
+            from prefect_resilience.graphs.plans.reading.mistakes import mistakes_of
 
             raise PlanError(mistakes_of(error, type(self), values), type(self).__name__) from None
 
@@ -260,8 +260,8 @@ class Plan(PlanHead):
     def _read(cls, data: Any, handler: ModelWrapValidatorHandler[Self], info: ValidationInfo) -> Self:
         if isinstance(data, cls):
             return data
+        from prefect_resilience.graphs.plans.reading.mistakes import as_validation_error
         from prefect_resilience.graphs.plans.reading.validate import read_fields
-        from prefect_resilience.graphs.plans.reading.wrong import as_validation_error
 
         asked = info.context if isinstance(info.context, Asked) else Asked()
         values = read_fields(data, asked)

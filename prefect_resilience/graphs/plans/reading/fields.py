@@ -12,10 +12,9 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
 from prefect_resilience.base.policy import nearest
-from prefect_resilience.graphs.plans.reading.mistakes import quoted
-from prefect_resilience.graphs.plans.reading.wrong import Place, refuse, told
-from prefect_resilience.graphs.plans.templates.expressions import WORDS
-from prefect_resilience.graphs.plans.templates.templates import RESERVED, is_one_template
+from prefect_resilience.graphs.plans.expressions import WORDS
+from prefect_resilience.graphs.plans.reading.mistakes import Place, quoted, refuse, told
+from prefect_resilience.graphs.plans.templates import RESERVED, is_one_template
 from prefect_resilience.guards.circuits.model import CircuitPolicy
 from prefect_resilience.guards.retries.backoff import Backoff
 from prefect_resilience.guards.retries.policy import BACKOFF_SPELLINGS, CAMEL_CASE, SPELLINGS, Retry
