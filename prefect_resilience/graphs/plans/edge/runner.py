@@ -26,13 +26,7 @@ from prefect_resilience.errors.context import ErrorContext
 from prefect_resilience.errors.exceptions import answered_for
 from prefect_resilience.graphs.plans.edge import outcomes
 from prefect_resilience.graphs.plans.edge.nodes import TaskFactory, recording_task_runs
-from prefect_resilience.graphs.plans.edge.outcomes import (
-    EndedRun,
-    NodeOutcome,
-    not_begun,
-    outcome_of,
-    refused,
-)
+from prefect_resilience.graphs.plans.edge.outcomes import EndedRun, NodeOutcome, outcome_of
 from prefect_resilience.graphs.plans.edge.preparation import Branches, Job, Preparation
 from prefect_resilience.graphs.plans.inject import Inject, read_added
 from prefect_resilience.graphs.plans.model import Node, Plan
@@ -104,8 +98,6 @@ class Run:
                 self._advance()
         return self._finished()
 
-    # -- what may run
-
     def _know(self, nodes: Sequence[Node]) -> None:
         for node in nodes:
             self.nodes[node.id] = node
@@ -161,7 +153,7 @@ class Run:
                     )
                 except ValueError as error:
                     self._recorded(node, Failed(message=str(error)), name=name)
-                    branches.ended(index, refused(str(error), name, _now(), type(error).__name__))
+                    branches.ended(index, outcomes.refused(str(error), name, _now(), type(error).__name__))
         if branches.over:
             self._join(branches)
 
@@ -177,7 +169,7 @@ class Run:
         except Exception as error:  # noqa: BLE001 - the task runner's own ways to refuse a task
             name = job.task.name
             run = self._recorded(node, Failed(message=str(error)), name=name)
-            outcome = refused(str(error), name, _now(), type(error).__name__)
+            outcome = outcomes.refused(str(error), name, _now(), type(error).__name__)
             self._end(job, replace(outcome, task_run_id=run.id))
             return
         self._running[future.task_run_id] = job
@@ -193,8 +185,6 @@ class Run:
 
     def _recorded(self, node: Node, state: State, **known: Any) -> TaskRun:
         return outcomes.recorded(node, state, self._after(node), self.flow_run_id, **known)
-
-    # -- what has ended
 
     def _next(self, deadline: float | None) -> PrefectFuture[Any] | None:
         """The next task run that has ended; None when the plan's time is up first."""
@@ -232,7 +222,7 @@ class Run:
     def _refuse(self, node: Node, message: str, exception: str) -> None:
         """A node that cannot begin has failed."""
         run = self._recorded(node, Failed(message=message))
-        self._settle(node, replace(refused(message, node.id, _now(), exception), task_run_id=run.id))
+        self._settle(node, replace(outcomes.refused(message, node.id, _now(), exception), task_run_id=run.id))
 
     def _settle(self, node: Node, outcome: NodeOutcome) -> None:
         """A node has ended for good: find out where it leads, and who may run now."""
@@ -294,7 +284,7 @@ class Run:
         except ValueError as error:
             if outcome.task_run is not None:
                 outcomes.failed_after_all(outcome.task_run, str(error))
-            refusal = refused(str(error), node.id, _now(), type(error).__name__)
+            refusal = outcomes.refused(str(error), node.id, _now(), type(error).__name__)
             return replace(outcome, value=None, error=refusal.error)
         self._know(added)
         self.injected.update((one.id, level) for one in added)
@@ -331,8 +321,6 @@ class Run:
             )
         self._total += more
 
-    # -- the end
-
     def _stop(self) -> None:
         """The plan's time is up: nothing more begins; what is at work is waited for."""
         reason = f"the {self.plan.bounds.seconds:g} s of the plan were over"
@@ -344,7 +332,7 @@ class Run:
         waiting, self._jobs = self._jobs, deque()
         for job in waiting:
             if job.index is not None:
-                self._end(job, not_begun(reason, job.task.name, _now()))
+                self._end(job, outcomes.not_begun(reason, job.task.name, _now()))
             else:
                 self._skip(Skip(job.node.id, reason))
                 self._steps.append(self.schedule.settle(job.node.id, Ended(False)))
@@ -376,8 +364,6 @@ class Run:
         if result.status == "failed" and self.schedule.took_over(name):
             return result.model_copy(update={"status": "handled"})
         return result
-
-    # -- what is told to people
 
     @property
     def progress(self) -> Progress:

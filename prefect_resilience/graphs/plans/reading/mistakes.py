@@ -15,6 +15,7 @@ from pydantic_core import ErrorDetails, InitErrorDetails, PydanticCustomError
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.guards.circuits.model import CircuitPolicy
 from prefect_resilience.guards.retries import Backoff, Retry, RetryBudget
+from prefect_resilience.guards.retries.policy import BACKOFF_SPELLINGS, CAMEL_CASE, SPELLINGS
 
 MOST_MISTAKES = 10_000
 """A plan is read no further once it has this many mistakes."""
@@ -290,37 +291,29 @@ def _meant(model: type[BaseModel], field: str) -> str:
     return f": {meaning[:1].lower()}{meaning[1:]}" if meaning else ""
 
 
-@cache
-def _models() -> dict[str, type[BaseModel]]:
-    from prefect_resilience.graphs.plans import model
+PARTS: dict[str, type[BaseModel]] = {
+    "circuit": CircuitPolicy,
+    "retry_policy": Retry,
+    "by_category": Retry,
+    "backoff": Backoff,
+    "budget": RetryBudget,
+}
+"""The models of a plan's fields, by the fields' names. `model.py` adds its own."""
 
-    return {
-        "transitions": model.Transition,
-        "execution": model.Execution,
-        "map": model.FanOut,
-        "cache": model.Cache,
-        "bounds": model.Bounds,
-        "circuit": CircuitPolicy,
-        "retry_policy": Retry,
-        "by_category": Retry,
-        "backoff": Backoff,
-        "budget": RetryBudget,
-    }
+RETRY_SPELLINGS = ("max_retries", *SPELLINGS, *BACKOFF_SPELLINGS, *CAMEL_CASE)
 
 
 def _model_at(place: Place, model: type[BaseModel]) -> type[BaseModel]:
     """The model whose field the last part of a place is."""
     for part in reversed(place[:-1]):
-        if isinstance(part, str) and part in _models():
-            return _models()[part]
+        if isinstance(part, str) and part in PARTS:
+            return PARTS[part]
     return model
 
 
 @cache
 def _known(model: type[BaseModel]) -> tuple[str, ...]:
     """The fields of a model, by the names that may be written."""
-    from prefect_resilience.graphs.plans.reading.fields import RETRY_SPELLINGS
-
     names = [field.alias if field.alias else name for name, field in model.model_fields.items()]
     if model.__name__ == "Retry":
         names.extend(RETRY_SPELLINGS)

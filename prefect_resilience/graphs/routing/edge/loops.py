@@ -49,18 +49,14 @@ from prefect_resilience.tasks.edge.answers import request_of_step
 
 E = TypeVar("E", NoProgress, RoundsExhausted)
 
-_NEVER: Any = object()
-
 
 class ProgressGuard:
     """Ends a loop when so many rounds in a row have come to the same state.
 
     rounds: how many, from 2.
-    key: what of the state must change, as a function of it; by default all of it. States are compared
-        strictly, as conditions compare values.
+    key: the part of the state that must change, as a function; by default all of it, compared strictly.
 
     For a loop of your own, and as `progress=` of `iterate`:
-
         guard = ProgressGuard(rounds=3, key=lambda answer: answer["score"])
         while not good(answer):
             answer = revise(answer)
@@ -79,7 +75,7 @@ class ProgressGuard:
     def reset(self) -> None:
         """Forget the rounds so far."""
         self._history: History[Any] = History()
-        self._mark: Any = _NEVER
+        self._mark: Any = NOTHING
         self._same = 0
         self._since = time.monotonic()
 
@@ -102,7 +98,7 @@ class ProgressGuard:
         mark = plain(state if self.key is None else self.key(state))
         number = len(self._history.told()) + 1
         self._history.add(Round(number, state, mark, now - self._since))
-        self._same = self._same + 1 if self._mark is not _NEVER and same(self._mark, mark) else 1
+        self._same = self._same + 1 if self._mark is not NOTHING and same(self._mark, mark) else 1
         self._mark, self._since = mark, now
         if self._same >= self.rounds:
             raise halted("loop", NoProgress(number, state, self._history.told(), self.rounds - 1))
@@ -141,8 +137,7 @@ Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 class Loop:
     """What a loop does and when it ends."""
 
-    steps: Mapping[str, Any]
-    """The steps of a round in their order, by name."""
+    steps: Mapping[str, Any]  # in their order, by name
     several: bool
     until: Until
     max_rounds: int
@@ -172,10 +167,8 @@ class Loop:
         target = self.steps[name]
         step = self._shown(name, target, number)
         if isinstance(step, Task):
-            args, kwargs = (
-                tuple(quote(arg) for arg in args),
-                {name: quote(arg) for name, arg in kwargs.items()},
-            )
+            args = tuple(quote(arg) for arg in args)
+            kwargs = {name: quote(arg) for name, arg in kwargs.items()}
         kind = Blocking if self.in_threads and not is_async(target) else Invoke
         return kind(cast("Any", step), args, kwargs)
 
@@ -322,7 +315,10 @@ def _rounds(loop: Loop) -> Sequence[Iteration[Any]]:
             at = "progress"
             made = plain(given if loop.progress is None else (yield Invoke(loop.progress, (given,))))
             at = "until"
-            done = yield from _done(loop.until, given)
+            if isinstance(loop.until, Condition):
+                done = loop.until.evaluate(given)
+            else:
+                done = bool((yield Invoke(loop.until, (given,))))
         except Exception as error:  # noqa: BLE001 - it is raised on, with what it was about
             left = None if value is NOTHING or value is loop.start else value
             failed = _round(loop, number, given, made, began, gave)
@@ -347,19 +343,13 @@ def _round(
 
 
 def _value(outcome: Any) -> Any:
-    """What a step gave; a state that a task returned is opened."""
+    """The value of a step; of a state that a task returned, its result."""
     if not isinstance(outcome, State):
         return outcome
     ending = ending_of(cast("Any", outcome))
     if isinstance(ending, NeverRan):
         raise RuntimeError(f"the round's task run did not run: {ending.why}")
     return value_of(ending)
-
-
-def _done(until: Until, value: Any) -> Sequence[bool]:
-    if isinstance(until, Condition):
-        return until.evaluate(value)
-    return bool((yield Invoke(until, (value,))))
 
 
 def _leave_request(loop: Loop, at: str, asked: Arguments, error: Exception) -> None:
