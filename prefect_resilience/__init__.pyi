@@ -73,11 +73,11 @@ from .graphs.conditions import failed as failed
 from .graphs.conditions import path as path
 from .graphs.conditions import succeeded as succeeded
 from .graphs.plans.actions import action as action
-from .graphs.plans.failures import PlanFailed as PlanFailed
 from .graphs.plans.inject import Inject as Inject
 from .graphs.plans.model import Plan as Plan
 from .graphs.plans.reading.mistakes import PlanError as PlanError
 from .graphs.plans.result import NodeResult as NodeResult
+from .graphs.plans.result import PlanFailed as PlanFailed
 from .graphs.plans.result import PlanResult as PlanResult
 from .graphs.routing import NoProgress as NoProgress
 from .graphs.routing import NoQuorum as NoQuorum

@@ -31,8 +31,7 @@ from rich.text import Text
 from prefect_resilience.errors.exceptions import ResilienceError
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.graphs.plans import result
-from prefect_resilience.graphs.plans.failures import PlanFailed
-from prefect_resilience.graphs.plans.result import PlanResult
+from prefect_resilience.graphs.plans.result import PlanFailed, PlanResult
 from prefect_resilience.operations.cli import output
 from prefect_resilience.operations.cli.plan_files import Source
 from prefect_resilience.operations.cli.plan_inputs import output_of_others

@@ -21,8 +21,7 @@ from prefect_resilience.base.plain import (
     unfolded,
 )
 from prefect_resilience.graphs.conditions import Condition, ConditionError, path
-from prefect_resilience.graphs.conditions.bounds import Bounds
-from prefect_resilience.graphs.conditions.compare import equal, instant, is_number, ordered
+from prefect_resilience.graphs.conditions.compare import Bounds, equal, instant, is_number, ordered
 from prefect_resilience.graphs.conditions.evaluate import evaluate, explain
 
 SECOND = 10**18

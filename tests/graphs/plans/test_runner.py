@@ -25,10 +25,9 @@ from prefect_resilience import (
     register_secret,
     resilient_task,
 )
-from prefect_resilience.graphs.plans.failures import PlanFailed
 from prefect_resilience.graphs.plans.model import Node, Plan
 from prefect_resilience.graphs.plans.reading.mistakes import PlanError
-from prefect_resilience.graphs.plans.result import Progress, listening
+from prefect_resilience.graphs.plans.result import PlanFailed, Progress, listening
 from prefect_resilience.operations import arun_plan, run_plan
 from tests.graphs.plans.ran import Ran, ran
 

@@ -291,7 +291,7 @@ def test_what_actions_and_inputs_say() -> None:
 def test_the_nearest_name_among_very_many() -> None:
     names = Names(f"node_{n:05d}" for n in range(100_000))
     began = time.process_time()
-    assert names.nearest("node_0123") in ("node_01230", "node_90123")
+    assert names.nearest("node_0123") in ("node_00123", "node_01230", "node_90123")
     assert names.suggestion("Node-01234") == "; did you mean 'node_01234'?"
     assert names.suggestion("xnode_01234") != ""
     for n in range(5_000):

@@ -10,7 +10,7 @@ import pytest
 from prefect_resilience import ConfigurationError, ErrorContext
 from prefect_resilience.graphs.plans import voting
 from prefect_resilience.graphs.plans.actions import Actions
-from prefect_resilience.graphs.plans.edge.nodes import Workshop
+from prefect_resilience.graphs.plans.edge.nodes import TaskFactory
 from prefect_resilience.graphs.plans.model import Plan
 from prefect_resilience.graphs.plans.reading.mistakes import PlanError
 from prefect_resilience.graphs.plans.reading.reading import read_plan
@@ -59,7 +59,7 @@ def node(**fields: Any) -> dict[str, Any]:
 
 def mistakes(**fields: Any) -> list[str]:
     with pytest.raises(PlanError) as refused:
-        read_plan({"tasks": [node(**fields)]}, actions=Workshop(Actions.of(ACTIONS)))
+        read_plan({"tasks": [node(**fields)]}, actions=TaskFactory(Actions.of(ACTIONS)))
     return [str(one) for one in refused.value.mistakes]
 
 

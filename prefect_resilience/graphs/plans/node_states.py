@@ -1,4 +1,4 @@
-"""The nodes of a schedule, linked to what waits for them; what may be added; why one is skipped."""
+"""The state of each node in a schedule, linked to those that wait for it; additions; reasons of skips."""
 
 from __future__ import annotations
 
@@ -105,22 +105,22 @@ class Status(IntEnum):
     SKIPPED = 4
 
 
-class Seat:
+class NodeState:
     """A node in the schedule: what it waits for, counted, and who waits for it."""
 
     __slots__ = (
-        "behind",
         "deps",
         "followers",
         "id",
-        "led_by",
+        "last_error",
+        "routed_by",
         "routed_to",
         "routers",
         "routers_left",
         "rule",
-        "seen",
         "status",
         "targets",
+        "trail",
         "values",
         "waits",
     )
@@ -129,23 +129,23 @@ class Seat:
         self.id: str = node_id
         self.rule = rule
         self.status: Status = Status.WAITING
-        self.deps: Sequence[Seat] = ()
+        self.deps: Sequence[NodeState] = ()
         self.waits: int = 0
         """Dependencies that have not settled."""
         self.values: int = 0
         """Dependencies that produced a value, or that failed and led here."""
-        self.followers: Sequence[Seat] = ()
-        self.routers: Sequence[Seat] = ()
+        self.followers: Sequence[NodeState] = ()
+        self.routers: Sequence[NodeState] = ()
         self.routers_left: int = 0
-        self.led_by: Sequence[Seat] = ()
-        self.targets: dict[Seat, None] | None = None
+        self.routed_by: Sequence[NodeState] = ()
+        self.targets: dict[NodeState, None] | None = None
         """Where it may lead."""
         self.routed_to: tuple[str, ...] = ()
-        self.seen: ErrorContext | None = None
-        self.behind: Trail | None = None
+        self.last_error: ErrorContext | None = None
+        self.trail: Trail | None = None
         """The trail of those that come after it."""
 
-    def depend_on(self, dep: Seat) -> None:
+    def depend_on(self, dep: NodeState) -> None:
         self.deps = _with(self.deps, dep)
         if dep.status < Status.SUCCEEDED:
             self.waits += 1
@@ -153,7 +153,7 @@ class Seat:
         else:
             self.values += dep.status is Status.SUCCEEDED
 
-    def may_lead_to(self, target: Seat) -> None:
+    def may_lead_to(self, target: NodeState) -> None:
         """Once for each target, however often the plan says it."""
         if self.targets is None:
             self.targets = {}
@@ -163,15 +163,15 @@ class Seat:
         target.routers = _with(target.routers, self)
         target.routers_left += self.status < Status.SUCCEEDED
 
-    def led_to_by(self, router: Seat) -> None:
-        self.led_by = _with(self.led_by, router)
+    def routed_from(self, router: NodeState) -> None:
+        self.routed_by = _with(self.routed_by, router)
 
 
-def _with(seats: Sequence[Seat], one: Seat) -> Sequence[Seat]:
-    """`seats` and one more. Most seats have none of most kinds: they have no list for them either."""
-    if isinstance(seats, list):
-        seats.append(one)
-        return seats
+def _with(states: Sequence[NodeState], one: NodeState) -> Sequence[NodeState]:
+    """`states` and one more. Most nodes have none of most kinds: they have no list for them either."""
+    if isinstance(states, list):
+        states.append(one)
+        return states
     return [one]
 
 
@@ -183,19 +183,19 @@ def leads(node: Node) -> list[str]:
     return list(dict.fromkeys(ways))
 
 
-def link(nodes: Iterable[Node], seats: Mapping[str, Seat]) -> None:
-    """Join each node's seat with those it names."""
+def link(nodes: Iterable[Node], states: Mapping[str, NodeState]) -> None:
+    """Link each node's state with those of the nodes that it names."""
     for node in nodes:
-        seat = seats[node.id]
+        state = states[node.id]
         try:
             for dep in node.depends_on if len(node.depends_on) < 2 else dict.fromkeys(node.depends_on):
-                seat.depend_on(seats[dep])
+                state.depend_on(states[dep])
             for router in node.handles_error:
-                seats[router].may_lead_to(seat)
+                states[router].may_lead_to(state)
             for target in leads(node):
-                seat.may_lead_to(seats[target])
+                state.may_lead_to(states[target])
         except KeyError as unknown:
-            raise _unknown(node.id, unknown.args[0], seats) from None
+            raise _unknown(node.id, unknown.args[0], states) from None
 
 
 def _near(name: str, known: Iterable[str]) -> str:
@@ -210,67 +210,69 @@ def _unknown(node_id: str, name: str, known: Iterable[str]) -> ConfigurationErro
 
 
 def check_addition(
-    nodes: Sequence[Node], seats: Mapping[str, Seat], *, by: str, before: Iterable[str]
+    nodes: Sequence[Node], states: Mapping[str, NodeState], *, by: str, before: Iterable[str]
 ) -> None:
     """Refuse nodes that cannot be added any more, with a ConfigurationError; changes nothing."""
-    if by not in seats:
-        raise ConfigurationError(f"{by!r} adds nodes, but is no node of the plan{_near(by, seats)}")
-    if seats[by].status in (Status.WAITING, Status.SKIPPED):
+    if by not in states:
+        raise ConfigurationError(f"{by!r} adds nodes, but is no node of the plan{_near(by, states)}")
+    if states[by].status in (Status.WAITING, Status.SKIPPED):
         raise ConfigurationError(f"{by!r} adds nodes, but has not run")
     new: dict[str, Node] = {}
     for node in nodes:
-        if node.id in seats or node.id in new:
+        if node.id in states or node.id in new:
             raise ConfigurationError(f"{by!r} adds a node {node.id!r}, but there is one of that name already")
         new[node.id] = node
     for name in before:
-        _check_waiting(name, seats, f"{by!r} adds nodes before {name!r}")
+        _check_waiting(name, states, f"{by!r} adds nodes before {name!r}")
     for node in nodes:
         for name in (*node.depends_on, *node.handles_error):
-            if name not in new and name not in seats:
-                raise _unknown(node.id, name, [*new, *seats])
+            if name not in new and name not in states:
+                raise _unknown(node.id, name, [*new, *states])
         for name in leads(node):
             if name not in new:
-                _check_target(node.id, name, seats, new)
-    _check_order(new, seats, by, before)
+                _check_target(node.id, name, states, new)
+    _check_order(new, states, by, before)
 
 
-def _check_waiting(name: str, seats: Mapping[str, Seat], says: str) -> None:
-    if name not in seats:
-        raise ConfigurationError(f"{says}, which is no node of the plan{_near(name, seats)}")
-    if seats[name].status is not Status.WAITING:
-        state = "is running" if seats[name].status is Status.RUNNING else "is over"
-        raise ConfigurationError(f"{says}, which {state} already: name nodes that have not started")
+def _check_waiting(name: str, states: Mapping[str, NodeState], says: str) -> None:
+    if name not in states:
+        raise ConfigurationError(f"{says}, which is no node of the plan{_near(name, states)}")
+    if states[name].status is not Status.WAITING:
+        stands = "is running" if states[name].status is Status.RUNNING else "is over"
+        raise ConfigurationError(f"{says}, which {stands} already: name nodes that have not started")
 
 
-def _check_target(node_id: str, name: str, seats: Mapping[str, Seat], new: Mapping[str, Node]) -> None:
-    if name not in seats:
-        raise _unknown(node_id, name, [*new, *seats])
-    _check_waiting(name, seats, f"the added node {node_id!r} leads to {name!r}")
-    if not seats[name].routers:
+def _check_target(node_id: str, name: str, states: Mapping[str, NodeState], new: Mapping[str, Node]) -> None:
+    if name not in states:
+        raise _unknown(node_id, name, [*new, *states])
+    _check_waiting(name, states, f"the added node {node_id!r} leads to {name!r}")
+    if not states[name].routers:
         raise ConfigurationError(
             f"the added node {node_id!r} leads to {name!r}, which runs by itself: lead to added nodes, or to "
             f"nodes that the plan leads to"
         )
 
 
-def _check_order(new: Mapping[str, Node], seats: Mapping[str, Seat], by: str, before: Iterable[str]) -> None:
+def _check_order(
+    new: Mapping[str, Node], states: Mapping[str, NodeState], by: str, before: Iterable[str]
+) -> None:
     """Refuse nodes that would wait for each other, among themselves or through what waits already."""
     order: TopologicalSorter[str] = TopologicalSorter()
-    held_up: list[Seat] = [seats[name] for name in before]
+    held_up: list[NodeState] = [states[name] for name in before]
     for name in before:
         order.add(name, *new)
     for node in new.values():
         order.add(node.id, *node.depends_on, *node.handles_error)
         for target in leads(node):
             order.add(target, node.id)
-            if target in seats:
-                held_up.append(seats[target])
+            if target in states:
+                held_up.append(states[target])
     reached = set(held_up)
     while held_up:
-        seat = held_up.pop()
-        for later in (*seat.followers, *(seat.targets or ())):
+        state = held_up.pop()
+        for later in (*state.followers, *(state.targets or ())):
             if later.status is Status.WAITING:
-                order.add(later.id, seat.id)
+                order.add(later.id, state.id)
                 if later not in reached:
                     reached.add(later)
                     held_up.append(later)
@@ -281,27 +283,27 @@ def _check_order(new: Mapping[str, Node], seats: Mapping[str, Seat], by: str, be
         raise ConfigurationError(f"{by!r} adds nodes that wait for each other: {round_trip}") from None
 
 
-def not_led_to(seat: Seat) -> str:
+def not_led_to(state: NodeState) -> str:
     """Why nothing led to a conditional node, in words."""
-    said = [_why_not(router) for router in seat.routers[:MOST_NAMES]]
-    return f"nothing led to it: {_listed(said, len(seat.routers))}"
+    said = [_why_not(router) for router in state.routers[:MOST_NAMES]]
+    return f"nothing led to it: {_listed(said, len(state.routers))}"
 
 
-def _why_not(router: Seat) -> str:
-    state = _state(router)
+def _why_not(router: NodeState) -> str:
+    stands = _in_words(router)
     if not router.routed_to:
-        return state
+        return stands
     others = _listed(router.routed_to[:MOST_NAMES], len(router.routed_to))
-    return f"{state} and led to {others}"
+    return f"{stands} and led to {others}"
 
 
-def not_met(seat: Seat) -> str:
+def not_met(state: NodeState) -> str:
     """Why the trigger rule of a node will never hold, in words. Every dependency has settled."""
-    lacking = seat.deps
-    if seat.rule == "all_success":
-        lacking = [dep for dep in lacking if not met(dep, seat)]
-    said = _listed([_state(dep) for dep in lacking[:MOST_NAMES]], len(lacking))
-    match seat.rule:
+    lacking = state.deps
+    if state.rule == "all_success":
+        lacking = [dep for dep in lacking if not met(dep, state)]
+    said = _listed([_in_words(dep) for dep in lacking[:MOST_NAMES]], len(lacking))
+    match state.rule:
         case "all_success":
             return f"not all of its dependencies succeeded: {said}"
         case "any_success":
@@ -310,13 +312,13 @@ def not_met(seat: Seat) -> str:
             return f"none of its dependencies produced a value: {said}"
 
 
-def met(dep: Seat, seat: Seat) -> bool:
+def met(dep: NodeState, state: NodeState) -> bool:
     """Whether a settled dependency gives the node what it waits for: a value, or the failure it handles."""
-    return dep.status is Status.SUCCEEDED or seat.id in dep.routed_to
+    return dep.status is Status.SUCCEEDED or state.id in dep.routed_to
 
 
-def _state(seat: Seat) -> str:
-    return f"{seat.id} {_WORDS[seat.status]}"
+def _in_words(state: NodeState) -> str:
+    return f"{state.id} {_WORDS[state.status]}"
 
 
 _WORDS = {
