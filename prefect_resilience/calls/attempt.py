@@ -323,7 +323,7 @@ def failed(
 
     It is raised both for another attempt and for good; the run's record says which.
     """
-    learn_secrets(error, here.parameters)
+    learn_secrets(here.parameters)
     clean = scrub_exception(error)
     context, verdict = yield from judged(guard, here, began, clean, claim)
     if verdict.retry:
