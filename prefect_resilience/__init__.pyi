@@ -47,10 +47,10 @@ from .errors.exceptions import RepeatedEffect as RepeatedEffect
 from .errors.exceptions import ResilienceError as ResilienceError
 from .errors.exceptions import ResultNotKept as ResultNotKept
 from .errors.exceptions import StoreUnavailable as StoreUnavailable
-from .errors.failures import OutputFormatError as OutputFormatError
-from .errors.failures import ResourceExhausted as ResourceExhausted
-from .errors.failures import SubtaskError as SubtaskError
-from .errors.failures import TaskFailure as TaskFailure
+from .errors.exceptions import OutputFormatError as OutputFormatError
+from .errors.exceptions import ResourceExhausted as ResourceExhausted
+from .errors.exceptions import SubtaskError as SubtaskError
+from .errors.exceptions import TaskFailure as TaskFailure
 from .errors.requests import SubtaskRequest as SubtaskRequest
 from .errors.requests import subtask_request as subtask_request
 from .errors.secrets.redact import redact as redact
