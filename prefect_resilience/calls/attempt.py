@@ -158,7 +158,7 @@ def failed(
 
     It is raised both for another attempt and for good; the run's record says which.
     """
-    learn_secrets(error, run.parameters)
+    learn_secrets(run.parameters)
     clean = scrub_exception(error)
     context, verdict = yield from judged(guard, run, began, clean, claim)
     if verdict.retry:

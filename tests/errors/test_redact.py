@@ -27,7 +27,7 @@ from prefect_resilience.errors import (
     unregister_secret,
     unregister_secret_pattern,
 )
-from prefect_resilience.errors.secrets.registry import MAXIMUM_PATTERNS, MAXIMUM_VALUES, known_forms
+from prefect_resilience.errors.secrets.redact import MAXIMUM_PATTERNS, MAXIMUM_VALUES, known_forms
 
 
 @pytest.fixture

@@ -9,8 +9,7 @@ from functools import cached_property
 from typing import Any
 
 from prefect_resilience.base.drive import Invoke, Sequence
-from prefect_resilience.errors.exceptions import ConfigurationError
-from prefect_resilience.errors.failures import OutputFormatError
+from prefect_resilience.errors.exceptions import ConfigurationError, OutputFormatError
 from prefect_resilience.errors.taxonomy import ErrorCategory
 from prefect_resilience.guards.outputs.shapes import Broken, Predicate, Shape, shape_of
 from prefect_resilience.guards.partials.current import Notes, partial_output

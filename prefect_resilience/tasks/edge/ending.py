@@ -28,7 +28,8 @@ from prefect_resilience.durable.batches.edge.flow_runs import ERROR_LABEL, hint_
 from prefect_resilience.durable.batches.edge.tags import batch_of_flow_run
 from prefect_resilience.durable.batches.strategies import RESTARTS, RecoveryHint, RecoveryPolicy
 from prefect_resilience.durable.effects.ledger import open_ledger
-from prefect_resilience.errors.classify.classify import ErrorInfo, classify, state_error
+from prefect_resilience.errors.classify.classify import ErrorInfo, classify
+from prefect_resilience.errors.classify.shapes import state_error
 from prefect_resilience.errors.context import attached_context
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.errors.taxonomy import bounded

@@ -63,7 +63,7 @@ def mark_run(flow_run: FlowRun, batch_id: str | None, policy: RecoveryPolicy | N
 def failed_with(error: Exception, context: FlowRunContext) -> BaseException:
     """The flow's error without secrets, with what had been completed by then in its context. Never raises."""
     try:
-        learn_secrets(error, context.parameters or {})
+        learn_secrets(context.parameters or {})
         clean = scrub_exception(error)
         flow_run = context.flow_run
         assert flow_run is not None

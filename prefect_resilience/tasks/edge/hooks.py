@@ -238,7 +238,7 @@ def _say_settled(log: Log, letter: DeadLetter | None) -> None:
 
 def _known_secrets_in(parameters: dict[str, Any]) -> dict[str, Any]:
     """The parameters, once what is secret in them is known, so that a digest of them is what a letter has."""
-    learn_secrets(Exception(), parameters)
+    learn_secrets(parameters)
     return parameters
 
 
@@ -250,9 +250,8 @@ def _told(letter: DeadLetter) -> dict[str, Any]:
 
 
 def _error_of(state: State[Any] | None, parameters: Mapping[str, Any]) -> ErrorContext | None:
-    data = None if state is None else cast("Any", state.data)
     keep_secrets_out_of_logs()
-    learn_secrets(data if isinstance(data, BaseException) else Exception(), parameters)
+    learn_secrets(parameters)
     return error_context(state)
 
 

@@ -13,7 +13,7 @@ from uuid import UUID, uuid4
 from prefect.client.schemas.objects import State, TaskRun
 from prefect.context import FlowRunContext, TaskRunContext
 
-from prefect_resilience.errors.classify.classify import state_data
+from prefect_resilience.errors.classify.shapes import state_data
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.errors.taxonomy import bounded
 from prefect_resilience.telemetry import notes

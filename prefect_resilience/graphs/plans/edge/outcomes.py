@@ -15,7 +15,8 @@ from prefect.states import Completed, Failed
 from prefect.types._datetime import now
 from prefect.utilities.engine import emit_task_run_state_change_event
 
-from prefect_resilience.errors.classify.classify import classify, state_error
+from prefect_resilience.errors.classify.classify import classify
+from prefect_resilience.errors.classify.shapes import state_error
 from prefect_resilience.errors.context import ErrorContext, error_context
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.errors.taxonomy import ErrorCategory, ErrorInfo, bounded
