@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast, overload
 
 from typing_extensions import Self
 
-from prefect_resilience.base.drive import Invoke, Sequence, adrive, drive
+from prefect_resilience.base.drive import Invoke, Steps, adrive, drive
 from prefect_resilience.errors.exceptions import ConfigurationError
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class Guarding:
         """The one for these parameters: itself without fields, else that of the name filled in."""
 
     @abstractmethod
-    def entered(self) -> Sequence[Any]:
+    def entered(self) -> Steps[Any]:
         """Wait until a call may be made; gives the ticket."""
 
     @abstractmethod
@@ -57,7 +57,7 @@ class Guarding:
         *,
         info: ErrorInfo | None = None,
         took: float | None = None,
-    ) -> Sequence[None]:
+    ) -> Steps[None]:
         """The call has ended, with `error` if it raised; after a cancellation nothing is awaited.
 
         `info` is the error, if it was classified already. `took` is the seconds that the call took, where
@@ -112,7 +112,7 @@ class Guarding:
         """`fn(*args, **kwargs)`, awaited if need be, guarded. The event loop never blocks."""
         return await adrive(self._around(Invoke(fn, args, kwargs)))
 
-    def _around(self, invoke: Invoke) -> Sequence[Any]:
+    def _around(self, invoke: Invoke) -> Steps[Any]:
         ticket = yield from self.entered()
         try:
             result = yield invoke

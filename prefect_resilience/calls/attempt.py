@@ -14,7 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 from prefect_resilience import durable
-from prefect_resilience.base.drive import Blocking, Invoke, Sequence
+from prefect_resilience.base.drive import Blocking, Invoke, Steps
 from prefect_resilience.base.wrapping import Guarding
 from prefect_resilience.calls.decomposing import decomposed
 from prefect_resilience.calls.judging import annotate, caused_by, judged, replaced_message
@@ -39,7 +39,7 @@ Held = list[tuple[Guarding, Any]]
 """What let the call in, and the ticket that it handed out for that."""
 
 
-def guarded(guard: Guard, run: RunContext, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Sequence[Any]:
+def guarded(guard: Guard, run: RunContext, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Steps[Any]:
     """One attempt. Returns the value, or `Replayed`, `Decomposed` or a `Substitute`; raises the function's
     own error, noted.
 
@@ -78,7 +78,7 @@ def attempt(
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
     claim: Claim | None = None,
-) -> Sequence[Any]:
+) -> Steps[Any]:
     """Enter the circuit and the limits, make the call, and leave them."""
     held: Held = []
     try:
@@ -96,14 +96,14 @@ def attempt(
     return value
 
 
-def enter(guard: Guard, run: RunContext, held: Held) -> Sequence[None]:
+def enter(guard: Guard, run: RunContext, held: Held) -> Steps[None]:
     """Enter the circuit, then the limits. What was entered is in `held`, whatever happens."""
     for each in guard.entered_in_order:
         bound = each.bind(run.parameters) if each.fields else each
         held.append((bound, (yield from bound.entered())))
 
 
-def leave(guard: Guard, held: Held, error: BaseException | None, took: float | None = None) -> Sequence[None]:
+def leave(guard: Guard, held: Held, error: BaseException | None, took: float | None = None) -> Steps[None]:
     """Leave what was entered, the last one first; `took` as in `Guarding.left`."""
     info = None if error is None or not held else guard.classified(error)
     while held:
@@ -134,7 +134,7 @@ def the_call(
     return call if timeout is None else deadline_around(timeout, call, guard.isasync, guard.fn)
 
 
-def succeeded(guard: Guard, run: RunContext, value: Any) -> Sequence[None]:
+def succeeded(guard: Guard, run: RunContext, value: Any) -> Steps[None]:
     record = run.known()
     if record is not None:
         if record.history:
@@ -152,7 +152,7 @@ def succeeded(guard: Guard, run: RunContext, value: Any) -> Sequence[None]:
 
 def failed(
     guard: Guard, run: RunContext, began: float, error: Exception, claim: Claim | None = None
-) -> Sequence[Substitute | Decomposed | Replayed | BaseException]:
+) -> Steps[Substitute | Decomposed | Replayed | BaseException]:
     """What follows a failed attempt: what its parts came to, the answer of a fallback, or the error to raise,
     free of secrets.
 
@@ -201,14 +201,14 @@ def failed(
     return raised
 
 
-def as_promised(expect: Expect, value: Any) -> Sequence[Any]:
+def as_promised(expect: Expect, value: Any) -> Steps[Any]:
     """The value, checked. An effect that is done stays done, whatever its result looks like."""
     if not isinstance(value, Replayed):
         return (yield from expect.checked(value))
     return replace(value, value=(yield from expect.checked(value.value)))
 
 
-def done_in_parts(guard: Guard, run: RunContext, outcome: Decomposed) -> Sequence[None]:
+def done_in_parts(guard: Guard, run: RunContext, outcome: Decomposed) -> Steps[None]:
     run.done()
     if guard.error_budget is not None:
         good = not (outcome.degraded and guard.error_budget.degraded_counts)
@@ -217,7 +217,7 @@ def done_in_parts(guard: Guard, run: RunContext, outcome: Decomposed) -> Sequenc
         yield Blocking(run.remember, (outcome.value,))
 
 
-def counted(budget: ErrorBudget, run: RunContext, good: bool) -> Sequence[None]:
+def counted(budget: ErrorBudget, run: RunContext, good: bool) -> Steps[None]:
     """Count a run that has ended in its error budget, and merge that into the store when it is due."""
     merge = budgets.count(budget, budget.name or str(run.identity["node_id"]), good)
     if merge is not None:

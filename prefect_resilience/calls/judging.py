@@ -7,7 +7,7 @@ import time
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
-from prefect_resilience.base.drive import Sequence
+from prefect_resilience.base.drive import Steps
 from prefect_resilience.calls.model import Guard, RunContext, RunRecord
 from prefect_resilience.errors.classify.classify import ErrorInfo, classify
 from prefect_resilience.errors.context import AttemptRecord, ErrorContext, attach_context, attached_context
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 def judged(
     guard: Guard, run: RunContext, began: float, error: BaseException, claim: Claim | None = None
-) -> Sequence[tuple[ErrorContext, Verdict]]:
+) -> Steps[tuple[ErrorContext, Verdict]]:
     """Put the failed attempt on record, and decide whether there is another one."""
     now = time.monotonic()
     record = run.record(began)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
-from prefect_resilience.base.drive import Sequence
+from prefect_resilience.base.drive import Steps
 from prefect_resilience.base.wrapping import Guarding
 from prefect_resilience.durable.effects.current import EffectSurroundings
 from prefect_resilience.durable.effects.recipes import NOWHERE, CodeSource
@@ -117,7 +117,7 @@ class RunContext(Memory, EffectSurroundings, Protocol):
         """The run is over: forget its record."""
         ...
 
-    def may_retry(self, error: Exception) -> Sequence[bool]:
+    def may_retry(self, error: Exception) -> Steps[bool]:
         """What the user's own condition says, where the policy would try again."""
         ...
 

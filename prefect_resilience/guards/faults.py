@@ -18,7 +18,7 @@ from typing import Any, cast
 
 from pydantic import Field, field_validator, model_validator
 
-from prefect_resilience.base.drive import Invoke, Sequence, adrive, drive
+from prefect_resilience.base.drive import Invoke, Steps, adrive, drive
 from prefect_resilience.base.policy import Policy, nearest
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.errors.taxonomy import ErrorCategory
@@ -194,7 +194,7 @@ def _call(
     fn: Callable[..., Any],
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
-) -> Sequence[Any]:
+) -> Steps[Any]:
     """One call, with what is done to it if it is its turn."""
     latency = injected.draw()
     if latency is None:

@@ -16,7 +16,7 @@ from functools import partial
 from time import monotonic
 from typing import Any
 
-from prefect_resilience.base.drive import Blocking, Command, Invoke, Sequence, drive, slept
+from prefect_resilience.base.drive import Blocking, Command, Invoke, Steps, drive, slept
 from prefect_resilience.durable.effects.current import (
     CallOutcome,
     EffectInProgress,
@@ -78,7 +78,7 @@ class Claim(LedgerSequences):
     _running: RunningCall = field(default_factory=RunningCall)
     _witness: Witness = field(default_factory=Witness)
 
-    def once(self, attempt: Callable[[], Sequence[Any]]) -> Sequence[Any]:
+    def once(self, attempt: Callable[[], Steps[Any]]) -> Steps[Any]:
         """What was recorded if the effect is done, as `Replayed`, else the attempt, which uses `called`."""
         while True:
             replayed = yield from self.asked()
@@ -89,7 +89,7 @@ class Claim(LedgerSequences):
             except Taken:
                 continue
 
-    def called(self, call: Callable[[RunningCall], Command], classified: Classify) -> Sequence[Any]:
+    def called(self, call: Callable[[RunningCall], Command], classified: Classify) -> Steps[Any]:
         """Make the call; before it, record what is intended, and after it, what came of it.
 
         `call` makes the command, which tells the `RunningCall` when the function begins and ends.
@@ -117,7 +117,7 @@ class Claim(LedgerSequences):
 
     # -- before
 
-    def asked(self) -> Sequence[Replayed | None]:
+    def asked(self) -> Steps[Replayed | None]:
         """What was recorded if the effect is done; None when the call may be made."""
         began, pause = monotonic(), SHORTEST_PAUSE
         while True:
@@ -146,7 +146,7 @@ class Claim(LedgerSequences):
             yield from slept(min(pause, self.effect.max_wait - waited))
             pause = min(pause * 1.5, LONGEST_PAUSE)
 
-    def intended(self) -> Sequence[None]:
+    def intended(self) -> Steps[None]:
         """Record that the call is about to be made. Raises `Taken` when somebody else was first."""
         if not self.recorded or self._claimed:
             return
@@ -155,7 +155,7 @@ class Claim(LedgerSequences):
 
     # -- after
 
-    def ended(self, value: Any) -> Sequence[Any]:
+    def ended(self, value: Any) -> Steps[Any]:
         """Record what the call returned, and only then hand it on."""
         done = value if isinstance(value, Done) else Done(value)
         if not self.recorded:
@@ -169,7 +169,7 @@ class Claim(LedgerSequences):
             self.here.unrecorded(str(error))
         return done.result
 
-    def broke(self, error: BaseException, presence: weakref.ref[Any]) -> Sequence[None]:
+    def broke(self, error: BaseException, presence: weakref.ref[Any]) -> Steps[None]:
         """The attempt is over with an error: record what is known of its call, now or when it has ended."""
         if self.recorded and self.effect.external:
             if self._running.leave(self._ended_late):
@@ -211,7 +211,7 @@ class Claim(LedgerSequences):
 
     # -- calls that go on
 
-    def _left_running(self, error: BaseException) -> Sequence[None]:
+    def _left_running(self, error: BaseException) -> Steps[None]:
         self.overdue = True
         self.clear = False
         self.ambiguous = False
@@ -221,7 +221,7 @@ class Claim(LedgerSequences):
             self._ledger.owner.later(partial(self._ledger.overdue, self._place, self.name))
         self.here.overdue(self.key, self.batch_id)
 
-    def _is_over(self, error: BaseException, presence: weakref.ref[Any]) -> Sequence[bool]:
+    def _is_over(self, error: BaseException, presence: weakref.ref[Any]) -> Steps[bool]:
         """Whether no thread and no task of a coroutine that has ended still runs."""
         if presence() is None:
             return True
@@ -245,7 +245,7 @@ class Claim(LedgerSequences):
         except Exception as error:  # noqa: BLE001 - nobody waits for this thread any more
             self.here.late(redact(f"what became of the effect {self.key!r} could not be recorded: {error!r}"))
 
-    def _late(self, outcome: CallOutcome) -> Sequence[str]:
+    def _late(self, outcome: CallOutcome) -> Steps[str]:
         if outcome.error is None:
             value = outcome.value
             yield from self._succeeded(value if isinstance(value, Done) else Done(value))
@@ -263,7 +263,7 @@ class Claim(LedgerSequences):
             return None
         return "whether it took effect is unknown, and an external effect without verify is not sent again"
 
-    def doubted(self) -> Sequence[Replayed | InDoubt | None]:
+    def doubted(self) -> Steps[Replayed | InDoubt | None]:
         """What is said of an external call that ended in doubt and is not made again: `verify` is asked, if
         there is one. None: it took no effect, or its call still runs."""
         if not self.ambiguous or not self.effect.external or not self.recorded:

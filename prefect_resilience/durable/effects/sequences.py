@@ -10,7 +10,7 @@ from inspect import iscoroutinefunction
 from typing import Any
 from uuid import uuid4
 
-from prefect_resilience.base.drive import Blocking, Invoke, Sequence
+from prefect_resilience.base.drive import Blocking, Invoke, Steps
 from prefect_resilience.durable.effects.current import EffectSurroundings, Replayed, in_progress, sent_key
 from prefect_resilience.durable.effects.keys import effect_key
 from prefect_resilience.durable.effects.ledger import Ledger, place_of
@@ -218,12 +218,12 @@ class LedgerSequences:
 
     # -- what goes on around the steps
 
-    def _stands(self) -> Sequence[LedgerDecision]:
+    def _stands(self) -> Steps[LedgerDecision]:
         if not self.recorded:
             return Send()
         return (yield from self._in_ledger(self._stand))
 
-    def _in_ledger(self, step: Callable[[], LedgerDecision]) -> Sequence[LedgerDecision]:
+    def _in_ledger(self, step: Callable[[], LedgerDecision]) -> Steps[LedgerDecision]:
         """A step of this claim; `Send` where the effect is one that goes on without the store."""
         try:
             return (yield Blocking(step))
@@ -249,7 +249,7 @@ class LedgerSequences:
         self.recorded = False
         self.here.unrecorded(f"{what}: {error}")
 
-    def _resolved(self, asked: Ask) -> Sequence[LedgerDecision]:
+    def _resolved(self, asked: Ask) -> Steps[LedgerDecision]:
         """Ask the receiver what became of an earlier call. Raises InDoubt when nothing can tell."""
         said = asked.error or {"code": "INTERRUPTED", "message": "nothing is known of the call"}
         why = f"{said['code']}: {said.get('message', '')}" + (f"; {said['hint']}" if said.get("hint") else "")
@@ -284,12 +284,12 @@ class LedgerSequences:
 
     # -- results
 
-    def _succeeded(self, done: Done) -> Sequence[None]:
+    def _succeeded(self, done: Done) -> Steps[None]:
         packed = yield from self._packed(done.result)
         event = Succeeded(self.name, packed, done.external_id)
         yield Blocking(self._ledger.report_patiently, (self._place, event))
 
-    def _packed(self, value: Any) -> Sequence[Packed]:
+    def _packed(self, value: Any) -> Steps[Packed]:
         packed = pack(value, self.fn)
         if packed is None:
             reference = f"effect-{self.name}"
@@ -297,7 +297,7 @@ class LedgerSequences:
             packed = {"as": "stored", "ref": reference} if failure is None else {"as": "lost", "why": failure}
         return with_result(packed, value) if self.effect.compensate is not None else packed
 
-    def _replayed(self, decision: Replay) -> Sequence[Replayed]:
+    def _replayed(self, decision: Replay) -> Steps[Replayed]:
         packed = decision.result
         try:
             if packed["as"] == "stored":

@@ -10,7 +10,7 @@ from time import monotonic
 from types import CoroutineType
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast
 
-from prefect_resilience.base.drive import Blocking, Invoke, Sequence, drive
+from prefect_resilience.base.drive import Blocking, Invoke, Steps, drive
 from prefect_resilience.base.durations import Duration, seconds_of
 from prefect_resilience.base.naming import fill, shorten, template_fields
 from prefect_resilience.base.policy import in_one_sentence
@@ -196,10 +196,10 @@ class CircuitBreaker(Guarding):
             raise self._is_async(fn, result)
         return result
 
-    def _around(self, invoke: Invoke) -> Sequence[Any]:
+    def _around(self, invoke: Invoke) -> Steps[Any]:
         return super()._around(faults.around(invoke, inspect.iscoroutinefunction(invoke.fn), self.name))
 
-    def entered(self) -> Sequence[tuple[Permit, float]]:
+    def entered(self) -> Steps[tuple[Permit, float]]:
         """The way into a block, for the drivers: leave to call, and when it was given by `monotonic()`.
 
         A caller that is cancelled while a thread asks the store leaves nothing behind: that thread gives
@@ -222,7 +222,7 @@ class CircuitBreaker(Guarding):
         *,
         info: ErrorInfo | None = None,
         took: float | None = None,
-    ) -> Sequence[None]:
+    ) -> Steps[None]:
         """The way out of a block, for the drivers; counts how it went."""
         permit, began = ticket
         if self.settle(permit, error, info, monotonic() - began if took is None else took):

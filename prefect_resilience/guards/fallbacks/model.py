@@ -8,7 +8,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, cast
 
-from prefect_resilience.base.drive import Blocking, Invoke, Sequence
+from prefect_resilience.base.drive import Blocking, Invoke, Steps
 from prefect_resilience.base.durations import Duration, seconds_of
 from prefect_resilience.errors.context import ErrorContext
 from prefect_resilience.errors.exceptions import ConfigurationError, answered_for
@@ -244,7 +244,7 @@ class Chain:
 
     def answer(
         self, parameters: Mapping[str, Any], context: ErrorContext, memory: Memory
-    ) -> Sequence[Answer | None]:
+    ) -> Steps[Answer | None]:
         """The first step's answer that there is, or None; what failed on the way is kept in `failures`."""
         handling = (*_handling.get(), _function(self.primary))
         for fallback in self.fallbacks:

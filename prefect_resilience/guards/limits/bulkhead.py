@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import Field
 
-from prefect_resilience.base.drive import Sequence, drive, slept
+from prefect_resilience.base.drive import Steps, drive, slept
 from prefect_resilience.base.durations import Duration, Seconds
 from prefect_resilience.guards.limits import shared as shared_limits
 from prefect_resilience.guards.limits.guarding import BulkheadFullError, Limit, Ticket, prefect_name
@@ -66,7 +66,7 @@ class Bulkhead(Limit):
             self, max_concurrent: int, max_wait: Duration | None = None, name: str | None = None
         ) -> None: ...
 
-    def entered(self) -> Sequence[Ticket]:
+    def entered(self) -> Steps[Ticket]:
         """Wait for a place. Raises BulkheadFullError."""
         name = self.settled_name()
         began = monotonic()
@@ -85,7 +85,7 @@ class Bulkhead(Limit):
         begins(ticket)
         return ticket
 
-    def left(self, ticket: Ticket, error: BaseException | None = None, **_: Any) -> Sequence[None]:
+    def left(self, ticket: Ticket, error: BaseException | None = None, **_: Any) -> Steps[None]:
         """Give the place back, or leave it to the call while that still runs after its attempt."""
         if not still_runs(ticket, error, partial(_give_back, ticket)):
             yield from _given_back(ticket, error)
@@ -99,7 +99,7 @@ class Bulkhead(Limit):
         overdue = overdue_places(self._line(name))
         return BulkheadFullError(name, self.max_concurrent, monotonic() - began, overdue)
 
-    def _leased(self, name: str, came: float) -> Sequence[Lease]:
+    def _leased(self, name: str, came: float) -> Steps[Lease]:
         """A place in the fleet; one without a slot when the API does not answer for too long."""
         shared = SharedLimit(
             prefect_name("bulkhead", name), self.max_concurrent, 0.0, shared_limits.prefect_client
@@ -130,7 +130,7 @@ def _give_back(ticket: Ticket) -> None:
         ticket.place.leave()
 
 
-def _given_back(ticket: Ticket, error: BaseException | None) -> Sequence[None]:
+def _given_back(ticket: Ticket, error: BaseException | None) -> Steps[None]:
     try:
         if ticket.lease is not None:
             yield from given_back(ticket.lease, error)

@@ -17,7 +17,7 @@ from random import random
 from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import UUID
 
-from prefect_resilience.base.drive import Blocking, Sequence, slept
+from prefect_resilience.base.drive import Blocking, Steps, slept
 from prefect_resilience.guards.limits.shared import (
     FIRST_PAUSE,
     ApiAway,
@@ -155,7 +155,7 @@ class LeaseRequest:
             start_call(self._lease.release)
 
 
-def given_back(lease: Lease, error: BaseException | None) -> Sequence[None]:
+def given_back(lease: Lease, error: BaseException | None) -> Steps[None]:
     """Release the lease before going on, or beside it where nothing may be awaited: after a cancellation."""
     if error is not None and not isinstance(error, Exception):
         start_call(lease.release)

@@ -16,7 +16,7 @@ from functools import partial
 from time import monotonic
 from typing import NamedTuple
 
-from prefect_resilience.base.drive import SLICE_SECONDS, Sequence, Wait, waited_for
+from prefect_resilience.base.drive import SLICE_SECONDS, Steps, Wait, waited_for
 
 # How long a call has to wait for its turn: the generic cell rate algorithm, as pure functions.
 #
@@ -273,7 +273,7 @@ class HeldPlace:
             self._called()
 
 
-def stood_in_line(key: str, limit: int, max_wait: float | None) -> Sequence[HeldPlace | None]:
+def stood_in_line(key: str, limit: int, max_wait: float | None) -> Steps[HeldPlace | None]:
     """A place that is held, or None when none became free in time (see `for_place`).
 
     Of two callers with different limits the later one's counts: a policy that was edited holds at once.

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import Field
 
-from prefect_resilience.base.drive import Sequence, slept
+from prefect_resilience.base.drive import Steps, slept
 from prefect_resilience.base.durations import Duration, Seconds
 from prefect_resilience.guards.limits import shared
 from prefect_resilience.guards.limits.guarding import Limit, RateLimitedError, Ticket, prefect_name
@@ -78,7 +78,7 @@ class RateLimit(Limit):
         """The seconds from one call to the next, and how many may begin at once."""
         return Pace(self.per / self.calls, self.burst or 1)
 
-    def entered(self) -> Sequence[Ticket]:
+    def entered(self) -> Steps[Ticket]:
         """Wait until a call may be made. Raises RateLimitedError, at once when the wait is known."""
         name = self.settled_name()
         key, pace = f"rate:{self._key(name)}", self.pace
@@ -105,11 +105,11 @@ class RateLimit(Limit):
                 turn_away(key)
         return Ticket()
 
-    def left(self, ticket: Ticket, error: BaseException | None = None, **_: Any) -> Sequence[None]:
+    def left(self, ticket: Ticket, error: BaseException | None = None, **_: Any) -> Steps[None]:
         """Nothing is held, so nothing is given back."""
         yield from ()
 
-    def _waited(self, key: str, shared: SharedLimit | None, came: float, name: str | None) -> Sequence[None]:
+    def _waited(self, key: str, shared: SharedLimit | None, came: float, name: str | None) -> Steps[None]:
         """Until this process's rate, and the fleet's, allow one more call."""
         while (wait := wait_of(key, self.pace)) > 0:
             self._refuse_beyond(came, wait, name)
@@ -117,7 +117,7 @@ class RateLimit(Limit):
         if shared is not None:
             yield from self._fleet_allowed(shared, came, name)
 
-    def _fleet_allowed(self, shared: SharedLimit, came: float, name: str | None) -> Sequence[None]:
+    def _fleet_allowed(self, shared: SharedLimit, came: float, name: str | None) -> Steps[None]:
         while True:
             try:
                 question = partial(_taken, shared)

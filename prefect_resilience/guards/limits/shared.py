@@ -22,7 +22,7 @@ from uuid import UUID
 
 import httpx
 
-from prefect_resilience.base.drive import Blocking, Sequence, slept
+from prefect_resilience.base.drive import Blocking, Steps, slept
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.guards.limits.line import FOR_EVER, for_server
 
@@ -110,7 +110,7 @@ def go_alone(name: str, why: str) -> None:
     )
 
 
-def answered(name: str, question: Callable[[], T], came: float, max_wait: float | None) -> Sequence[T]:
+def answered(name: str, question: Callable[[], T], came: float, max_wait: float | None) -> Steps[T]:
     """What the question brings, as soon as the API answers. `came`: when the caller did.
 
     Raises ApiAway when the caller has waited long enough, and goes on without the API.

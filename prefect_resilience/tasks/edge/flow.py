@@ -15,7 +15,7 @@ from prefect.flows import Flow, FlowDecorator, flow
 from prefect.tasks import Task
 from typing_extensions import ParamSpec, Unpack
 
-from prefect_resilience.base.drive import Blocking, Sequence, adrive, drive
+from prefect_resilience.base.drive import Blocking, Steps, adrive, drive
 from prefect_resilience.base.edge.settings import enabled
 from prefect_resilience.base.naming import UNSET, fill, more_options, shows
 from prefect_resilience.durable.batches.batch import batch as batch_named
@@ -198,7 +198,7 @@ class Entered:
     batch: str | None
 
 
-def _entered(guard: FlowGuard, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Sequence[Entered | None]:
+def _entered(guard: FlowGuard, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Steps[Entered | None]:
     """Name the run's batch, and write on the run what others must know of it."""
     context = FlowRunContext.get()
     if context is None or context.flow_run is None or not enabled():

@@ -15,7 +15,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar, cast
 
-from prefect_resilience.base.drive import Sequence, adrive, drive
+from prefect_resilience.base.drive import Steps, adrive, drive
 from prefect_resilience.calls.attempt import Held, enter, failed, leave, succeeded
 from prefect_resilience.calls.judging import annotate, replaced_message
 from prefect_resilience.calls.model import NO_RETRY, Guard, Substitute
@@ -125,24 +125,24 @@ class Stream:
     """Seconds spent waiting for the generator; what its reader does in between says nothing about it."""
     held: Held = field(default_factory=Held)
 
-    def opened(self) -> Sequence[None]:
+    def opened(self) -> Steps[None]:
         yield from enter(self.guard, self.here, self.held)
 
-    def ended(self, error: BaseException | None) -> Sequence[None]:
+    def ended(self, error: BaseException | None) -> Steps[None]:
         yield from leave(self.guard, self.held, error, took=self.waited)
 
-    def cut_off(self, error: BaseException) -> Sequence[None]:
+    def cut_off(self, error: BaseException) -> Steps[None]:
         """Something from outside of it ended the generator: its reader, a cancellation, or Prefect's own
         `timeout_seconds`, after which the engine asks whether to retry."""
         if self.handed_on and not self.guard.restart_stream and not isinstance(error, GeneratorExit):
             self.here.record(self.began).must_not_restart = True
         yield from self.ended(error)
 
-    def finished(self) -> Sequence[None]:
+    def finished(self) -> Steps[None]:
         yield from self.ended(None)
         yield from succeeded(self.guard, self.here, None)
 
-    def broke(self, error: Exception) -> Sequence[Substitute | BaseException]:
+    def broke(self, error: Exception) -> Steps[Substitute | BaseException]:
         """The substitute to go on with, or the error to raise."""
         yield from self.ended(error)
         guard = self.guard
@@ -156,7 +156,7 @@ class Stream:
 
     def substitute_broke(
         self, outcome: Substitute, broken: ChunksSoFar, failure: Exception, primary: BaseException
-    ) -> Sequence[Substitute | BaseException]:
+    ) -> Steps[Substitute | BaseException]:
         """A fallback's own stream broke: the next fallback, as long as nothing of it was handed on."""
         name, context = outcome.answer.fallback.name, outcome.context
         if broken and not self.guard.restart_stream:

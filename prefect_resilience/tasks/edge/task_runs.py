@@ -24,7 +24,7 @@ from prefect.utilities.callables import explode_variadic_parameter
 from prefect.utilities.hashing import hash_objects
 
 from prefect_resilience import durable
-from prefect_resilience.base.drive import Blocking, Invoke, Sequence
+from prefect_resilience.base.drive import Blocking, Invoke, Steps
 from prefect_resilience.base.edge.settings import enabled
 from prefect_resilience.calls.judging import retry_told
 from prefect_resilience.calls.model import Guard, RunRecord
@@ -145,7 +145,7 @@ class TaskSurroundings:
     def done(self) -> None:
         _records.pop(self.task_run.id, None)
 
-    def may_retry(self, error: Exception) -> Sequence[bool]:
+    def may_retry(self, error: Exception) -> Steps[bool]:
         condition = self.task.own_retry_condition
         if condition is None:
             return True
@@ -316,7 +316,7 @@ def surroundings_of(guard: Guard) -> TaskSurroundings | None:
     return TaskSurroundings(guard, context)
 
 
-def governed(guard: Guard, here: TaskSurroundings) -> Sequence[Guard]:
+def governed(guard: Guard, here: TaskSurroundings) -> Steps[Guard]:
     """The guard as its policy block changes it now; the server is asked when what is known of it is old."""
     from prefect_resilience.tasks.edge.blocks import live
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from prefect_resilience.base.drive import Blocking, Command, Invoke, Sequence
+from prefect_resilience.base.drive import Blocking, Command, Invoke, Steps
 from prefect_resilience.base.edge.settings import enabled
 from prefect_resilience.durable.effects.claim import Claim
 from prefect_resilience.durable.effects.current import OutsideRuns, Replayed, sent_key
@@ -57,7 +57,7 @@ class Compensating:
     asynchronous: bool
     finder: Finder = field(default_factory=lambda: _finder())
 
-    def undone(self, effect: EffectDocument) -> Sequence[CompensationOutcome]:
+    def undone(self, effect: EffectDocument) -> Steps[CompensationOutcome]:
         """Undo one fenced effect, and record what became of it."""
         key = key_of_undoing(effect, self.log.batch_id)
         own: EffectDocument | None = yield Blocking(self.log.effect, (key,))
@@ -73,7 +73,7 @@ class Compensating:
         yield Blocking(self.log.decide, (effect, undo.undone))
         return CompensationOutcome("compensated")
 
-    def resolved(self, effect: EffectDocument) -> Sequence[str]:
+    def resolved(self, effect: EffectDocument) -> Steps[str]:
         """Ask the receiver what became of an effect in doubt; "" when that is known now, else why not."""
         said = effect["error"] or {"code": "INTERRUPTED", "message": "nothing is known of the call"}
         why = f"{said['code']}: {said['message']}"
@@ -98,7 +98,7 @@ class Compensating:
 
     # -- the call
 
-    def _call(self, effect: EffectDocument, key: str) -> Sequence[Any]:
+    def _call(self, effect: EffectDocument, key: str) -> Steps[Any]:
         function = find(effect["compensation"]["call"], self.finder)
         reader = reader_of(effect, self.finder, _load_block)
         args, kwargs = positional(function, recalled(effect, function, reader))
@@ -129,7 +129,7 @@ class Compensating:
             return Invoke(function, args, kwargs)
         return Invoke(_run_to_its_end, (function, args, kwargs))
 
-    def _failed(self, effect: EffectDocument, key: str, error: Exception) -> Sequence[CompensationOutcome]:
+    def _failed(self, effect: EffectDocument, key: str, error: Exception) -> Steps[CompensationOutcome]:
         own: EffectDocument | None = yield Blocking(self.log.effect, (key,))
         if own is not None and own["state"] == "done":
             yield Blocking(self.log.decide, (effect, undo.undone))

@@ -18,7 +18,7 @@ from time import monotonic
 from typing import Any
 from uuid import uuid4
 
-from prefect_resilience.base.drive import Blocking, Sequence, adrive, drive, slept
+from prefect_resilience.base.drive import Blocking, Steps, adrive, drive, slept
 from prefect_resilience.base.policy import nearest
 from prefect_resilience.durable.batches.batch import batch, check_batch_id, explicit_batch
 from prefect_resilience.durable.batches.edge.known import check_known
@@ -166,7 +166,7 @@ class _Rollback:
     claim: str = field(default_factory=lambda: uuid4().hex)
     found: dict[str, list[Compensation]] = field(default_factory=dict[str, list[Compensation]])
 
-    def carried_out(self) -> Sequence[RollbackReport]:
+    def carried_out(self) -> Steps[RollbackReport]:
         ledger = yield Blocking(open_ledger, (self.store,))
         if self.named:
             yield Blocking(check_known, (ledger, self.batch_id))
@@ -186,7 +186,7 @@ class _Rollback:
         _tell_of(report)
         return report
 
-    def _begun(self, log: SagaLog, until: float) -> Sequence[float | None]:
+    def _begun(self, log: SagaLog, until: float) -> Steps[float | None]:
         pause, began = SHORTEST_PAUSE, monotonic()
         while True:
             decision: Any = yield Blocking(log.begin, (self.claim, self.to))
@@ -199,7 +199,7 @@ class _Rollback:
             yield from slept(pause)
             pause = min(1.5 * pause, LONGEST_PAUSE)
 
-    def _settled(self, compensating: Compensating, since: float | None, until: float) -> Sequence[None]:
+    def _settled(self, compensating: Compensating, since: float | None, until: float) -> Steps[None]:
         """Wait for what is going on, and find out what became of the effects in doubt."""
         log = compensating.log
         pause, asked = SHORTEST_PAUSE, dict[str, str]()
@@ -223,7 +223,7 @@ class _Rollback:
             if why:
                 self._note(effect, CompensationOutcome("in_doubt", why))
 
-    def _undone(self, compensating: Compensating, since: float | None) -> Sequence[None]:
+    def _undone(self, compensating: Compensating, since: float | None) -> Steps[None]:
         log = compensating.log
         listed = yield Blocking(log.effects)
         todo = undo.to_undo([document for document, _ in listed], since)

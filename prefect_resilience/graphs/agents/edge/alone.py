@@ -18,7 +18,7 @@ from prefect.context import TaskRunContext
 from prefect.utilities.callables import explode_variadic_parameter, parameters_to_args_kwargs
 from prefect.utilities.hashing import hash_objects
 
-from prefect_resilience.base.drive import Blocking, Sequence, adrive, drive, slept
+from prefect_resilience.base.drive import Blocking, Steps, adrive, drive, slept
 from prefect_resilience.calls.attempt import guarded
 from prefect_resilience.calls.judging import retry_told
 from prefect_resilience.calls.model import Guard, RunRecord, Substitute
@@ -102,7 +102,7 @@ class Alone(OutsideRuns):
     def done(self) -> None:
         self._record = None
 
-    def may_retry(self, error: Exception) -> Sequence[bool]:
+    def may_retry(self, error: Exception) -> Steps[bool]:
         return True
         yield  # it asks nobody, but is a sequence
 
@@ -224,7 +224,7 @@ class _InChild:
 
 def alone(
     name: str, guard: Guard, memories: Memories, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> Sequence[Any]:
+) -> Steps[Any]:
     """Call an agent with its retries, circuit, deadline and fallbacks: its value or `Substitute`.
 
     Raises the function's own error. A plain function gets a thread where an event loop drives this.

@@ -15,7 +15,7 @@ from prefect.runtime import flow_run, task_run
 from prefect.tasks import Task, task
 from prefect.utilities.annotations import quote
 
-from prefect_resilience.base.drive import Blocking, Invoke, Sequence, adrive, drive
+from prefect_resilience.base.drive import Blocking, Invoke, Steps, adrive, drive
 from prefect_resilience.base.plain import plain
 from prefect_resilience.errors.classify.shapes import put
 from prefect_resilience.errors.context import ErrorContext, attach_context
@@ -296,7 +296,7 @@ def _can_begin(step: Any, request: Request) -> bool:
     return True
 
 
-def _rounds(loop: Loop) -> Sequence[Iteration[Any]]:
+def _rounds(loop: Loop) -> Steps[Iteration[Any]]:
     """The loop itself, written once for both drivers."""
     history: History[Any] = History()
     value, mark, still = loop.start, NOTHING, 0
