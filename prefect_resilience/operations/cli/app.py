@@ -8,19 +8,18 @@ import sys
 from importlib.metadata import version
 from typing import NoReturn
 
-from cyclopts import App, CycloptsError
+from cyclopts import App, CycloptsError, Parameter
 
+from prefect_resilience.base.text import sentence_of
 from prefect_resilience.durable.batches.edge import recovery
 from prefect_resilience.errors.exceptions import ResilienceError
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.operations.cli import output
 from prefect_resilience.operations.cli.batches import app as batches
 from prefect_resilience.operations.cli.circuits import app as circuits
-from prefect_resilience.operations.cli.dashboard import dashboard
 from prefect_resilience.operations.cli.dead_letters import app as dead_letters
-from prefect_resilience.operations.cli.install import doctor, install
+from prefect_resilience.operations.cli.fleet import dashboard, doctor, install, report_command
 from prefect_resilience.operations.cli.plan import app as plan
-from prefect_resilience.operations.cli.report import report_command
 from prefect_resilience.telemetry.edge.events import at_a_terminal
 
 PACKAGE = "prefect-resilience"
@@ -30,14 +29,11 @@ app: App = App(
     help="See and set, for a whole fleet of Prefect workers, what keeps it going when services fail.",
     version=lambda: version(PACKAGE),
     help_format="plaintext",
+    # No --no-... or --empty-... beside the options.
+    default_parameter=Parameter(negative=""),
 )
-app.command(batches)
-app.command(circuits)
-app.command(dashboard)
-app.command(dead_letters)
-app.command(doctor)
-app.command(install)
-app.command(plan)
+for command in (batches, circuits, dashboard, dead_letters, doctor, install, plan):
+    app.command(command)
 app.command(report_command, name="report")
 
 
@@ -81,7 +77,7 @@ def _run() -> int:
 
 
 def _wrong(sentence: str) -> int:
-    output.say(sentence[:1].upper() + sentence[1:])
+    output.say(sentence_of(sentence))
     return 1
 
 

@@ -17,7 +17,7 @@ from typing import Any, cast
 from prefect_resilience.base.policy import closest, nearest, nearest_file
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.graphs.plans.model import Plan
-from prefect_resilience.operations.cli.output import printable
+from prefect_resilience.operations.cli.look import printable
 
 # In a template or in a condition's path, as it stands in JSON: inputs.drug, inputs["drug"]
 _LOOKED_AT = re.compile(r"""\binputs(?:\.|\[\\?["'])(\w+)""")

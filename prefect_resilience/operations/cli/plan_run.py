@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import io
 import logging
 import sys
 from collections.abc import Generator, Iterable, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from threading import Lock
 from typing import IO, Any, cast
 
 import httpx
@@ -18,14 +16,8 @@ from prefect.settings import (
     temporary_settings,
 )
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    SpinnerColumn,
-    TextColumn,
-    TimeElapsedColumn,
-)
+from rich.file_proxy import FileProxy
+from rich.progress import Progress, SpinnerColumn, TimeElapsedColumn
 from rich.text import Text
 
 from prefect_resilience.errors.exceptions import ResilienceError
@@ -33,13 +25,12 @@ from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.graphs.plans import result
 from prefect_resilience.graphs.plans.failures import PlanFailed
 from prefect_resilience.graphs.plans.result import PlanResult
-from prefect_resilience.operations.cli import output
-from prefect_resilience.operations.cli.plan_files import Source
+from prefect_resilience.operations.cli import look, output
+from prefect_resilience.operations.cli.plan_files import PlanSource
 from prefect_resilience.operations.cli.plan_inputs import output_of_others
 from prefect_resilience.operations.flows import run_plan
 
 WAITING = "starting"
-COLOUR = "#56b4e9"
 
 
 @contextmanager
@@ -49,61 +40,35 @@ def bar() -> Generator[None, None, None]:
     if not (console.is_terminal and console.is_interactive):
         yield
         return
-    columns = (
-        SpinnerColumn(style=COLOUR),
-        BarColumn(complete_style=COLOUR, finished_style=COLOUR, pulse_style=COLOUR),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TextColumn("{task.description}", markup=False),
-    )
+    columns = (SpinnerColumn(style=look.BLUE), *look.bar_columns(), TimeElapsedColumn())
     with (
         Progress(*columns, console=console, transient=True, redirect_stdout=False) as drawn,
         _logs_above(console),
     ):
         row = drawn.add_task(WAITING, total=None)
 
-        def told(now: result.Progress) -> None:
-            # A plan inside a node has a bar of its own in nobody's sight: its node stands for it here.
+        def update(now: result.Progress) -> None:
+            # A plan inside a node counts as that node.
             if now.depth == 0:
                 drawn.update(row, completed=now.ended, total=now.total, description=_described(now))
 
-        with result.listening(told):
+        with result.listening(update):
             yield
 
 
 def _described(now: result.Progress) -> str:
     at_work = f"{now.running} at work" if now.running else ""
-    latest = f"{output.printable(now.latest)} has ended" if now.latest else ""
+    latest = f"{look.printable(now.latest)} has ended" if now.latest else ""
     return Text(", ".join(filter(None, (at_work, latest)))[:80]).plain
-
-
-class _Above(io.TextIOBase):
-    """A file whose lines appear above the bar, which draws itself again below them."""
-
-    def __init__(self, console: Console) -> None:
-        self._console = console
-        self._begun = ""
-        self._lock = Lock()
-
-    def write(self, text: str, /) -> int:
-        with self._lock:
-            *lines, self._begun = (self._begun + text).split("\n")
-        for line in lines:
-            self._console.print(Text.from_ansi(line), soft_wrap=True)
-        return len(text)
-
-    def writable(self) -> bool:
-        return True
 
 
 @contextmanager
 def _logs_above(console: Console) -> Generator[None, None, None]:
     """Have the consoles of Prefect's log, which write to the terminal by themselves, write above the bar."""
-    above = _Above(console)
     terminal = (sys.__stderr__, sys.__stdout__)
-    swapped = [(own, own.file) for own in _consoles(_loggers()) if own.file in terminal]
+    swapped = [(own, own.file) for own in _log_consoles() if own.file in terminal]
     for own, _ in swapped:
-        own.file = cast("IO[str]", above)
+        own.file = cast("IO[str]", FileProxy(console, own.file))
     try:
         yield
     finally:
@@ -111,20 +76,12 @@ def _logs_above(console: Console) -> Generator[None, None, None]:
             own.file = file
 
 
-def _loggers() -> Iterable[logging.Logger]:
-    known = list(logging.Logger.manager.loggerDict.values())
-    return [logging.getLogger(), *(logger for logger in known if isinstance(logger, logging.Logger))]
-
-
-def _consoles(loggers: Iterable[logging.Logger]) -> Iterable[Console]:
+def _log_consoles() -> Iterable[Console]:
     """The rich consoles that log handlers write to, each once."""
-    found = {
-        id(console): console
-        for logger in loggers
-        for handler in logger.handlers
-        if isinstance(console := getattr(handler, "console", None), Console)
-    }
-    return found.values()
+    known = [logging.getLogger(name) for name in list(logging.root.manager.loggerDict)]
+    handlers = [handler for logger in (logging.root, *known) for handler in logger.handlers]
+    consoles = [getattr(handler, "console", None) for handler in handlers]
+    return {id(console): console for console in consoles if isinstance(console, Console)}.values()
 
 
 # How Prefect's client begins what it says when there is no API
@@ -134,22 +91,22 @@ PATIENCE = 90
 
 
 @dataclass(frozen=True)
-class Ended:
+class PlanEnd:
     """The result of a run, and in a sentence why it failed, "" if it did not."""
 
     result: PlanResult
     failure: str = ""
 
 
-def run(source: Source, inputs: Mapping[str, Any]) -> Ended:
+def run(source: PlanSource, inputs: Mapping[str, Any]) -> PlanEnd:
     """Run the plan to its end, with a bar in a terminal. Raises what kept it from being run at all."""
     # By its file where it has one: plans inside it are found beside it.
     plan = source.plan if source.path is None else source.path
     try:
         with _patient(), bar(), output_of_others():
-            return Ended(run_plan(plan, inputs=dict(inputs)))
+            return PlanEnd(run_plan(plan, inputs=dict(inputs)))
     except PlanFailed as failed:
-        return Ended(failed.result, redact(str(failed)))
+        return PlanEnd(failed.result, redact(str(failed)))
     except (RuntimeError, httpx.HTTPError) as error:
         if isinstance(error, RuntimeError) and not str(error).startswith(OF_THE_API):
             raise

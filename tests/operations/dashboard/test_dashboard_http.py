@@ -14,10 +14,10 @@ from prefect_resilience.durable import batch_status
 from prefect_resilience.durable.effects.ledger import open_ledger, place_of
 from prefect_resilience.durable.effects.model import Doubted
 from prefect_resilience.guards.circuits import CircuitBreaker, get_circuits
-from prefect_resilience.operations.dashboard.edge import reading
-from prefect_resilience.operations.dashboard.edge.app import make_app
-from prefect_resilience.operations.dashboard.edge.reading import Source
+from prefect_resilience.operations.dashboard import reading
+from prefect_resilience.operations.dashboard.app import make_app
 from prefect_resilience.operations.dashboard.gate import Gate
+from prefect_resilience.operations.dashboard.reading import Source
 from tests.operations.dashboard.conftest import HOST, browsing, call, listening
 from tests.stores_servers import RedisServer
 

@@ -28,7 +28,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from prefect_resilience.errors.exceptions import ConfigurationError, ResilienceError, StoreUnavailable
 from prefect_resilience.errors.secrets.redact import redact
-from prefect_resilience.operations.dashboard.edge.orders import (
+from prefect_resilience.operations.dashboard.gate import LOOPBACK, Gate
+from prefect_resilience.operations.dashboard.orders import (
     CircuitOrder,
     Desk,
     Order,
@@ -38,8 +39,7 @@ from prefect_resilience.operations.dashboard.edge.orders import (
     Said,
     SettleOrder,
 )
-from prefect_resilience.operations.dashboard.edge.reading import Fleet, Hub
-from prefect_resilience.operations.dashboard.gate import LOOPBACK, Gate
+from prefect_resilience.operations.dashboard.reading import Fleet, Hub
 
 log: logging.Logger = logging.getLogger("prefect_resilience.dashboard")
 
