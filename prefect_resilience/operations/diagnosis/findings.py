@@ -26,6 +26,14 @@ class Finding(BaseModel):
     level: Level = "wrong"
 
 
+def wrong(check: str, where: str, says: str, mend: str) -> Finding:
+    return Finding(check=check, where=where, says=says, mend=mend)
+
+
+def note(check: str, where: str, says: str, mend: str) -> Finding:
+    return Finding(check=check, where=where, says=says, mend=mend, level="note")
+
+
 class Diagnosis(BaseModel):
     """What the checks found. `checks` are those that were made, in their order."""
 
