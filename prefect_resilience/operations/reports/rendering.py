@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from xml.sax.saxutils import escape
 
 from prefect_resilience.operations.reports import sections
-from prefect_resilience.operations.reports.model import FleetReport
+from prefect_resilience.operations.reports.figures import FleetReport
 from prefect_resilience.operations.reports.sections import Section, headline, moment_text, sections_of
 
 # Okabe and Ito's, which everybody can tell apart; each bar says its number as well.

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta, timezone
 
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.guards.budgets.model import span_text
-from prefect_resilience.operations.reports.model import (
+from prefect_resilience.operations.reports.figures import (
     BadEnd,
     CircuitFigures,
     FleetReport,

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import httpx
 import pytest
-from prefect_resilience.operations.cli.fleet import dashboard
 
 from prefect_resilience.errors.exceptions import ConfigurationError
+from prefect_resilience.operations.cli.fleet import dashboard
 
 COMMAND = [sys.executable, "-m", "prefect_resilience", "dashboard"]
 
