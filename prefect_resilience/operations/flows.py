@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import difflib
-import hashlib
 import re
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime, timedelta, timezone
@@ -23,7 +22,7 @@ from prefect.logging import get_run_logger
 from prefect.runtime import flow_run
 from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 
-from prefect_resilience.base.naming import shorten, template_fields
+from prefect_resilience.base.naming import digest, shorten, template_fields
 from prefect_resilience.base.policy import nearest
 from prefect_resilience.base.text import code_cell, utc_text
 from prefect_resilience.durable.batches.edge.operations import (
@@ -320,5 +319,4 @@ def _key(name: str) -> str:
     slug = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:KEY_LIMIT]
     if slug == name:
         return f"circuit-{slug}"
-    digest = hashlib.sha256(name.encode(errors="replace")).hexdigest()[:6]
-    return "-".join(part for part in ("circuit", slug.strip("-"), digest) if part)
+    return "-".join(part for part in ("circuit", slug.strip("-"), digest(name)[:6]) if part)

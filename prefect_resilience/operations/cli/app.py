@@ -59,7 +59,8 @@ def _run() -> int:
         code = app(sys.argv[1:], print_error=False, exit_on_error=False, result_action="return_value")
         sys.stdout.flush()
     except CycloptsError as error:
-        return _wrong(f"{str(error).strip()} `{_command()} --help` says what may be written.")
+        command = " ".join([PACKAGE, *(error.command_chain or ())])
+        return _wrong(f"{str(error).strip()} `{command} --help` says what may be written.")
     except ResilienceError as error:
         return _wrong(redact(str(error)))
     except BrokenPipeError:
@@ -79,15 +80,3 @@ def _run() -> int:
 def _wrong(sentence: str) -> int:
     output.say(sentence_of(sentence))
     return 1
-
-
-def _command() -> str:
-    """The command as far as it was understood, to ask its help."""
-    names = [PACKAGE]
-    node = app
-    for token in sys.argv[1:]:
-        if token.startswith("-") or token not in node:
-            break
-        node = node[token]
-        names.append(token)
-    return " ".join(names)

@@ -15,7 +15,7 @@ from prefect_resilience.graphs.plans.reading.mistakes import PlanError
 from prefect_resilience.operations.cli import output, plan_files, plan_run
 from prefect_resilience.operations.cli.look import printable
 from prefect_resilience.operations.cli.options import Json
-from prefect_resilience.operations.cli.plan_inputs import check_names, import_actions, read_inputs
+from prefect_resilience.operations.cli.plan_run import check_names, import_actions, read_inputs
 
 
 def _no_option(kind: object, value: object) -> None:

@@ -17,7 +17,7 @@ from prefect_resilience.durable import list_batches
 from prefect_resilience.errors.exceptions import ConfigurationError, StoreUnavailable
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.guards.circuits import get_circuits
-from prefect_resilience.operations.diagnosis.findings import Finding, note, wrong
+from prefect_resilience.operations.diagnosis.findings import Finding, note, skewed, wrong
 from prefect_resilience.stores import StoreUrl, open_store, parse_url
 from prefect_resilience.stores.server_facts import PostgresFacts, RedisFacts, postgres_facts, redis_facts
 
@@ -209,10 +209,7 @@ def _store(url: str, *, ledger: bool) -> Iterator[Finding]:
         mend = "Set PREFECT_RESILIENCE_STORE_URL to sqlite:///..., postgresql://... or redis://..."
         yield wrong("store", shown, says, mend)
     if abs(skew) > MOST_SKEW:
-        way = "ahead of" if skew > 0 else "behind"
-        says = f"the store's clock is {abs(skew):.1f} s {way} this machine's"
-        mend = "Let both machines set their clocks by NTP (chrony or systemd-timesyncd)."
-        yield wrong("clocks", shown, says, mend)
+        yield skewed(shown, "the store's", skew, digits=1)
 
 
 def _kept(parsed: StoreUrl, shown: str, ledger: bool) -> Iterator[Finding]:

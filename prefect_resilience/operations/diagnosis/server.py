@@ -21,7 +21,7 @@ from prefect.settings import get_current_settings
 
 from prefect_resilience.base.text import one_line, plural
 from prefect_resilience.errors.secrets.redact import redact
-from prefect_resilience.operations.diagnosis.findings import Finding, note, wrong
+from prefect_resilience.operations.diagnosis.findings import Finding, note, skewed, wrong
 from prefect_resilience.operations.installation.catalog import NAME, automation_files
 from prefect_resilience.operations.installation.installing import automations_by_name, planned
 
@@ -69,9 +69,7 @@ def clock(client: SyncPrefectClient) -> Iterator[Finding]:
     # The header is in whole seconds.
     skew = there - after if there > after else there + 1 - before if there + 1 < before else 0.0
     if abs(skew) > MOST_SKEW:
-        says = f"its clock is {abs(skew):.0f} s {'ahead of' if skew > 0 else 'behind'} this machine's"
-        mend = "Let both machines set their clocks by NTP (chrony or systemd-timesyncd)."
-        yield wrong("clocks", "the Prefect API", says, mend)
+        yield skewed("the Prefect API", "its", skew)
 
 
 def ui(client: SyncPrefectClient) -> Iterator[Finding]:

@@ -227,7 +227,7 @@ UNMADE = ("Cached", "Skipped", "RolledBack")
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class CountedTaskRun:
     """A task run that has ended; `seconds` from the start of its first attempt to its end."""
 
     task: str
@@ -254,7 +254,7 @@ class Tally:
     recoveries: list[float] = field(default_factory=list[float])
     elsewhere: Counter[str] = field(default_factory=Counter[str])
 
-    def add(self, run: Run) -> None:
+    def add(self, run: CountedTaskRun) -> None:
         counts = self.by_task.setdefault(run.task, Counter())
         counts.update(_counts_of(run))
         if run.succeeded and run.attempts > 1 and run.seconds is not None:
@@ -290,7 +290,7 @@ def _whole(counts: Counter[str]) -> dict[str, int]:
     return {name: max(0, number) for name, number in counts.items()}
 
 
-def _counts_of(run: Run) -> dict[str, int]:
+def _counts_of(run: CountedTaskRun) -> dict[str, int]:
     made = {"runs": 1, "attempts": run.attempts, "retried": int(run.attempts > 1)}
     if run.succeeded:
         success = {"succeeded": 1, "attempts_of_successes": run.attempts}

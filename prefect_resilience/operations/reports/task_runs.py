@@ -24,7 +24,7 @@ from prefect_resilience.operations.reports.figures import (
     FALLBACK,
     FINAL,
     TIMED_OUT,
-    Run,
+    CountedTaskRun,
     Tally,
     task_of,
 )
@@ -108,10 +108,10 @@ def chunks(ids: Iterable[str], size: int) -> list[list[str]]:
     return [listed[at : at + size] for at in range(0, len(listed), size)]
 
 
-def run_of(row: dict[str, Any]) -> Run:
+def run_of(row: dict[str, Any]) -> CountedTaskRun:
     """A task run as the API has it, in short."""
     start, end = moment(row["start_time"]), moment(row["end_time"])
-    return Run(
+    return CountedTaskRun(
         task=task_of(row["name"], row["task_key"], row["dynamic_key"]),
         type=row["state_type"],
         name=row["state_name"] or "",
@@ -164,7 +164,7 @@ SAMPLES = 3
 
 
 @dataclass(frozen=True, slots=True)
-class CountedRun:
+class RunByEvents:
     """What the events tell of a run: its name, and how and after how many seconds it ended."""
 
     name: str
@@ -198,7 +198,7 @@ def _counted(api: Api, period: Period, names: Mapping[str, int]) -> Tally:
     others = [state for state in names if state != PLAIN and state not in ended]
     rows = list(every_run(api, period, others)) if others else []
     spans = _spans(api, period, retries.keys() - seen.keys() - {row["id"] for row in rows})
-    seen |= {run_id: CountedRun(retries[run_id].name, seconds=seconds) for run_id, seconds in spans.items()}
+    seen |= {run_id: RunByEvents(retries[run_id].name, seconds=seconds) for run_id, seconds in spans.items()}
     tasks = _tasks(api, seen, retries)
     plain = _by_run(api, period, names.get(PLAIN, 0), retries, tasks)
     plain.subtract(tasks[run_id] for run_id in spans)
@@ -209,7 +209,7 @@ def _counted(api: Api, period: Period, names: Mapping[str, int]) -> Tally:
         tally.add(run_of(row))
     for run_id, one in seen.items():
         attempts = 1 + retries[run_id].count if run_id in retries else 1
-        tally.add(Run(tasks[run_id], one.type, one.state, attempts, one.seconds))
+        tally.add(CountedTaskRun(tasks[run_id], one.type, one.state, attempts, one.seconds))
     for task, number in plain.items():
         tally.add_plain(task, number)
     return tally
@@ -248,7 +248,7 @@ def _ever(until: datetime) -> Period:
     return Period(datetime.now(timezone.utc) - LOOK_BACK, until)
 
 
-def _ended(api: Api, period: Period, state: str, names: Mapping[str, int]) -> dict[str, CountedRun] | None:
+def _ended(api: Api, period: Period, state: str, names: Mapping[str, int]) -> dict[str, RunByEvents] | None:
     """The runs that ended in this state; None where not each of them has begun, and begun once."""
     rows = _events_of(api, period, state)
     if len(rows) != names[state]:
@@ -257,7 +257,7 @@ def _ended(api: Api, period: Period, state: str, names: Mapping[str, int]) -> di
         running = _about(_ever(period.until), [RUNNING], ids)
         if not api.count_events(running) == len(ids) == api.count_resources(running):
             return None
-    return {run_id: CountedRun(row.name, TYPES[state], state) for run_id, row in rows.items()}
+    return {run_id: RunByEvents(row.name, TYPES[state], state) for run_id, row in rows.items()}
 
 
 def _spans(api: Api, period: Period, ids: Collection[str]) -> dict[str, float | None]:
@@ -280,7 +280,7 @@ def _spans_of(api: Api, period: Period, ids: list[str]) -> dict[str, float | Non
 # -- tasks by their runs' names
 
 
-def _tasks(api: Api, seen: Mapping[str, CountedRun], retries: Mapping[str, RunEvents]) -> dict[str, str]:
+def _tasks(api: Api, seen: Mapping[str, RunByEvents], retries: Mapping[str, RunEvents]) -> dict[str, str]:
     """The task of each run, by its id: as its name says, where others of that name bear it out; else read."""
     groups: dict[str | None, list[str]] = {}
     for run_id, one in seen.items():
@@ -318,10 +318,10 @@ def _by_run(
     api: Api, period: Period, total: int, retries: Mapping[str, RunEvents], tasks: dict[str, str]
 ) -> Counter[str]:
     """How many runs of each task ended Completed, from the event of each."""
-    completed: dict[str, CountedRun] = {}
+    completed: dict[str, RunByEvents] = {}
     parts = period.parts(max(1, -(-total // SLICE)))
     for rows in api.each(lambda part: _events_of(api, part, PLAIN), parts):
-        completed |= {run_id: CountedRun(row.name) for run_id, row in rows.items()}
+        completed |= {run_id: RunByEvents(row.name) for run_id, row in rows.items()}
     if len(completed) != total:
         raise Disagreement
     new = {run_id: one for run_id, one in completed.items() if run_id not in tasks}

@@ -16,7 +16,7 @@ from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.graphs.plans.actions import ActionSpec, ParameterSpec
 from prefect_resilience.graphs.plans.result import NodeResult, PlanResult
 from prefect_resilience.operations.cli import look, plan_files
-from prefect_resilience.operations.cli.plan_inputs import import_actions, read_inputs
+from prefect_resilience.operations.cli.plan_run import import_actions, read_inputs
 
 # -- inputs
 
