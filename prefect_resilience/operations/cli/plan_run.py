@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import io
 import json
 import logging
 import re
@@ -13,6 +14,7 @@ from collections.abc import Generator, Iterable, Mapping
 from contextlib import AbstractContextManager, contextmanager, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Lock
 from types import ModuleType
 from typing import IO, Any, cast
 
@@ -23,7 +25,6 @@ from prefect.settings import (
     temporary_settings,
 )
 from rich.console import Console
-from rich.file_proxy import FileProxy
 from rich.progress import Progress, SpinnerColumn, TimeElapsedColumn
 from rich.text import Text
 
@@ -248,13 +249,33 @@ def _described(now: result.Progress) -> str:
     return Text(", ".join(filter(None, (at_work, latest)))[:80]).plain
 
 
+class LinesAbove(io.TextIOBase):
+    """A file whose lines appear above the bar, which draws itself again below them."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._begun = ""
+        self._lock = Lock()
+
+    def write(self, text: str, /) -> int:
+        with self._lock:
+            *lines, self._begun = (self._begun + text).split("\n")
+        for line in lines:
+            self._console.print(Text.from_ansi(line), soft_wrap=True)
+        return len(text)
+
+    def writable(self) -> bool:
+        return True
+
+
 @contextmanager
 def _logs_above(console: Console) -> Generator[None, None, None]:
     """Have the consoles of Prefect's log, which write to the terminal by themselves, write above the bar."""
+    above = LinesAbove(console)
     terminal = (sys.__stderr__, sys.__stdout__)
     swapped = [(own, own.file) for own in _log_consoles() if own.file in terminal]
     for own, _ in swapped:
-        own.file = cast("IO[str]", FileProxy(console, own.file))
+        own.file = cast("IO[str]", above)
     try:
         yield
     finally:
