@@ -123,7 +123,7 @@ def test_a_circuit_that_was_never_called_can_be_created(circuits: str) -> None:
 
 def test_a_deployment_runs_it_as_a_module(circuits: str) -> None:
     deployment = set_circuit.to_deployment("by-hand", entrypoint_type=EntrypointType.MODULE_PATH)
-    assert deployment.entrypoint == "prefect_resilience.operations.set_circuit"
+    assert deployment.entrypoint == "prefect_resilience.operations.flows.set_circuit"
     deployment_id = deployment.apply()
     with get_client(sync_client=True) as client:
         parameters = {"name": "orders", "action": "close", "reason": "it is over"}

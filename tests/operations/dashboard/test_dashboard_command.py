@@ -15,7 +15,7 @@ import httpx
 import pytest
 
 from prefect_resilience.errors.exceptions import ConfigurationError
-from prefect_resilience.operations.cli.dashboard import dashboard
+from prefect_resilience.operations.cli.fleet import dashboard
 
 COMMAND = [sys.executable, "-m", "prefect_resilience", "dashboard"]
 

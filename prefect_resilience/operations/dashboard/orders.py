@@ -23,13 +23,13 @@ from prefect_resilience.errors.exceptions import ConfigurationError, ResilienceE
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.guards.circuits import get_circuits
 from prefect_resilience.operations.dashboard.board import Row
-from prefect_resilience.operations.dashboard.edge.reading import Hub
+from prefect_resilience.operations.dashboard.reading import Hub
 from prefect_resilience.operations.flows import DONE, change_circuit, find_circuit
 
 EFFECTS_SHOWN = 100
 LONGEST = 500
 
-Said = dict[str, Any]
+PageAnswer = dict[str, Any]
 """What the page is told of an order: `said`, a sentence, and perhaps more."""
 
 Name = Annotated[str, Field(min_length=1, max_length=2_000)]
@@ -45,13 +45,13 @@ _OUTCOMES = {
 }
 
 
-class Order(BaseModel):
+class PageOrder(BaseModel):
     """What a button sends. Unknown fields are mistakes."""
 
     model_config: ClassVar[ConfigDict] = ConfigDict(extra="forbid", frozen=True)
 
 
-class CircuitOrder(Order):
+class CircuitOrder(PageOrder):
     """Set one circuit for the whole fleet. `minutes`: with "open", after which a probe decides."""
 
     name: Name
@@ -60,7 +60,7 @@ class CircuitOrder(Order):
     minutes: Annotated[float, Field(gt=0, le=60 * 24 * 365)] | None = None
 
 
-class SettleOrder(Order):
+class SettleOrder(PageOrder):
     """Say what became of an effect."""
 
     batch: Name
@@ -70,7 +70,7 @@ class SettleOrder(Order):
     reason: Reason = ""
 
 
-class RecoverOrder(Order):
+class RecoverOrder(PageOrder):
     """Go on with a batch as its hint says. `dry_run`: only tell what that would be."""
 
     batch: Name
@@ -78,7 +78,7 @@ class RecoverOrder(Order):
     dry_run: bool = False
 
 
-class ReplayOrder(Order):
+class ReplayOrder(PageOrder):
     """Replay one letter by its id, or all of one task that wait."""
 
     letter: Name | None = None
@@ -95,7 +95,7 @@ class Desk:
     circuits: str | None = None
     store: str | None = None
 
-    def set_circuit(self, order: CircuitOrder) -> Said:
+    def set_circuit(self, order: CircuitOrder) -> PageAnswer:
         if order.action == "open" and not order.reason.strip():
             raise ConfigurationError("Say why, for whoever meets the circuit next")
         if order.minutes is not None and order.action != "open":
@@ -105,7 +105,7 @@ class Desk:
         after = change_circuit(order.name, order.action, order.reason, until, self.circuits)
         return {"said": f"{order.name}: {DONE[order.action]} for the whole fleet", "state": after.state}
 
-    def settle(self, order: SettleOrder) -> Said:
+    def settle(self, order: SettleOrder) -> PageAnswer:
         after = settle(
             order.batch,
             order.key,
@@ -116,12 +116,12 @@ class Desk:
         )
         return {"said": f"{order.key}: settled as {order.answer.replace('_', ' ')}", "state": after.state}
 
-    def recover(self, order: RecoverOrder) -> Said:
+    def recover(self, order: RecoverOrder) -> PageAnswer:
         report = recover(order.batch, reason=order.reason or None, dry_run=order.dry_run, store=self.store)
         said = f"{_OUTCOMES[report.action]}: {report.why}"
         return {"said": said, "action": report.action, "not_undone": [one.key for one in report.not_undone]}
 
-    def doubts(self, batch: str) -> Said:
+    def doubts(self, batch: str) -> PageAnswer:
         """The effects of a batch that a person can settle, with the answers that may be given for each."""
         listed = [one for one in batch_status(batch, store=self.store).effects if _answers(one)]
         rows = [
@@ -139,7 +139,7 @@ class Desk:
         ]
         return {"effects": rows, "more": len(listed) - len(rows)}
 
-    def replay(self, order: ReplayOrder, told: Callable[[int, int, LetterOutcome], None]) -> Said:
+    def replay(self, order: ReplayOrder, told: Callable[[int, int, LetterOutcome], None]) -> PageAnswer:
         """Replay, and call `told` after each letter; what that raises ends the replay between two letters."""
         if (order.letter is None) == (order.task is None):
             raise ConfigurationError("Say which letters: either one by its id, or those of a task")
@@ -169,7 +169,7 @@ class Replays:
         self._task: asyncio.Task[None] | None = None
         self._stopping = threading.Event()
 
-    async def start(self, order: ReplayOrder) -> Said:
+    async def start(self, order: ReplayOrder) -> PageAnswer:
         """Start a replay, and say so; raises ConfigurationError while another one goes on."""
         if self._task is not None and not self._task.done():
             raise ConfigurationError("A replay goes on already: wait for its end, or stop it")
@@ -178,7 +178,7 @@ class Replays:
         self._task = asyncio.create_task(self._run(order))
         return {"said": "The replay has begun"}
 
-    async def stop(self) -> Said:
+    async def stop(self) -> PageAnswer:
         """End the replay that goes on after the letter that it is at."""
         if self._task is None or self._task.done():
             raise ConfigurationError("No replay goes on")

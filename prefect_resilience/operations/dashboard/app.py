@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import hmac
 import json
 import logging
 import secrets
 import socket
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from functools import partial
 from html import escape
 from importlib.resources import files
 from typing import Any, TypeVar
+from urllib.parse import urlsplit
 
 import uvicorn
 from prefect.settings import PREFECT_UI_URL
@@ -28,18 +31,60 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from prefect_resilience.errors.exceptions import ConfigurationError, ResilienceError, StoreUnavailable
 from prefect_resilience.errors.secrets.redact import redact
-from prefect_resilience.operations.dashboard.edge.orders import (
+from prefect_resilience.operations.dashboard.orders import (
     CircuitOrder,
     Desk,
-    Order,
+    PageAnswer,
+    PageOrder,
     RecoverOrder,
     ReplayOrder,
     Replays,
-    Said,
     SettleOrder,
 )
-from prefect_resilience.operations.dashboard.edge.reading import Fleet, Hub
-from prefect_resilience.operations.dashboard.gate import LOOPBACK, Gate
+from prefect_resilience.operations.dashboard.reading import Fleet, Hub
+
+LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
+TOKEN_HEADER = "x-resilience-token"
+LARGEST_BODY = 65_536
+
+
+@dataclass(frozen=True, slots=True)
+class Gate:
+    """`hosts`: the names in a Host header that are this dashboard. `read_only`: nobody changes anything."""
+
+    token: str
+    hosts: frozenset[str] = LOOPBACK
+    read_only: bool = False
+
+    def refusal(self, method: str, headers: Mapping[str, str]) -> str | None:
+        """Why a request is refused, in a sentence; None when it is let in. Names of headers in lower case."""
+        host = headers.get("host", "")
+        if _name_of(host) not in self.hosts:
+            return f"This dashboard is not served as {host[:100]!r}: start it with --allow-host to allow that"
+        if method in ("GET", "HEAD"):
+            return None
+        if self.read_only:
+            return "This dashboard is read-only"
+        if headers.get("origin", "").lower() not in (f"http://{host}".lower(), f"https://{host}".lower()):
+            return "Only the page of this dashboard may change something"
+        if not hmac.compare_digest(headers.get(TOKEN_HEADER, "").encode(), self.token.encode()):
+            return "The page is from an earlier start of this dashboard: reload it"
+        if headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
+            return "Orders are JSON"
+        length = headers.get("content-length", "")
+        if not length.isdecimal() or int(length) > LARGEST_BODY:
+            return f"An order has at most {LARGEST_BODY} bytes, and says how many"
+        return None
+
+
+def _name_of(host: str) -> str | None:
+    """The name in a Host header, without its port; None when there is none."""
+    try:
+        # A Host header has neither a path nor a user.
+        return None if set(host) & set("/@?#\\ ") else urlsplit(f"//{host}").hostname
+    except ValueError:
+        return None
+
 
 log: logging.Logger = logging.getLogger("prefect_resilience.dashboard")
 
@@ -70,7 +115,7 @@ _HEADERS = {
     "Cache-Control": "no-store",
 }
 
-O = TypeVar("O", bound=Order)  # noqa: E741
+O = TypeVar("O", bound=PageOrder)  # noqa: E741
 
 
 class GateMiddleware:
@@ -132,7 +177,7 @@ def make_app(
     async def stop(_: Request) -> Response:
         return await _answered(replays.stop)
 
-    def button(kind: type[O], work: Callable[[O], Said]) -> Callable[[Request], Awaitable[Response]]:
+    def button(kind: type[O], work: Callable[[O], PageAnswer]) -> Callable[[Request], Awaitable[Response]]:
         async def endpoint(request: Request) -> Response:
             answer = await _carried_out(request, kind, partial(run_in_threadpool, work))
             hub.refresh()
@@ -177,7 +222,9 @@ async def _messages(hub: Hub) -> AsyncIterator[str]:
                 await asyncio.sleep(GATHER)
 
 
-async def _carried_out(request: Request, kind: type[O], work: Callable[[O], Awaitable[Said]]) -> Response:
+async def _carried_out(
+    request: Request, kind: type[O], work: Callable[[O], Awaitable[PageAnswer]]
+) -> Response:
     try:
         order = kind.model_validate_json(await request.body())
     except ValidationError as error:
@@ -187,7 +234,7 @@ async def _carried_out(request: Request, kind: type[O], work: Callable[[O], Awai
     return await _answered(partial(work, order))
 
 
-async def _answered(work: Callable[[], Awaitable[Said]]) -> Response:
+async def _answered(work: Callable[[], Awaitable[PageAnswer]]) -> Response:
     try:
         return JSONResponse(await work())
     except StoreUnavailable as error:

@@ -22,7 +22,7 @@ from prefect_resilience.guards.circuits.fleet import read_values
 from prefect_resilience.guards.circuits.registry import link_to
 from prefect_resilience.operations.dashboard import rows
 from prefect_resilience.operations.dashboard.board import Board, Row
-from prefect_resilience.operations.dashboard.circuit_rows import Circuits
+from prefect_resilience.operations.dashboard.rows import Circuits
 from prefect_resilience.operations.reports.api import Period, opened, ours
 from prefect_resilience.stores import Store
 
@@ -90,7 +90,7 @@ class Fleet:
 
 
 @dataclass(frozen=True)
-class Source:
+class PageSource:
     """One thing to read, and again after `interval` seconds.
 
     The pause is `rest` times as long as the reading took, if that is longer: a large fleet is read less
@@ -110,11 +110,11 @@ class Hub:
         self.board: Board = Board()
         self.closing: bool = False
         self._sources = (
-            Source("circuits", fleet.read_circuits, 0.5, rest=1.0),
-            Source("letters", fleet.read_letters, 2.0),
-            Source("batches", fleet.read_batches, 2.0),
-            Source("error budgets", fleet.read_budgets, 5.0),
-            Source("retries and fallbacks", fleet.read_minutes, 10.0),
+            PageSource("circuits", fleet.read_circuits, 0.5, rest=1.0),
+            PageSource("letters", fleet.read_letters, 2.0),
+            PageSource("batches", fleet.read_batches, 2.0),
+            PageSource("error budgets", fleet.read_budgets, 5.0),
+            PageSource("retries and fallbacks", fleet.read_minutes, 10.0),
         )
         self._asked = {source.name: asyncio.Event() for source in self._sources}
         self._watched = asyncio.Event()
@@ -178,7 +178,7 @@ class Hub:
                 return False
         return not self.closing
 
-    async def _repeat(self, source: Source) -> None:
+    async def _repeat(self, source: PageSource) -> None:
         asked = self._asked[source.name]
         while True:
             await self._watched.wait()
@@ -193,7 +193,7 @@ class Hub:
             with anyio.move_on_after(rest):
                 await asked.wait()
 
-    def _take(self, source: Source, parts: rows.Parts) -> None:
+    def _take(self, source: PageSource, parts: rows.Parts) -> None:
         if clock := parts.pop("clock", None):
             self._clock = clock["store"]["now"] - time.time()
         self._summary |= parts.pop("summary", {})
@@ -202,7 +202,7 @@ class Hub:
         for part, found in {**parts, "summary": dict(self._summary)}.items():
             self._put(part, found)
 
-    def _failed(self, source: Source, error: Exception) -> None:
+    def _failed(self, source: PageSource, error: Exception) -> None:
         since = self._trouble.get(source.name, {"since": self.now()})["since"]
         self._trouble[source.name] = {"since": since, "says": redact(" ".join(str(error).split()))[:300]}
         self._put("trouble", dict(self._trouble))
