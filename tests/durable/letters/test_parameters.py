@@ -510,6 +510,7 @@ def test_reading_calls_no_class(monkeypatch: pytest.MonkeyPatch) -> None:
     assert Reader().parameters(encoded.parameters)["order"] == ORDER
 
 
+@pytest.mark.slow
 def test_a_local_class_is_found_in_its_own_process_only() -> None:
     class Local(BaseModel):
         n: int

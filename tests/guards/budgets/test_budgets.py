@@ -127,6 +127,7 @@ def test_secrets_are_kept_out_of_the_store():
 
 @pytest.mark.api
 class TestInRuns:
+    @pytest.mark.smoke
     def test_runs_are_counted_once_however_often_they_were_tried(self, mode):
         tries = iter([ConnectionError(), None, ValueError("no"), None])
 
