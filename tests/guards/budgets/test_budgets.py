@@ -106,6 +106,7 @@ for number in range(200):
 """
 
 
+@pytest.mark.slow
 def test_processes_count_together_and_the_last_ones_are_not_lost(tmp_path, monkeypatch):
     url = f"sqlite:///{tmp_path}/shared.db"
     monkeypatch.setenv("PREFECT_RESILIENCE_STORE_URL", url)

@@ -30,6 +30,7 @@ tasks = st.dictionaries(
 )
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=400)
 @given(tasks, st.randoms(use_true_random=False))
 def test_what_is_said_is_right(runs, chance):
