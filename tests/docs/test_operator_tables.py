@@ -8,7 +8,11 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
+import pytest
+
 from tests.docs.pages import DOCS, PACKAGE, ROOT
+
+pytestmark = pytest.mark.docs
 
 PAGE = DOCS / "operations.md"
 SENDING = {"_of_failure", "emit", "_emit", "_emit_effect", "emit_event"}

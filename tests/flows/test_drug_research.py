@@ -23,7 +23,7 @@ from flows.serving import running
 from prefect_resilience.graphs.plans.actions import REGISTERED
 from prefect_resilience.operations import run_plan
 
-pytestmark = pytest.mark.api
+pytestmark = [pytest.mark.api, pytest.mark.slow]
 
 ROOT = Path(__file__).parents[2]
 PLANS = ROOT / "flows" / "plans"

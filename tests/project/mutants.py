@@ -62,7 +62,7 @@ SUBJECTS = {
         ),
     ),
     "conditions": Subject(
-        ("graphs/conditions/*.py", "base/plain.py", "base/plain.py"),
+        ("graphs/conditions/*.py", "base/plain.py"),
         (
             "graphs/conditions/test_bounds_and_values.py",
             "graphs/conditions/test_build.py",

@@ -353,6 +353,7 @@ CHILD = """
 """
 
 
+@pytest.mark.slow
 def test_every_process_counts_for_itself(tmp_path):
     url = f"sqlite:///{tmp_path}/ledger.db"
     code = textwrap.dedent(CHILD)

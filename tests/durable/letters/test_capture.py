@@ -36,6 +36,7 @@ def one_letter() -> dead_letters.DeadLetter:
     return letter
 
 
+@pytest.mark.smoke
 def test_a_plain_task_that_failed_is_a_letter_with_everything_in_it(receiver: Receiver) -> None:
     receiver.broken = True
     order = shop.Order(id=1, items=[], placed=WHEN)

@@ -536,6 +536,7 @@ def test_reading_runs_no_validator(monkeypatch: pytest.MonkeyPatch) -> None:
     assert Reader().parameters(encoded.parameters)["order"] == ORDER
 
 
+@pytest.mark.slow
 def test_a_local_class_is_found_in_its_own_process_only() -> None:
     class Local(BaseModel):
         n: int

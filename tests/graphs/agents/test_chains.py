@@ -79,6 +79,7 @@ def test_the_first_agent_answers_and_nobody_else_is_asked(mode):
     assert (result.attempts, result.errors) == ({"builder": 1}, {})
 
 
+@pytest.mark.smoke
 @pytest.mark.requirement("003.13")
 @pytest.mark.api
 def test_from_the_able_to_the_simple_each_in_a_run_of_its_own(mode, service, get, seen, until):

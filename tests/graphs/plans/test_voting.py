@@ -123,6 +123,7 @@ def test_an_action_of_ones_own_may_be_called_vote() -> None:
     assert not Plan(tasks=[{"id": "a", "type": "vote", "input": {"ballot": "x"}}]).check(own)
 
 
+@pytest.mark.smoke
 @pytest.mark.api
 def test_a_quorum_runs_each_action_as_a_task_run_of_its_own() -> None:
     done = ran({"tasks": [node(quorum={"of": ["broken", *ALL], "need": 2, "key": "label"})]}, actions=ACTIONS)

@@ -106,6 +106,7 @@ for number in range(200):
 """
 
 
+@pytest.mark.slow
 def test_processes_count_together_and_the_last_ones_are_not_lost(tmp_path, monkeypatch):
     url = f"sqlite:///{tmp_path}/shared.db"
     monkeypatch.setenv("PREFECT_RESILIENCE_STORE_URL", url)
@@ -127,6 +128,7 @@ def test_secrets_are_kept_out_of_the_store():
 
 @pytest.mark.api
 class TestInRuns:
+    @pytest.mark.smoke
     def test_runs_are_counted_once_however_often_they_were_tried(self, mode):
         tries = iter([ConnectionError(), None, ValueError("no"), None])
 

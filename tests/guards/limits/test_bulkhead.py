@@ -300,6 +300,7 @@ print(child.exitcode, answers.get())
 """
 
 
+@pytest.mark.slow
 def test_a_forked_child_has_places_of_its_own():
     """In a program of its own: what forks must have no threads, and this one may have started a server."""
     ended = subprocess.run([sys.executable, "-c", FORKED], capture_output=True, text=True, check=False)

@@ -130,6 +130,7 @@ def test_two_processes_share_the_rate(api_url, counting, name):
     assert seen(f"rate-limit:{name}").limit == 1
 
 
+@pytest.mark.smoke
 def test_the_place_is_held_for_the_run_and_given_back(name):
     @flow
     def hold():

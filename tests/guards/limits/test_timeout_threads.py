@@ -228,6 +228,7 @@ def test_an_exception_injected_into_the_waiting_thread_comes_through(held_lock):
     assert outcome == [Cancelled]
 
 
+@pytest.mark.slow
 def test_importing_starts_no_thread_and_an_abandoned_call_does_not_hang_the_exit():
     script = """
         import threading, time

@@ -18,7 +18,10 @@ from prefect_resilience.guards.timeouts.children import MOST_STARTING, Pool
 from prefect_resilience.guards.timeouts.process import ProcessDied, call_in_process
 from tests.guards.limits.processes import children, gone, read_pids, wait_until, with_our_path
 
-pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="looks at processes the POSIX way")
+pytestmark = [
+    pytest.mark.skipif(sys.platform == "win32", reason="looks at processes the POSIX way"),
+    pytest.mark.slow,
+]
 
 
 @pytest.fixture

@@ -78,6 +78,7 @@ def batches(environment: None) -> str:
     return str(run.id)
 
 
+@pytest.mark.smoke
 def test_list(batches: str, cli: Any) -> None:
     done = cli("batches", "list")
     assert done.code == 0, done
@@ -178,6 +179,7 @@ def test_show(batches: str, cli: Any) -> None:
     assert "told" in cli("batches", "show", "in-doubt").out
 
 
+@pytest.mark.smoke
 @pytest.mark.requirement("004.19")
 def test_recover(batches: str, cli: Any) -> None:
     dry = cli("batches", "recover", batches, "--dry-run")
@@ -252,6 +254,7 @@ def stored() -> dict[str, int]:
     return {place: document.version for place, document in found if not place.startswith("effects-batch/")}
 
 
+@pytest.mark.smoke
 @pytest.mark.requirement("004.19")
 def test_rollback(batches: str, cli: Any) -> None:
     assert "would be undone" in cli("batches", "rollback", "all-done", "--dry-run").out

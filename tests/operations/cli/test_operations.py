@@ -83,6 +83,7 @@ def test_the_other_actions(circuits: str) -> None:
     assert "**Why:** nobody said" in artifact("circuit-orders")["data"]
 
 
+@pytest.mark.smoke
 def test_reset_circuits(circuits: str) -> None:
     assert len(reset_circuits("morning")) == 4
     assert {circuit.state for circuit in get_circuits(circuits)} == {"closed"}

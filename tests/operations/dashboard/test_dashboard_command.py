@@ -17,6 +17,8 @@ import pytest
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.operations.cli.fleet import dashboard
 
+pytestmark = pytest.mark.slow
+
 COMMAND = [sys.executable, "-m", "prefect_resilience", "dashboard"]
 
 

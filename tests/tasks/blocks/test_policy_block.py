@@ -56,6 +56,7 @@ def test_prefect_finds_it_by_its_entry_point():
     assert ResiliencePolicy.get_block_type_slug() == "resilience-policy"
 
 
+@pytest.mark.smoke
 @pytest.mark.api
 def test_what_is_written_is_what_comes_back():
     ResiliencePolicy(**EVERYTHING).save("everything")
