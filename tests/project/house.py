@@ -26,15 +26,15 @@ else:
 # The largest value that a figure may have. The numbers on the right are where the package is going: lower a
 # limit as soon as it holds.
 LIMITS = {
-    "files": 340,  # 300
-    "longest file, lines": 401,  # 400
+    "files": 301,  # 300
+    "longest file, lines": 400,
     "arrows between rooms": 50,
     "arrows upward": 0,
     "arrows that only late imports make": 0,
     "contracts, lines": 60,
     "files named in contracts": 0,
     "pyproject.toml, lines": 200,
-    "class names that stand twice": 33,  # 0
+    "class names that stand twice": 13,  # 0
 }
 
 ROOT = Path(__file__).parents[2]

@@ -111,10 +111,26 @@ class OutsideRuns:
     def flow(self) -> tuple[str | None, str | None]:
         return None, None
 
-    def _nothing(self, *_: Any, **__: Any) -> None:
+    def marks(self) -> None:
         return None
 
-    marks = begun_external = overdue = late = replayed = in_doubt = unrecorded = _nothing
+    def begun_external(self) -> None:
+        return
+
+    def overdue(self, key: str, batch_id: str) -> None:
+        return
+
+    def late(self, said: str) -> None:
+        return
+
+    def replayed(self, replayed: Replayed) -> None:
+        return
+
+    def in_doubt(self, key: str, batch_id: str, why: str) -> None:
+        return
+
+    def unrecorded(self, why: str) -> None:
+        return
 
 
 # The effect that is going on, for the code inside it and for the HTTP clients it uses.

@@ -92,20 +92,22 @@ def _says(pattern: str) -> Callable[[str], bool]:
     return lambda text: compiled.search(text) is not None
 
 
-says_too_large = _says(r"(?:received|sent) message larger than max|message size .{0,60}larger than")
+says_too_large: Callable[[str], bool] = _says(
+    r"(?:received|sent) message larger than max|message size .{0,60}larger than"
+)
 """gRPC's refusal of a message over the size limit of one side."""
-says_spent = _says(
+says_spent: Callable[[str], bool] = _says(
     r"spend_limit|credit balance is too low|insufficient (?:account )?(?:balance|credits?)\b"
     r"|exceeded your current quota|(?:specified|monthly|weekly) .{0,20}usage limits?"
     r"|usage limits? (?:has been |was )?(?:reached|exceeded)",
 )
 """Money or an allowance of days or months is used up, which no wait of minutes brings back."""
-says_throttled = _says(
+says_throttled: Callable[[str], bool] = _says(
     r"rate limit (?:exceeded|reached)|secondary rate limit|abuse detection|too many requests"
     r"|request was throttled",
 )
 """A refusal is a rate limit by its words."""
-says_lost_race = _says(
+says_lost_race: Callable[[str], bool] = _says(
     r"could not serialize access|serialization failure|deadlock (?:found|detected|victim)|was deadlocked"
     r"|chosen as the deadlock victim|due to concurrent (?:update|delete|dml|transaction)"
     r"|concurrent (?:append|delete|transaction|write|modification) ?exception|DELTA_CONCURRENT"

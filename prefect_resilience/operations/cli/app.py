@@ -32,8 +32,8 @@ app: App = App(
     # No --no-... or --empty-... beside the options.
     default_parameter=Parameter(negative=""),
 )
-for command in (batches, circuits, dashboard, dead_letters, doctor, install, plan):
-    app.command(command)
+for _command in (batches, circuits, dashboard, dead_letters, doctor, install, plan):
+    app.command(_command)
 app.command(report_command, name="report")
 
 

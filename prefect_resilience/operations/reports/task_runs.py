@@ -1,14 +1,14 @@
 """The task runs of a period: each is read, or, if they are many, counted from their events.
 
-Reading a run takes the server 400 microseconds of its one process, counting its events 70. So from
-COUNTED_FROM runs on, runs that ended Completed, Failed or with a fallback are counted by their events; the
-few others are read. The task of a run is taken from its name, and a few runs of each name are read to bear
-that out. Every count must agree with another one; otherwise every run is read.
+Reading a run takes the server 400 microseconds of its one process, counting its events 70, and any number
+that it counts 50,000. So from COUNTED_FROM runs on, the runs that ended Completed at their first attempt are
+counted by task, as their names tell it (see `stems`); those that were retried, failed or had a fallback by
+their events; the few others are read. A few runs of each name are read to bear out what the names say. Every
+count must agree with another one; otherwise runs are counted by their events, or all are read.
 """
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
@@ -28,6 +28,7 @@ from prefect_resilience.operations.reports.figures import (
     Tally,
     task_of,
 )
+from prefect_resilience.operations.reports.stems import exclusive, pattern_of, stem_of
 
 SLICE = 4_000
 """Runs in a part of the period: few enough that pages by offset stay cheap."""
@@ -135,16 +136,6 @@ def _is_subflow(row: dict[str, Any]) -> bool:
     return bool(details.get("child_flow_run_id"))
 
 
-STEM = re.compile(r"^(?P<task>.+)-[0-9a-f]{3}$", re.DOTALL)
-"""How Prefect names a run: after its task, with three letters, as in `fetch-3f2`."""
-
-
-def stem_of(name: str) -> str | None:
-    """The task in a run's name; None where it is no name that Prefect gives."""
-    found = STEM.match(name)
-    return found["task"] if found else None
-
-
 COUNTED_FROM = 6_000
 """With fewer runs, each is read."""
 
@@ -161,6 +152,11 @@ BEFORE = timedelta(days=2)
 
 IDS = 1_000
 SAMPLES = 3
+PARTS = 8
+"""From so many parts of the period runs are read where those that ended last do not name all tasks."""
+
+MOST_TASKS = 60
+"""Of more tasks it takes no longer to count the events by run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,10 +193,14 @@ def _counted(api: Api, period: Period, names: Mapping[str, int]) -> Tally:
     seen = {run_id: one for runs in ended.values() for run_id, one in runs.items()}
     others = [state for state in names if state != PLAIN and state not in ended]
     rows = list(every_run(api, period, others)) if others else []
+    hints = {one.name for one in (*retries.values(), *seen.values())}
+    by_name = api.beside(lambda: _by_name(api, period, names.get(PLAIN, 0), hints))
     spans = _spans(api, period, retries.keys() - seen.keys() - {row["id"] for row in rows})
     seen |= {run_id: RunByEvents(retries[run_id].name, seconds=seconds) for run_id, seconds in spans.items()}
     tasks = _tasks(api, seen, retries)
-    plain = _by_run(api, period, names.get(PLAIN, 0), retries, tasks)
+    plain = by_name.result()
+    if plain is None or not plain.keys() >= set(tasks.values()):
+        plain = _by_run(api, period, names.get(PLAIN, 0), retries, tasks)
     plain.subtract(tasks[run_id] for run_id in spans)
     if any(number < 0 for number in plain.values()):
         raise Disagreement
@@ -269,7 +269,13 @@ def _spans(api: Api, period: Period, ids: Collection[str]) -> dict[str, float | 
 
 
 def _spans_of(api: Api, period: Period, ids: list[str]) -> dict[str, float | None]:
-    starts = _events_of(api, _ever(period.until), RUNNING, ids=ids)
+    ever = _ever(period.until)
+    both = _events_of(api, ever, RUNNING, PLAIN, ids=ids)
+    ended = {run_id: one for run_id, one in both.items() if one.count > 1 and one.last >= period.since}
+    if api.count_events(_about(period, [PLAIN], ids)) == len(ended):
+        return {run_id: (one.last - one.first).total_seconds() for run_id, one in ended.items()}
+    # Some went on running, or began twice: then their starts and ends are looked up apart.
+    starts = _events_of(api, ever, RUNNING, ids=ids)
     ends = _events_of(api, period, PLAIN, ids=ids)
     return {
         run_id: (one.last - starts[run_id].first).total_seconds() if run_id in starts else None
@@ -312,6 +318,34 @@ def _check(row: dict[str, Any], retries: Mapping[str, RunEvents]) -> None:
     run, again = run_of(row), retries.get(row["id"])
     if run.attempts != 1 + (again.count if again else 0) or TYPES.get(run.name, run.type) != run.type:
         raise Disagreement
+
+
+def _by_name(api: Api, period: Period, total: int, names: Iterable[str]) -> Counter[str] | None:
+    """How many runs of each task ended Completed, counted by their names; None where these do not tell.
+
+    `names` are those of some runs. What they are called after need not be their task: see there.
+    """
+    filters: Filter = {**ended_in(period), **NO_FLOW, "state": {"name": {"any_": [PLAIN]}}}
+    stems = {stem for name in names if (stem := stem_of(name)) is not None}
+    counts: dict[str, int] = {}
+    for parts in ([period], period.parts(PARTS)):
+        for rows in api.each(lambda part: api.page({**filters, **ended_in(part)}), parts):
+            stems |= {run_of(row).task for row in rows}
+            if any(run_of(row).task != stem_of(row["name"]) for row in rows):
+                return None
+        if len(stems) > MOST_TASKS:
+            return None
+        new = sorted(stems - counts.keys())
+        numbers = api.each(lambda stem: api.count("task_runs", {**filters, **_called(stem)}), new)
+        counts.update(zip(new, numbers, strict=True))
+        alone = exclusive(counts)
+        if alone is not None and sum(alone.values()) == total:
+            return Counter(alone)
+    return None
+
+
+def _called(stem: str) -> Filter:
+    return {"name": {"like_": pattern_of(stem)}}
 
 
 def _by_run(

@@ -17,7 +17,6 @@ from prefect_resilience.operations.reports.figures import (
     spread_of,
     task_of,
 )
-from prefect_resilience.operations.reports.task_runs import stem_of
 
 START = datetime(2026, 11, 20, tzinfo=timezone.utc)
 DAY = timedelta(days=1)
@@ -184,11 +183,3 @@ def test_what_was_refused_is_no_attempt():
     assert (tally.total().attempts, tally.total().refused) == (1, 3)
     tally.refuse("a", 9)
     assert tally.tasks()[0].attempts == 0, "of a run that goes on"
-
-
-@pytest.mark.parametrize(
-    ("name", "stem"),
-    [("fetch-3f2", "fetch"), ("a b-c-000", "a b-c"), ("fetch-3F2", None), ("-3f2", None), ("fetch", None)],
-)
-def test_what_a_name_says(name, stem):
-    assert stem_of(name) == stem

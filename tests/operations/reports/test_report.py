@@ -114,8 +114,21 @@ def _in_small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(task_runs, "COUNTED_FROM", 0)
     monkeypatch.setattr(task_runs, "SLICE", 20)
     monkeypatch.setattr(task_runs, "IDS", 5)
-    monkeypatch.setattr(task_runs, "SLICE", 20)
     monkeypatch.setattr(task_runs, "PAGE", 7)
+
+
+def test_and_where_the_server_counts_names(own_store, monkeypatch, tmp_path):
+    monkeypatch.setenv("PREFECT_RESILIENCE_STORE_URL", f"sqlite:///{tmp_path}/store.db")
+    forget_circuits()
+    played = play(LINES, named=False)
+    _arrived(played)
+    _in_small_parts(monkeypatch)
+    # No row of the server's for a run that went well at once.
+    monkeypatch.setattr(task_runs, "_by_run", None)
+    check(report(played.since), played)
+    monkeypatch.setattr(task_runs, "MOST_TASKS", 3)
+    with pytest.raises(TypeError):
+        report(played.since)
 
 
 def test_what_is_told_twice_is_counted_once(at_the_day, monkeypatch):
