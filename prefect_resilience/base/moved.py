@@ -1,78 +1,79 @@
-"""Paths that pickled results name, of modules that have moved since: each still has its public classes.
+"""Paths that pickles name, of modules that have moved since: what was in them is found where it is today.
 
 Prefect keeps results as pickles, and a pickle names a class by its module. This finder comes last on Python's
-import path and answers for the paths in MOVED only; the classes are looked up where they are today.
+import path, so it is only asked for paths that nothing else knows, and it answers for those in MOVED alone.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from importlib import import_module
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
+from pkgutil import walk_packages
 from types import ModuleType
 from typing import Any
 
 PACKAGE = "prefect_resilience"
-FACADES = (
-    "",
-    ".durable",
-    ".dead_letters",
-    ".graphs.agents",
-    ".graphs.routing",
-    ".operations.reports",
-    ".operations",
-    ".testing",
-)
 
-MOVED: dict[str, str] = {
-    "agents": "alone chain exceptions notices person",
-    "blocks": "policy",
-    "budgets": "model policy",
-    "circuits": "breaker model",
-    "conditions": "errors model",
-    "dead_letters": "classes codec model report",
-    "decomposition": "model",
-    "effects": "append claim marks policy recovery rollback_report status strategies",
-    "errors": "info stream_ends",
-    "fallbacks": "model",
-    "faults": "",
-    "flows": "",
-    "limits": "bulkhead children hedge process rate refusals timeout",
-    "listening": "",
-    "outputs": "promise",
-    "plans": "failures inject mistakes model result",
-    "reports": "model",
-    "retries": "backoff budget policy",
-    "routing": "exceptions gathering progress rounds route voting",
-    "totals": "",
+MOVED: dict[str, tuple[str, ...]] = {
+    "agents": ("graphs.agents",),
+    "blocks": ("tasks.edge.blocks",),
+    "budgets": ("guards.budgets",),
+    "circuits": ("guards.circuits",),
+    "conditions": ("graphs.conditions", "base"),
+    "dead_letters": ("durable.letters",),
+    "decomposition": ("guards.decomposition", "calls"),
+    "effects": ("durable",),
+    "errors.failures": ("errors.exceptions",),
+    "errors.info": ("errors.taxonomy",),
+    "errors.stream_ends": ("errors.classify",),
+    "fallbacks": ("guards.fallbacks",),
+    "faults": ("guards.faults",),
+    "flows": ("tasks.edge.flow",),
+    "limits": ("guards.limits", "guards.timeouts"),
+    "listening": ("telemetry",),
+    "outputs": ("guards.outputs",),
+    "plans": ("graphs.plans",),
+    "reports": ("operations.reports",),
+    "retries": ("guards.retries",),
+    "routing": ("graphs.routing",),
+    "totals": ("telemetry",),
 }
-"""The modules by their package; the package itself has moved, too, where no module of that name is left."""
-
-PATHS = {
-    f"{PACKAGE}.{room}{f'.{name}' if name else ''}"
-    for room, names in MOVED.items()
-    for name in ("", *names.split())
-}
+"""Where the modules of a path, and those below it, are today."""
 
 
 class _MovedFinder(MetaPathFinder, Loader):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        return ModuleSpec(fullname, self, is_package=True) if fullname in PATHS else None
+        return ModuleSpec(fullname, self, is_package=True) if _places(fullname) else None
 
     def exec_module(self, module: ModuleType) -> None:
-        module.__dict__["__getattr__"] = _public
+        def found(name: str) -> Any:
+            for place in _modules(module.__name__):
+                if name in vars(place):
+                    return vars(place)[name]
+            raise AttributeError(f"{module.__name__} was moved, and has no {name} any more")
+
+        module.__dict__["__getattr__"] = found
 
 
-def _public(name: str) -> Any:
-    for facade in FACADES:
-        found = getattr(import_module(f"{PACKAGE}{facade}"), name, None)
-        if isinstance(found, type):
-            return found
-    raise AttributeError(f"{name} is no public class of {PACKAGE}")
+def _places(fullname: str) -> tuple[str, ...]:
+    path = fullname.removeprefix(f"{PACKAGE}.")
+    room, _, module = path.partition(".")
+    # `from room import Name` asks for a module of that name, too.
+    return MOVED.get(path) or (MOVED.get(room, ()) if module.islower() and "." not in module else ())
+
+
+def _modules(fullname: str) -> Iterator[ModuleType]:
+    """The modules that may have it now."""
+    for place in _places(fullname):
+        module = import_module(f"{PACKAGE}.{place}")
+        yield module
+        for _, name, _ in walk_packages(getattr(module, "__path__", ()), f"{module.__name__}."):
+            yield import_module(name)
 
 
 def find_moved_modules() -> None:
