@@ -80,7 +80,7 @@ def batches(environment: None) -> str:
 
 @pytest.mark.smoke
 def test_list(batches: str, cli: Any) -> None:
-    done = cli("batches", "list")
+    done = cli("batches", "list", "--limit", "1000")
     assert done.code == 0, done
     rows = [line for line in done.out.splitlines() if line.strip().startswith(("? unknown", "✓ done"))]
     assert len(rows) == 2
@@ -377,7 +377,7 @@ def test_abandon_and_prune(batches: str, cli: Any) -> None:
     assert "add --yes" in cli("batches", "abandon", "in-doubt").sentence
     done = cli("batches", "abandon", "in-doubt", "--yes", "--reason", "done by hand")
     assert (done.code, "still in doubt: 'doubt-hotel'" in " ".join(done.out.split())) == (0, True), done
-    assert "- abandoned" in cli("batches", "list").out
+    assert "- abandoned" in cli("batches", "list", "--limit", "1000").out
     forgot = cli("batches", "abandon", "in-doubt", "--yes", "--forget-doubts", "--json").json
     assert forgot["action"] == "abandoned"
     assert forgot["why"].endswith("the batch is ready: another run of it does what was never done")

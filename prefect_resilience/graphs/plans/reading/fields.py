@@ -195,7 +195,10 @@ def circuit(value: Any) -> Any:
     name = written.get("name")
     if not isinstance(name, str) or not name.strip():
         raise ValueError('has no name: write {"name": "llm", ...}')
-    CircuitPolicy.model_validate({key: part for key, part in written.items() if key != "name"})
+    wrong: list[tuple[Place, str]] = []
+    _placed(CircuitPolicy, {key: part for key, part in written.items() if key != "name"}, (), wrong)
+    if wrong:
+        refuse("CircuitPolicy", wrong)
     return written
 
 
