@@ -85,7 +85,7 @@ def synchronise(source: Path, target: Path) -> bool:
     """Make the copy of a folder like it; whether anything was to be done."""
     changed = False
     wanted = {
-        path.relative_to(source) for path in source.rglob("*") if path.suffix in (".py", ".json", ".typed")
+        path.relative_to(source) for path in source.rglob("*") if path.is_file() and path.suffix != ".pyc"
     }
     for stale in [path for path in target.rglob("*") if path.is_file()]:
         if stale.suffix != ".pyc" and stale.relative_to(target) not in wanted:
