@@ -12,9 +12,13 @@ KILLS ?= 1000
 MINUTES ?= 30
 SECONDS ?= 60
 SEED ?= 0
-# Only all the tests together can cover the pure files
+# How many examples Hypothesis tries in `make test-all`: `nightly` tries 300
+PROFILE ?= all
+# Fast tests without a Prefect API, and those with one that stand for their noun
+FAST := smoke or not (api or slow or docs or long)
+# Only all the tests together reach the coverage that the gates ask for
 ALL := $(filter tests,$(TESTS))
-# The first half measures, the second adds to it and holds both to the gate
+# The first half measures, the second adds to it and holds both to the first gate
 COVER := $(if $(ALL),--cov=prefect_resilience --cov-report= --cov-fail-under=0)
 GATE := $(if $(ALL),--cov=prefect_resilience --cov-append)
 # A worker that dies ends the run and names its test: xdist would wait for ever for what the new worker was given
@@ -27,7 +31,7 @@ IN_A_HOME_OF_ITS_OWN = home=$$(mktemp -d) && trap 'rm -rf "$$home"' EXIT INT TER
 .DEFAULT_GOAL := help
 # Two targets at once would install into one environment at once
 .NOTPARALLEL:
-.PHONY: help demo docs test kills check bench bad-day wheel clean browser newcomer fleet long mutants fuzz soak growth
+.PHONY: help demo docs test kills check bench bad-day wheel clean browser newcomer fleet long mutants fuzz soak growth house test-all
 
 help: ## say what there is
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' Makefile | expand -t 14
@@ -35,9 +39,12 @@ help: ## say what there is
 demo: .venv/.installed ## a flow on a service that has a bad day, in about a minute after installation
 	@$(BIN)/python -m flows.quickstart
 
+test: .venv/.installed-dev ## the fast tests and one or two real runs of each noun, in five minutes; `check` has those of the documents
+	@$(IN_A_HOME_OF_ITS_OWN) HYPOTHESIS_PROFILE=ci $(BIN)/python -m pytest $(TOGETHER) -m "$(FAST)" $(TESTS)
+
 # A half of which TESTS selects nothing (pytest's 5) is no failure. Both run, whatever the first one says.
-test: .venv/.installed-dev ## all tests, first those without a Prefect API; the pure files must be covered to the last branch
-	@$(IN_A_HOME_OF_ITS_OWN) sh -c '\
+test-all: .venv/.installed-dev ## all tests, first those without a Prefect API; then the coverage gates
+	@$(IN_A_HOME_OF_ITS_OWN) HYPOTHESIS_PROFILE=$(PROFILE) sh -c '\
 		$(BIN)/python -m pytest $(TOGETHER) $(COVER) -m "not api and not long" $(TESTS); pure=$$?; \
 		$(BIN)/python -m pytest $(TOGETHER) $(GATE) -m "api and not long" $(TESTS); api=$$?; \
 		[ $$pure = 5 ] && [ $$api != 5 ] && pure=0; [ $$api = 5 ] && api=0; \
@@ -61,7 +68,10 @@ kills: .venv/.installed-dev ## KILLS=1000 processes of deployed flows killed at 
 	@$(IN_A_HOME_OF_ITS_OWN) $(BIN)/python -m tests.durable.effects.long kills $(KILLS) --seed $(SEED) \
 		--journal .pytest_cache/kills-$(SEED).jsonl
 
-check: .venv/.installed-dev ## lint, format, types (strict) and the contracts between the packages
+house: .venv/.installed-dev ## how large the package is, and whether its limits hold
+	@$(BIN)/python -m tests.project.house
+
+check: .venv/.installed-dev ## lint, format, types (strict), the contracts between the rooms, documents that match the code
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright
@@ -70,6 +80,7 @@ check: .venv/.installed-dev ## lint, format, types (strict) and the contracts be
 	@PATH="$(CURDIR)/$(BIN):$$PATH" pyright --verifytypes prefect_resilience --ignoreexternal > .pytest_cache/types.txt \
 		|| { grep -B1 -A3 'error:' .pytest_cache/types.txt; exit 1; }
 	$(BIN)/lint-imports --no-cache --no-logo
+	@$(IN_A_HOME_OF_ITS_OWN) $(BIN)/python -m pytest -q -p no:xdist -m "docs and not api" tests/docs tests/project tests/requirements
 
 bench: .venv/.installed-dev ## what a guarded call costs
 	@$(IN_A_HOME_OF_ITS_OWN) $(BIN)/python -m benchmarks.overhead

@@ -69,7 +69,7 @@ def fill(queue: DeadLetterQueue, letters: int) -> float:
             task_run_id=run,
         )
         if number < BURIED:
-            queue.bury(letter, contents)
+            queue.put(letter, contents)
             spent = perf_counter() - began
         else:
             letter_id = new_id(now.timestamp() - number, number)

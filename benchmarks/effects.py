@@ -53,7 +53,7 @@ from prefect_resilience.durable import Effect
 from prefect_resilience.durable.effects.claim import Claim
 from prefect_resilience.durable.effects.current import RunningCall
 from prefect_resilience.durable.effects.ledger import Ledger, open_ledger
-from prefect_resilience.durable.effects.names import source_of
+from prefect_resilience.durable.effects.recipes import source_of
 from tests.stores_servers import PostgresServer
 
 TARGET = 0.5

@@ -2,3 +2,5 @@
 
 from prefect_resilience.graphs.agents import *  # noqa: F403
 from prefect_resilience.graphs.agents import __all__ as __all__
+
+__path__: tuple[str, ...] = ()  # modules that were below it are still named by pickles

@@ -1,3 +1,5 @@
 """Policies as Prefect blocks: an operator changes them in the UI, and running workers follow."""
 
 from prefect_resilience.tasks.edge.blocks.policy import ResiliencePolicy as ResiliencePolicy
+
+__path__: tuple[str, ...] = ()  # modules that were below it are still named by pickles

@@ -1,10 +1,10 @@
 """What was given up on and may be tried again: `dead_letters.list()`, `.get(id)`, `.replay()`, `.purge()`."""
 
-from prefect_resilience.durable.letters.codec.classes import DeadLetterError
-from prefect_resilience.durable.letters.codec.encoding import LeftOut
+from prefect_resilience.durable.letters.codec import LeftOut
 from prefect_resilience.durable.letters.edge.operations import get_letter as get
 from prefect_resilience.durable.letters.edge.operations import list_letters as list
 from prefect_resilience.durable.letters.edge.operations import purge, replay
+from prefect_resilience.durable.letters.kinds import DeadLetterError
 from prefect_resilience.durable.letters.model import Claim, DeadLetter, Pass, Replay
 from prefect_resilience.durable.letters.report import LetterOutcome, ReplayReport
 
@@ -22,3 +22,5 @@ __all__ = [
     "purge",
     "replay",
 ]
+
+__path__: tuple[str, ...] = ()  # modules that were below it are still named by pickles

@@ -7,3 +7,6 @@ from prefect_resilience import durable
 
 def __getattr__(name: str) -> Any:
     return getattr(durable, name)
+
+
+__path__: tuple[str, ...] = ()  # modules that were below it are still named by pickles

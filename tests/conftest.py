@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import certifi
+import hypothesis
 import pytest
 
 pytest_plugins = ["tests.prefect_api", "tests.prefect_runs", "tests.stores_servers"]
@@ -45,43 +46,22 @@ trust_one_authority()
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-LONGEST = (
-    "durable/effects/test_kills.py",
-    "flows/test_send_digest.py",
-    "flows/test_quickstart.py",
-    "testing/test_documentation.py",
-    "durable/effects/test_retry_button.py",
-    "durable/effects/test_runners.py",
-    "deployments/test_prefect_yaml.py",
-    "operations/installation/test_install.py",
-    "durable/letters/test_replay.py",
-    "operations/diagnosis/test_doctor.py",
-    "flows/test_drug_research.py",
-    "flows/test_review_loop.py",
-    "flows/test_llm_gateway.py",
-)
-
-# They go thousands of times where other tests have been once; watched line by line they take twice as long.
-REPEATED = (
-    "guards/circuits/test_machine_properties.py",
-    "graphs/conditions/test_hostile.py",
-    "graphs/conditions/test_round_trip.py",
-    "durable/effects/test_model_check.py",
-    "guards/model/test_circuit_protocol.py",
-    "graphs/plans/test_hostile_plans.py",
-    "graphs/plans/test_schedule_laws.py",
-)
+# How many examples Hypothesis tries where a test does not say it itself: `make test` sets `ci`
+hypothesis.settings.register_profile("ci", max_examples=30)
+hypothesis.settings.register_profile("all", hypothesis.settings())
+hypothesis.settings.register_profile("nightly", max_examples=300)
+hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "all"))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The longest files begin first, so that the others' workers need not wait for them at the end.
+    """Files with slow tests come first: other workers need not wait for them at the end.
 
-    What is not watched comes last: what it imports, or leaves in a cache, nobody would see happen any more.
+    Files that coverage does not measure come last: it would miss what they import or cache for other tests.
     """
-    items.sort(key=lambda item: (str(item.path).endswith(REPEATED), not str(item.path).endswith(LONGEST)))
-    for item in items:
-        if str(item.path).endswith(REPEATED):
-            item.add_marker(pytest.mark.no_cover)
+    slow, unmeasured = (
+        {item.path for item in items if item.get_closest_marker(mark)} for mark in ("slow", "no_cover")
+    )
+    items.sort(key=lambda item: (item.path in unmeasured, item.path not in slow))
 
 
 @dataclass

@@ -240,25 +240,25 @@ def call() -> str:
     steps = [
         (
             "@resilient_task",
-            "tasks.py, task_options.py",
+            "tasks/edge/task.py, task_options.py",
             "checks the options, makes a Guard, wraps the function",
             BLUE,
         ),
         ("Prefect's engine", "runs the wrapped function once for each attempt", "", GREY),
         (
             "one attempt",
-            "attempt.py: a generator that yields what it needs",
-            "driven by drive.py, sync or async",
+            "calls/attempt.py: a generator that yields what it needs",
+            "driven by base/drive.py, sync or async",
             YELLOW,
         ),
         (
             "effect",
-            "effects/ledger.py",
+            "durable/effects/ledger.py",
             "done before? else intended, the call, done",
             GREEN,
         ),
-        ("circuit", "circuits/breaker.py", "may it be called? count how it went", GREEN),
-        ("limits and timeout", "limits/", "a place, a turn, a deadline", GREEN),
+        ("circuit", "guards/circuits/breaker.py", "may it be called? count how it went", GREEN),
+        ("limits and timeout", "guards/limits/, guards/timeouts/", "a place, a turn, a deadline", GREEN),
         ("your function", "", "", PAPER),
     ]
     for number, (name, where, about, fill) in enumerate(steps):
@@ -279,12 +279,34 @@ def call() -> str:
     picture.text((740, 46), "after the attempt", weight="bold")
     picture.text(
         (740, 72),
-        "an error is classified (errors/),\nretries/ decides: again, and when?\n"
-        "if not, fallbacks/ are asked;\nif none answers: dead_letters/\nevents.py and metrics.py tell it,\n"
+        "errors/ classifies the error,\nretries/ decides: retry, and when?\n"
+        "if not, fallbacks/ answer;\nif none does: a dead letter;\ntelemetry/ sends events and metrics,\n"
         "the state's name shows it",
         size=12,
     )
     picture.arrow([(545, 178), (618, 178)])
+    return str(picture)
+
+
+def rooms() -> str:
+    """The eleven rooms, for ARCHITECTURE.md: each uses those below it."""
+    picture = Picture(760, 500, "The rooms of prefect_resilience, from what people see down to what all use")
+    floors = [
+        ([("operations", "cli, dashboard, reports, installation"), ("testing", "for users' tests")], YELLOW),
+        ([("graphs", "conditions, routing, plans, agents: several tasks together")], YELLOW),
+        ([("tasks", "Prefect's tasks and flows made resilient, summaries, blocks")], BLUE),
+        ([("calls", "one guarded call, anywhere")], GREEN),
+        ([("durable", "effects, batches, sagas, dead letters: what outlives a process")], RED),
+        ([("telemetry", "events, metrics, notes")], GREY),
+        ([("guards", "retries, circuits, timeouts, limits, fallbacks, outputs, budgets")], GREEN),
+        ([("stores", "versioned documents, compare-and-swap")], RED),
+        ([("errors", "categories, classification, secrets"), ("base", "policies, drivers, names")], GREY),
+    ]
+    for number, (names, fill) in enumerate(floors):
+        y, wide = 14.0 + 53 * number, (690.0 - 10 * (len(names) - 1)) / len(names)
+        for place, (name, about) in enumerate(names):
+            picture.box((54 + place * (wide + 10), y), (wide, 45), fill, name, about)
+    picture.arrow([(28, 20), (28, 480)])
     return str(picture)
 
 
@@ -306,6 +328,7 @@ PICTURES: dict[str, Callable[[], str]] = {
     "stores": stores,
     "letter": letter,
     "call": call,
+    "rooms": rooms,
     "triage": triage,
 }
 

@@ -41,10 +41,10 @@ class Invoke:
 
 
 Command = Blocking | Invoke
-Sequence = Generator[Command, Any, T]
+Steps = Generator[Command, Any, T]
 
 
-def drive(sequence: Sequence[T]) -> T:
+def drive(sequence: Steps[T]) -> T:
     """Run a sequence to its end in this thread, and return what it returned."""
     try:
         command = next(sequence)
@@ -59,7 +59,7 @@ def drive(sequence: Sequence[T]) -> T:
         return stop.value
 
 
-async def adrive(sequence: Sequence[T]) -> T:
+async def adrive(sequence: Steps[T]) -> T:
     """Run a sequence to its end on the event loop, which it never blocks, and return what it returned."""
     try:
         command = next(sequence)
@@ -149,13 +149,13 @@ class Wait(Generic[T]):
         return self.start().__await__()
 
 
-def waited_for(wait: Wait[T]) -> Sequence[T]:
+def waited_for(wait: Wait[T]) -> Steps[T]:
     """Wait as whoever drives this can: `adrive` awaits what is yielded, `drive` hands it back as it is."""
     outcome = yield Invoke(_same, (wait,))
     return wait.block() if outcome is wait else outcome
 
 
-def slept(seconds: float) -> Sequence[None]:
+def slept(seconds: float) -> Steps[None]:
     yield from waited_for(Wait(lambda: _sleep(seconds), lambda: asyncio.sleep(seconds)))
 
 

@@ -62,6 +62,8 @@ def sentence(model: type[BaseModel], error: ValidationError) -> str:
             if text.startswith(model.__name__)
             else f"{model.__name__}({place}): {text}".replace("()", "")
         )
+    if first["type"] == "missing":
+        return f"{model.__name__} needs {place}: write {model.__name__}({place}=...)"
     written = "" if parts is not first["loc"] else f"={first['input']!r}"
     return f"{model.__name__}({place}{written}): {_mend(first)}"
 

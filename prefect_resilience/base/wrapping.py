@@ -1,75 +1,166 @@
-"""The decorator of everything that lets a call in and sees it out: circuits and limits."""
+"""The base of everything that lets a call in and sees it out: circuits and limits.
+
+A subclass says what entering and leaving is (`entered`, `left`). Blocks, decorator and calls, each of them
+sync and async, are written here once.
+"""
 
 from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import AsyncGenerator, Callable, Generator, Mapping
+from abc import abstractmethod
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping
 from contextlib import aclosing
-from typing import Any, Protocol, TypeVar, cast
+from contextvars import ContextVar
+from types import CoroutineType, TracebackType
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast, overload
 
-from prefect_resilience.base.drive import Sequence, adrive, drive
+from typing_extensions import Self
 
+from prefect_resilience.base.drive import Invoke, Steps, adrive, drive
+from prefect_resilience.errors.exceptions import ConfigurationError
+
+if TYPE_CHECKING:
+    from prefect_resilience.errors.taxonomy import ErrorInfo
+
+T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
 
+# The blocks that are open in this context, innermost last: one object may guard nested blocks.
+_blocks: ContextVar[tuple[tuple[Guarding, Any], ...]] = ContextVar("prefect_resilience_blocks", default=())
 
-class Around(Protocol):
+
+class Guarding:
     """What stands around a call. A ticket is handed out at the way in, and handed in at the way out."""
 
+    _kind: ClassVar[str]
+    """What messages call it, such as "limit"."""
+
     @property
+    @abstractmethod
     def fields(self) -> tuple[str, ...]:
         """The parameters that the name needs."""
-        ...
 
-    def bind(self, parameters: Mapping[str, Any], /) -> Around:
-        """The one for these parameters."""
-        ...
+    @abstractmethod
+    def bind(self, parameters: Mapping[str, Any], /) -> Self:
+        """The one for these parameters: itself without fields, else that of the name filled in."""
 
-    def call(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any: ...
-
-    async def acall(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any: ...
-
-    def entered(self) -> Sequence[Any]:
+    @abstractmethod
+    def entered(self) -> Steps[Any]:
         """Wait until a call may be made; gives the ticket."""
-        ...
 
-    def left(self, ticket: Any, error: BaseException | None = None) -> Sequence[None]:
-        """The call has ended, with `error` if it raised."""
-        ...
+    @abstractmethod
+    def left(
+        self,
+        ticket: Any,
+        error: BaseException | None = None,
+        *,
+        info: ErrorInfo | None = None,
+        took: float | None = None,
+    ) -> Steps[None]:
+        """The call has ended, with `error` if it raised; after a cancellation nothing is awaited.
+
+        `info` is the error, if it was classified already. `took` is the seconds that the call took, where
+        that is not the time since `entered`.
+        """
+
+    # -- blocks
+
+    def __enter__(self) -> Self:
+        _blocks.set((*_blocks.get(), (self, drive(self.entered()))))
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        drive(self.left(self._close_block(), error))
+
+    async def __aenter__(self) -> Self:
+        ticket = await adrive(self.entered())
+        _blocks.set((*_blocks.get(), (self, ticket)))
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await adrive(self.left(self._close_block(), error))
+
+    def _close_block(self) -> Any:
+        blocks = _blocks.get()
+        for index in range(len(blocks) - 1, -1, -1):
+            if blocks[index][0] is self:
+                _blocks.set(blocks[:index] + blocks[index + 1 :])
+                return blocks[index][1]
+        raise RuntimeError(f"a block of {self!r} ends in another context than it began in")
+
+    # -- calls
+
+    def call(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> T:
+        """What `fn(*args, **kwargs)` returns, guarded. For an async function use `acall`."""
+        if inspect.iscoroutinefunction(fn):
+            raise self._is_async(fn)
+        result = drive(self._around(Invoke(fn, args, kwargs)))
+        if type(result) is CoroutineType:
+            raise self._is_async(fn, result)
+        return result
+
+    @overload
+    async def acall(self, fn: Callable[..., Awaitable[T]], /, *args: Any, **kwargs: Any) -> T: ...
+    @overload
+    async def acall(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> T: ...
+    async def acall(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        """`fn(*args, **kwargs)`, awaited if need be, guarded. The event loop never blocks."""
+        return await adrive(self._around(Invoke(fn, args, kwargs)))
+
+    def _around(self, invoke: Invoke) -> Steps[Any]:
+        ticket = yield from self.entered()
+        try:
+            result = yield invoke
+        except BaseException as error:
+            yield from self.left(ticket, error)
+            raise
+        yield from self.left(ticket)
+        return result
+
+    def _is_async(self, fn: Callable[..., Any], coroutine: Any = None) -> ConfigurationError:
+        if coroutine is not None:
+            coroutine.close()
+        name = getattr(fn, "__qualname__", repr(fn))
+        return ConfigurationError(f"{name} is async: write `await {self._kind}.acall(...)`")
+
+    # -- the decorator
+
+    def __call__(self, fn: F) -> F:
+        """Decorate a function: plain, async, generator or async generator.
+
+        The name's fields are filled from the arguments of each call. A generator is one call from its first
+        item to its end.
+        """
+        if inspect.isasyncgenfunction(fn):
+            wrapper = _async_generator(self._bound_by(fn), fn)
+        elif inspect.iscoroutinefunction(fn):
+            wrapper = _async(self._bound_by(fn), fn)
+        elif inspect.isgeneratorfunction(fn):
+            wrapper = _generator(self._bound_by(fn), fn)
+        else:
+            wrapper = _plain(self._bound_by(fn), fn)
+        return cast("F", functools.wraps(fn)(wrapper))
+
+    def _bound_by(self, fn: Callable[..., Any]) -> Bind:
+        """What gives the object for the arguments of one call of `fn`."""
+        if not self.fields:
+            return lambda args, kwargs: self
+        signature = inspect.signature(fn)
+
+        def bind(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Guarding:
+            bound = signature.bind(*args, **kwargs)
+            bound.apply_defaults()
+            return self.bind(bound.arguments)
+
+        return bind
 
 
-Bind = Callable[[tuple[Any, ...], dict[str, Any]], Around]
-
-
-def decorate(around: Around, fn: F) -> F:
-    """`fn` with `around` around each call, of the same kind: plain, async, generator or async generator.
-
-    The name's fields are filled from the arguments of each call. A generator is one call from its first
-    item to its end.
-    """
-    bind = _binder(around, fn)
-    if inspect.isasyncgenfunction(fn):
-        wrapper = _async_generator(bind, fn)
-    elif inspect.iscoroutinefunction(fn):
-        wrapper = _async(bind, fn)
-    elif inspect.isgeneratorfunction(fn):
-        wrapper = _generator(bind, fn)
-    else:
-        wrapper = _plain(bind, fn)
-    return cast("F", functools.wraps(fn)(wrapper))
-
-
-def _binder(around: Around, fn: Callable[..., Any]) -> Bind:
-    if not around.fields:
-        return lambda args, kwargs: around
-    signature = inspect.signature(fn)
-
-    def bind(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Around:
-        bound = signature.bind(*args, **kwargs)
-        bound.apply_defaults()
-        return around.bind(bound.arguments)
-
-    return bind
+Bind = Callable[[tuple[Any, ...], dict[str, Any]], Guarding]
 
 
 def _plain(bind: Bind, fn: Callable[..., Any]) -> Callable[..., Any]:
@@ -87,15 +178,16 @@ def _async(bind: Bind, fn: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _generator(bind: Bind, fn: Callable[..., Any]) -> Callable[..., Any]:
+    # No block: each step of a generator may be made in another context.
     def call(*args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:
-        around = bind(args, kwargs)
-        ticket = drive(around.entered())
+        guarding = bind(args, kwargs)
+        ticket = drive(guarding.entered())
         try:
             result = yield from cast("Generator[Any, Any, Any]", fn(*args, **kwargs))
         except BaseException as error:
-            drive(around.left(ticket, error))
+            drive(guarding.left(ticket, error))
             raise
-        drive(around.left(ticket))
+        drive(guarding.left(ticket))
         return result
 
     return call
@@ -103,15 +195,15 @@ def _generator(bind: Bind, fn: Callable[..., Any]) -> Callable[..., Any]:
 
 def _async_generator(bind: Bind, fn: Callable[..., Any]) -> Callable[..., Any]:
     async def call(*args: Any, **kwargs: Any) -> AsyncGenerator[Any, Any]:
-        around = bind(args, kwargs)
-        ticket = await adrive(around.entered())
+        guarding = bind(args, kwargs)
+        ticket = await adrive(guarding.entered())
         try:
             async with aclosing(fn(*args, **kwargs)) as items:
                 async for item in items:
                     yield item
         except BaseException as error:
-            await adrive(around.left(ticket, error))
+            await adrive(guarding.left(ticket, error))
             raise
-        await adrive(around.left(ticket))
+        await adrive(guarding.left(ticket))
 
     return call

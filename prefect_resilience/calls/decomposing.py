@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable, Generator, Mapping
-from collections.abc import Sequence as Items
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import ContextVar, copy_context
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import Any, Protocol, cast
 
-from prefect_resilience.base.drive import Blocking, Invoke, Sequence
+from prefect_resilience.base.drive import Blocking, Invoke, Steps
+from prefect_resilience.calls.model import Guard
 from prefect_resilience.errors.context import ErrorContext, attach_context, attached_context
 from prefect_resilience.errors.exceptions import add_note
 from prefect_resilience.errors.secrets.redact import redact
@@ -30,9 +30,6 @@ from prefect_resilience.guards.decomposition.model import (
 )
 from prefect_resilience.guards.decomposition.splitters import Split
 from prefect_resilience.guards.partials.current import partial_output, partial_results
-
-if TYPE_CHECKING:
-    from prefect_resilience.calls.attempt import Guard
 
 
 class _NotRun:
@@ -51,7 +48,7 @@ class Raised:
     error: Exception
 
 
-def together(calls: Items[Callable[[], Any]], parallel: int | None) -> list[Any]:
+def together(calls: Sequence[Callable[[], Any]], parallel: int | None) -> list[Any]:
     """What each call returned, `Raised` of what it raised, or NOT_RUN, in their order.
 
     With `parallel=1` all of them run in this thread. What is no Exception, such as the end of the program,
@@ -82,7 +79,7 @@ def together(calls: Items[Callable[[], Any]], parallel: int | None) -> list[Any]
             raise
 
 
-async def atogether(calls: Items[Callable[[], Awaitable[Any]]], parallel: int) -> list[Any]:
+async def atogether(calls: Sequence[Callable[[], Awaitable[Any]]], parallel: int) -> list[Any]:
     """As `together`, on the event loop; cancelled, it cancels those that run."""
     room = asyncio.Semaphore(parallel)
     failed = False
@@ -154,7 +151,7 @@ def depth_of(fn: Callable[..., Any]) -> int:
 
 def decomposed(
     guard: Guard, here: Divisible, context: ErrorContext, error: Exception
-) -> Sequence[Decomposed | Undone]:
+) -> Steps[Decomposed | Undone]:
     """Split the work that failed with `error`, do the parts, merge them."""
     plan = cast(Decompose, guard.decompose)
     depth = depth_of(guard.fn)
@@ -200,7 +197,7 @@ def _at(fn: Callable[..., Any], depth: int) -> Generator[Standing]:
 
 def _split(
     plan: Decompose, here: Divisible, context: ErrorContext, depth: int
-) -> Sequence[list[Mapping[str, Any]]]:
+) -> Steps[list[Mapping[str, Any]]]:
     """The arguments that are different in each part."""
     parameters = here.parameters
     if isinstance(plan.split, Split):
@@ -228,9 +225,7 @@ def _changes(part: Any, name: str | None, parameters: Mapping[str, Any]) -> Mapp
     return {name: part}
 
 
-def _run(
-    plan: Decompose, here: Divisible, parts: list[Mapping[str, Any]], isasync: bool
-) -> Sequence[list[Any]]:
+def _run(plan: Decompose, here: Divisible, parts: list[Mapping[str, Any]], isasync: bool) -> Steps[list[Any]]:
     """What each part gave, in their order."""
     limited: set[str] = yield Blocking(here.limited_tags)
     turns = bool(limited) or _in_turns.get()
@@ -249,7 +244,7 @@ def _run(
 
 def _merge(
     plan: Decompose, here: Divisible, context: ErrorContext, outcomes: list[Any], depth: int
-) -> Sequence[Any]:
+) -> Steps[Any]:
     merger = plan.merger
     offered = {**here.parameters, "error": context, "depth": depth}
     args, kwargs = named(merger, offered, (list(outcomes),))

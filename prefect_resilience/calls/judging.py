@@ -4,51 +4,30 @@ from __future__ import annotations
 
 import random
 import time
-from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
-from prefect_resilience.base.drive import Sequence
+from prefect_resilience.base.drive import Steps
+from prefect_resilience.calls.model import Guard, RunContext, RunRecord
 from prefect_resilience.errors.classify.classify import ErrorInfo, classify
 from prefect_resilience.errors.context import AttemptRecord, ErrorContext, attach_context, attached_context
 from prefect_resilience.errors.exceptions import InDoubt, add_note
 from prefect_resilience.errors.requests import subtask_request, with_inner
 from prefect_resilience.errors.secrets.redact import redact
-from prefect_resilience.guards.fallbacks.chain import Answer, Chain
-from prefect_resilience.guards.partials.current import Notes, left_by, partial_of
-from prefect_resilience.guards.retries.budget import bucket_of
-from prefect_resilience.guards.retries.policy import Retry, Verdict
+from prefect_resilience.guards.fallbacks.model import Answer, Chain
+from prefect_resilience.guards.partials.current import left_by, partial_of
+from prefect_resilience.guards.retries.policy import Retry, Verdict, bucket_of
 
 if TYPE_CHECKING:
-    from prefect_resilience.calls.attempt import Guard, Surroundings
     from prefect_resilience.durable.effects.claim import Claim
 
 
-@dataclass(slots=True)
-class RunRecord:
-    """What has happened to one run so far, in this process. Made when something first goes wrong."""
-
-    started: float
-    history: list[AttemptRecord] = field(default_factory=list[AttemptRecord])
-    counters: dict[str, int] = field(default_factory=dict[str, int])
-    """Failed attempts by the category whose own rule counts them, "" for the policy itself."""
-    counted: int = 0
-    """The counter of the last error's rule."""
-    previous_delay: float | None = None
-    verdict: Verdict | None = None
-    error: BaseException | None = None
-    must_not_restart: bool = False
-    """Its stream was cut off after a chunk was handed on, and may not begin again."""
-    notes: Notes = field(default_factory=Notes)
-    """What the code inside keeps of its work, and learns of the attempt before."""
-
-
 def judged(
-    guard: Guard, here: Surroundings, began: float, error: BaseException, claim: Claim | None = None
-) -> Sequence[tuple[ErrorContext, Verdict]]:
+    guard: Guard, run: RunContext, began: float, error: BaseException, claim: Claim | None = None
+) -> Steps[tuple[ErrorContext, Verdict]]:
     """Put the failed attempt on record, and decide whether there is another one."""
     now = time.monotonic()
-    record = here.record(began)
+    record = run.record(began)
     retry = guard.retrying
     if not record.history and retry.budget is not None:
         bucket_of(retry.budget, now).earn()
@@ -56,7 +35,7 @@ def judged(
     verdict = verdict_of(retry, record, info, error, now)
     if verdict.retry and claim is not None and (why := claim.retry_refusal(error)):
         verdict = Verdict(False, 0.0, why)
-    if verdict.retry and isinstance(error, Exception) and not (yield from here.may_retry(error)):
+    if verdict.retry and isinstance(error, Exception) and not (yield from run.may_retry(error)):
         verdict = Verdict(False, 0.0, "retry_condition_fn says no")
     record.verdict, record.error = verdict, error
     record.previous_delay = verdict.delay if verdict.retry else None
@@ -71,7 +50,7 @@ def judged(
     )
     inner = attached_context(error)
     # What a sub-step had done is not where this run's next attempt goes on.
-    own_error = inner is None or inner.task_run_id == here.identity.get("task_run_id")
+    own_error = inner is None or inner.task_run_id == run.identity.get("task_run_id")
     left = left_by(error) if own_error else None
     kept = record.notes.told(left) or partial_of(error)
     own = ErrorContext.from_exception(
@@ -82,7 +61,7 @@ def judged(
         max_attempts=retry.rule_for(info).attempts,
         history=list(record.history),
         **({} if kept is None else {"partial_output": kept}),
-        **here.identity,
+        **run.identity,
     )
     context = with_inner(own, inner, subtask_request(error))
     attach_context(error, context)

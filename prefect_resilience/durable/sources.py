@@ -10,7 +10,7 @@ from types import ModuleType
 from typing import Any
 from weakref import WeakValueDictionary
 
-from prefect_resilience.durable.letters.codec.classes import DeadLetterError
+from prefect_resilience.durable.letters.kinds import DeadLetterError, attribute_at
 from prefect_resilience.durable.letters.model import Source
 
 LOADED_BY_PREFECT = "__prefect_loader_"
@@ -38,7 +38,7 @@ def _bound_name(module: ModuleType, subject: Any, qualname: str) -> str | None:
     for name, value in list(vars(module).items()):
         if value is subject:
             return name
-    return qualname if _same(_attribute(module, qualname), subject) else None
+    return qualname if _same(attribute_at(module, qualname), subject) else None
 
 
 def _same(found: Any, subject: Any) -> bool:
@@ -47,13 +47,6 @@ def _same(found: Any, subject: Any) -> bool:
 
 def _key(subject: Any) -> str:
     return str(getattr(subject, "task_key", None) or getattr(subject, "name", ""))
-
-
-def _attribute(module: ModuleType | None, qualname: str) -> Any:
-    found: Any = module
-    for part in qualname.split("."):
-        found = getattr(found, part, None)
-    return found
 
 
 class Finder:
@@ -82,7 +75,7 @@ class Finder:
             raise DeadLetterError(
                 f"{source} cannot be imported here ({error!r}): work in the folder of its project"
             ) from error
-        found = _attribute(module, source.qualname)
+        found = attribute_at(module, source.qualname)
         if found is None:
             raise DeadLetterError(f"there is no {source.qualname} in {source.module} any more")
         return found

@@ -9,8 +9,8 @@ from typing import Any, ClassVar, cast
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from prefect_resilience.errors.classify.classify import classify, state_error, state_type, wall_clock
-from prefect_resilience.errors.classify.shapes import as_dict, put, read
+from prefect_resilience.errors.classify.classify import classify, wall_clock
+from prefect_resilience.errors.classify.shapes import as_dict, put, read, state_error, state_type
 from prefect_resilience.errors.secrets.redact import redact, redact_data
 from prefect_resilience.errors.taxonomy import ErrorCategory, ErrorInfo, ErrorKind, FailureReason, bounded
 

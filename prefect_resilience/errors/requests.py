@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import json
 from collections.abc import Callable, Mapping
@@ -10,8 +11,7 @@ from typing import Any
 
 from pydantic_core import to_jsonable_python
 
-from prefect_resilience.errors.classify.classify import state_error, state_type
-from prefect_resilience.errors.classify.shapes import put, read, read_text
+from prefect_resilience.errors.classify.shapes import put, read, read_text, state_error, state_type
 from prefect_resilience.errors.context import ErrorContext
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.errors.secrets.redact import redact, redact_data
@@ -48,14 +48,8 @@ class SubtaskRequest:
         """The same request with other arguments. Raises ConfigurationError for one that it does not take."""
         if self.fn is not None:
             _check_names(self.name, self.fn, changes)
-        return SubtaskRequest(
-            self.name,
-            {**self.inputs, **changes},
-            self.kind,
-            self.again,
-            self.fn,
-            {**self.changes, **changes},
-        )
+        inputs = {**self.inputs, **changes}
+        return dataclasses.replace(self, inputs=inputs, changes={**self.changes, **changes})
 
     def call(self) -> Any:
         """Make the call, as a run of its own; to be awaited if the task or flow is async.
@@ -122,18 +116,9 @@ def subtask_request(source: Any) -> SubtaskRequest | None:
     return found if isinstance(found, SubtaskRequest) else None
 
 
-_OWN_PLACE = frozenset(
-    {
-        "node_id",
-        "action_id",
-        "task_run_id",
-        "flow_run_id",
-        "attempt",
-        "max_attempts",
-        "timestamp",
-        "stack_trace",
-        "history",
-    }
+_OWN_PLACE = (
+    *("node_id", "action_id", "task_run_id", "flow_run_id", "attempt", "max_attempts"),
+    *("timestamp", "stack_trace", "history"),
 )
 
 

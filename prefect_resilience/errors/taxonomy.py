@@ -1,16 +1,20 @@
 """The words for what can go wrong: 20 categories, 4 kinds, 10 reasons.
 
 A category is what a policy is written against, a kind is what one does about it, a reason is the older
-vocabulary of agent systems that handlers written for those still ask for.
+vocabulary of agent systems that handlers written for those still ask for. Below them: how tables of codes and
+of words become categories.
 """
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
 from typing import Any, ClassVar, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
+from prefect_resilience.errors.classify.shapes import as_number, read, read_text
 from prefect_resilience.errors.secrets.redact import redact, redact_data
 
 
@@ -90,7 +94,7 @@ class ErrorCategory(_Word):
     @property
     def kind(self) -> ErrorKind:
         """The kind of this category; `subtask` says permanent here, and takes its cause's when classified."""
-        return _KINDS.get(self, ErrorKind.PERMANENT)
+        return _DEFAULTS[self][0]
 
     @property
     def retryable(self) -> bool:
@@ -98,60 +102,39 @@ class ErrorCategory(_Word):
 
         `validation` is a matter of configuration and `subtask` follows its cause; both say False here.
         """
-        return self in _RETRYABLE
+        return _DEFAULTS[self][1]
 
     @property
     def reason(self) -> FailureReason:
         """The reason that this category stands for when nothing more exact is known."""
-        return _REASONS.get(self, FailureReason.UNEXPECTED_ERROR)
+        return _DEFAULTS[self][2]
 
 
-_KINDS: dict[ErrorCategory, ErrorKind] = {
-    ErrorCategory.RATE_LIMIT: ErrorKind.TRANSIENT,
-    ErrorCategory.TIMEOUT: ErrorKind.TRANSIENT,
-    ErrorCategory.NETWORK: ErrorKind.TRANSIENT,
-    ErrorCategory.UNAVAILABLE: ErrorKind.TRANSIENT,
-    ErrorCategory.SERVER_ERROR: ErrorKind.TRANSIENT,
-    ErrorCategory.CIRCUIT_OPEN: ErrorKind.TRANSIENT,
-    ErrorCategory.OVERFLOW: ErrorKind.RESOURCE,
-    ErrorCategory.RESOURCE_EXHAUSTED: ErrorKind.RESOURCE,
-    ErrorCategory.AGENT_CRASH: ErrorKind.INFRASTRUCTURE,
-    ErrorCategory.INFRASTRUCTURE: ErrorKind.INFRASTRUCTURE,
-}
-
-_RETRYABLE = frozenset(
-    {
-        ErrorCategory.RATE_LIMIT,
-        ErrorCategory.TIMEOUT,
-        ErrorCategory.NETWORK,
-        ErrorCategory.UNAVAILABLE,
-        ErrorCategory.SERVER_ERROR,
-        ErrorCategory.AGENT_CRASH,
-        ErrorCategory.INFRASTRUCTURE,
-    }
-)
-
-_REASONS: dict[ErrorCategory, FailureReason] = {
-    # An unreachable service did not give what it was asked for; one that throttles stopped the work.
-    ErrorCategory.NETWORK: FailureReason.CONTEXT_RETRIEVAL_FAILURE,
-    ErrorCategory.UNAVAILABLE: FailureReason.CONTEXT_RETRIEVAL_FAILURE,
-    ErrorCategory.SERVER_ERROR: FailureReason.CONTEXT_RETRIEVAL_FAILURE,
-    ErrorCategory.RATE_LIMIT: FailureReason.EXECUTION_HALTED,
-    ErrorCategory.AUTH: FailureReason.INPUT_VALIDATION_FAILURE,
-    ErrorCategory.CONFLICT: FailureReason.INPUT_VALIDATION_FAILURE,
-    ErrorCategory.AGENT_CRASH: FailureReason.EXECUTION_HALTED,
-    ErrorCategory.INFRASTRUCTURE: FailureReason.EXECUTION_HALTED,
-    ErrorCategory.TIMEOUT: FailureReason.EXECUTION_TIMEOUT,
-    ErrorCategory.INVALID: FailureReason.INPUT_VALIDATION_FAILURE,
-    ErrorCategory.VALIDATION: FailureReason.OUTPUT_FORMAT_FAILURE,
-    ErrorCategory.NOT_FOUND: FailureReason.CONTEXT_RETRIEVAL_FAILURE,
-    ErrorCategory.TOOL_ERROR: FailureReason.SUBTASK_FAILURE,
-    ErrorCategory.SUBTASK: FailureReason.SUBTASK_FAILURE,
-    ErrorCategory.OVERFLOW: FailureReason.EXECUTION_HALTED,
-    ErrorCategory.RESOURCE_EXHAUSTED: FailureReason.EXECUTION_HALTED,
-    ErrorCategory.NO_PROGRESS: FailureReason.EXECUTION_HALTED,
-    ErrorCategory.CIRCUIT_OPEN: FailureReason.EXECUTION_HALTED,
-    ErrorCategory.CANCELLED: FailureReason.EXECUTION_HALTED,
+_DEFAULTS: dict[ErrorCategory, tuple[ErrorKind, bool, FailureReason]] = {
+    ErrorCategory(category): (ErrorKind(kind), again == "again", FailureReason(reason))
+    for category, kind, again, reason in (
+        # An unreachable service did not give what it was asked for; one that throttles stopped the work.
+        ("rate_limit", "transient", "again", "execution_halted"),
+        ("timeout", "transient", "again", "execution_timeout"),
+        ("network", "transient", "again", "context_retrieval_failure"),
+        ("unavailable", "transient", "again", "context_retrieval_failure"),
+        ("server_error", "transient", "again", "context_retrieval_failure"),
+        ("auth", "permanent", "", "input_validation_failure"),
+        ("invalid", "permanent", "", "input_validation_failure"),
+        ("not_found", "permanent", "", "context_retrieval_failure"),
+        ("conflict", "permanent", "", "input_validation_failure"),
+        ("overflow", "resource", "", "execution_halted"),
+        ("resource_exhausted", "resource", "", "execution_halted"),
+        ("validation", "permanent", "", "output_format_failure"),
+        ("tool_error", "permanent", "", "subtask_failure"),
+        ("agent_crash", "infrastructure", "again", "execution_halted"),
+        ("no_progress", "permanent", "", "execution_halted"),
+        ("circuit_open", "transient", "", "execution_halted"),
+        ("subtask", "permanent", "", "subtask_failure"),
+        ("cancelled", "permanent", "", "execution_halted"),
+        ("infrastructure", "infrastructure", "again", "execution_halted"),
+        ("unexpected", "permanent", "", "unexpected_error"),
+    )
 }
 
 
@@ -240,3 +223,67 @@ class Finding(NamedTuple):
     kind: ErrorKind | None = None
     retryable: bool | None = None
     reason: FailureReason | None = None
+
+
+TIMEOUT = "TIMEOUT"
+NETWORK_ERROR = "NETWORK_ERROR"
+CATEGORY_CODES: dict[ErrorCategory, str] = {
+    ErrorCategory.TIMEOUT: TIMEOUT,
+    ErrorCategory.NETWORK: NETWORK_ERROR,
+    ErrorCategory.CANCELLED: "CANCELLED",
+}
+"""A code for the categories whose members all mean the same to a person."""
+
+Look = Callable[[object, float], "Finding | None"]
+"""Looks at an exception, at a time in seconds since the epoch; None is no opinion."""
+
+Words = tuple[str, ErrorCategory, str | None]
+"""A regular expression, without regard to case, what it means, and its code."""
+
+
+def coded(**table: str) -> dict[str, ErrorCategory]:
+    """`category="codes"` by code. A code with a `*` at its end stands for all that begin so."""
+    return {code: ErrorCategory(category) for category, codes in table.items() for code in codes.split()}
+
+
+def category_of(table: Mapping[str, ErrorCategory], code: object) -> ErrorCategory | None:
+    """What a table of `coded` says of a code: the code itself first, then the longest beginning of it."""
+    number = as_number(code)
+    text = code[:80] if isinstance(code, str) else "" if number is None else f"{number:.0f}"
+    known = (table[text[:end] + "*"] for end in range(len(text), 0, -1) if text[:end] + "*" in table)
+    return table.get(text) or next(known, None) if text else None
+
+
+def found_by_code(table: Mapping[str, ErrorCategory], *codes: object, own: bool = False) -> Finding | None:
+    """What the first known code says; `own` keeps it where the category has a code for all its members."""
+    for code in codes:
+        category = category_of(table, code)
+        if category is not None:
+            shown = code if isinstance(code, str) else f"{as_number(code):.0f}"
+            return Finding(category, shown if own else CATEGORY_CODES.get(category, shown))
+    return None
+
+
+def found_by_words(table: Iterable[Words], text: str) -> Finding | None:
+    """What the first line of a table says whose words are in the text."""
+    for words, category, code in table:
+        if re.search(words, text, re.IGNORECASE):
+            return Finding(category, code)
+    return None
+
+
+def by_attribute(name: str, **table: str) -> Look:
+    """A rule: the code is in this attribute."""
+    known = coded(**table)
+    return lambda error, now: found_by_code(known, read(error, name))
+
+
+def by_pattern(pattern: str, **table: str) -> Look:
+    """A rule: the code is in the text, where the pattern's group is."""
+    known = coded(**table)
+    return lambda error, now: found_by_code(known, *re.findall(pattern, read_text(error, 2_000))[:20])
+
+
+def by_words(*table: Words) -> Look:
+    """A rule: the text has these words in it."""
+    return lambda error, now: found_by_words(table, read_text(error, 4_000))

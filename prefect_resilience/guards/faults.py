@@ -18,7 +18,7 @@ from typing import Any, cast
 
 from pydantic import Field, field_validator, model_validator
 
-from prefect_resilience.base.drive import Invoke, Sequence, adrive, drive
+from prefect_resilience.base.drive import Invoke, Steps, adrive, drive
 from prefect_resilience.base.policy import Policy, nearest
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.errors.taxonomy import ErrorCategory
@@ -47,12 +47,12 @@ class InjectedFault(Exception):
         return f"injected: HTTP {self.status_code}"
 
 
-class _Nothing:
+class _NoOutcome:
     def __repr__(self) -> str:
         return "nothing"
 
 
-NOTHING: Any = _Nothing()
+NOTHING: Any = _NoOutcome()
 
 
 class Injection(Policy):
@@ -169,12 +169,13 @@ def end(injected: Injected) -> None:
         active = tuple(other for other in active if other is not injected)
 
 
-def with_faults(fn: Callable[..., Any], isasync: bool, *names: str) -> Callable[..., Any]:
-    """`fn` as it behaves under the injections that concern one of these names; `fn` itself without any."""
+def around(call: Invoke, isasync: bool, *names: str) -> Invoke:
+    """The call as it behaves under the injections that concern one of these names."""
+    fn = call.fn
     for injected in active:
         if injected.injection.concerns(names):
             fn = _behaving(fn, isasync, injected)
-    return fn
+    return call if fn is call.fn else Invoke(fn, call.args, call.kwargs)
 
 
 def _behaving(fn: Callable[..., Any], isasync: bool, injected: Injected) -> Callable[..., Any]:
@@ -193,7 +194,7 @@ def _call(
     fn: Callable[..., Any],
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
-) -> Sequence[Any]:
+) -> Steps[Any]:
     """One call, with what is done to it if it is its turn."""
     latency = injected.draw()
     if latency is None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import difflib
-import hashlib
 import re
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime, timedelta, timezone
@@ -23,8 +22,9 @@ from prefect.logging import get_run_logger
 from prefect.runtime import flow_run
 from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 
-from prefect_resilience.base.naming import shorten, template_fields
+from prefect_resilience.base.naming import digest, shorten, template_fields
 from prefect_resilience.base.policy import nearest
+from prefect_resilience.base.text import code_cell, utc_text
 from prefect_resilience.durable.batches.edge.operations import (
     abandon_batch,
     close_task_runs,
@@ -42,7 +42,10 @@ from prefect_resilience.graphs.plans.model import Plan
 from prefect_resilience.graphs.plans.result import PlanResult
 from prefect_resilience.guards.circuits import CircuitSnapshot, get_circuit, get_circuits
 from prefect_resilience.guards.circuits.registry import StoreReference
-from prefect_resilience.operations.reports.operations import report, show_circuits
+from prefect_resilience.operations.reports import report as make_report
+from prefect_resilience.operations.reports.rendering import markdown_of
+from prefect_resilience.operations.reports.sections import headline
+from prefect_resilience.tasks.edge.circuits_table import write_circuits_table
 from prefect_resilience.tasks.edge.flow import resilient_flow
 
 __all__ = [
@@ -112,12 +115,8 @@ def change_circuit(
     why = redact(" ".join(reason.split())) or f"{DONE[action]} by hand"
     if action == "open":
         circuit.force_open(why, until)
-    elif action == "close":
-        circuit.force_closed(why)
-    elif action == "disable":
-        circuit.disable(why)
     else:
-        circuit.reset(why)
+        {"close": circuit.force_closed, "disable": circuit.disable, "reset": circuit.reset}[action](why)
     return circuit.snapshot()
 
 
@@ -150,11 +149,12 @@ def unknown_circuit(name: str, names: Iterable[str]) -> str:
         return f"there is no circuit {name!r}, nor any other: a circuit is stored when it is first called"
     close = difflib.get_close_matches(name, options, n=3)
     if len(close) > 1:
-        listed = ", ".join(repr(option) for option in close[:-1])
-        return f"there is no circuit {name!r}; did you mean {listed} or {close[-1]!r}?"
-    shown = close or options[:NAMES_SHOWN]
-    more = "" if close or len(options) <= NAMES_SHOWN else f" or one of {len(options) - NAMES_SHOWN} others"
-    return f"there is no circuit {name!r}{nearest(name, shown)}{more}"
+        return (
+            f"there is no circuit {name!r}; did you mean {', '.join(map(repr, close[:-1]))} or {close[-1]!r}?"
+        )
+    more = len(options) - NAMES_SHOWN
+    near = nearest(name, close or options[:NAMES_SHOWN])
+    return f"there is no circuit {name!r}{near}" + ("" if close or more <= 0 else f" or one of {more} others")
 
 
 # -- the flows
@@ -184,7 +184,7 @@ def set_circuit(
     after = change_circuit(name, action, reason or f"{DONE[action]} by {_who()}", moment)
     get_run_logger().info("Circuit %r: %s -> %s", name, before.state if before else "new", after.state)
     change = CircuitChange(name=name, before=before, after=after)
-    _write_artifact(_key(name), f"Circuit {_code(name)} was {DONE[action]}", [change], reason)
+    _write_artifact(_key(name), f"Circuit {code_cell(name)} was {DONE[action]}", [change], reason)
     return after.model_dump(mode="json")
 
 
@@ -203,6 +203,34 @@ def reset_circuits(reason: str = "") -> list[dict[str, Any]]:
     get_run_logger().info("Circuits that were reset: %d", len(changes))
     _write_artifact("circuits-reset", f"Circuits that were reset: {len(changes)}", changes, reason)
     return [change.after.model_dump(mode="json") for change in changes]
+
+
+@flow(name="report")
+def report(
+    hours: Annotated[float, Field(gt=0, le=24 * 365)] = 24,
+    since: datetime | None = None,
+    until: datetime | None = None,
+) -> dict[str, Any]:
+    """What was retried, failed, replaced and recovered in a period, as the artifact "fleet-report".
+
+    Args:
+        hours: How far the report looks back from its end.
+        since: Its beginning, in place of hours. A time without an offset is in UTC.
+        until: Its end; now when left out.
+    """
+    begin = since or (until - timedelta(hours=hours) if until else timedelta(hours=hours))
+    made = make_report(begin, until)
+    get_run_logger().info("%s", headline(made))
+    _artifact(markdown_of(made), "fleet-report", headline(made))
+    return made.model_dump(mode="json")
+
+
+@flow(name="show-circuits")
+def show_circuits() -> list[dict[str, Any]]:
+    """Write every circuit of the fleet into the artifact "circuits", those in trouble first."""
+    circuits = write_circuits_table()
+    get_run_logger().info("Circuits: %d", len(circuits))
+    return [circuit.model_dump(mode="json") for circuit in circuits]
 
 
 def _plan_run_name() -> str:
@@ -267,43 +295,23 @@ def _who() -> str:
 
 
 def _write_artifact(key: str, title: str, changes: list[CircuitChange], reason: str) -> None:
-    """Leave the record; the circuits are changed by now, so that nothing that happens here is a failure."""
-    try:
-        create_markdown_artifact(
-            markdown=_markdown(title, changes, reason), key=key, description="Circuits, set by hand"
-        )
-    except Exception as error:  # noqa: BLE001 - whatever the API says
-        get_run_logger().warning("The circuits are set, but no artifact says so: %s", redact(str(error)))
-
-
-def _markdown(title: str, changes: list[CircuitChange], reason: str) -> str:
+    """Leave the record. The circuits are changed by now, so an API that fails is a warning."""
     rows = [
-        f"| {_code(change.name)} | {change.before.state if change.before else 'new'} | {change.after.state} "
-        f"| {_utc(change.after.retry_at)} |"
+        f"| {code_cell(change.name)} | {change.before.state if change.before else 'new'} "
+        f"| {change.after.state} | {utc_text(change.after.retry_at)} |"
         for change in changes
     ]
-    return "\n".join(
-        [
-            f"# {title}",
-            "",
-            "| circuit | before | after | until |",
-            "|---|---|---|---|",
-            *rows,
-            "",
-            f"**Who:** {_code(_who())}",
-            "",
-            f"**Why:** {_code(redact(reason)) if reason.strip() else 'nobody said'}",
-        ]
-    )
+    why = code_cell(redact(reason)) if reason.strip() else "nobody said"
+    head = [f"# {title}", "", "| circuit | before | after | until |", "|---|---|---|---|"]
+    markdown = "\n".join([*head, *rows, "", f"**Who:** {code_cell(_who())}", "", f"**Why:** {why}"])
+    _artifact(markdown, key, "Circuits, set by hand")
 
 
-def _code(text: str) -> str:
-    """`text` as code in a table's cell, whatever it contains."""
-    return "`" + " ".join(text.replace("`", "'").replace("|", "¦").split()) + "`"
-
-
-def _utc(time: float | None) -> str:
-    return "" if time is None else f"{datetime.fromtimestamp(time, timezone.utc):%Y-%m-%d %H:%M:%S} UTC"
+def _artifact(markdown: str, key: str, description: str) -> None:
+    try:
+        create_markdown_artifact(markdown=markdown, key=key, description=description)
+    except Exception as error:  # noqa: BLE001 - whatever the API says
+        get_run_logger().warning("The artifact %r could not be written: %s", key, redact(str(error)))
 
 
 def _key(name: str) -> str:
@@ -311,5 +319,4 @@ def _key(name: str) -> str:
     slug = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:KEY_LIMIT]
     if slug == name:
         return f"circuit-{slug}"
-    digest = hashlib.sha256(name.encode(errors="replace")).hexdigest()[:6]
-    return "-".join(part for part in ("circuit", slug.strip("-"), digest) if part)
+    return "-".join(part for part in ("circuit", slug.strip("-"), digest(name)[:6]) if part)

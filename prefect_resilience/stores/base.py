@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
+import threading
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Protocol, cast, runtime_checkable
+from typing import Any, Generic, Protocol, TypeVar, cast, runtime_checkable
 
 from prefect_resilience.errors.exceptions import StoreUnavailable
+from prefect_resilience.errors.secrets.redact import redact
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +64,66 @@ class Store(Protocol):
         """Give back connections; the store may not be used afterwards."""
         ...
 
+
+T = TypeVar("T")
+
+
+class ConnectedStore(Generic[T]):
+    """A store that keeps connections: they are made when first needed, and made anew after an error.
+
+    `T` is what holds them, a pool or a client.
+    """
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.closed: bool = False
+        self._held: T | None = None
+        self._pid: int = os.getpid()
+        self._lock = threading.Lock()
+
+    def _open(self) -> T:
+        """New connections; may raise the driver's errors."""
+        raise NotImplementedError
+
+    def _is_stale(self) -> bool:
+        """Whether the database that the connections were made for has been taken away."""
+        return False
+
+    def _check_open(self) -> None:
+        if self.closed:
+            raise StoreUnavailable(redact(f"the store {self.url} has been closed"))
+
+    def _connected(self) -> T:
+        self._check_open()
+        self._after_fork()
+        held = self._held
+        if held is None or self._is_stale():
+            with self._lock:
+                held = self._held
+                if held is None or self._is_stale():
+                    held = self._held = self._open()
+        return held
+
+    def _let_go(self) -> T | None:
+        """The connections, which the next operation does not use any more."""
+        self._after_fork()
+        with self._lock:
+            held, self._held = self._held, None
+        return held
+
+    def _unavailable(self, error: Exception) -> StoreUnavailable:
+        return StoreUnavailable(redact(f"the store {self.url} could not answer: {error}"))
+
+    def _after_fork(self) -> None:
+        """In a child process: leave the parent's connections alone, even when they are collected."""
+        pid = os.getpid()
+        if pid == self._pid:
+            return
+        _left_to_parents.append(self._held)
+        self._held, self._lock, self._pid = None, threading.Lock(), pid
+
+
+_left_to_parents: list[Any] = []
 
 LAST_CODE_POINT = sys.maxunicode
 LONGEST_KEY = 2_000

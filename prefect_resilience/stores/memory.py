@@ -2,41 +2,35 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import time
-import weakref
 from bisect import bisect_left, bisect_right
 from itertools import islice
 from typing import Any, cast
 
-from prefect_resilience.errors.exceptions import StoreUnavailable
-from prefect_resilience.stores.base import Document, check_key, check_text, decode, encode
+from prefect_resilience.stores.base import ConnectedStore, Document, check_key, check_text, decode, encode
 
 PURGE_AT_ONCE = 50
 
 
-class MemoryStore:
+class MemoryStore(ConnectedStore[None]):
     """Documents in a dictionary, as JSON text, so that nobody can change one without a swap.
 
     After a fork the child has a copy of its own; nothing is shared between processes.
     """
 
     def __init__(self, url: str = "memory://") -> None:
-        self.url = url
-        self.closed: bool = False
+        super().__init__(url)
         self._documents: dict[str, tuple[str, int, float | None]] = {}
         # The keys in order, for scans, until there is another key or one less.
         self._keys: list[str] | None = None
         # The greatest version that was ever deleted: a key's next life begins beyond it.
         self._floor = 0
-        self._lock = threading.Lock()
-        _living.add(self)
 
     def load(self, key: str) -> Document | None:
         """The live document under `key`, or None."""
         check_key(key)
-        with self._lock:
+        with self._alone():
             found = self._live(key)
         return None if found is None else _document(key, found)
 
@@ -44,7 +38,7 @@ class MemoryStore:
         """Write if the key still has `expected_version` (0: none); the new version, or 0."""
         check_key(key)
         text = encode(value)
-        with self._lock:
+        with self._alone():
             found = self._live(key)
             if (0 if found is None else found[1]) != expected_version:
                 return 0
@@ -58,7 +52,7 @@ class MemoryStore:
     def delete(self, key: str, expected_version: int) -> bool:
         """Remove the document if it still has `expected_version`."""
         check_key(key)
-        with self._lock:
+        with self._alone():
             found = self._live(key)
             if found is None or found[1] != expected_version:
                 return False
@@ -68,7 +62,7 @@ class MemoryStore:
     def scan(self, prefix: str, after: str | None = None, limit: int = 100) -> list[tuple[str, Document]]:
         """Up to `limit` live documents whose keys start with `prefix`, by key, from beyond `after`."""
         check_text(prefix)
-        with self._lock:
+        with self._alone():
             self._check_open()
             if self._keys is None:
                 self._keys = sorted(self._documents)
@@ -102,10 +96,6 @@ class MemoryStore:
             return None
         return found
 
-    def _check_open(self) -> None:
-        if self.closed:
-            raise StoreUnavailable(f"the store {self.url} has been closed")
-
     def _purge(self) -> None:
         """Drop some expired documents, in passing: PURGE_AT_ONCE are looked at, the oldest written first."""
         now = self.now()
@@ -118,20 +108,12 @@ class MemoryStore:
         self._floor = max(self._floor, self._documents.pop(key)[1])
         self._keys = None
 
-    def _after_fork(self) -> None:
-        self._lock = threading.Lock()
+    def _alone(self) -> threading.Lock:
+        """A lock that no thread of the parent process holds."""
+        self._after_fork()
+        return self._lock
 
 
 def _document(key: str, found: tuple[str, int, float | None]) -> Document:
     text, version, expires_at = found
     return Document(decode(text, key), version, expires_at)
-
-
-def _renew_locks() -> None:
-    for store in list(_living):
-        store._after_fork()  # pyright: ignore[reportPrivateUsage]
-
-
-_living: weakref.WeakSet[MemoryStore] = weakref.WeakSet()
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_renew_locks)

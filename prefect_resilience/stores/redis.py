@@ -17,8 +17,6 @@ answers, a scan two more per 100 documents. Nothing is sent twice.
 from __future__ import annotations
 
 import math
-import os
-import threading
 from collections.abc import Callable
 from functools import partial
 from typing import Any, TypeVar, cast
@@ -28,8 +26,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from prefect_resilience.errors.exceptions import StoreUnavailable
-from prefect_resilience.errors.secrets.redact import redact
-from prefect_resilience.stores.base import Document, check_key, check_text, decode, encode
+from prefect_resilience.stores.base import ConnectedStore, Document, check_key, check_text, decode, encode
 from prefect_resilience.stores.urls import StoreUrl
 
 # What Redis does in one step: two small Lua scripts, which run on 6.2 and later.
@@ -102,23 +99,19 @@ def open_redis(parsed: StoreUrl) -> RedisStore:
     return RedisStore(parsed.canonical, parsed.path, parsed.options.get("prefix", PREFIX), seconds)
 
 
-class RedisStore:
+class RedisStore(ConnectedStore[Any]):
     """Documents as strings. Safe between threads, processes, and over a fork.
 
     `address` is the URL as redis-py takes it, `seconds` how long each answer is waited for.
     """
 
     def __init__(self, url: str, address: str, prefix: str = PREFIX, seconds: float = ANSWER_SECONDS) -> None:
-        self.url = url
-        self.closed: bool = False
+        super().__init__(url)
         self._address = address
         self._seconds = seconds
         # The braces put all keys of the store into one slot, as scripts require.
         self._space = f"{{{prefix}}}"
         self._shared = [f"{self._space}:names", f"{self._space}:expiring", f"{self._space}:version"]
-        self._client: Any = None
-        self._pid = os.getpid()
-        self._lock = threading.Lock()
 
     def load(self, key: str) -> Document | None:
         """The live document under `key`, or None."""
@@ -164,7 +157,7 @@ class RedisStore:
     def close(self) -> None:
         """Close the connections of this process."""
         self.closed = True
-        if (client := self._leave_client()) is not None:
+        if (client := self._let_go()) is not None:
             client.connection_pool.disconnect()
 
     def _page(self, client: Any, low: bytes, high: bytes, size: int) -> tuple[list[str], list[bytes | None]]:
@@ -185,22 +178,10 @@ class RedisStore:
         except (redis.RedisError, OSError, UnicodeDecodeError) as error:
             # Whatever the connections have been through, the next operation begins with new ones. Those
             # in which other threads wait are left to them.
-            self._leave_client()
-            raise StoreUnavailable(redact(f"the store {self.url} could not answer: {error}")) from error
+            self._let_go()
+            raise self._unavailable(error) from error
 
-    def _connected(self) -> Any:
-        self._check_open()
-        self._after_fork()
-        with self._lock:
-            if self._client is None:
-                self._client = self._new_client()
-            return self._client
-
-    def _check_open(self) -> None:
-        if self.closed:
-            raise StoreUnavailable(redact(f"the store {self.url} has been closed"))
-
-    def _new_client(self) -> Any:
+    def _open(self) -> Any:
         pool = cast("Any", redis.BlockingConnectionPool).from_url(
             self._address,
             max_connections=POOL_SIZE,
@@ -212,26 +193,6 @@ class RedisStore:
             protocol=2,
         )
         return redis.Redis(connection_pool=pool)
-
-    def _leave_client(self) -> Any:
-        self._after_fork()
-        with self._lock:
-            client, self._client = self._client, None
-        return client
-
-    def _after_fork(self) -> None:
-        """In a child process: leave the parent's connections alone, even when they are collected."""
-        pid = os.getpid()
-        if pid == self._pid:
-            return
-        if self._client is not None:
-            _left_to_parents.append(self._client)
-        self._client = None
-        self._lock = threading.Lock()
-        self._pid = pid
-
-
-_left_to_parents: list[Any] = []
 
 
 def _expiry(expires_at: float | None, text: str) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,33 +53,28 @@ def redis_facts(parsed: StoreUrl) -> RedisFacts:
 
     seconds = float(parsed.options.get("timeout", ANSWER_SECONDS))
     made: Any = redis.Redis
-    client = made.from_url(parsed.path, socket_timeout=seconds, socket_connect_timeout=seconds)
+    client: Any = made.from_url(
+        parsed.path, socket_timeout=seconds, socket_connect_timeout=seconds, decode_responses=True
+    )
 
-    def asked(question: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-        try:
-            return {str(name): value for name, value in question().items()}
-        except redis.ResponseError:  # it is forbidden, or the service does not know it
-            return {}
+    def asked(question: Callable[..., dict[str, Any]], *names: str) -> dict[str, Any]:
+        answers: dict[str, Any] = {}
+        for name in names:
+            with suppress(redis.ResponseError):  # it is forbidden, or the service does not know it
+                answers |= question(name)
+        return answers
+
+    def now(name: str) -> dict[str, Any]:
+        return {name: client.time()[0]}
 
     try:
         with client:
-            config: dict[str, Any] = {}
-            for name in ("maxmemory-policy", "appendonly", "appendfsync", "save"):
-                config |= asked(lambda name=name: client.config_get(name))
-            info: dict[str, Any] = {}
-            info |= asked(lambda: {"now": client.time()[0]})
-            for section in ("server", "memory", "persistence", "replication"):
-                info |= asked(lambda section=section: client.info(section))
+            config = asked(client.config_get, "maxmemory-policy", "appendonly", "appendfsync", "save")
+            info = asked(client.info, "server", "memory", "persistence", "replication")
+            info |= asked(now, "now")
     except (redis.RedisError, OSError) as error:
         raise StoreUnavailable(redact(f"the store {parsed.canonical} could not answer: {error}")) from error
-    return read_redis(_texts(config), info)
-
-
-def _texts(config: dict[str, Any]) -> dict[str, str]:
-    return {
-        name: value.decode(errors="replace") if isinstance(value, bytes) else str(value)
-        for name, value in config.items()
-    }
+    return read_redis(config, info)
 
 
 def read_redis(config: dict[str, str], info: dict[str, Any]) -> RedisFacts:
@@ -109,7 +105,7 @@ def postgres_facts(parsed: StoreUrl) -> PostgresFacts:
     """Ask a PostgreSQL server, by two connections at once."""
     import psycopg
 
-    from prefect_resilience.stores.postgres_wire import Deadline, connect
+    from prefect_resilience.stores.postgres import Deadline, connect
 
     deadline = Deadline(float(parsed.options.get("timeout", ANSWER_SECONDS)))
     deadline.begin()

@@ -12,9 +12,8 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import Any, Protocol, TypeVar
 
-from prefect_resilience.errors.exceptions import StoreUnavailable
-from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.stores.base import (
+    ConnectedStore,
     Document,
     before_nul,
     check_key,
@@ -32,7 +31,7 @@ Connection = Any
 """The driver's own. Both drivers of ours take `connection.execute(text, parameters)` and return a cursor."""
 
 
-class Pool:
+class ConnectionPool:
     """`connect` makes a connection, `usable` says whether one that was kept is still good.
 
     `patience` is in seconds; TimeoutError when all connections are in use for longer.
@@ -137,7 +136,7 @@ class Dialect(Protocol):
         """Whether a connection that was not used for a while is still there."""
         ...
 
-    def opened(self, pool: Pool) -> None:
+    def opened(self, pool: ConnectionPool) -> None:
         """A pool is about to be used; may raise the driver's errors."""
         ...
 
@@ -160,16 +159,12 @@ class Dialect(Protocol):
         ...
 
 
-class SqlStore:
+class SqlStore(ConnectedStore[ConnectionPool]):
     """Documents as rows. Safe between threads, processes, and over a fork."""
 
     def __init__(self, url: str, dialect: Dialect) -> None:
-        self.url = url
-        self.closed: bool = False
+        super().__init__(url)
         self._dialect = dialect
-        self._pool: Pool | None = None
-        self._pid = os.getpid()
-        self._lock = threading.Lock()
         # Where one writer at a time is best, threads queue here and not at the database.
         self._writing = threading.Lock()
         self._select = (
@@ -220,7 +215,7 @@ class SqlStore:
     def close(self) -> None:
         """Close the connections of this process."""
         self.closed = True
-        self._drop_pool()
+        self._close_pool()
 
     def _parameter(self, name: str) -> str:
         return self._dialect.parameter.format(name)
@@ -240,51 +235,28 @@ class SqlStore:
             with self._connected().connection() as connection:
                 return work(connection, *arguments)
         except (OSError, *self._dialect.errors) as error:
+            # Whatever the connections have been through, the next operation begins with new ones.
+            self._close_pool()
             raise self._unavailable(error) from error
 
-    def _connected(self) -> Pool:
-        if self.closed:
-            raise StoreUnavailable(redact(f"the store {self.url} has been closed"))
-        self._after_fork()
-        pool = self._pool
-        if pool is not None and not self._dialect.stale():
-            return pool
-        with self._lock:
-            if self._pool is not None and self._dialect.stale():
-                self._pool.close()
-                self._pool = None
-            if self._pool is None:
-                pool = Pool(self._dialect.connect, self._dialect.usable, self._dialect.patience)
-                self._dialect.opened(pool)
-                self._pool = pool
-            return self._pool
+    def _open(self) -> ConnectionPool:
+        if self._held is not None:
+            self._held.close()
+        pool = ConnectionPool(self._dialect.connect, self._dialect.usable, self._dialect.patience)
+        self._dialect.opened(pool)
+        return pool
 
-    def _unavailable(self, error: Exception) -> StoreUnavailable:
-        # Whatever the connections have been through, the next operation begins with new ones.
-        self._drop_pool()
-        return StoreUnavailable(redact(f"the store {self.url} could not answer: {error}"))
+    def _is_stale(self) -> bool:
+        return self._dialect.stale()
 
-    def _drop_pool(self) -> None:
-        self._after_fork()
-        with self._lock:
-            pool, self._pool = self._pool, None
-        if pool is not None:
+    def _close_pool(self) -> None:
+        if (pool := self._let_go()) is not None:
             pool.close()
 
     def _after_fork(self) -> None:
-        """In a child process: leave the parent's connections alone, even when they are collected."""
-        pid = os.getpid()
-        if pid == self._pid:
-            return
-        if self._pool is not None:
-            _left_to_parents.append(self._pool)
-        self._pool = None
-        self._lock = threading.Lock()
-        self._writing = threading.Lock()
-        self._pid = pid
-
-
-_left_to_parents: list[Pool] = []
+        if os.getpid() != self._pid:
+            self._writing = threading.Lock()
+        super()._after_fork()
 
 
 def _rows(connection: Connection, statement: str, parameters: dict[str, Any]) -> list[Any]:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from prefect_resilience.stores.sql import EXPIRES, TABLE, Connection, Pool, SqlStore, alive
+from prefect_resilience.stores.sql import EXPIRES, TABLE, Connection, ConnectionPool, SqlStore, alive
 from prefect_resilience.stores.urls import StoreUrl
 
 BUSY_SECONDS = 5.0
@@ -96,7 +96,7 @@ class SqliteDialect:
         """A file does not hang up."""
         return True
 
-    def opened(self, pool: Pool) -> None:
+    def opened(self, pool: ConnectionPool) -> None:
         """Make the folder and the file where they are missing, and remember which file it is."""
         os.makedirs(os.path.dirname(self._path), exist_ok=True)
         with pool.connection():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlencode, urlsplit
@@ -11,8 +12,6 @@ from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlencode, urls
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.errors.secrets.redact import redact
 
-POSTGRES = {"postgresql", "postgres", "postgresql+psycopg"}
-REDIS = {"redis", "rediss", "unix"}
 REDIS_OPTIONS = {
     "prefix",
     "db",
@@ -26,40 +25,8 @@ REDIS_OPTIONS = {
     "ssl_keyfile",
     "timeout",
 }
-OURS = {"timeout", "prefix"}
+OURS = {"postgresql": {"timeout"}, "redis": {"timeout", "prefix"}}
 _PREFIX = re.compile(r"[\w.:/-]{1,100}", re.ASCII)
-
-
-def read_postgres(url: str) -> tuple[str, str, dict[str, str]]:
-    """The canonical URL, what libpq is given, and the options; ValueError says what is wrong."""
-    split = _split(url)
-    if not split.path.strip("/"):
-        raise ValueError("it names no database")
-    options = _options(split)
-    base = f"postgresql://{_authority(split, '5432')}{split.path}"
-    own = {name: value for name, value in options.items() if name != "timeout"}
-    return _with(base, options), _with(base, own), options
-
-
-def read_redis(url: str) -> tuple[str, str, dict[str, str]]:
-    """The canonical URL, what redis-py is given, and the options; ValueError says what is wrong."""
-    split = _split(url)
-    options = _options(split)
-    if unknown := options.keys() - REDIS_OPTIONS:
-        raise ValueError(f"the option {min(unknown)} is not known: {', '.join(sorted(REDIS_OPTIONS))} are")
-    if not _PREFIX.fullmatch(options.get("prefix", "p")):
-        raise ValueError("its prefix may hold letters, digits and _ . : / - only")
-    if split.scheme == "unix":
-        if not split.path.strip("/"):
-            raise ValueError("it names no socket")
-        base = f"unix://{_authority(split, '')}{split.path}"
-    else:
-        database = split.path.strip("/") or options.pop("db", "0")
-        if not database.isdecimal():
-            raise ValueError("its path must be the database's number")
-        base = f"{split.scheme}://{_authority(split, '6379') or 'localhost'}/{int(database)}"
-    own = {name: value for name, value in options.items() if name not in OURS}
-    return _with(base, options), _with(base, own), options
 
 
 def _split(url: str) -> SplitResult:
@@ -90,8 +57,8 @@ def _again(text: str) -> str:
     return quote(unquote(text), safe="")
 
 
-def _options(split: SplitResult) -> dict[str, str]:
-    options = dict(parse_qsl(split.query, keep_blank_values=True))
+def _options(query: str) -> dict[str, str]:
+    options = dict(parse_qsl(query, keep_blank_values=True))
     timeout = options.get("timeout", "1")
     if not re.fullmatch(r"\d+(\.\d+)?", timeout) or not 0 < float(timeout) <= 300:
         raise ValueError("its timeout must be a number of seconds, at most 300")
@@ -127,33 +94,70 @@ def parse_url(url: str) -> StoreUrl:
     """What `url` means; ConfigurationError, in one sentence, when it means no store of ours."""
     if not isinstance(url, str) or "://" not in url:  # pyright: ignore[reportUnnecessaryIsInstance]
         raise ConfigurationError(f"a store's URL cannot be {_shown(url)}: {FORMS}")
-    scheme, rest = url.split("://", 1)
-    if scheme == "memory":
-        return StoreUrl("memory", f"memory://{rest.strip('/')}", rest.strip("/"), {})
-    if scheme == "sqlite":
-        return _sqlite(url, rest)
+    read = _READERS.get(url.partition("://")[0])
+    if read is None:
+        raise ConfigurationError(f"no store is known for the URL {_shown(url)}: {FORMS}")
     try:
-        if scheme in POSTGRES:
-            return StoreUrl("postgresql", *read_postgres(url))
-        if scheme in REDIS:
-            return StoreUrl("redis", *read_redis(url))
+        return read(url)
     except ValueError as error:
         raise ConfigurationError(f"the URL {_shown(url)} cannot be meant: {error}; {FORMS}") from None
-    raise ConfigurationError(f"no store is known for the URL {_shown(url)}: {FORMS}")
 
 
-def _sqlite(url: str, rest: str) -> StoreUrl:
-    path, _, query = rest.partition("?")
+def _memory(url: str) -> StoreUrl:
+    name = url.partition("://")[2].strip("/")
+    return StoreUrl("memory", f"memory://{name}", name, {})
+
+
+def _sqlite(url: str) -> StoreUrl:
+    path, _, query = url.partition("://")[2].partition("?")
     if not path.startswith("/") or path in {"/", "/:memory:"}:
-        raise ConfigurationError(f"the URL {_shown(url)} names no file: {FORMS}")
-    options = dict(part.split("=", 1) for part in query.split("&") if "=" in part)
-    if query and (set(options) != {"timeout"} or not re.fullmatch(r"\d+(\.\d+)?", options["timeout"])):
-        raise ConfigurationError(
-            f"the URL {_shown(url)} has an option that is not known: "
-            "the only one is timeout, in seconds, as in sqlite:///file.db?timeout=5"
-        )
+        raise ValueError("it names no file")
+    options = _options(query)
+    if options.keys() - {"timeout"}:
+        raise ValueError("its only option is timeout, in seconds, as in sqlite:///file.db?timeout=5")
     absolute = os.path.abspath(os.path.expanduser(path[1:]))
-    return StoreUrl("sqlite", f"sqlite:///{absolute}{'?' + query if query else ''}", absolute, options)
+    return StoreUrl("sqlite", _with(f"sqlite:///{absolute}", options), absolute, options)
+
+
+def _postgres(url: str) -> StoreUrl:
+    split = _split(url)
+    if not split.path.strip("/"):
+        raise ValueError("it names no database")
+    return _server(
+        "postgresql", f"postgresql://{_authority(split, '5432')}{split.path}", _options(split.query)
+    )
+
+
+def _redis(url: str) -> StoreUrl:
+    split = _split(url)
+    options = _options(split.query)
+    if unknown := options.keys() - REDIS_OPTIONS:
+        raise ValueError(f"the option {min(unknown)} is not known: {', '.join(sorted(REDIS_OPTIONS))} are")
+    if not _PREFIX.fullmatch(options.get("prefix", "p")):
+        raise ValueError("its prefix may hold letters, digits and _ . : / - only")
+    if split.scheme == "unix":
+        if not split.path.strip("/"):
+            raise ValueError("it names no socket")
+        return _server("redis", f"unix://{_authority(split, '')}{split.path}", options)
+    database = split.path.strip("/") or options.pop("db", "0")
+    if not database.isdecimal():
+        raise ValueError("its path must be the database's number")
+    host = _authority(split, "6379") or "localhost"
+    return _server("redis", f"{split.scheme}://{host}/{int(database)}", options)
+
+
+def _server(kind: Literal["postgresql", "redis"], base: str, options: dict[str, str]) -> StoreUrl:
+    """Its driver does not get the options that are ours."""
+    own = {name: value for name, value in options.items() if name not in OURS[kind]}
+    return StoreUrl(kind, _with(base, options), _with(base, own), options)
+
+
+_READERS: dict[str, Callable[[str], StoreUrl]] = {
+    "memory": _memory,
+    "sqlite": _sqlite,
+    **dict.fromkeys(("postgresql", "postgres", "postgresql+psycopg"), _postgres),
+    **dict.fromkeys(("redis", "rediss", "unix"), _redis),
+}
 
 
 def _shown(url: object) -> str:

@@ -10,7 +10,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 from prefect_resilience.base.plain import plain_or_cut
 from prefect_resilience.errors.secrets.redact import redact_data
@@ -43,77 +43,40 @@ _runs: OrderedDict[tuple[str, int], RunNotes] = OrderedDict()
 """By flow run, and by how often it had begun: each pass has notes of its own."""
 
 
-class LiveRun(Protocol):
-    """A task run that goes on in this process. It knows its state at any time."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def state(self) -> StateSeen | None: ...
-
-    @property
-    def begun(self) -> int:
-        """How often it has begun."""
-        ...
-
-    def value(self) -> Any:
-        """What the run returned, once it has completed."""
-        ...
-
-
 @dataclass(slots=True)
 class RunNotes(PassFacts):
     """What was seen of one pass of a flow run. `noted` are the ids of the task runs that have ended."""
 
     unfinished: dict[str, TaskRunSeen] = field(default_factory=dict[str, TaskRunSeen])
     kept: dict[str, TaskRunSeen] = field(default_factory=dict[str, TaskRunSeen])
-    live: dict[str, LiveRun] = field(default_factory=dict[str, LiveRun])
     kept_remarkable: int = 0
     kept_ordinary: int = 0
     keeps_outputs: bool = False
-    sees_all: bool = False
 
     @property
     def rows(self) -> int:
         return len(self.kept) + len(self.unfinished) + len(self.happenings) + len(self.outputs)
 
-    def look(self, flow_run_id: str) -> None:
-        """Note what has become of the task runs that go on, or did when they were last looked at."""
-        for run_id, live in [*self.live.items()]:
-            state = live.state
-            if state is None:
-                continue
-            run = self.unfinished.get(run_id)
-            last = None if run is None else run.last
-            known = last is not None and (last.at >= state.at or last.name == state.name == "AwaitingRetry")
-            if not known:
-                self.came_to(run_id, live.name, flow_run_id, state, live.begun)
-            if state.type in FINAL:
-                del self.live[run_id]
-                if self.keeps_outputs and state.type == "COMPLETED":
-                    self.gave(live.name, live.value())
-
-    def came_to(self, run_id: str, name: str, flow_run_id: str, state: StateSeen, begun: int = 0) -> None:
-        """A task run, which has begun `begun` times as far as that is known, has come to a state."""
+    def came_to(self, run_id: str, name: str, flow_run_id: str, state: StateSeen) -> None:
+        """A task run has come to a state."""
         run = self.kept.get(run_id) or self.unfinished.get(run_id)
         if run is None:
             run = TaskRunSeen(run_id, name, flow_run_id)
             if len(self.unfinished) < MOST_UNFINISHED or state.type in FINAL:
                 self.unfinished[run_id] = run
-        run.name, run.begun = name, max(run.begun, begun)
+        run.name = name
         before = run.last
         if len(run.states) < MOST_STATES or state.type in FINAL:
             run.states.append(state)
+        if state.type == "RUNNING" and before is not None and run.attempts > 1:
+            self.retries += 1
+            self.retried += run.attempts == 2
         if state.type in FINAL:
             self._ended(run, before, state)
 
     def _ended(self, run: TaskRunSeen, before: StateSeen | None, state: StateSeen) -> None:
         if before is not None and before.type in FINAL:
             self.states[before.name] -= 1  # such as a task that was rolled back after it was completed
-        else:
-            self.retries += max(run.attempts - 1, 0)
-            self.retried += run.attempts > 1
         self.states[state.name] += 1
         self.types[state.name] = state.type
         self.unfinished.pop(run.id, None)
@@ -166,34 +129,21 @@ def _within(value: Any, left: list[int]) -> Any:
     return value
 
 
-def begin(flow_run_id: str, count: int = 1, *, keeps_outputs: bool = False, sees_all: bool = False) -> None:
-    """Somebody will ask about this flow run, which has begun `count` times.
-
-    `sees_all`: each of its task runs in this process will be noted, also those of plain tasks.
-    """
+def begin(flow_run_id: str, count: int = 1, *, keeps_outputs: bool = False) -> None:
+    """Make notes of this flow run, which has begun `count` times, for a summary."""
     with _lock:
         notes = _of(flow_run_id, count)
         notes.keeps_outputs = notes.keeps_outputs or keeps_outputs
-        notes.sees_all = notes.sees_all or sees_all
 
 
-def task_run_came_to(flow_run_id: str, task_run_id: str, name: str, state: StateSeen, count: int = 1) -> None:
-    """Note a state of a task run."""
-    with _lock:
-        _of(flow_run_id, count).came_to(task_run_id, name, flow_run_id, state)
-
-
-def task_run_seen(
-    flow_run_id: str, task_run_id: str, live: LiveRun, state: StateSeen | None = None, count: int = 1
-) -> None:
-    """Note the state of a task run that goes on here, then one that it is about to come to."""
+def task_run_came_to(
+    flow_run_id: str, task_run_id: str, name: str, state: StateSeen, count: int = 1
+) -> RunNotes:
+    """Note a state of a task run. Returns the notes of the flow run, which may take the run's value."""
     with _lock:
         notes = _of(flow_run_id, count)
-        if len(notes.live) < MOST_UNFINISHED and task_run_id not in notes.noted:
-            notes.live[task_run_id] = live
-        notes.look(flow_run_id)
-        if state is not None:
-            notes.came_to(task_run_id, live.name, flow_run_id, state)
+        notes.came_to(task_run_id, name, flow_run_id, state)
+        return notes
 
 
 def happened(flow_run_id: str, happening: Happening, count: int = 1) -> None:
@@ -207,10 +157,7 @@ def known(flow_run_id: str, count: int | None = None) -> RunNotes | None:
     with _lock:
         if count is None:
             count = max((number for run_id, number in _runs if run_id == flow_run_id), default=0)
-        notes = _runs.get((flow_run_id, count))
-        if notes is not None:
-            notes.look(flow_run_id)
-        return notes
+        return _runs.get((flow_run_id, count))
 
 
 def forget(passes: Iterable[tuple[str, int]]) -> None:
@@ -229,7 +176,7 @@ def seen_by_pass(flow_run_ids: Iterable[str]) -> dict[tuple[str, int], PassFacts
     """What this process noted of these flow runs, by flow run and by how often that had begun."""
     ids = set(flow_run_ids)
     with _lock:
-        return {key: _copied(notes, key[0]) for key, notes in _runs.items() if key[0] in ids}
+        return {key: _copied(notes) for key, notes in _runs.items() if key[0] in ids}
 
 
 def outputs_of(flow_run_id: str) -> tuple[Mapping[str, Any], int]:
@@ -241,8 +188,7 @@ def outputs_of(flow_run_id: str) -> tuple[Mapping[str, Any], int]:
         return dict(notes.outputs), notes.outputs_left_out
 
 
-def _copied(notes: RunNotes, flow_run_id: str) -> PassFacts:
-    notes.look(flow_run_id)
+def _copied(notes: RunNotes) -> PassFacts:
     seen = together([notes])
     runs = [*notes.kept.values(), *notes.unfinished.values()]
     seen.task_runs = [replace(run, states=[*run.states]) for run in runs]
@@ -250,8 +196,6 @@ def _copied(notes: RunNotes, flow_run_id: str) -> PassFacts:
     for run in notes.unfinished.values():
         if run.last is not None:
             seen.count(run.last.type, run.last.name)
-        seen.retries += max(run.attempts - 1, 0)
-        seen.retried += run.attempts > 1
     return seen
 
 

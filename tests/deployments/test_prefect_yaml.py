@@ -21,6 +21,8 @@ from prefect.settings import PREFECT_API_URL
 from prefect_resilience.operations.installation import install, uninstall
 from prefect_resilience.operations.installation.catalog import NAME, POOL, operational_flows
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 FILE = ROOT / "deployments" / "prefect.yaml"
 

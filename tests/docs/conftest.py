@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from prefect_resilience.errors.classify import classify
-from prefect_resilience.errors.secrets import registry as secret_registry
+from prefect_resilience.errors.secrets import redact as secret_registry
 from prefect_resilience.graphs.agents.edge.registry import AGENTS
 from prefect_resilience.graphs.plans.actions import REGISTERED
 from prefect_resilience.testing import no_wait

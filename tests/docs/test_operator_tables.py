@@ -8,7 +8,11 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
+import pytest
+
 from tests.docs.pages import DOCS, PACKAGE, ROOT
+
+pytestmark = pytest.mark.docs
 
 PAGE = DOCS / "operations.md"
 SENDING = {"_of_failure", "emit", "_emit", "_emit_effect", "emit_event"}
@@ -72,7 +76,7 @@ def states_of_the_code() -> set[str]:
                     for word in call.keywords:
                         if word.arg == "name":
                             found |= may_be(word.value, names)
-        if path.parent.name == "routing":  # whose nodes all end by `ended(name, why, value)`
+        if "routing" in path.parts:  # whose nodes all end by `ended(name, why, value)`
             found.update(*(texts(call.args[0]) for call in calls(tree, {"ended"})))
     return found
 

@@ -14,6 +14,8 @@ from docs.making import pictures, tables
 from docs.making.house_style import as_markdown
 from tests.docs.pages import DOCS, PACKAGE, pages, public_names, used_in
 
+pytestmark = pytest.mark.docs
+
 NAMES = public_names()
 
 

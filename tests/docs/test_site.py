@@ -13,6 +13,8 @@ import yaml
 
 from tests.docs.pages import DOCS, ROOT, pages
 
+pytestmark = pytest.mark.docs
+
 SITE: dict[str, Any] = yaml.safe_load((ROOT / "mkdocs.yml").read_text())
 
 

@@ -23,6 +23,8 @@ from prefect_resilience.errors import ErrorCategory as C
 from prefect_resilience.errors import ErrorInfo, classify
 from tests.stores_servers import PostgresServer
 
+pytestmark = pytest.mark.slow
+
 
 def caught(call: Callable[[], object]) -> ErrorInfo:
     with pytest.raises(Exception) as info:  # noqa: PT011 - which one is the subject of the test

@@ -23,7 +23,7 @@ from flows.serving import running
 from prefect_resilience.graphs.plans.actions import REGISTERED
 from prefect_resilience.operations import run_plan
 
-pytestmark = pytest.mark.api
+pytestmark = [pytest.mark.api, pytest.mark.slow]
 
 ROOT = Path(__file__).parents[2]
 PLANS = ROOT / "flows" / "plans"
@@ -56,7 +56,7 @@ def reviews(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("name", [FALLBACK, BRANCH])
 def test_the_plans_are_the_published_ones(name: str) -> None:
-    published = ROOT / "tests" / "plans" / "files" / f"{name}.json"
+    published = ROOT / "tests" / "graphs" / "plans" / "files" / f"{name}.json"
     assert (PLANS / f"{name}.json").read_bytes() == published.read_bytes()
 
 

@@ -12,7 +12,7 @@ from flows import llm_gateway
 from flows.serving import running
 from prefect_resilience.graphs.agents.edge.registry import PROVIDERS
 
-pytestmark = pytest.mark.api
+pytestmark = [pytest.mark.api, pytest.mark.slow]
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[2]
 # number, item, attempts, what happened, answered by, seconds
 COLUMNS = 6
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.timeout(300), pytest.mark.slow]
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ from prefect.settings import get_current_settings
 from flows import review_loop
 from flows.serving import running
 
-pytestmark = pytest.mark.api
+pytestmark = [pytest.mark.api, pytest.mark.slow]
 
 
 @pytest.fixture

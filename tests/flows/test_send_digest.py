@@ -11,7 +11,7 @@ import pytest
 from prefect.settings import PREFECT_API_URL
 
 ROOT = Path(__file__).parents[2]
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.timeout(300), pytest.mark.slow]
 
 
 @pytest.fixture(scope="module")

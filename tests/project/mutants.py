@@ -62,7 +62,7 @@ SUBJECTS = {
         ),
     ),
     "conditions": Subject(
-        ("graphs/conditions/*.py", "base/plain.py", "base/plain.py"),
+        ("graphs/conditions/*.py", "base/plain.py"),
         (
             "graphs/conditions/test_bounds_and_values.py",
             "graphs/conditions/test_build.py",
@@ -85,7 +85,7 @@ def synchronise(source: Path, target: Path) -> bool:
     """Make the copy of a folder like it; whether anything was to be done."""
     changed = False
     wanted = {
-        path.relative_to(source) for path in source.rglob("*") if path.suffix in (".py", ".json", ".typed")
+        path.relative_to(source) for path in source.rglob("*") if path.is_file() and path.suffix != ".pyc"
     }
     for stale in [path for path in target.rglob("*") if path.is_file()]:
         if stale.suffix != ".pyc" and stale.relative_to(target) not in wanted:

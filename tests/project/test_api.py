@@ -10,6 +10,8 @@ import pytest
 
 from tests.project import api
 
+pytestmark = pytest.mark.docs
+
 OLD = """# module prefect_resilience
 class Retry(Policy):
     def __init__(self, *, attempts: int = 3, budget: RetryBudget | None = None): ...

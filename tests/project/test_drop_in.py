@@ -103,6 +103,10 @@ def test_signatures_show_every_option_with_its_default(name: str) -> None:
         assert option in pydoc.render_doc(subject, renderer=pydoc.plaintext)
 
 
+def test_an_option_that_was_not_written_shows_as_unset() -> None:
+    assert " = unset, " in str(inspect.signature(resilient_task(work).with_options))
+
+
 def test_the_lists_of_options_are_those_of_prefect() -> None:
     """A new option of Prefect's is to be added to the types that are checked."""
     ours = task_options.ResilientTaskOptions.__annotations__
@@ -167,6 +171,7 @@ flowing("wrong")  # error
 """
 
 
+@pytest.mark.slow
 def test_type_checkers_see_parameters_and_results_through_both_decorators(tmp_path: Path) -> None:
     file = tmp_path / "typed.py"
     file.write_text(TYPED)

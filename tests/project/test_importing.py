@@ -6,6 +6,7 @@ import importlib
 import json
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -65,20 +66,20 @@ def test_a_task_without_options_loads_no_room_that_only_options_need():
     assert ended.returncode == 0, ended.stderr
     loaded = {name.removeprefix("prefect_resilience.") for name in ended.stdout.split()}
     rare = {
-        "budgets.policy",
-        "circuits.breaker",
-        "circuits.model",
-        "conditions.model",
         "dead_letters",
-        "decomposition.model",
-        "effects.claim",
-        "effects.ledger",
-        "effects.model",
-        "limits.bulkhead",
-        "outputs.promise",
-        "routing",
+        "durable.effects.claim",
+        "durable.effects.ledger",
+        "durable.letters.queue",
+        "graphs.conditions.model",
+        "graphs.plans",
+        "graphs.routing",
+        "guards.budgets.policy",
+        "guards.circuits.breaker",
+        "guards.limits.bulkhead",
+        "guards.outputs.promise",
         "stores",
     }
+    assert [name for name in rare if find_spec(f"prefect_resilience.{name}") is None] == []
     assert loaded & rare == set()
 
 

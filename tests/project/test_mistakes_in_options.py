@@ -106,20 +106,21 @@ MISTAKES: list[tuple[Any, str]] = [
     (lambda: CircuitBreaker(5), "CircuitBreaker(5): write the circuit's name first, as in 'llm'"),
     (
         lambda: CircuitBreaker("m-3", open_for="soon"),
-        "circuit 'm-3': open_for='soon' must be 0 or more, in seconds, as in 30 (seconds), ",
+        "CircuitBreaker('m-3', open_for): 'soon' is no duration: write 30 (seconds), ",
     ),
     (
         lambda: CircuitBreaker("m-4", counts=["timeouts"]),
-        "circuit 'm-4': counts has 'timeouts', which is no error category: did you mean 'timeout'?",
+        "CircuitBreaker('m-4', counts): counts has 'timeouts', which is no error category; did "
+        "you mean 'timeout'?",
     ),
     (
         lambda: CircuitBreaker("m-5", success_threshold=4, probe_calls=3),
-        "circuit 'm-5': probe_calls=3 is less than success_threshold=4, so that the circuit could never "
-        "close: write probe_calls=4 or more",
+        "CircuitBreaker('m-5'): probe_calls=3 is less than success_threshold=4, so that the circuit "
+        "could never close: write probe_calls=4 or more",
     ),
     (
         lambda: CircuitBreaker("m-6", failure_rate=50),
-        "circuit 'm-6': failure_rate=50 must be above 0 and at most 1, as in 0.5 for half of the calls",
+        "CircuitBreaker('m-6', failure_rate=50): write at most 1",
     ),
     (
         lambda: task(circuit=CircuitPolicy()),
@@ -128,8 +129,8 @@ MISTAKES: list[tuple[Any, str]] = [
     # timeouts and limits
     (
         lambda: task(timeout="5 seconds"),
-        "no operation is named '5 seconds', so it has no timeout: known are default, file-read, llm-call, "
-        'tool-execution, web-fetch, or write a duration such as "30s"',
+        "no operation is named '5 seconds', so it has no timeout; write one of default, file-read, llm-call, "
+        'tool-execution, web-fetch, or a duration such as "30s"',
     ),
     (
         lambda: task(timeout=5, timeout_seconds=5),
@@ -138,19 +139,19 @@ MISTAKES: list[tuple[Any, str]] = [
     ),
     (
         lambda: Timeout(-1),
-        "a timeout's total is a number of seconds above 0, not -1: no limit is timeout=None",
+        "Timeout(total): -1 is no time above 0: write 30 (seconds), ",
     ),
     (lambda: task(limits=3), "limits=3 is no limit: write Bulkhead(5) or RateLimit(10, per=1)"),
     (lambda: task(limits=0), "limits=0 is no limit: write Bulkhead(5) or RateLimit(10, per=1)"),
     (
         lambda: Bulkhead(),
-        "Bulkhead's max_concurrent is a whole number from 1 on, as in Bulkhead(5), not None",
+        "Bulkhead needs max_concurrent: write Bulkhead(max_concurrent=...)",
     ),
     (
         lambda: RateLimit("10/s"),
-        "RateLimit's calls is a whole number from 1 on, as in RateLimit(60, per=\"1m\", burst=5), not '10/s'",
+        "RateLimit(calls='10/s'): write a whole number, as in 3",
     ),
-    (lambda: Hedge(after="fast"), "Hedge's after is a duration such as 30 (seconds), "),
+    (lambda: Hedge(after="fast"), "Hedge(after): 'fast' is no duration: write 30 (seconds), "),
     (lambda: task(hedge=0.8), "hedge=0.8 is no hedge: write Hedge(after=0.8)"),
     # fallbacks, effects, budgets, options
     (
@@ -163,8 +164,7 @@ MISTAKES: list[tuple[Any, str]] = [
     ),
     (
         lambda: ErrorBudget(99),
-        "ErrorBudget(objective): objective=99 must be above 0 and below 1: "
-        "write 0.99 where 99 of 100 runs must go well",
+        "ErrorBudget(objective=99): write less than 1",
     ),
     (lambda: task(retry=True), "retry=True is no policy: write Retry(attempts=3), "),
     (lambda: task(retry=3, retries=3), "has both retry= and retries=3: write it in Retry(...), or leave "),

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.requirements.table import DOCUMENTS, PAGE, page, rows, unknown
+
+pytestmark = pytest.mark.docs
 
 
 def test_a_test_shows_each_row() -> None:

@@ -19,6 +19,8 @@ from prefect_resilience.testing.stores import in_threads
 from tests.stores.proxy import Proxy
 from tests.stores_servers import RedisServer, Server
 
+pytestmark = pytest.mark.slow
+
 TIMEOUT = 1.0
 BOUND = TIMEOUT + 2 + 8
 """Seconds; the last eight are for a busy machine."""

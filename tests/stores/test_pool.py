@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from prefect_resilience.stores.sql import KEPT, MOST, Pool
+from prefect_resilience.stores.sql import KEPT, MOST, ConnectionPool
 
 
 class Opened:
@@ -17,7 +17,7 @@ class Opened:
         self.all: list[sqlite3.Connection] = []
         self.asked: list[sqlite3.Connection] = []
         self.good = True
-        self.pool = Pool(self.connect, self.usable, patience=0.05)
+        self.pool = ConnectionPool(self.connect, self.usable, patience=0.05)
 
     def connect(self) -> sqlite3.Connection:
         self.all.append(sqlite3.connect(":memory:", check_same_thread=False))
@@ -40,7 +40,7 @@ def _is_open(connection: sqlite3.Connection) -> bool:
     return True
 
 
-def taken(pool: Pool, number: int) -> None:
+def taken(pool: ConnectionPool, number: int) -> None:
     """So many connections at a time, given back in the order in which they were taken."""
     if number:
         with pool.connection():

@@ -17,6 +17,8 @@ from prefect_resilience.errors.exceptions import StoreUnavailable
 from prefect_resilience.stores import open_store
 from tests.stores_servers import NOBODY, PostgresServer, RedisServer
 
+pytestmark = pytest.mark.slow
+
 Start = Callable[..., "subprocess.Popen[str]"]
 
 READ_ONLY_FILE = """

@@ -15,6 +15,7 @@ KEYS = 3_000
 PAGE = 100
 
 
+@pytest.mark.slow
 def test_the_last_page_of_sqlite_costs_what_the_first_does(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

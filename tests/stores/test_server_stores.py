@@ -48,6 +48,7 @@ def sql(postgres_url: str) -> Iterator[Callable[..., Any]]:
 # -- many processes
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 def test_no_increment_of_eight_processes_is_lost(python: Start, url: str) -> None:
     """They also create the schema in a race: nobody has touched it before."""
@@ -59,6 +60,7 @@ def test_no_increment_of_eight_processes_is_lost(python: Start, url: str) -> Non
     assert found.value == 8 * 100
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 def test_many_processes_create_a_schema_at_once(
     python: Start, postgres_url: str, sql: Callable[..., Any]

@@ -15,6 +15,8 @@ from prefect_resilience.errors.exceptions import StoreUnavailable
 from prefect_resilience.stores import open_store
 from tests.stores.counting import COUNT
 
+pytestmark = pytest.mark.slow
+
 Start = Callable[..., "subprocess.Popen[str]"]
 
 HOLD = """

@@ -27,6 +27,7 @@ from tests.prefect_runs import until
 pytestmark = pytest.mark.api
 
 
+@pytest.mark.smoke
 @pytest.mark.requirement("003.26")
 def test_a_transient_error_is_retried(mode: Any, service: Any, get: Any, run_log: Any) -> None:
     """Given a call of a provider, when it answers 503, then it is tried up to 3 times, each retry waits
@@ -64,6 +65,7 @@ def test_a_circuit_opens(mode: Any, service: Any, get: Any) -> None:
     assert len(service.calls) == 5, "the provider was not called again"
 
 
+@pytest.mark.smoke
 @pytest.mark.requirement("003.28")
 def test_a_circuit_recovers(mode: Any, service: Any, get: Any) -> None:
     """Given an open circuit, when its time has passed, then it is half-open, the next call is a probe, and

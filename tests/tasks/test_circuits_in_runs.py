@@ -29,6 +29,7 @@ def test_a_template_makes_a_circuit_for_each_value(mode, service, get):
     assert states == {"llm:first": "open", "llm:second": "closed"}
 
 
+@pytest.mark.smoke
 def test_an_open_circuit_is_an_error_that_says_when(mode, service, get):
     service.says(503)
     made = mode.task(get, retry=None, circuit=CircuitBreaker("says-when", failure_threshold=1, open_for=60))
@@ -41,6 +42,7 @@ def test_an_open_circuit_is_an_error_that_says_when(mode, service, get):
     assert (context.category, context.circuit, context.retryable) == ("circuit_open", "says-when", False)
 
 
+@pytest.mark.smoke
 def test_retries_go_through_the_circuit(mode, service, get):
     service.says(503)
     made = mode.task(

@@ -48,6 +48,7 @@ def tracebacks(log: Log, name: str) -> list[tuple[str, str]]:
     return [(record.levelname, str(record.exc_text)) for record in found]
 
 
+@pytest.mark.smoke
 def test_a_retry_is_one_line(mode: Any, run_log: Log, seen: Any) -> None:
     errors = iter([ConnectionResetError("cut"), TimeoutError("slow"), ConnectionResetError("cut")])
 

@@ -25,6 +25,7 @@ pytestmark = pytest.mark.api
 TWICE = Retry(attempts=2, backoff=Backoff.none())
 
 
+@pytest.mark.smoke
 def test_a_function_answers_after_the_last_attempt(mode, service):
     service.says(503)
     heard = []
@@ -53,6 +54,7 @@ def test_a_permanent_error_goes_to_the_fallback_at_once(mode, service, get):
     assert len(service.calls) == 1
 
 
+@pytest.mark.smoke
 def test_degraded_is_its_own_name_and_event(mode, service, get, seen):
     service.says(503)
     state = mode.state(mode.task(get, retry=TWICE, fallback=Fallback.value({"answer": None})))

@@ -41,6 +41,7 @@ class Counter:
             self.now -= 1
 
 
+@pytest.mark.smoke
 def test_a_bulkhead_bounds_mapped_tasks():
     counter = Counter()
 

@@ -20,6 +20,7 @@ def names(states):
     return [state.name for state in states]
 
 
+@pytest.mark.smoke
 def test_two_503s_then_200_is_three_attempts_that_the_api_shows(mode, service, get, seen):
     service.says(503, 503, 200)
     policy = Retry(attempts=4, backoff=Backoff.schedule([0.3, 0.6]))
@@ -161,6 +162,7 @@ def test_events_tell_of_the_retry_and_the_recovery(mode, service, get, seen):
     assert recovered["payload"]["attempts"] == 2
 
 
+@pytest.mark.smoke
 def test_bare_decorator_retries_transient_errors_only(mode):
     from prefect_resilience import resilient_task
 

@@ -7,7 +7,7 @@ import logging
 from typing import Any
 
 import pytest
-from prefect import flow, task
+from prefect import flow, task, task_engine
 from prefect.blocks.system import Secret
 from prefect.cache_policies import NO_CACHE
 from prefect.client.orchestration import SyncPrefectClient, get_client
@@ -72,6 +72,37 @@ def cached() -> int:
 
 
 tries: list[int] = []
+
+
+def test_prefect_reports_each_state_by_one_function_with_keywords() -> None:
+    wrapped = vars(task_engine)[seams.REPORTS_STATE]
+    report = inspect.unwrap(wrapped)
+    assert wrapped is not report
+    assert not hasattr(wrapped.__wrapped__, "__wrapped__"), "wrapped once, however many listeners there are"
+    assert report.__module__ == "prefect.utilities.engine"
+    expected = ["task_run", "initial_state", "validated_state", "follows"]
+    assert [*inspect.signature(report).parameters] == expected
+    calls = inspect.getsource(task_engine).split(f"{seams.REPORTS_STATE}(")[1:]
+    assert len(calls) == 5
+    assert all("task_run=" in call[:300] and "validated_state=" in call[:300] for call in calls)
+
+
+def test_a_listener_that_raises_does_not_fail_the_task(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Any] = []
+
+    def broken(task_run: Any, state: Any) -> None:
+        raise ValueError("no")
+
+    def noting(task_run: Any, state: Any) -> None:
+        seen.append((task_run, state))
+
+    monkeypatch.setattr(seams, "_listeners", [])
+    monkeypatch.setattr(task_engine, seams.REPORTS_STATE, lambda **given: given["follows"])
+    for listener in (broken, noting, noting):
+        seams.on_task_run_state(listener)
+    report = vars(task_engine)[seams.REPORTS_STATE]
+    assert report(task_run="run", initial_state=None, validated_state="state", follows="event") == "event"
+    assert seen == [("run", "state")]
 
 
 @pytest.mark.api

@@ -147,6 +147,7 @@ def test_a_fallbacks_message_is_clean(caplog):
     assert "abcdefghijklmnop" not in state.message
 
 
+@pytest.mark.smoke
 def test_the_clean_error_is_the_same_error():
     with pytest.raises(RuntimeError, match="plain text") as caught:
         fail_with("plain text")[0].result()

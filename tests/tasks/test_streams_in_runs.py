@@ -81,6 +81,7 @@ def test_chunks_come_through(mode):
     assert collect(mode, generator(mode, lambda: (yield from [1, 2, 3]))) == ([1, 2, 3], None)
 
 
+@pytest.mark.smoke
 def test_before_the_first_chunk_it_is_retried(mode):
     calls = []
 
@@ -94,6 +95,7 @@ def test_before_the_first_chunk_it_is_retried(mode):
     assert len(calls) == 3
 
 
+@pytest.mark.smoke
 def test_a_stream_that_broke_in_the_middle_is_not_restarted(mode):
     calls = []
 

@@ -56,6 +56,7 @@ def test_a_blocked_call_submitted_to_a_thread_is_over_in_time(seen):
     assert seen.task_run(state.state_details.task_run_id).state.name == "TimedOut"
 
 
+@pytest.mark.smoke
 def test_a_timeout_is_retried_if_so_configured(mode, seen):
     calls = []
 
@@ -84,6 +85,7 @@ def test_a_timeout_is_retried_if_so_configured(mode, seen):
     assert sometimes_slow.__name__
 
 
+@pytest.mark.smoke
 def test_an_async_call_is_cancelled():
     ended = []
 

@@ -103,6 +103,7 @@ def test_return_state_and_wait_for(mode):
     assert in_flow(mode, body) == 10
 
 
+@pytest.mark.smoke
 def test_submit(mode):
     made = doubling(mode, Flaky())
 
@@ -136,6 +137,7 @@ def test_map_with_unmapped(mode):
     assert in_flow(mode, lambda: made.map([1, 2, 3], factor=unmapped(10)).result()) == [10, 20, 30]
 
 
+@pytest.mark.smoke
 def test_map_isolates_its_branches(mode):
     flaky = Flaky()
     made = doubling(mode, flaky)
@@ -143,6 +145,7 @@ def test_map_isolates_its_branches(mode):
     assert flaky.calls == {1: 2, 2: 2, 3: 2}
 
 
+@pytest.mark.smoke
 def test_with_options_keeps_and_changes_both_kinds_of_options(mode):
     flaky = Flaky(99)
     made = doubling(mode, flaky, tags=["a"], log_prints=True)

@@ -37,6 +37,7 @@ def test_without_it_nothing_happens(mode: Any) -> None:
     assert mode.value(mode.task(answer)) == "the real one"
 
 
+@pytest.mark.smoke
 @pytest.mark.requirement("004.21")
 def test_a_fault_is_raised_retried_and_gone(mode: Any) -> None:
     task = mode.task(answer, retry=SLOW)
@@ -151,6 +152,7 @@ def test_what_cannot_be_done_is_refused(options: dict[str, Any], words: str) -> 
     assert words in str(caught.value)
 
 
+@pytest.mark.smoke
 def test_nobody_waits_and_everything_is_shown(mode: Any, seen: Any) -> None:
     task = mode.task(answer, retry=SLOW)
     began = time.monotonic()

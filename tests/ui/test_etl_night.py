@@ -27,7 +27,7 @@ from prefect.settings import PREFECT_API_URL, PREFECT_HOME, temporary_settings
 from prefect_resilience.dead_letters import list as list_letters
 from prefect_resilience.operations.installation import install
 from prefect_resilience.operations.reports import report
-from prefect_resilience.operations.reports.model import FleetReport
+from prefect_resilience.operations.reports.figures import FleetReport
 from tests.operations.installation.conftest import Programs, answers, free_port, wait_for
 
 pytestmark = [pytest.mark.timeout(600), pytest.mark.long]

@@ -6,17 +6,17 @@ once on the same machine, after its lease elsewhere. What it had begun is then o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, ClassVar, Literal
 from uuid import uuid4
 
 from pydantic import BaseModel, ConfigDict
 
-from prefect_resilience.durable.batches.strategies import Strategy, Trail
-from prefect_resilience.durable.effects.ledger import MOST_TRIES, PAGE, PREFIX, Ledger, place_of
+from prefect_resilience.durable.batches.strategies import RecoveryTrail, Strategy
+from prefect_resilience.durable.effects.ledger import Ledger, changed, place_of, scanned
 from prefect_resilience.durable.effects.model import EffectDocument
 from prefect_resilience.durable.effects.opening import change_batch, is_counted, removed_effects
-from prefect_resilience.durable.sagas.report import SAGAS, saga_place
+from prefect_resilience.durable.sagas.report import saga_place
 from prefect_resilience.errors.exceptions import StoreUnavailable
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.errors.taxonomy import bounded
@@ -29,7 +29,7 @@ KEPT = 100
 AUDIT_SECONDS = 365 * 86_400.0
 TEXT = 500
 
-Outcome = Literal[
+AuditOutcome = Literal[
     "started",
     "cut_off",
     "rescheduled",
@@ -60,7 +60,7 @@ class AuditEntry(BaseModel):
     by: str
     asked: str
     strategy: Strategy | None = None
-    outcome: Outcome = "started"
+    outcome: AuditOutcome = "started"
     why: str = ""
     reason: str | None = None
     flow_run_id: str | None = None
@@ -80,7 +80,7 @@ class Audit:
     def __init__(self, ledger: Ledger, batch_id: str) -> None:
         self.ledger = ledger
         self.batch_id = batch_id
-        self.place: str = AUDITS + place_of(batch_id)[len(PREFIX) : -1]
+        self.place: str = place_of(batch_id, prefix=AUDITS)[:-1]
 
     # -- reading
 
@@ -176,17 +176,12 @@ class Audit:
         return AuditEntry(id=uuid4().hex, at=now, **kept, **more)
 
     def _change(self, step: Callable[[dict[str, Any]], dict[str, Any]]) -> dict[str, Any]:
-        store = self.ledger.store
-        for _ in range(MOST_TRIES):
-            found = store.load(self.place)
-            before = _new(self.batch_id) if found is None else found.value
+        def from_known(known: dict[str, Any] | None) -> dict[str, Any] | None:
+            before = known or _new(self.batch_id)
             after = step(before)
-            if after is before:
-                return before
-            version = 0 if found is None else found.version
-            if store.swap(self.place, version, after, store.now() + AUDIT_SECONDS):
-                return after
-        raise StoreUnavailable(f"the audit log of batch {self.batch_id!r} keeps being changed by others")
+            return known if after is before else after
+
+        return changed(self.ledger.store, self.place, from_known, AUDIT_SECONDS) or _new(self.batch_id)
 
 
 # -- the document
@@ -196,8 +191,8 @@ def entries_of(document: dict[str, Any]) -> tuple[AuditEntry, ...]:
     return tuple(AuditEntry.model_validate(entry) for entry in document["entries"])
 
 
-def trail_of(document: dict[str, Any]) -> Trail:
-    return Trail(document["automatic"], document["automatic_at"], document.get("abandoned_at"))
+def trail_of(document: dict[str, Any]) -> RecoveryTrail:
+    return RecoveryTrail(document["automatic"], document["automatic_at"], document.get("abandoned_at"))
 
 
 def _new(batch_id: str) -> dict[str, Any]:
@@ -240,37 +235,22 @@ SAGA_ARCHIVES = "effects-saga-archive/"
 ARCHIVE_SECONDS = 365 * 86_400.0
 
 
-def effect_documents(store: Store, batch_id: str) -> list[tuple[str, Document]]:
-    """Every document of a batch in the ledger, with its place and version."""
-    return list(scanned(store, place_of(batch_id)))
+def _archived(ledger: Ledger, batch_id: str, why: str, by: str) -> list[tuple[str, Document]]:
+    """Every effect of a batch, with its place, once a copy of it is kept: the last one of each call."""
+    found = list(scanned(ledger.store, place_of(batch_id)))
+    for _, document in found:
+        place = place_of(batch_id, document.value["claim"], ARCHIVES)
+        _keep(ledger.store, place, {"effect": document.value, "why": why, "by": by})
+    return found
 
 
-def scanned(store: Store, prefix: str) -> Iterator[tuple[str, Document]]:
-    """Every document whose key begins like this, page by page."""
-    after: str | None = None
-    while page := store.scan(prefix, after, PAGE):
-        yield from page
-        after = page[-1][0]
-
-
-def archive(store: Store, batch_id: str, found: Document, why: str, by: str) -> None:
-    """Keep a copy of an effect. The same call of it is kept once, as it was at the last time."""
-    place = f"{archive_place(batch_id)}{found.value['claim']}"
-    _kept_for_a_year(store, place, {"archived_at": store.now(), "why": why, "by": by, "effect": found.value})
-
-
-def _kept_for_a_year(store: Store, place: str, value: dict[str, Any]) -> None:
-    until = value["archived_at"] + ARCHIVE_SECONDS
-    for _ in range(MOST_TRIES):
-        before = store.load(place)
-        if store.swap(place, 0 if before is None else before.version, value, until):
-            return
-    raise StoreUnavailable(f"the archive at {place!r} keeps being changed by others")
+def _keep(store: Store, place: str, value: dict[str, Any]) -> None:
+    changed(store, place, lambda _: {"archived_at": store.now(), **value}, ARCHIVE_SECONDS)
 
 
 def archived_effects(ledger: Ledger, batch_id: str) -> list[dict[str, Any]]:
     """What was archived of a batch: {"archived_at", "why", "by", "effect"}, the oldest first."""
-    found = [document.value for _, document in scanned(ledger.store, archive_place(batch_id))]
+    found = [document.value for _, document in scanned(ledger.store, place_of(batch_id, prefix=ARCHIVES))]
     return sorted(found, key=lambda one: (one["archived_at"], one["effect"]["first_at"]))
 
 
@@ -281,11 +261,8 @@ def clear(ledger: Ledger, batch_id: str, *, why: str, by: str, forget_doubts: bo
     are forgotten. Returns how many were removed, and the keys that are still in doubt. Killed in between and
     done again, it comes to the same.
     """
-    found = effect_documents(ledger.store, batch_id)
-    for _, document in found:
-        archive(ledger.store, batch_id, document, why, by)
     removed, counted, doubts = 0, 0, list[str]()
-    for place, document in found:
+    for place, document in _archived(ledger, batch_id, why, by):
         if _may_go(ledger, document.value, forget_doubts):
             # One that was changed meanwhile is somebody's again, and stays.
             gone = ledger.store.delete(place, document.version)
@@ -298,39 +275,26 @@ def clear(ledger: Ledger, batch_id: str, *, why: str, by: str, forget_doubts: bo
 
 
 def _may_go(ledger: Ledger, document: EffectDocument, forget_doubts: bool) -> bool:
-    if document["state"] not in ("intended", "unknown", "failed"):
-        return False
-    if document["state"] == "intended" and ledger.owner.lives(document["owner"], document["claim"]):
+    if document["state"] not in ("intended", "unknown", "failed") or ledger.is_busy(document):
         return False
     return document["state"] == "failed" or document["kind"] != "external" or forget_doubts
 
 
 def remove(ledger: Ledger, batch_id: str, *, why: str, by: str) -> int:
     """Archive the effects of a batch, its savepoints and rollbacks, then remove them; how many effects."""
-    found = effect_documents(ledger.store, batch_id)
-    for _, document in found:
-        archive(ledger.store, batch_id, document, why, by)
+    found = _archived(ledger, batch_id, why, by)
     removed = sum(ledger.store.delete(place, document.version) for place, document in found)
     # As long as the archive stays, a later run of the batch is refused: its records are not in the ledger.
-    change_batch(ledger, batch_id, lambda document: document, ledger.store.now() + ARCHIVE_SECONDS)
+    change_batch(ledger, batch_id, lambda document: document and {**document}, ARCHIVE_SECONDS)
     saga = ledger.store.load(saga_place(batch_id))
     if saga is not None:
-        kept = {"archived_at": ledger.store.now(), "why": why, "by": by, "saga": saga.value}
-        _kept_for_a_year(ledger.store, saga_archive_place(batch_id), kept)
+        place = place_of(batch_id, prefix=SAGA_ARCHIVES)[:-1]
+        _keep(ledger.store, place, {"saga": saga.value, "why": why, "by": by})
         ledger.store.delete(saga_place(batch_id), saga.version)
     return removed
 
 
 def archived_saga(ledger: Ledger, batch_id: str) -> dict[str, Any] | None:
     """What was archived of a batch's rollbacks the last time: {"archived_at", "why", "by", "saga"}."""
-    found = ledger.store.load(saga_archive_place(batch_id))
+    found = ledger.store.load(place_of(batch_id, prefix=SAGA_ARCHIVES)[:-1])
     return None if found is None else found.value
-
-
-def archive_place(batch_id: str) -> str:
-    """What the places of a batch's archived effects begin with."""
-    return ARCHIVES + place_of(batch_id)[len(PREFIX) :]
-
-
-def saga_archive_place(batch_id: str) -> str:
-    return SAGA_ARCHIVES + saga_place(batch_id)[len(SAGAS) :]

@@ -11,12 +11,12 @@ from prefect_resilience.durable.batches.strategies import (
     ENDED_BADLY,
     RESTARTS,
     STRATEGIES,
-    Ended,
     RecoveryHint,
     RecoveryPolicy,
+    RecoveryTrail,
+    RunEnd,
     SeenEffect,
     Strategy,
-    Trail,
     recovery_hint,
     restart_strategy,
 )
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 AUTO, RESTART = "auto", "restart"
 ASKED = (AUTO, RESTART, *STRATEGIES)
 
-Action = Literal["rescheduled", "compensated", "abandoned", "told", "refused", "nothing"]
+RecoveryAction = Literal["rescheduled", "compensated", "abandoned", "told", "refused", "nothing"]
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class RecoveryRequest:
     """What somebody wants."""
 
     strategy: str = AUTO
@@ -44,7 +44,7 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True)
-class Gone:
+class ArchivedEffects:
     """How many effects of a batch were done and are archived, and since when."""
 
     done: int
@@ -57,7 +57,7 @@ class Gone:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class BatchSnapshot:
     """How a batch stands."""
 
     batch_id: str
@@ -71,11 +71,11 @@ class Seen:
     now: float
     begun_at: float | None = None
     """When the newest of its effects was last begun."""
-    archived: Gone | None = None
+    archived: ArchivedEffects | None = None
     """What left the ledger, where nothing of the batch is in it any more."""
 
     @property
-    def trail(self) -> Trail:
+    def trail(self) -> RecoveryTrail:
         """What was tried so far. An effect that was begun later takes an abandonment back."""
         trail = trail_of(self.log)
         again = (
@@ -87,23 +87,23 @@ class Seen:
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
+class RecoveryDecision:
     """What is to be done, and why; `next_at` is in seconds since the epoch.
 
     outline: what of the batch is undone and what is not, where it is to be undone.
     """
 
     strategy: Strategy | None
-    action: Action
+    action: RecoveryAction
     why: str
     next_at: float | None = None
     outline: Outline | None = None
 
 
-def rolled_back(decision: Decision, outline: Outline, *, planned: bool = False) -> Decision:
+def rolled_back(decision: RecoveryDecision, outline: Outline, *, planned: bool = False) -> RecoveryDecision:
     """The decision to undo a batch, with what that comes to: nothing at all is not called undone."""
     left = "" if planned or outline.complete else "; the rest waits for a person"
-    action: Action = "told" if outline.not_undone else "nothing"
+    action: RecoveryAction = "told" if outline.not_undone else "nothing"
     # What is in doubt before a rollback may turn out to be done, and is then undone.
     if outline.undone or (planned and not outline.complete):
         action = "compensated"
@@ -111,17 +111,17 @@ def rolled_back(decision: Decision, outline: Outline, *, planned: bool = False) 
     return replace(decision, action=action, why=why, outline=outline)
 
 
-def hint_for(seen: Seen, asked: Asked, chance: float) -> RecoveryHint | None:
+def hint_for(seen: BatchSnapshot, asked: RecoveryRequest, chance: float) -> RecoveryHint | None:
     """How to go on, as far as `auto` may."""
     run = seen.run
     ended = run.ended if run is not None else None
     if asked.force and ended is not None and ended.state not in ENDED_BADLY:
-        ended = Ended("CRASHED")
+        ended = RunEnd("CRASHED")
     policy = asked.policy or (run.policy if run is not None else None) or RecoveryPolicy()
     return recovery_hint(seen.effects, ended, seen.trail, policy, seen.now, chance)
 
 
-def decide(seen: Seen, asked: Asked, chance: float) -> Decision:
+def decide(seen: BatchSnapshot, asked: RecoveryRequest, chance: float) -> RecoveryDecision:
     """What is to be done. `chance` in [0, 1) is for the pause's jitter."""
     refusal = _refusal(seen, asked)
     if refusal is not None:
@@ -129,63 +129,65 @@ def decide(seen: Seen, asked: Asked, chance: float) -> Decision:
     if asked.strategy == AUTO:
         return _by_hint(seen, asked, chance)
     if asked.strategy == "manual_only":
-        return Decision("manual_only", "told", "it was asked to be left to a person")
+        return RecoveryDecision("manual_only", "told", "it was asked to be left to a person")
     if asked.strategy == "compensate" and seen.archived is not None:
-        return Decision("compensate", "refused", f"{seen.archived}: no rollback finds them there")
+        return RecoveryDecision("compensate", "refused", f"{seen.archived}: no rollback finds them there")
     if asked.strategy == "compensate":
         down_to = "" if asked.to is None else f" to {asked.to!r}"
-        return Decision("compensate", "compensated", f"a rollback{down_to} was asked for")
+        return RecoveryDecision("compensate", "compensated", f"a rollback{down_to} was asked for")
     if asked.strategy == "abandon":
-        return Decision("abandon", "abandoned", "it was given up")
+        return RecoveryDecision("abandon", "abandoned", "it was given up")
     strategy = asked.strategy if asked.strategy in RESTARTS else restart_strategy(seen.effects)
     assert strategy in RESTARTS
     return _restart(seen, asked, strategy, "it was asked for", seen.now)
 
 
-def _refusal(seen: Seen, asked: Asked) -> Decision | None:
+def _refusal(seen: BatchSnapshot, asked: RecoveryRequest) -> RecoveryDecision | None:
     if seen.busy:
-        return Decision(None, "refused", f"somebody is at {seen.busy[0]!r} at this moment")
+        return RecoveryDecision(None, "refused", f"somebody is at {seen.busy[0]!r} at this moment")
     run = seen.run
     if run is None or asked.force or run.type in ENDED_BADLY | {"COMPLETED"}:
         return None
     if run.type == "SCHEDULED":
         why = f"its flow run {run.name!r} is {run.state} and waits for a worker already"
-        return Decision(None, "refused", why, run.next_at)
+        return RecoveryDecision(None, "refused", why, run.next_at)
     if run.type == "PAUSED":
-        return Decision(None, "refused", f"its flow run {run.name!r} is {run.state}: resume it")
+        return RecoveryDecision(None, "refused", f"its flow run {run.name!r} is {run.state}: resume it")
     why = (
         f"its flow run {run.name!r} is {run.state}: wait for its end, "
         "or use force where its process is gone for sure"
     )
-    return Decision(None, "refused", why)
+    return RecoveryDecision(None, "refused", why)
 
 
-def _by_hint(seen: Seen, asked: Asked, chance: float) -> Decision:
+def _by_hint(seen: BatchSnapshot, asked: RecoveryRequest, chance: float) -> RecoveryDecision:
     hint = hint_for(seen, asked, chance)
     if hint is None:
         known = "it has no effects" if not seen.effects else "nothing in it is missing or in doubt"
         known = known if seen.archived is None else str(seen.archived)
         completed = seen.run is not None and seen.run.type == "COMPLETED"
-        return Decision(None, "nothing", "its flow run completed" if completed else known)
+        return RecoveryDecision(None, "nothing", "its flow run completed" if completed else known)
     if seen.trail.abandoned_at is not None:
-        return Decision(None, "nothing", hint.why)
+        return RecoveryDecision(None, "nothing", hint.why)
     if hint.strategy in RESTARTS:
         return _restart(seen, asked, hint.strategy, hint.why, hint.next_at)
     if hint.automatic:
-        action: Action = "abandoned" if hint.strategy == "abandon" else "compensated"
-        return Decision(hint.strategy, action, hint.why)
-    return Decision(hint.strategy, "told", hint.why)
+        action: RecoveryAction = "abandoned" if hint.strategy == "abandon" else "compensated"
+        return RecoveryDecision(hint.strategy, action, hint.why)
+    return RecoveryDecision(hint.strategy, "told", hint.why)
 
 
-def _restart(seen: Seen, asked: Asked, strategy: Strategy, why: str, at: float | None) -> Decision:
+def _restart(
+    seen: BatchSnapshot, asked: RecoveryRequest, strategy: Strategy, why: str, at: float | None
+) -> RecoveryDecision:
     run = seen.run
     if seen.archived is not None and not asked.force:
         why = f"{seen.archived}: a restart would do them again, which force allows"
-        return Decision(strategy, "refused", why)
+        return RecoveryDecision(strategy, "refused", why)
     if run is not None and run.type == "COMPLETED" and not asked.force:
-        return Decision(strategy, "refused", f"its flow run {run.name!r} completed")
+        return RecoveryDecision(strategy, "refused", f"its flow run {run.name!r} completed")
     if run is not None and run.deployed:
-        return Decision(strategy, "rescheduled", why, at)
+        return RecoveryDecision(strategy, "rescheduled", why, at)
     if run is None or not seen.named_after_run:
         what = "no deployed flow run is known of it"
     else:
@@ -193,4 +195,4 @@ def _restart(seen: Seen, asked: Asked, strategy: Strategy, why: str, at: float |
     how = (
         f"run your program again inside `with batch({seen.batch_id!r}):`, and what is done is not done again"
     )
-    return Decision(strategy, "told", f"{why}; {what}: {how}")
+    return RecoveryDecision(strategy, "told", f"{why}; {what}: {how}")

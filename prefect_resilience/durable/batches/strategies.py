@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
-from typing import ClassVar, Literal, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -71,7 +71,7 @@ class SeenEffect:
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class RunEnd:
     """How the run stands, by the type of its state; `error`: what it failed with, classified."""
 
     state: str
@@ -87,7 +87,7 @@ class Ended:
 
 
 @dataclass(frozen=True, slots=True)
-class Trail:
+class RecoveryTrail:
     """What was tried so far: recoveries in a row without a person, and when the last of them was.
 
     `abandoned_at`: when the batch was given up; None where that was not, or something was begun since.
@@ -123,8 +123,8 @@ class RecoveryHint(BaseModel):
 
 def recovery_hint(
     effects: Sequence[SeenEffect],
-    ended: Ended | None,
-    trail: Trail,
+    ended: RunEnd | None,
+    trail: RecoveryTrail,
     policy: RecoveryPolicy,
     now: float,
     random: float = 0.5,
@@ -138,20 +138,22 @@ def recovery_hint(
     if ended is not None and ended.state not in ENDED_BADLY | {"COMPLETED"}:
         return None
     if trail.abandoned_at is not None and (waiting or ended is None or ended.state != "COMPLETED"):
-        hint = _with_keys("abandon", _abandoned(trail.abandoned_at), effects)
-        return hint.model_copy(update={"waiting": waiting})
+        return _with_keys("abandon", _abandoned(trail.abandoned_at), effects, waiting=waiting)
     if waiting:
-        return _for_a_person(waiting, effects, ended)
+        why = f"whether {_named(waiting)} took place is unknown, and there is no verify to ask: settle it"
+        return _with_keys("manual_only", f"{_stands(ended)}{why}", effects, waiting=waiting)
     if any(effect.state == "compensating" for effect in effects):
         why = f"{_stands(ended)}a rollback of it was cut off, and is to be finished"
-        return _with_keys("compensate", why, effects).model_copy(update={"automatic": True})
-    if any(effect.state == "compensated" for effect in effects):
-        return _rolled_back(effects, ended)
+        return _with_keys("compensate", why, effects, automatic=True)
+    undone = any(effect.state == "compensated" for effect in effects)
     if ended is None:
         missing = any(effect.state in ("failed", "unknown") for effect in effects)
-        return _restart(effects, "no run of it is known") if missing else None
+        return _restart(effects, "no run of it is known") if missing and not undone else None
     if ended.state == "COMPLETED":
         return None
+    if undone:
+        why = f"{_stands(ended)}it was rolled back, and a restart would do again what was undone"
+        return _with_keys("manual_only", why, effects)
     if ended.state == "CANCELLED":
         return _with_keys("abandon", "somebody cancelled its run, which is not run again unasked", effects)
     if ended.permanent:
@@ -160,12 +162,11 @@ def recovery_hint(
         times = "once" if trail.recoveries == 1 else f"{trail.recoveries} times in a row"
         tried = f"it was recovered {times} and ended badly again" if trail.recoveries else "recovery is off"
         return _with_keys("manual_only", f"{_stands(ended)}{tried}", effects)
-    hint = _restart(effects, _how_it_ended(ended))
     timing = {"attempt": trail.recoveries + 1, "next_at": next_at(trail, policy, now, random)}
-    return hint.model_copy(update={"automatic": True, **timing})
+    return _restart(effects, _how_it_ended(ended), automatic=True, **timing)
 
 
-def next_at(trail: Trail, policy: RecoveryPolicy, now: float, random: float = 0.5) -> float:
+def next_at(trail: RecoveryTrail, policy: RecoveryPolicy, now: float, random: float = 0.5) -> float:
     """When the next recovery may be, in seconds since the epoch: now or later."""
     if not trail.recoveries or trail.last_at is None:
         return now
@@ -181,7 +182,7 @@ def restart_strategy(effects: Sequence[SeenEffect]) -> Strategy:
     return "restart_from_last_external" if all(done[:last]) else "selective"
 
 
-def _restart(effects: Sequence[SeenEffect], because: str) -> RecoveryHint:
+def _restart(effects: Sequence[SeenEffect], because: str, **more: Any) -> RecoveryHint:
     strategy = restart_strategy(effects)
     external = [effect for effect in effects if effect.kind == "external"]
     done = [effect.key for effect in external if effect.state == "done"]
@@ -193,17 +194,9 @@ def _restart(effects: Sequence[SeenEffect], because: str) -> RecoveryHint:
         meets = f"{len(done)} of {len(external)} external effects are done and will not be done again"
     verify = tuple(effect.key for effect in effects if effect.state == "unknown" and effect.verify)
     asked = f"; the receiver is asked about {_named(verify)}" if verify else ""
-    hint = _with_keys(strategy, f"{because}; {meets}{asked}", effects)
     last = done[-1] if strategy == "restart_from_last_external" else None
-    return hint.model_copy(update={"verify": verify, "skip_until": last})
-
-
-def _for_a_person(
-    waiting: tuple[str, ...], effects: Sequence[SeenEffect], ended: Ended | None
-) -> RecoveryHint:
-    unknown = f"whether {_named(waiting)} took place is unknown, and there is no verify to ask: settle it"
-    why = f"{_stands(ended)}{unknown}"
-    return _with_keys("manual_only", why, effects).model_copy(update={"waiting": waiting})
+    why = f"{because}; {meets}{asked}"
+    return _with_keys(strategy, why, effects, verify=verify, skip_until=last, **more)
 
 
 def _abandoned(at: float) -> str:
@@ -214,43 +207,35 @@ def _abandoned(at: float) -> str:
     )
 
 
-def _rolled_back(effects: Sequence[SeenEffect], ended: Ended | None) -> RecoveryHint | None:
-    if ended is None or ended.state == "COMPLETED":
-        return None
-    why = f"{_stands(ended)}it was rolled back, and a restart would do again what was undone"
-    return _with_keys("manual_only", why, effects)
-
-
-def _permanent(effects: Sequence[SeenEffect], ended: Ended, policy: RecoveryPolicy) -> RecoveryHint:
+def _permanent(effects: Sequence[SeenEffect], ended: RunEnd, policy: RecoveryPolicy) -> RecoveryHint:
     assert ended.error is not None
     why = f"{_how_it_ended(ended)}, which will not pass by itself"
     done = [effect for effect in effects if effect.state == "done"]
     undoable = [effect for effect in done if effect.compensate]
     some = f"{len(undoable)} of {len(done)} done effects can be undone"
     if policy.permanent == "abandon":
-        return _with_keys("abandon", why, effects).model_copy(update={"automatic": True})
+        return _with_keys("abandon", why, effects, automatic=True)
     if undoable and policy.permanent == "compensate":
-        why = f"{why}; {some}"
-        return _with_keys("compensate", why, effects).model_copy(update={"automatic": True})
+        return _with_keys("compensate", f"{why}; {some}", effects, automatic=True)
     if undoable:
         why = f"{why}; mend it and restart, or compensate: {some}"
     return _with_keys("manual_only", why, effects)
 
 
-def _with_keys(strategy: Strategy, why: str, effects: Sequence[SeenEffect]) -> RecoveryHint:
+def _with_keys(strategy: Strategy, why: str, effects: Sequence[SeenEffect], **more: Any) -> RecoveryHint:
     skip = tuple(effect.key for effect in effects if effect.state == "done")
     missing = next((one.key for one in effects if one.state in ("intended", "unknown", "failed")), None)
-    return RecoveryHint(strategy=strategy, why=why, skip=skip, resume_from=missing)
+    return RecoveryHint(strategy=strategy, why=why, skip=skip, resume_from=missing, **more)
 
 
-def _how_it_ended(ended: Ended) -> str:
+def _how_it_ended(ended: RunEnd) -> str:
     error = ended.error
     if ended.state == "CRASHED" or error is None:
         return f"its run {ended.state.lower()}"
     return f"its run failed with {error.code} ({error.category})"
 
 
-def _stands(ended: Ended | None) -> str:
+def _stands(ended: RunEnd | None) -> str:
     """How the run stands, before what the effects say; nothing where nobody knows."""
     if ended is None:
         return ""

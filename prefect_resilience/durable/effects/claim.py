@@ -11,16 +11,16 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from time import monotonic
 from typing import Any
 
-from prefect_resilience.base.drive import Blocking, Command, Invoke, Sequence, drive, slept
-from prefect_resilience.durable.effects.asking import Replayed, Taken, clash
+from prefect_resilience.base.drive import Blocking, Command, Invoke, Steps, drive, slept
 from prefect_resilience.durable.effects.current import (
     CallOutcome,
     EffectInProgress,
+    Replayed,
     RunningCall,
     drop_cancelled_timers,
     in_progress,
@@ -35,24 +35,31 @@ from prefect_resilience.durable.effects.evidence import (
 )
 from prefect_resilience.durable.effects.model import (
     Ask,
-    Decision,
     Doubted,
     Failed,
+    LedgerDecision,
     Repeated,
     Replay,
     Reused,
     Send,
     Undoing,
     Wait,
+    not_sent,
 )
 from prefect_resilience.durable.effects.policy import Done
+from prefect_resilience.durable.effects.recipes import clash
 from prefect_resilience.durable.effects.sequences import LedgerSequences
 from prefect_resilience.errors.exceptions import EffectBusy, InDoubt, RepeatedEffect, StoreUnavailable
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.errors.taxonomy import ErrorInfo, bounded
+from prefect_resilience.guards.limits.guarding import LimitRefused
 
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.05, 1.0
 Classify = Callable[[BaseException], ErrorInfo | None]
+
+
+class Taken(LimitRefused):
+    """Somebody else claimed the effect while this one waited for a place; nothing was called."""
 
 
 @dataclass(slots=True)
@@ -67,8 +74,13 @@ class Claim(LedgerSequences):
     """Whether this attempt is over and its call still runs."""
     why: str = ""
     """What is known of an ambiguous call."""
+    clear: bool = False
+    """Whether it is known that the effect did not take place so far, here or in an earlier run."""
+    _classified: Classify = field(init=False)
+    _running: RunningCall = field(default_factory=RunningCall)
+    _witness: Witness = field(default_factory=Witness)
 
-    def once(self, attempt: Callable[[], Sequence[Any]]) -> Sequence[Any]:
+    def once(self, attempt: Callable[[], Steps[Any]]) -> Steps[Any]:
         """What was recorded if the effect is done, as `Replayed`, else the attempt, which uses `called`."""
         while True:
             replayed = yield from self.asked()
@@ -79,45 +91,45 @@ class Claim(LedgerSequences):
             except Taken:
                 continue
 
-    def called(self, call: Callable[[RunningCall], Command], classified: Classify) -> Sequence[Any]:
+    def called(self, call: Callable[[RunningCall], Command], classified: Classify) -> Steps[Any]:
         """Make the call; before it, record what is intended, and after it, what came of it.
 
         `call` makes the command, which tells the `RunningCall` when the function begins and ends.
         """
         yield from self.intended()
-        running, witness = RunningCall(), Witness()
+        self._classified = classified
         if self.effect.external:
             watch_other_traffic(in_progress)
             self.here.begun_external()
         if not self.watchable:
-            running.unwatched()
+            self._running.unwatched()
         # Only the contexts of the call hold this object: when it is gone, nothing of the call runs any more.
-        now = EffectInProgress(self.key, self.batch_id, self.generation, witness)
+        now = EffectInProgress(self.key, self.batch_id, self.generation, self._witness)
         presence = weakref.ref(now)
         reset = in_progress.set(now)
         del now
         try:
-            value = yield call(running)
+            value = yield call(self._running)
         except BaseException as error:
             in_progress.reset(reset)
-            yield from self.broke(error, classified, running, witness, presence)
+            yield from self.broke(error, presence)
             raise
         in_progress.reset(reset)
         return (yield from self.ended(value))
 
     # -- before
 
-    def asked(self) -> Sequence[Replayed | None]:
+    def asked(self) -> Steps[Replayed | None]:
         """What was recorded if the effect is done; None when the call may be made."""
         began, pause = monotonic(), SHORTEST_PAUSE
         while True:
-            decision: Decision = yield from self._stands()
+            decision: LedgerDecision = yield from self._stands()
             if isinstance(decision, Ask):
                 decision = yield from self._resolved(decision)
                 if isinstance(decision, Ask):
                     continue  # another call went wrong meanwhile
             if isinstance(decision, Send):
-                self._is_clear(not self._claimed)
+                self.clear = not self._claimed
                 return None
             if isinstance(decision, Replay):
                 return (yield from self._replayed(decision))
@@ -136,7 +148,7 @@ class Claim(LedgerSequences):
             yield from slept(min(pause, self.effect.max_wait - waited))
             pause = min(pause * 1.5, LONGEST_PAUSE)
 
-    def intended(self) -> Sequence[None]:
+    def intended(self) -> Steps[None]:
         """Record that the call is about to be made. Raises `Taken` when somebody else was first."""
         if not self.recorded or self._claimed:
             return
@@ -145,7 +157,7 @@ class Claim(LedgerSequences):
 
     # -- after
 
-    def ended(self, value: Any) -> Sequence[Any]:
+    def ended(self, value: Any) -> Steps[Any]:
         """Record what the call returned, and only then hand it on."""
         done = value if isinstance(value, Done) else Done(value)
         if not self.recorded:
@@ -159,28 +171,20 @@ class Claim(LedgerSequences):
             self.here.unrecorded(str(error))
         return done.result
 
-    def broke(
-        self,
-        error: BaseException,
-        classified: Classify,
-        running: RunningCall,
-        witness: Witness,
-        presence: weakref.ref[Any],
-    ) -> Sequence[None]:
+    def broke(self, error: BaseException, presence: weakref.ref[Any]) -> Steps[None]:
         """The attempt is over with an error: record what is known of its call, now or when it has ended."""
-        late = partial(self._ended_late, classified=classified, running=running, witness=witness)
         if self.recorded and self.effect.external:
-            if running.leave(late):
+            if self._running.leave(self._ended_late):
                 yield from self._left_running(error)
                 return
-            if (returned := running.returned) is not None:
+            if (returned := self._running.returned) is not None:
                 # The function returned, whatever interrupted the attempt at that moment.
-                self.here.late(drive(self._late(returned, classified, running, witness)))
+                self.here.late(drive(self._late(returned)))
                 return
-            if running.interrupted and not (yield from self._is_over(error, presence, classified)):
+            if self._running.interrupted and not (yield from self._is_over(error, presence)):
                 yield from self._left_running(error)
                 return
-        event = self._known_of(error, classified(error), running, witness)
+        event = self._known_of(error)
         if self.recorded and not isinstance(error, Exception):
             # Cancelled or interrupted: nothing may be awaited any more.
             self._ledger.report_later(self._place, event)
@@ -190,18 +194,12 @@ class Claim(LedgerSequences):
             except StoreUnavailable:
                 self._ledger.report_later(self._place, event)
 
-    def _known_of(
-        self, error: BaseException, info: ErrorInfo | None, running: RunningCall, witness: Witness
-    ) -> Failed | Doubted:
+    def _known_of(self, error: BaseException) -> Failed | Doubted:
         """What the call's error proves, as an event."""
-        proven = proves_not_done(
-            error,
-            info,
-            entered=running.entered,
-            effect=self.effect,
-            witness=witness if witness.requests else None,
-        )
-        self._is_clear(proven)
+        info, witness = self._classified(error), self._witness
+        entered = self._running.entered
+        proven = proves_not_done(error, info, entered=entered, effect=self.effect, witness=witness)
+        self.clear = proven
         self.ambiguous = not proven
         said = None if info is None else {"code": info.code, "message": _brief(info.message)}
         if proven:
@@ -215,9 +213,9 @@ class Claim(LedgerSequences):
 
     # -- calls that go on
 
-    def _left_running(self, error: BaseException) -> Sequence[None]:
+    def _left_running(self, error: BaseException) -> Steps[None]:
         self.overdue = True
-        self._is_clear(False)
+        self.clear = False
         self.ambiguous = False
         if isinstance(error, Exception):
             yield Blocking(self._ledger.overdue, (self._place, self.name))
@@ -225,16 +223,14 @@ class Claim(LedgerSequences):
             self._ledger.owner.later(partial(self._ledger.overdue, self._place, self.name))
         self.here.overdue(self.key, self.batch_id)
 
-    def _is_over(
-        self, error: BaseException, presence: weakref.ref[Any], classified: Classify
-    ) -> Sequence[bool]:
+    def _is_over(self, error: BaseException, presence: weakref.ref[Any]) -> Steps[bool]:
         """Whether no thread and no task of a coroutine that has ended still runs."""
         if presence() is None:
             return True
         drop_cancelled_timers()
         if isinstance(error, Exception):
             yield Invoke(next_turn)
-        info = classified(error)
+        info = self._classified(error)
         said = {
             "code": "OVERDUE",
             "message": "its attempt was over before its call, and nobody saw what became of it",
@@ -244,23 +240,19 @@ class Claim(LedgerSequences):
         report = partial(self._ledger.report, self._place, Doubted(self.name, said))
         return when_gone(presence, partial(self._ledger.owner.later_while_held, report))
 
-    def _ended_late(
-        self, outcome: CallOutcome, classified: Classify, running: RunningCall, witness: Witness
-    ) -> None:
+    def _ended_late(self, outcome: CallOutcome) -> None:
         """The call has ended after its attempt: record what came of it, in its own thread."""
         try:
-            self.here.late(drive(self._late(outcome, classified, running, witness)))
+            self.here.late(drive(self._late(outcome)))
         except Exception as error:  # noqa: BLE001 - nobody waits for this thread any more
             self.here.late(redact(f"what became of the effect {self.key!r} could not be recorded: {error!r}"))
 
-    def _late(
-        self, outcome: CallOutcome, classified: Classify, running: RunningCall, witness: Witness
-    ) -> Sequence[str]:
+    def _late(self, outcome: CallOutcome) -> Steps[str]:
         if outcome.error is None:
             value = outcome.value
             yield from self._succeeded(value if isinstance(value, Done) else Done(value))
             return f"the effect {self.key!r} was done after its attempt was over; its result is recorded"
-        event = self._known_of(outcome.error, classified(outcome.error), running, witness)
+        event = self._known_of(outcome.error)
         yield Blocking(self._ledger.report_patiently, (self._place, event))
         came = "did not take place" if isinstance(event, Failed) else "may have taken place"
         return f"the effect {self.key!r} {came}: its call ended in an error after its attempt was over"
@@ -273,7 +265,7 @@ class Claim(LedgerSequences):
             return None
         return "whether it took effect is unknown, and an external effect without verify is not sent again"
 
-    def doubted(self) -> Sequence[Replayed | InDoubt | None]:
+    def doubted(self) -> Steps[Replayed | InDoubt | None]:
         """What is said of an external call that ended in doubt and is not made again: `verify` is asked, if
         there is one. None: it took no effect, or its call still runs."""
         if not self.ambiguous or not self.effect.external or not self.recorded:
@@ -287,14 +279,11 @@ class Claim(LedgerSequences):
         except Exception as error:  # noqa: BLE001 - the call's own error is told, whatever verify's is
             return self._doubt(redact(f"{self.why}; verify failed: {error!r}"))
         if replayed is None:
-            self._is_clear(True)
+            self.clear = True
             self.ambiguous = False
             if self._claimed:
-                said = {
-                    "code": "NOT_SENT",
-                    "message": "the receiver does not have it, and it is not sent again",
-                }
-                yield Blocking(self._ledger.report, (self._place, Failed(self.name, said)))
+                event = not_sent(self.name, "the receiver does not have it, and it is not sent again")
+                yield Blocking(self._ledger.report, (self._place, event))
         return replayed
 
     @property

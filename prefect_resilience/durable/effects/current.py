@@ -7,17 +7,133 @@ import functools
 import gc
 import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from prefect_resilience.durable.effects.evidence import Witness, attend
 from prefect_resilience.errors.exceptions import ConfigurationError, NotSent
 
 if TYPE_CHECKING:
     import httpx
+
+    from prefect_resilience.durable.effects.ledger import Ledger
+    from prefect_resilience.durable.effects.model import Pass
+    from prefect_resilience.durable.effects.opening import BatchMarks
+
+# What the ledger needs of the place where a task runs.
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """The outcome of a call that was not made, since the effect is done."""
+
+    value: Any
+    key: str
+    batch_id: str
+    external_id: str | None
+
+    @property
+    def message(self) -> str:
+        known = "" if self.external_id is None else f" as {self.external_id!r}"
+        return f"{self.key} was done before{known} in batch {self.batch_id}"
+
+
+class EffectSurroundings(Protocol):
+    """What a claim needs of the place where its task runs. Only the first six may raise, and block."""
+
+    def batch_id(self) -> str:
+        """The batch that the run belongs to. Raises StoreUnavailable while that cannot be found out."""
+        ...
+
+    def passed(self) -> Pass:
+        """The pass of the code that the run belongs to. Raises StoreUnavailable as `batch_id` does."""
+        ...
+
+    def marks(self) -> BatchMarks | None:
+        """What is known of the batch outside of the ledger; None: nothing can be."""
+        ...
+
+    def ledger(self) -> Ledger: ...
+
+    def kept(self, reference: str) -> Any:
+        """What `keep` kept; LookupError when it is gone."""
+        ...
+
+    def keep(self, reference: str, value: Any) -> str | None:
+        """Keep a result that is no JSON; what went wrong, if anything."""
+        ...
+
+    def flow(self) -> tuple[str | None, str | None]:
+        """The id of the flow run and the name of the flow."""
+        ...
+
+    @property
+    def parameters(self) -> Mapping[str, Any]: ...
+
+    @property
+    def identity(self) -> dict[str, Any]: ...
+
+    def begun_external(self) -> None:
+        """An external effect is recorded as intended, and its call is about to be made."""
+        ...
+
+    def replayed(self, replayed: Replayed) -> None: ...
+
+    def in_doubt(self, key: str, batch_id: str, why: str) -> None: ...
+
+    def overdue(self, key: str, batch_id: str) -> None:
+        """The attempt is over, and its call still runs."""
+        ...
+
+    def late(self, said: str) -> None:
+        """What an overdue call came to, from its own thread."""
+        ...
+
+    def unrecorded(self, why: str) -> None:
+        """The store is unavailable, and the call is made all the same: it is not external."""
+        ...
+
+
+class OutsideRuns:
+    """The half of `EffectSurroundings` of a call outside of any run: nothing is kept, and nothing told."""
+
+    __slots__ = ()
+
+    def kept(self, reference: str) -> Any:
+        raise LookupError(reference)
+
+    def passed(self) -> Pass:
+        return ()
+
+    def flow(self) -> tuple[str | None, str | None]:
+        return None, None
+
+    def marks(self) -> None:
+        return None
+
+    def begun_external(self) -> None:
+        return
+
+    def overdue(self, key: str, batch_id: str) -> None:
+        return
+
+    def late(self, said: str) -> None:
+        return
+
+    def replayed(self, replayed: Replayed) -> None:
+        return
+
+    def in_doubt(self, key: str, batch_id: str, why: str) -> None:
+        return
+
+    def unrecorded(self, why: str) -> None:
+        return
+
+
+# The effect that is going on, for the code inside it and for the HTTP clients it uses.
 
 HEADER = "Idempotency-Key"
 _WRITES = frozenset({"POST", "PUT", "PATCH", "DELETE"})
@@ -142,13 +258,11 @@ class RunningCall:
                 self._begin()
                 try:
                     value = await fn(*args, **kwargs)
-                except asyncio.CancelledError as error:
-                    # Its frames hold timers, and these the contexts of the call, for as long as it is kept.
-                    error.__traceback__ = None
-                    self.interrupted = True
-                    self._end(CallOutcome(False, error=error))
-                    raise
                 except BaseException as error:
+                    if isinstance(error, asyncio.CancelledError):
+                        # Its frames hold timers, and these the contexts of the call.
+                        error.__traceback__ = None
+                        self.interrupted = True
                     self._end(CallOutcome(False, error=error))
                     raise
                 self._end(CallOutcome(True, value))
@@ -192,11 +306,8 @@ class RunningCall:
         A call that has not begun by now never does.
         """
         with self._lock:
-            if self._outcome is not None or not self.entered:
-                self._late = late
-                return False
             self._late = late
-            return True
+            return self.entered and self._outcome is None
 
     def _begin(self) -> None:
         with self._lock:

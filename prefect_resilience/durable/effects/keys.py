@@ -24,9 +24,8 @@ from uuid import UUID
 from pydantic import BaseModel, Secret, SecretBytes, SecretStr
 
 from prefect_resilience.base.naming import filled_with, shorten
-from prefect_resilience.durable.effects.names import class_name, task_name
 from prefect_resilience.durable.effects.policy import BATCH_FIELD, Effect
-from prefect_resilience.durable.effects.recipes import Recipe
+from prefect_resilience.durable.effects.recipes import Recipe, class_name, task_name
 from prefect_resilience.errors.exceptions import ConfigurationError
 
 # Arguments as JSON that tells types apart, or that does not; both the same in every process, for ever.
@@ -41,19 +40,15 @@ _DECIMAL = re.compile(r"-?\d+\.\d+", re.ASCII).fullmatch
 _TEXTS = (date, timedelta, Decimal, UUID, PurePath)
 _SECRETS = (SecretStr, SecretBytes, Secret)
 
-_canonical = json.JSONEncoder(
+canonical: Callable[[Any], str] = json.JSONEncoder(
     ensure_ascii=False, sort_keys=True, separators=(",", ":"), allow_nan=False
 ).encode
-
-
-def canonical(plain: Any) -> str:
-    """The one JSON text of what `typed` or `loose` made."""
-    return _canonical(plain)
+"""The one JSON text of what `typed` or `loose` made."""
 
 
 def digest(plain: Any, size: int = 32) -> str:
     """Hexadecimal digits of the SHA-256 of a canonical text; `size` is in bytes."""
-    return hashlib.sha256(_canonical(plain).encode("utf-8", "surrogatepass")).hexdigest()[: 2 * size]
+    return hashlib.sha256(canonical(plain).encode("utf-8", "surrogatepass")).hexdigest()[: 2 * size]
 
 
 def typed(value: Any, hasher: Hasher, depth: int = DEEPEST) -> Any:
@@ -96,10 +91,10 @@ def loose(value: Any, hasher: Hasher, depth: int = DEEPEST) -> Any:
     inside = _inside(value, partial(loose, hasher=hasher, depth=depth - 1), hasher)
     if isinstance(inside, dict):
         inside = [[name, item] for name, item in cast("dict[str, Any]", inside).items()]
-        return {"fields": sorted(inside, key=_canonical)}
+        return {"fields": sorted(inside, key=canonical)}
     if isinstance(value, Mapping):
-        named = [[name if isinstance(name, str) else _canonical(name), item] for name, item in inside]
-        return {"fields": sorted(named, key=_canonical)}
+        named = [[name if isinstance(name, str) else canonical(name), item] for name, item in inside]
+        return {"fields": sorted(named, key=canonical)}
     return inside
 
 
@@ -108,18 +103,18 @@ def _inside(value: Any, each: Callable[[Any], Any], hasher: Hasher) -> Any:
     if isinstance(value, Enum):
         return each(value.value)
     if isinstance(value, _SECRETS):
-        return hasher(_canonical(each(cast("Any", value).get_secret_value())))
+        return hasher(canonical(each(cast("Any", value).get_secret_value())))
     if isinstance(value, BaseModel):
         return _fields_of_model(value, each)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {one.name: each(getattr(value, one.name)) for one in dataclasses.fields(value)}
     if isinstance(value, Mapping):
         items = cast("Mapping[Any, Any]", value).items()
-        return sorted(([each(name), each(item)] for name, item in items), key=_canonical)
+        return sorted(([each(name), each(item)] for name, item in items), key=canonical)
     if isinstance(value, list | tuple):
         return [each(item) for item in cast("list[Any]", value)]
     if isinstance(value, set | frozenset):
-        return sorted((each(item) for item in cast("set[Any]", value)), key=_canonical)
+        return sorted((each(item) for item in cast("set[Any]", value)), key=canonical)
     return _scalar(value)
 
 
@@ -279,12 +274,12 @@ class _Escaping(string.Formatter):
 
     def convert_field(self, value: Any, conversion: Any) -> Any:
         # The text of a secret is asterisks, whatever the secret is.
-        if isinstance(value, SecretStr | SecretBytes | Secret):
+        if isinstance(value, _SECRETS):
             return cast("Any", value)
         return super().convert_field(value, conversion)
 
     def format_field(self, value: Any, format_spec: str) -> str:
-        if isinstance(value, SecretStr | SecretBytes | Secret):
+        if isinstance(value, _SECRETS):
             secret: Any = cast("Any", value).get_secret_value()
             return self._hasher(canonical(typed(secret, self._hasher)))[:32]
         return self._special.sub(_percent, cast("str", super().format_field(value, format_spec)))

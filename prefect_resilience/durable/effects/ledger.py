@@ -6,7 +6,7 @@ import hashlib
 import hmac
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cached_property
 from typing import Any, NamedTuple
 from urllib.parse import quote
@@ -15,12 +15,12 @@ from prefect_resilience.base import places
 from prefect_resilience.base.naming import digest
 from prefect_resilience.durable.effects.model import (
     Asker,
-    Decision,
     Doubted,
     EffectDocument,
     Event,
     Failed,
     Intend,
+    LedgerDecision,
     Look,
     Overdue,
     Replay,
@@ -28,6 +28,7 @@ from prefect_resilience.durable.effects.model import (
     Succeeded,
     Verified,
     decide,
+    not_sent,
 )
 from prefect_resilience.durable.effects.owner import Owner, owner_in
 from prefect_resilience.errors.exceptions import ConfigurationError, StoreUnavailable
@@ -43,14 +44,39 @@ RECORD_FOR = 10.0
 PAGE = 500
 
 
-def place_of(batch_id: str, key: str = "") -> str:
+def place_of(batch_id: str, key: str = "", prefix: str = PREFIX) -> str:
     """Where an effect stands in the store; without a key, what all effects of the batch begin with."""
     quoted = quote(batch_id, safe="", errors="surrogatepass")
     short = quoted if len(quoted) <= 600 else f"{quoted[:580]}~{digest(batch_id)}"
-    return f"{PREFIX}{short}/{key}"
+    return f"{prefix}{short}/{key}"
 
 
-class Seen(NamedTuple):
+def changed(store: Store, place: str, step: Callable[[Any], Any], lasts: float | None = None) -> Any:
+    """The value at `place` after `step`, which gets the value there is (None: none) and may be called again.
+
+    A `step` that returns its argument itself changes nothing. `lasts`: seconds until the value expires.
+    """
+    for _ in range(MOST_TRIES):
+        found = store.load(place)
+        before = None if found is None else found.value
+        after = step(before)
+        if after is before:
+            return after
+        expires_at = None if lasts is None else store.now() + lasts
+        if store.swap(place, 0 if found is None else found.version, after, expires_at):
+            return after
+    raise StoreUnavailable(f"the document at {place!r} keeps being changed by others")
+
+
+def scanned(store: Store, prefix: str) -> Iterator[tuple[str, Document]]:
+    """Every document whose key begins like this, page by page."""
+    after: str | None = None
+    while page := store.scan(prefix, after, PAGE):
+        yield from page
+        after = page[-1][0]
+
+
+class LastSeen(NamedTuple):
     """What an effect's place held; None: nothing."""
 
     place: str
@@ -63,7 +89,7 @@ class Ledger:
     def __init__(self, store: Store) -> None:
         self.store = store
         self.owner: Owner = owner_in(store)
-        self._last: Seen | None = None
+        self._last: LastSeen | None = None
 
     def keyed_hash(self, text: str) -> str:
         """A digest of a secret that only who has this store can make: its key is made once and kept there."""
@@ -71,14 +97,10 @@ class Ledger:
 
     @cached_property
     def _hash_key(self) -> bytes:
-        for _ in range(MOST_TRIES):
-            found = self.store.load(HASH_KEY)
-            if found is not None:
-                return bytes.fromhex(found.value["key"])
-            self.store.swap(HASH_KEY, 0, {"key": secrets.token_hex(32)})
-        raise StoreUnavailable("the key of the digests of secrets could not be recorded")
+        made = {"key": secrets.token_hex(32)}
+        return bytes.fromhex(changed(self.store, HASH_KEY, lambda known: known or made)["key"])
 
-    def look(self, place: str, asker: Asker | None = None) -> Decision:
+    def look(self, place: str, asker: Asker | None = None) -> LedgerDecision:
         """How the effect stands; for a run that asks for it, which is noted where it is replayed."""
         return self._step(place, lambda alive: Look(alive, asker))
 
@@ -90,7 +112,7 @@ class Ledger:
         about: dict[str, Any],
         despite_doubt: bool = False,
         asker: Asker | None = None,
-    ) -> Decision:
+    ) -> LedgerDecision:
         """Claim the effect; after `Send` the call is the caller's to make, and to report.
 
         Whoever did not look before takes it for a new one, which the swap then confirms or denies.
@@ -101,10 +123,10 @@ class Ledger:
             decision = self._step(
                 place,
                 lambda alive: Intend(owner, claim, alive, kind, about, despite_doubt, asker),
-                seen=self._seen(place) or Seen(place, None),
+                seen=self._seen(place) or LastSeen(place, None),
             )
         except BaseException:
-            self.report_later(place, Failed(claim, {"code": "NOT_SENT", "message": "it was withdrawn"}))
+            self.report_later(place, not_sent(claim, "it was withdrawn"))
             raise
         if not isinstance(decision, Send):
             self.owner.drop(claim)
@@ -141,31 +163,30 @@ class Ledger:
         """The same, in the background, until the store has taken it. Does not block."""
         self.owner.later(lambda: self.report(place, event))
 
-    def verified(self, place: str, event: Verified) -> Decision:
+    def verified(self, place: str, event: Verified) -> LedgerDecision:
         """Take the receiver's, or a person's, answer."""
         return self._step(place, lambda alive: event)
 
     def effects(self, batch_id: str) -> list[tuple[EffectDocument, bool]]:
-        """Every effect of a batch, by key, and whether somebody is busy with it."""
-        prefix = place_of(batch_id)
-        found: list[tuple[str, Document]] = []
-        while page := self.store.scan(prefix, found[-1][0] if found else None, PAGE):
-            found += page
-        return [(document.value, self._alive(document.value)) for _, document in found]
+        """Every effect of a batch, the one that was intended first first, and whether somebody is busy with
+        it."""
+        found = [document.value for _, document in scanned(self.store, place_of(batch_id))]
+        found.sort(key=lambda one: (one["first_at"], one["key"]))
+        return [(one, self.is_busy(one)) for one in found]
 
-    def _alive(self, document: EffectDocument | None) -> bool:
-        if document is not None and document["state"] == "compensating":
-            rollback: dict[str, Any] = document["compensation"]
-            return bool(rollback["owner"]) and self.owner.lives(rollback["owner"], rollback["claim"])
-        if document is None or document["state"] != "intended":
-            return False
-        return self.owner.lives(document["owner"], document["claim"])
+    def is_busy(self, document: EffectDocument) -> bool:
+        """Whether somebody makes the call at this moment, or undoes the effect."""
+        held: Any = document["compensation"] if document["state"] == "compensating" else document
+        going_on = document["state"] in ("intended", "compensating") and held["owner"]
+        return bool(going_on) and self.owner.lives(held["owner"], held["claim"])
 
-    def _seen(self, place: str) -> Seen | None:
+    def _seen(self, place: str) -> LastSeen | None:
         """What this ledger saw last, if that was of this effect."""
         return self._last if self._last is not None and self._last.place == place else None
 
-    def _step(self, place: str, event: Callable[[bool], Event], seen: Seen | None = None) -> Decision:
+    def _step(
+        self, place: str, event: Callable[[bool], Event], seen: LastSeen | None = None
+    ) -> LedgerDecision:
         """One step of the effect. It begins with what was seen of it before, since the swap finds out whether
         that still stands; this saves a question at every step of a call."""
         self._last = None
@@ -173,7 +194,7 @@ class Ledger:
         found = self.store.load(place) if seen is None else seen.document
         for _ in range(MOST_TRIES):
             before = None if found is None else found.value
-            step = event(self._alive(before))
+            step = event(before is not None and self.is_busy(before))
             after, decision = decide(before, step, self.owner.now())
             if after is not None and after is not before:
                 try:
@@ -184,10 +205,10 @@ class Ledger:
                         return decision
                     raise
                 if version:
-                    self._last = Seen(place, Document(after, version))
+                    self._last = LastSeen(place, Document(after, version))
                     return decision
             elif not again:
-                self._last = Seen(place, found)
+                self._last = LastSeen(place, found)
                 return decision
             again = False
             found = self.store.load(place)

@@ -120,6 +120,11 @@ class Failed:
     error: dict[str, Any] | None = None
 
 
+def not_sent(claim: str, why: str) -> Failed:
+    """The call was never made."""
+    return Failed(claim, {"code": "NOT_SENT", "message": why})
+
+
 @dataclass(frozen=True, slots=True)
 class Doubted:
     """The call went wrong in a way that proves nothing."""
@@ -207,12 +212,12 @@ class Recorded:
     taken: bool
 
 
-Decision = Send | Replay | Wait | Ask | Undoing | Repeated | Reused | Recorded
+LedgerDecision = Send | Replay | Wait | Ask | Undoing | Repeated | Reused | Recorded
 
 
 def decide(
     document: EffectDocument | None, event: Event, now: float
-) -> tuple[EffectDocument | None, Decision]:
+) -> tuple[EffectDocument | None, LedgerDecision]:
     """The document after `event`, and what whoever brought it is to do. No argument is changed."""
     match event:
         case Look():
@@ -221,15 +226,13 @@ def decide(
             return _intend(document, event, now)
         case Verified():
             return _verified(document, event, now)
-        case Overdue():
-            return _overdue(document, event, now)
         case _:
             return _report(document, event, now)
 
 
 def _stand(
     document: EffectDocument | None, alive: bool, asker: Asker | None, now: float
-) -> tuple[EffectDocument | None, Decision]:
+) -> tuple[EffectDocument | None, LedgerDecision]:
     """How things stand; an intention whose owner died becomes a doubt, and a replay is noted."""
     generation = generation_of(document)
     if document is None:
@@ -300,7 +303,7 @@ _OWNER_DIED = {"code": "OWNER_DIED", "message": "whoever made the call ended bef
 
 def _intend(
     document: EffectDocument | None, event: Intend, now: float
-) -> tuple[EffectDocument | None, Decision]:
+) -> tuple[EffectDocument | None, LedgerDecision]:
     document, decision = _stand(document, event.alive, event.asker, now)
     if not isinstance(decision, Send) and not (isinstance(decision, Ask) and event.despite_doubt):
         return document, decision
@@ -328,28 +331,23 @@ def _intend(
     return _asked_by(intended, event.asker), Send(generation_of(document), known=document is not None)
 
 
-def _overdue(
-    document: EffectDocument | None, event: Overdue, now: float
-) -> tuple[EffectDocument | None, Decision]:
-    if document is None or document["claim"] != event.claim or document["state"] != "intended":
-        return document, Recorded(False)
-    return {**document, "overdue_at": now}, Recorded(True)
-
-
 def _report(
-    document: EffectDocument | None, event: Succeeded | Failed | Doubted, now: float
-) -> tuple[EffectDocument | None, Decision]:
+    document: EffectDocument | None, event: Overdue | Succeeded | Failed | Doubted, now: float
+) -> tuple[EffectDocument | None, LedgerDecision]:
     """What an owner says of its own call. A late word counts as long as the claim is still the last one.
 
     That a call succeeded is true whatever was believed meanwhile; the other two only end an open question.
     """
     if document is None or document["claim"] != event.claim:
         return document, Recorded(False)
+    if isinstance(event, Overdue):
+        intended = document["state"] == "intended"
+        return ({**document, "overdue_at": now} if intended else document), Recorded(intended)
     if document["state"] in ("done", "compensating", "compensated"):
         return document, Recorded(isinstance(event, Succeeded))
     settled = {**document, "settled_at": now}
     if isinstance(event, Succeeded):
-        more = {"state": "done", "result": event.result, "external_id": event.external_id, "error": None}
+        more = _done(event)
     elif document["state"] == "failed":
         return document, Recorded(isinstance(event, Failed))
     else:
@@ -359,18 +357,14 @@ def _report(
 
 def _verified(
     document: EffectDocument | None, event: Verified, now: float
-) -> tuple[EffectDocument | None, Decision]:
+) -> tuple[EffectDocument | None, LedgerDecision]:
     """An answer to `Ask`. It counts for the call that was asked about, while that is still in doubt."""
     if document is None or document["claim"] != event.claim or document["state"] != "unknown":
         return _stand(document, True, event.asker, now)
-    if isinstance(event.answer, Done):
-        document = {
-            **document,
-            "state": "done",
-            "result": event.answer.result,
-            "external_id": event.answer.external_id,
-            "error": None,
-        }
-    else:
-        document = {**document, "state": "failed"}
-    return _stand({**document, "verified_by": event.by, "settled_at": now}, True, event.asker, now)
+    more = _done(event.answer) if isinstance(event.answer, Done) else {"state": "failed"}
+    settled = {**document, **more, "verified_by": event.by, "settled_at": now}
+    return _stand(settled, True, event.asker, now)
+
+
+def _done(by: Succeeded | Done) -> dict[str, Any]:
+    return {"state": "done", "result": by.result, "external_id": by.external_id, "error": None}

@@ -12,16 +12,22 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 from uuid import uuid4
 
-from prefect_resilience.durable.effects.ledger import MOST_TRIES, PREFIX, Ledger, place_of
+from prefect_resilience.durable.effects.ledger import Ledger, changed, place_of
 from prefect_resilience.durable.effects.model import EffectDocument, Pass, same_pass
-from prefect_resilience.durable.effects.names import CodeSource, is_gone
-from prefect_resilience.durable.effects.recipes import Continues, Recipe, Suspect, compared
-from prefect_resilience.errors.exceptions import NotRecorded, StoreUnavailable
+from prefect_resilience.durable.effects.recipes import (
+    CodeSource,
+    Continues,
+    Recipe,
+    Suspect,
+    compared,
+    is_gone,
+)
+from prefect_resilience.errors.exceptions import NotRecorded
 
-Call = tuple[str, tuple[str, ...], tuple[Any, ...]]
+RecordedCall = tuple[str, tuple[str, ...], tuple[Any, ...]]
 """A task, its parameters, and what they loosely were."""
 
 
@@ -33,14 +39,12 @@ class EarlierEffects:
 
     def __init__(self, effects: Iterable[EffectDocument] = ()) -> None:
         self._by_key: dict[str, EffectDocument] = {}
-        self._by_call: dict[Call, set[str]] = {}
-        self._by_task: dict[str, set[str]] = {}
+        self._by_call: dict[RecordedCall, set[str]] = {}
         self._gone: dict[str, bool] = {}
         self._lock = threading.Lock()
         for effect in effects:
             self._by_key[effect["key"]] = effect
             self._by_call.setdefault(_call_of(effect["recipe"]), set()).add(effect["key"])
-            self._by_task.setdefault(effect["recipe"]["task"], set()).add(effect["key"])
 
     def __bool__(self) -> bool:
         return bool(self._by_key)
@@ -54,7 +58,6 @@ class EarlierEffects:
             effect = self._by_key.pop(key, None)
             if effect is not None:
                 self._by_call[_call_of(effect["recipe"])].discard(key)
-                self._by_task[effect["recipe"]["task"]].discard(key)
 
     def compare(self, recipe: Recipe, was: tuple[str, ...], source: CodeSource) -> Continues | list[Suspect]:
         """What a call, whose key the ledger does not know, has to do with them (see `recipes.compared`)."""
@@ -64,18 +67,18 @@ class EarlierEffects:
         return compared(found, recipe, was, lambda recorded: self._is_gone(recorded["task"], source))
 
     def _candidates(self, recipe: Recipe, was: tuple[str, ...], source: CodeSource) -> Iterator[str]:
-        for task, keys in self._by_task.items():
-            if task != recipe["task"]:
-                yield from keys if keys and (task in was or self._is_gone(task, source)) else ()
+        mine = _call_of(recipe)
+        for call, keys in self._by_call.items():
+            task, names, args = call
+            if not keys:
                 continue
-            # Where the parameters are the same ones, only the same arguments can be the same call.
-            mine = _call_of(recipe)
-            same = self._by_call.get(mine, set[str]())
-            yield from same
-            for call, others in self._by_call.items():
-                open_to_any = call[1] != mine[1] or None in call[2] or None in mine[2]
-                if call[0] == task and open_to_any:
-                    yield from others - same
+            if task != mine[0]:
+                may_be = task in was or self._is_gone(task, source)
+            else:
+                # Where the parameters are the same ones, only the same arguments can be the same call.
+                may_be = call == mine or names != mine[1] or None in (*args, *mine[2])
+            if may_be:
+                yield from keys
 
     def _is_gone(self, task: str, source: CodeSource) -> bool:
         if task not in self._gone:
@@ -100,13 +103,14 @@ def earlier_effects(
     )
 
 
-def _call_of(recipe: Recipe) -> Call:
+def _call_of(recipe: Recipe) -> RecordedCall:
     names = tuple(recipe["names"])
     args = recipe["args"]
     return recipe["task"], names, tuple(args[name]["loose"] if name in args else None for name in names)
 
 
 BATCHES = "effects-batch/"
+T = TypeVar("T")
 MOST_OPEN = 1_000
 
 
@@ -131,7 +135,7 @@ class BatchMarks(Protocol):
 
 
 def batch_place(batch_id: str) -> str:
-    return BATCHES + place_of(batch_id)[len(PREFIX) : -1]
+    return place_of(batch_id, prefix=BATCHES)[:-1]
 
 
 # -- decisions
@@ -205,7 +209,8 @@ class BatchCount:
     def _counted(self, document: dict[str, Any] | None, number: int) -> dict[str, Any] | None:
         if document is None or document["life"] != self.life:
             return document
-        number = max(number, document["created"].get(_process, 0))
+        if number <= document["created"].get(_process, -1):
+            return document
         return {**document, "created": {**document["created"], _process: number}}
 
     def begin_life(self, life: int) -> None:
@@ -260,23 +265,20 @@ def open_batch(
         known = _open.get(key)
     if known is not None and known.count.ledger.store is ledger.store:
         return known
-    opened = _opened(_count_of(ledger, batch_id), passed, flow, marks())
     with _lock:
-        _open[key] = opened
-        while len(_open) > MOST_OPEN:
-            _open.popitem(last=False)
-    return opened
+        count = _counts.get(key[:2])
+        if count is None or count.ledger.store is not ledger.store:
+            count = _remember(_counts, key[:2], BatchCount(ledger, batch_id))
+    opened = _opened(count, passed, flow, marks())
+    with _lock:
+        return _remember(_open, key, opened)
 
 
-def _count_of(ledger: Ledger, batch_id: str) -> BatchCount:
-    key = (id(ledger.store), batch_id)
-    with _lock:
-        known = _counts.get(key)
-        if known is None or known.ledger.store is not ledger.store:
-            known = _counts[key] = BatchCount(ledger, batch_id)
-        while len(_counts) > MOST_OPEN:
-            _counts.popitem(last=False)
-    return known
+def _remember(registry: OrderedDict[Any, T], key: Any, value: T) -> T:
+    registry[key] = value
+    while len(registry) > MOST_OPEN:
+        registry.popitem(last=False)
+    return value
 
 
 def _opened(
@@ -352,19 +354,10 @@ def change_batch(
     ledger: Ledger,
     batch_id: str,
     step: Callable[[dict[str, Any] | None], dict[str, Any] | None],
-    expires_at: float | None = None,
+    lasts: float | None = None,
 ) -> dict[str, Any]:
-    """The batch's document after `step`, which may leave it as it is."""
-    place = batch_place(batch_id)
-    for _ in range(MOST_TRIES):
-        found = ledger.store.load(place)
-        before = None if found is None else found.value
-        after = step(before)
-        if after is None or (after == before and expires_at is None):
-            return after or {}
-        if ledger.store.swap(place, 0 if found is None else found.version, after, expires_at):
-            return after
-    raise StoreUnavailable(f"the batch {batch_id!r} keeps being changed by others")
+    """The batch's document after `step` (see `ledger.changed`)."""
+    return changed(ledger.store, batch_place(batch_id), step, lasts)
 
 
 def _after_fork() -> None:

@@ -10,22 +10,20 @@ from inspect import iscoroutinefunction
 from typing import Any
 from uuid import uuid4
 
-from prefect_resilience.base.drive import Blocking, Invoke, Sequence
-from prefect_resilience.durable.effects.asking import EffectSurroundings, Replayed, suspected
-from prefect_resilience.durable.effects.current import in_progress, sent_key
+from prefect_resilience.base.drive import Blocking, Invoke, Steps
+from prefect_resilience.durable.effects.current import EffectSurroundings, Replayed, in_progress, sent_key
 from prefect_resilience.durable.effects.keys import effect_key
 from prefect_resilience.durable.effects.ledger import Ledger, place_of
 from prefect_resilience.durable.effects.model import (
     Ask,
     Asker,
-    Decision,
-    Failed,
+    LedgerDecision,
     Replay,
     Send,
     Succeeded,
     Verified,
+    not_sent,
 )
-from prefect_resilience.durable.effects.names import CodeSource
 from prefect_resilience.durable.effects.opening import OpenBatch, lost_records, open_batch
 from prefect_resilience.durable.effects.policy import (
     Done,
@@ -37,7 +35,7 @@ from prefect_resilience.durable.effects.policy import (
     rebuilt,
     unpack,
 )
-from prefect_resilience.durable.effects.recipes import Continues
+from prefect_resilience.durable.effects.recipes import CodeSource, Continues, suspected
 from prefect_resilience.durable.sagas.compensations import recorded_compensation, with_result
 from prefect_resilience.errors.exceptions import (
     ConfigurationError,
@@ -54,9 +52,43 @@ from prefect_resilience.errors.secrets.redact import redact
 _INTENDING = "the intent could not be recorded"
 
 
+_QUOTED = re.compile(r"'[^']*'|\"[^\"]*\"")
+_URL = "PREFECT_RESILIENCE_STORE_URL"
+_WRITABLE = f"let this program write there, or name another store in {_URL}"
+
+# The first that is found counts: a refused connection names a port, and an error of a script its line.
+_REMEDIES = (
+    ("root flow run|found out", "let the Prefect API answer, or name the batch: `with batch(...)`"),
+    ("oom command|out of memory|maxmemory", "give Redis more memory (maxmemory), or make room there"),
+    (
+        "is full|no space left|could not (extend file|write)|quota|too large|disk i/o error|misconf",
+        "its disk is full, over its quota or failing: make room there",
+    ),
+    ("read[- ]?only|permission denied|insufficient privilege", f"it may only be read: {_WRITABLE}"),
+    ("noreplicas", "let its replicas catch up (min-replicas-to-write)"),
+    ("is locked|lock timeout", "another program holds its lock: let that end"),
+    ("password|noauth|wrongpass|noperm|authentication", f"give the user and the password in {_URL}"),
+    ("unable to open|file exists|not a directory|not a database|no such file", _WRITABLE),
+    (
+        "refused|time(out|d out)|connect|closed|reset|shutting down|starting up|no route|service|resolve",
+        f"start it, or mend its address in {_URL}",
+    ),
+)
+
+
+def remedy(said: str) -> str:
+    """How to mend a store, in a few words. `said` is why it could not answer."""
+    # Neither the URL nor a path says what is wrong.
+    said = _QUOTED.sub("", said.rpartition("could not answer: ")[2].casefold())
+    for signs, words in _REMEDIES:
+        if re.search(signs, said):
+            return words
+    return f"mend it, or name another store in {_URL}"
+
+
 @dataclass(slots=True)
-class LedgerSteps:
-    """One attempt at one effect, as the ledger sees it."""
+class LedgerSequences:
+    """One attempt at one effect, without its call."""
 
     effect: Effect
     fn: Callable[..., Any]
@@ -71,6 +103,8 @@ class LedgerSteps:
     ledger: Ledger | None = None
     clear: bool = False
     """Whether it is known that the effect did not take place so far, here or in an earlier run."""
+    recorded: bool = True
+    """False while the store is unavailable and the effect is one that may be done all the same."""
     generation: int = 1
     """Above 1: the effect was compensated before, and this call is a new one to its receiver."""
     _place: str = ""
@@ -82,15 +116,12 @@ class LedgerSteps:
     _asker: Asker = field(default_factory=Asker)
     _opened: OpenBatch | None = None
 
-    def _is_clear(self, clear: bool) -> None:
-        self.clear = clear
-
     @property
     def _ledger(self) -> Ledger:
         assert self.ledger is not None
         return self.ledger
 
-    def _stand(self) -> Decision:
+    def _stand(self) -> LedgerDecision:
         """How the effect stands; where nothing else has to be asked, it is claimed at once."""
         if self.ledger is None:
             self._open()
@@ -106,7 +137,7 @@ class LedgerSteps:
                 raise
             return decision
 
-    def _look(self) -> Decision:
+    def _look(self) -> LedgerDecision:
         self._doing = "it cannot be looked up whether it is done"
         decision = self._ledger.look(self._place, self._asker)
         if self._opened is None:
@@ -159,7 +190,7 @@ class LedgerSteps:
         self.here.in_doubt(self.key, self.batch_id, why)
         return InDoubt(self.key, self.batch_id, why)
 
-    def _intend(self, in_doubt: bool = True) -> Decision:
+    def _intend(self, in_doubt: bool = True) -> LedgerDecision:
         """Claim the effect. `in_doubt`: also one that is not external, and of which nothing is known."""
         self._doing = _INTENDING
         _, name = self.here.flow()
@@ -183,90 +214,16 @@ class LedgerSteps:
         return decision
 
     def _withdraw(self) -> None:
-        error = {"code": "NOT_SENT", "message": "cancelled before it was sent"}
-        self._ledger.report_later(self._place, Failed(self.name, error))
+        self._ledger.report_later(self._place, not_sent(self.name, "cancelled before it was sent"))
 
+    # -- what goes on around the steps
 
-_QUOTED = re.compile(r"'[^']*'|\"[^\"]*\"")
-_URL = "PREFECT_RESILIENCE_STORE_URL"
-_WRITABLE = f"let this program write there, or name another store in {_URL}"
-
-# The first that is found counts: a refused connection names a port, and an error of a script its line.
-_REMEDIES: tuple[tuple[tuple[str, ...], str], ...] = (
-    (
-        ("root flow run", "could not be found out"),
-        "let the Prefect API answer, or name the batch: `with batch(...)`",
-    ),
-    (
-        ("oom command not allowed", "out of memory", "maxmemory"),
-        "give Redis more memory (maxmemory), or make room there",
-    ),
-    (
-        (
-            "is full",
-            "no space left",
-            "could not extend file",
-            "could not write",
-            "quota",
-            "file too large",
-            "disk i/o error",
-            "misconf",
-        ),
-        "its disk is full, over its quota or failing: make room there",
-    ),
-    (
-        ("readonly", "read-only", "read only", "permission denied", "insufficient privilege"),
-        f"it may only be read: {_WRITABLE}",
-    ),
-    (("noreplicas",), "let its replicas catch up (min-replicas-to-write)"),
-    (("is locked", "lock timeout"), "another program holds its lock: let that end"),
-    (
-        ("password", "noauth", "wrongpass", "noperm", "authentication"),
-        f"give the user and the password in {_URL}",
-    ),
-    (("unable to open", "file exists", "not a directory", "not a database", "no such file"), _WRITABLE),
-    (
-        (
-            "refused",
-            "timeout",
-            "timed out",
-            "connect",
-            "closed",
-            "reset",
-            "shutting down",
-            "starting up",
-            "no route",
-            "name or service",
-            "resolve",
-        ),
-        f"start it, or mend its address in {_URL}",
-    ),
-)
-
-
-def remedy(said: str) -> str:
-    """How to mend a store, in a few words. `said` is why it could not answer."""
-    # Neither the URL nor a path says what is wrong.
-    said = _QUOTED.sub("", said.rpartition("could not answer: ")[2].casefold())
-    for signs, words in _REMEDIES:
-        if any(sign in said for sign in signs):
-            return words
-    return f"mend it, or name another store in {_URL}"
-
-
-@dataclass(slots=True)
-class LedgerSequences(LedgerSteps):
-    """One attempt at one effect, without its call."""
-
-    recorded: bool = True
-    """False while the store is unavailable and the effect is one that may be done all the same."""
-
-    def _stands(self) -> Sequence[Decision]:
+    def _stands(self) -> Steps[LedgerDecision]:
         if not self.recorded:
             return Send()
         return (yield from self._in_ledger(self._stand))
 
-    def _in_ledger(self, step: Callable[[], Decision]) -> Sequence[Decision]:
+    def _in_ledger(self, step: Callable[[], LedgerDecision]) -> Steps[LedgerDecision]:
         """A step of this claim; `Send` where the effect is one that goes on without the store."""
         try:
             return (yield Blocking(step))
@@ -292,7 +249,7 @@ class LedgerSequences(LedgerSteps):
         self.recorded = False
         self.here.unrecorded(f"{what}: {error}")
 
-    def _resolved(self, asked: Ask) -> Sequence[Decision]:
+    def _resolved(self, asked: Ask) -> Steps[LedgerDecision]:
         """Ask the receiver what became of an earlier call. Raises InDoubt when nothing can tell."""
         said = asked.error or {"code": "INTERRUPTED", "message": "nothing is known of the call"}
         why = f"{said['code']}: {said.get('message', '')}" + (f"; {said['hint']}" if said.get("hint") else "")
@@ -327,12 +284,12 @@ class LedgerSequences(LedgerSteps):
 
     # -- results
 
-    def _succeeded(self, done: Done) -> Sequence[None]:
+    def _succeeded(self, done: Done) -> Steps[None]:
         packed = yield from self._packed(done.result)
         event = Succeeded(self.name, packed, done.external_id)
         yield Blocking(self._ledger.report_patiently, (self._place, event))
 
-    def _packed(self, value: Any) -> Sequence[Packed]:
+    def _packed(self, value: Any) -> Steps[Packed]:
         packed = pack(value, self.fn)
         if packed is None:
             reference = f"effect-{self.name}"
@@ -340,7 +297,7 @@ class LedgerSequences(LedgerSteps):
             packed = {"as": "stored", "ref": reference} if failure is None else {"as": "lost", "why": failure}
         return with_result(packed, value) if self.effect.compensate is not None else packed
 
-    def _replayed(self, decision: Replay) -> Sequence[Replayed]:
+    def _replayed(self, decision: Replay) -> Steps[Replayed]:
         packed = decision.result
         try:
             if packed["as"] == "stored":

@@ -8,8 +8,7 @@ from typing import Any, ClassVar, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr
 
-from prefect_resilience.durable.letters.codec.decoding import Reader
-from prefect_resilience.durable.letters.codec.encoding import LeftOut
+from prefect_resilience.durable.letters.codec import LeftOut, Reader
 from prefect_resilience.errors.context import ErrorContext
 
 Status = Literal["waiting", "replaying", "in_doubt", "replayed", "settled"]

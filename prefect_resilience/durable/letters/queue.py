@@ -1,8 +1,8 @@
 """DeadLetterQueue: the letters of one store.
 
 A letter is two documents: a short entry, which a listing reads and which says who replays it, and its
-contents, written before the entry and removed after it is marked. Beside them stands a small document by
-which a flow run that is run again finds the letter of the same call (see `calls`).
+contents, written before the entry and removed after it. A third, small document lets a flow run that is run
+again find the letter of the same call (see `claims.of_call`).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import gc
 import json
 import os
 import random
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from datetime import datetime, timedelta, timezone
 from functools import partial
@@ -32,7 +32,7 @@ from prefect_resilience.durable.letters.claims import (
     is_id,
     new_id,
 )
-from prefect_resilience.durable.letters.codec.classes import DeadLetterError
+from prefect_resilience.durable.letters.kinds import DeadLetterError
 from prefect_resilience.durable.letters.model import (
     STATUSES,
     Contents,
@@ -64,7 +64,7 @@ class DeadLetterQueue:
 
     # -- letters come in
 
-    def bury(self, letter: DeadLetter, contents: Contents, *, in_replay: bool = False) -> DeadLetter:
+    def put(self, letter: DeadLetter, contents: Contents, *, in_replay: bool = False) -> DeadLetter:
         """Keep a letter. Unless it has an id, it is given one and its time here.
 
         Where another pass of the same flow run left a letter of the same call, that one is brought up to date
@@ -92,45 +92,39 @@ class DeadLetterQueue:
 
     def _failed_again(self, letter: DeadLetter, contents: Contents, in_replay: bool) -> DeadLetter | None:
         """The letter of the same call, brought up to date; None where there is none."""
-        starts = _starts(letter)
-        # Of equal calls, those that wait are what fails again; the others had been made.
-        for statuses in (("waiting",), ("replaying", "in_doubt", "replayed", "settled")):
-            for known, document in claims.of_call(self.store, letter.identity, starts, in_replay=in_replay):
-                if self._status(known) not in statuses:
-                    continue
-                if not claims.take(self.store, letter.identity, known, document, starts):
-                    continue
-                changed = self._change(known, lambda old: report.failed(old, letter, self.now()))
-                if changed is not None:
-                    return self._with_contents(changed, contents)
+        for known in self._of_call(letter.identity, _starts(letter), STATUSES, in_replay):
+            changed = self._change(known, lambda old: report.failed(old, letter, self.now()))
+            if changed is not None:
+                key = contents_key(known)
+                body = self.store.load(key)
+                self.store.swap(key, body.version if body else 0, contents.model_dump(mode="json"))
+                return changed.holding(contents)
         return None
 
-    def _with_contents(self, letter: DeadLetter, contents: Contents) -> DeadLetter:
-        key = contents_key(letter.id)
-        body = self.store.load(key)
-        self.store.swap(key, body.version if body else 0, contents.model_dump(mode="json"))
-        return letter.holding(contents)
+    def _of_call(
+        self, identity: str, starts: Starts, statuses: Collection[str], in_replay: bool = False
+    ) -> Iterator[str]:
+        """The letters of one call, each taken for its pass. Of equal calls, those that wait come first: they
+        are what is made again, since the others had been made."""
+        for waiting in (True, False):
+            for known, document in claims.of_call(self.store, identity, starts, in_replay=in_replay):
+                found = self.store.load(entry_key(known))
+                status = None if found is None else self._read(found).status
+                fits = status in statuses and (status == "waiting") is waiting
+                if fits and claims.take(self.store, identity, known, document, starts):
+                    yield known
 
     def call_succeeded(self, identity: str, one: Pass) -> DeadLetter | None:
         """A call has succeeded in a later pass of its flow run: its letter, if it waited; else None."""
-        for statuses in (("waiting",), ("replaying", "in_doubt")):
-            for known, document in claims.of_call(self.store, identity, one.starts):
-                if self._status(known) not in statuses:
-                    continue
-                if not claims.take(self.store, identity, known, document, one.starts):
-                    continue
-                if (changed := self.made_by_run(known, one)) is not None:
-                    return changed if changed.status == "settled" else None
+        for known in self._of_call(identity, one.starts, ("waiting", "replaying", "in_doubt")):
+            if (changed := self.made_by_run(known, one)) is not None:
+                return changed if changed.status == "settled" else None
         return None
 
     def made_by_run(self, letter_id: str, one: Pass) -> DeadLetter | None:
         """Write down that a letter's call succeeded in a later pass; None when it is done with, or gone."""
         dated = one.model_copy(update={"at": self.now()})
         return self._change(letter_id, lambda letter: report.succeeded(letter, dated))
-
-    def _status(self, letter_id: str) -> str | None:
-        document = self.store.load(entry_key(letter_id))
-        return None if document is None else claims.standing(_read(document, self.now), self.now()).status
 
     # -- looking
 
@@ -144,8 +138,7 @@ class DeadLetterQueue:
             for key, document in page:
                 if end is not None and key > end:
                     return
-                contents = partial(self.contents, document.value["id"])
-                yield claims.standing(_read(document, now, contents), now)
+                yield self._read(document, now)
             if len(page) < PAGE:
                 return
             after = page[-1][0]
@@ -182,8 +175,7 @@ class DeadLetterQueue:
         found = self.store.load(entry_key(letter_id)) if is_id(letter_id) else None
         if found is None:
             raise DeadLetterError(f"there is no dead letter {letter_id!r}{self._nearest(letter_id)}")
-        now = self.now()
-        return claims.standing(_read(found, now, self.contents(letter_id)), now)
+        return self._read(found).holding(self.contents(letter_id))
 
     def _nearest(self, letter_id: str) -> str:
         known = [letter.id for letter in islice(self.letters(), PAGE)]
@@ -192,6 +184,12 @@ class DeadLetterQueue:
         for near in (*begun, *difflib.get_close_matches(letter_id, known, n=1, cutoff=0.9)):
             return f"; did you mean {near!r}?"
         return ": `dead-letters list` names those that there are" if known else ", nor any other"
+
+    def _read(self, document: Document, now: datetime | None = None) -> DeadLetter:
+        """A stored letter as it stands now."""
+        now = now or self.now()
+        contents = partial(self.contents, document.value["id"])
+        return claims.standing(_known(document, lambda: now, contents), now)
 
     def contents(self, letter_id: str) -> Contents:
         """The parameters and the error of a letter; empty when they have been purged."""
@@ -234,7 +232,7 @@ class DeadLetterQueue:
         )
 
     def release(self, letter_id: str, token: str) -> DeadLetter | None:
-        """Give a claim back: nothing was called."""
+        """Give a claim back; the call was not made."""
         return self._change(letter_id, lambda letter: claims.released(letter, token))
 
     def failed_again(self, letter_id: str, run_id: str, message: str) -> DeadLetter | None:
@@ -262,7 +260,7 @@ class DeadLetterQueue:
         key = entry_key(letter_id)
         for _ in range(MOST_SWAPS):
             document = self.store.load(key)
-            changed = None if document is None else change(_read(document, self.now))
+            changed = None if document is None else change(_known(document, self.now))
             if document is None or changed is None:
                 return None
             if self.store.swap(key, document.version, as_stored(changed)):
@@ -303,9 +301,7 @@ class DeadLetterQueue:
         if document is None:
             return False
         # Somebody may have claimed it since it was chosen.
-        now = self.now()
-        still = claims.standing(_read(document, now), now)
-        if not _may_go(still, before, include_waiting):
+        if not _may_go(self._read(document), before, include_waiting):
             return False
         if not self.store.delete(entry_key(letter.id), document.version):
             return False
@@ -316,16 +312,13 @@ class DeadLetterQueue:
         return True
 
 
-def _read(
-    document: Document,
-    now: datetime | Callable[[], datetime],
-    contents: Contents | Callable[[], Contents] | None = None,
+def _known(
+    document: Document, now: Callable[[], datetime], contents: Callable[[], Contents] | None = None
 ) -> DeadLetter:
     """A stored letter. Who died on this machine in the middle of its replay is known to be gone at once."""
     letter = from_stored(document.value, contents)
-    if letter.claim is None or not is_gone(letter.claim.process):
-        return letter
-    return claims.orphaned(letter, now() if callable(now) else now)
+    gone = letter.claim is not None and is_gone(letter.claim.process)
+    return claims.orphaned(letter, now()) if gone else letter
 
 
 @contextmanager

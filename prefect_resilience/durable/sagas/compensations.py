@@ -23,7 +23,7 @@ from prefect_resilience.errors.exceptions import ConfigurationError
 # to write.
 if TYPE_CHECKING:
     from prefect_resilience.durable.effects.policy import Effect
-    from prefect_resilience.durable.letters.codec.decoding import Reader
+    from prefect_resilience.durable.letters.codec import Reader
     from prefect_resilience.durable.sources import Finder
 
 RECALLED = ("result", "external_id")
@@ -111,7 +111,7 @@ def recorded_compensation(effect: Effect, parameters: Mapping[str, Any]) -> Reco
         return {"compensates": effect.compensates}
     if effect.compensate is None:
         return {}
-    from prefect_resilience.durable.letters.codec.encoding import encode_parameters
+    from prefect_resilience.durable.letters.codec import encode_parameters
 
     named, takes_all = _named(effect.compensate)
     asked, asks_all = _named(effect.verify) if effect.verify is not None else (set[str](), False)
@@ -155,7 +155,7 @@ def with_result(packed: Record, value: Any) -> Record:
     """A packed result, readable without the function that returned it."""
     if packed["as"] in ("json", "told"):
         return packed
-    from prefect_resilience.durable.letters.codec.encoding import encode_parameters
+    from prefect_resilience.durable.letters.codec import encode_parameters
 
     return {**packed, "recalled": encode_parameters({"result": value}).parameters["result"]}
 
@@ -178,7 +178,7 @@ def find(source: Mapping[str, Any], finder: Finder) -> Callable[..., Any]:
 
 def reader_of(document: Mapping[str, Any], finder: Finder, load_block: Callable[[str], Any]) -> Reader:
     """What reads the recorded values of an effect; the classes in them are found where its function is."""
-    from prefect_resilience.durable.letters.codec.decoding import Reader
+    from prefect_resilience.durable.letters.codec import Reader
     from prefect_resilience.durable.letters.model import Source
 
     call = Source(**document["compensation"]["call"])

@@ -249,21 +249,11 @@ class SagaLog:
 
         return self._changed(place_of(self.batch_id, effect["key"]), fenced)
 
-    def settle(
-        self, effect: EffectDocument, change: Callable[[EffectDocument, float], EffectDocument]
-    ) -> None:
-        """What became of a fenced effect."""
-
-        def settled(found: Any, now: float) -> tuple[Any, None]:
-            ours = _same(found, effect) and found["state"] == "compensating"
-            return (change(found, now) if ours else found), None
-
-        self._changed(place_of(self.batch_id, effect["key"]), settled)
-
     def decide(
         self, effect: EffectDocument, change: Callable[[EffectDocument, float], EffectDocument]
     ) -> bool:
-        """What a person says of an effect and its compensation; False when it has changed meanwhile."""
+        """What became of an effect that is fenced, or what a person says of one; False when it has changed
+        meanwhile."""
 
         def decided(found: Any, now: float) -> tuple[Any, bool]:
             ours = _same(found, effect)

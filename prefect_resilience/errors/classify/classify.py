@@ -8,16 +8,26 @@ member counts.
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar, cast
 
 from prefect_resilience.errors.classify.http import http_finding, is_response, response_message, status_of
-from prefect_resilience.errors.classify.messages import text_finding
-from prefect_resilience.errors.classify.resources import resource_details
-from prefect_resilience.errors.classify.shapes import class_name, dotted_name, read, read_text
+from prefect_resilience.errors.classify.names import spoken_finding, text_finding
+from prefect_resilience.errors.classify.shapes import (
+    as_number,
+    class_name,
+    class_names,
+    dotted_name,
+    read,
+    read_text,
+    state_data,
+    state_type,
+)
 from prefect_resilience.errors.taxonomy import ErrorCategory, ErrorInfo, ErrorKind, Finding
+from prefect_resilience.errors.taxonomy import ErrorCategory as C
 
 __all__ = [
     "WORST_FIRST",
@@ -101,37 +111,6 @@ def wall_clock() -> float:
     return time.time()
 
 
-_TYPES = frozenset(
-    "SCHEDULED PENDING RUNNING COMPLETED FAILED CANCELLED CRASHED PAUSED CANCELLING".split()  # noqa: SIM905
-)
-
-
-def state_type(source: object) -> str | None:
-    """The type of a Prefect state ("FAILED", ...), or None when this is no state."""
-    if isinstance(source, BaseException | str):
-        return None
-    kind = read(source, "type")
-    kind = read(kind, "value") or kind
-    if isinstance(kind, str) and kind in _TYPES and isinstance(read(source, "name"), str | None):
-        return kind
-    return None
-
-
-def state_data(state: object) -> Any:
-    """What a state carries, taken out of its ResultRecord where there is one."""
-    data = read(state, "data")
-    if isinstance(data, BaseException | str | list | tuple | None) or state_type(data):
-        return cast("Any", data)
-    result = read(data, "result")
-    return data if result is None else result
-
-
-def state_error(state: object) -> BaseException | None:
-    """The exception that a state carries, in itself or in its ResultRecord, else None."""
-    data = state_data(state)
-    return data if isinstance(data, BaseException) else None
-
-
 _CHAIN = 100
 _MEMBERS = 1_000
 _DEPTH = 20
@@ -202,9 +181,6 @@ def _of_exception(error: BaseException, now: float, rules: tuple[Rule, ...], dep
             return _complete(
                 _deeper(found, link, chain, now), class_name(link), _message(error, link), error, link
             )
-    # Only now, as in `_find`: a process in which nothing fails needs no tables.
-    from prefect_resilience.errors.classify.names import spoken_finding
-
     for link in _chain(error):
         found = spoken_finding(link)
         if found is not None:
@@ -338,3 +314,75 @@ def _complete(
         exception_type=None if error is None else dotted_name(error),
         details=details,
     )
+
+
+# -- which resource is used up, and how much of it, by type, code and the providers' words
+
+_NUMBER = r"(\d[\d,_.]{0,15}\d|\d)"
+# Usage and limit, as OpenAI, Anthropic, Google and their like write them.
+_USAGE_AND_LIMIT = (
+    (rf"{_NUMBER} tokens? > {_NUMBER}", "ul"),
+    (rf"maximum context length is {_NUMBER}.{{0,200}}?(?:resulted in|requested(?: about)?) {_NUMBER}", "lu"),
+    (rf"input token count.{{0,20}}?{_NUMBER}.{{0,80}}?(?:allowed|tokens)\D{{0,20}}{_NUMBER}", "ul"),
+    (rf"exceed context limit: {_NUMBER} \+ {_NUMBER} > {_NUMBER}", "uul"),
+    (rf"limit[: ]{{1,3}}{_NUMBER}, requested[: ]{{1,3}}{_NUMBER}", "lu"),
+    (rf"maximum context length is {_NUMBER}", "l"),
+)
+_BY_CODE = {
+    **dict.fromkeys(("ENOSPC", "EDQUOT"), "disk"),
+    **dict.fromkeys(("EMFILE", "ENFILE"), "files"),
+    "ENOMEM": "memory",
+    **dict.fromkeys(("insufficient_quota", "billing_hard_limit_reached", "billing_error"), "quota"),
+}
+_BY_CLASS = {
+    "builtins.MemoryError": "memory",
+    "redis.OutOfMemoryError": "memory",
+    "openai.LengthFinishReasonError": "output",
+    "prefect_resilience.RoundsExhausted": "turns",
+}
+_BY_WORDS = (
+    (r"request_limit|recursion limit|max(?:imum)?[ _](?:turns|iterations|rounds)", "turns"),
+    (r"output_tokens_limit|response_tokens_limit|max(?:imum)?[ _](?:output|completion)", "output"),
+    (r"input_tokens_limit|request_tokens_limit|total_tokens_limit|context", "context"),
+    (r"memory", "memory"),
+    (r"quota|credit|spend|billing", "quota"),
+)
+_LONGEST = 4_000
+
+
+def resource_details(found: Finding, error: object, message: str) -> dict[str, Any]:
+    """`resource`, and `usage` and `limit` where they are known, of a failure of the kind `resource`."""
+    known: dict[str, Any] = {"resource": _resource(found, error, message[:_LONGEST])}
+    if found.category is C.OVERFLOW:
+        known |= _usage_and_limit(message[:_LONGEST])
+    tokens = as_number(read(read(read(error, "completion"), "usage"), "completion_tokens"))
+    if tokens is not None:
+        known["usage"] = int(tokens)
+    rounds = read(error, "rounds")
+    if type(rounds) is int:
+        known |= {"usage": rounds, "limit": rounds}
+    return known
+
+
+def _resource(found: Finding, error: object, message: str) -> str:
+    if found.category is C.OVERFLOW:
+        return "context"
+    if found.code in _BY_CODE:
+        return _BY_CODE[found.code]
+    named = next((_BY_CLASS[name] for name in class_names(error) if name in _BY_CLASS), None)
+    return named or next(
+        (resource for words, resource in _BY_WORDS if re.search(words, message, re.I)), "unknown"
+    )
+
+
+def _usage_and_limit(message: str) -> dict[str, int]:
+    for pattern, order in _USAGE_AND_LIMIT:
+        match = re.search(pattern, message, re.IGNORECASE | re.DOTALL)
+        if match is not None:
+            numbers = [int(re.sub(r"\D", "", number)) for number in match.groups()]
+            sums = {
+                letter: sum(number for number, kind in zip(numbers, order, strict=True) if kind == letter)
+                for letter in order
+            }
+            return {name: sums[letter] for letter, name in (("u", "usage"), ("l", "limit")) if letter in sums}
+    return {}

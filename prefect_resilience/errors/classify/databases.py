@@ -1,4 +1,4 @@
-"""Databases: SQLSTATE codes, SQLite's words, Redis's words, MySQL's numbers.
+"""Databases, by SQLSTATE, by the numbers of their servers, or by words.
 
 SQLSTATE classes are those of ISO/IEC 9075 and of PostgreSQL's appendix "Error Codes". A statement that lost a
 deadlock or met a lock did nothing wrong and may be tried again, so it is `unavailable`.
@@ -11,63 +11,77 @@ from typing import Any, cast
 
 from prefect_resilience.base.regexes import Regex
 from prefect_resilience.errors.classify.http import says_lost_race, status_category
-from prefect_resilience.errors.classify.messages import text_finding
-from prefect_resilience.errors.classify.names import CATEGORY_CODES, NETWORK_ERROR, TIMEOUT
-from prefect_resilience.errors.classify.shapes import as_dict, as_number, read, read_text
+from prefect_resilience.errors.classify.names import text_finding
+from prefect_resilience.errors.classify.shapes import (
+    as_dict,
+    as_number,
+    as_status,
+    first_argument,
+    read,
+    read_text,
+)
+from prefect_resilience.errors.taxonomy import (
+    CATEGORY_CODES,
+    NETWORK_ERROR,
+    TIMEOUT,
+    Finding,
+    Look,
+    by_words,
+    coded,
+    found_by_code,
+)
 from prefect_resilience.errors.taxonomy import ErrorCategory as C
-from prefect_resilience.errors.taxonomy import Finding
 
-_SQLSTATES: dict[str, C] = {
-    "23502": C.INVALID,
-    "23514": C.INVALID,
-    "25006": C.UNAVAILABLE,  # read-only: a replica that is about to take over
-    "28": C.AUTH,
-    "08": C.NETWORK,
-    "0A": C.INVALID,
-    "21": C.INVALID,
-    "22": C.INVALID,
-    "23": C.CONFLICT,
-    "25": C.INVALID,
-    "25P03": C.UNAVAILABLE,
-    "26": C.INVALID,
-    "3D": C.NOT_FOUND,
-    "3F": C.NOT_FOUND,
-    "40": C.UNAVAILABLE,
-    "42": C.INVALID,
-    "42501": C.AUTH,
-    "53": C.RESOURCE_EXHAUSTED,
-    "53300": C.UNAVAILABLE,  # too many connections
-    "54": C.INVALID,
-    "55": C.CONFLICT,
-    "55P03": C.UNAVAILABLE,  # lock not available
-    "55006": C.UNAVAILABLE,
-    "57": C.UNAVAILABLE,
-    "57P04": C.NOT_FOUND,
-    "58": C.INFRASTRUCTURE,
-    "P0": C.INVALID,
-    "P0002": C.NOT_FOUND,
-    "XX": C.SERVER_ERROR,
-    "HY": C.SERVER_ERROR,
-}
+_SQLSTATES = coded(
+    invalid="0A* 21* 22* 23502 23514 25* 26* 42* 54* P0*",
+    # 25006: a replica that is about to take over; 53300: too many connections; 55P03: lock not available
+    unavailable="25006 25P03 40* 53300 55006 55P03 57*",
+    auth="28* 42501",
+    network="08*",
+    conflict="23* 55*",
+    not_found="3D* 3F* 57P04 P0002",
+    resource_exhausted="53*",
+    infrastructure="58*",
+    server_error="XX* HY*",
+)
 _SQLSTATE = Regex(r"[0-9A-Z]{5}")
 
-# What libpq and the server say before there is a connection, when no SQLSTATE comes along.
-_CONNECTING: tuple[tuple[str, C, str | None], ...] = (
-    (
-        r"authentication failed|no pg_hba\.conf entry|no password supplied|role .{1,80} does not exist",
-        C.AUTH,
-        None,
-    ),
-    (r"database .{1,80} does not exist", C.NOT_FOUND, None),
-    (
-        r"starting up|shutting down|in recovery|too many (?:connections|clients)|connection slots",
-        C.UNAVAILABLE,
-        None,
-    ),
-    (r"timeout expired|timed out|timeout", C.TIMEOUT, TIMEOUT),
-)
 
-_SQLITE: tuple[tuple[str, C, str | None], ...] = (
+def sqlstate_finding(error: object, now: float = 0.0) -> Finding | None:
+    """By `sqlstate` (psycopg, asyncpg) or `pgcode` (psycopg2); None when the exception carries neither."""
+    return _by_sqlstate(read(error, "sqlstate") or read(error, "pgcode"), error)
+
+
+def _by_sqlstate(state: object, error: object) -> Finding | None:
+    if not isinstance(state, str) or not _SQLSTATE.fullmatch(state):
+        return None
+    if state == "57014":  # cancelled, by the server's statement_timeout or by a person
+        return Finding(C.TIMEOUT if "timeout" in read_text(error, 2_000) else C.CANCELLED, state)
+    return found_by_code(_SQLSTATES, state, own=True)
+
+
+postgres: list[Look | Finding] = [
+    sqlstate_finding,
+    # what libpq and the server say before there is a connection, when no SQLSTATE comes along
+    by_words(
+        (
+            r"authentication failed|no pg_hba\.conf entry|no password supplied|role .{1,80} does not exist",
+            C.AUTH,
+            None,
+        ),
+        (r"database .{1,80} does not exist", C.NOT_FOUND, None),
+        (
+            r"starting up|shutting down|in recovery|too many (?:connections|clients)|connection slots",
+            C.UNAVAILABLE,
+            None,
+        ),
+        (r"timeout expired|timed out|timeout", C.TIMEOUT, TIMEOUT),
+    ),
+    # Without a SQLSTATE the server never answered a statement: the connection is at fault.
+    Finding(C.NETWORK, NETWORK_ERROR),
+]
+
+sqlite: Look = by_words(
     (r"is locked|database is busy|schema has changed", C.UNAVAILABLE, "SQLITE_BUSY"),
     (r"unique constraint|primary key|must be unique|is not unique", C.CONFLICT, "SQLITE_CONSTRAINT"),
     (r"constraint failed", C.INVALID, "SQLITE_CONSTRAINT"),
@@ -82,223 +96,151 @@ _SQLITE: tuple[tuple[str, C, str | None], ...] = (
         None,
     ),
 )
+"""By words, which are the same on every Python version."""
 
-_REDIS: dict[str, C] = {
-    "LOADING": C.UNAVAILABLE,
-    "BUSY": C.UNAVAILABLE,
-    "TRYAGAIN": C.UNAVAILABLE,
-    "CLUSTERDOWN": C.UNAVAILABLE,
-    "MASTERDOWN": C.UNAVAILABLE,
-    "READONLY": C.UNAVAILABLE,
-    "NOREPLICAS": C.UNAVAILABLE,
-    "OOM": C.RESOURCE_EXHAUSTED,
-    "NOAUTH": C.AUTH,
-    "WRONGPASS": C.AUTH,
-    "NOPERM": C.AUTH,
-}
-
-_MYSQL: dict[int, C] = {
-    **dict.fromkeys((1205, 1213, 1040, 1053, 1203, 1290), C.UNAVAILABLE),
-    **dict.fromkeys((2002, 2003, 2005, 2006, 2013, 2055), C.NETWORK),
-    **dict.fromkeys((1044, 1045, 1142, 1227), C.AUTH),
-    **dict.fromkeys((1062, 1451, 1452, 1586), C.CONFLICT),
-    **dict.fromkeys((1049,), C.NOT_FOUND),
-    **dict.fromkeys((1054, 1064, 1146, 1364, 1406), C.INVALID),
-    **dict.fromkeys((3024, 1969), C.TIMEOUT),
-    1153: C.OVERFLOW,  # larger than max_allowed_packet
-}
+_REDIS = coded(
+    unavailable="LOADING BUSY TRYAGAIN CLUSTERDOWN MASTERDOWN READONLY NOREPLICAS",
+    resource_exhausted="OOM",
+    auth="NOAUTH WRONGPASS NOPERM",
+)
 
 
-def sqlstate_finding(error: object) -> Finding | None:
-    """By `sqlstate` (psycopg, asyncpg) or `pgcode` (psycopg2); None when the exception carries neither."""
-    state = read(error, "sqlstate") or read(error, "pgcode")
-    if not isinstance(state, str) or not _SQLSTATE.fullmatch(state):
-        return None
-    if state == "57014":  # cancelled, by the server's statement_timeout or by a person
-        timed_out = "timeout" in read_text(error, 2_000)
-        return Finding(C.TIMEOUT if timed_out else C.CANCELLED, state)
-    category = _SQLSTATES.get(state) or _SQLSTATES.get(state[:2])
-    return Finding(category, state) if category else None
-
-
-def postgres_finding(error: object) -> Finding:
-    """An error of a PostgreSQL driver: by SQLSTATE, else by what was said while connecting."""
-    found = sqlstate_finding(error)
-    if found is not None:
-        return found
-    said = _by_words(_CONNECTING, read_text(error, 4_000))
-    # Without a SQLSTATE the server never answered a statement: the connection is at fault.
-    return said or Finding(C.NETWORK, NETWORK_ERROR)
-
-
-def sqlite_finding(error: object) -> Finding | None:
-    """An error of sqlite3, by its words, which are the same on every Python version."""
-    return _by_words(_SQLITE, read_text(error, 4_000))
-
-
-def redis_finding(error: object) -> Finding:
+def redis_finding(error: object, now: float) -> Finding:
     """An error reply of Redis, by its first word."""
     word = read_text(error, 200).partition(" ")[0].rstrip(":")
-    category = _REDIS.get(word)
-    return Finding(category, word) if category else Finding(C.INVALID)
+    return found_by_code(_REDIS, word, own=True) or Finding(C.INVALID)
 
 
-def mysql_finding(error: object) -> Finding | None:
-    """An error of a MySQL driver, by the server's number, which stands first in `args` or in `errno`."""
-    args = read(error, "args")
-    first = args[0] if isinstance(args, tuple) and args else None  # pyright: ignore[reportUnknownVariableType]
-    number = as_number(read(error, "errno")) or as_number(first)  # pyright: ignore[reportUnknownArgumentType]
-    category = _MYSQL.get(int(number)) if number else None
-    return Finding(category, str(int(number))) if category and number else None
+_MYSQL = coded(
+    unavailable="1205 1213 1040 1053 1203 1290",
+    network="2002 2003 2005 2006 2013 2055",
+    auth="1044 1045 1142 1227",
+    conflict="1062 1451 1452 1586",
+    not_found="1049",
+    invalid="1054 1064 1146 1364 1406",
+    timeout="3024 1969",
+    overflow="1153",  # larger than max_allowed_packet
+)
 
 
-def _by_words(table: tuple[tuple[str, C, str | None], ...], text: str) -> Finding | None:
-    for pattern, category, code in table:
-        if re.search(pattern, text, re.IGNORECASE):
-            return Finding(category, code)
-    return None
+def mysql_finding(error: object, now: float) -> Finding | None:
+    """By the server's number, in `errno` or first in `args`; a conversation that broke off has none."""
+    found = found_by_code(_MYSQL, read(error, "errno") or first_argument(error), own=True)
+    text = read_text(error, 2_000).lower()
+    if found is None and ("lost connection" in text or text == "(0, '')"):  # a closed connection was used
+        return Finding(C.NETWORK, NETWORK_ERROR)
+    return found
 
 
 # MongoDB's error_codes.yml; the retryable ones are those of the driver specification "Retryable Writes".
-_MONGO: dict[int, C] = {
-    **dict.fromkeys((6, 7, 89, 9001), C.NETWORK),
-    **dict.fromkeys((91, 189, 11600, 11602, 10107, 13435, 13436, 112, 251, 24), C.UNAVAILABLE),
-    **dict.fromkeys((50, 262, 202), C.TIMEOUT),
-    **dict.fromkeys((13, 18, 31, 8000), C.AUTH),
-    **dict.fromkeys((11000, 11001, 12582, 48, 85, 86), C.CONFLICT),
-    **dict.fromkeys((26, 43, 27), C.NOT_FOUND),
-    **dict.fromkeys((16500,), C.RATE_LIMIT),  # Azure's Mongo API: too many request units
-    **dict.fromkeys((2, 9, 14, 59, 72, 121), C.INVALID),
-    **dict.fromkeys((146, 292), C.RESOURCE_EXHAUSTED),
-}
+_MONGO = coded(
+    network="6 7 89 9001",
+    unavailable="91 189 11600 11602 10107 13435 13436 112 251 24",
+    timeout="50 262 202",
+    auth="13 18 31 8000",
+    conflict="11000 11001 12582 48 85 86",
+    not_found="26 43 27",
+    rate_limit="16500",  # Azure's Mongo API: too many request units
+    invalid="2 9 14 59 72 121",
+    resource_exhausted="146 292",
+)
 _MONGO_RETRYABLE = ("TransientTransactionError", "RetryableWriteError", "UnknownTransactionCommitResult")
-
-# snowflake.connector.errorcode and the server's own numbers.
-_SNOWFLAKE: dict[int, C] = {
-    **dict.fromkeys((250001, 250002, 250003, 250005, 251004, 252010), C.NETWORK),
-    **dict.fromkeys((390110, 390112, 390113, 390114, 390115, 390144, 390195, 390303, 390318, 3001), C.AUTH),
-    **dict.fromkeys((625, 251012), C.UNAVAILABLE),
-    **dict.fromkeys((630, 251011), C.TIMEOUT),
-    **dict.fromkeys((1003, 904, 251001, 251005, 251006, 251007), C.INVALID),
-    604: C.CANCELLED,
-    2002: C.CONFLICT,
-    2003: C.NOT_FOUND,
-}
-_SNOWFLAKE_HTTP = 290_000
-"""Added to the HTTP status of an answer that was none of the service's own."""
-
-# SQL Server's numbers; those above 40000 are Azure SQL's, from Microsoft's list of transient errors.
-_SQL_SERVER: dict[int, C] = {
-    **dict.fromkeys((1205, 3960, 3961, 1222, 41302, 41305, 41325), C.UNAVAILABLE),
-    **dict.fromkeys((4060, 40197, 40501, 40613, 49918, 49919, 49920, 4221), C.UNAVAILABLE),
-    **dict.fromkeys((10928, 10929), C.RATE_LIMIT),
-    **dict.fromkeys((233, 10053, 10054, 10060, 20006, 20009, 20002), C.NETWORK),
-    **dict.fromkeys((18456, 229), C.AUTH),
-    **dict.fromkeys((2627, 2601, 547), C.CONFLICT),
-    **dict.fromkeys((208, 207, 102), C.INVALID),
-}
-_ORACLE: dict[int, C] = {
-    **dict.fromkeys((60, 8177, 54, 104, 18014), C.UNAVAILABLE),
-    **dict.fromkeys((3113, 3114, 3135, 12170, 12541, 12543, 12545, 12547, 12537, 28, 1012), C.NETWORK),
-    **dict.fromkeys((1033, 1034, 1089, 1090, 12514, 12516, 12518, 12519, 12520), C.UNAVAILABLE),
-    **dict.fromkeys((1017, 1031, 28000, 28001), C.AUTH),
-    **dict.fromkeys((1, 2291, 2292), C.CONFLICT),
-    **dict.fromkeys((942, 904, 900, 1400, 1722), C.INVALID),
-    **dict.fromkeys((1013,), C.CANCELLED),
-}
-_ORACLE_CODE = Regex(r"\b(?:ORA|DPY|DPI)-(\d{1,5})\b")
-_DBAPI_CLASSES = {"IntegrityError": C.CONFLICT, "ProgrammingError": C.INVALID, "DataError": C.INVALID}
 
 
 def mongo_finding(error: object, now: float) -> Finding | None:
     """An error of pymongo: by its labels, else by the server's number."""
-    code = as_number(read(error, "code"))
-    number = None if code is None else int(code)
+    number = read(error, "code")
     written = as_dict(read(error, "details")).get("writeErrors")
-    first: Any = cast("list[Any]", written)[0] if isinstance(written, list) and written else None
-    if number in (None, 65):  # BulkWriteError has the reasons of its members
-        number = as_dict(first).get("code", number)
+    if number in (None, 65) and isinstance(written, list) and written:  # BulkWriteError: as its first member
+        number = as_dict(cast("list[Any]", written)[0]).get("code", number)
+    found = found_by_code(_MONGO, number)
     labels = read(error, "has_error_label")
-    known = _MONGO.get(number) if isinstance(number, int) else None
-    if callable(labels) and any(labels(label) is True for label in _MONGO_RETRYABLE):
-        known = known if known is not None and known.retryable else C.UNAVAILABLE
-    return _numbered(known, number)
+    again = callable(labels) and any(labels(label) is True for label in _MONGO_RETRYABLE)
+    if again and not (found and found.category.retryable):
+        return Finding(C.UNAVAILABLE, None if number is None else str(number))
+    return found
+
+
+# snowflake.connector.errorcode and the server's own numbers.
+_SNOWFLAKE = coded(
+    network="250001 250002 250003 250005 251004 252010",
+    auth="390110 390112 390113 390114 390115 390144 390195 390303 390318 3001",
+    unavailable="625 251012",
+    timeout="630 251011",
+    invalid="1003 904 251001 251005 251006 251007",
+    cancelled="604",
+    conflict="2002",
+    not_found="2003",
+)
+_SNOWFLAKE_HTTP = 290_000
+"""Added to the HTTP status of an answer that was none of the service's own."""
 
 
 def snowflake_finding(error: object, now: float) -> Finding | None:
     """An error of snowflake.connector: a lost race, its number, its SQLSTATE, or its words."""
-    text = read_text(error, 4_000)
-    number = as_number(read(error, "errno"))
-    known = None if number is None else _SNOWFLAKE.get(int(number))
-    if known is C.NETWORK and "username or password" in text:
-        known = C.AUTH
-    if known is None and number is not None and 300 <= number - _SNOWFLAKE_HTTP < 600:
-        known = status_category(int(number) - _SNOWFLAKE_HTTP)
-    if known is None and says_lost_race(text):
-        known = C.UNAVAILABLE
-    return _numbered(known, None if number is None else int(number)) or sqlstate_finding(error)
+    text, number = read_text(error, 4_000), read(error, "errno")
+    code = None if as_number(number) is None else str(number)
+    found = found_by_code(_SNOWFLAKE, number)
+    if found is not None and found.category is C.NETWORK and "username or password" in text:
+        return Finding(C.AUTH, code)
+    status = as_status((as_number(number) or 0) - _SNOWFLAKE_HTTP)
+    category = status_category(status) if status else None
+    if found is None and category is not None:
+        return Finding(category, CATEGORY_CODES.get(category, code))
+    if found is None and says_lost_race(text):
+        return Finding(C.UNAVAILABLE, code)
+    return found or sqlstate_finding(error)
+
+
+# SQL Server's numbers; those above 40000 are Azure SQL's, from Microsoft's list of transient errors.
+_SQL_SERVER = coded(
+    unavailable="""
+            1205 3960 3961 1222 41302 41305 41325 4060 40197 40501 40613 49918 49919 49920 4221
+            """,
+    rate_limit="10928 10929",
+    network="233 10053 10054 10060 20006 20009 20002",
+    auth="18456 229",
+    conflict="2627 2601 547",
+    invalid="208 207 102",
+)
 
 
 def sql_server_finding(error: object, now: float) -> Finding | None:
     """pyodbc, whose first argument is an SQLSTATE, and pymssql, whose first argument is a number."""
-    first = _first_argument(error)
-    if isinstance(first, str):
-        found = sqlstate_finding(_State(first))
-        numbers = [int(each) for each in re.findall(r"\((\d{2,5})\)", read_text(error, 2_000))[:5]]
-    else:
-        found, numbers = None, [int(first)] if isinstance(first, int) else []
-    known = next((_SQL_SERVER[number] for number in numbers if number in _SQL_SERVER), None)
-    return _numbered(known, next((number for number in numbers if number in _SQL_SERVER), None)) or found
+    first = first_argument(error)
+    if not isinstance(first, str):
+        return found_by_code(_SQL_SERVER, first)
+    numbers = re.findall(r"\((\d{2,5})\)", read_text(error, 2_000))[:5]
+    return found_by_code(_SQL_SERVER, *numbers) or _by_sqlstate(first, error)
+
+
+_ORACLE = coded(
+    unavailable="60 8177 54 104 18014 1033 1034 1089 1090 12514 12516 12518 12519 12520",
+    network="3113 3114 3135 12170 12541 12543 12545 12547 12537 28 1012",
+    auth="1017 1031 28000 28001",
+    conflict="1 2291 2292",
+    invalid="942 904 900 1400 1722",
+    cancelled="1013",
+)
+_ORACLE_CODE = Regex(r"\b(?:ORA|DPY|DPI)-0*(\d{1,5})\b")
 
 
 def oracle_finding(error: object, now: float) -> Finding | None:
     """oracledb and cx_Oracle, by the number in the text."""
     match = _ORACLE_CODE.search(read_text(error, 2_000))
-    known = _ORACLE.get(int(match[1])) if match else None
-    return Finding(known, CATEGORY_CODES.get(known) or match[0]) if known and match else None
-
-
-def worded_finding(error: object, now: float) -> Finding | None:
-    """An exception that only quotes what another system said, such as dbt's of a database: by its words."""
-    return text_finding(read_text(error, 8_000)) or _by_class(error)
+    found = found_by_code(_ORACLE, match[1]) if match else None
+    return found._replace(code=match[0]) if found and match and found.code == match[1] else found
 
 
 def pg8000_finding(error: object, now: float) -> Finding | None:
     """pg8000 keeps the server's fields in a dict: `C` is the SQLSTATE."""
-    state = as_dict(_first_argument(error)).get("C")
-    return sqlstate_finding(_State(state)) if isinstance(state, str) else None
+    return _by_sqlstate(as_dict(first_argument(error)).get("C"), error)
 
 
-def mysql_or_words(error: object, now: float) -> Finding | None:
-    """A MySQL driver's error by its number; a conversation that broke off has none."""
-    found = mysql_finding(error)
-    broken = read_text(error, 2_000).lower()
-    if found is None and ("lost connection" in broken or broken == "(0, '')"):  # a closed connection was used
-        return Finding(C.NETWORK, NETWORK_ERROR)
-    return found
+_DBAPI_CLASSES = {"IntegrityError": C.CONFLICT, "ProgrammingError": C.INVALID, "DataError": C.INVALID}
 
 
-class _State:
-    def __init__(self, sqlstate: str) -> None:
-        self.sqlstate = sqlstate
-
-
-def _first_argument(error: object) -> object:
-    """pymssql puts number and text in a tuple of their own."""
-    first: object = (read(error, "args"),)
-    while isinstance(first, tuple):
-        items = cast("tuple[object, ...]", first)
-        first = items[0] if items else None
-    return first
-
-
-def _by_class(error: object) -> Finding | None:
-    category = _DBAPI_CLASSES.get(type(error).__name__)
-    return Finding(category) if category else None
-
-
-def _numbered(category: C | None, number: object) -> Finding | None:
-    if category is None:
-        return None
-    code = TIMEOUT if category is C.TIMEOUT else CATEGORY_CODES.get(category)
-    return Finding(category, code or (None if number is None else str(number)))
+def worded_finding(error: object, now: float) -> Finding | None:
+    """An exception that only quotes what another system said, such as dbt's of a database: by its words."""
+    named = _DBAPI_CLASSES.get(type(error).__name__)
+    return text_finding(read_text(error, 8_000)) or (Finding(named) if named else None)

@@ -7,7 +7,7 @@ exceptions and responses of any client are understood, also of clients that are 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from typing import Any
 
@@ -30,66 +30,47 @@ from prefect_resilience.errors.classify.shapes import (
     retry_infos,
 )
 from prefect_resilience.errors.taxonomy import ErrorCategory as C
-from prefect_resilience.errors.taxonomy import ErrorKind, Finding
+from prefect_resilience.errors.taxonomy import ErrorKind, Finding, category_of, coded
 
-DECISIVE: dict[str, C] = {
-    "context_length_exceeded": C.OVERFLOW,
-    "string_above_max_length": C.OVERFLOW,
-    "request_too_large": C.OVERFLOW,
-    "insufficient_quota": C.RESOURCE_EXHAUSTED,
-    "billing_hard_limit_reached": C.RESOURCE_EXHAUSTED,
-    "billing_error": C.RESOURCE_EXHAUSTED,
-    "usage_limit_reached": C.RESOURCE_EXHAUSTED,
-    "dailyLimitExceeded": C.RESOURCE_EXHAUSTED,  # Google: per day
-    "REQUEST_LIMIT_EXCEEDED": C.RESOURCE_EXHAUSTED,  # Salesforce: calls in 24 hours
-    "overloaded_error": C.UNAVAILABLE,
-    "UNABLE_TO_LOCK_ROW": C.UNAVAILABLE,  # Salesforce: somebody else holds the row
-}
+DECISIVE = coded(
+    overflow="context_length_exceeded string_above_max_length request_too_large",
+    # dailyLimitExceeded is Google's, per day; REQUEST_LIMIT_EXCEEDED Salesforce's, of calls in 24 hours
+    resource_exhausted="""
+            insufficient_quota billing_hard_limit_reached billing_error usage_limit_reached dailyLimitExceeded
+            REQUEST_LIMIT_EXCEEDED
+            """,
+    unavailable="overloaded_error UNABLE_TO_LOCK_ROW",  # Salesforce: somebody else holds the row
+)
 """A provider's own code that decides whatever the status is."""
 
-THROTTLED = frozenset(
-    {
-        *("rateLimitExceeded", "userRateLimitExceeded", "quotaExceeded", "jobRateLimitExceeded"),
-        *("concurrentLimitExceeded", "RATE_LIMIT_EXCEEDED", "rate_limit_exceeded", "rate_limited"),
-        *("ratelimited", "too_many_requests", "TooManyRequests", "OVER_QUERY_LIMIT"),
-        *("RATE_LIMITED", "RATELIMITED", "THROTTLED", "TOO_MANY_REQUESTS"),
-    }
-)
+_THROTTLED = """
+    rateLimitExceeded userRateLimitExceeded quotaExceeded jobRateLimitExceeded concurrentLimitExceeded
+    RATE_LIMIT_EXCEEDED rate_limit_exceeded rate_limited ratelimited too_many_requests TooManyRequests
+    OVER_QUERY_LIMIT RATE_LIMITED RATELIMITED THROTTLED TOO_MANY_REQUESTS
+"""
+THROTTLED = frozenset(_THROTTLED.split())
 """Codes that make a 403 a rate limit."""
 
-STREAMED: dict[str, C] = {
-    **dict.fromkeys(THROTTLED, C.RATE_LIMIT),
-    "rate_limit_error": C.RATE_LIMIT,
-    "throttling_error": C.RATE_LIMIT,
-    "slow_down": C.RATE_LIMIT,
-    "overloaded": C.UNAVAILABLE,
-    "engine_overloaded": C.UNAVAILABLE,
-    "server_is_overloaded": C.UNAVAILABLE,
-    "service_unavailable": C.UNAVAILABLE,
-    "server_error": C.SERVER_ERROR,
-    "internal_server_error": C.SERVER_ERROR,
-    "api_error": C.SERVER_ERROR,
-    "timeout_error": C.TIMEOUT,
-    "authentication_error": C.AUTH,
-    "invalid_api_key": C.AUTH,
-    "permission_error": C.AUTH,
-    "not_found_error": C.NOT_FOUND,
-    "model_not_found": C.NOT_FOUND,
-    "invalid_request_error": C.INVALID,
-    # Slack answers 200 to everything
-    **dict.fromkeys(("invalid_auth", "not_authed", "token_expired", "token_revoked"), C.AUTH),
-    **dict.fromkeys(("account_inactive", "missing_scope", "not_allowed_token_type"), C.AUTH),
-    **dict.fromkeys(("channel_not_found", "user_not_found"), C.NOT_FOUND),
-    **dict.fromkeys(("internal_error", "fatal_error"), C.SERVER_ERROR),
-    "request_timeout": C.TIMEOUT,
-    # GraphQL servers, by the codes of Apollo
-    **dict.fromkeys(("UNAUTHENTICATED", "FORBIDDEN", "UNAUTHORIZED", "ACCESS_DENIED"), C.AUTH),
-    **dict.fromkeys(("BAD_USER_INPUT", "GRAPHQL_VALIDATION_FAILED", "GRAPHQL_PARSE_FAILED"), C.INVALID),
-    **dict.fromkeys(("INTERNAL_SERVER_ERROR", "INTERNAL"), C.SERVER_ERROR),
-    "NOT_FOUND": C.NOT_FOUND,
-    "SERVICE_UNAVAILABLE": C.UNAVAILABLE,
-}
-"""Codes that count only where no status says it, such as an error event in the middle of a stream."""
+STREAMED = coded(
+    rate_limit=f"{_THROTTLED} rate_limit_error throttling_error slow_down",
+    unavailable="""
+            overloaded engine_overloaded server_is_overloaded service_unavailable SERVICE_UNAVAILABLE
+            """,
+    server_error="""
+            server_error internal_server_error api_error internal_error fatal_error INTERNAL_SERVER_ERROR
+            INTERNAL
+            """,
+    timeout="timeout_error request_timeout",
+    auth="""
+            authentication_error invalid_api_key permission_error invalid_auth not_authed token_expired
+            token_revoked account_inactive missing_scope not_allowed_token_type UNAUTHENTICATED FORBIDDEN
+            UNAUTHORIZED ACCESS_DENIED
+            """,
+    not_found="not_found_error model_not_found channel_not_found user_not_found NOT_FOUND",
+    invalid="invalid_request_error BAD_USER_INPUT GRAPHQL_VALIDATION_FAILED GRAPHQL_PARSE_FAILED",
+)
+"""Codes that count only where no status says it: an error event in the middle of a stream, Slack, which
+answers 200 to everything, and GraphQL servers, by the codes of Apollo."""
 
 OVERFLOW_CODE = "context_length_exceeded"
 _OVERFLOW = Regex(
@@ -103,26 +84,37 @@ _SLOW_DOWN = Regex(
     r"\bwait\b|try again|retry|throttl|rate.?limit|too many requests|per (?:minute|second|hour|day)",
     re.IGNORECASE,
 )
-_MESSAGE_TOO_LARGE = Regex(r"(?:received|sent) message larger than max|message size .{0,60}larger than")
-_SPEND_LIMIT = Regex(
+
+
+def _says(pattern: str) -> Callable[[str], bool]:
+    """Whether a text matches, without regard to case."""
+    compiled = Regex(pattern, re.IGNORECASE)
+    return lambda text: compiled.search(text) is not None
+
+
+says_too_large: Callable[[str], bool] = _says(
+    r"(?:received|sent) message larger than max|message size .{0,60}larger than"
+)
+"""gRPC's refusal of a message over the size limit of one side."""
+says_spent: Callable[[str], bool] = _says(
     r"spend_limit|credit balance is too low|insufficient (?:account )?(?:balance|credits?)\b"
     r"|exceeded your current quota|(?:specified|monthly|weekly) .{0,20}usage limits?"
     r"|usage limits? (?:has been |was )?(?:reached|exceeded)",
-    re.IGNORECASE,
 )
-_THROTTLE_TEXT = Regex(
+"""Money or an allowance of days or months is used up, which no wait of minutes brings back."""
+says_throttled: Callable[[str], bool] = _says(
     r"rate limit (?:exceeded|reached)|secondary rate limit|abuse detection|too many requests"
     r"|request was throttled",
-    re.IGNORECASE,
 )
-_LOST_RACE = Regex(
+"""A refusal is a rate limit by its words."""
+says_lost_race: Callable[[str], bool] = _says(
     r"could not serialize access|serialization failure|deadlock (?:found|detected|victim)|was deadlocked"
     r"|chosen as the deadlock victim|due to concurrent (?:update|delete|dml|transaction)"
     r"|concurrent (?:append|delete|transaction|write|modification) ?exception|DELTA_CONCURRENT"
     r"|number of waiters for this lock exceeds|lock wait timeout exceeded|restart transaction"
     r"|can't serialize access|write ?conflict",
-    re.IGNORECASE,
 )
+"""A transaction was rolled back because another one won: it may be tried again as a whole."""
 
 
 def says_overflow(text: str) -> bool:
@@ -134,50 +126,23 @@ def says_overflow(text: str) -> bool:
     return match is not None and not (match["many"] and _SLOW_DOWN.search(text))
 
 
-def says_too_large(text: str) -> bool:
-    """gRPC's refusal of a message over the size limit of one side."""
-    return _MESSAGE_TOO_LARGE.search(text.lower()) is not None
-
-
-def says_spent(text: str) -> bool:
-    """Whether money or an allowance of days or months is used up, which no wait of minutes brings back."""
-    return _SPEND_LIMIT.search(text) is not None
-
-
-def says_throttled(text: str) -> bool:
-    """Whether a refusal is a rate limit by its words."""
-    return _THROTTLE_TEXT.search(text) is not None
-
-
-def says_lost_race(text: str) -> bool:
-    """Whether a transaction was rolled back because another one won: it may be tried again as a whole."""
-    return _LOST_RACE.search(text) is not None
-
-
 WAITING = frozenset({C.RATE_LIMIT, C.UNAVAILABLE})
 """Categories of which a text may say how long to wait: "try again in 6s"."""
 
-_STATUSES: dict[int, C] = {
-    401: C.AUTH,
-    403: C.AUTH,
-    404: C.NOT_FOUND,
-    407: C.AUTH,
-    408: C.TIMEOUT,
-    409: C.CONFLICT,
-    410: C.NOT_FOUND,
-    412: C.CONFLICT,
-    413: C.OVERFLOW,
-    423: C.CONFLICT,
-    420: C.RATE_LIMIT,  # "Enhance your calm"
-    425: C.UNAVAILABLE,  # Too Early: the server did not touch the request and asks for it again
-    429: C.RATE_LIMIT,
-    449: C.UNAVAILABLE,  # Azure's "retry with": a write met another one
-    499: C.CANCELLED,  # nginx's and Google's "the client went away"
-    502: C.UNAVAILABLE,
-    503: C.UNAVAILABLE,
-    504: C.TIMEOUT,
-    529: C.UNAVAILABLE,  # Anthropic: overloaded
-}
+STATUSES = coded(
+    invalid="3* 4*",
+    server_error="5*",
+    auth="401 403 407",
+    not_found="404 410",
+    timeout="408 504",
+    conflict="409 412 423",
+    overflow="413",
+    rate_limit="420 429",  # 420: "Enhance your calm"
+    # 425 Too Early: the server did not touch the request and asks for it again; 449: Azure's "retry
+    # with", a write met another one; 529: Anthropic is overloaded
+    unavailable="425 449 502 503 529",
+    cancelled="499",  # nginx's and Google's "the client went away"
+)
 
 _TOO_LARGE_FOR_LIMIT = Regex(r"request too large for", re.IGNORECASE)
 _MAY_OVERFLOW = frozenset({400, 413, 422})
@@ -188,9 +153,7 @@ _SHOULD_RETRY = ("x-should-retry", "stripe-should-retry")
 
 def status_category(status: int) -> C | None:
     """The category of an HTTP status, None below 300, where nothing went wrong."""
-    if status < 300:
-        return None
-    return _STATUSES.get(status, C.SERVER_ERROR if status >= 500 else C.INVALID)
+    return category_of(STATUSES, status)
 
 
 def status_of(error: object) -> int | None:

@@ -4,105 +4,73 @@ from __future__ import annotations
 
 import errno
 import signal
-from collections.abc import Callable
+from collections.abc import Sequence
+from typing import Any
 
-from prefect_resilience.errors.classify.cloud import aws_finding, google_finding, grpc_finding
-from prefect_resilience.errors.classify.databases import (
-    mongo_finding,
-    mysql_or_words,
-    oracle_finding,
-    pg8000_finding,
-    postgres_finding,
-    redis_finding,
-    snowflake_finding,
-    sql_server_finding,
-    sqlite_finding,
-    sqlstate_finding,
-    worded_finding,
-)
+from prefect_resilience.errors.classify import databases, services
 from prefect_resilience.errors.classify.http import OVERFLOW_CODE, http_finding
-from prefect_resilience.errors.classify.messages import text_finding
-from prefect_resilience.errors.classify.names import BY_BARE_NAME, BY_NAME, CATEGORY_CODES
-from prefect_resilience.errors.classify.resources import (
-    output_format_error,
-    resource_exhausted,
-    subtask_error,
-    task_failure,
-)
+from prefect_resilience.errors.classify.names import BY_BARE_NAME, BY_NAME, text_finding
 from prefect_resilience.errors.classify.retry_after import wait_of_value
-from prefect_resilience.errors.classify.services import (
-    amqp_finding,
-    asyncpg_client_finding,
-    clickhouse_finding,
-    ftp_finding,
-    kafka_finding,
-    ldap_bind_finding,
-    mailbox_finding,
-    neo4j_finding,
-    smtp_finding,
-    ssh_finding,
-    trino_finding,
-    trino_http_finding,
+from prefect_resilience.errors.classify.shapes import as_dict, as_number, class_names, read, read_text
+from prefect_resilience.errors.taxonomy import (
+    CATEGORY_CODES,
+    ErrorKind,
+    FailureReason,
+    Finding,
+    Look,
+    bounded,
+    coded,
+    found_by_code,
 )
-from prefect_resilience.errors.classify.shapes import as_number, class_names, read, read_text
 from prefect_resilience.errors.taxonomy import ErrorCategory as C
-from prefect_resilience.errors.taxonomy import ErrorKind, FailureReason, Finding
 
-Look = Callable[[object, float], Finding | None]
-
-_ERRNOS: dict[int, C] = {
-    **dict.fromkeys((errno.ENETUNREACH, errno.EHOSTUNREACH, errno.ENETDOWN, errno.ENETRESET), C.NETWORK),
-    **dict.fromkeys((errno.ECONNREFUSED, errno.ECONNRESET, errno.ENOTCONN, errno.EADDRNOTAVAIL), C.NETWORK),
-    **dict.fromkeys(
-        (errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM), C.RESOURCE_EXHAUSTED
-    ),
-    **dict.fromkeys((errno.EAGAIN, errno.EBUSY, errno.EINTR, errno.ESTALE, errno.EDEADLK), C.UNAVAILABLE),
-    **dict.fromkeys((errno.EADDRINUSE, errno.ENOTEMPTY), C.CONFLICT),
-    **dict.fromkeys((errno.ENAMETOOLONG, errno.EINVAL, errno.ELOOP), C.INVALID),
-    errno.ETIMEDOUT: C.TIMEOUT,
-    errno.EIO: C.INFRASTRUCTURE,
-    errno.EROFS: C.AUTH,
-}
-
-
+_ERRNOS = coded(
+    network="""
+            ENETUNREACH EHOSTUNREACH ENETDOWN ENETRESET ECONNREFUSED ECONNRESET ENOTCONN EADDRNOTAVAIL
+            """,
+    resource_exhausted="ENOSPC EDQUOT EMFILE ENFILE ENOMEM",
+    unavailable="EAGAIN EBUSY EINTR ESTALE EDEADLK",
+    conflict="EADDRINUSE ENOTEMPTY",
+    invalid="ENAMETOOLONG EINVAL ELOOP",
+    timeout="ETIMEDOUT",
+    infrastructure="EIO",
+    auth="EROFS",
+)
 _DBAPI = {"OperationalError": Finding(C.UNAVAILABLE), "IntegrityError": Finding(C.CONFLICT)}
 
 
 def _os_error(error: object, now: float) -> Finding | None:
     """OSError by its number; the code is the number's name, such as ENOSPC."""
     number = read(error, "errno")
-    category = _ERRNOS.get(number) if isinstance(number, int) else None
-    if category is None:
-        return None
-    return Finding(category, CATEGORY_CODES.get(category) or errno.errorcode.get(number))
+    return found_by_code(_ERRNOS, errno.errorcode.get(number) if isinstance(number, int) else None)
 
 
 def _called_process(error: object, now: float) -> Finding:
     """A command that failed is a tool's report; one that a signal ended is a process that died."""
     returned = as_number(read(error, "returncode"))
-    if returned is None or returned >= 0:
-        return Finding(C.TOOL_ERROR, None if returned is None else f"EXIT_{returned:.0f}")
-    try:
-        return Finding(C.AGENT_CRASH, signal.Signals(int(-returned)).name)
-    except ValueError:
-        return Finding(C.AGENT_CRASH, f"SIGNAL_{-returned:.0f}")
+    if returned is not None and returned < 0:
+        return _signalled(-returned)
+    return Finding(C.TOOL_ERROR, None if returned is None else f"EXIT_{returned:.0f}")
 
 
 def _process_died(error: object, now: float) -> Finding:
     """A child process that ended before its call did, by a signal or by itself."""
     code = as_number(read(error, "exit_code"))
-    ended = Finding(C.AGENT_CRASH) if code is None else _called_process(_Returned(code), now)
-    return ended._replace(category=C.AGENT_CRASH)
+    if code is not None and code < 0:
+        return _signalled(-code)
+    return Finding(C.AGENT_CRASH, None if code is None else f"EXIT_{code:.0f}")
 
 
 def _termination(error: object, now: float) -> Finding:
     number = as_number(read(error, "signal"))
-    return _called_process(_Returned(-number), now) if number else Finding(C.AGENT_CRASH)
+    return _signalled(number) if number else Finding(C.AGENT_CRASH)
 
 
-class _Returned:
-    def __init__(self, returncode: float) -> None:
-        self.returncode = returncode
+def _signalled(number: float) -> Finding:
+    try:
+        return Finding(C.AGENT_CRASH, signal.Signals(int(number)).name)
+    except ValueError:
+        return Finding(C.AGENT_CRASH, f"SIGNAL_{number:.0f}")
 
 
 def _circuit_open(error: object, now: float) -> Finding:
@@ -118,15 +86,6 @@ def _prefect_api(error: object, now: float) -> Finding | None:
     if found is None or (found.details or {}).get("status", 0) < 500:
         return found
     return found._replace(category=C.INFRASTRUCTURE)
-
-
-def _pause_timeout(error: object, now: float) -> Finding:
-    """Nobody resumed the flow run in time. It stays paused, so that another attempt would fail at once."""
-    return Finding(C.TIMEOUT, CATEGORY_CODES[C.TIMEOUT], kind=ErrorKind.PERMANENT, retryable=False)
-
-
-def _xml(error: object, now: float) -> Finding:
-    return Finding(C.VALIDATION, reason=FailureReason.XML_VALIDATION_FAILURE)
 
 
 def _wrapped_by_sqlalchemy(error: object, now: float) -> Finding | None:
@@ -151,82 +110,143 @@ def _google_auth(error: object, now: float) -> Finding | None:
     return Finding(C.UNAVAILABLE) if read(error, "retryable") is True else None
 
 
-def _by_http_or_words(error: object, now: float) -> Finding | None:
-    """By the status or code, else by the words: in the middle of a stream there is nothing but words."""
-    return http_finding(error, now) or sqlstate_finding(error) or worded_finding(error, now)
+# -- failures of this package's own classes
 
+MOST_VIOLATIONS = 100
+LONGEST_OUTPUT = 2_000
+"""Characters of the original output that stand in the details; more of it is the partial output."""
 
-# Exceptions that may carry nothing but another system's text.
-_QUOTING = (
-    *("openai.APIError", "anthropic.APIError", "groq.APIError", "google.APIError", "cohere.ApiError"),
-    *("mistralai.SDKError", "mistralai.MistralError", "ollama.ResponseError", "litellm.APIError"),
-    *("huggingface_hub.InferenceTimeoutError", "pydantic_ai.ModelAPIError", "httpx_sse.SSEError"),
-    *("dbt_common.DbtDatabaseError", "dbt.DbtDatabaseError", "dbt_common.DbtRuntimeError"),
-    *("databricks.Error", "google.GoogleCloudError", "elastic_transport.TransportError"),
-    *("opensearchpy.TransportError", "stripe.APIConnectionError"),
+_BY_REASON = coded(
+    not_found="context_retrieval_failure",
+    validation="""
+        context_matching_failure context_parsing_failure xml_validation_failure output_format_failure
+        """,
+    timeout="execution_timeout",
+    cancelled="execution_halted",
+    subtask="subtask_failure",
+    invalid="input_validation_failure",
+    unexpected="unexpected_error",
 )
 
 
-def _exit(error: object, now: float) -> Finding:
-    """SystemExit carries a `code` that is no HTTP status."""
-    return Finding(C.CANCELLED, CATEGORY_CODES[C.CANCELLED])
+def _resource_exhausted(error: object, now: float) -> Finding:
+    known = {name: read(error, name) for name in ("resource", "usage", "limit")}
+    details = {name: value for name, value in known.items() if value is not None}
+    return Finding(C.RESOURCE_EXHAUSTED, details=details)
 
 
-_LOOKS: dict[str, Look] = {
-    "builtins.SystemExit": _exit,
-    "subprocess.CalledProcessError": _called_process,
-    "prefect_resilience.ProcessDied": _process_died,
-    "prefect.TerminationSignal": _termination,
-    "prefect.PrefectHTTPStatusError": _prefect_api,
-    "prefect.FlowPauseTimeout": _pause_timeout,
-    "prefect_resilience.CircuitOpenError": _circuit_open,
-    "prefect_resilience.ConfigurationError": lambda error, now: Finding(C.INVALID),
-    "prefect_resilience.ResourceExhausted": resource_exhausted,
-    "prefect_resilience.TaskFailure": task_failure,
-    "prefect_resilience.SubtaskError": subtask_error,
-    "prefect_resilience.OutputFormatError": output_format_error,
-    "botocore.ClientError": aws_finding,
-    "grpc.RpcError": grpc_finding,
-    "grpclib.GRPCError": grpc_finding,
-    "google.GoogleAPICallError": google_finding,
-    "psycopg.IntegrityError": lambda error, now: sqlstate_finding(error) or Finding(C.CONFLICT),
-    "psycopg.ProgrammingError": lambda error, now: sqlstate_finding(error) or Finding(C.INVALID),
-    "psycopg.DataError": lambda error, now: sqlstate_finding(error) or Finding(C.INVALID),
-    "psycopg.NotSupportedError": lambda error, now: sqlstate_finding(error) or Finding(C.INVALID),
-    "psycopg.OperationalError": lambda error, now: postgres_finding(error),
-    "psycopg2.OperationalError": lambda error, now: postgres_finding(error),
-    "sqlite3.Error": lambda error, now: sqlite_finding(error),
-    "sqlalchemy.StatementError": _wrapped_by_sqlalchemy,
-    "redis.ResponseError": lambda error, now: redis_finding(error),
-    **dict.fromkeys(("pymysql.MySQLError", "MySQLdb.MySQLError", "mysql.Error"), mysql_or_words),
-    **dict.fromkeys(("pyodbc.Error", "pymssql.Error", "pymssql._mssql.Error"), sql_server_finding),
-    **dict.fromkeys(("oracledb.Error", "cx_Oracle.Error"), oracle_finding),
-    "pg8000.DatabaseError": pg8000_finding,
-    "pymongo.PyMongoError": mongo_finding,
-    "snowflake.Error": snowflake_finding,
-    "cimpl.KafkaException": kafka_finding,
-    "confluent_kafka.KafkaException": kafka_finding,
-    "kafka.KafkaError": kafka_finding,
-    **dict.fromkeys(("pika.AMQPError", "pika.ConnectionClosed", "amqp.AMQPError"), amqp_finding),
-    **dict.fromkeys(("smtplib.SMTPException", "aiosmtplib.SMTPException"), smtp_finding),
-    **dict.fromkeys(("smtplib.SMTPAuthenticationError", "aiosmtplib.SMTPAuthenticationError"), smtp_finding),
-    "paramiko.SSHException": ssh_finding,
-    "neo4j.Neo4jError": neo4j_finding,
-    "trino.TrinoQueryError": trino_finding,
-    "trino.HttpError": trino_http_finding,
-    "asyncpg.InterfaceError": asyncpg_client_finding,
-    **dict.fromkeys(("clickhouse_driver.Error", "clickhouse_connect.Error"), clickhouse_finding),
-    "ftplib.Error": ftp_finding,
-    **dict.fromkeys(("imaplib.error", "poplib.error_proto"), mailbox_finding),
-    "ldap3.LDAPBindError": ldap_bind_finding,
-    "urllib3.MaxRetryError": _by_reason,
-    "urllib.URLError": _by_reason,
-    "google.GoogleAuthError": _google_auth,
-    "databricks.InternalError": lambda error, now: Finding(C.SERVER_ERROR),
-    **dict.fromkeys(_QUOTING, _by_http_or_words),
-    "xml.ParseError": _xml,
-    "builtins.OSError": _os_error,
-}
+def _task_failure(error: object, now: float) -> Finding:
+    """By its reason. What matched badly may match better the next time."""
+    reason = FailureReason(str(read(error, "reason")))
+    again = True if reason is FailureReason.CONTEXT_MATCHING_FAILURE else None
+    details: dict[str, Any] = as_dict(read(error, "details"))
+    return Finding(_BY_REASON[reason.value], reason.value, details=details, retryable=again, reason=reason)
+
+
+def _subtask_error(error: object, now: float) -> Finding:
+    request = {"type": "step", "name": read(error, "name"), "inputs": as_dict(read(error, "inputs"))}
+    step = read(error, "failed_step")
+    details = {"subtask_request": request, "failed_step": request["name"] if step is None else step}
+    return Finding(C.SUBTASK, details=details)
+
+
+def _output_format_error(error: object, now: float) -> Finding:
+    details: dict[str, Any] = {
+        "expected_type": read(error, "expected_type"),
+        "actual_type": read(error, "actual_type"),
+        "violations": list(read(error, "violations") or ())[:MOST_VIOLATIONS],
+    }
+    original = read(error, "original_output")
+    if original is not None:
+        text = original if isinstance(original, str) else None
+        details["original_output"] = original if text is None else bounded(text, LONGEST_OUTPUT)
+        if text is None and len(read_text(original)) > LONGEST_OUTPUT:
+            details["original_output"] = bounded(read_text(original), LONGEST_OUTPUT)
+    return Finding(C.VALIDATION, details=details)
+
+
+# -- the table: by class, a look, a finding, or several of them of which the first that is one counts
+
+_Looks = Look | Finding | Sequence[Look | Finding]
+_TABLE: tuple[tuple[str, _Looks], ...] = (
+    # SystemExit carries a `code` that is no HTTP status.
+    ("builtins.SystemExit", Finding(C.CANCELLED, CATEGORY_CODES[C.CANCELLED])),
+    ("builtins.OSError", _os_error),
+    ("subprocess.CalledProcessError", _called_process),
+    ("xml.ParseError", Finding(C.VALIDATION, reason=FailureReason.XML_VALIDATION_FAILURE)),
+    ("urllib3.MaxRetryError urllib.URLError", _by_reason),
+    ("prefect.TerminationSignal", _termination),
+    ("prefect.PrefectHTTPStatusError", _prefect_api),
+    # Nobody resumed the flow run in time. It stays paused, so that another attempt would fail at once.
+    (
+        "prefect.FlowPauseTimeout",
+        Finding(C.TIMEOUT, CATEGORY_CODES[C.TIMEOUT], kind=ErrorKind.PERMANENT, retryable=False),
+    ),
+    ("prefect_resilience.ProcessDied", _process_died),
+    ("prefect_resilience.CircuitOpenError", _circuit_open),
+    ("prefect_resilience.ConfigurationError", Finding(C.INVALID)),
+    ("prefect_resilience.ResourceExhausted", _resource_exhausted),
+    ("prefect_resilience.TaskFailure", _task_failure),
+    ("prefect_resilience.SubtaskError", _subtask_error),
+    ("prefect_resilience.OutputFormatError", _output_format_error),
+    ("botocore.ClientError", services.aws_finding),
+    ("grpc.RpcError grpclib.GRPCError", services.grpc_finding),
+    ("google.GoogleAPICallError", services.google_finding),
+    ("google.GoogleAuthError", _google_auth),
+    ("databricks.InternalError", Finding(C.SERVER_ERROR)),
+    ("psycopg.IntegrityError", [databases.sqlstate_finding, Finding(C.CONFLICT)]),
+    (
+        "psycopg.ProgrammingError psycopg.DataError psycopg.NotSupportedError",
+        [databases.sqlstate_finding, Finding(C.INVALID)],
+    ),
+    ("psycopg.OperationalError psycopg2.OperationalError", databases.postgres),
+    ("pg8000.DatabaseError", databases.pg8000_finding),
+    ("asyncpg.InterfaceError", services.asyncpg_client),
+    ("sqlite3.Error", databases.sqlite),
+    ("sqlalchemy.StatementError", _wrapped_by_sqlalchemy),
+    ("redis.ResponseError", databases.redis_finding),
+    ("pymysql.MySQLError MySQLdb.MySQLError mysql.Error", databases.mysql_finding),
+    ("pyodbc.Error pymssql.Error pymssql._mssql.Error", databases.sql_server_finding),
+    ("oracledb.Error cx_Oracle.Error", databases.oracle_finding),
+    ("pymongo.PyMongoError", databases.mongo_finding),
+    ("snowflake.Error", databases.snowflake_finding),
+    ("clickhouse_driver.Error clickhouse_connect.Error", services.clickhouse_finding),
+    ("neo4j.Neo4jError", services.neo4j),
+    ("trino.TrinoQueryError", services.trino_finding),
+    ("trino.HttpError", services.trino_http_finding),
+    ("cimpl.KafkaException confluent_kafka.KafkaException kafka.KafkaError", services.kafka_finding),
+    ("pika.AMQPError pika.ConnectionClosed amqp.AMQPError", services.amqp),
+    (
+        """
+            smtplib.SMTPException aiosmtplib.SMTPException smtplib.SMTPAuthenticationError
+            aiosmtplib.SMTPAuthenticationError
+            """,
+        services.smtp_finding,
+    ),
+    ("paramiko.SSHException", services.ssh),
+    ("ftplib.Error", services.ftp),
+    ("imaplib.error poplib.error_proto", services.mailbox),
+    ("ldap3.LDAPBindError", services.ldap_bind),
+    # These may carry nothing but another system's text: in the middle of a stream there are only words.
+    (
+        """
+            openai.APIError anthropic.APIError groq.APIError google.APIError cohere.ApiError
+            mistralai.SDKError mistralai.MistralError ollama.ResponseError litellm.APIError
+            huggingface_hub.InferenceTimeoutError pydantic_ai.ModelAPIError httpx_sse.SSEError
+            dbt_common.DbtDatabaseError dbt.DbtDatabaseError dbt_common.DbtRuntimeError databricks.Error
+            google.GoogleCloudError elastic_transport.TransportError opensearchpy.TransportError
+            stripe.APIConnectionError
+            """,
+        [http_finding, databases.sqlstate_finding, databases.worded_finding],
+    ),
+)
+_LOOKS = {name: look for names, look in _TABLE for name in names.split()}
+
+
+def _look(looks: _Looks, error: BaseException, now: float) -> Finding | None:
+    several = [looks] if isinstance(looks, Finding) or callable(looks) else looks
+    found = (look if isinstance(look, Finding) else look(error, now) for look in several)
+    return next((one for one in found if one is not None), None)
 
 
 def find(error: BaseException, now: float) -> Finding | None:
@@ -240,10 +260,15 @@ def find(error: BaseException, now: float) -> Finding | None:
         look = _LOOKS.get(name)
         if name in BY_NAME and look is None:
             break  # a nearer class is known by name; a look at a base knows less
-        found = look(error, now) if look else None
+        found = _look(look, error, now) if look else None
         if found is not None:
             return found
-    found = _declared(error) or http_finding(error, now) or sqlstate_finding(error) or _named(error, names)
+    found = (
+        _declared(error)
+        or http_finding(error, now)
+        or databases.sqlstate_finding(error)
+        or _named(error, names)
+    )
     if found is not None and found.category not in (C.INVALID, C.SUBTASK):
         return found
     return _too_big(error, names) or found or _asks_for_a_wait(error, now)

@@ -1,191 +1,172 @@
 """Known exceptions by name: `package.Class` -> what it means. Other classes are as their nearest base.
 
 Only the outermost package of the module is written, since libraries move classes between modules. A class
-that needs a closer look than its name is in `libraries`.
+that needs a closer look than its name is in `libraries`. Below: names that nobody knows, and texts.
 """
 
 from __future__ import annotations
 
+import builtins
 import re
+from collections.abc import Iterator
 from itertools import takewhile
 
-from prefect_resilience.errors.classify.http import status_category
+from prefect_resilience.base.regexes import Regex
+from prefect_resilience.errors.classify.http import (
+    OVERFLOW_CODE,
+    WAITING,
+    says_lost_race,
+    says_overflow,
+    says_spent,
+    says_too_large,
+    status_category,
+)
+from prefect_resilience.errors.classify.retry_after import wait_in_text
+from prefect_resilience.errors.taxonomy import (
+    CATEGORY_CODES,
+    NETWORK_ERROR,
+    TIMEOUT,
+    Finding,
+    Words,
+    coded,
+    found_by_words,
+)
 from prefect_resilience.errors.taxonomy import ErrorCategory as C
-from prefect_resilience.errors.taxonomy import Finding
 
-TIMEOUT = "TIMEOUT"
-NETWORK_ERROR = "NETWORK_ERROR"
-
-# A code for the categories whose members all mean the same to a person; elsewhere it is the class's name.
-CATEGORY_CODES: dict[C, str] = {C.TIMEOUT: TIMEOUT, C.NETWORK: NETWORK_ERROR, C.CANCELLED: "CANCELLED"}
-
-_BY_CATEGORY: dict[C, str] = {
-    C.TIMEOUT: """
+BY_NAME = coded(
+    timeout="""
         builtins.TimeoutError asyncio.TimeoutError concurrent.TimeoutError socket.timeout
-        multiprocessing.TimeoutError subprocess.TimeoutExpired
-        httpx.TimeoutException httpx2.TimeoutException httpcore.TimeoutException httpcore2.TimeoutException
-        requests.Timeout urllib3.TimeoutError aiohttp.ServerTimeoutError
-        openai.APITimeoutError anthropic.APITimeoutError botocore.ConnectTimeoutError
-        botocore.ReadTimeoutError
-        google.RetryError grpc.FutureTimeoutError redis.TimeoutError sqlalchemy.TimeoutError
-        psycopg.ConnectionTimeout psycopg.CancellationTimeout psycopg_pool.PoolTimeout
-        prefect.FlowRunWaitTimeout prefect.FlowPauseTimeout
-        azure.ServiceRequestTimeoutError azure.ServiceResponseTimeoutError
-        pymongo.NetworkTimeout pymongo.ExecutionTimeout pymongo.WTimeoutError pymongo.WaitQueueTimeoutError
-        kafka.KafkaTimeoutError kafka.RequestTimedOutError pika.AMQPHeartbeatTimeout
-        elastic_transport.ConnectionTimeout opensearchpy.ConnectionTimeout
-        litellm.Timeout groq.APITimeoutError google.TimeoutError snowflake.GatewayTimeoutError
-        billiard.SoftTimeLimitExceeded billiard.TimeLimitExceeded
+        multiprocessing.TimeoutError subprocess.TimeoutExpired httpx.TimeoutException httpx2.TimeoutException
+        httpcore.TimeoutException httpcore2.TimeoutException requests.Timeout urllib3.TimeoutError
+        aiohttp.ServerTimeoutError openai.APITimeoutError anthropic.APITimeoutError
+        botocore.ConnectTimeoutError botocore.ReadTimeoutError google.RetryError grpc.FutureTimeoutError
+        redis.TimeoutError sqlalchemy.TimeoutError psycopg.ConnectionTimeout psycopg.CancellationTimeout
+        psycopg_pool.PoolTimeout prefect.FlowRunWaitTimeout prefect.FlowPauseTimeout
+        azure.ServiceRequestTimeoutError azure.ServiceResponseTimeoutError pymongo.NetworkTimeout
+        pymongo.ExecutionTimeout pymongo.WTimeoutError pymongo.WaitQueueTimeoutError kafka.KafkaTimeoutError
+        kafka.RequestTimedOutError pika.AMQPHeartbeatTimeout elastic_transport.ConnectionTimeout
+        opensearchpy.ConnectionTimeout litellm.Timeout groq.APITimeoutError google.TimeoutError
+        snowflake.GatewayTimeoutError billiard.SoftTimeLimitExceeded billiard.TimeLimitExceeded
         """,
-    C.NETWORK: """
+    network="""
         builtins.ConnectionError ssl.SSLError socket.gaierror socket.herror http.HTTPException
-        asyncio.IncompleteReadError urllib.URLError urllib.ContentTooShortError
-        httpx.TransportError httpx2.TransportError
-        httpcore.NetworkError httpcore.ProxyError httpcore.RemoteProtocolError
-        httpcore2.NetworkError httpcore2.ProxyError httpcore2.RemoteProtocolError
-        requests.ConnectionError requests.ChunkedEncodingError urllib3.HTTPError
-        aiohttp.ClientConnectionError aiohttp.ClientPayloadError
-        openai.APIConnectionError anthropic.APIConnectionError openai.WebSocketConnectionClosedError
-        botocore.HTTPClientError botocore.ConnectionError botocore.IncompleteReadError
-        google.TransportError redis.ConnectionError sqlalchemy.DisconnectionError
+        asyncio.IncompleteReadError urllib.URLError urllib.ContentTooShortError httpx.TransportError
+        httpx2.TransportError httpcore.NetworkError httpcore.ProxyError httpcore.RemoteProtocolError
+        httpcore2.NetworkError httpcore2.ProxyError httpcore2.RemoteProtocolError requests.ConnectionError
+        requests.ChunkedEncodingError urllib3.HTTPError aiohttp.ClientConnectionError
+        aiohttp.ClientPayloadError openai.APIConnectionError anthropic.APIConnectionError
+        openai.WebSocketConnectionClosedError botocore.HTTPClientError botocore.ConnectionError
+        botocore.IncompleteReadError google.TransportError redis.ConnectionError sqlalchemy.DisconnectionError
         websockets.ConnectionClosed anyio.BrokenResourceError anyio.EndOfStream anyio.ClosedResourceError
         urllib3.NewConnectionError azure.ServiceRequestError azure.ServiceResponseError
-        azure.IncompleteReadError azure.StreamClosedError pymongo.ConnectionFailure
-        kafka.KafkaConnectionError kafka.NoBrokersAvailable pika.AMQPConnectionError amqp.ConnectionError
-        aiormq.AMQPConnectionError aio_pika.AMQPConnectionError elastic_transport.ConnectionError
-        opensearchpy.ConnectionError paramiko.NoValidConnectionsError groq.APIConnectionError
-        aiosmtplib.SMTPServerDisconnected aiosmtplib.SMTPConnectError databricks.MaxRetryDurationError
-        smtplib.SMTPServerDisconnected distributed.CommClosedError asyncpg.ConnectionDoesNotExistError
-        imaplib.abort neo4j.SessionExpired kazoo.ConnectionLoss kazoo.SessionExpiredError
-        cassandra.NoHostAvailable
+        azure.IncompleteReadError azure.StreamClosedError pymongo.ConnectionFailure kafka.KafkaConnectionError
+        kafka.NoBrokersAvailable pika.AMQPConnectionError amqp.ConnectionError aiormq.AMQPConnectionError
+        aio_pika.AMQPConnectionError elastic_transport.ConnectionError opensearchpy.ConnectionError
+        paramiko.NoValidConnectionsError groq.APIConnectionError aiosmtplib.SMTPServerDisconnected
+        aiosmtplib.SMTPConnectError databricks.MaxRetryDurationError smtplib.SMTPServerDisconnected
+        distributed.CommClosedError asyncpg.ConnectionDoesNotExistError imaplib.abort neo4j.SessionExpired
+        kazoo.ConnectionLoss kazoo.SessionExpiredError cassandra.NoHostAvailable
         """,
-    C.UNAVAILABLE: """
+    unavailable="""
         requests.RetryError redis.BusyLoadingError redis.MaxConnectionsError redis.ReadOnlyError
-        redis.ClusterDownError redis.TryAgainError psycopg_pool.TooManyRequests
-        pymongo.NotPrimaryError pika.ConnectionBlockedTimeout pika.NackError
-        snowflake.OtherHTTPRetryableError snowflake.RequestExceedMaxRetryError
-        hvac.VaultDown hvac.VaultNotInitialized _duckdb.TransactionException
+        redis.ClusterDownError redis.TryAgainError psycopg_pool.TooManyRequests pymongo.NotPrimaryError
+        pika.ConnectionBlockedTimeout pika.NackError snowflake.OtherHTTPRetryableError
+        snowflake.RequestExceedMaxRetryError hvac.VaultDown hvac.VaultNotInitialized
+        _duckdb.TransactionException
         """,
-    C.AUTH: """
+    auth="""
         builtins.PermissionError ssl.SSLCertVerificationError ssl.CertificateError
-        aiohttp.ClientConnectorCertificateError aiohttp.ServerFingerprintMismatch
-        anthropic.CredentialsError botocore.NoCredentialsError botocore.PartialCredentialsError
-        botocore.CredentialRetrievalError botocore.NoAuthTokenError botocore.TokenRetrievalError
-        botocore.LoginError botocore.SSOError botocore.UnauthorizedSSOTokenError
-        google.DefaultCredentialsError google.RefreshError
+        aiohttp.ClientConnectorCertificateError aiohttp.ServerFingerprintMismatch anthropic.CredentialsError
+        botocore.NoCredentialsError botocore.PartialCredentialsError botocore.CredentialRetrievalError
+        botocore.NoAuthTokenError botocore.TokenRetrievalError botocore.LoginError botocore.SSOError
+        botocore.UnauthorizedSSOTokenError google.DefaultCredentialsError google.RefreshError
         redis.AuthenticationError redis.AuthorizationError redis.NoPermissionError
-        redis.AuthenticationWrongNumberOfArgsError
-        azure.ClientAuthenticationError pika.AuthenticationError pika.ProbableAuthenticationError
-        pika.ProbableAccessDeniedError kafka.AuthorizationError kafka.AuthenticationFailedError
-        paramiko.AuthenticationException paramiko.BadHostKeyException
+        redis.AuthenticationWrongNumberOfArgsError azure.ClientAuthenticationError pika.AuthenticationError
+        pika.ProbableAuthenticationError pika.ProbableAccessDeniedError kafka.AuthorizationError
+        kafka.AuthenticationFailedError paramiko.AuthenticationException paramiko.BadHostKeyException
         snowflake.TokenExpiredError simple_salesforce.SalesforceAuthenticationFailed
         elastic_transport.TlsError opensearchpy.SSLError
         """,
-    C.INVALID: """
-        builtins.IsADirectoryError builtins.NotADirectoryError
-        pydantic_core.ValidationError pydantic.ValidationError jsonschema.ValidationError
-        httpx.UnsupportedProtocol httpx.LocalProtocolError httpx.TooManyRedirects httpx.InvalidURL
-        httpx.CookieConflict
-        httpx2.UnsupportedProtocol httpx2.LocalProtocolError httpx2.TooManyRedirects httpx2.InvalidURL
-        httpcore.UnsupportedProtocol httpcore.LocalProtocolError httpcore2.UnsupportedProtocol
-        httpcore2.LocalProtocolError
+    invalid="""
+        builtins.IsADirectoryError builtins.NotADirectoryError pydantic_core.ValidationError
+        pydantic.ValidationError jsonschema.ValidationError httpx.UnsupportedProtocol httpx.LocalProtocolError
+        httpx.TooManyRedirects httpx.InvalidURL httpx.CookieConflict httpx2.UnsupportedProtocol
+        httpx2.LocalProtocolError httpx2.TooManyRedirects httpx2.InvalidURL httpcore.UnsupportedProtocol
+        httpcore.LocalProtocolError httpcore2.UnsupportedProtocol httpcore2.LocalProtocolError
         requests.InvalidURL requests.InvalidSchema requests.MissingSchema requests.InvalidHeader
-        requests.URLRequired requests.TooManyRedirects requests.InvalidJSONError
-        requests.InvalidProxyURL
-        urllib3.LocationValueError http.InvalidURL
-        aiohttp.InvalidURL aiohttp.NonHttpUrlClientError aiohttp.TooManyRedirects
-        openai.ContentFilterFinishReasonError
-        botocore.ParamValidationError botocore.ValidationError botocore.NoRegionError
-        botocore.UnknownServiceError botocore.MissingParametersError botocore.ProfileNotFound
-        botocore.InvalidConfigError
-        sqlalchemy.SQLAlchemyError redis.DataError
-        pymongo.ConfigurationError pymongo.InvalidName pymongo.InvalidOperation bson.InvalidDocument
-        pika.IncompatibleProtocolError paramiko.ConfigParseError paramiko.IncompatiblePeer
-        prefect.ParameterTypeError prefect.ParameterBindError prefect.SignatureMismatchError
-        prefect.SerializationError prefect.ReservedArgumentError prefect.MappingLengthMismatch
-        prefect.MappingMissingIterable
+        requests.URLRequired requests.TooManyRedirects requests.InvalidJSONError requests.InvalidProxyURL
+        urllib3.LocationValueError http.InvalidURL aiohttp.InvalidURL aiohttp.NonHttpUrlClientError
+        aiohttp.TooManyRedirects openai.ContentFilterFinishReasonError botocore.ParamValidationError
+        botocore.ValidationError botocore.NoRegionError botocore.UnknownServiceError
+        botocore.MissingParametersError botocore.ProfileNotFound botocore.InvalidConfigError
+        sqlalchemy.SQLAlchemyError redis.DataError pymongo.ConfigurationError pymongo.InvalidName
+        pymongo.InvalidOperation bson.InvalidDocument pika.IncompatibleProtocolError paramiko.ConfigParseError
+        paramiko.IncompatiblePeer prefect.ParameterTypeError prefect.ParameterBindError
+        prefect.SignatureMismatchError prefect.SerializationError prefect.ReservedArgumentError
+        prefect.MappingLengthMismatch prefect.MappingMissingIterable
         """,
-    C.NOT_FOUND: """
+    not_found="""
         builtins.FileNotFoundError builtins.ModuleNotFoundError builtins.ProcessLookupError
         sqlalchemy.NoResultFound prefect.ObjectNotFound prefect.MissingResult prefect.MissingFlowError
         pika.UnroutableError hvac.InvalidPath docker.NotFound
         """,
-    C.CONFLICT: """
+    conflict="""
         builtins.FileExistsError redis.WatchError redis.LockError prefect.ObjectAlreadyExists
         prefect_resilience.InDoubt
         """,
-    C.RESOURCE_EXHAUSTED: """
+    resource_exhausted="""
         builtins.MemoryError openai.LengthFinishReasonError pydantic_ai.UsageLimitExceeded
         redis.OutOfMemoryError litellm.BudgetExceededError
         """,
-    C.OVERFLOW: """
+    overflow="""
         pymongo.DocumentTooLarge pika.BodyTooLongError kafka.MessageSizeTooLargeError
         kafka.RecordTooLargeError kafka.RecordListTooLargeError nats.MaxPayloadError
         """,
-    C.VALIDATION: """
+    validation="""
         json.JSONDecodeError requests.JSONDecodeError httpx.DecodingError httpx2.DecodingError
         requests.ContentDecodingError aiohttp.ContentTypeError openai.APIResponseValidationError
         anthropic.APIResponseValidationError langchain_core.OutputParserException
         pydantic_ai.UnexpectedModelBehavior xml.ParseError redis.InvalidResponse
         """,
-    C.TOOL_ERROR: """
+    tool_error="""
         subprocess.CalledProcessError fastmcp.ToolError mcp.ToolError langchain_core.ToolException
         docker.ContainerError
         """,
-    C.AGENT_CRASH: """
+    agent_crash="""
         concurrent.BrokenExecutor distributed.KilledWorker prefect.CrashedRun prefect.TerminationSignal
-        billiard.WorkerLostError
-        prefect_resilience.ProcessDied
+        billiard.WorkerLostError prefect_resilience.ProcessDied
         """,
-    C.NO_PROGRESS: "prefect_resilience.NoProgress",
-    C.CANCELLED: """
+    no_progress="prefect_resilience.NoProgress",
+    cancelled="""
         asyncio.CancelledError concurrent.CancelledError builtins.KeyboardInterrupt builtins.SystemExit
         builtins.GeneratorExit grpc.FutureCancelledError prefect.CancelledRun prefect.Abort
         prefect.PrefectSignal databricks.Cancelled
         """,
-    C.INFRASTRUCTURE: """
+    infrastructure="""
         prefect.InfrastructureError prefect.InfrastructureNotFound prefect.InfrastructureNotAvailable
         prefect.FlowRunWatchError prefect_resilience.StoreUnavailable
         """,
-    C.SUBTASK: "prefect.FailedRun prefect.UpstreamTaskError prefect.UnfinishedRun prefect.PausedRun",
-}
-
-BY_NAME: dict[str, C] = {name: category for category, names in _BY_CATEGORY.items() for name in names.split()}
+    subtask="prefect.FailedRun prefect.UpstreamTaskError prefect.UnfinishedRun prefect.PausedRun",
+)
 
 # Names that mean the same in whichever package they are defined, a user's own included.
-BY_BARE_NAME: dict[str, C] = {
-    "TimeoutError": C.TIMEOUT,
-    "Timeout": C.TIMEOUT,
-    "ReadTimeout": C.TIMEOUT,
-    "ConnectTimeout": C.TIMEOUT,
-    "TimeoutException": C.TIMEOUT,
-    "RateLimitError": C.RATE_LIMIT,
-    "RateLimitExceeded": C.RATE_LIMIT,
-    "TooManyRequests": C.RATE_LIMIT,
-    "TooManyRequestsError": C.RATE_LIMIT,
-    "RequestTimeoutError": C.TIMEOUT,
-    "GatewayTimeoutError": C.TIMEOUT,
-    "ServerSelectionTimeoutError": C.NETWORK,
-    "BadGatewayError": C.UNAVAILABLE,
-    "InternalServerError": C.SERVER_ERROR,
-    "ServiceUnavailable": C.UNAVAILABLE,
-    "ServiceUnavailableError": C.UNAVAILABLE,
-    "OverloadedError": C.UNAVAILABLE,
-    "APIConnectionError": C.NETWORK,
-    "ConnectError": C.NETWORK,
-    "RemoteProtocolError": C.NETWORK,
-    "ServerDisconnectedError": C.NETWORK,
-    "ClientConnectorError": C.NETWORK,
-    "EndpointConnectionError": C.NETWORK,
-    "NewConnectionError": C.NETWORK,
-    "ToolError": C.TOOL_ERROR,
-    "ToolException": C.TOOL_ERROR,
-    "ContextWindowExceededError": C.OVERFLOW,
-    "ContextLengthExceeded": C.OVERFLOW,
-    "MaxTurnsExceeded": C.RESOURCE_EXHAUSTED,
-    "GraphRecursionError": C.RESOURCE_EXHAUSTED,
-    "NoProgress": C.NO_PROGRESS,
-}
+BY_BARE_NAME = coded(
+    timeout="""
+        TimeoutError Timeout ReadTimeout ConnectTimeout TimeoutException RequestTimeoutError
+        GatewayTimeoutError
+        """,
+    rate_limit="RateLimitError RateLimitExceeded TooManyRequests TooManyRequestsError",
+    unavailable="BadGatewayError ServiceUnavailable ServiceUnavailableError OverloadedError",
+    server_error="InternalServerError",
+    network="""
+        ServerSelectionTimeoutError APIConnectionError ConnectError RemoteProtocolError
+        ServerDisconnectedError ClientConnectorError EndpointConnectionError NewConnectionError
+        """,
+    tool_error="ToolError ToolException",
+    overflow="ContextWindowExceededError ContextLengthExceeded",
+    resource_exhausted="MaxTurnsExceeded GraphRecursionError",
+    no_progress="NoProgress",
+)
 
 
 # Exceptions that nobody knows, by the words in their class's name: `ConnectionLost`, `LockTimeout`.
@@ -230,15 +211,11 @@ _SPOKEN: tuple[tuple[str, C], ...] = (
         C.NETWORK,
     ),
     (r"(?<!Neural_)Network_(Error|Exception|Failure|Unreachable)|Disconnect|Stale_Connection", C.NETWORK),
-    (r"No_(Host|Servers?|Brokers?)_", C.NETWORK),
+    (r"No_(Host|Servers?|Brokers?)_|Connection_Exception|Communication_(Error|Exception|Link)", C.NETWORK),
     (r"Socket_(Open|Receive|Send|Error|Closed)|Transport_(Closed|Error|Connection)|Broken_Pipe", C.NETWORK),
-    (r"Connection_Exception|Communication_(Error|Exception|Link)", C.NETWORK),
     (r"Internal_Server_|Server_(Error|Exception)\b", C.SERVER_ERROR),
     (r"Worker_Lost|Process_Died|Killed_Worker", C.AGENT_CRASH),
 )
-_PATTERNS = tuple((re.compile(words), category) for words, category in _SPOKEN)
-_STATUS = re.compile(r"(?i)\bhttp_?(\d{3})")
-_LONGEST = 100
 
 
 def spoken_finding(error: BaseException) -> Finding | None:
@@ -251,14 +228,14 @@ def spoken_finding(error: BaseException) -> Finding | None:
 
 
 def _spoken(name: str) -> Finding | None:
-    if len(name) > _LONGEST:
+    if len(name) > 100:
         return None
     words = in_words(name)
-    status = _STATUS.search(words)
+    status = re.search(r"(?i)\bhttp_?(\d{3})", words)
     if status is not None:
         category = status_category(int(status[1]))
         return None if category is None else Finding(category, status[1])
-    said = next((category for pattern, category in _PATTERNS if pattern.search(words)), None)
+    said = next((category for pattern, category in _SPOKEN if re.search(pattern, words)), None)
     return None if said is None else Finding(said, CATEGORY_CODES.get(said))
 
 
@@ -271,3 +248,92 @@ def in_words(name: str) -> str:
     """
     parted = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name)
     return "_".join(word[:1].upper() + word[1:] for word in parted.split("_") if word)
+
+
+# -- texts: what a message alone says, when there is no exception any more
+
+# "Task run encountered an exception ConnectionRefusedError: [Errno 111] ...", a line of a traceback, or
+# "step 'load' failed: ConnectionResetError: ...".
+_EXCEPTION = Regex(
+    r"(?:encountered an exception:?\s{1,3}|^|[:;(\[]\s{0,3}['\"]?)"
+    r"((?:[A-Za-z_]\w{0,80}\.){0,8}[A-Z]\w{2,80})(?::(?=\s|$)|\(['\"]|$|\s*$)",
+    re.MULTILINE,
+)
+_STATUS = Regex(
+    r"(?:\b(?:status(?: code)?|HTTP(?:/\d(?:\.\d)?)?|error(?: code)?|code)[ :='\"]{1,3}|^['\"]?)([45]\d\d)\b"
+    r"|\b([45]\d\d) (?-i:[A-Z][a-z])",
+    re.IGNORECASE,
+)
+_WORDS: tuple[Words, ...] = (
+    (r"rate.?limit|too many requests|throttl|exceeded your current quota", C.RATE_LIMIT, "429"),
+    (
+        r"overloaded|service unavailable|bad gateway|temporarily unavailable|try again later"
+        r"|(?:high|experiencing) (?:demand|load)|(?:at|over|insufficient) capacity",
+        C.UNAVAILABLE,
+        "503",
+    ),
+    (r"timed? ?out|deadline exceeded", C.TIMEOUT, TIMEOUT),
+    (
+        r"connection (?:refused|reset|aborted|closed|error)|name or service not known|name resolution"
+        r"|network is unreachable|no route to host|broken pipe|server disconnected",
+        C.NETWORK,
+        NETWORK_ERROR,
+    ),
+    (r"database is locked|could not serialize", C.UNAVAILABLE, None),
+    (r"unauthori[sz]ed|forbidden|permission denied|authentication failed|invalid api key", C.AUTH, None),
+    (r"internal server error|server had an error|error while processing your request", C.SERVER_ERROR, "500"),
+    (r"out of memory|oomkilled", C.RESOURCE_EXHAUSTED, None),
+)
+_LIMIT = 8_000
+
+
+def _builtins() -> Iterator[tuple[str, C]]:
+    """Built-in exceptions by their bare names, each as its nearest base that is known."""
+    for name, cls in vars(builtins).items():
+        if isinstance(cls, type) and issubclass(cls, BaseException):
+            bases = (f"builtins.{base.__name__}" for base in cls.__mro__)
+            category = next((BY_NAME[base] for base in bases if base in BY_NAME), None)
+            if category is not None:
+                yield name, category
+
+
+_NAMES = {**BY_BARE_NAME, **dict(_builtins())}
+
+
+def text_finding(text: str) -> Finding | None:
+    """What a text says about the failure it tells of, or None when it says nothing that is known."""
+    text = text[:_LIMIT]
+    if says_overflow(text):
+        return Finding(C.OVERFLOW, OVERFLOW_CODE)
+    if says_too_large(text):
+        return Finding(C.OVERFLOW, "MESSAGE_TOO_LARGE", details={"resource": "message"})
+    wait = wait_in_text(text)
+    if wait is None and ("insufficient_quota" in text or says_spent(text)):
+        return Finding(C.RESOURCE_EXHAUSTED, "insufficient_quota")
+    found = _exception_in(text) or _status_in(text) or _words_in(text)
+    if found is not None and found.category in WAITING:
+        return found._replace(retry_after=wait)
+    return found
+
+
+def _status_in(text: str) -> Finding | None:
+    status = next((int(match[1] or match[2]) for match in _STATUS.finditer(text)), None)
+    category = status_category(status) if status else None
+    return Finding(category, str(status), details={"status": status}) if category else None
+
+
+def _words_in(text: str) -> Finding | None:
+    if says_lost_race(text):
+        return Finding(C.UNAVAILABLE)
+    return found_by_words(_WORDS, text)
+
+
+def _exception_in(text: str) -> Finding | None:
+    """The first exception in the text whose name is known, such as the last line of a traceback."""
+    for match in _EXCEPTION.finditer(text):
+        head, _, name = match[1].rpartition(".")
+        category = BY_NAME.get(f"{head.partition('.')[0]}.{name}") if head else _NAMES.get(name)
+        category = category or BY_BARE_NAME.get(name)
+        if category is not None:
+            return Finding(category, CATEGORY_CODES.get(category, name))
+    return None

@@ -9,17 +9,13 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta, timezone
 from email.utils import parsedate_to_datetime
 from typing import Any, cast
 
 from prefect_resilience.base.regexes import Regex
 from prefect_resilience.errors.classify.shapes import as_number, read
-
-_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-_DURATION = Regex(r"(?:\d{1,9}(?:\.\d{1,9})?(?:ms|[smhd])){1,5}")
-_PART = Regex(r"(\d{1,9}(?:\.\d{1,9})?)(ms|[smhd])")
 
 _EPOCH = 1_000_000_000.0  # a larger number of seconds is a date after 2001, not a wait
 _EPOCH_MS = 100_000_000_000.0
@@ -37,14 +33,6 @@ _RESETS = (
     "anthropic-ratelimit-input-tokens-reset",
     "anthropic-ratelimit-output-tokens-reset",
 )
-_REMAINING = {
-    "x-ratelimit-reset-requests": "x-ratelimit-remaining-requests",
-    "x-ratelimit-reset-tokens": "x-ratelimit-remaining-tokens",
-    "anthropic-ratelimit-requests-reset": "anthropic-ratelimit-requests-remaining",
-    "anthropic-ratelimit-tokens-reset": "anthropic-ratelimit-tokens-remaining",
-    "anthropic-ratelimit-input-tokens-reset": "anthropic-ratelimit-input-tokens-remaining",
-    "anthropic-ratelimit-output-tokens-reset": "anthropic-ratelimit-output-tokens-remaining",
-}
 
 
 def plain_headers(headers: object) -> dict[str, str]:
@@ -131,8 +119,9 @@ def _retry_after(value: str | None, base: float) -> float | None:
 
 def _longest_reset(headers: Mapping[str, str], base: float) -> float | None:
     """The longest of the resets, of those whose allowance is used up where the server tells which one is."""
-    used_up = [name for name in _RESETS if as_number(headers.get(_REMAINING.get(name, ""))) == 0]
-    waits = [_reset(headers[name], base) for name in used_up or _RESETS if name in headers]
+    given = [name for name in _RESETS if name in headers]
+    used_up = [name for name in given if as_number(headers.get(name.replace("reset", "remaining"))) == 0]
+    waits = [_reset(headers[name], base) for name in used_up or given]
     return max((wait for wait in waits if wait is not None), default=None)
 
 
@@ -148,10 +137,7 @@ def _reset(value: str, base: float) -> float | None:
 
 def duration(value: str) -> float | None:
     """Seconds of a duration such as "1s", "6m0s", "20ms" or "1h2m3.5s", else None."""
-    value = value.strip().lower()
-    if not _DURATION.fullmatch(value):
-        return None
-    return sum(float(number) * _UNITS[unit] for number, unit in _PART.findall(value))
+    return _sum_of(_DURATION, value.strip()[:80])
 
 
 def _date(value: str | None) -> float | None:
@@ -182,104 +168,52 @@ def _wait(seconds: float | None) -> float | None:
     return max(0.0, seconds)
 
 
-_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
-# google.rpc.RetryInfo, out of the bytes of a gRPC status.
-#
-# The bytes are read here because no library that could read them needs to be installed. The messages are
-# those of googleapis, google/rpc/status.proto and error_details.proto: Status.details is field 3, each an
-# Any of a type (1) and a value (2); RetryInfo.retry_delay is field 1, a Duration of seconds (1) and nanos
-# (2).
-
-_SIZES = {_FIXED64: 8, _FIXED32: 4}
+# google.rpc.RetryInfo, out of the bytes of a gRPC status: the message's name, then its value (field 2) with a
+# Duration (field 1) of seconds (1) and nanoseconds (2). No library that could read it needs to be installed.
+_VARINT = rb"([\x80-\xff]{0,9}[\x00-\x7f])"
+_RETRY_INFO = rb"google\.rpc\.RetryInfo\x12.\x0a.(?:\x08" + _VARINT + rb")?(?:\x10" + _VARINT + rb")?"
 
 
 def retry_info_delay(status: bytes) -> float | None:
     """The seconds of the RetryInfo in a serialized google.rpc.Status, None when there is none to be read."""
-    try:
-        for detail in _fields(status, 3):
-            parts = dict(_read(detail))
-            kind, value = parts.get(1), parts.get(2)
-            if (
-                isinstance(kind, bytes)
-                and isinstance(value, bytes)
-                and kind.endswith(b"google.rpc.RetryInfo")
-            ):
-                return next((_protobuf_seconds(delay) for delay in _fields(value, 1)), None)
-    except (ValueError, IndexError):
+    match = re.search(_RETRY_INFO, status, re.DOTALL)
+    if match is None:
         return None
-    return None
+    seconds = _varint(match[1])
+    return (
+        0.0 if seconds >= 1 << 62 else seconds + _varint(match[2]) / 1e9
+    )  # negative: the highest bit is set
 
 
-def _protobuf_seconds(duration: bytes) -> float:
-    parts = dict(_read(duration))
-    seconds, nanos = parts.get(1, 0), parts.get(2, 0)
-    if not isinstance(seconds, int) or not isinstance(nanos, int) or seconds >= 1 << 62:
-        return 0.0  # a negative number has its highest bit set
-    return seconds + nanos / 1e9
-
-
-def _fields(message: bytes, number: int) -> Iterator[bytes]:
-    return (value for field, value in _read(message) if field == number and isinstance(value, bytes))
-
-
-def _read(message: bytes) -> Iterator[tuple[int, int | bytes]]:
-    """The fields of a protobuf message; raises ValueError or IndexError for what is none."""
-    at = 0
-    while at < len(message):
-        key, at = _varint(message, at)
-        number, wire = key >> 3, key & 7
-        if wire == _VARINT:
-            value, at = _varint(message, at)
-            yield number, value
-            continue
-        if wire == _BYTES:
-            size, at = _varint(message, at)
-        elif wire in _SIZES:
-            size = _SIZES[wire]
-        else:
-            raise ValueError(wire)
-        yield number, message[at : at + size]
-        at += size
-
-
-def _varint(message: bytes, at: int) -> tuple[int, int]:
-    value = shift = 0
-    while shift < 70:
-        byte = message[at]
-        value |= (byte & 0x7F) << shift
-        at, shift = at + 1, shift + 7
-        if not byte & 0x80:
-            return value, at
-    raise ValueError(at)
+def _varint(digits: bytes | None) -> int:
+    """Base 128, the last digit first."""
+    return sum((byte & 0x7F) << 7 * place for place, byte in enumerate(digits or b""))
 
 
 _LIMIT = 8_000
-_WORDED_UNITS = (
-    (r"ms|milliseconds?", 0.001),
-    (r"s|secs?|seconds?", 1.0),
-    (r"m|mins?|minutes?", 60.0),
-    (r"h|hours?", 3600.0),
-    (r"d|days?", 86400.0),
-)
 _NUMBER = r"\d{1,9}(?:\.\d{1,9})?"
-_UNIT = "|".join(words for words, _ in _WORDED_UNITS)
+_UNIT = r"ms|milliseconds?|s|secs?|seconds?|m|mins?|minutes?|h|hours?|d|days?"
+_UNITS = {"ms": 0.001, "mil": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_DURATION = Regex(rf"\A(?:{_NUMBER}(?:ms|[smhd])){{1,5}}\Z", re.IGNORECASE)
 _ASKED = Regex(
     r"\b(?:(?:try|retry)\b[^.\n]{0,40}?\b(?:in|after)|retry-after|available in"
     r"|wait(?: for)?(?: at least)?)"
     rf"[\s:='\"]{{0,4}}((?:{_NUMBER}\s?(?:{_UNIT})(?![a-z])(?:,? and |,? )?){{1,4}}|{_NUMBER}(?![\w.:/-]))",
     re.IGNORECASE,
 )
-_WORDED_PART = Regex(rf"({_NUMBER})\s?({_UNIT})(?![a-z])", re.IGNORECASE)
+_PART = Regex(rf"({_NUMBER})\s?(ms|mil|[smhd])", re.IGNORECASE)
 
 
 def wait_in_text(text: str) -> float | None:
     """The wait in seconds that a message asks for, or None. A number without a unit counts seconds."""
-    match = _ASKED.search(text[:_LIMIT])
+    return _sum_of(_ASKED, text[:_LIMIT])
+
+
+def _sum_of(pattern: Regex, text: str) -> float | None:
+    """The seconds of the duration that a pattern finds: in its group, or in all of it."""
+    match = pattern.search(text)
     if match is None:
         return None
-    parts = _WORDED_PART.findall(match[1])
-    return sum(float(number) * _seconds_of_word(unit) for number, unit in parts) if parts else float(match[1])
-
-
-def _seconds_of_word(unit: str) -> float:
-    return next(seconds for words, seconds in _WORDED_UNITS if re.fullmatch(words, unit, re.IGNORECASE))
+    found = match[match.lastindex or 0]
+    parts = _PART.findall(found)
+    return sum(float(number) * _UNITS[unit.lower()] for number, unit in parts) if parts else float(found)

@@ -1,230 +1,346 @@
-"""Services with numbers, codes or replies of their own: Neo4j, Trino, ClickHouse, FTP, IMAP, POP3, LDAP."""
+"""Cloud SDKs and services with numbers, codes or replies of their own.
+
+AWS's lists follow botocore's own retry handlers; the gRPC meanings follow grpc.io, "Status codes and their
+use in gRPC".
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, cast
 
-from prefect_resilience.errors.classify.http import status_category
-from prefect_resilience.errors.classify.names import CATEGORY_CODES, NETWORK_ERROR, TIMEOUT
-from prefect_resilience.errors.classify.shapes import as_number, read, read_text
-from prefect_resilience.errors.taxonomy import ErrorCategory as C
-from prefect_resilience.errors.taxonomy import Finding
-
-# Status codes of Neo4j, the nearest first: Neo.<classification>.<category>.<title>.
-_NEO4J: tuple[tuple[str, C], ...] = (
-    ("Neo.ClientError.Security.AuthenticationRateLimit", C.RATE_LIMIT),
-    ("Neo.ClientError.Security.", C.AUTH),
-    ("Neo.ClientError.Schema.Constraint", C.CONFLICT),
-    ("Neo.ClientError.Cluster.NotALeader", C.UNAVAILABLE),
-    ("Neo.ClientError.General.ForbiddenOnReadOnlyDatabase", C.UNAVAILABLE),
-    ("Neo.ClientError.Database.DatabaseNotFound", C.NOT_FOUND),
-    ("Neo.ClientError.Transaction.TransactionTimedOut", C.TIMEOUT),
-    ("Neo.ClientError.", C.INVALID),
-    ("Neo.TransientError.", C.UNAVAILABLE),
-    ("Neo.DatabaseError.", C.SERVER_ERROR),
+from prefect_resilience.errors.classify.http import (
+    OVERFLOW_CODE,
+    STATUSES,
+    http_finding,
+    says_overflow,
+    says_too_large,
+    status_category,
 )
+from prefect_resilience.errors.classify.retry_after import (
+    plain_headers,
+    retry_after_seconds,
+    retry_info_delay,
+)
+from prefect_resilience.errors.classify.shapes import (
+    as_code,
+    as_dict,
+    as_number,
+    as_status,
+    called,
+    first_argument,
+    first_of,
+    read,
+    read_text,
+)
+from prefect_resilience.errors.taxonomy import (
+    NETWORK_ERROR,
+    TIMEOUT,
+    Finding,
+    Look,
+    by_attribute,
+    by_pattern,
+    by_words,
+    coded,
+    found_by_code,
+)
+from prefect_resilience.errors.taxonomy import ErrorCategory as C
+
+_AWS_CODES = coded(
+    rate_limit="""
+        Throttling ThrottlingException ThrottledException RequestThrottledException RequestThrottled
+        TooManyRequestsException ProvisionedThroughputExceededException TransactionInProgressException
+        RequestLimitExceeded BandwidthLimitExceeded PriorRequestNotComplete SlowDown EC2ThrottledException
+        TooManyRequests ThrottlingError
+        """,
+    resource_exhausted="LimitExceededException LimitExceededFault ServiceQuotaExceededException",
+    unavailable="""
+        ServiceUnavailable ServiceUnavailableException ModelNotReadyException ResourceNotReadyException
+        TransactionConflictException TransactionConflict ReplicatedWriteConflictException
+        ConditionalRequestConflict OperationAborted DatabaseResumingException IDPCommunicationError
+        """,
+    timeout="RequestTimeout RequestTimeoutException ModelTimeoutException StatementTimeoutException",
+    server_error="""
+        InternalError InternalFailure InternalServerError InternalServerException ModelErrorException
+        ModelStreamErrorException
+        """,
+    auth="""
+        AccessDenied AccessDeniedException UnauthorizedOperation UnrecognizedClientException ExpiredToken
+        ExpiredTokenException InvalidClientTokenId InvalidAccessKeyId SignatureDoesNotMatch AuthFailure
+        MissingAuthenticationToken NotAuthorizedException InvalidSignatureException
+        """,
+    not_found="NoSuchKey NoSuchBucket ResourceNotFoundException NotFoundException NoSuchEntity 404",
+    conflict="""
+        ConditionalCheckFailedException ConditionalCheckFailed ResourceInUseException ConflictException
+        BucketAlreadyExists EntityAlreadyExists PreconditionFailed ResourceConflictException DuplicateItem
+        TransactionCanceledException
+        """,
+    invalid="""
+        ValidationException ValidationError InvalidParameterValue InvalidRequest MalformedQueryString
+        ItemCollectionSizeLimitExceeded
+        """,
+)
+# Event streams write their codes with a small first letter: `throttlingException`.
+_AWS = {code.lower(): category for code, category in _AWS_CODES.items()}
+
+GRPC = coded(
+    cancelled="CANCELLED",
+    invalid="INVALID_ARGUMENT OUT_OF_RANGE UNIMPLEMENTED",
+    timeout="DEADLINE_EXCEEDED",
+    not_found="NOT_FOUND",
+    conflict="ALREADY_EXISTS FAILED_PRECONDITION",
+    auth="PERMISSION_DENIED UNAUTHENTICATED",
+    rate_limit="RESOURCE_EXHAUSTED",
+    unavailable="UNAVAILABLE ABORTED",  # the gRPC guide: "the client may retry at a higher level"
+    server_error="UNKNOWN INTERNAL DATA_LOSS",
+)
+
+
+def aws_finding(error: object, now: float) -> Finding | None:
+    """botocore's ClientError: by the service's code, else by the HTTP status of the answer."""
+    response = as_dict(read(error, "response"))
+    code = as_code(as_dict(response.get("Error")).get("Code"))
+    metadata = as_dict(response.get("ResponseMetadata"))
+    status = as_status(metadata.get("HTTPStatusCode"))
+    wait = retry_after_seconds(plain_headers(metadata.get("HTTPHeaders")), status=status, now=now)
+    details: dict[str, Any] = {} if status is None else {"status": status}
+    category = _aws_code(code)
+    reasons = _cancellation_reasons(response)
+    if reasons:
+        # One reason that stays is enough: the transaction would be cancelled again.
+        category = min(
+            (_aws_code(reason) or C.CONFLICT for reason in reasons), key=lambda each: each.retryable
+        )
+        details["reasons"] = reasons
+    # A throttle may talk of "too many tokens" too: only a code that blames the request can mean an overflow.
+    if category in (None, C.INVALID) and says_overflow(read_text(error, 4_000)):
+        return Finding(C.OVERFLOW, OVERFLOW_CODE, wait, details)
+    category = category or (status_category(status) if status else None)
+    return Finding(category, code or str(status), wait, details) if category else None
+
+
+def _aws_code(code: str | None) -> C | None:
+    return _AWS.get((code or "").lower())
+
+
+def _cancellation_reasons(response: dict[Any, Any]) -> list[str]:
+    """Why DynamoDB cancelled a transaction, item by item; "None" is said of the items that were fine."""
+    listed = response.get("CancellationReasons")
+    reasons = cast("list[object]", listed)[:100] if isinstance(listed, list) else []
+    codes = (as_code(as_dict(reason).get("Code")) for reason in reasons)
+    return [code for code in codes if code is not None and code != "None"]
+
+
+def grpc_finding(error: object, now: float) -> Finding | None:
+    """grpc.RpcError: by the status its `code()` returns."""
+    name = _grpc_status(error)
+    if name is None:
+        return None
+    too_big = _grpc_too_big(name, read_text(error, 4_000))
+    if too_big is not None:
+        return too_big
+    pairs = called(error, "trailing_metadata")
+    trailing = plain_headers(list(cast("Iterable[Any]", pairs)) if isinstance(pairs, Iterable) else None)
+    pushback = trailing.get("grpc-retry-pushback-ms")
+    if pushback is not None and (as_number(pushback) or 0) < 0:
+        return Finding(GRPC[name], name, retryable=False)  # gRFC A6: a negative pushback forbids retries
+    return Finding(GRPC[name], name, _grpc_wait(error, trailing, now))
+
+
+def _grpc_too_big(name: str, text: str) -> Finding | None:
+    if name not in ("INVALID_ARGUMENT", "RESOURCE_EXHAUSTED"):
+        return None
+    if says_too_large(text):
+        return Finding(C.OVERFLOW, "MESSAGE_TOO_LARGE", details={"resource": "message"})
+    return Finding(C.OVERFLOW, OVERFLOW_CODE) if says_overflow(text) else None
+
+
+def google_finding(error: object, now: float) -> Finding | None:
+    """google-api-core's GoogleAPICallError: an HTTP status, and a gRPC status that is more exact."""
+    found = http_finding(error, now)
+    name = _enum_name(read(error, "grpc_status_code"))
+    if name not in GRPC or (found is not None and found.category in _SAID_BY_GOOGLE):
+        return found
+    code = as_status(read(error, "code"))
+    details = dict((found.details if found else None) or {}, grpc_status=name)
+    too_big = _grpc_too_big(name, read_text(error, 4_000))
+    if too_big is not None:
+        return too_big._replace(details={**details, **(too_big.details or {})})
+    return Finding(GRPC[name], str(code) if code else name, found.retry_after if found else None, details)
+
+
+# What the body of an answer says is more exact than its gRPC status.
+_SAID_BY_GOOGLE = (C.OVERFLOW, C.RATE_LIMIT, C.RESOURCE_EXHAUSTED)
+
+
+def _grpc_status(error: object) -> str | None:
+    name = _enum_name(called(error, "code") or read(error, "code"))
+    return name if name in GRPC else None
+
+
+def _enum_name(value: object) -> str:
+    name = read(value, "name")
+    return name if isinstance(name, str) else ""
+
+
+def _grpc_wait(error: object, trailing: dict[str, str], now: float) -> float | None:
+    """What a server says in its trailing metadata: the pushback, RetryInfo, or HTTP's header."""
+    pushback = as_number(trailing.get("grpc-retry-pushback-ms"))
+    if pushback is not None:
+        return pushback / 1000
+    status = trailing.get("grpc-status-details-bin", "").encode("latin-1", "replace")
+    wait = retry_info_delay(status)
+    return retry_after_seconds(trailing, status=None, now=now) if wait is None else wait
+
+
+neo4j: Look = by_attribute(
+    "code",
+    rate_limit="Neo.ClientError.Security.AuthenticationRateLimit*",
+    auth="Neo.ClientError.Security.*",
+    conflict="Neo.ClientError.Schema.Constraint*",
+    not_found="Neo.ClientError.Database.DatabaseNotFound*",
+    timeout="Neo.ClientError.Transaction.TransactionTimedOut*",
+    invalid="Neo.ClientError.*",
+    unavailable="""
+            Neo.ClientError.Cluster.NotALeader* Neo.ClientError.General.ForbiddenOnReadOnlyDatabase*
+            Neo.TransientError.*
+            """,
+    server_error="Neo.DatabaseError.*",
+)
+"""Status codes of Neo4j: Neo.<classification>.<category>.<title>."""
 
 # Trino's StandardErrorCode; what is missing is judged by its type.
-_TRINO: dict[str, C] = {
-    **dict.fromkeys(("PERMISSION_DENIED", "INVALID_CREDENTIALS"), C.AUTH),
-    **dict.fromkeys(("QUERY_QUEUE_FULL", "EXCEEDED_QUEUE_LIMIT"), C.RATE_LIMIT),
-    **dict.fromkeys(("EXCEEDED_TIME_LIMIT", "ABANDONED_QUERY"), C.TIMEOUT),
-    **dict.fromkeys(("SERVER_STARTING_UP", "SERVER_SHUTTING_DOWN", "NO_NODES_AVAILABLE"), C.UNAVAILABLE),
-    **dict.fromkeys(("CLUSTER_OUT_OF_MEMORY", "TRANSACTION_CONFLICT"), C.UNAVAILABLE),
-    **dict.fromkeys(("TABLE_NOT_FOUND", "CATALOG_NOT_FOUND", "SCHEMA_NOT_FOUND"), C.NOT_FOUND),
-    **dict.fromkeys(("REMOTE_HOST_GONE", "PAGE_TRANSPORT_ERROR", "REMOTE_TASK_ERROR"), C.NETWORK),
-    **dict.fromkeys(("PAGE_TRANSPORT_TIMEOUT", "TOO_MANY_REQUESTS_FAILED"), C.UNAVAILABLE),
-    "USER_CANCELED": C.CANCELLED,
-    "ALREADY_EXISTS": C.CONFLICT,
-}
-_TRINO_TYPES: dict[str, C] = {
-    "USER_ERROR": C.INVALID,
-    "INTERNAL_ERROR": C.SERVER_ERROR,
-    "INSUFFICIENT_RESOURCES": C.RESOURCE_EXHAUSTED,
-    "EXTERNAL": C.UNAVAILABLE,
-}
-
-# ClickHouse's ErrorCodes.cpp.
-_CLICKHOUSE: dict[int, C] = {
-    **dict.fromkeys((3, 32, 95, 96, 101, 102, 198, 210, 279, 1000), C.NETWORK),
-    **dict.fromkeys((159, 160, 209), C.TIMEOUT),
-    **dict.fromkeys((201, 202), C.RATE_LIMIT),
-    **dict.fromkeys((241, 243), C.RESOURCE_EXHAUSTED),
-    **dict.fromkeys((164, 225, 242, 252, 265, 285, 319, 999), C.UNAVAILABLE),
-    **dict.fromkeys((192, 193, 194, 195, 497, 516), C.AUTH),
-    **dict.fromkeys((57, 82), C.CONFLICT),
-    **dict.fromkeys((60, 81), C.NOT_FOUND),
-    **dict.fromkeys((6, 27, 36, 43, 46, 47, 53, 62, 70), C.INVALID),
-    394: C.CANCELLED,
-}
-_CLICKHOUSE_CODE = re.compile(r"\bcode: (\d{1,4})\b", re.IGNORECASE)
-
-# RFC 959; what is missing is judged by its first digit.
-_FTP: dict[int, C] = {
-    **dict.fromkeys((425, 426), C.NETWORK),
-    **dict.fromkeys((430, 530, 532), C.AUTH),
-    **dict.fromkeys((452, 552), C.RESOURCE_EXHAUSTED),
-    550: C.NOT_FOUND,
-}
-_REPLY = re.compile(r"\s*(\d{3})\b")
-
-# RFC 5530 for IMAP, RFC 3206 for POP3.
-_RESPONSE_CODES: dict[str, C] = {
-    **dict.fromkeys(("AUTHENTICATIONFAILED", "AUTHORIZATIONFAILED", "EXPIRED", "NOPERM"), C.AUTH),
-    **dict.fromkeys(("PRIVACYREQUIRED", "AUTH"), C.AUTH),
-    **dict.fromkeys(("UNAVAILABLE", "INUSE", "IN-USE", "SYS/TEMP", "SERVERBUG"), C.UNAVAILABLE),
-    **dict.fromkeys(("LIMIT", "LOGIN-DELAY", "THROTTLED"), C.RATE_LIMIT),
-    **dict.fromkeys(("NONEXISTENT", "TRYCREATE"), C.NOT_FOUND),
-    "ALREADYEXISTS": C.CONFLICT,
-    "OVERQUOTA": C.RESOURCE_EXHAUSTED,
-}
-_BRACKETED = re.compile(r"\[([A-Z/-]+)[^\]]*\]")
-_MANY_CONNECTIONS = re.compile(
-    r"too many (?:simultaneous |concurrent )?(?:connections|logins)", re.IGNORECASE
+_TRINO = coded(
+    auth="PERMISSION_DENIED INVALID_CREDENTIALS",
+    rate_limit="QUERY_QUEUE_FULL EXCEEDED_QUEUE_LIMIT",
+    timeout="EXCEEDED_TIME_LIMIT ABANDONED_QUERY",
+    unavailable="""
+            SERVER_STARTING_UP SERVER_SHUTTING_DOWN NO_NODES_AVAILABLE CLUSTER_OUT_OF_MEMORY
+            TRANSACTION_CONFLICT PAGE_TRANSPORT_TIMEOUT TOO_MANY_REQUESTS_FAILED
+            """,
+    not_found="TABLE_NOT_FOUND CATALOG_NOT_FOUND SCHEMA_NOT_FOUND",
+    network="REMOTE_HOST_GONE PAGE_TRANSPORT_ERROR REMOTE_TASK_ERROR",
+    cancelled="USER_CANCELED",
+    conflict="ALREADY_EXISTS",
 )
-
-
-def neo4j_finding(error: object, now: float) -> Finding | None:
-    """An error of the Neo4j server, by its status code."""
-    code = read(error, "code")
-    if not isinstance(code, str):
-        return None
-    category = next((category for prefix, category in _NEO4J if code.startswith(prefix)), None)
-    return _found(category, code)
+_TRINO_TYPES = coded(
+    invalid="USER_ERROR",
+    server_error="INTERNAL_ERROR",
+    resource_exhausted="INSUFFICIENT_RESOURCES",
+    unavailable="EXTERNAL",
+)
 
 
 def trino_finding(error: object, now: float) -> Finding | None:
     """A query that Trino gave up, by the error's name, else by its type."""
-    name, kind = read(error, "error_name"), read(error, "error_type")
-    category = _TRINO.get(name) if isinstance(name, str) else None
-    if category is None and isinstance(kind, str):
-        category = _TRINO_TYPES.get(kind)
-    return _found(category, name)
-
-
-def asyncpg_client_finding(error: object, now: float) -> Finding | None:
-    """A mistake in using asyncpg, unless it is a connection that somebody has closed."""
-    closed = re.search(r"connection (?:is|was|has been) closed|pool is clos", read_text(error, 500))
-    return _found(C.NETWORK, None) if closed else None
+    name = read(error, "error_name")
+    by_type = found_by_code(_TRINO_TYPES, read(error, "error_type"))
+    return found_by_code(_TRINO, name) or (
+        by_type and by_type._replace(code=name if isinstance(name, str) else None)
+    )
 
 
 def trino_http_finding(error: object, now: float) -> Finding | None:
     """An answer of the coordinator that is no result: the status stands in the text."""
-    status = re.search(r"\berror (\d{3})\b", read_text(error, 500))
-    return None if status is None else _found(status_category(int(status[1])), status[1])
+    return found_by_code(STATUSES, *re.findall(r"\berror (\d{3})\b", read_text(error, 500))[:1])
+
+
+# ClickHouse's ErrorCodes.cpp.
+_CLICKHOUSE = coded(
+    network="3 32 95 96 101 102 198 210 279 1000",
+    timeout="159 160 209",
+    rate_limit="201 202",
+    resource_exhausted="241 243",
+    unavailable="164 225 242 252 265 285 319 999",
+    auth="192 193 194 195 497 516",
+    conflict="57 82",
+    not_found="60 81",
+    invalid="6 27 36 43 46 47 53 62 70",
+    cancelled="394",
+)
 
 
 def clickhouse_finding(error: object, now: float) -> Finding | None:
-    """An error of ClickHouse, by its number; clickhouse-connect has it in the text alone."""
-    number = as_number(read(error, "code"))
-    if number is None:
-        match = _CLICKHOUSE_CODE.search(read_text(error, 2_000))
-        number = None if match is None else int(match[1])
-    return None if number is None else _found(_CLICKHOUSE.get(int(number)), str(int(number)))
+    """By the number; clickhouse-connect has it in the text alone."""
+    told = re.findall(r"(?i)\bcode: (\d{1,4})\b", read_text(error, 2_000))
+    return found_by_code(_CLICKHOUSE, read(error, "code"), *told[:1])
 
 
-def ftp_finding(error: object, now: float) -> Finding | None:
-    """An FTP reply: 4yz passes, 5yz stays."""
-    match = _REPLY.match(read_text(error, 200))
-    if match is None:
-        return None
-    code = int(match[1])
-    passing = {4: C.UNAVAILABLE, 5: C.INVALID}
-    return _found(_FTP.get(code) or passing.get(code // 100), match[1])
+ftp: Look = by_pattern(
+    r"\A\s*(\d{3})\b",
+    network="425 426",
+    auth="430 530 532",
+    resource_exhausted="452 552",
+    not_found="550",
+    unavailable="4*",
+    invalid="5*",
+)
+"""RFC 959: 4yz passes, 5yz stays."""
 
+mailbox: list[Look | Finding] = [
+    by_pattern(
+        r"\[([A-Z/-]+)[^\]]*\]",
+        auth="AUTHENTICATIONFAILED AUTHORIZATIONFAILED EXPIRED NOPERM PRIVACYREQUIRED AUTH",
+        unavailable="UNAVAILABLE INUSE IN-USE SYS/TEMP SERVERBUG",
+        rate_limit="LIMIT LOGIN-DELAY THROTTLED",
+        not_found="NONEXISTENT TRYCREATE",
+        conflict="ALREADYEXISTS",
+        resource_exhausted="OVERQUOTA",
+    ),
+    by_words((r"too many (?:simultaneous |concurrent )?(?:connections|logins)", C.RATE_LIMIT, None)),
+]
+"""A refusal of an IMAP or POP3 server, by its response code in brackets: RFC 5530, RFC 3206."""
 
-def mailbox_finding(error: object, now: float) -> Finding | None:
-    """A refusal of an IMAP or POP3 server, by its response code in brackets."""
-    text = read_text(error, 1_000)
-    codes = (found for found in _BRACKETED.findall(text) if found in _RESPONSE_CODES)
-    code = next(codes, None)
-    if code is not None:
-        return _found(_RESPONSE_CODES[code], code)
-    return Finding(C.RATE_LIMIT) if _MANY_CONNECTIONS.search(text) else None
+ldap_bind: Look = by_words(
+    (r"invalidCredentials\Z", C.AUTH, None),
+    (r"(?:busy|unavailable)\Z", C.UNAVAILABLE, None),
+)
+"""A bind that ldap3 made by itself, which has the result in its text alone."""
 
+asyncpg_client: Look = by_words(
+    (r"connection (?:is|was|has been) closed|pool is clos", C.NETWORK, NETWORK_ERROR)
+)
+"""A mistake in using asyncpg, unless it is a connection that somebody has closed."""
 
-def ldap_bind_finding(error: object, now: float) -> Finding | None:
-    """A bind that ldap3 made by itself, which has the result in its text alone."""
-    text = read_text(error, 500)
-    named: Mapping[str, C] = {
-        "invalidCredentials": C.AUTH,
-        "busy": C.UNAVAILABLE,
-        "unavailable": C.UNAVAILABLE,
-    }
-    return next((Finding(category) for word, category in named.items() if text.endswith(word)), None)
+ssh: Look = by_words((r"timeout", C.TIMEOUT, TIMEOUT), (r"", C.NETWORK, NETWORK_ERROR))
+"""paramiko's SSHException, whose text alone tells a slow peer from a lost one."""
 
-
-def _found(category: C | None, code: object) -> Finding | None:
-    if category is None:
-        return None
-    return Finding(category, CATEGORY_CODES.get(category) or (code if isinstance(code, str) else None))
-
-
-# AMQP 0-9-1, "Reply codes". What is missing here is a mistake of the client.
-_AMQP: dict[int, C] = {
-    311: C.OVERFLOW,
-    312: C.NOT_FOUND,
-    320: C.NETWORK,  # an operator closed the connection, or the broker is going down
-    403: C.AUTH,
-    404: C.NOT_FOUND,
-    405: C.CONFLICT,
-    406: C.CONFLICT,
-    506: C.UNAVAILABLE,
-    541: C.SERVER_ERROR,
-}
+amqp: Look = by_attribute(
+    "reply_code",
+    overflow="311",
+    not_found="312 404",
+    network="320",  # an operator closed the connection, or the broker is going down
+    auth="403",
+    conflict="405 406",
+    unavailable="506",
+    server_error="541",
+    invalid="3* 4* 5*",  # a mistake of the client
+)
+"""A channel or connection that the broker closed: AMQP 0-9-1, "Reply codes"."""
 
 # librdkafka's codes below zero are its own; only those that it does not call retriable are missing trouble.
-_KAFKA: dict[str, C] = {
-    "_TRANSPORT": C.NETWORK,
-    "_ALL_BROKERS_DOWN": C.NETWORK,
-    "_RESOLVE": C.NETWORK,
-    "_TIMED_OUT": C.TIMEOUT,
-    "_MSG_TIMED_OUT": C.TIMEOUT,
-    "_TIMED_OUT_QUEUE": C.TIMEOUT,
-    "REQUEST_TIMED_OUT": C.TIMEOUT,
-    "_QUEUE_FULL": C.UNAVAILABLE,
-    "_AUTHENTICATION": C.AUTH,
-    "SASL_AUTHENTICATION_FAILED": C.AUTH,
-    "TOPIC_AUTHORIZATION_FAILED": C.AUTH,
-    "GROUP_AUTHORIZATION_FAILED": C.AUTH,
-    "CLUSTER_AUTHORIZATION_FAILED": C.AUTH,
-    "THROTTLING_QUOTA_EXCEEDED": C.RATE_LIMIT,
-    "MSG_SIZE_TOO_LARGE": C.OVERFLOW,
-    "UNKNOWN_TOPIC_OR_PART": C.UNAVAILABLE,
-    "_UNKNOWN_TOPIC": C.NOT_FOUND,
-}
-
-
-def amqp_finding(error: object, now: float) -> Finding | None:
-    """A channel or connection that the broker closed, by the reply code."""
-    number = as_number(read(error, "reply_code"))
-    if number is None or int(number) == 200:
-        return None
-    category = _AMQP.get(int(number), C.INVALID)
-    return Finding(category, CATEGORY_CODES.get(category) or str(int(number)))
+_KAFKA = coded(
+    network="_TRANSPORT _ALL_BROKERS_DOWN _RESOLVE",
+    timeout="_TIMED_OUT _MSG_TIMED_OUT _TIMED_OUT_QUEUE REQUEST_TIMED_OUT",
+    unavailable="_QUEUE_FULL UNKNOWN_TOPIC_OR_PART",
+    auth="""
+            _AUTHENTICATION SASL_AUTHENTICATION_FAILED TOPIC_AUTHORIZATION_FAILED GROUP_AUTHORIZATION_FAILED
+            CLUSTER_AUTHORIZATION_FAILED
+            """,
+    rate_limit="THROTTLING_QUOTA_EXCEEDED",
+    overflow="MSG_SIZE_TOO_LARGE",
+    not_found="_UNKNOWN_TOPIC",
+)
 
 
 def kafka_finding(error: object, now: float) -> Finding | None:
     """confluent_kafka's KafkaException, by the KafkaError in it; kafka-python's, by its `retriable`."""
-    args = read(error, "args")
-    inner: object = cast("tuple[object, ...]", args)[0] if isinstance(args, tuple) and args else None
-    name = _called(inner, "name")
-    category = _KAFKA.get(name) if isinstance(name, str) else None
-    if category is None and (read(error, "retriable") is True or _called(inner, "retriable") is True):
-        category = C.UNAVAILABLE
-    if category is None:
-        return None
-    return Finding(category, CATEGORY_CODES.get(category) or (name if isinstance(name, str) else None))
-
-
-def _called(source: object, name: str) -> Any:
-    method = read(source, name)
-    try:
-        return method() if callable(method) else None
-    except Exception:  # noqa: BLE001 - somebody else's method
-        return None
+    inner = first_argument(error)
+    name = called(inner, "name")
+    retriable = read(error, "retriable") is True or called(inner, "retriable") is True
+    passing = Finding(C.UNAVAILABLE, name if isinstance(name, str) else None) if retriable else None
+    return found_by_code(_KAFKA, name) or passing
 
 
 def smtp_finding(error: object, now: float) -> Finding | None:
@@ -252,20 +368,9 @@ def _smtp_replies(error: object) -> list[int]:
         return [int(own)]
     recipients = read(error, "recipients")
     if isinstance(recipients, Mapping):  # smtplib: {address: (code, text)}
-        found = [_first(reply) for reply in cast("Mapping[Any, object]", recipients).values()]
+        found = [as_number(first_of(reply)) for reply in cast("Mapping[Any, object]", recipients).values()]
     elif isinstance(recipients, list | tuple):  # aiosmtplib: exceptions
         found = [as_number(read(refused, "code")) for refused in cast("list[object]", recipients)]
     else:
         found = []
     return [int(code) for code in found if code is not None]
-
-
-def _first(reply: object) -> float | None:
-    return as_number(cast("tuple[object, ...]", reply)[0]) if isinstance(reply, tuple) and reply else None
-
-
-def ssh_finding(error: object, now: float) -> Finding:
-    """paramiko's SSHException, whose text alone tells a slow peer from a lost one."""
-    if "timeout" in read_text(error, 500).lower():
-        return Finding(C.TIMEOUT, TIMEOUT)
-    return Finding(C.NETWORK, NETWORK_ERROR)

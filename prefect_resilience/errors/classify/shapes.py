@@ -33,6 +33,28 @@ def read_text(source: object, limit: int = TEXT_LIMIT) -> str:
         return ""
 
 
+def called(source: object, name: str) -> Any:
+    """What the method `source.name()` returns, or None where there is none or it fails."""
+    method = read(source, name)
+    try:
+        return method() if callable(method) else None
+    except Exception:  # noqa: BLE001 - somebody else's method
+        return None
+
+
+def first_of(value: object) -> object:
+    """The first item of a tuple, of a tuple in it and so on; any other value itself, None of an empty one."""
+    while isinstance(value, tuple):
+        items = cast("tuple[object, ...]", value)
+        value = items[0] if items else None
+    return value
+
+
+def first_argument(error: object) -> object:
+    """The first of an exception's `args`; pymssql puts number and text in a tuple of their own."""
+    return first_of(read(error, "args"))
+
+
 def as_dict(value: object) -> dict[Any, Any]:
     """The value when it is a plain dict, else an empty one."""
     return value if type(value) is dict else {}  # pyright: ignore[reportUnknownVariableType]
@@ -169,3 +191,34 @@ def _parsed(body: str) -> Any:
         return json.loads(body)
     except (ValueError, RecursionError):
         return None
+
+
+# -- Prefect states
+
+_STATES = "SCHEDULED PENDING RUNNING COMPLETED FAILED CANCELLED CRASHED PAUSED CANCELLING"
+
+
+def state_type(source: object) -> str | None:
+    """The type of a Prefect state ("FAILED", ...), or None when this is no state."""
+    if isinstance(source, BaseException | str):
+        return None
+    kind = read(source, "type")
+    kind = read(kind, "value") or kind
+    if isinstance(kind, str) and kind in _STATES.split() and isinstance(read(source, "name"), str | None):
+        return kind
+    return None
+
+
+def state_data(state: object) -> Any:
+    """What a state carries, taken out of its ResultRecord where there is one."""
+    data = read(state, "data")
+    if isinstance(data, BaseException | str | list | tuple | None) or state_type(data):
+        return cast("Any", data)
+    result = read(data, "result")
+    return data if result is None else result
+
+
+def state_error(state: object) -> BaseException | None:
+    """The exception that a state carries, in itself or in its ResultRecord, else None."""
+    data = state_data(state)
+    return data if isinstance(data, BaseException) else None

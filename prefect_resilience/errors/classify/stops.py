@@ -7,8 +7,7 @@ from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, It
 from typing import Any, ClassVar, TypeVar, cast, overload
 
 from prefect_resilience.errors.classify.shapes import as_dict, as_number, read
-from prefect_resilience.errors.exceptions import ResilienceError
-from prefect_resilience.errors.failures import ResourceExhausted
+from prefect_resilience.errors.exceptions import ResilienceError, ResourceExhausted
 
 T = TypeVar("T")
 
@@ -20,12 +19,6 @@ STOPS = {
     "model_context_window_exceeded": "context",
 }
 """Why an answer ended too early, in the words of Anthropic, OpenAI and Google, and what was used up."""
-
-_USAGES = (
-    ("usage", "output_tokens"),
-    ("usage", "completion_tokens"),
-    ("usage_metadata", "candidates_token_count"),
-)
 
 
 def ensure_complete(response: T) -> T:
@@ -44,50 +37,28 @@ def ensure_complete(response: T) -> T:
         ...     print(error.resource, "-", error.partial_output)
         output - Half of
     """
-    for reason in _reasons(response):
-        resource = STOPS.get(str(getattr(reason, "name", reason)))
-        if resource is not None:
-            text = "".join(_texts(response))
-            raise ResourceExhausted(resource, _usage(response), partial_output=text or None)
+    reasons = [str(getattr(one, "name", one)) for path in _REASONS for one in _at(response, path)]
+    resource = next((STOPS[one] for one in reasons if one in STOPS), None)
+    if resource is not None:
+        tokens = [as_number(one) for path in _USAGES for one in _at(response, path)]
+        used = next((int(one) for one in tokens if one is not None), None)
+        texts = [one for path in _WHOLE_TEXTS for one in _at(response, path) if isinstance(one, str)]
+        raise ResourceExhausted(resource, used, partial_output="".join(texts) or None)
     return response
 
 
-def _get(source: object, name: str) -> Any:
-    known = as_dict(source)
-    return known.get(name) if known else read(source, name)
-
-
-def _items(value: object) -> list[Any]:
-    return cast("list[Any]", value) if isinstance(value, list) else []
-
-
-def _reasons(response: object) -> Iterator[Any]:
-    yield _get(response, "stop_reason")
-    yield _get(_get(response, "incomplete_details"), "reason")
-    for choice in (*_items(_get(response, "choices")), *_items(_get(response, "candidates"))):
-        yield _get(choice, "finish_reason")
-        yield _get(choice, "finishReason")
-
-
-def _usage(response: object) -> float | None:
-    for group, name in _USAGES:
-        tokens = as_number(_get(_get(response, group), name))
-        if tokens is not None:
-            return int(tokens)
-    return None
-
-
-def _texts(response: object) -> Iterator[str]:
-    """The text so far, wherever that kind of answer has it."""
-    parts = [*_items(_get(response, "content"))]
-    for choice in _items(_get(response, "choices")):
-        parts.append({"text": _get(_get(choice, "message"), "content")})
-    for candidate in _items(_get(response, "candidates")):
-        parts.extend(_items(_get(_get(candidate, "content"), "parts")))
-    for message in _items(_get(response, "output")):
-        parts.extend(_items(_get(message, "content")))
-    return (text for part in parts if isinstance(text := _get(part, "text"), str))
-
+_USAGES = (
+    ("usage", "output_tokens"),
+    ("usage", "completion_tokens"),
+    ("usage_metadata", "candidates_token_count"),
+)
+_WHOLE_TEXTS = (
+    ("content", "text"),
+    ("choices", "message", "content"),
+    ("candidates", "content", "parts", "text"),
+    ("output", "content", "text"),
+)
+"""Where a whole answer has its text."""
 
 End = str | Callable[[Any], bool]
 
@@ -114,6 +85,8 @@ _REASONS = (
     ("candidates", "finishReason"),
     ("delta", "stop_reason"),
     ("delta", "finish_reason"),
+    ("stop_reason",),
+    ("incomplete_details", "reason"),
     ("response", "incomplete_details", "reason"),
     ("messageStop", "stopReason"),
     ("done_reason",),
@@ -155,9 +128,6 @@ class StreamCut(ResilienceError):
         self.partial_output = partial_output
         count = len(partial_output or "")
         super().__init__(f"the stream ended without its end marker, after {count:,} characters")
-
-    def __reduce__(self) -> tuple[type[StreamCut], tuple[str | None]]:
-        return type(self), (self.partial_output,)
 
 
 @overload

@@ -12,6 +12,12 @@ from prefect_resilience.base.regexes import Regex
 
 MASK = "***"
 
+
+def words(text: str) -> tuple[str, ...]:
+    """The words of a table."""
+    return tuple(text.split())
+
+
 _I = re.IGNORECASE
 
 KEY = (
@@ -21,18 +27,8 @@ KEY = (
 )
 TAIL = r"(?:(?<!token)(?<!secret)s|[_\-]?(?:confirm(?:ed|ation)?|again|repeat(?:ed)?|value|hash|\d{1,2}))?"
 """What may follow a key's name: `password_confirm`, `api_keys`; "tokens" are counted, "secrets" are named."""
-KEY_TRIGGERS = (
-    "pass",
-    "pwd",
-    "secret",
-    "token",
-    "credential",
-    "key",
-    "sharedaccess",
-    "connection",
-    "identified",
-    "assertion",
-    "verifier",
+KEY_TRIGGERS = words(
+    "pass pwd secret token credential key sharedaccess connection identified assertion verifier"
 )
 
 # A quoted value ends at its own quote, or at the end of the line when that is missing. Inside a string that
@@ -53,64 +49,18 @@ _PAIR = Regex(rf"(?P<key>{KEY}){TAIL}(?P<gap>{_GAP})(?:{_QUOTED}|(?P<bare>{_BARE
 # Beside its key a value counts in ("x-api-key", "..."), --password ... and ['--password', '...'].
 _BESIDE = Regex(r"""(?:(?<!-)--|\(b?["'])[\w\-]{0,40}\Z""")
 
-_NOTHING = frozenset(
-    {
-        *("none", "null", "true", "false", "undefined", "nil", "[redacted]", "[secure]"),
-        *("missing", "required", "unset", "empty", "invalid", "expired", "omitted", "include", "omit"),
-    }
-)
-_PROSE = frozenset(
-    {
-        *(
-            "at",
-            "must",
-            "is",
-            "was",
-            "should",
-            "not",
-            "the",
-            "has",
-            "have",
-            "cannot",
-            "can",
-            "may",
-            "will",
-            "for",
-        ),
-        *("to", "and", "or", "with", "flag", "option", "argument", "instead", "if", "when", "as"),
-        *("await", "new", "authentication", "wrong", "incorrect", "unknown", "changed", "rejected", "denied"),
-    }
-)
-_TYPES = frozenset(
-    {
-        *(
-            "str",
-            "bytes",
-            "int",
-            "float",
-            "bool",
-            "dict",
-            "list",
-            "tuple",
-            "object",
-            "any",
-            "optional",
-            "union",
-        ),
-        *(
-            "literal",
-            "annotated",
-            "callable",
-            "secretstr",
-            "secretbytes",
-            "secret",
-            "string",
-            "text",
-            "number",
-        ),
-        *("boolean", "char", "varchar", "final", "classvar", "path"),
-    }
-)
+_NOTHING = words("""
+    none null true false undefined nil [redacted] [secure] missing required unset empty invalid expired
+    omitted include omit
+""")
+_PROSE = words("""
+    at must is was should not the has have cannot can may will for to and or with flag option argument instead
+    if when as await new authentication wrong incorrect unknown changed rejected denied
+""")
+_TYPES = words("""
+    str bytes int float bool dict list tuple object any optional union literal annotated callable secretstr
+    secretbytes secret string text number boolean char varchar final classvar path
+""")
 # What stands for a secret in documentation, in a command's usage, in a template.
 PLACEHOLDER = (
     r"(?-i:<[\w \-]{1,40}>|\$\{?[A-Z_][A-Z0-9_]{0,60}\}?|[xX]{3,64}|!(?:vault|secret|ref|env)"

@@ -1,26 +1,31 @@
 """Secrets out of every text that leaves the process.
 
-`redact` knows the usual tokens by their looks (see `secret_patterns`), values by the name of their key, and
-whatever was registered by value (see `secret_registry`). What it masks becomes `***`; the key's name, the
-scheme and the host stay, so that a message can still be read. It is idempotent and takes linear time.
+`redact` knows the usual tokens by their looks (`patterns`), values by the name of their key (`pairs`), and
+whatever was registered by value. What it masks becomes `***`; the key's name, the scheme and the host stay,
+so that a message can still be read. It is idempotent and takes linear time.
+
+Registered values and patterns are bounded and replaced whole under a lock, so that `redact` needs none.
 """
 
 from __future__ import annotations
 
+import base64
+import dataclasses
+import json
 import re
-from collections.abc import Callable
+import threading
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar, cast
+from urllib.parse import quote, quote_plus
+
+from pydantic import BaseModel
 
 from prefect_resilience.base.regexes import Regex
+from prefect_resilience.errors.classify.shapes import read
+from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.errors.secrets.pairs import MASK, PAGING_NAME, TAIL
-from prefect_resilience.errors.secrets.patterns import RULES
-from prefect_resilience.errors.secrets.registry import (
-    collect_secrets,
-    known_forms,
-    known_patterns,
-    register_secret,
-    register_secret_pattern,
-)
+from prefect_resilience.errors.secrets.patterns import RULES, mask_secret
 
 _ROUNDS = 5
 _DEPTH = 12
@@ -54,28 +59,15 @@ def _once(text: str) -> str:
     for form in known_forms():
         if form in text:
             text = text.replace(form, MASK)
-    for pattern in known_patterns():
-        text = pattern.sub(_mask_match(pattern), text)
-    folded = text.lower()
-    for triggers, mask, fold in RULES:
-        where = folded if fold else text
+    for pattern in _patterns:
+        text = pattern.sub(mask_secret, text)
+    where = f"{text}\n{text.lower()}"
+    for triggers, mask in RULES:
         for trigger in triggers:
             if trigger in where:
                 text = mask(text)
                 break
     return text
-
-
-def _mask_match(pattern: re.Pattern[str]) -> Callable[[re.Match[str]], str]:
-    group: str | int = "secret" if "secret" in pattern.groupindex else 0
-
-    def masked(match: re.Match[str]) -> str:
-        start, end = match.span(group)
-        if start >= end:  # an empty match would put masks between all letters
-            return match[0]
-        return match.string[match.start() : start] + MASK + match.string[end : match.end()]
-
-    return masked
 
 
 def redact_data(value: T) -> T:
@@ -99,9 +91,9 @@ def _walk(value: Any, depth: int, left: list[int]) -> Any:
         return {
             (redact(key) if isinstance(key, str) else key): _under(key, item, depth, left)
             for key, item in pairs.items()
-            if _take(left)
+            if _is_room(left)
         }
-    items = [_walk(item, depth - 1, left) for item in cast("list[Any]", value) if _take(left)]
+    items = [_walk(item, depth - 1, left) for item in cast("list[Any]", value) if _is_room(left)]
     return items if isinstance(value, list) else tuple(items)
 
 
@@ -116,9 +108,179 @@ def is_secret_name(name: str) -> bool:
     return _SECRET_KEY.search(name) is not None and not PAGING_NAME.search(name)
 
 
-def _take(left: list[int]) -> bool:
+def _is_room(left: list[int]) -> bool:
     left[0] -= 1
     return left[0] >= 0
 
 
-__all__ = ["collect_secrets", "redact", "redact_data", "register_secret", "register_secret_pattern"]
+# -- secrets that this process knows by value, and the patterns that users add
+
+MINIMUM_LENGTH = 4
+MAXIMUM_VALUES = 500
+MAXIMUM_PATTERNS = 100
+
+_lock = threading.Lock()
+_values: OrderedDict[str, tuple[str, ...]] = OrderedDict()
+_forms: tuple[str, ...] | None = ()  # None: to be made anew when asked for
+_patterns: tuple[re.Pattern[str], ...] = ()
+
+
+def register_secret(value: str | bytes) -> None:
+    """Mask this value wherever it turns up from now on, also URL-encoded, escaped or in base64.
+
+    Values shorter than 4 characters are not taken, since they would blot out ordinary text. The newest 500
+    are kept.
+
+    Example:
+        >>> register_secret("blue-monday-91")
+        >>> redact("it is blue-monday-91")
+        'it is ***'
+    """
+    global _forms
+    text = value.decode("utf-8", "replace") if isinstance(value, bytes) else value
+    # Stars at the ends would grow together with a mask, and the second pass would see another text.
+    core = text.strip().strip("*")
+    if len(core) < MINIMUM_LENGTH or "***" in core:
+        return
+    with _lock:
+        if core in _values:
+            _values.move_to_end(core)
+            return
+        _values[core] = _forms_of(core)
+        while len(_values) > MAXIMUM_VALUES:
+            _values.popitem(last=False)
+        _forms = None
+
+
+def unregister_secret(value: str | bytes) -> None:
+    """Forget a registered value, for tests."""
+    global _forms
+    text = value.decode("utf-8", "replace") if isinstance(value, bytes) else value
+    with _lock:
+        _values.pop(text.strip().strip("*"), None)
+        _forms = None
+
+
+def register_secret_pattern(pattern: str | re.Pattern[str]) -> None:
+    """Mask whatever this regular expression matches, or only its group `secret` where it has one.
+
+    Raises `ConfigurationError` when it does not compile, or when there are 100 already. How fast it is on
+    long text is up to its author.
+
+    Example:
+        >>> register_secret_pattern("patient-(?P<secret>[0-9]{6})")
+        >>> redact("patient-123456")
+        'patient-***'
+    """
+    global _patterns
+    try:
+        compiled = re.compile(pattern)
+    except re.error as error:
+        raise ConfigurationError(f"the secret pattern is no regular expression: {error}") from None
+    with _lock:
+        if compiled in _patterns:
+            return
+        if len(_patterns) >= MAXIMUM_PATTERNS:
+            raise ConfigurationError(f"{MAXIMUM_PATTERNS} secret patterns are registered; merge some of them")
+        _patterns = (*_patterns, compiled)
+
+
+def unregister_secret_pattern(pattern: str | re.Pattern[str]) -> None:
+    """Forget a registered pattern, for tests."""
+    global _patterns
+    text = pattern if isinstance(pattern, str) else pattern.pattern
+    with _lock:
+        _patterns = tuple(known for known in _patterns if known.pattern != text)
+
+
+def known_forms() -> tuple[str, ...]:
+    """Every spelling of every registered value, the longest first."""
+    global _forms
+    forms = _forms
+    if forms is None:
+        with _lock:
+            found = {form for forms in _values.values() for form in forms}
+            forms = _forms = tuple(sorted(found, key=lambda form: (-len(form), form)))
+    return forms
+
+
+def _forms_of(value: str) -> tuple[str, ...]:
+    raw = value.encode("utf-8", "surrogatepass")
+    spellings = {
+        value,
+        quote(raw, safe=""),
+        quote(raw),
+        quote_plus(raw),
+        repr(value)[1:-1],
+        json.dumps(value)[1:-1],
+        json.dumps(value, ensure_ascii=False)[1:-1],
+        *_base64_forms(raw),
+    }
+    return tuple(form for form in spellings if len(form) >= MINIMUM_LENGTH)
+
+
+def _base64_forms(raw: bytes) -> set[str]:
+    """The value in base64, alone and in the middle of something longer, at each of the three alignments."""
+    forms = {base64.b64encode(raw).decode().rstrip("="), base64.urlsafe_b64encode(raw).decode().rstrip("=")}
+    if len(raw) < 8:
+        return forms
+    for shift, unsure in ((0, 0), (1, 2), (2, 3)):
+        whole = base64.b64encode(b"\0" * shift + raw).decode()
+        certain = whole[unsure : (shift + len(raw)) * 8 // 6]
+        forms |= {certain, certain.replace("+", "-").replace("/", "_")}
+    return forms
+
+
+def collect_secrets(value: Any) -> list[str]:
+    """The plain values of every SecretStr, SecretBytes and the like (with `get_secret_value()`) in `value`.
+
+    Walks mappings, lists, tuples, sets, dataclasses and pydantic models, to a depth of 12 and 10,000 items,
+    each object once. Never raises; what cannot be read is passed over.
+    """
+    found: dict[str, None] = {}
+    seen: set[int] = set()
+    left = [(value, 0)]
+    for _ in range(_ITEMS):
+        if not left:
+            break
+        item, depth = left.pop()
+        if id(item) in seen or isinstance(item, str | bytes | int | float | None):
+            continue
+        seen.add(id(item))
+        _take(item, found)
+        if depth < _DEPTH:
+            left.extend((child, depth + 1) for child in _children(item))
+    return list(found)
+
+
+def _take(item: Any, found: dict[str, None]) -> None:
+    reveal = read(cast("object", type(item)), "get_secret_value")
+    if not callable(reveal):
+        return
+    try:
+        secret = reveal(item)
+    except Exception:  # noqa: BLE001 - somebody else's method
+        return
+    if isinstance(secret, bytes):
+        secret = secret.decode("utf-8", "replace")
+    if isinstance(secret, str) and secret:
+        found[secret] = None
+
+
+def _children(item: Any) -> list[Any]:
+    try:
+        return list(_parts(item))[:_ITEMS]
+    except Exception:  # noqa: BLE001 - somebody else's container
+        return []
+
+
+def _parts(item: Any) -> Iterable[Any]:
+    if isinstance(item, Mapping):
+        return cast("Mapping[Any, Any]", item).values()
+    if isinstance(item, list | tuple | set | frozenset):
+        return cast("list[Any]", item)
+    if isinstance(item, BaseModel):
+        return [*item.__dict__.values(), *(item.__pydantic_extra__ or {}).values()]
+    if dataclasses.is_dataclass(item) and not isinstance(item, type):
+        return [read(item, field.name) for field in dataclasses.fields(item)]
+    return ()

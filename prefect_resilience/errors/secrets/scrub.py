@@ -6,17 +6,15 @@ few that cannot be changed are replaced by something of the same name, in the ch
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from types import FrameType
 from typing import Any, cast
 
-from pydantic import BaseModel
 from pydantic_core import InitErrorDetails, PydanticCustomError, ValidationError
 
 from prefect_resilience.errors.classify.shapes import put, read
 from prefect_resilience.errors.secrets.pairs import MASK
-from prefect_resilience.errors.secrets.places import names_a_secret
+from prefect_resilience.errors.secrets.patterns import names_a_secret
 from prefect_resilience.errors.secrets.redact import (
     collect_secrets,
     is_secret_name,
@@ -39,56 +37,47 @@ def stand_in(error: BaseException, replaced: Mapping[int, BaseException] | None 
         put(made, name, read(error, name))
     notes = read(error, "__notes__")
     if isinstance(notes, list):
-        put(made, "__notes__", [redact(_text(note)) for note in cast("list[Any]", notes)])
+        put(made, "__notes__", [_text(note) for note in cast("list[Any]", notes)])
     return made.with_traceback(error.__traceback__)
 
 
+def _said(form: Callable[[object], str], value: object, instead: str) -> str:
+    """What `str` or `repr` makes of a value, redacted."""
+    try:
+        return redact(form(value))
+    except Exception:  # noqa: BLE001 - __str__ and __repr__ may raise anything
+        return instead.format(type(value).__name__)
+
+
 def _text(value: object) -> str:
-    try:
-        return str(value)
-    except Exception:  # noqa: BLE001 - __str__ may raise anything
-        return f"<{type(value).__name__}>"
-
-
-def _shown(value: object) -> str:
-    try:
-        return repr(value)
-    except Exception:  # noqa: BLE001 - __repr__ may raise anything
-        return f"{type(value).__name__}()"
+    return _said(str, value, "<{}>")
 
 
 def _validation_error(error: BaseException) -> BaseException | None:
     if not isinstance(error, ValidationError):
         return None
-    lines = error.errors(include_url=False)
-    for details in (_known_line, _custom_line):
+    for hide_message in (False, True):
+        lines = [_line(cast("Any", line), hide_message) for line in error.errors(include_url=False)]
         try:
-            made = ValidationError.from_exception_data(
-                redact(error.title), [details(cast("Any", line)) for line in lines], hide_input=True
-            )
+            made = ValidationError.from_exception_data(redact(error.title), lines, hide_input=True)
         except Exception:  # noqa: BLE001 - a type of error that pydantic cannot make from its parts
             continue
-        if redact(str(made)) == str(made):
+        if not _changes(str(made)):
             return made
     return None
 
 
-def _known_line(line: dict[str, Any]) -> InitErrorDetails:
-    """A line of one of pydantic's own types, which writes its message itself."""
-    return InitErrorDetails(
-        type=line["type"], loc=redact_data(line["loc"]), input=_input(line), ctx=line.get("ctx", {})
-    )
-
-
-def _custom_line(line: dict[str, Any]) -> InitErrorDetails:
-    """A line with its message fixed, for types that pydantic does not know and messages with a secret."""
-    message = redact(line["msg"])
-    kind = PydanticCustomError(line["type"], cast("Any", message))
-    return InitErrorDetails(type=kind, loc=redact_data(line["loc"]), input=_input(line))
-
-
-def _input(line: dict[str, Any]) -> Any:
-    return MASK if is_of_a_secret(line) else _safe(line["input"])
+def _line(line: dict[str, Any], hide_message: bool) -> InitErrorDetails:
+    """A line whose message pydantic writes, or one with its message fixed: for types that pydantic does not
+    know and messages with a secret."""
+    kind, given = line["type"], line["input"]
+    secret = is_of_a_secret(line) or not isinstance(given, _PLAIN) or clean(given) is not given
+    details = InitErrorDetails(type=kind, loc=redact_data(line["loc"]), input=MASK if secret else given)
+    if hide_message:
+        details["type"] = PydanticCustomError(kind, cast("Any", redact(line["msg"])))
+    else:
+        details["ctx"] = line.get("ctx", {})
+    return details
 
 
 def is_of_a_secret(line: Mapping[str, Any]) -> bool:
@@ -96,33 +85,22 @@ def is_of_a_secret(line: Mapping[str, Any]) -> bool:
     return any(isinstance(part, str) and is_secret_name(part) for part in line["loc"])
 
 
-def _safe(value: Any) -> Any:
-    if not isinstance(value, _PLAIN) or (isinstance(value, str) and redact(value) != value):
-        return MASK
-    return value
-
-
 def _group(error: BaseException, replaced: Mapping[int, BaseException]) -> BaseException | None:
     """A group of the same class where that can be made from a message and members."""
-    members = read(error, "exceptions")
-    if not isinstance(members, tuple) or not members:
+    if not _members(error):
         return None
-    new = [replaced.get(id(member), member) for member in cast("tuple[Any, ...]", members)]
+    new = [replaced.get(id(member), member) for member in _members(error)]
     try:
-        return cast("Any", type(error))(redact(_text(read(error, "message"))), new)
+        return cast("Any", type(error))(_text(read(error, "message")), new)
     except Exception:  # noqa: BLE001 - a group with a constructor of its own
         return None
 
 
 def _imitation(error: BaseException) -> BaseException:
     """An instance of a subclass of the error's own class, so that `except` still finds it."""
-    return imitate(type(error), redact(_text(error)), redact(_shown(error)), _plain_attributes(error))
-
-
-def _plain_attributes(error: BaseException) -> dict[str, Any]:
-    attributes = read(error, "__dict__")
-    plain = cast("dict[str, Any]", attributes) if isinstance(attributes, dict) else {}
-    return {name: redact_data(value) for name, value in plain.items() if isinstance(value, _PLAIN)}
+    attributes = _attributes(error).items()
+    plain = {name: redact_data(value) for name, value in attributes if isinstance(value, _PLAIN)}
+    return imitate(type(error), _text(error), _said(repr, error, "{}()"), plain)
 
 
 class _Imitation:
@@ -224,10 +202,7 @@ def _attributes(node: BaseException) -> dict[str, Any]:
 
 def _scrubbed(node: BaseException, replaced: dict[int, BaseException]) -> BaseException:
     """The node itself, cleaned, or what has to stand for it."""
-    members = read(node, "exceptions")
-    if isinstance(members, tuple) and any(
-        id(member) in replaced for member in cast("tuple[Any, ...]", members)
-    ):
+    if any(id(member) in replaced for member in _members(node)):
         return stand_in(node, replaced)
     if replaced:
         _relink(node, replaced)
@@ -342,36 +317,14 @@ def _relink(node: BaseException, replaced: dict[int, BaseException]) -> None:
             _set(node, name, replaced[id(value)])
 
 
-MOST_FRAMES = 30
-MOST_NAMES = 500
-
-
-def learn_secrets(error: BaseException, parameters: Mapping[str, Any]) -> None:
-    """Register every `SecretStr` and every block's secret that stands near the failure. Never raises.
-
-    A block that a function loaded is found in its local variables, one that a module loaded in its globals.
-    """
+def learn_secrets(parameters: Mapping[str, Any]) -> None:
+    """Register every `SecretStr` and every block's secret in the parameters, and what stands under a secret's
+    name. Never raises."""
     try:
-        for secret in collect_secrets(dict(parameters)):
+        named = (
+            value for name, value in parameters.items() if is_secret_name(name) and isinstance(value, str)
+        )
+        for secret in (*collect_secrets(dict(parameters)), *named):
             register_secret(secret)
-        for frame in _frames(error):
-            for value in _holders(frame):
-                for secret in collect_secrets(value):
-                    register_secret(secret)
     except Exception:  # noqa: BLE001 - objects of any kind are looked at, and a failure is being reported
         return
-
-
-def _frames(error: BaseException) -> Iterator[FrameType]:
-    traceback, seen = error.__traceback__, 0
-    while traceback is not None and seen < MOST_FRAMES:
-        yield traceback.tb_frame
-        traceback, seen = traceback.tb_next, seen + 1
-
-
-def _holders(frame: FrameType) -> Iterator[Any]:
-    """The variables of a frame that may hold a secret: secrets themselves, and models such as blocks."""
-    for names in (frame.f_locals, frame.f_globals):
-        for value in list(names.values())[:MOST_NAMES]:
-            if isinstance(value, BaseModel) or hasattr(cast(object, type(value)), "get_secret_value"):
-                yield value

@@ -11,8 +11,13 @@ from prefect_resilience.base.plain import shortly
 from prefect_resilience.errors.classify.classify import classify
 from prefect_resilience.errors.secrets.redact import redact, redact_data
 from prefect_resilience.errors.taxonomy import ErrorCategory
-from prefect_resilience.graphs.conditions.bounds import STEPS, Bounds, ConditionError, computing_clock
-from prefect_resilience.graphs.conditions.compare import equal, matches, ordered
+from prefect_resilience.graphs.conditions.compare import (
+    Bounds,
+    ConditionError,
+    equal,
+    matches,
+    ordered,
+)
 from prefect_resilience.graphs.conditions.paths import Missing, look_up, shown_path
 
 if TYPE_CHECKING:
@@ -122,58 +127,29 @@ class Explanation:
         return self.holds
 
 
-def evaluate(
-    condition: Condition,
-    value: Any,
-    *,
-    error: Any = None,
-    scope: Mapping[str, Any] | None = None,
-    source: Source | None = None,
-    seconds: float | None = None,
-    steps: int = STEPS,
-    clock: Callable[[], float] | None = computing_clock,
-) -> bool:
-    """Whether the condition holds of `value`; see `Condition.evaluate`."""
-    bounds = Bounds(seconds=condition.seconds if seconds is None else seconds, steps=steps, clock=clock)
-    return _Evaluation(value, error, scope, source, bounds).of(condition).holds
-
-
-def explain(
-    condition: Condition,
-    value: Any,
-    *,
-    error: Any = None,
-    scope: Mapping[str, Any] | None = None,
-    source: Source | None = None,
-    seconds: float | None = None,
-    steps: int = STEPS,
-    clock: Callable[[], float] | None = computing_clock,
-) -> Explanation:
-    """As `evaluate`, with the reason in words: values shortened, secrets masked."""
-    bounds = Bounds(seconds=condition.seconds if seconds is None else seconds, steps=steps, clock=clock)
-    found = _Evaluation(value, error, scope, source, bounds).of(condition)
-    return Explanation(found.holds, redact(found.why()))
-
-
 @dataclass(frozen=True, slots=True)
-class _Found:
+class ConditionAnswer:
+    """Whether a condition or a part of it holds, and a function that says why."""
+
     holds: bool
     why: Callable[[], str]
 
 
 @dataclass(frozen=True, slots=True)
-class _Evaluation:
+class Evaluation:
+    """One evaluation: what is looked at, and the bounds."""
+
     value: Any
     error: Any
     scope: Mapping[str, Any] | None
     source: Source | None
     bounds: Bounds
 
-    def of(self, condition: Condition) -> _Found:
+    def of(self, condition: Condition) -> ConditionAnswer:
         self.bounds.step()
         if condition.operator == "not":
             inner = self.of(condition.conditions[0])
-            return _Found(not inner.holds, inner.why)
+            return ConditionAnswer(not inner.holds, inner.why)
         if condition.operator in ("all", "any"):
             return self._several(condition)
         value, error = self.value, self.error
@@ -189,29 +165,31 @@ class _Evaluation:
                 f"the condition {describe(condition)!r} has no answer: {found.why}", condition.path
             )
         holds = _compared(condition, found, self.bounds)
-        return _Found(holds, lambda: _reason(condition, found, holds))
+        return ConditionAnswer(holds, lambda: _reason(condition, found, holds))
 
-    def _several(self, condition: Condition) -> _Found:
+    def _several(self, condition: Condition) -> ConditionAnswer:
         """From left to right, as far as is needed."""
         stops_at = condition.operator == "any"
-        reasons: list[_Found] = []
+        reasons: list[ConditionAnswer] = []
         for part in condition.conditions:
             found = self.of(part)
             if found.holds is stops_at:
                 return found
             reasons.append(found)
-        return _Found(not stops_at, lambda: _together(reasons))
+        return ConditionAnswer(not stops_at, lambda: _together(reasons))
 
 
-def _of_error(condition: Condition, error: Any) -> _Found:
+def _of_error(condition: Condition, error: Any) -> ConditionAnswer:
     if condition.operator == "success":
-        return _Found(error is None, lambda: _what_happened(error))
+        return ConditionAnswer(error is None, lambda: _what_happened(error))
     if condition.operator == "error_occurred" or error is None:
-        return _Found(error is not None, lambda: _what_happened(error))
+        return ConditionAnswer(error is not None, lambda: _what_happened(error))
     category, code = _named(error)
     same = condition.category in (None, category) or condition.category in _behind(error, category)
     holds = same and condition.code in (None, code)
-    return _Found(holds, lambda: _what_happened(error) + ("" if holds else f", not {_wanted(condition)}"))
+    return ConditionAnswer(
+        holds, lambda: _what_happened(error) + ("" if holds else f", not {_wanted(condition)}")
+    )
 
 
 def _named(error: Any) -> tuple[str, str]:
@@ -246,10 +224,10 @@ def _what_happened(error: Any) -> str:
     return f"it failed with {category} {code}" if category != code else f"it failed with {category}"
 
 
-def _of_presence(condition: Condition, found: Any) -> _Found:
+def _of_presence(condition: Condition, found: Any) -> ConditionAnswer:
     there = not isinstance(found, Missing)
     text = f"{condition.path} {'exists' if there else 'does not exist'}"
-    return _Found(there is (condition.operator == "exists"), lambda: text)
+    return ConditionAnswer(there is (condition.operator == "exists"), lambda: text)
 
 
 def _compared(condition: Condition, found: Any, bounds: Bounds) -> bool:
@@ -284,6 +262,6 @@ def _reason(condition: Condition, found: Any, holds: bool) -> str:
     return f"{is_it}, {'' if holds else 'not '}{SIGNS[operator]} {wanted}"
 
 
-def _together(reasons: list[_Found]) -> str:
+def _together(reasons: list[ConditionAnswer]) -> str:
     texts = [found.why() for found in reasons[:_MOST_REASONS]]
     return "; ".join([*texts, "…"] if len(reasons) > _MOST_REASONS else texts)

@@ -38,8 +38,9 @@ from jsonpath.stream import TokenStream
 from jsonpath.token import Token
 
 from prefect_resilience.base.plain import plain_or_cut
-from prefect_resilience.graphs.conditions.bounds import Bounds, ConditionError
 from prefect_resilience.graphs.conditions.compare import (
+    Bounds,
+    ConditionError,
     PatternMistake,
     compiled_pattern,
     equal,

@@ -23,8 +23,9 @@ from pydantic_core.core_schema import definition_reference_schema
 from prefect_resilience.base.plain import not_json, shortly
 from prefect_resilience.base.policy import Policy
 from prefect_resilience.errors.exceptions import ConfigurationError
-from prefect_resilience.graphs.conditions.bounds import SECONDS, ConditionError
-from prefect_resilience.graphs.conditions.evaluate import Explanation, Source, describe, evaluate, explain
+from prefect_resilience.errors.secrets.redact import redact
+from prefect_resilience.graphs.conditions.compare import SECONDS, Bounds, ConditionError
+from prefect_resilience.graphs.conditions.evaluate import Evaluation, Explanation, Source, describe
 from prefect_resilience.graphs.conditions.reading import (
     WITH_VALUE,
     Form,
@@ -98,7 +99,7 @@ class Condition(Policy):
             >>> Condition(operator="gte", path="score", value=0.9).evaluate({"score": 0.7})
             False
         """
-        return evaluate(self, value, error=error, scope=scope, source=source)
+        return Evaluation(value, error, scope, source, Bounds(seconds=self.seconds)).of(self).holds
 
     def explain(
         self,
@@ -114,7 +115,8 @@ class Condition(Policy):
             >>> (path("score") >= 0.9).explain({"score": 0.7}).text
             'score is 0.7, not >= 0.9'
         """
-        return explain(self, value, error=error, scope=scope, source=source)
+        found = Evaluation(value, error, scope, source, Bounds(seconds=self.seconds)).of(self)
+        return Explanation(found.holds, redact(found.why()))
 
     def describe(self, limit: int = 200) -> str:
         """The condition as a line of at most `limit` characters: `confidence >= 0.9`. Secrets are masked."""

@@ -21,7 +21,7 @@ from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.errors.secrets.redact import redact
 
 if TYPE_CHECKING:
-    from prefect_resilience.graphs.conditions.bounds import Bounds
+    from prefect_resilience.graphs.conditions.compare import Bounds
 
 LONGEST = 1_000
 """Characters that a path may have."""

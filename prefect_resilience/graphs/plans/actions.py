@@ -25,7 +25,7 @@ from prefect_resilience.graphs.plans.parameters import (
     parameters_of,
 )
 from prefect_resilience.graphs.plans.reading.mistakes import Mistake
-from prefect_resilience.graphs.plans.templates.templates import has_template
+from prefect_resilience.graphs.plans.templates import has_template
 
 F = TypeVar("F", bound=Callable[..., Any])
 ERROR = "error"

@@ -10,7 +10,7 @@ from prefect_resilience.graphs.plans.model import Cache, CheckedActions, Node, P
 from prefect_resilience.graphs.plans.reading.meaning import Entry, Meaning
 from prefect_resilience.graphs.plans.reading.mistakes import Mistake, PlanError
 from prefect_resilience.graphs.plans.reading.validate import read_node
-from prefect_resilience.graphs.plans.templates.templates import references
+from prefect_resilience.graphs.plans.templates import references
 
 
 @dataclass(frozen=True)

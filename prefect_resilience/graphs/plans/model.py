@@ -25,7 +25,14 @@ from typing_extensions import Self
 from prefect_resilience.base.policy import Policy
 from prefect_resilience.graphs.conditions.model import Condition
 from prefect_resilience.graphs.plans.reading import fields
-from prefect_resilience.graphs.plans.reading.mistakes import Mistake, PlanError
+from prefect_resilience.graphs.plans.reading.mistakes import (
+    PARTS,
+    Mistake,
+    PlanError,
+    as_validation_error,
+    mistakes_of,
+    quoted,
+)
 from prefect_resilience.guards.retries.policy import Retry
 
 if TYPE_CHECKING:
@@ -78,8 +85,6 @@ class PlanPart(Policy):
         try:
             super(Policy, self).__init__(**values)
         except ValidationError as error:
-            from prefect_resilience.graphs.plans.reading.wrong import mistakes_of
-
             raise PlanError(mistakes_of(error, type(self), values), type(self).__name__) from None
 
     # Inside other models pydantic then validates without this __init__, and keeps the place of every mistake.
@@ -136,6 +141,14 @@ class Cache(PlanPart):
     )
 
 
+def _cache(value: Any) -> Any:
+    if isinstance(value, bool | Cache):
+        return value
+    if isinstance(value, Mapping):
+        return Cache.model_validate(value)
+    raise ValueError(f"write true, false, or an object with ttl and key, not {quoted(value)}")
+
+
 class Execution(PlanPart):
     """How a node is executed: the same as the node's own `timeout_ms` and `retry_policy`."""
 
@@ -186,7 +199,7 @@ class Node(PlanPart):
     effect: Annotated[str | dict[str, Any] | None, BeforeValidator(fields.effect)] = Field(
         default=None, description="idempotent, conditional or external, or an object with kind and key."
     )
-    cache: Annotated[bool | Cache, BeforeValidator(fields.cache)] = Field(
+    cache: Annotated[bool | Cache, BeforeValidator(_cache)] = Field(
         default=False, description="true, or an object with ttl and key: keep the output for other runs."
     )
     map: FanOut | None = Field(default=None, description="Run once for each item of a list.")
@@ -225,6 +238,9 @@ class Bounds(PlanPart):
     seconds: Number | None = Field(default=None, gt=0, description="Seconds for the whole run.")
 
 
+PARTS.update(transitions=Transition, execution=Execution, map=FanOut, cache=Cache, bounds=Bounds)
+
+
 class PlanHead(PlanPart):
     """What a plan says beside its nodes."""
 
@@ -261,7 +277,6 @@ class Plan(PlanHead):
         if isinstance(data, cls):
             return data
         from prefect_resilience.graphs.plans.reading.validate import read_fields
-        from prefect_resilience.graphs.plans.reading.wrong import as_validation_error
 
         asked = info.context if isinstance(info.context, Asked) else Asked()
         values = read_fields(data, asked)

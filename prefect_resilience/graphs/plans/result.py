@@ -1,8 +1,9 @@
-"""What became of a plan and of each of its nodes."""
+"""The results of a plan and of its nodes; PlanFailed, and its ErrorContext with the cause."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+import json
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -11,8 +12,12 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_serializer
 
-from prefect_resilience.base.plain import plain
-from prefect_resilience.errors.context import ErrorContext
+from prefect_resilience.base.plain import plain, plain_or_cut
+from prefect_resilience.errors.classify.classify import classifier
+from prefect_resilience.errors.context import ErrorContext, attach_context
+from prefect_resilience.errors.exceptions import ResilienceError
+from prefect_resilience.errors.secrets.redact import redact, redact_data
+from prefect_resilience.errors.taxonomy import ErrorCategory, ErrorInfo, FailureReason, bounded
 from prefect_resilience.graphs.plans.model import Node
 
 NodeStatus = Literal["succeeded", "failed", "handled", "skipped"]
@@ -107,3 +112,153 @@ def listening(listener: Listener) -> Generator[None]:
 
 def current_listener() -> Listener | None:
     return _listener.get()
+
+
+NAMED = 5
+"""The failed nodes that the message names, each with its error."""
+CHAIN = 20
+"""How far behind an exception a failed plan is looked for."""
+EACH_RESULT = 4_000
+ALL_RESULTS = 40_000
+"""Characters of JSON that one partial result, and all of them together, may take in the context."""
+
+
+class PlanFailed(ResilienceError):
+    """A node failed that nobody handled, or the plan's time was up; `result` says what became of each node.
+
+    The message names the nodes and their errors. `context` (also by `error_context`) gives the chain down to
+    the cause, with the outputs of what had succeeded in `details`. When it is pickled, outputs become JSON.
+    """
+
+    context: ErrorContext | None = None
+
+    def __init__(self, message: str, result: PlanResult) -> None:
+        self.result = result
+        super().__init__(message)
+
+    def __reduce__(self) -> tuple[type[PlanFailed], tuple[str, PlanResult], dict[str, Any]]:
+        state = {name: value for name, value in self.__dict__.items() if name != "result"}
+        return type(self), (str(self.args[0]), self.result.portable()), state
+
+
+def failure_of(
+    result: PlanResult,
+    *,
+    now: datetime,
+    first: str | None,
+    flow_run_id: str | None = None,
+    overdue: str | None = None,
+) -> PlanFailed:
+    """The exception of a plan that failed, with its context attached.
+
+    first: the node that failed first. overdue: that the plan's time was up, in words.
+    """
+    message = redact(_message(result, overdue))
+    failure = PlanFailed(message, result)
+    cause = result.nodes[first].error if first is not None else None
+    failure.context = _context(result, message, cause, first, now, flow_run_id, overdue is not None)
+    attach_context(failure, failure.context)
+    return failure
+
+
+def with_cause(context: ErrorContext, error: BaseException | None) -> ErrorContext:
+    """A node's context, with that of the plan inside it as its cause if that is what failed."""
+    inner = _plan_behind(error)
+    if inner is None or context.cause is not None:
+        return context
+    return context.model_copy(update={"cause": deeper(inner)})
+
+
+def _plan_behind(error: BaseException | None) -> ErrorContext | None:
+    """The context of the first failed plan among an exception and what it was raised from."""
+    for _ in range(CHAIN):
+        if error is None or isinstance(error, PlanFailed):
+            break
+        error = error.__cause__
+    return error.context if isinstance(error, PlanFailed) else None
+
+
+@classifier
+def _as_its_cause(error: BaseException) -> ErrorInfo | None:
+    """A failed plan inside a task is as its first failed node: the task is retried if that one might be."""
+    if not isinstance(error, PlanFailed) or error.context is None:
+        return None
+    known = {name: getattr(error.context, name) for name in ErrorInfo.model_fields if name != "details"}
+    return ErrorInfo(**known, details={"failed_step": error.context.node_id})
+
+
+def deeper(context: ErrorContext) -> ErrorContext:
+    """The context as seen from one step further out: it and all its causes lie one deeper."""
+    cause = None if context.cause is None else deeper(context.cause)
+    return context.model_copy(update={"nesting_depth": context.nesting_depth + 1, "cause": cause})
+
+
+def _message(result: PlanResult, overdue: str | None) -> str:
+    failed = result.failed
+    if not failed:
+        return overdue or "the plan failed"
+    told = [f"{name!r} ({_summary(result.nodes[name].error)})" for name in failed[:NAMED]]
+    more = f" and {len(failed) - NAMED} more" if len(failed) > NAMED else ""
+    nodes = "node" if len(result.nodes) == 1 else "nodes"
+    text = f"{len(failed)} of {len(result.nodes)} {nodes} failed: {', '.join(told)}{more}"
+    return f"{overdue}; {text}" if overdue else text
+
+
+def _summary(error: ErrorContext | None) -> str:
+    return "without an error" if error is None else bounded(error.summary(), 200)
+
+
+def _context(
+    result: PlanResult,
+    message: str,
+    cause: ErrorContext | None,
+    first: str | None,
+    now: datetime,
+    flow_run_id: str | None,
+    overdue: bool,
+) -> ErrorContext:
+    category = ErrorCategory.TIMEOUT if overdue else ErrorCategory.SUBTASK
+    details: dict[str, Any] = {"partial_results": partial_results(result.outputs)}
+    if first is not None:
+        details |= {"failed_step": first, "failed_steps": result.failed[:100]}
+    known = cause if cause is not None and not overdue else None
+    return ErrorContext(
+        category=category,
+        kind=known.kind if known else category.kind,
+        code=known.code if known else "TIMEOUT" if overdue else "subtask",
+        reason=FailureReason.EXECUTION_TIMEOUT if overdue else FailureReason.SUBTASK_FAILURE,
+        retryable=known.retryable if known else category.retryable,
+        retry_after=known.retry_after if known else None,
+        message=bounded(message, 2_000),
+        node_id=first,
+        flow_run_id=flow_run_id,
+        timestamp=now,
+        exception_type=f"{PlanFailed.__module__}.{PlanFailed.__qualname__}",
+        details=details,
+        cause=None if cause is None else deeper(cause),
+    )
+
+
+def partial_results(outputs: Mapping[str, Any]) -> dict[str, Any]:
+    """What had succeeded, without secrets. What is too long is cut, and says so."""
+    left = ALL_RESULTS
+    told: dict[str, Any] = {}
+    for name, output in outputs.items():
+        told[name], size = _told(output, min(EACH_RESULT, left))
+        left -= size + len(name)
+        if left <= 0:
+            if len(told) < len(outputs):
+                told["…"] = {"truncated": True, "left_out": len(outputs) - len(told)}
+            break
+    return told
+
+
+def _told(output: Any, most: int) -> tuple[Any, int]:
+    """One output within so many characters of JSON, and how many it takes."""
+    copy, cut = plain_or_cut(output, depth=40, items=EACH_RESULT)
+    value = redact_data(copy)
+    text = json.dumps(value, ensure_ascii=False, default=str)
+    if len(text) <= most and not cut:
+        return value, len(text)
+    size = None if cut else len(text)
+    return {"truncated": True, "original_size": size, "content": redact(text[:most])}, min(len(text), most)

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 from prefect_resilience.errors.context import ErrorContext
 from prefect_resilience.errors.taxonomy import ErrorCategory, ErrorInfo, bounded
-from prefect_resilience.graphs.conditions.bounds import ConditionError
+from prefect_resilience.graphs.conditions.compare import ConditionError
 from prefect_resilience.graphs.conditions.evaluate import Explanation
 from prefect_resilience.graphs.conditions.model import Condition
 from prefect_resilience.graphs.conditions.reading import OF_CONDITIONS, OF_ERRORS

@@ -22,8 +22,8 @@ from typing import NamedTuple
 from prefect_resilience.errors.context import ErrorContext
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.graphs.plans.model import Node
-from prefect_resilience.graphs.plans.seats import (
-    Seat,
+from prefect_resilience.graphs.plans.node_states import (
+    NodeState,
     Status,
     after_failure,
     after_success,
@@ -66,10 +66,10 @@ class Schedule:
 
     def __init__(self, nodes: Iterable[Node]) -> None:
         nodes = tuple(nodes)
-        self._seats = {node.id: Seat(node.id, node.trigger_rule) for node in nodes}
-        if len(self._seats) < len(nodes):
+        self._states = {node.id: NodeState(node.id, node.trigger_rule) for node in nodes}
+        if len(self._states) < len(nodes):
             raise ConfigurationError("two nodes of the plan have the same id")
-        link(nodes, self._seats)
+        link(nodes, self._states)
         self._open = len(nodes)
         self._running = 0
         self._started = False
@@ -85,23 +85,23 @@ class Schedule:
         if self._started:
             raise ConfigurationError("the plan has been started already")
         self._started = True
-        return self._advance(list(self._seats.values()))
+        return self._advance(list(self._states.values()))
 
     def settle(self, node_id: str, ended: Ended) -> Step:
         """A ready node has ended for good."""
-        seat = self._seat(node_id)
-        if seat.status is not Status.RUNNING:
-            raise ConfigurationError(f"node {node_id!r} cannot end, because it {_IS[seat.status]}")
-        self._check_routes(seat, ended.routed_to)
-        seat.routed_to = ended.routed_to
+        state = self._state_of(node_id)
+        if state.status is not Status.RUNNING:
+            raise ConfigurationError(f"node {node_id!r} cannot end, because it {_IS[state.status]}")
+        self._check_routes(state, ended.routed_to)
+        state.routed_to = ended.routed_to
         self._running -= 1
         if ended.produced:
-            self._settled(seat, Status.SUCCEEDED)
-            seat.behind = after_success(seat.behind)
+            self._settled(state, Status.SUCCEEDED)
+            state.trail = after_success(state.trail)
         else:
-            self._settled(seat, Status.FAILED)
-            seat.behind = after_failure(seat.behind, seat.id, ended.error)
-        return self._advance(_told(seat))
+            self._settled(state, Status.FAILED)
+            state.trail = after_failure(state.trail, state.id, ended.error)
+        return self._advance(_told(state))
 
     def add(self, nodes: Sequence[Node], *, by: str, before: Iterable[str] = ()) -> Step:
         """Nodes that `by` adds while the plan goes on; all of them come before the waiting nodes `before`.
@@ -113,14 +113,14 @@ class Schedule:
         if not self._started:
             raise ConfigurationError(f"{by!r} adds nodes before the plan has been started")
         before = tuple(dict.fromkeys(before))
-        check_addition(nodes, self._seats, by=by, before=before)
-        new = {node.id: Seat(node.id, node.trigger_rule) for node in nodes}
-        self._seats.update(new)
+        check_addition(nodes, self._states, by=by, before=before)
+        new = {node.id: NodeState(node.id, node.trigger_rule) for node in nodes}
+        self._states.update(new)
         self._open += len(new)
-        link(nodes, self._seats)
+        link(nodes, self._states)
         for name in before:
-            for seat in new.values():
-                self._seats[name].depend_on(seat)
+            for state in new.values():
+                self._states[name].depend_on(state)
         if self._stopped is not None:
             return self.stop(self._stopped)
         return self._advance(list(new.values()))
@@ -130,58 +130,58 @@ class Schedule:
         self._started = True
         self._stopped = reason
         skips: list[Skip] = []
-        for seat in self._seats.values():
-            if seat.status is Status.WAITING:
-                self._settled(seat, Status.SKIPPED)
-                skips.append(Skip(seat.id, reason))
+        for state in self._states.values():
+            if state.status is Status.WAITING:
+                self._settled(state, Status.SKIPPED)
+                skips.append(Skip(state.id, reason))
         return Step(skipped=tuple(skips))
 
     def error_seen_by(self, node_id: str) -> ErrorContext | None:
         """The node's `state._last_error` when it was made ready or skipped: see `trails`."""
-        return self._seat(node_id).seen
+        return self._state_of(node_id).last_error
 
     def took_over(self, node_id: str) -> tuple[str, ...]:
         """Of the nodes that this one led to, those that ran or still may: a skipped one took nothing over."""
-        led_to = self._seat(node_id).routed_to
-        return tuple(name for name in led_to if self._seats[name].status is not Status.SKIPPED)
+        led_to = self._state_of(node_id).routed_to
+        return tuple(name for name in led_to if self._states[name].status is not Status.SKIPPED)
 
-    def _seat(self, node_id: str) -> Seat:
+    def _state_of(self, node_id: str) -> NodeState:
         try:
-            return self._seats[node_id]
+            return self._states[node_id]
         except KeyError:
             raise ConfigurationError(f"{node_id!r} is no node of the plan") from None
 
-    def _check_routes(self, seat: Seat, routed_to: tuple[str, ...]) -> None:
+    def _check_routes(self, state: NodeState, routed_to: tuple[str, ...]) -> None:
         for name in routed_to:
-            if self._seat(name) not in (seat.targets or ()):
-                raise ConfigurationError(f"node {seat.id!r} leads to {name!r}, which the plan does not say")
+            if self._state_of(name) not in (state.targets or ()):
+                raise ConfigurationError(f"node {state.id!r} leads to {name!r}, which the plan does not say")
 
-    def _advance(self, told: list[Seat]) -> Step:
+    def _advance(self, told: list[NodeState]) -> Step:
         """Decide about the nodes that were told something; a skip tells others in turn."""
         ready: list[str] = []
         skips: list[Skip] = []
-        for seat in told:  # grows while it is walked through
-            if seat.status is not Status.WAITING:
+        for state in told:  # grows while it is walked through
+            if state.status is not Status.WAITING:
                 continue
-            reason = _decision(seat)
+            reason = _decision(state)
             if reason is None:
                 continue
-            _look_back(seat)
+            _look_back(state)
             if reason:
-                self._settled(seat, Status.SKIPPED)
-                skips.append(Skip(seat.id, reason))
-                told.extend(_told(seat))
+                self._settled(state, Status.SKIPPED)
+                skips.append(Skip(state.id, reason))
+                told.extend(_told(state))
             else:
-                seat.status = Status.RUNNING
+                state.status = Status.RUNNING
                 self._running += 1
-                ready.append(seat.id)
+                ready.append(state.id)
         if self._open and not self._running:
-            waiting = next(seat.id for seat in self._seats.values() if seat.status is Status.WAITING)
+            waiting = next(state.id for state in self._states.values() if state.status is Status.WAITING)
             raise ConfigurationError(f"node {waiting!r} waits for itself: the plan has a cycle")
         return Step(tuple(ready), tuple(skips))
 
-    def _settled(self, seat: Seat, status: Status) -> None:
-        seat.status = status
+    def _settled(self, state: NodeState, status: Status) -> None:
+        state.status = status
         self._open -= 1
 
 
@@ -193,48 +193,48 @@ _IS = {
 }
 
 
-def _told(seat: Seat) -> list[Seat]:
+def _told(state: NodeState) -> list[NodeState]:
     """Tell those that wait for a settled node; the ones to decide about. All are told before any is asked."""
-    produced = seat.status is Status.SUCCEEDED
-    led_to = frozenset(seat.routed_to)
-    for follower in seat.followers:
+    produced = state.status is Status.SUCCEEDED
+    led_to = frozenset(state.routed_to)
+    for follower in state.followers:
         follower.waits -= 1
         if produced or follower.id in led_to:
             follower.values += 1
-    if seat.targets is None:
-        return list(seat.followers)
-    for target in seat.targets:
+    if state.targets is None:
+        return list(state.followers)
+    for target in state.targets:
         target.routers_left -= 1
         if target.id in led_to:
-            target.led_to_by(seat)
-    return [*seat.followers, *seat.targets]
+            target.routed_from(state)
+    return [*state.followers, *state.targets]
 
 
-def _decision(seat: Seat) -> str | None:
+def _decision(state: NodeState) -> str | None:
     """None: it waits. "": it may run. Anything else: it is skipped, for this reason."""
-    if seat.routers and not seat.led_by:
-        return None if seat.routers_left else not_led_to(seat)
-    if seat.rule == "any_success" and seat.values:
+    if state.routers and not state.routed_by:
+        return None if state.routers_left else not_led_to(state)
+    if state.rule == "any_success" and state.values:
         return ""
-    if seat.waits:
+    if state.waits:
         return None
-    if not seat.deps or seat.rule == "always":
+    if not state.deps or state.rule == "always":
         return ""
-    needed = len(seat.deps) if seat.rule == "all_success" else 1
-    return "" if seat.values >= needed else not_met(seat)
+    needed = len(state.deps) if state.rule == "all_success" else 1
+    return "" if state.values >= needed else not_met(state)
 
 
-def _look_back(seat: Seat) -> None:
+def _look_back(state: NodeState) -> None:
     """Join the trails of what led to a node and of what it depends on.
 
     What nothing led to passes on what its routers saw. Of what has not settled nothing is taken, and where
     one success is enough nothing of the others either: how far they are is a matter of chance.
     """
-    if seat.routers and not seat.led_by:
-        ways = seat.routers
-    elif seat.rule == "any_success" and seat.values:
-        ways = seat.led_by
+    if state.routers and not state.routed_by:
+        ways = state.routers
+    elif state.rule == "any_success" and state.values:
+        ways = state.routed_by
     else:
-        ways = [*seat.led_by, *seat.deps]
-    seat.behind = joined(way.behind for way in ways)
-    seat.seen = seat.behind.error if seat.behind else None
+        ways = [*state.routed_by, *state.deps]
+    state.trail = joined(way.trail for way in ways)
+    state.last_error = state.trail.error if state.trail else None

@@ -15,9 +15,8 @@ from prefect_resilience.graphs.conditions.evaluate import shown
 from prefect_resilience.graphs.conditions.paths import Missing, PathError, check_path, look_up
 from prefect_resilience.graphs.plans.model import QUORUM, Node
 from prefect_resilience.graphs.plans.reading.mistakes import Mistake, quoted
-from prefect_resilience.graphs.plans.templates.templates import has_template
-from prefect_resilience.graphs.routing.exceptions import NoQuorum
-from prefect_resilience.graphs.routing.rounds import same
+from prefect_resilience.graphs.plans.templates import has_template
+from prefect_resilience.graphs.routing.rounds import NoQuorum, same
 
 if TYPE_CHECKING:
     from prefect_resilience.graphs.plans.actions import Actions

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from prefect_resilience.graphs.routing.edge.gathering import Gathered, Outcome, agather, gather
 from prefect_resilience.graphs.routing.edge.handlers import on_error
-from prefect_resilience.graphs.routing.edge.loops import aiterate, iterate
-from prefect_resilience.graphs.routing.edge.progress import ProgressGuard
+from prefect_resilience.graphs.routing.edge.loops import ProgressGuard, aiterate, iterate
 from prefect_resilience.graphs.routing.edge.route import Branch, otherwise, route, when
 from prefect_resilience.graphs.routing.edge.voting import Quorum, quorum
-from prefect_resilience.graphs.routing.exceptions import (
+from prefect_resilience.graphs.routing.rounds import (
+    Iteration,
     NoProgress,
     NoQuorum,
     NoRoute,
+    Round,
     RoundsExhausted,
     TooManyFailures,
 )
-from prefect_resilience.graphs.routing.rounds import Iteration, Round
 
 __all__ = [
     "Branch",

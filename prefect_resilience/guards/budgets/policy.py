@@ -13,9 +13,9 @@ from time import monotonic
 from typing import Any, ClassVar, cast
 from urllib.parse import quote
 
-from pydantic import Field, ValidationInfo, field_validator
+from pydantic import Field
 
-from prefect_resilience.base.durations import seconds_of
+from prefect_resilience.base.durations import Seconds
 from prefect_resilience.base.naming import digest
 from prefect_resilience.base.policy import Policy
 from prefect_resilience.errors.exceptions import ConfigurationError, StoreUnavailable
@@ -51,29 +51,11 @@ class ErrorBudget(Policy):
 
     by_position: ClassVar[tuple[str, ...]] = ("objective",)
 
-    objective: float = 0.99
-    window: float = 7 * 86_400.0
+    objective: float = Field(default=0.99, gt=0, lt=1)
+    window: Seconds = Field(default=7 * 86_400.0, ge=SHORTEST, le=LONGEST)
     name: str | None = Field(default=None, min_length=1, max_length=200)
     degraded_counts: bool = True
     minimum_runs: int = Field(default=10, ge=1)
-
-    @field_validator("objective", mode="before")
-    @classmethod
-    def _share(cls, value: Any) -> Any:
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1:
-            raise ValueError(
-                f"objective={value!r} must be above 0 and below 1: "
-                "write 0.99 where 99 of 100 runs must go well"
-            )
-        return value
-
-    @field_validator("window", mode="before")
-    @classmethod
-    def _seconds(cls, value: Any, info: ValidationInfo) -> float:
-        seconds = seconds_of(value)
-        if seconds is None or not SHORTEST <= seconds <= LONGEST:
-            raise ValueError(f'window={value!r} must be between a minute and 90 days: write "7d" or seconds')
-        return seconds
 
     @classmethod
     def of(cls, value: Any) -> ErrorBudget | None:

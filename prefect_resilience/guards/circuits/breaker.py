@@ -4,44 +4,34 @@ from __future__ import annotations
 
 import inspect
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Iterable, Mapping
-from contextvars import ContextVar
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime, timedelta
 from time import monotonic
-from types import CoroutineType, TracebackType
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, cast, overload
+from types import CoroutineType
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast
 
-from pydantic import ValidationError
-
-from prefect_resilience.base.drive import Invoke, Sequence, adrive, drive
+from prefect_resilience.base.drive import Blocking, Invoke, Steps, drive
 from prefect_resilience.base.durations import Duration, seconds_of
 from prefect_resilience.base.naming import fill, shorten, template_fields
 from prefect_resilience.base.policy import in_one_sentence
-from prefect_resilience.base.wrapping import decorate
+from prefect_resilience.base.wrapping import Guarding
 from prefect_resilience.errors.exceptions import CircuitOpenError, ConfigurationError
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.guards import faults
 from prefect_resilience.guards.circuits import machine, registry
 from prefect_resilience.guards.circuits.circuit import Circuit
-from prefect_resilience.guards.circuits.guard import entering, guarded, judge, leaving
-from prefect_resilience.guards.circuits.model import CircuitPolicy, CircuitSnapshot, CircuitState
-from prefect_resilience.guards.circuits.permits import Permit
+from prefect_resilience.guards.circuits.link import PendingAdmission, Permit, flush_aside
+from prefect_resilience.guards.circuits.model import CircuitPolicy, CircuitSnapshot, CircuitState, judge
 
 if TYPE_CHECKING:
     from prefect_resilience.errors.taxonomy import ErrorInfo
 
 T = TypeVar("T")
-F = TypeVar("F", bound=Callable[..., Any])
 
 BOUND_KEPT = 1024
 
-# The blocks that are open in this context, innermost last: one breaker may guard nested blocks.
-_blocks: ContextVar[tuple[tuple[CircuitBreaker, tuple[Permit, float]], ...]] = ContextVar(
-    "prefect_resilience_circuit_blocks", default=()
-)
 
-
-class CircuitBreaker:
+class CircuitBreaker(Guarding):
     """Guards calls to one service for a whole fleet; `CircuitPolicy` says what the parameters mean.
 
     `name` may be a template over a task's parameters, as in "llm:{provider}". `store` is None for the
@@ -51,6 +41,8 @@ class CircuitBreaker:
     Can be pickled and copied: it carries its name, its policy and the store's URL. Raises
     ConfigurationError when a parameter cannot be meant.
     """
+
+    _kind: ClassVar[str] = "breaker"
 
     @in_one_sentence
     def __init__(
@@ -104,7 +96,7 @@ class CircuitBreaker:
 
     def beside(self, policy: CircuitPolicy, name: str | None = None) -> CircuitBreaker:
         """A breaker with an operator's policy, for this circuit or another one of the same store."""
-        literal = name is None and not self.fields
+        literal = name is None and not self._fields
         return self._make(name or self.name, policy, self._store, literal, apart=True)
 
     @classmethod
@@ -131,7 +123,7 @@ class CircuitBreaker:
         fields = () if literal else template_fields(name, "circuit")
         # Without fields, doubled braces are the only thing left of the template.
         self.name: str = name if literal or fields else shorten(name.format())
-        self.fields = fields
+        self._fields = fields
         self.policy = policy
         self._store = store
         self._bound: OrderedDict[str, CircuitBreaker] = OrderedDict()
@@ -141,12 +133,17 @@ class CircuitBreaker:
 
     # -- templates
 
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """The parameters that the name needs."""
+        return self._fields
+
     def bind(self, parameters: Mapping[str, Any]) -> CircuitBreaker:
         """The breaker for these parameters: itself without fields, else that of the name filled in.
 
         Raises ConfigurationError when a parameter is missing, or when that name is declared otherwise.
         """
-        if not self.fields:
+        if not self._fields:
             return self
         name = fill(self.name, parameters, "circuit")
         bound = self._bound.get(name)
@@ -159,10 +156,10 @@ class CircuitBreaker:
 
     def _current(self) -> Circuit:
         """The circuit of this process; ConfigurationError while the name has unfilled fields."""
-        if self.fields:
+        if self._fields:
             raise ConfigurationError(
                 f"the circuit name {self.name!r} is a template: call "
-                f".bind({{{self.fields[0]!r}: ...}}) first, or decorate a function that has the parameter"
+                f".bind({{{self._fields[0]!r}: ...}}) first, or decorate a function that has the parameter"
             )
         if self._circuit.retired:
             self._circuit = registry.declare(self.name, self.policy, self._store, self._apart)
@@ -193,62 +190,46 @@ class CircuitBreaker:
             next(successes)
         else:
             if inspect.iscoroutinefunction(fn):
-                raise _is_async(fn)
-            result = drive(guarded(self, Invoke(fn, args, kwargs)))
+                raise self._is_async(fn)
+            result = drive(self._around(Invoke(fn, args, kwargs)))
         if type(result) is CoroutineType:
-            _refuse(fn, result)
+            raise self._is_async(fn, result)
         return result
 
-    @overload
-    async def acall(self, fn: Callable[..., Awaitable[T]], /, *args: Any, **kwargs: Any) -> T: ...
-    @overload
-    async def acall(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> T: ...
-    async def acall(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-        """`fn(*args, **kwargs)`, awaited if need be, guarded. The event loop never waits for a store."""
-        return await adrive(guarded(self, Invoke(fn, args, kwargs)))
+    def _around(self, invoke: Invoke) -> Steps[Any]:
+        return super()._around(faults.around(invoke, inspect.iscoroutinefunction(invoke.fn), self.name))
 
-    def __call__(self, fn: F) -> F:
-        """Decorate a function: plain, async, generator or async generator."""
-        return decorate(self, fn)
+    def entered(self) -> Steps[tuple[Permit, float]]:
+        """The way into a block, for the drivers: leave to call, and when it was given by `monotonic()`.
 
-    def entered(self) -> Sequence[tuple[Permit, float]]:
-        """The way into a block, for the drivers: leave to call, and when it was given by `monotonic()`."""
-        permit = yield from entering(self)
+        A caller that is cancelled while a thread asks the store leaves nothing behind: that thread gives
+        back whatever lease it still gets.
+        """
+        permit = self.admit()
+        if permit is None:
+            pending = PendingAdmission(self)
+            try:
+                permit = yield Blocking(pending.ask)
+            except BaseException:
+                pending.abandon()
+                raise
         return permit, monotonic()
 
-    def left(self, ticket: tuple[Permit, float], error: BaseException | None = None) -> Sequence[None]:
+    def left(
+        self,
+        ticket: tuple[Permit, float],
+        error: BaseException | None = None,
+        *,
+        info: ErrorInfo | None = None,
+        took: float | None = None,
+    ) -> Steps[None]:
         """The way out of a block, for the drivers; counts how it went."""
         permit, began = ticket
-        yield from leaving(self, permit, error, began)
-
-    def __enter__(self) -> CircuitBreaker:
-        self._open_block(drive(self.entered()))
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        drive(self.left(self._close_block(), error))
-
-    async def __aenter__(self) -> CircuitBreaker:
-        self._open_block(await adrive(self.entered()))
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        await adrive(self.left(self._close_block(), error))
-
-    def _open_block(self, ticket: tuple[Permit, float]) -> None:
-        _blocks.set((*_blocks.get(), (self, ticket)))
-
-    def _close_block(self) -> tuple[Permit, float]:
-        blocks = _blocks.get()
-        for index in range(len(blocks) - 1, -1, -1):
-            if blocks[index][0] is self:
-                _blocks.set(blocks[:index] + blocks[index + 1 :])
-                return blocks[index][1]
-        raise RuntimeError(f"a block of circuit {self.name!r} ends in another context than it began in")
+        if self.settle(permit, error, info, monotonic() - began if took is None else took):
+            if error is None or isinstance(error, Exception):
+                yield Blocking(self.flush)
+            else:
+                flush_aside(self)
 
     # -- the steps of a guarded call, for those who make it themselves
 
@@ -349,7 +330,7 @@ class CircuitBreaker:
 
     def __reduce__(self) -> tuple[Any, ...]:
         store = self._store if isinstance(self._store, str | None) else self._store.url
-        return _remake, (self.name, self.policy, store, not self.fields, self._apart)
+        return _remake, (self.name, self.policy, store, not self._fields, self._apart)
 
     def __repr__(self) -> str:
         return f"CircuitBreaker({self.name!r})"
@@ -365,10 +346,9 @@ def circuit_policy(name: object, given: dict[str, Any]) -> CircuitPolicy:
     """The policy of these options; a mistake is one sentence in a ConfigurationError."""
     try:
         return CircuitPolicy(**given)
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        message = str(first["msg"]).removeprefix("Value error, ")
-        raise ConfigurationError(f"circuit {name!r}: {message}") from None
+    except ConfigurationError as error:
+        said = str(error).replace("CircuitPolicy(", f"CircuitBreaker({name!r}, ", 1)
+        raise ConfigurationError(said.replace("CircuitPolicy:", f"CircuitBreaker({name!r}):", 1)) from None
 
 
 def _described(error: BaseException | None, info: ErrorInfo) -> str:
@@ -387,13 +367,3 @@ def _moment(until: float | str | datetime | timedelta | None, circuit: Circuit) 
             f'until={until!r} is no time: write a datetime, a timedelta from now, or text such as "10m"'
         )
     return seconds if isinstance(until, int | float) else circuit.link.now() + seconds
-
-
-def _is_async(fn: Callable[..., Any]) -> ConfigurationError:
-    name = getattr(fn, "__qualname__", repr(fn))
-    return ConfigurationError(f"{name} is async: write `await breaker.acall(...)`")
-
-
-def _refuse(fn: Callable[..., Any], coroutine: Any) -> NoReturn:
-    coroutine.close()
-    raise _is_async(fn)

@@ -13,7 +13,7 @@ from weakref import WeakMethod
 
 from prefect_resilience.errors.exceptions import StoreUnavailable
 from prefect_resilience.guards.circuits import machine
-from prefect_resilience.guards.circuits.link import StoreLink, View, unknown, view_of
+from prefect_resilience.guards.circuits.link import Epoch, Pending, Permit, StoreLink, View, unknown, view_of
 from prefect_resilience.guards.circuits.listeners import Transition
 from prefect_resilience.guards.circuits.machine import (
     Acquire,
@@ -25,7 +25,6 @@ from prefect_resilience.guards.circuits.machine import (
     Reset,
 )
 from prefect_resilience.guards.circuits.model import CircuitPolicy
-from prefect_resilience.guards.circuits.permits import Epoch, Pending, Permit
 from prefect_resilience.guards.circuits.window import Outcome
 from prefect_resilience.stores import Store
 
@@ -34,7 +33,7 @@ PREFIX = "circuit/"
 
 TRIES = 12
 LONGEST_PAUSE = 0.1
-DEBTS_KEPT = 50
+UNSYNCED_KEPT = 50
 KEPT_FOR = 7 * 86_400.0
 """Seconds after which a store may forget a circuit that nobody has called."""
 
@@ -52,14 +51,14 @@ class Merged:
     won: bool
 
 
-class Exchange:
-    """The shared document of one circuit as this process knows it, its own counts, and its debts.
+class Synchronizer:
+    """The shared document of one circuit as this process knows it, and what the store has not got yet.
 
     `count`, `release`, `due` and the attributes may be used by any thread; `sync` and `command` by one
     at a time, because they talk with the store. `lock` is never held meanwhile.
 
-    While the store cannot be asked, the same machine runs on a local copy of the document. What it was
-    fed is owed to the store and merged later, under the generation that the store was last seen in; if
+    While the store cannot be asked, the same machine runs on a local copy of the document. Its events
+    are kept as unsynced and merged later, under the generation that the store was last seen in; if
     the store has moved on since, its fence discards it.
     """
 
@@ -74,15 +73,15 @@ class Exchange:
         self._on_view = on_view
         self._lock = threading.Lock()
         self._pending = Pending()
-        self._debts: list[Event] = []
-        self._alone = False
+        self._unsynced: list[Event] = []
+        self._is_local = False
         self._generation_seen = UNSEEN
         self._news: deque[Transition] = deque()
 
     @property
     def ignorant(self) -> bool:
-        """Whether nothing has been heard of this circuit yet, nor found out alone."""
-        return self._generation_seen == UNSEEN and not self._alone
+        """Whether nothing has been heard of this circuit yet, nor found out locally."""
+        return self._generation_seen == UNSEEN and not self._is_local
 
     # -- by any thread
 
@@ -112,7 +111,7 @@ class Exchange:
     def counted(self) -> bool:
         """Whether anything was counted that the store has not heard of."""
         with self._lock:
-            return bool(self._debts) or self._pending.any(self.epoch)
+            return bool(self._unsynced) or self._pending.any(self.epoch)
 
     def granted(self, owner: str) -> Permit | None:
         """The permit that `owner` has after its Acquire was merged, if any."""
@@ -136,20 +135,20 @@ class Exchange:
     # -- by one thread at a time
 
     def sync(self, wish: Acquire | None = None) -> None:
-        """Merge debts, counts and the wish; or go on alone when the store cannot be asked. Never raises."""
+        """Merge what is unsynced, the counts and the wish, or run locally without the store. Never raises."""
         if self._diverged:
             # What was counted since belongs to generations that the store has never heard of.
-            self._go_on_alone(self._take())
+            self._run_locally(self._take())
         counted = self._take()
         condition = self._link.condition
         if condition == "ready":
             try:
-                self._settle_with_store([*self._debts, *counted], wish)
+                self._settle_with_store([*self._unsynced, *counted], wish)
                 return
             except StoreUnavailable:
                 condition = "down"
         # A store that only rests is still the one to say who probes.
-        self._go_on_alone(counted, wish if condition == "down" else None)
+        self._run_locally(counted, wish if condition == "down" else None)
 
     def command(self, event: Force | Reset) -> None:
         """Bring about a change by hand, even while the store rests; StoreUnavailable if it cannot be."""
@@ -161,7 +160,7 @@ class Exchange:
 
     @property
     def _diverged(self) -> bool:
-        return self._alone and self.view.document["generation"] != self._generation_seen
+        return self._is_local and self.view.document["generation"] != self._generation_seen
 
     def _take(self) -> list[Event]:
         with self._lock:
@@ -193,37 +192,37 @@ class Exchange:
                 return Merged(before, now, (), won=False)
             time.sleep(random.uniform(0, min(LONGEST_PAUSE, 0.002 * 2**attempt)))
 
-    def _adopt(self, merged: Merged, debts: list[Event]) -> None:
+    def _adopt(self, merged: Merged, unsynced: list[Event]) -> None:
         with self._lock:
             forked = self._diverged
-            self._alone = False
-            self._debts = debts[-DEBTS_KEPT:]
+            self._is_local = False
+            self._unsynced = unsynced[-UNSYNCED_KEPT:]
             self._generation_seen = merged.document["generation"]
             self._look(merged.document, merged.now, merged.changes, new_epoch=forked)
 
-    def _go_on_alone(self, batch: list[Event], wish: Acquire | None = None) -> None:
+    def _run_locally(self, batch: list[Event], wish: Acquire | None = None) -> None:
         with self._lock:
-            self._alone = True
+            self._is_local = True
             now = self._link.now()
             document, changes = self.view.document, ()
             for event in [*batch, wish] if wish else batch:
                 document, brought = machine.step(document, _dated(event, document), now, self._policy)
                 changes += brought
-                self._owe(event)
+                self._keep_unsynced(event)
                 if any(change.after == "closed" for change in brought):
-                    # As far as can be seen from here the service is well: old failures are no debt.
-                    self._debts = [debt for debt in self._debts if isinstance(debt, Release)]
+                    # This process saw the service recover: its older failures need not reach the store.
+                    self._unsynced = [event for event in self._unsynced if isinstance(event, Release)]
             self._look(document, now, changes)
 
-    def _owe(self, event: Event) -> None:
-        debts = self._debts
+    def _keep_unsynced(self, event: Event) -> None:
+        unsynced = self._unsynced
         if isinstance(event, Release):
-            debts.append(event)
+            unsynced.append(event)
         elif isinstance(event, Record):
             if event.owner is not None:
-                debts.append(Release(event.owner))
-            debts.append(replace(event, generation=self._generation_seen, owner=None))
-        self._debts = debts[-DEBTS_KEPT:]
+                unsynced.append(Release(event.owner))
+            unsynced.append(replace(event, generation=self._generation_seen, owner=None))
+        self._unsynced = unsynced[-UNSYNCED_KEPT:]
 
     def _show(self) -> None:
         # Weak, because a circuit that its last breaker has left must be gone at once.

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-import difflib
-import math
 from typing import Any, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationInfo, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 from typing_extensions import Self
 
-from prefect_resilience.base.durations import FORMS, seconds_of
-from prefect_resilience.errors.taxonomy import ErrorCategory
+from prefect_resilience.base.durations import Seconds
+from prefect_resilience.base.policy import Policy, nearest
+from prefect_resilience.errors.classify.classify import classify
+from prefect_resilience.errors.taxonomy import ErrorCategory, ErrorInfo
 from prefect_resilience.guards.circuits.window import canonical_window, parse_window
+from prefect_resilience.guards.limits.guarding import LimitRefused
 
 CircuitState = Literal["closed", "open", "half_open", "forced_open", "disabled"]
+
+MOST = 1_000_000
+"""No number of calls is larger."""
 
 DEFAULT_COUNTS: tuple[str, ...] = (
     "agent_crash",
@@ -27,7 +31,7 @@ DEFAULT_COUNTS: tuple[str, ...] = (
 )
 
 
-class CircuitPolicy(BaseModel):
+class CircuitPolicy(Policy):
     """When a circuit opens, for how long, and how it comes back. Durations are in seconds, or text such as
     "500ms", "1h30m", or a timedelta.
 
@@ -55,30 +59,28 @@ class CircuitPolicy(BaseModel):
     an accident (at 20 %, to 8 in a row). `probe_calls` is raised where that many are not enough for a service
     that is as usual (at 30 %, to 2 of 5). `minimum_calls` and `slow_rate` mean what they always do.
 
-    Raises pydantic's ValidationError, whose messages each say in one sentence what to write instead.
+    Raises ConfigurationError, in one sentence that says what to write instead.
     """
 
-    model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
-
-    failure_threshold: int = 5
-    volume_threshold: int = 1
-    failure_rate: float = 0.5
-    minimum_calls: int = 10
+    failure_threshold: int = Field(default=5, ge=1, le=MOST)
+    volume_threshold: int = Field(default=1, ge=1, le=MOST)
+    failure_rate: float = Field(default=0.5, gt=0, le=1)
+    minimum_calls: int = Field(default=10, ge=1, le=MOST)
     window: int | str = "60s"
-    slow_call: float | None = None
-    slow_rate: float = 1.0
-    open_for: float = 30.0
-    open_backoff: float = 2.0
-    open_max: float = 600.0
-    success_threshold: int = 2
-    probes: int = 1
-    probe_lease: float = 60.0
+    slow_call: Seconds | None = Field(default=None, gt=0)
+    slow_rate: float = Field(default=1.0, gt=0, le=1)
+    open_for: Seconds = 30.0
+    open_backoff: float = Field(default=2.0, ge=1, le=1000)
+    open_max: Seconds = 600.0
+    success_threshold: int = Field(default=2, ge=1, le=MOST)
+    probes: int = Field(default=1, ge=1, le=MOST)
+    probe_lease: Seconds = Field(default=60.0, gt=0)
     counts: tuple[str, ...] = DEFAULT_COUNTS
-    sync_interval: float = 0.5
+    sync_interval: Seconds = 0.5
     adaptive: bool = False
-    failure_rate_floor: float = 0.1
-    baseline_memory: float = 3600.0
-    probe_calls: int | None = None
+    failure_rate_floor: float = Field(default=0.1, gt=0, le=1)
+    baseline_memory: Seconds = Field(default=3600.0, gt=0)
+    probe_calls: int | None = Field(default=None, ge=1, le=MOST)
 
     @model_validator(mode="after")
     def _can_close(self) -> Self:
@@ -89,53 +91,12 @@ class CircuitPolicy(BaseModel):
             )
         return self
 
-    @field_validator(
-        *("failure_threshold", "volume_threshold", "minimum_calls"),
-        *("success_threshold", "probes", "probe_calls"),
-        mode="before",
-    )
+    @field_validator("*", mode="before")
     @classmethod
-    def _whole_number(cls, value: Any, info: ValidationInfo) -> Any:
-        if value is None and info.field_name == "probe_calls":
-            return None
-        number = _number(value)
-        if number is None or number != int(number) or not 1 <= number <= 1_000_000:
-            raise ValueError(f"{info.field_name}={value!r} must be a whole number of at least 1")
-        return int(number)
-
-    @field_validator("failure_rate", "slow_rate", "failure_rate_floor", mode="before")
-    @classmethod
-    def _rate(cls, value: Any, info: ValidationInfo) -> Any:
-        number = _number(value)
-        if number is None or not 0 < number <= 1:
-            raise ValueError(
-                f"{info.field_name}={value!r} must be above 0 and at most 1, as in 0.5 for half of the calls"
-            )
-        return number
-
-    @field_validator(
-        "open_for", "open_max", "sync_interval", "slow_call", "probe_lease", "baseline_memory", mode="before"
-    )
-    @classmethod
-    def _seconds(cls, value: Any, info: ValidationInfo) -> Any:
-        if value is None and info.field_name == "slow_call":
-            return None
-        seconds = seconds_of(value)
-        must_be_positive = info.field_name in {"slow_call", "probe_lease", "baseline_memory"}
-        if seconds is None or seconds < 0 or (must_be_positive and seconds == 0):
-            least = "more than 0" if must_be_positive else "0 or more"
-            raise ValueError(f"{info.field_name}={value!r} must be {least}, in seconds, as in {FORMS}")
-        return seconds
-
-    @field_validator("open_backoff", mode="before")
-    @classmethod
-    def _factor(cls, value: Any) -> Any:
-        number = _number(value)
-        if number is None or not 1 <= number <= 1000:
-            raise ValueError(
-                f"open_backoff={value!r} must be between 1 (each opening as long as the last) and 1000"
-            )
-        return number
+    def _no_flag(cls, value: Any, info: ValidationInfo) -> Any:
+        if isinstance(value, bool) and info.field_name != "adaptive":
+            raise ValueError(f"{value} is no number: write a number, as in 2")
+        return value
 
     @field_validator("window", mode="before")
     @classmethod
@@ -156,9 +117,7 @@ class CircuitPolicy(BaseModel):
         for item in value:
             name = str(getattr(item, "value", item))
             if name not in known:
-                near = difflib.get_close_matches(name, known, n=1, cutoff=0.4)
-                hint = f"did you mean {near[0]!r}?" if near else f"write one of {', '.join(known)}"
-                raise ValueError(f"counts has {name!r}, which is no error category: {hint}")
+                raise ValueError(f"counts has {name!r}, which is no error category{nearest(name, known)}")
             names.add(name)
         if not names:
             raise ValueError(
@@ -177,15 +136,31 @@ class CircuitPolicy(BaseModel):
         return parse_window(self.window)
 
 
-def _number(value: Any) -> float | None:
-    """`value` as a finite number, None when it is none: neither True nor "abc" nor NaN."""
-    if isinstance(value, bool):
-        return None
-    try:
-        number = float(value)
-    except (TypeError, ValueError, OverflowError):
-        return None
-    return number if math.isfinite(number) else None
+CountsAs = Literal["success", "failure", "neither"]
+
+ANSWERED = frozenset({"auth", "invalid", "not_found", "conflict", "overflow", "validation"})
+"""Failures by which the service shows that it is well: it read the request and said no."""
+
+
+def judge(
+    error: BaseException | None, info: ErrorInfo | None, policy: CircuitPolicy
+) -> tuple[CountsAs, ErrorInfo | None]:
+    """How a call that ended with `error` counts, and the error classified.
+
+    What is no Exception (a cancellation, a KeyboardInterrupt, a generator that was closed) says nothing
+    about the service, and neither does a limit of our own or another failure of the caller's.
+    """
+    if error is None and info is None:
+        return "success", None
+    if error is not None and (isinstance(error, LimitRefused) or not isinstance(error, Exception)):
+        return "neither", None
+    if info is None:
+        assert error is not None
+        info = classify(error)
+    category = str(info.category)
+    if category in policy.counts:
+        return "failure", info
+    return ("success" if category in ANSWERED else "neither"), info
 
 
 class CircuitEntered(BaseModel):

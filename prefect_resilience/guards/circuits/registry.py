@@ -19,7 +19,7 @@ from prefect_resilience.stores import Store, parse_url
 LINKS_KEPT = 64
 DEFAULT = "default"
 APART = " by "
-"""Between a place and the policy of a circuit that an operator's policy was set on."""
+"""Separates store and policy in the key of a circuit with an operator's policy."""
 
 StoreReference = Store | str | None
 """What `store=` may be: None for the configured store, a URL, or a store that was opened already."""
@@ -92,8 +92,8 @@ def _known_link(place: str, make: Callable[[], StoreLink]) -> StoreLink:
 def declare(name: str, policy: CircuitPolicy, store: StoreReference, apart: bool = False) -> Circuit:
     """The circuit of this name in this store, made when it is new.
 
-    `apart`: beside those of other policies. They meet in the store, as those of two processes do. Raises
-    ConfigurationError, without it, when a breaker that is still in use declared it with another policy.
+    `apart`: a separate local circuit for an operator's policy; it shares only the stored document. Without
+    it, raises ConfigurationError when a breaker that is still in use declared another policy for this name.
     """
     global _leaving
     link = link_to(store)
@@ -122,7 +122,7 @@ def declared(name: str, store: StoreReference) -> Circuit | None:
 
 
 def _place_of(store: StoreReference, link: StoreLink) -> str:
-    # Whoever asks holds the link: its id is its own only while it lives, as it does in a circuit.
+    # The id of a link is unique while the link lives; the caller and the circuit hold it.
     return DEFAULT if store is None else f"{link.url}#{id(link)}"
 
 

@@ -13,6 +13,7 @@ from pydantic import Discriminator, Field, field_validator
 from prefect_resilience.base.policy import Policy, nearest
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.guards.decomposition.splitters import ListSplit, Split, TextSplit, concat, join
+from prefect_resilience.guards.fallbacks.model import named_arguments
 
 if TYPE_CHECKING:
     from prefect_resilience.errors.context import ErrorContext
@@ -163,20 +164,8 @@ def named(
     target: Callable[..., Any], offered: Mapping[str, Any], first: tuple[Any, ...] = ()
 ) -> tuple[list[Any], dict[str, Any]]:
     """The arguments for a split or merge: `first`, and those of `offered` that it names."""
-    args: list[Any] = list(first)
-    kwargs: dict[str, Any] = {}
-    for number, (name, parameter) in enumerate(_parameters(target).items()):
-        if number < len(first):
-            continue
-        if parameter.kind is parameter.VAR_KEYWORD:
-            kwargs |= {key: value for key, value in offered.items() if key not in (*kwargs, *OFFERED)}
-        elif parameter.kind is parameter.VAR_POSITIONAL or name not in offered:
-            continue
-        elif parameter.kind is parameter.POSITIONAL_ONLY:
-            args.append(offered[name])
-        else:
-            kwargs[name] = offered[name]
-    return args, kwargs
+    others = {key: value for key, value in offered.items() if key not in OFFERED}
+    return named_arguments(_parameters(target), offered, others, first)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping
+from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
+from prefect_resilience.base.drive import Blocking, Invoke, Steps
 from prefect_resilience.base.durations import Duration, seconds_of
 from prefect_resilience.errors.context import ErrorContext
-from prefect_resilience.errors.exceptions import ConfigurationError
+from prefect_resilience.errors.exceptions import ConfigurationError, answered_for
 from prefect_resilience.guards.retries.policy import as_names
 
 When = Callable[[ErrorContext], bool]
@@ -117,19 +119,8 @@ class Fallback:
 
         `parameters` are by name, those of a `**kwargs` beside the others.
         """
-        offered = {"error": context, **parameters}
-        args: list[Any] = []
-        kwargs: dict[str, Any] = {}
-        for name, parameter in inspect.signature(self.to).parameters.items():
-            if parameter.kind is parameter.VAR_KEYWORD:
-                kwargs |= {key: value for key, value in parameters.items() if key not in kwargs}
-            elif parameter.kind is parameter.VAR_POSITIONAL or name not in offered:
-                continue
-            elif parameter.kind is parameter.POSITIONAL_ONLY:
-                args.append(offered[name])
-            else:
-                kwargs[name] = offered[name]
-        return args, kwargs
+        wanted = inspect.signature(self.to).parameters
+        return named_arguments(wanted, {"error": context, **parameters}, parameters)
 
     def check_for(self, primary: Callable[..., Any], *, isasync: bool) -> None:
         """Refuse, at decoration, what could not be called later."""
@@ -156,6 +147,27 @@ class Fallback:
                     f"fallback {self.name!r} needs {name!r}, which {_name_of(primary)!r} does not have: "
                     f"it can name any of {', '.join([*given, 'error'])}"
                 )
+
+
+def named_arguments(
+    wanted: Mapping[str, inspect.Parameter],
+    offered: Mapping[str, Any],
+    others: Mapping[str, Any],
+    first: tuple[Any, ...] = (),
+) -> tuple[list[Any], dict[str, Any]]:
+    """The arguments for a function: `first`, what it names of `offered`, and `others` for `**kwargs`."""
+    args: list[Any] = list(first)
+    kwargs: dict[str, Any] = {}
+    for name, parameter in list(wanted.items())[len(first) :]:
+        if parameter.kind is parameter.VAR_KEYWORD:
+            kwargs |= {key: value for key, value in others.items() if key not in kwargs}
+        elif parameter.kind is parameter.VAR_POSITIONAL or name not in offered:
+            continue
+        elif parameter.kind is parameter.POSITIONAL_ONLY:
+            args.append(offered[name])
+        else:
+            kwargs[name] = offered[name]
+    return args, kwargs
 
 
 @dataclass(frozen=True)
@@ -197,3 +209,78 @@ def despite_doubt(fallbacks: tuple[Fallback, ...]) -> tuple[Fallback, ...]:
     return tuple(
         replace(step, when=None) for step, when in steps if isinstance(when, tuple) and "InDoubt" in when
     )
+
+
+_handling: ContextVar[tuple[Callable[..., Any], ...]] = ContextVar("handling", default=())
+"""The functions that are being replaced or are replacing at this moment: none of them handles itself."""
+
+
+class Memory(Protocol):
+    """Where a task's last good results are kept. Both methods may block."""
+
+    def remember(self, value: Any) -> None: ...
+
+    def recall(self, max_age: float | None) -> Any:
+        """The last good result of the same call; raises LookupError if there is none so young."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a fallback gave in place of the primary's result."""
+
+    value: Any
+    fallback: Fallback
+
+
+@dataclass(slots=True)
+class Chain:
+    """The steps of one task, and what became of them in one run."""
+
+    fallbacks: tuple[Fallback, ...]
+    primary: Callable[..., Any]
+    isasync: bool
+    failures: list[tuple[str, Exception]] = field(default_factory=list[tuple[str, Exception]])
+
+    def answer(
+        self, parameters: Mapping[str, Any], context: ErrorContext, memory: Memory
+    ) -> Steps[Answer | None]:
+        """The first step's answer that there is, or None; what failed on the way is kept in `failures`."""
+        handling = (*_handling.get(), _function(self.primary))
+        for fallback in self.fallbacks:
+            target = _function(fallback.to)
+            if target in handling:
+                continue
+            reset = _handling.set((*handling, target))
+            try:
+                if fallback.applies(context):
+                    with answered_for():
+                        value = yield self._ask(fallback, parameters, context, memory)
+                    return _answer(value, fallback)
+            except Exception as error:  # noqa: BLE001 - the next step is there for whatever this one raises
+                self.failures.append((fallback.name, error))
+            finally:
+                _handling.reset(reset)
+        return None
+
+    def _ask(
+        self, fallback: Fallback, parameters: Mapping[str, Any], context: ErrorContext, memory: Memory
+    ) -> Invoke | Blocking:
+        if fallback.recalls:
+            return Blocking(memory.recall, (fallback.max_age,))
+        args, kwargs = fallback.arguments(parameters, context)
+        # A plain function under an async task would hold up the loop, so it has a thread of its own.
+        kind = Blocking if self.isasync and not fallback.isasync else Invoke
+        return kind(fallback.to, tuple(args), kwargs)
+
+
+def _answer(value: Any, fallback: Fallback) -> Answer:
+    if not isinstance(value, Answered):
+        return Answer(value, fallback)
+    name = f"{fallback.name}: {value.answered_by}"
+    return Answer(value.value, replace(fallback, name=name, degraded=fallback.degraded or value.degraded))
+
+
+def _function(target: Callable[..., Any]) -> Callable[..., Any]:
+    """The function itself, without what tasks and decorators put around it."""
+    return inspect.unwrap(getattr(target, "fn", target))

@@ -5,20 +5,24 @@ from __future__ import annotations
 from functools import partial
 from random import random
 from time import monotonic
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from pydantic import Field, field_validator
+from pydantic import Field
 
-from prefect_resilience.base.drive import Sequence, drive, slept
-from prefect_resilience.base.durations import Duration, seconds
+from prefect_resilience.base.drive import Steps, drive, slept
+from prefect_resilience.base.durations import Duration, Seconds
 from prefect_resilience.guards.limits import shared as shared_limits
-from prefect_resilience.guards.limits.guarding import Limit, Ticket
+from prefect_resilience.guards.limits.guarding import BulkheadFullError, Limit, Ticket, prefect_name
 from prefect_resilience.guards.limits.leases import Lease, LeaseRequest, given_back
-from prefect_resilience.guards.limits.line import overdue_places, stood_in_line
-from prefect_resilience.guards.limits.outages import FIRST_PAUSE, LONGEST_PAUSE, ApiAway, answered
-from prefect_resilience.guards.limits.pace import for_place
-from prefect_resilience.guards.limits.refusals import BulkheadFullError, count, prefect_name
-from prefect_resilience.guards.limits.shared import SharedLimit, run_going_on
+from prefect_resilience.guards.limits.line import for_place, overdue_places, stood_in_line
+from prefect_resilience.guards.limits.shared import (
+    FIRST_PAUSE,
+    LONGEST_PAUSE,
+    ApiAway,
+    SharedLimit,
+    answered,
+    run_going_on,
+)
 from prefect_resilience.guards.timeouts.overdue import begins, still_runs
 from prefect_resilience.guards.timeouts.threads import start_call
 
@@ -48,31 +52,21 @@ class Bulkhead(Limit):
     hold every place, None waits for 60 s. Raises `ConfigurationError` for what cannot be meant.
     """
 
-    max_concurrent: int = Field(description="How many calls may be going on at a time.")
-    max_wait: float | None = Field(default=None, description="Seconds to wait for a place; null is for ever.")
+    by_position: ClassVar[tuple[str, ...]] = ("max_concurrent", "max_wait", "name")
+
+    max_concurrent: int = Field(strict=True, ge=1, description="How many calls may be going on at a time.")
+    max_wait: Seconds | None = Field(
+        default=None, description="Seconds to wait for a place; null is for ever."
+    )
     name: str | None = Field(default=None, description="What the fleet knows the limit by.")
 
-    def __init__(
-        self,
-        max_concurrent: int | None = None,
-        max_wait: Duration | None = None,
-        name: str | None = None,
-        **more: Any,
-    ) -> None:
-        given = {"max_concurrent": max_concurrent, "max_wait": max_wait, "name": name}
-        super().__init__(**given, **more)
+    if TYPE_CHECKING:
 
-    @field_validator("max_concurrent", mode="before")
-    @classmethod
-    def _is_a_count(cls, value: object) -> int:
-        return count("Bulkhead's max_concurrent", value, "Bulkhead(5)")
+        def __init__(
+            self, max_concurrent: int, max_wait: Duration | None = None, name: str | None = None
+        ) -> None: ...
 
-    @field_validator("max_wait", mode="before")
-    @classmethod
-    def _is_a_seconds(cls, value: object) -> float | None:
-        return None if value is None else seconds("Bulkhead's max_wait", value)
-
-    def entered(self) -> Sequence[Ticket]:
+    def entered(self) -> Steps[Ticket]:
         """Wait for a place. Raises BulkheadFullError."""
         name = self.settled_name()
         began = monotonic()
@@ -91,7 +85,7 @@ class Bulkhead(Limit):
         begins(ticket)
         return ticket
 
-    def left(self, ticket: Ticket, error: BaseException | None = None) -> Sequence[None]:
+    def left(self, ticket: Ticket, error: BaseException | None = None, **_: Any) -> Steps[None]:
         """Give the place back, or leave it to the call while that still runs after its attempt."""
         if not still_runs(ticket, error, partial(_give_back, ticket)):
             yield from _given_back(ticket, error)
@@ -105,7 +99,7 @@ class Bulkhead(Limit):
         overdue = overdue_places(self._line(name))
         return BulkheadFullError(name, self.max_concurrent, monotonic() - began, overdue)
 
-    def _leased(self, name: str, came: float) -> Sequence[Lease]:
+    def _leased(self, name: str, came: float) -> Steps[Lease]:
         """A place in the fleet; one without a slot when the API does not answer for too long."""
         shared = SharedLimit(
             prefect_name("bulkhead", name), self.max_concurrent, 0.0, shared_limits.prefect_client
@@ -136,7 +130,7 @@ def _give_back(ticket: Ticket) -> None:
         ticket.place.leave()
 
 
-def _given_back(ticket: Ticket, error: BaseException | None) -> Sequence[None]:
+def _given_back(ticket: Ticket, error: BaseException | None) -> Steps[None]:
     try:
         if ticket.lease is not None:
             yield from given_back(ticket.lease, error)

@@ -1,33 +1,26 @@
-"""The ways to put a limit around code: a block, a decorator, a call.
-
-A limit itself says only what entering and leaving is.
-"""
+"""What the limits share: their names, the ticket of a caller who was let in, and the errors of a refusal."""
 
 from __future__ import annotations
 
 import inspect
-from abc import abstractmethod
-from collections.abc import Awaitable, Callable, Mapping
-from contextvars import ContextVar
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from types import CoroutineType, TracebackType
-from typing import TYPE_CHECKING, Any, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast
 from uuid import uuid4
 
 from pydantic import PrivateAttr, field_validator
 from typing_extensions import Self
 
-from prefect_resilience.base.drive import Invoke, Sequence, adrive, drive
-from prefect_resilience.base.naming import fill, shorten, template_fields
+from prefect_resilience.base.naming import digest, fill, shorten, template_fields
 from prefect_resilience.base.policy import Policy
-from prefect_resilience.base.wrapping import decorate
-from prefect_resilience.errors.exceptions import ConfigurationError
+from prefect_resilience.base.wrapping import Guarding
+from prefect_resilience.errors.exceptions import ConfigurationError, ResilienceError
 
 if TYPE_CHECKING:
     from prefect_resilience.guards.limits.leases import Lease
-    from prefect_resilience.guards.limits.line import Place
+    from prefect_resilience.guards.limits.line import HeldPlace
 
-T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -35,22 +28,18 @@ F = TypeVar("F", bound=Callable[..., Any])
 class Ticket:
     """What a caller who was let in holds, and hands in when it leaves."""
 
-    place: Place | None = None
+    place: HeldPlace | None = None
     lease: Lease | None = None
 
 
-# The blocks that are open in this context, innermost last.
-_blocks: ContextVar[tuple[tuple[Limit, Ticket], ...]] = ContextVar(
-    "prefect_resilience_limit_blocks", default=()
-)
-
-
-class Limit(Policy):
+class Limit(Guarding, Policy):
     """The base of the limits on how many calls there may be.
 
     `name` may be a template over a task's parameters, as in "llm:{provider}". Limits of the same name are
     one limit in this process, and in a flow or task run in the whole fleet; one without a name is its own.
     """
+
+    _kind: ClassVar[str] = "limit"
 
     name: str | None = None
     _own: str = PrivateAttr(default="")
@@ -66,16 +55,6 @@ class Limit(Policy):
         if name is not None:
             template_fields(name, "limit")
         return name
-
-    # -- what a limit says
-
-    @abstractmethod
-    def entered(self) -> Sequence[Ticket]:
-        """Wait until a call may be made."""
-
-    @abstractmethod
-    def left(self, ticket: Ticket, error: BaseException | None = None) -> Sequence[None]:
-        """The call has ended, with `error` if it raised; after a cancellation nothing is awaited."""
 
     # -- names
 
@@ -112,65 +91,6 @@ class Limit(Policy):
             )
         return shorten(self.name.format())
 
-    # -- blocks
-
-    def __enter__(self) -> Self:
-        _blocks.set((*_blocks.get(), (self, drive(self.entered()))))
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        drive(self.left(self._close_block(), error))
-
-    async def __aenter__(self) -> Self:
-        ticket = await adrive(self.entered())
-        _blocks.set((*_blocks.get(), (self, ticket)))
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        await adrive(self.left(self._close_block(), error))
-
-    def _close_block(self) -> Ticket:
-        blocks = _blocks.get()
-        for index in range(len(blocks) - 1, -1, -1):
-            if blocks[index][0] is self:
-                _blocks.set(blocks[:index] + blocks[index + 1 :])
-                return blocks[index][1]
-        raise RuntimeError(f"a block of {type(self).__name__} ends in another context than it began in")
-
-    # -- calls
-
-    def call(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> T:
-        """What `fn(*args, **kwargs)` returns, within the limit. For an async function use `acall`."""
-        if inspect.iscoroutinefunction(fn):
-            raise _is_async(fn)
-        result = drive(self._around(Invoke(fn, args, kwargs)))
-        if type(result) is CoroutineType:
-            cast("CoroutineType[Any, Any, Any]", result).close()
-            raise _is_async(fn)
-        return result
-
-    @overload
-    async def acall(self, fn: Callable[..., Awaitable[T]], /, *args: Any, **kwargs: Any) -> T: ...
-    @overload
-    async def acall(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> T: ...
-    async def acall(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-        """`fn(*args, **kwargs)`, awaited if need be, within the limit. The loop never blocks."""
-        return await adrive(self._around(Invoke(fn, args, kwargs)))
-
-    def _around(self, invoke: Invoke) -> Sequence[Any]:
-        ticket = yield from self.entered()
-        try:
-            result = yield invoke
-        except BaseException as error:
-            yield from self.left(ticket, error)
-            raise
-        yield from self.left(ticket)
-        return result
-
     def __call__(self, fn: F) -> F:
         """Decorate a function: plain, async, generator or async generator.
 
@@ -183,9 +103,69 @@ class Limit(Policy):
                 f"the limit's name {self.name!r} cannot be filled in: {fn.__name__} has no parameter "
                 f"{missing[0]!r}"
             )
-        return decorate(self, fn)
+        return super().__call__(fn)
 
 
-def _is_async(fn: Callable[..., Any]) -> ConfigurationError:
-    name = getattr(fn, "__qualname__", repr(fn))
-    return ConfigurationError(f"{name} is async: write `await limit.acall(...)`")
+class LimitRefused(ResilienceError):
+    """A limit of our own refused the call, which was not made and says nothing about the service."""
+
+
+class BulkheadFullError(LimitRefused):
+    """No place became free within `waited` seconds; classified as `unavailable`, so it may be tried again.
+
+    `overdue` of this process's places are held by overdue calls: their attempts are over, and they still run.
+    """
+
+    error_category: ClassVar[str] = "unavailable"
+
+    def __init__(self, name: str | None, max_concurrent: int, waited: float = 0.0, overdue: int = 0) -> None:
+        self.name = name
+        self.max_concurrent = max_concurrent
+        self.waited = waited
+        self.overdue = overdue
+        which = "a bulkhead without a name" if name is None else f"bulkhead {name!r}"
+        taken = "its only place" if max_concurrent == 1 else f"all {max_concurrent} places"
+        said = f"{which} is full: {taken} stayed taken for {waited:.1f} s"
+        if overdue == 1:
+            said += "; an overdue call holds a place until it really ends"
+        elif overdue:
+            said += f"; {overdue} overdue calls hold places until they really end"
+        if overdue:
+            said += ' (Timeout(..., mode="process") ends a call at its deadline)'
+        super().__init__(said)
+
+    def __reduce__(self) -> tuple[type[BulkheadFullError], tuple[str | None, int, float, int]]:
+        return type(self), (self.name, self.max_concurrent, self.waited, self.overdue)
+
+
+class RateLimitedError(LimitRefused):
+    """The call would have to wait for longer than it may; classified as `rate_limit`.
+
+    `calls` are allowed in `per` seconds; in `retry_after` seconds it is worth asking again, and a retry
+    policy waits for that long.
+    """
+
+    code: ClassVar[str] = "rate_limit_exceeded"
+    """What `classify` knows it by; a declared `error_category` would hide `retry_after` from it."""
+
+    def __init__(self, name: str | None, calls: int, per: float, retry_after: float) -> None:
+        self.name = name
+        self.calls = calls
+        self.per = per
+        self.retry_after = retry_after
+        which = "a rate limit without a name" if name is None else f"rate limit {name!r}"
+        allowed = f"{calls} call{'' if calls == 1 else 's'} in {per:g} s"
+        super().__init__(f"{which} allows {allowed}: the next one can be made in {retry_after:.2f} s")
+
+    def __reduce__(self) -> tuple[type[RateLimitedError], tuple[str | None, int, float, float]]:
+        return type(self), (self.name, self.calls, self.per, self.retry_after)
+
+
+NOT_IN_PREFECT = re.compile(r"[/%&<>]")
+"""What Prefect takes in no name."""
+
+
+def prefect_name(kind: str, name: str) -> str:
+    """What Prefect's limit for `name` is called, such as "bulkhead:llm"."""
+    clean = NOT_IN_PREFECT.sub("-", name)
+    return f"{kind}:{clean}" if clean == name else f"{kind}:{clean}~{digest(name)}"

@@ -6,16 +6,15 @@ import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast
 
-from pydantic import Field, field_validator
+from pydantic import Field
 
-from prefect_resilience.base.durations import Duration, seconds
+from prefect_resilience.base.durations import Duration, Seconds
 from prefect_resilience.base.policy import Policy
 from prefect_resilience.errors.exceptions import ConfigurationError, add_note
 from prefect_resilience.errors.secrets.redact import redact
-from prefect_resilience.guards.limits.guarding import Limit
-from prefect_resilience.guards.limits.refusals import LimitRefused, count
+from prefect_resilience.guards.limits.guarding import Limit, LimitRefused
 
 T = TypeVar("T")
 
@@ -32,21 +31,16 @@ class Hedge(Policy):
     Raises `ConfigurationError` for what cannot be meant.
     """
 
-    after: float = Field(description="Seconds without an answer after which another call is started.")
-    max: int = Field(default=1, description="How many calls may be started beside the first one.")
+    by_position: ClassVar[tuple[str, ...]] = ("after", "max")
 
-    def __init__(self, after: Duration | None = None, max: int = 1, **more: Any) -> None:
-        super().__init__(after=after, max=max, **more)
+    after: Seconds = Field(description="Seconds without an answer after which another call is started.")
+    max: int = Field(
+        default=1, strict=True, ge=1, description="How many calls may be started beside the first one."
+    )
 
-    @field_validator("after", mode="before")
-    @classmethod
-    def _is_a_seconds(cls, value: object) -> float:
-        return seconds("Hedge's after", value)
+    if TYPE_CHECKING:
 
-    @field_validator("max", mode="before")
-    @classmethod
-    def _is_a_count(cls, value: object) -> int:
-        return count("Hedge's max", value, "Hedge(after=0.5, max=2)")
+        def __init__(self, after: Duration, max: int = 1) -> None: ...
 
     async def acall(self, fn: Callable[..., Awaitable[T]], /, *args: Any, **kwargs: Any) -> T:
         """What the first successful call of `fn(*args, **kwargs)` returns.

@@ -1,4 +1,4 @@
-"""Leases of slots at Prefect's API: renewed while they are held, given back once, lost by whoever dies.
+"""Leases of slots at Prefect's API: renewed while held, given back once, and expired if the holder dies.
 
 A holder may be without a slot for a while: it was let in while the API did not answer, or its lease ran out
 before it could be renewed. Its call goes on, and a slot is taken for it as soon as there is one, so that the
@@ -17,9 +17,17 @@ from random import random
 from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import UUID
 
-from prefect_resilience.base.drive import Blocking, Sequence, slept
-from prefect_resilience.guards.limits.outages import FIRST_PAUSE, ApiAway, ApiBusy, logger
-from prefect_resilience.guards.limits.shared import SharedLimit, give_up, renew, take_place
+from prefect_resilience.base.drive import Blocking, Steps, slept
+from prefect_resilience.guards.limits.shared import (
+    FIRST_PAUSE,
+    ApiAway,
+    ApiBusy,
+    SharedLimit,
+    give_up,
+    logger,
+    renew,
+    take_place,
+)
 from prefect_resilience.guards.timeouts.threads import start_call
 
 if TYPE_CHECKING:
@@ -44,7 +52,7 @@ MOST_FAILURES = 5
 
 
 class Lease:
-    """One slot that this process holds; without an `id` it holds none yet."""
+    """One slot of this process; `id` is None until the API has given it."""
 
     __slots__ = ("_asking", "_context", "_ends_at", "_holder", "_over", "_shared", "due", "id")
 
@@ -147,7 +155,7 @@ class LeaseRequest:
             start_call(self._lease.release)
 
 
-def given_back(lease: Lease, error: BaseException | None) -> Sequence[None]:
+def given_back(lease: Lease, error: BaseException | None) -> Steps[None]:
     """Release the lease before going on, or beside it where nothing may be awaited: after a cancellation."""
     if error is not None and not isinstance(error, Exception):
         start_call(lease.release)

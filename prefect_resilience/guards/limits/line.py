@@ -1,7 +1,7 @@
-"""Lines of callers who wait for a place in this process, served in order of arrival.
+"""Waiting in this process: the pace of a rate limit, how long a caller waits, and lines for a place.
 
-A line is known by its key and exists only while somebody is in it. Threads and tasks of any event loop stand
-in the same line; each is woken in its own way.
+Lines are served in order of arrival. A line is known by its key and exists only while somebody is in it.
+Threads and tasks of any event loop stand in the same line; each is woken in its own way.
 """
 
 from __future__ import annotations
@@ -11,16 +11,168 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
+from time import monotonic
+from typing import NamedTuple
 
-from prefect_resilience.base.drive import SLICE_SECONDS, Sequence, Wait, waited_for
-from prefect_resilience.guards.limits.pace import for_place
+from prefect_resilience.base.drive import SLICE_SECONDS, Steps, Wait, waited_for
+
+# How long a call has to wait for its turn: the generic cell rate algorithm, as pure functions.
+#
+# The algorithm is that of ATM's traffic contract (ITU-T I.371, "virtual scheduling"). Its whole state is
+# one number, the theoretical arrival time: when the next call would come if all were evenly spaced. A call
+# may come before it by as much as the burst allows. Nothing here reads a clock: `now` is in seconds of any
+# clock that only goes forward.
+
+FRESH = float("-inf")
+"""The state before the first call."""
+
+
+class Pace(NamedTuple):
+    """One call in `interval` seconds, and as many as `burst` at once after a time without calls.
+
+    In any `t` seconds there are at most `burst - 1 + ceil(t / interval)` calls: with a burst of 1, never more
+    than the rate.
+    """
+
+    interval: float
+    burst: int = 1
+
+
+def wait_for(pace: Pace, state: float, now: float, ahead: int = 0) -> float:
+    """Seconds until one more call may be made after `ahead` others, each of them made as soon as it may."""
+    next_at = max(state, now) + ahead * pace.interval
+    return max(0.0, next_at - (pace.burst - 1) * pace.interval - now)
+
+
+def after_call(pace: Pace, state: float, now: float) -> float:
+    """The state after a call at `now`, which must not have had to wait."""
+    return max(state, now) + pace.interval
+
+
+MOST_KEYS = 1024
+"""Beyond so many, those that would not make anybody wait are forgotten."""
+
+
+@dataclass(slots=True)
+class Rate:
+    """The state of one rate limit. `coming` callers are in line for a call, or about to make it."""
+
+    state: float = FRESH
+    coming: int = 0
+
+
+def arrive(key: str, pace: Pace) -> float:
+    """Join those who are coming; the seconds until it will be one's turn if all of them make their calls."""
+    with _lock:
+        rate = _rate_of(key)
+        wait = wait_for(pace, rate.state, monotonic(), rate.coming)
+        rate.coming += 1
+        return wait
+
+
+def turn_away(key: str) -> None:
+    """Somebody who was coming makes no call."""
+    with _lock:
+        _rate_of(key).coming -= 1
+
+
+def wait_of(key: str, pace: Pace) -> float:
+    """Seconds until whoever is first in line may call."""
+    with _lock:
+        return wait_for(pace, _rate_of(key).state, monotonic())
+
+
+def start(key: str, pace: Pace) -> None:
+    """Somebody who was coming makes a call now."""
+    with _lock:
+        rate = _rate_of(key)
+        rate.state = after_call(pace, rate.state, monotonic())
+        rate.coming -= 1
+
+
+def start_if_free(key: str, pace: Pace) -> bool:
+    """Make a call now if nobody is in line and nobody would have to wait."""
+    with _lock:
+        rate = _rate_of(key)
+        now = monotonic()
+        if rate.coming or wait_for(pace, rate.state, now) > 0:
+            return False
+        rate.state = after_call(pace, rate.state, now)
+        return True
+
+
+def _rate_of(key: str) -> Rate:
+    rate = _rates.get(key)
+    if rate is None:
+        if len(_rates) >= MOST_KEYS:
+            _forget_idle()
+        rate = _rates[key] = Rate()
+    return rate
+
+
+def _forget_idle() -> None:
+    """What is as if it were fresh needs no memory."""
+    now = monotonic()
+    for key in [key for key, rate in _rates.items() if not rate.coming and rate.state <= now]:
+        del _rates[key]
+
+
+_rates: dict[str, Rate] = {}
+
+
+# How long a caller of a limit waits: for a place, and for a server that cannot answer just now.
+#
+# Pure functions, in seconds. `max_wait` is what the limit's author wrote; None waits for ever, with two
+# bounds.
+
+FOR_EVER = float("inf")
+
+OVERDUE_SECONDS = 60.0
+"""The wait without a `max_wait` while every place is held by an overdue call, which may never end."""
+
+SERVER_SECONDS = 60.0
+"""The wait without a `max_wait` for a server that does not answer."""
+
+LEAST_SERVER_SECONDS = 2.0
+"""The shortest wait for a server: a busy one refuses a question, and answers the next."""
+
+
+def for_place(max_wait: float | None, waited: float, stuck: float | None) -> float:
+    """How much longer to wait for a place; 0 or less is not at all.
+
+    waited: since the caller came. stuck: since every place is held by an overdue call; None: not so.
+
+    Example:
+        >>> for_place(5, 2, None), for_place(None, 100, None), for_place(None, 100, 10)
+        (3, inf, 50.0)
+    """
+    if max_wait is not None:
+        return max_wait - waited
+    return FOR_EVER if stuck is None else OVERDUE_SECONDS - min(waited, stuck)
+
+
+def for_server(max_wait: float | None, waited: float, silent: float) -> float:
+    """How much longer to wait for the server before the limit holds in this process alone.
+
+    waited: since the caller came. silent: since the server did not answer; infinite when waiting is no use.
+
+    Example:
+        >>> for_server(5, 1, 1), for_server(0, 0, 0.5), for_server(None, 500, 10)
+        (4, 1.5, 50.0)
+    """
+    if max_wait is None:
+        return SERVER_SECONDS - silent
+    least = LEAST_SERVER_SECONDS - silent
+    return max(least, min(max_wait - silent, max_wait - waited))
+
 
 LOOK_SECONDS = 5.0
 """How often a caller who waits without a `max_wait` looks whether overdue calls hold the places."""
 
 
-class Line:
+class WaitingLine:
     """`taken` places of `limit`, `overdue` of them by overdue calls, and who waits for the next one."""
 
     __slots__ = ("key", "limit", "overdue", "stuck_since", "taken", "waiting")
@@ -31,7 +183,7 @@ class Line:
         self.taken: int = 0
         self.overdue: int = 0
         self.stuck_since: float | None = None
-        self.waiting: dict[Place, None] = {}
+        self.waiting: dict[HeldPlace, None] = {}
 
     def note_stuck(self) -> None:
         stuck = self.overdue >= self.limit
@@ -43,12 +195,12 @@ class Line:
         return None if since is None else time.monotonic() - since
 
 
-class Place:
+class HeldPlace:
     """A place in a line: waited for, then held, then left."""
 
     __slots__ = ("_called", "_left", "_line", "_overdue", "_signal", "held")
 
-    def __init__(self, line: Line) -> None:
+    def __init__(self, line: WaitingLine) -> None:
         self._line = line
         self._called: Callable[[], None] | None = None
         self._signal: threading.Lock | None = None
@@ -121,17 +273,17 @@ class Place:
             self._called()
 
 
-def stood_in_line(key: str, limit: int, max_wait: float | None) -> Sequence[Place | None]:
-    """A place that is held, or None when none became free in time (see `patience.for_place`).
+def stood_in_line(key: str, limit: int, max_wait: float | None) -> Steps[HeldPlace | None]:
+    """A place that is held, or None when none became free in time (see `for_place`).
 
     Of two callers with different limits the later one's counts: a policy that was edited holds at once.
     """
     with _lock:
         line = _lines.get(key)
         if line is None:
-            line = _lines[key] = Line(key)
+            line = _lines[key] = WaitingLine(key)
         line.limit = limit
-        place = Place(line)
+        place = HeldPlace(line)
         if line.taken < limit and not line.waiting:
             line.taken += 1
             place.held = True
@@ -161,9 +313,9 @@ def overdue_places(key: str) -> int:
         return 0 if line is None else line.overdue
 
 
-def _serve(line: Line) -> list[Place]:
+def _serve(line: WaitingLine) -> list[HeldPlace]:
     """Give free places to those who have waited longest. Called with the lock held."""
-    woken: list[Place] = []
+    woken: list[HeldPlace] = []
     while line.waiting and line.taken < line.limit:
         line.taken += 1
         place = next(iter(line.waiting))
@@ -176,7 +328,7 @@ def _serve(line: Line) -> list[Place]:
     return woken
 
 
-def _wake(places: list[Place]) -> None:
+def _wake(places: list[HeldPlace]) -> None:
     for place in places:
         try:
             place.wake()
@@ -184,7 +336,7 @@ def _wake(places: list[Place]) -> None:
             place.leave()
 
 
-_lines: dict[str, Line] = {}
+_lines: dict[str, WaitingLine] = {}
 # Re-entrant: the garbage collector may end a caller's coroutine, which leaves its place, at any allocation.
 _lock = threading.RLock()
 
@@ -194,6 +346,7 @@ def _forget() -> None:
     global _lock
     _lock = threading.RLock()
     _lines.clear()
+    _rates.clear()
 
 
 if hasattr(os, "register_at_fork"):

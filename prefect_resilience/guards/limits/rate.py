@@ -4,27 +4,25 @@ from __future__ import annotations
 
 from functools import partial
 from time import monotonic
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from pydantic import Field, field_validator
+from pydantic import Field
 
-from prefect_resilience.base.drive import Sequence, slept
-from prefect_resilience.base.durations import Duration, seconds
+from prefect_resilience.base.drive import Steps, slept
+from prefect_resilience.base.durations import Duration, Seconds
 from prefect_resilience.guards.limits import shared
-from prefect_resilience.guards.limits.guarding import Limit, Ticket
-from prefect_resilience.guards.limits.line import stood_in_line
-from prefect_resilience.guards.limits.outages import ApiAway, answered
-from prefect_resilience.guards.limits.pace import (
+from prefect_resilience.guards.limits.guarding import Limit, RateLimitedError, Ticket, prefect_name
+from prefect_resilience.guards.limits.line import (
     Pace,
     arrive,
     for_place,
     start,
     start_if_free,
+    stood_in_line,
     turn_away,
     wait_of,
 )
-from prefect_resilience.guards.limits.refusals import RateLimitedError, count, prefect_name
-from prefect_resilience.guards.limits.shared import SharedLimit, run_going_on, take_slot
+from prefect_resilience.guards.limits.shared import ApiAway, SharedLimit, answered, run_going_on, take_slot
 
 __all__ = ["RateLimit", "RateLimitedError"]
 
@@ -54,44 +52,33 @@ class RateLimit(Limit):
     be made in `retry_after`. Raises `ConfigurationError` for what cannot be meant.
     """
 
-    calls: int = Field(description="How many calls may begin in a period.")
-    per: float = Field(default=1.0, description="The period, in seconds.")
-    burst: int | None = Field(default=None, description="How many calls may begin at once; null is one.")
-    max_wait: float | None = Field(default=None, description="Seconds to wait; null is for ever.")
+    by_position: ClassVar[tuple[str, ...]] = ("calls", "per", "burst", "max_wait", "name")
+
+    calls: int = Field(strict=True, ge=1, description="How many calls may begin in a period.")
+    per: Seconds = Field(default=1.0, ge=LEAST_PERIOD, description="The period, in seconds.")
+    burst: int | None = Field(
+        default=None, strict=True, ge=1, description="How many calls may begin at once; null is one."
+    )
+    max_wait: Seconds | None = Field(default=None, description="Seconds to wait; null is for ever.")
     name: str | None = Field(default=None, description="What the fleet knows the limit by.")
 
-    def __init__(
-        self,
-        calls: int | None = None,
-        per: Duration = 1.0,
-        burst: int | None = None,
-        max_wait: Duration | None = None,
-        name: str | None = None,
-        **more: Any,
-    ) -> None:
-        given = {"calls": calls, "per": per, "burst": burst, "max_wait": max_wait, "name": name}
-        super().__init__(**given, **more)
+    if TYPE_CHECKING:
 
-    @field_validator("calls", "burst", mode="before")
-    @classmethod
-    def _is_a_count(cls, value: object, info: Any) -> int | None:
-        if value is None and info.field_name == "burst":
-            return None
-        return count(f"RateLimit's {info.field_name}", value, 'RateLimit(60, per="1m", burst=5)')
-
-    @field_validator("per", "max_wait", mode="before")
-    @classmethod
-    def _is_a_seconds(cls, value: object, info: Any) -> float | None:
-        if info.field_name == "per":
-            return seconds("RateLimit's per", value, least=LEAST_PERIOD)
-        return None if value is None else seconds("RateLimit's max_wait", value)
+        def __init__(
+            self,
+            calls: int,
+            per: Duration = 1.0,
+            burst: int | None = None,
+            max_wait: Duration | None = None,
+            name: str | None = None,
+        ) -> None: ...
 
     @property
     def pace(self) -> Pace:
         """The seconds from one call to the next, and how many may begin at once."""
         return Pace(self.per / self.calls, self.burst or 1)
 
-    def entered(self) -> Sequence[Ticket]:
+    def entered(self) -> Steps[Ticket]:
         """Wait until a call may be made. Raises RateLimitedError, at once when the wait is known."""
         name = self.settled_name()
         key, pace = f"rate:{self._key(name)}", self.pace
@@ -118,11 +105,11 @@ class RateLimit(Limit):
                 turn_away(key)
         return Ticket()
 
-    def left(self, ticket: Ticket, error: BaseException | None = None) -> Sequence[None]:
+    def left(self, ticket: Ticket, error: BaseException | None = None, **_: Any) -> Steps[None]:
         """Nothing is held, so nothing is given back."""
         yield from ()
 
-    def _waited(self, key: str, shared: SharedLimit | None, came: float, name: str | None) -> Sequence[None]:
+    def _waited(self, key: str, shared: SharedLimit | None, came: float, name: str | None) -> Steps[None]:
         """Until this process's rate, and the fleet's, allow one more call."""
         while (wait := wait_of(key, self.pace)) > 0:
             self._refuse_beyond(came, wait, name)
@@ -130,7 +117,7 @@ class RateLimit(Limit):
         if shared is not None:
             yield from self._fleet_allowed(shared, came, name)
 
-    def _fleet_allowed(self, shared: SharedLimit, came: float, name: str | None) -> Sequence[None]:
+    def _fleet_allowed(self, shared: SharedLimit, came: float, name: str | None) -> Steps[None]:
         while True:
             try:
                 question = partial(_taken, shared)

@@ -8,9 +8,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from prefect_resilience.base.drive import Invoke, Sequence
-from prefect_resilience.errors.exceptions import ConfigurationError
-from prefect_resilience.errors.failures import OutputFormatError
+from prefect_resilience.base.drive import Invoke, Steps
+from prefect_resilience.errors.exceptions import ConfigurationError, OutputFormatError
 from prefect_resilience.errors.taxonomy import ErrorCategory
 from prefect_resilience.guards.outputs.shapes import Broken, Predicate, Shape, shape_of
 from prefect_resilience.guards.partials.current import Notes, partial_output
@@ -72,7 +71,7 @@ class Expect:
                 f"or a plain function"
             )
 
-    def checked(self, value: Any) -> Sequence[Any]:
+    def checked(self, value: Any) -> Steps[Any]:
         """The value to hand on. Raises OutputFormatError."""
         try:
             shape = self.shape

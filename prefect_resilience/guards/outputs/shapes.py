@@ -22,6 +22,7 @@ from pydantic import ValidationError as ModelError
 from pydantic_core import to_jsonable_python
 from referencing import Registry
 from referencing.exceptions import Unresolvable
+from referencing.jsonschema import DRAFT202012
 
 from prefect_resilience.base.policy import nearest
 from prefect_resilience.errors.exceptions import ConfigurationError
@@ -335,10 +336,17 @@ def _check_references(schema: Mapping[str, Any]) -> None:
     """Refuse a `$ref` into the schema itself that leads nowhere."""
     if any("$id" in part for part in _objects(schema)):
         return  # then a reference is relative to another place
+    resource = DRAFT202012.create_resource(cast("Any", schema))
+    root = Registry[Any]().with_resource("", resource).resolver()
     for part in _objects(schema):
         reference = part.get("$ref")
-        if isinstance(reference, str) and reference.startswith("#/") and not _leads(schema, reference):
-            raise ConfigurationError(f"expect= is a JSON Schema whose $ref {reference!r} leads nowhere")
+        if isinstance(reference, str) and reference.startswith("#/"):
+            try:
+                root.lookup(reference)
+            except (Unresolvable, ValueError, TypeError):
+                raise ConfigurationError(
+                    f"expect= is a JSON Schema whose $ref {reference!r} leads nowhere"
+                ) from None
 
 
 def _objects(part: Any) -> Iterator[dict[str, Any]]:
@@ -350,19 +358,6 @@ def _objects(part: Any) -> Iterator[dict[str, Any]]:
             left.extend(cast("dict[str, Any]", here).values())
         elif isinstance(here, list):
             left.extend(cast("list[Any]", here))
-
-
-def _leads(schema: Any, reference: str) -> bool:
-    here = schema
-    for step in reference[2:].split("/"):
-        name = step.replace("~1", "/").replace("~0", "~")
-        if isinstance(here, dict) and name in here:
-            here = cast("dict[str, Any]", here)[name]
-        elif isinstance(here, list) and name.isdigit() and int(name) < len(cast("list[Any]", here)):
-            here = cast("list[Any]", here)[int(name)]
-        else:
-            return False
-    return True
 
 
 def shape_of(what: Any) -> Shape | Predicate:

@@ -1,7 +1,6 @@
 """Whether and when to try again."""
 
 from prefect_resilience.guards.retries.backoff import Backoff
-from prefect_resilience.guards.retries.budget import RetryBudget
-from prefect_resilience.guards.retries.policy import Retry, Verdict
+from prefect_resilience.guards.retries.policy import Retry, RetryBudget, Verdict
 
 __all__ = ["Backoff", "Retry", "RetryBudget", "Verdict"]

@@ -1,6 +1,6 @@
 """The child's side of `mode="process"`: a process that imports Prefect once and then serves many calls.
 
-`limits.children` starts it with the script `start_child.py` and speaks to it over two pipes of pickled
+`children.py` starts it with the script `start_child.py` and speaks to it over two pipes of pickled
 messages. Down come the module search path with the modules to import, and then for each call: the call, and
 after the child has unpickled it and reported `begun`, whether to go on. Up go `ready`, `begun`, any number
 of `told`, and `result`, `error` or `unpicklable`.
@@ -141,7 +141,7 @@ def prepare() -> None:
 
 
 @dataclass(frozen=True)
-class Place:
+class ProcessState:
     """What each call finds in its process as it is in the parent, whatever the call before it changed."""
 
     path: list[str]
@@ -150,7 +150,7 @@ class Place:
     folder: str | None
 
     @classmethod
-    def here(cls) -> Place:
+    def here(cls) -> ProcessState:
         folder = None
         with suppress(OSError):  # the working directory may have been deleted
             folder = os.getcwd()
@@ -211,7 +211,7 @@ class Server:
         except OSError:  # the parent is gone
             _kill_this_group()
 
-    def answer(self, number: int, what: str, place: Place, payload: bytes) -> tuple[str, Any]:
+    def answer(self, number: int, what: str, place: ProcessState, payload: bytes) -> tuple[str, Any]:
         """Make one call, and return the message about its outcome."""
         place.enter()
         try:

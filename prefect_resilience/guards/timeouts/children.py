@@ -24,7 +24,7 @@ from typing import IO, Any, cast
 
 from prefect_resilience.errors.exceptions import AttemptTimeout, ResilienceError
 from prefect_resilience.guards.timeouts import start_child
-from prefect_resilience.guards.timeouts.child import BEGUN, EXIT_SECONDS, TOLD, Place
+from prefect_resilience.guards.timeouts.child import BEGUN, EXIT_SECONDS, TOLD, ProcessState
 from prefect_resilience.guards.timeouts.threads import SLICE_SECONDS, start_call
 
 logger: logging.Logger = logging.getLogger("prefect_resilience.timeout")
@@ -102,7 +102,7 @@ class Child:
         says whether to go on. Raises EOFError, OSError or UnpicklingError when the child dies.
         """
         self._number += 1
-        self._send((self._number, what, Place.here(), payload))
+        self._send((self._number, what, ProcessState.here(), payload))
         while True:
             kind, *rest = pickle.load(self.answers)
             if kind == BEGUN:

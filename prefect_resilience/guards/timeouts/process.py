@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, TypeVar
 import anyio
 import anyio.to_thread
 
+from prefect_resilience.base.drive import Invoke
 from prefect_resilience.errors.exceptions import AttemptTimeout, ResilienceError, add_note
 from prefect_resilience.guards.timeouts.child import RESULT, UNPICKLABLE, dumps, unpack_error
 from prefect_resilience.guards.timeouts.children import DEATH_SECONDS, HUNG_UP, POOL, Child, ProcessDied
@@ -66,7 +67,7 @@ def call_in_process(
     Raises `AttemptTimeout`, `ProcessDied`, `UnpicklableError`, `OSError` when no process can be started, and
     whatever `fn` raises.
     """
-    return _Call(fn, args, kwargs, carriage, begun, what or name_of(fn)).run(seconds)
+    return _ChildCall(fn, args, kwargs, carriage, begun, what or name_of(fn)).run(seconds)
 
 
 async def acall_in_process(
@@ -80,7 +81,7 @@ async def acall_in_process(
     what: str | None = None,
 ) -> Any:
     """`call_in_process` for the event loop: waits in a thread, and kills the child when it is cancelled."""
-    call = _Call(fn, args, kwargs, carriage, begun, what or name_of(fn))
+    call = _ChildCall(fn, args, kwargs, carriage, begun, what or name_of(fn))
     try:
         return await anyio.to_thread.run_sync(
             call.run, seconds, abandon_on_cancel=True, limiter=anyio.CapacityLimiter(1)
@@ -89,7 +90,15 @@ async def acall_in_process(
         call.stop()
 
 
-class _Call:
+def around(
+    call: Invoke, seconds: float, isasync: bool, carriage: Carriage | None, begun: Callable[[], None] | None
+) -> Invoke:
+    """The call, made in a child process that is killed after `seconds`."""
+    run = acall_in_process if isasync else call_in_process
+    return Invoke(run, (call.fn, call.args, call.kwargs, seconds), {"carriage": carriage, "begun": begun})
+
+
+class _ChildCall:
     """One call: it waits for a child, is unpickled there, begins, and is over."""
 
     def __init__(

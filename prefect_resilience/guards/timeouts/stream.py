@@ -232,7 +232,7 @@ def iterate_with_deadline(
             except BaseException as error:  # noqa: BLE001 the generator decides what becomes of it
                 order = ("throw", error)
     finally:
-        order = ("close", None)  # and no error, which would hold itself through this frame
+        order = ("close", None)  # do not keep an error: frame and traceback would form a cycle
         orders.put(order)  # ends the thread, and a generator that comes back late
         if producer is not None and not allowance.ended:
             abandon(producer)

@@ -61,8 +61,8 @@ def without_this_frame(error: BaseException) -> BaseException:
     return error.with_traceback(error.__traceback__ and error.__traceback__.tb_next)
 
 
-class _Desk:
-    """Where one thread takes its calls from. Appending and popping are atomic, so whoever pops has it."""
+class _Worker:
+    """A worker's inbox. `list.pop` is atomic, so exactly one side gets a call."""
 
     __slots__ = ("calls", "gone", "wake")
 
@@ -78,7 +78,7 @@ _STILL_RUNNING = (
     'Timeout(..., mode="process") is the mode that stops the work itself'
 )
 
-_idle: list[_Desk] = []
+_idle: list[_Worker] = []
 _overdue: set[Call] = set()
 _numbers = itertools.count(1)
 
@@ -162,44 +162,44 @@ def _hand_over(call: Call) -> None:
     """Give the call to the thread that was idle for the shortest time, or to a new one."""
     while True:
         try:
-            desk = _idle.pop()
+            worker = _idle.pop()
         except IndexError:
             return _start_thread(call)
-        desk.calls.append(call)
-        desk.wake.release()
-        if not desk.gone:
+        worker.calls.append(call)
+        worker.wake.release()
+        if not worker.gone:
             return None
         # The thread gave up waiting just now. Either it still found the call, or it is taken back here.
         try:
-            call = desk.calls.pop()
+            call = worker.calls.pop()
         except IndexError:
             return None
 
 
 def _start_thread(call: Call) -> None:
-    desk = _Desk()
-    desk.calls.append(call)
-    desk.wake.release()
+    worker = _Worker()
+    worker.calls.append(call)
+    worker.wake.release()
     name = f"prefect-resilience-call-{next(_numbers)}"
-    threading.Thread(target=_serve, args=(desk,), name=name, daemon=True).start()
+    threading.Thread(target=_serve, args=(worker,), name=name, daemon=True).start()
 
 
-def _serve(desk: _Desk) -> None:
+def _serve(worker: _Worker) -> None:
     """The life of a thread: calls until none has come for `IDLE_SECONDS`."""
-    while not desk.gone:
-        if not desk.wake.acquire(timeout=IDLE_SECONDS):
-            desk.gone = True
-            with suppress(ValueError):  # somebody may just have taken this desk
-                _idle.remove(desk)
+    while not worker.gone:
+        if not worker.wake.acquire(timeout=IDLE_SECONDS):
+            worker.gone = True
+            with suppress(ValueError):  # another caller may just have taken this worker
+                _idle.remove(worker)
         try:
-            call = desk.calls.pop()
+            call = worker.calls.pop()
         except IndexError:  # taken back
             return
         _run(call)
         if _overdue:
             _overdue.discard(call)
-        if not desk.gone:
-            _idle.append(desk)  # before the caller wakes: its next call shall find this thread
+        if not worker.gone:
+            _idle.append(worker)  # before the caller wakes: its next call then finds this thread
         call.done.release()
         del call  # an idle thread holds no results
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import functools
 import inspect
 import os
@@ -10,13 +9,16 @@ import signal
 import threading
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import timedelta
+from functools import partial
 from types import FrameType
-from typing import Any, ClassVar, Literal, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar, cast
 
 import anyio
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import Field, field_validator, model_validator
 
-from prefect_resilience.base.durations import DEFAULT_OPERATIONS, Duration, seconds_of
+from prefect_resilience.base.drive import Invoke
+from prefect_resilience.base.durations import DEFAULT_OPERATIONS, FORMS, Duration, seconds_of
+from prefect_resilience.base.policy import Policy, nearest
 from prefect_resilience.errors.exceptions import AttemptTimeout, ConfigurationError
 from prefect_resilience.guards.timeouts.stream import aiterate_with_deadline, iterate_with_deadline
 from prefect_resilience.guards.timeouts.threads import call_with_deadline, name_of, overdue_calls
@@ -57,7 +59,7 @@ def alarm_is_free() -> bool:
     if signal.getitimer(signal.ITIMER_REAL)[0] != 0:
         return False
     handler = signal.getsignal(signal.SIGALRM)
-    return handler is _ring or handler is signal.SIG_DFL
+    return handler is _on_alarm or handler is signal.SIG_DFL
 
 
 def call_with_alarm(
@@ -71,8 +73,8 @@ def call_with_alarm(
     by default.
     """
     global _running
-    if signal.getsignal(signal.SIGALRM) is not _ring:
-        signal.signal(signal.SIGALRM, _ring)
+    if signal.getsignal(signal.SIGALRM) is not _on_alarm:
+        signal.signal(signal.SIGALRM, _on_alarm)
     _running = True
     try:
         signal.setitimer(signal.ITIMER_REAL, seconds, AGAIN_SECONDS)
@@ -87,7 +89,7 @@ def call_with_alarm(
         _running = False
 
 
-def _ring(number: int, _frame: FrameType | None) -> None:
+def _on_alarm(number: int, _frame: FrameType | None) -> None:
     if _running:
         raise DeadlinePassed
     # A signal of somebody else's, who counts on its default action.
@@ -127,10 +129,9 @@ async def acall_with_deadline(
 
 T = TypeVar("T")
 Mode = Literal["auto", "thread", "process"]
-_FIELDS = ("total", "idle", "mode", "timeout_ms")
 
 
-class Timeout(BaseModel):
+class Timeout(Policy):
     """How long one attempt may take, in seconds (or text such as "500ms", "1h30m", or a timedelta).
 
     `total` bounds the attempt. `idle`, for generators, bounds the wait for each chunk; with a generator,
@@ -144,57 +145,51 @@ class Timeout(BaseModel):
 
         Timeout(30)   Timeout(30, mode="process")   Timeout(total=30, idle=5)
 
-    JSON may say `timeout_ms` in place of `total`. Raises `ConfigurationError`; when read as part of a
-    larger model, pydantic's `ValidationError` with the same sentence.
+    JSON may say `timeout_ms` in place of `total`. Raises `ConfigurationError`.
     """
 
-    model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True, extra="forbid", defer_build=True)
+    by_position: ClassVar[tuple[str, ...]] = ("total", "idle")
 
-    total: float | None = Field(
-        default=None, gt=0, allow_inf_nan=False, description="Seconds that one attempt may take."
-    )
-    idle: float | None = Field(
-        default=None, gt=0, allow_inf_nan=False, description="Seconds that a generator's next chunk may take."
-    )
+    total: float | None = Field(default=None, description="Seconds that one attempt may take.")
+    idle: float | None = Field(default=None, description="Seconds that a generator's next chunk may take.")
     mode: Mode = Field(
         default="auto",
         description="Whether an overdue call is interrupted, left behind, or killed with its process.",
     )
 
-    def __init__(self, total: Duration | None = None, idle: Duration | None = None, **fields: Any) -> None:
-        given = {"total": total, "idle": idle}
-        fields |= {name: seconds for name, seconds in given.items() if seconds is not None}
-        try:
-            super().__init__(**fields)
-        except ValidationError as error:
-            raise ConfigurationError(_sentence(error)) from None
+    if TYPE_CHECKING:
+
+        def __init__(
+            self, total: Duration | None = None, idle: Duration | None = None, **more: Mode | float | None
+        ) -> None: ...
 
     @model_validator(mode="before")
     @classmethod
-    def _read(cls, data: Any) -> Any:
-        if isinstance(data, (int, float, str, timedelta)):
-            data = {"total": data}
+    def _spelled(cls, data: Any) -> Any:
         if not isinstance(data, Mapping):
-            return data
+            return {"total": data}
         fields = dict(cast("Mapping[str, Any]", data))
-        for name in fields:
-            if name not in _FIELDS:
-                raise ValueError(
-                    f"a timeout has no {name!r}: write {', '.join(_FIELDS[:-1])} or {_FIELDS[-1]}"
-                )
-        if fields.get("timeout_ms") is not None:
+        milliseconds = fields.pop("timeout_ms", None)
+        if milliseconds is not None:
             if fields.get("total") is not None:
-                raise ValueError("a timeout was given both total and timeout_ms: write one of them")
-            fields["total"] = _seconds("timeout_ms", fields["timeout_ms"]) / 1000
-        fields.pop("timeout_ms", None)
-        for name in ("total", "idle"):
-            if fields.get(name) is not None:
-                fields[name] = _seconds(name, fields[name])
-        if fields.get("total") is None and fields.get("idle") is None:
-            raise ValueError("a timeout needs a number of seconds: write Timeout(30) or Timeout(idle=5)")
-        if fields.get("mode", "auto") not in ("auto", "thread", "process"):
-            raise ValueError(f'a timeout\'s mode is "auto", "thread" or "process", not {fields["mode"]!r}')
+                raise ValueError("it was given both total and timeout_ms: write one of them")
+            is_number = isinstance(milliseconds, int | float) and not isinstance(milliseconds, bool)
+            fields["total"] = milliseconds / 1000 if is_number else milliseconds
+        if (
+            fields.get("total") is None
+            and fields.get("idle") is None
+            and fields.keys() <= cls.model_fields.keys()
+        ):
+            raise ValueError("it needs a time: write Timeout(30) or Timeout(idle=5)")
         return fields
+
+    @field_validator("total", "idle", mode="before")
+    @classmethod
+    def _is_above_zero(cls, value: Any) -> float | None:
+        found = seconds_of(value)
+        if value is not None and (found is None or found <= 0):
+            raise ValueError(f"{value!r} is no time above 0: write {FORMS}; no limit is timeout=None")
+        return found
 
     @classmethod
     def of(cls, value: Any, operations: Mapping[str, float] = DEFAULT_OPERATIONS) -> Timeout | None:
@@ -233,45 +228,33 @@ class Timeout(BaseModel):
             )
 
 
-def call_within(timeout: Timeout, fn: Callable[..., T], args: Sequence[Any], kwargs: Mapping[str, Any]) -> T:
-    """What `fn(*args, **kwargs)` returns within `timeout.total` seconds; raises AttemptTimeout.
+def deadline_around(timeout: Timeout, call: Invoke, isasync: bool, named: Callable[..., Any]) -> Invoke:
+    """The call, held to `timeout.total`; it raises AttemptTimeout, which names the function `named`.
 
     Not for `mode="process"`.
     """
+    if timeout.total is None:
+        return call
+    if isasync:
+        made = partial(call.fn, *call.args, **call.kwargs)
+        return Invoke(acall_with_deadline, (made, timeout.total), {"what": name_of(named)})
+    return Invoke(call_within, (timeout, call.fn, call.args, call.kwargs))
+
+
+def call_within(timeout: Timeout, fn: Callable[..., T], args: Sequence[Any], kwargs: Mapping[str, Any]) -> T:
     seconds = cast(float, timeout.total)
     if timeout.mode == "auto" and alarm_is_free():
         return call_with_alarm(fn, args, kwargs, seconds)
     return call_with_deadline(fn, args, kwargs, seconds)
 
 
-def _seconds(name: str, value: Any) -> float:
-    unit = "milliseconds" if name == "timeout_ms" else "seconds"
-    known = seconds_of(value)
-    if known is not None and name == "timeout_ms" and not isinstance(value, int | float):
-        known *= 1000
-    if known is None and (isinstance(value, bool) or not isinstance(value, int | float)):
-        also = "" if name == "timeout_ms" else ', or text such as "500ms", "1h30m"'
-        raise ValueError(f"a timeout's {name} is a number of {unit} such as 30{also}, not {value!r}")
-    if known is None or known <= 0:
-        raise ValueError(
-            f"a timeout's {name} is a number of {unit} above 0, not {value!r}: no limit is timeout=None"
-        )
-    return known
-
-
 def _operation(name: str, operations: Mapping[str, float]) -> float:
     if name in operations:
         return operations[name]
-    near = difflib.get_close_matches(name, operations, n=1, cutoff=0.4)
-    hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(sorted(operations))}"
     raise ConfigurationError(
-        f'no operation is named {name!r}, so it has no timeout: {hint}, or write a duration such as "30s"'
+        f"no operation is named {name!r}, so it has no timeout{nearest(name, operations).rstrip('?')}, "
+        'or a duration such as "30s"'
     )
-
-
-def _sentence(error: ValidationError) -> str:
-    first = error.errors(include_url=False)[0]
-    return str(first.get("ctx", {}).get("error") or first["msg"])
 
 
 def _is_generator_function(fn: Callable[..., Any]) -> bool:

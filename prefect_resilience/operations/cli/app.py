@@ -8,19 +8,18 @@ import sys
 from importlib.metadata import version
 from typing import NoReturn
 
-from cyclopts import App, CycloptsError
+from cyclopts import App, CycloptsError, Parameter
 
+from prefect_resilience.base.text import sentence_of
 from prefect_resilience.durable.batches.edge import recovery
 from prefect_resilience.errors.exceptions import ResilienceError
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.operations.cli import output
 from prefect_resilience.operations.cli.batches import app as batches
 from prefect_resilience.operations.cli.circuits import app as circuits
-from prefect_resilience.operations.cli.dashboard import dashboard
 from prefect_resilience.operations.cli.dead_letters import app as dead_letters
-from prefect_resilience.operations.cli.install import doctor, install
+from prefect_resilience.operations.cli.fleet import dashboard, doctor, install, report_command
 from prefect_resilience.operations.cli.plan import app as plan
-from prefect_resilience.operations.cli.report import report_command
 from prefect_resilience.telemetry.edge.events import at_a_terminal
 
 PACKAGE = "prefect-resilience"
@@ -30,14 +29,11 @@ app: App = App(
     help="See and set, for a whole fleet of Prefect workers, what keeps it going when services fail.",
     version=lambda: version(PACKAGE),
     help_format="plaintext",
+    # No --no-... or --empty-... beside the options.
+    default_parameter=Parameter(negative=""),
 )
-app.command(batches)
-app.command(circuits)
-app.command(dashboard)
-app.command(dead_letters)
-app.command(doctor)
-app.command(install)
-app.command(plan)
+for _command in (batches, circuits, dashboard, dead_letters, doctor, install, plan):
+    app.command(_command)
 app.command(report_command, name="report")
 
 
@@ -63,7 +59,8 @@ def _run() -> int:
         code = app(sys.argv[1:], print_error=False, exit_on_error=False, result_action="return_value")
         sys.stdout.flush()
     except CycloptsError as error:
-        return _wrong(f"{str(error).strip()} `{_command()} --help` says what may be written.")
+        command = " ".join([PACKAGE, *(error.command_chain or ())])
+        return _wrong(f"{str(error).strip()} `{command} --help` says what may be written.")
     except ResilienceError as error:
         return _wrong(redact(str(error)))
     except BrokenPipeError:
@@ -81,17 +78,5 @@ def _run() -> int:
 
 
 def _wrong(sentence: str) -> int:
-    output.say(sentence[:1].upper() + sentence[1:])
+    output.say(sentence_of(sentence))
     return 1
-
-
-def _command() -> str:
-    """The command as far as it was understood, to ask its help."""
-    names = [PACKAGE]
-    node = app
-    for token in sys.argv[1:]:
-        if token.startswith("-") or token not in node:
-            break
-        node = node[token]
-        names.append(token)
-    return " ".join(names)

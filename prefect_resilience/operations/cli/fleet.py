@@ -1,81 +1,218 @@
-"""The circuits as their store knows them at one moment; which store that is, and what to check without it."""
+"""The commands about a whole fleet: `install`, `doctor`, `report` and `dashboard`."""
 
 from __future__ import annotations
 
-from collections.abc import Generator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from pathlib import Path
 
-from pydantic import ValidationError
-from pydantic_settings import SettingsError
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
 
-from prefect_resilience.base.edge.settings import circuit_store_url
-from prefect_resilience.errors.exceptions import ConfigurationError, StoreUnavailable
+from prefect_resilience.base.text import plural, sentence_of
+from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.errors.secrets.redact import redact
-from prefect_resilience.guards.circuits import CircuitSnapshot, get_circuits
-from prefect_resilience.stores import open_store, parse_url
+from prefect_resilience.operations import installation
+from prefect_resilience.operations.cli import look, options, output
+from prefect_resilience.operations.cli.look import printable
+from prefect_resilience.operations.cli.options import DryRun, Flag, Json, Store
+from prefect_resilience.operations.diagnosis import Diagnosis, Finding, examine
+from prefect_resilience.operations.installation import Change
+from prefect_resilience.operations.reports import FleetReport, report
+from prefect_resilience.operations.reports.rendering import TITLE, html_of, markdown_of
+from prefect_resilience.operations.reports.sections import Section, headline, sections_of
 
-ORDER = ("forced_open", "open", "half_open", "disabled", "closed")
+PORT = 4280
+CHANGES = ("created", "changed", "removed", "kept", "skipped", "unchanged")
 
 
-@dataclass(frozen=True, slots=True)
-class Fleet:
-    """What the store said, those in trouble first. `now` is its clock, `url` may be shown."""
+def install(
+    *,
+    webhook: str | None = None,
+    notification_block: str | None = None,
+    work_pool: str | None = None,
+    dry_run: DryRun = False,
+    reset: Flag = False,
+    uninstall: Flag = False,
+    json: Json = False,
+) -> int:
+    """Bring blocks, deployments of the operational flows, and automations onto the Prefect server.
 
-    url: str
-    now: float
-    circuits: tuple[CircuitSnapshot, ...]
+    A second time, nothing changes. What somebody changed by hand is kept, and said.
 
+    Example: prefect-resilience install --webhook https://chat.example.com/hooks/night
 
-def store_url(given: str | None) -> str:
-    """The URL of `--store`, else the configured one; ConfigurationError when no command can use it."""
-    try:
-        url = circuit_store_url() if given is None else given
-    except (SettingsError, ValidationError) as error:
-        first = " ".join(str(error).split())
-        raise ConfigurationError(
-            f"the settings cannot be read, check PREFECT_RESILIENCE_*: {first}"
-        ) from None
-    parsed = parse_url(url)
-    if parsed.kind == "memory":
-        raise ConfigurationError(
-            f"the URL {url} means the memory of one process, which no command can see: "
-            "name the fleet's store with --store or in PREFECT_RESILIENCE_STORE_URL"
+    Args:
+        webhook: Where alerts are posted as JSON, with subject, body and text.
+        notification_block: A notification block to alert with instead, as in slack-webhook/night.
+        work_pool: The pool for the operational flows; made where there is none. Else: resilience.
+        reset: Also put automations back that somebody changed.
+        uninstall: Take away what was installed.
+    """
+    if uninstall:
+        if webhook or notification_block or work_pool or reset:
+            raise ConfigurationError("--uninstall goes with --dry-run and --json alone: leave the others out")
+        changes = installation.uninstall(dry_run=dry_run)
+    else:
+        changes = installation.install(
+            dry_run=dry_run,
+            webhook=webhook,
+            notification_block=notification_block,
+            work_pool=work_pool,
+            reset=reset,
         )
-    return parsed.canonical
+    parts = [_changes_table(changes), _counted(changes, dry_run)]
+    return output.answer(changes, *(parts if changes else ["There was nothing to take away."]), json=json)
 
 
-def read_fleet(url: str) -> Fleet:
-    """Every circuit in the store; StoreUnavailable with a sentence for the operator."""
-    with explained(url):
-        circuits = get_circuits(url)
-        now = open_store(url).now()
-    circuits.sort(key=lambda circuit: (ORDER.index(circuit.state), circuit.name))
-    return Fleet(redact(url), now, tuple(circuits))
+def _changes_table(changes: Iterable[Change]) -> Table:
+    columns = [look.word(""), look.word("what"), look.text("name"), look.text("why")]
+    return look.table(columns, ((look.state(one.action), one.kind, one.name, one.why) for one in changes))
 
 
-@contextmanager
-def explained(url: str) -> Generator[None, None, None]:
-    """Turn a store's StoreUnavailable into one that says which store, why, and what to check."""
+def _counted(changes: Iterable[Change], dry_run: bool) -> str:
+    """How many changes of each kind, in a line."""
+    counts = Counter[str](change.action for change in changes)
+    each = ", ".join(f"{counts[action]} {action}" for action in CHANGES if counts[action])
+    return f"{each}; nothing was done, for this was a dry run" if dry_run else each
+
+
+def doctor(*targets: str, json: Json = False) -> int:
+    """Check this machine, the Prefect server, the store, and what is named; say what is wrong and its mend.
+
+    The exit code is 1 when something is wrong. Notes alone are no reason.
+
+    Example: prefect-resilience doctor flows/
+
+    Args:
+        targets: Folders to read; files, modules or entrypoints to import, as in flows/etl.py or my.flows.
+    """
+    diagnosis = examine(targets)
+    output.answer(diagnosis, *_diagnosed(diagnosis), json=json)
+    return 0 if diagnosis.healthy else 1
+
+
+def _diagnosed(diagnosis: Diagnosis) -> Iterator[RenderableType]:
+    for check in diagnosis.checks:
+        if all(finding.check != check for finding in diagnosis.findings):
+            yield look.state("done", check)
+    notes = [finding for finding in diagnosis.findings if finding.level == "note"]
+    wrong = [finding for finding in diagnosis.findings if finding.level == "wrong"]
+    for finding in [*notes, *wrong]:
+        yield _finding_card(finding)
+    number = plural(len(wrong), "thing is", "things are") if wrong else "no things are"
+    noted = f", {len(notes)} to note" if notes else ""
+    yield f"{sentence_of(number)} wrong{noted}, by {len(diagnosis.checks)} checks"
+
+
+def _finding_card(finding: Finding) -> Table:
+    card = Table.grid(padding=(0, 1))
+    card.add_column(no_wrap=True)
+    card.add_column(overflow="fold")
+    head = Text(f"{finding.check}: ").append(printable(finding.where), style="bold")
+    card.add_row(look.state(finding.level, ""), head)
+    card.add_row("", Text(printable(finding.says)))
+    card.add_row("", Text(f"→ {printable(finding.mend)}", style="dim"))
+    return card
+
+
+def report_command(
+    *,
+    since: str = "24h",
+    until: str | None = None,
+    markdown: Path | None = None,
+    html: Path | None = None,
+    json: Json = False,
+) -> int:
+    """Show what was retried, failed, replaced and recovered in a period, from the Prefect API and the store.
+
+    Example: prefect-resilience report --since 7d
+    Example: prefect-resilience report --since 24h --html report.html
+
+    Args:
+        since: How long ago, as in 24h or 7d, or a time as in 2026-11-20T18:00.
+        until: The same for its end; now when left out.
+        markdown: Write it there as markdown with charts.
+        html: Write it there as one page of HTML.
+    """
+    end = None if until is None else options.since("--until", until)
+    made = report(options.since("--since", since), end)
+    for path, render in ((markdown, markdown_of), (html, html_of)):
+        if path is not None:
+            _write(path, render(made))
+    if json:
+        output.as_json(made)
+    elif markdown is None and html is None:
+        output.show(_report_text(made))
+    return 0
+
+
+def _write(path: Path, text: str) -> None:
     try:
-        yield
-    except StoreUnavailable as error:
-        raise StoreUnavailable(
-            f"the store {redact(url)} does not answer ({_cause(error)}): {_advice(url)}"
-        ) from error
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ConfigurationError(f"the report cannot be written to {path}: {error.strerror}") from None
+    output.say(f"Wrote {path}")
 
 
-def _cause(error: BaseException) -> str:
-    """The driver's own words, which stand at the bottom."""
-    while error.__cause__ is not None:
-        error = error.__cause__
-    return redact(" ".join(str(error).split()) or type(error).__name__)
+def _report_text(made: FleetReport) -> RenderableType:
+    parts: list[RenderableType] = [Text(TITLE, style="bold"), Text(headline(made)), ""]
+    for section in sections_of(made):
+        parts += [Text(section.title, style="bold"), *_section_parts(section)]
+    for title, sentences in (("Unknown", made.unknown), ("Where the numbers come from", made.sources)):
+        if sentences:
+            parts.append(Text(title, style="bold"))
+            parts += [Text(f"  {printable(sentence)}") for sentence in sentences]
+    return Group(*parts)
 
 
-def _advice(url: str) -> str:
-    if url.startswith("sqlite"):
-        return (
-            "check that it is this fleet's file, that you may read and write it and its folder, "
-            "and that no other program holds it locked"
-        )
-    return "check that its server runs and can be reached from here, and that the URL is right"
+def _section_parts(section: Section) -> Iterator[RenderableType]:
+    if section.rows:
+        name, *figures = section.headings
+        columns = [look.text(name), *(look.text(heading, justify="right") for heading in figures)]
+        yield look.table(columns, section.rows, head=any(section.headings))
+    yield Text(f"  {section.says}\n" if section.says else "")
+
+
+def dashboard(
+    *,
+    host: str = "127.0.0.1",
+    port: int = PORT,
+    allow_host: list[str] | None = None,
+    read_only: Flag = False,
+    store: Store = None,
+    json: Json = False,
+) -> int:
+    """Show circuits, retries, fallbacks, batches, dead letters and error budgets live, until Ctrl-C.
+
+    Replays run in this process: work in the folder of your project, so that the tasks are found.
+    Example: prefect-resilience dashboard --port 4280
+
+    Args:
+        host: The address to listen on. Whoever reaches it can press the buttons.
+        port: The port to listen on; 0 takes one that is free.
+        allow_host: A name under which browsers reach it, as behind a proxy; repeat it.
+        read_only: Leave the buttons out.
+    """
+    # Imported here: the other commands need no web server.
+    from prefect_resilience.operations.dashboard.app import serve
+
+    if not 0 <= port <= 65_535:
+        raise ConfigurationError(f"--port {port} must be 0 to 65535")
+    circuits, letters = options.store_url(store, circuits=True), options.store_url(store)
+    places = " and ".join(dict.fromkeys(map(redact, (letters, circuits))))
+    options.import_from_here()
+
+    def begun(address: str) -> None:
+        if json:
+            output.as_json({"url": address, "read_only": read_only}, indent=None)
+        else:
+            output.show(f"The dashboard of {places} is at {address}; Ctrl-C ends it.")
+
+    try:
+        serve(host, port, circuits, letters, places, hosts=allow_host or (), read_only=read_only, begun=begun)
+    except KeyboardInterrupt:
+        # The way to end it, and so nothing is wrong.
+        return 0
+    return 0

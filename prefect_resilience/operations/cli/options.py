@@ -1,42 +1,140 @@
-"""The options that several commands share."""
+"""The options that several commands share, and how their values are read."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from fnmatch import fnmatchcase
+import os
+import sys
+from collections.abc import Generator
+from contextlib import contextmanager
+from datetime import datetime, timedelta
 from typing import Annotated
 
 from cyclopts import Parameter
+from pydantic import ValidationError
+from pydantic_settings import SettingsError
 
-from prefect_resilience.guards.circuits import CircuitSnapshot
+from prefect_resilience.base.durations import LONGEST, seconds_of
+from prefect_resilience.base.edge.settings import circuit_store_url, current_settings
+from prefect_resilience.base.text import one_line, parse_time
+from prefect_resilience.errors.exceptions import ConfigurationError, StoreUnavailable
+from prefect_resilience.errors.secrets.redact import redact
+from prefect_resilience.stores import parse_url
 
+Flag = Annotated[bool, Parameter(show_default=False)]
+Json = Annotated[Flag, Parameter(name="--json", help="Print JSON on stdout, and nothing else.")]
 Store = Annotated[
     str | None,
     Parameter(help="The store's URL, as in sqlite:////srv/fleet.db; the configured one when left out."),
 ]
-Json = Annotated[
-    bool,
-    Parameter(name="--json", negative="", show_default=False, help="Print JSON on stdout, and nothing else."),
-]
-Yes = Annotated[bool, Parameter(negative="", show_default=False, help="Do it without being asked.")]
-DryRun = Annotated[
-    bool, Parameter(negative="", show_default=False, help="Say what would be done, and do nothing.")
-]
+Yes = Annotated[Flag, Parameter(help="Do it without being asked.")]
+DryRun = Annotated[Flag, Parameter(help="Say what would be done, and do nothing.")]
 Force = Annotated[
-    bool,
-    Parameter(
-        negative="",
-        show_default=False,
-        help="Also while the run is said to be going on: its process is gone for sure.",
-    ),
+    Flag, Parameter(help="Also while the run is said to be going on: its process is gone for sure.")
 ]
 
 
-def is_glob(name: str, circuits: Iterable[CircuitSnapshot]) -> bool:
-    """Whether `name` is a pattern, as in 'llm:*'; a circuit that is really called so is meant itself."""
-    return any(mark in name for mark in "*?[") and all(circuit.name != name for circuit in circuits)
+def was(number: int, dry_run: bool) -> str:
+    return "would be" if dry_run else "was" if number == 1 else "were"
 
 
-def matching(pattern: str, circuits: Iterable[CircuitSnapshot]) -> list[CircuitSnapshot]:
-    """The circuits whose names match the pattern, upper and lower case told apart."""
-    return [circuit for circuit in circuits if fnmatchcase(circuit.name, pattern)]
+def check_limit(limit: int) -> None:
+    if limit < 1:
+        raise ConfigurationError(f"--limit {limit} must be 1 or more")
+
+
+# -- times
+
+
+def _time(text: str) -> datetime | timedelta:
+    """A span as in 10m or 1h30m, or a time, of this host's zone where it has no offset; else ValueError."""
+    written = text.strip()
+    seconds = seconds_of(written.lower()) if written[-1:].isalpha() else None
+    if seconds is None:
+        return parse_time(written)
+    if not 0 < seconds <= LONGEST:
+        raise OverflowError
+    return timedelta(seconds=seconds)
+
+
+def until(text: str, now: datetime) -> datetime | timedelta:
+    """What `--until` means: a span from now ("10m", "1h30m") or a time ("2026-11-20T18:00").
+
+    A time without an offset is in the zone of `now`. Raises ConfigurationError for what is neither or over.
+    """
+    try:
+        found = _time(text)
+    except OverflowError:
+        raise ConfigurationError(f"--until {text} must be more than no time and at most ten years") from None
+    except ValueError:
+        raise ConfigurationError(
+            f"--until {text!r} is no time: write a span as in 10m or 1h30m, or a time as in "
+            f"{now + timedelta(hours=1):%Y-%m-%dT%H:%M}"
+        ) from None
+    if isinstance(found, timedelta):
+        return found
+    found = found if found.tzinfo else found.replace(tzinfo=now.tzinfo)
+    if found <= now:
+        raise ConfigurationError(f"--until {text} is over: name a time to come, or leave it out")
+    return found
+
+
+def since(option: str, text: str) -> datetime | timedelta:
+    """A span before now ("24h"), or a time, of this host's zone where it has no offset."""
+    now = datetime.now().astimezone()
+    try:
+        found = _time(text)
+    except (OverflowError, ValueError):
+        raise ConfigurationError(
+            f"{option} {text!r} is no time: write a span as in 24h or 7d, or a time as in "
+            f"{now - timedelta(days=1):%Y-%m-%dT%H:%M}"
+        ) from None
+    if isinstance(found, datetime) and found.tzinfo is None:
+        return found.replace(tzinfo=now.tzinfo)
+    return found
+
+
+# -- stores
+
+
+def store_url(given: str | None, *, circuits: bool = False) -> str:
+    """The URL of `--store`, else the configured one; ConfigurationError when no command can use it."""
+    try:
+        configured = circuit_store_url if circuits else lambda: current_settings().store_url
+        url = configured() if given is None else given
+    except (SettingsError, ValidationError) as error:
+        raise ConfigurationError(
+            f"the settings cannot be read, check PREFECT_RESILIENCE_*: {one_line(error)}"
+        ) from None
+    parsed = parse_url(url)
+    if parsed.kind == "memory":
+        raise ConfigurationError(
+            f"the URL {url} means the memory of one process, which no command can see: "
+            "name the fleet's store with --store or in PREFECT_RESILIENCE_STORE_URL"
+        )
+    return parsed.canonical
+
+
+@contextmanager
+def explained(url: str) -> Generator[None, None, None]:
+    """Turn a store's StoreUnavailable into one that says which store, why, and what to check."""
+    try:
+        yield
+    except StoreUnavailable as error:
+        cause: BaseException = error
+        while cause.__cause__ is not None:
+            # The driver's own words are at the bottom.
+            cause = cause.__cause__
+        advice = (
+            "check that it is this fleet's file, that you may read and write it and its folder, "
+            "and that no other program holds it locked"
+            if url.startswith("sqlite")
+            else "check that its server runs and can be reached from here, and that the URL is right"
+        )
+        why = redact(one_line(cause))
+        raise StoreUnavailable(f"the store {redact(url)} does not answer ({why}): {advice}") from error
+
+
+def import_from_here() -> None:
+    """Let modules be imported from the current folder: a command that pip has installed does not."""
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())

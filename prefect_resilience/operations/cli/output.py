@@ -1,25 +1,26 @@
-"""Where things are printed: what was asked for on stdout, everything else on stderr."""
+"""Where things are printed: what was asked for on stdout, everything else, such as questions, on stderr."""
 
 from __future__ import annotations
 
 import json
 import os
-import re
 import sys
-from collections.abc import Iterable
-from datetime import datetime, timedelta
 from typing import Any
 
-from pydantic import BaseModel
+from pydantic_core import to_jsonable_python
 from rich.console import Console, RenderableType
+from rich.prompt import Confirm
 
 from prefect_resilience.errors.exceptions import ConfigurationError
+from prefect_resilience.operations.cli.look import printable
 
 WIDTH_OF_FILES = 120
+ASKED_ABOUT = 20
+"""So many things are shown before a question about all of them."""
 
 
-class Paper(Console):
-    """A console that leaves a reader who has seen enough, as in `| head`, to `main`."""
+class PipeConsole(Console):
+    """A console that leaves a closed pipe, as in `| head`, to `main`."""
 
     def on_broken_pipe(self) -> None:
         raise BrokenPipeError
@@ -35,7 +36,7 @@ def set_up() -> None:
 def stdout() -> Console:
     """The console for tables. What is not a terminal gets lines wide enough to be searched."""
     fixed = None if sys.stdout.isatty() or "COLUMNS" in os.environ else WIDTH_OF_FILES
-    return Paper(width=fixed, highlight=False, markup=False)
+    return PipeConsole(width=fixed, highlight=False, markup=False)
 
 
 def stderr() -> Console:
@@ -55,83 +56,41 @@ def say(sentence: str) -> None:
     stderr().print(printable(sentence), soft_wrap=True)
 
 
-def as_json(value: BaseModel | Iterable[BaseModel], indent: int | None = 2) -> None:
-    """Print a model, or a list of them, as JSON: in ASCII, so that it is right in every encoding."""
-    data: Any = (
-        value.model_dump(mode="json")
-        if isinstance(value, BaseModel)
-        else [item.model_dump(mode="json") for item in value]
-    )
+def as_json(value: Any, indent: int | None = 2) -> None:
+    """Print models or plain data as JSON: in ASCII, so that it is right in every encoding."""
+    data = to_jsonable_python(value)
     sys.stdout.write(json.dumps(data, indent=indent) + "\n")
     sys.stdout.flush()
 
 
-def printable(text: str) -> str:
-    """`text` on one line and without control characters: names and errors come from services."""
-    return "".join(
-        letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in _folded(text)
-    )
+def answer(value: Any, *parts: RenderableType, json: bool) -> int:
+    """Print the answer of a command as JSON or as text; exit code 0."""
+    if json:
+        as_json(value)
+    else:
+        show(*parts)
+    return 0
 
 
-def _folded(text: str) -> str:
-    return " ".join(text.split())
+def agreed(question: str, would: str, preview: RenderableType | None = None, number: int = 0) -> bool:
+    """Whether a person says yes; ConfigurationError where there is nobody to answer.
 
-
-_UNITS = {"d": 86_400, "h": 3_600, "m": 60, "s": 1}
-_SPAN = re.compile(r"(?:\d+(?:\.\d+)?[dhms])+")
-_PART = re.compile(r"(\d+(?:\.\d+)?)([dhms])")
-LONGEST = timedelta(days=3650)
-
-
-def until(text: str, now: datetime) -> datetime | timedelta:
-    """What `--until` means: a span from now ("10m", "1h30m") or a time ("2026-11-20T18:00").
-
-    A time without an offset is in the zone of `now`. Raises ConfigurationError for what is neither or over.
+    `would` completes "this would ...". `preview` is shown first: of `number` things the first ASKED_ABOUT.
     """
-    written = text.strip()
-    if _SPAN.fullmatch(written.lower()):
-        seconds = sum(float(number) * _UNITS[unit] for number, unit in _PART.findall(written.lower()))
-        if not 0 < seconds <= LONGEST.total_seconds():
-            raise ConfigurationError(f"--until {text} must be more than no time and at most ten years")
-        return timedelta(seconds=seconds)
-    try:
-        # Python 3.10 does not know Z.
-        moment = datetime.fromisoformat(re.sub(r"[zZ]$", "+00:00", written))
-    except ValueError:
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
         raise ConfigurationError(
-            f"--until {text!r} is no time: write a span as in 10m or 1h30m, or a time as in "
-            f"{now + timedelta(hours=1):%Y-%m-%dT%H:%M}"
-        ) from None
-    moment = moment if moment.tzinfo else moment.replace(tzinfo=now.tzinfo)
-    if moment <= now:
-        raise ConfigurationError(f"--until {text} is over: name a time to come, or leave it out")
-    return moment
-
-
-def span(seconds: float) -> str:
-    """A duration in its two greatest units: "28 s", "1 min 30 s", "2 h 5 min", "3 d 4 h"."""
-    whole = max(0, round(seconds))
-    parts: list[str] = []
-    for name, size in (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1)):
-        number, whole = divmod(whole, size)
-        if number:
-            parts.append(f"{number} {name}")
-        elif parts:
-            break
-    return " ".join(parts[:2]) or "0 s"
-
-
-def rough(seconds: float) -> str:
-    """A duration in its greatest unit, for tables: "28 s", "90 s", "5 min", "3 h", "12 d"."""
-    whole = max(0, round(seconds))
-    for name, size in (("d", 86_400), ("h", 3_600), ("min", 60)):
-        if whole >= 2 * size:
-            return f"{whole // size} {name}"
-    return f"{whole} s"
-
-
-def local(time: float, now: float) -> str:
-    """A time of the store in the zone of this host, with its age: "2026-11-20 14:37:07 (5 min ago)"."""
-    away = span(abs(time - now))
-    told = "now" if away == "0 s" else f"{away} ago" if time < now else f"in {away}"
-    return f"{datetime.fromtimestamp(time).astimezone():%Y-%m-%d %H:%M:%S %Z} ({told})"
+            f"this would {would}, and nobody can be asked here: add --yes if it is meant"
+        )
+    console = stderr()
+    if preview is not None:
+        console.print(preview)
+    if number > ASKED_ABOUT:
+        console.print(f"  and {number - ASKED_ABOUT} more")
+    try:
+        said_yes = Confirm.ask(question, console=console)
+    except (EOFError, KeyboardInterrupt):
+        console.print()
+        said_yes = False
+    if not said_yes:
+        say("Nothing was changed.")
+    return said_yes

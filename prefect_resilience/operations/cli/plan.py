@@ -13,8 +13,9 @@ from prefect_resilience.graphs.plans.actions import BUILT_IN, Actions
 from prefect_resilience.graphs.plans.model import Plan
 from prefect_resilience.graphs.plans.reading.mistakes import PlanError
 from prefect_resilience.operations.cli import output, plan_files, plan_run
+from prefect_resilience.operations.cli.look import printable
 from prefect_resilience.operations.cli.options import Json
-from prefect_resilience.operations.cli.plan_inputs import check_names, import_actions, read_inputs
+from prefect_resilience.operations.cli.plan_run import check_names, import_actions, read_inputs
 
 
 def _no_option(kind: object, value: object) -> None:
@@ -36,36 +37,16 @@ Modules = Annotated[
     list[str] | None,
     Parameter(
         name="--actions",
-        negative="",
-        show_default=False,
         help="A module with the actions, as in my_team.actions, or a .py file; repeat it for several.",
     ),
 ]
-
-Pairs = Annotated[
-    list[str] | None,
-    Parameter(
-        negative="",
-        show_default=False,
-        help="name=value, the value as JSON where it reads as JSON, else as text; repeat it for several.",
-    ),
-]
-Inputs = Annotated[
-    str | None, Parameter(show_default=False, help="All inputs as one JSON object; --input goes over it.")
-]
-Format = Annotated[
-    Literal["mermaid", "svg"] | None,
-    Parameter(show_default=False, help="svg when --output ends in .svg, mermaid otherwise."),
-]
 OutputFile = Annotated[
-    str | None,
-    Parameter(name="--output", show_default=False, help="The file to write; stdout when left out."),
+    str | None, Parameter(name="--output", help="The file to write; stdout when left out.")
 ]
 ResultFile = Annotated[
     str | None,
     Parameter(
         allow_leading_hyphen=True,
-        show_default=False,
         help="What `plan run --json` printed, or -: the picture then shows the way it went.",
     ),
 ]
@@ -86,14 +67,18 @@ def run(
     file: File,
     /,
     *,
-    input: Pairs = None,
-    inputs: Inputs = None,
+    input: list[str] | None = None,
+    inputs: str | None = None,
     actions: Modules = None,
     json: Json = False,
 ) -> int:
     """Run a plan as a Prefect flow, and show what became of its nodes. Exit code 1 when it failed.
 
     Example: prefect-resilience plan run research.json --actions my_team.actions --input drug=aspirin
+
+    Args:
+        input: name=value, the value as JSON where it reads as JSON, else as text; repeat it for several.
+        inputs: All inputs as one JSON object; --input goes over it.
     """
     given = read_inputs(input or [], inputs)
     import_actions(actions or [])
@@ -107,13 +92,11 @@ def run(
     except KeyboardInterrupt:
         output.say("Stopped by Ctrl-C: the flow run has crashed.")
         return INTERRUPTED
-    if json:
-        output.as_json(ended.result)
-    else:
-        output.show(plan_files.result_table(ended.result), plan_files.summary(ended.result))
+    made = ended.result
+    output.answer(made, plan_files.result_table(made), plan_files.summary(made), json=json)
     if ended.failure:
         output.say(ended.failure)
-    return 0 if ended.result.succeeded else 1
+    return 0 if made.succeeded else 1
 
 
 @app.command
@@ -130,11 +113,7 @@ def validate(*files: File, actions: Modules = None, json: Json = False) -> int:
         )
     import_actions(actions or [])
     checked = [plan_files.checked(file, Actions.of() if actions else None) for file in files]
-    if json:
-        output.as_json(checked)
-    else:
-        for one in checked:
-            output.show(*(output.printable(line) for line in one.lines))
+    output.answer(checked, *(printable(line) for one in checked for line in one.lines), json=json)
     if not actions:
         output.say("Types and inputs of the nodes were not checked: name their modules with --actions.")
     return 0 if all(one.valid for one in checked) else 1
@@ -145,7 +124,7 @@ def graph(
     file: File,
     /,
     *,
-    format: Format = None,
+    format: Literal["mermaid", "svg"] | None = None,
     output_file: OutputFile = None,
     result: ResultFile = None,
     json: Json = False,
@@ -153,6 +132,9 @@ def graph(
     """Draw a plan: before a run with all its ways, after one with those that were taken.
 
     Example: prefect-resilience plan graph research.json --output research.svg
+
+    Args:
+        format: svg when --output ends in .svg, mermaid otherwise.
     """
     if file == result == "-":
         raise ConfigurationError("stdin can be the plan or its result, and not both: name one of the files")
@@ -192,10 +174,7 @@ def list_actions(*, actions: Modules = None, json: Json = False) -> int:
     """
     import_actions(actions or [])
     specs = Actions.of().specs()
-    if json:
-        output.as_json(specs)
-    else:
-        output.show(plan_files.actions_list(specs))
+    output.answer(specs, plan_files.actions_list(specs), json=json)
     if all(spec.name in BUILT_IN for spec in specs):
         output.say(
             'No actions are registered: write @action("name") above a function, and name its module '

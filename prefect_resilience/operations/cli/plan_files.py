@@ -7,25 +7,24 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
-from pydantic import BaseModel, ConfigDict, ValidationError
-from rich.box import SIMPLE_HEAD
+from pydantic import BaseModel, ValidationError
 from rich.console import Group, RenderableType
 from rich.padding import Padding
-from rich.table import Table
 from rich.text import Text
 
 from prefect_resilience.base.policy import nearest_file
+from prefect_resilience.base.text import plural
 from prefect_resilience.errors.exceptions import ConfigurationError
-from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.graphs.plans.actions import Actions, ActionSpec, ParameterSpec
 from prefect_resilience.graphs.plans.model import Asked, Plan
 from prefect_resilience.graphs.plans.pictures.render import plan_to_mermaid, plan_to_svg
 from prefect_resilience.graphs.plans.reading.mistakes import Mistake, PlanError
 from prefect_resilience.graphs.plans.reading.reading import from_file, from_text
 from prefect_resilience.graphs.plans.result import NodeResult, PlanResult
-from prefect_resilience.operations.cli.output import printable
+from prefect_resilience.operations.cli import look
+from prefect_resilience.operations.cli.look import printable
 
 STDIN = "-"
 
@@ -33,16 +32,12 @@ STDIN = "-"
 class Placed(BaseModel):
     """One mistake of a plan; `place` is empty where it is about the whole file."""
 
-    model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True)
-
     place: str
     message: str
 
 
 class Checked(BaseModel):
     """What `plan validate` found in one file. `nodes` is None when it could not be read as a plan."""
-
-    model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True)
 
     file: str
     valid: bool
@@ -54,7 +49,7 @@ class Checked(BaseModel):
     def lines(self) -> Iterator[str]:
         """A line for each mistake, or one that there is none."""
         if self.valid:
-            yield f"{self.file}: no mistakes, {'1 node' if self.nodes == 1 else f'{self.nodes} nodes'}"
+            yield f"{self.file}: no mistakes, {plural(self.nodes or 0, 'node')}"
         for mistake in self.mistakes:
             yield line_of(mistake, self.file)
 
@@ -62,34 +57,34 @@ class Checked(BaseModel):
 class Drawn(BaseModel):
     """What `plan graph --json` prints: the picture itself, or the file that it is in."""
 
-    model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True)
-
     format: str
     output: str | None
     picture: str | None
 
 
 @dataclass(frozen=True)
-class Source:
+class PlanSource:
     """A plan, and its file unless it came from stdin."""
 
     plan: Plan
     path: Path | None
 
 
-def read_plan(file: str, actions: Actions | None = None, inputs: Mapping[str, Any] | None = None) -> Source:
+def read_plan(
+    file: str, actions: Actions | None = None, inputs: Mapping[str, Any] | None = None
+) -> PlanSource:
     """The plan of a file, or of stdin where it is `-`; checked for these actions and inputs if given.
 
     Raises PlanError with every mistake, one for a file that cannot be read.
     """
     asked = Asked(actions, inputs)
     if file != STDIN:
-        return Source(from_file(file, asked), Path(file))
+        return PlanSource(from_file(file, asked), Path(file))
     try:
         text = _stdin()
     except ValueError as error:
         raise PlanError([Mistake("", _why(error))], name_of(file)) from None
-    return Source(from_text(text, asked, name_of(file)), None)
+    return PlanSource(from_text(text, asked, name_of(file)), None)
 
 
 def checked(file: str, actions: Actions | None) -> Checked:
@@ -170,41 +165,37 @@ def _why(error: Exception) -> str:
     return (getattr(error, "strerror", None) or str(error)).lower()
 
 
-# Signs that every terminal has, and the colours of the pictures.
-SIGNS = {"succeeded": "✓", "failed": "✗", "handled": "!", "skipped": "-"}
-COLOURS = {"succeeded": "#009e73", "failed": "bold #d55e00", "handled": "#e69f00", "skipped": "#999999"}
 WHY_LIMIT = 300
+STATUSES = ("succeeded", "failed", "handled", "skipped")
 
 
 def result_table(result: PlanResult) -> RenderableType:
     """A row for each node, in the plan's order."""
-    table = Table(box=SIMPLE_HEAD, collapse_padding=True, pad_edge=False, header_style="bold")
-    table.add_column("status", no_wrap=True)
-    table.add_column("node", overflow="fold", min_width=8)
-    table.add_column("attempts", justify="right", no_wrap=True)
-    table.add_column("duration", justify="right", no_wrap=True)
-    table.add_column("why", overflow="fold", min_width=16)
-    for name, node in result.nodes.items():
-        table.add_row(
-            status_text(node.status),
-            Text(printable(name)),
-            Text(str(node.attempts or "")),
-            Text("" if node.duration is None else duration(node.duration)),
-            Text(why(node)),
+    columns = [
+        look.word("status"),
+        look.text("node", 8),
+        look.number("attempts"),
+        look.number("duration"),
+        look.text("why", 16),
+    ]
+    rows = (
+        (
+            look.state(node.status),
+            name,
+            str(node.attempts or ""),
+            "" if node.duration is None else duration(node.duration),
+            why(node),
         )
-    return table
-
-
-def status_text(status: str) -> Text:
-    """The status in a word, with its sign and colour."""
-    return Text(f"{SIGNS.get(status, ' ')} {status}", style=COLOURS.get(status, ""))
+        for name, node in result.nodes.items()
+    )
+    return look.table(columns, rows)
 
 
 def why(node: NodeResult) -> str:
     """The error of a node that failed, and the reason of what became of it, as far as there are any."""
     error = node.error.summary() if node.error is not None and node.status != "skipped" else ""
-    told = [printable(redact(text)) for text in (error, node.reason) if text]
-    both = told[:1] if len(told) == 2 and told[0] in told[1] else told
+    reasons = [look.safe(text) for text in (error, node.reason) if text]
+    both = reasons[:1] if len(reasons) == 2 and reasons[0] in reasons[1] else reasons
     return "; ".join(text if len(text) <= WHY_LIMIT else f"{text[: WHY_LIMIT - 1]}…" for text in both)
 
 
@@ -220,10 +211,9 @@ def duration(seconds: float) -> str:
 def summary(result: PlanResult) -> str:
     """How it ended and how many nodes ended in which way, in a line."""
     statuses = [node.status for node in result.nodes.values()]
-    counts = [f"{statuses.count(status)} {status}" for status in SIGNS if status in statuses]
-    nodes = "1 node" if len(statuses) == 1 else f"{len(statuses)} nodes"
+    counts = [f"{statuses.count(status)} {status}" for status in STATUSES if status in statuses]
     head = "The plan succeeded" if result.succeeded else "The plan failed"
-    return f"{head}: {nodes}, {', '.join(counts)}."
+    return f"{head}: {plural(len(statuses), 'node')}, {', '.join(counts)}."
 
 
 def actions_list(actions: Iterable[ActionSpec]) -> RenderableType:
@@ -232,7 +222,7 @@ def actions_list(actions: Iterable[ActionSpec]) -> RenderableType:
 
 
 def _action(action: ActionSpec) -> Iterator[RenderableType]:
-    yield Text(printable(action.name), style="bold #56b4e9")
+    yield Text(printable(action.name), style=f"bold {look.BLUE}")
     if action.description:
         yield _indented(Text(printable(action.description.split("\n\n")[0])))
     if action.parameters:

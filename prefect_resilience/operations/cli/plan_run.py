@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
 import io
+import json
 import logging
+import re
 import sys
+import traceback
 from collections.abc import Generator, Iterable, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, redirect_stdout
 from dataclasses import dataclass
+from pathlib import Path
 from threading import Lock
+from types import ModuleType
 from typing import IO, Any, cast
 
 import httpx
@@ -18,28 +25,198 @@ from prefect.settings import (
     temporary_settings,
 )
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    SpinnerColumn,
-    TextColumn,
-    TimeElapsedColumn,
-)
+from rich.progress import Progress, SpinnerColumn, TimeElapsedColumn
 from rich.text import Text
 
-from prefect_resilience.errors.exceptions import ResilienceError
+from prefect_resilience.base.policy import closest, nearest, nearest_file
+from prefect_resilience.errors.exceptions import ConfigurationError, ResilienceError
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.graphs.plans import result
-from prefect_resilience.graphs.plans.failures import PlanFailed
-from prefect_resilience.graphs.plans.result import PlanResult
-from prefect_resilience.operations.cli import output
-from prefect_resilience.operations.cli.plan_files import Source
-from prefect_resilience.operations.cli.plan_inputs import output_of_others
+from prefect_resilience.graphs.plans.model import Plan
+from prefect_resilience.graphs.plans.result import PlanFailed, PlanResult
+from prefect_resilience.operations.cli import look, output
+from prefect_resilience.operations.cli.look import printable
+from prefect_resilience.operations.cli.options import import_from_here
+from prefect_resilience.operations.cli.plan_files import PlanSource
 from prefect_resilience.operations.flows import run_plan
 
+# In a template or in a condition's path, as it stands in JSON: inputs.drug, inputs["drug"]
+_LOOKED_AT = re.compile(r"""\binputs(?:\.|\[\\?["'])(\w+)""")
+
+
+def read_inputs(pairs: Iterable[str], text: str | None) -> dict[str, Any]:
+    """The inputs of `--inputs JSON` and, over them, those of every `--input name=value`.
+
+    A value that reads as JSON is meant so (3, true, [1, 2], "3"); anything else is text. Raises
+    ConfigurationError for what is no pair, written twice, or no JSON object.
+    """
+    inputs = _object(text) if text is not None else {}
+    written: set[str] = set()
+    for pair in pairs:
+        name, sign, value = pair.partition("=")
+        name = name.strip()
+        if not sign or not name:
+            raise ConfigurationError(f"--input {pair!r} is no name=value, as in --input drug=aspirin")
+        if name in written:
+            raise ConfigurationError(f"--input {name}=... is written twice: name each input once")
+        written.add(name)
+        inputs[name] = _value(value)
+    return inputs
+
+
+def check_names(inputs: Iterable[str], plan: Plan) -> None:
+    """Raise ConfigurationError for an input that the plan neither declares nor looks at."""
+    unknown = [name for name in inputs if name not in plan.inputs]
+    if not unknown:
+        return
+    looked_at = set(_LOOKED_AT.findall(plan.model_dump_json()))
+    for name in unknown:
+        if name not in looked_at:
+            known = looked_at | set(plan.inputs)
+            raise ConfigurationError(
+                f"the plan has no input {name!r}{nearest(name, known) if known else ', nor any other'}"
+            )
+
+
+def _object(text: str) -> dict[str, Any]:
+    try:
+        read = _json(text)
+    except ValueError as error:
+        raise ConfigurationError(
+            f"""--inputs is no JSON ({error}): write it as in --inputs '{{"drug": "aspirin"}}'"""
+        ) from None
+    if not isinstance(read, dict):
+        raise ConfigurationError(
+            f"""--inputs must be a JSON object, as in '{{"drug": "aspirin"}}', not {type(read).__name__}"""
+        )
+    return cast("dict[str, Any]", read)
+
+
+def _value(text: str) -> Any:
+    try:
+        return _json(text)
+    except ValueError:
+        return text
+
+
+def _json(text: str) -> Any:
+    try:
+        return json.loads(text, parse_constant=_no_constant)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
+def _no_constant(name: str) -> Any:
+    raise ValueError(f"{name} is no JSON")
+
+
+def output_of_others() -> AbstractContextManager[Any]:
+    """Have what actions print go to stderr: stdout is for what the command was asked for."""
+    return redirect_stdout(sys.stderr)
+
+
+def import_actions(modules: Iterable[str]) -> None:
+    """Import each module: a dotted name, seen from the current folder, or the path of a .py file.
+
+    Raises ConfigurationError for one that cannot be imported, and says which import failed and where.
+    """
+    import_from_here()
+    with output_of_others():
+        for name in modules:
+            is_file = name.endswith(".py") or "/" in name
+            try:
+                if is_file:
+                    _import_file(name)
+                else:
+                    importlib.import_module(name)
+            except ConfigurationError:
+                raise
+            except (Exception, SystemExit) as error:  # noqa: BLE001 - somebody else's module
+                why = _broken(error)
+                if isinstance(error, ModuleNotFoundError) and not is_file:
+                    why = _not_found(name, error)
+                raise ConfigurationError(f"--actions {name}: {why}") from None
+
+
+def _import_file(name: str) -> None:
+    path = Path(name)
+    if not path.is_file():
+        raise ConfigurationError(f"--actions {name}: there is no such file{nearest_file(path, ('.py',))}")
+    if path.suffix != ".py":
+        raise ConfigurationError(
+            f"--actions {name} is no Python file: name a module, as in my_team.actions, or a .py file"
+        )
+    # Its neighbours are imported as they are when it is run as a script.
+    folder = str(path.resolve().parent)
+    if folder not in sys.path:
+        sys.path.insert(1, folder)
+    _load(path.resolve())
+
+
+def _load(path: Path) -> ModuleType:
+    known = sys.modules.get(path.stem)
+    if known is not None:
+        if getattr(known, "__file__", None) == str(path):
+            return known
+        raise ConfigurationError(
+            f"--actions {path}: a module {path.stem!r} is loaded already from somewhere else; rename the file"
+        )
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    if spec is None or spec.loader is None:
+        raise ConfigurationError(f"--actions {path} cannot be read as a Python file")
+    module = importlib.util.module_from_spec(spec)
+    # Under its name while it is executed: dataclasses and pickle look there.
+    sys.modules[path.stem] = module
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[path.stem]
+        raise
+    return module
+
+
+def _not_found(name: str, error: ModuleNotFoundError) -> str:
+    """Whether the module itself is missing, or one that it imports."""
+    missing = error.name or ""
+    if not missing or not f"{name}.".startswith(f"{missing}."):
+        return _broken(error)
+    parent, _, last = missing.rpartition(".")
+    if parent:
+        return f"the package {parent!r} has no module {last!r}{_near(parent, last)}"
+    near = nearest_module(missing) or "; a file is named with its .py"
+    return f"there is no module {missing!r}, neither installed nor in {Path.cwd()}{near}"
+
+
+def nearest_module(wrong: str) -> str:
+    """`; did you mean 'flows'?`, of what is in the current folder; else nothing."""
+    here = [path.stem for path in Path.cwd().iterdir() if path.suffix == ".py" or path.is_dir()]
+    near = closest(wrong, sorted(here))
+    return "" if near is None else f"; did you mean {near!r}?"
+
+
+def _near(package: str, wrong: str) -> str:
+    found = sys.modules.get(package)
+    folders = [Path(folder) for folder in getattr(found, "__path__", [])]
+    siblings = {path.stem for folder in folders for path in folder.glob("*.py") if path.stem != "__init__"}
+    return nearest(wrong, siblings) if siblings else ""
+
+
+def _broken(error: BaseException) -> str:
+    """What was raised while a module was imported, and the line of it that asked for it."""
+    if isinstance(error, SyntaxError):
+        where = f"line {error.lineno} of {error.filename}"
+        return f"it is no Python: {error.msg} ({where})"
+    says = printable(f"{type(error).__name__}: {error}")
+    frames = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if "importlib" not in frame.filename and frame.filename != __file__
+    ]
+    where = f" (line {frames[-1].lineno} of {frames[-1].filename})" if frames else ""
+    return f"it cannot be imported: {says}{where}"
+
+
 WAITING = "starting"
-COLOUR = "#56b4e9"
 
 
 @contextmanager
@@ -49,35 +226,29 @@ def bar() -> Generator[None, None, None]:
     if not (console.is_terminal and console.is_interactive):
         yield
         return
-    columns = (
-        SpinnerColumn(style=COLOUR),
-        BarColumn(complete_style=COLOUR, finished_style=COLOUR, pulse_style=COLOUR),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TextColumn("{task.description}", markup=False),
-    )
+    columns = (SpinnerColumn(style=look.BLUE), *look.bar_columns(), TimeElapsedColumn())
     with (
         Progress(*columns, console=console, transient=True, redirect_stdout=False) as drawn,
         _logs_above(console),
     ):
         row = drawn.add_task(WAITING, total=None)
 
-        def told(now: result.Progress) -> None:
-            # A plan inside a node has a bar of its own in nobody's sight: its node stands for it here.
+        def update(now: result.Progress) -> None:
+            # A plan inside a node counts as that node.
             if now.depth == 0:
                 drawn.update(row, completed=now.ended, total=now.total, description=_described(now))
 
-        with result.listening(told):
+        with result.listening(update):
             yield
 
 
 def _described(now: result.Progress) -> str:
     at_work = f"{now.running} at work" if now.running else ""
-    latest = f"{output.printable(now.latest)} has ended" if now.latest else ""
+    latest = f"{look.printable(now.latest)} has ended" if now.latest else ""
     return Text(", ".join(filter(None, (at_work, latest)))[:80]).plain
 
 
-class _Above(io.TextIOBase):
+class LinesAbove(io.TextIOBase):
     """A file whose lines appear above the bar, which draws itself again below them."""
 
     def __init__(self, console: Console) -> None:
@@ -99,9 +270,9 @@ class _Above(io.TextIOBase):
 @contextmanager
 def _logs_above(console: Console) -> Generator[None, None, None]:
     """Have the consoles of Prefect's log, which write to the terminal by themselves, write above the bar."""
-    above = _Above(console)
+    above = LinesAbove(console)
     terminal = (sys.__stderr__, sys.__stdout__)
-    swapped = [(own, own.file) for own in _consoles(_loggers()) if own.file in terminal]
+    swapped = [(own, own.file) for own in _log_consoles() if own.file in terminal]
     for own, _ in swapped:
         own.file = cast("IO[str]", above)
     try:
@@ -111,20 +282,12 @@ def _logs_above(console: Console) -> Generator[None, None, None]:
             own.file = file
 
 
-def _loggers() -> Iterable[logging.Logger]:
-    known = list(logging.Logger.manager.loggerDict.values())
-    return [logging.getLogger(), *(logger for logger in known if isinstance(logger, logging.Logger))]
-
-
-def _consoles(loggers: Iterable[logging.Logger]) -> Iterable[Console]:
+def _log_consoles() -> Iterable[Console]:
     """The rich consoles that log handlers write to, each once."""
-    found = {
-        id(console): console
-        for logger in loggers
-        for handler in logger.handlers
-        if isinstance(console := getattr(handler, "console", None), Console)
-    }
-    return found.values()
+    known = [logging.getLogger(name) for name in list(logging.root.manager.loggerDict)]
+    handlers = [handler for logger in (logging.root, *known) for handler in logger.handlers]
+    consoles = [getattr(handler, "console", None) for handler in handlers]
+    return {id(console): console for console in consoles if isinstance(console, Console)}.values()
 
 
 # How Prefect's client begins what it says when there is no API
@@ -134,22 +297,22 @@ PATIENCE = 90
 
 
 @dataclass(frozen=True)
-class Ended:
+class PlanEnd:
     """The result of a run, and in a sentence why it failed, "" if it did not."""
 
     result: PlanResult
     failure: str = ""
 
 
-def run(source: Source, inputs: Mapping[str, Any]) -> Ended:
+def run(source: PlanSource, inputs: Mapping[str, Any]) -> PlanEnd:
     """Run the plan to its end, with a bar in a terminal. Raises what kept it from being run at all."""
     # By its file where it has one: plans inside it are found beside it.
     plan = source.plan if source.path is None else source.path
     try:
         with _patient(), bar(), output_of_others():
-            return Ended(run_plan(plan, inputs=dict(inputs)))
+            return PlanEnd(run_plan(plan, inputs=dict(inputs)))
     except PlanFailed as failed:
-        return Ended(failed.result, redact(str(failed)))
+        return PlanEnd(failed.result, redact(str(failed)))
     except (RuntimeError, httpx.HTTPError) as error:
         if isinstance(error, RuntimeError) and not str(error).startswith(OF_THE_API):
             raise

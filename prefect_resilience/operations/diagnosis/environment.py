@@ -11,12 +11,13 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
 from prefect_resilience.base.edge.settings import current_settings
+from prefect_resilience.base.text import one_line
 from prefect_resilience.dead_letters import list as list_letters
 from prefect_resilience.durable import list_batches
 from prefect_resilience.errors.exceptions import ConfigurationError, StoreUnavailable
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.guards.circuits import get_circuits
-from prefect_resilience.operations.diagnosis.findings import Finding, Level
+from prefect_resilience.operations.diagnosis.findings import Finding, note, skewed, wrong
 from prefect_resilience.stores import StoreUrl, open_store, parse_url
 from prefect_resilience.stores.server_facts import PostgresFacts, RedisFacts, postgres_facts, redis_facts
 
@@ -24,6 +25,10 @@ from prefect_resilience.stores.server_facts import PostgresFacts, RedisFacts, po
 #
 # `ledger`: whether effects and dead letters are kept there, or circuits alone, which may be forgotten.
 
+NO_EVICTION = (
+    "Run `redis-cli CONFIG SET maxmemory-policy noeviction` and write it to redis.conf, or set the "
+    "parameter at the managed service."
+)
 TWICE = "an effect that was done may be done again"
 PERSIST = (
     "Set `appendonly yes` and `appendfsync always` in redis.conf, or switch persistence on at the managed "
@@ -34,97 +39,79 @@ PERSIST = (
 def of_redis(facts: RedisFacts, where: str, *, ledger: bool) -> Iterator[Finding]:
     """What a Redis server may lose."""
     if facts.role in ("slave", "replica"):
-        yield _finding(
-            f"{where} (role)",
-            "it is a replica: it takes no writes, or loses them at its next synchronization",
-            "Name the primary in the URL, or let Sentinel or the cluster's endpoint do so.",
-        )
-    yield from _eviction(facts, f"{where} (maxmemory-policy)", ledger)
-    yield from _persistence(facts, f"{where} (persistence)", ledger)
-
-
-def _eviction(facts: RedisFacts, where: str, ledger: bool) -> Iterator[Finding]:
-    mend = (
-        "Run `redis-cli CONFIG SET maxmemory-policy noeviction` and write it to redis.conf, or set the "
-        "parameter at the managed service."
-    )
+        says = "it is a replica: it takes no writes, or loses them at its next synchronization"
+        mend = "Name the primary in the URL, or let Sentinel or the cluster's endpoint do so."
+        yield wrong("store", f"{where} (role)", says, mend)
+    policy = f"{where} (maxmemory-policy)"
     if facts.policy is None:
         says = "whether it evicts records is unknown: it allows neither CONFIG nor INFO"
-        yield _finding(where, says, "Make sure that maxmemory-policy is noeviction.", "note")
+        yield note("store", policy, says, "Make sure that maxmemory-policy is noeviction.")
     elif facts.policy != "noeviction":
         loses = f"records of effects: {TWICE}" if ledger else "circuits that are open"
         says = f"it is {facts.policy}: when its memory is full, Redis deletes {loses}"
-        yield _finding(where, says, mend, _level(ledger))
+        yield (wrong if ledger else note)("store", policy, says, NO_EVICTION)
+    # Circuits that are lost are learnt again.
+    if ledger and (lost := _lost_at_restart(facts)):
+        level, says, mend = lost
+        yield level("store", f"{where} (persistence)", says, mend)
 
 
-def _persistence(facts: RedisFacts, where: str, ledger: bool) -> Iterator[Finding]:
-    if not ledger:
-        return  # what circuits had learnt is learnt again
+def _lost_at_restart(facts: RedisFacts) -> tuple[Callable[..., Finding], str, str] | None:
+    """What a crash or a restart of Redis loses: how bad that is, what it is, and its mend."""
     if facts.appendonly:
         if facts.appendfsync == "no":
-            says = f"appendfsync is no: a crash of its machine loses the last half minute, and {TWICE}"
-            yield _finding(where, says, PERSIST)
-        elif facts.appendfsync == "everysec":
+            return (
+                wrong,
+                f"appendfsync is no: a crash of its machine loses the last half minute, and {TWICE}",
+                PERSIST,
+            )
+        if facts.appendfsync == "everysec":
             says = f"appendfsync is everysec: a crash loses up to a second, and {TWICE}"
-            yield _finding(where, says, "Set `appendfsync always`.", "note")
-    elif facts.appendonly is None or (facts.snapshots is None and not facts.saved):
+            return note, says, "Set `appendfsync always`."
+        return None
+    if facts.appendonly is None or (facts.snapshots is None and not facts.saved):
         known = "it has no append-only file, and " if facts.appendonly is False else ""
         says = f"{known}whether it keeps anything over a restart is unknown: CONFIG is not allowed"
-        yield _finding(where, says, PERSIST, "note")
-    elif facts.snapshots or (facts.snapshots is None and facts.saved):
+        return note, says, PERSIST
+    if facts.snapshots or (facts.snapshots is None and facts.saved):
         says = f"it keeps snapshots only: a restart loses all records since the last one, and {TWICE}"
-        yield _finding(where, says, PERSIST)
     else:
         says = f"it has neither an append-only file nor snapshots: a restart loses the ledger, and {TWICE}"
-        yield _finding(where, says, PERSIST)
+    return wrong, says, PERSIST
 
 
 def of_postgres(facts: PostgresFacts, where: str, *, ledger: bool) -> Iterator[Finding]:
-    """What a PostgreSQL server, or what is in front of it, does not keep."""
+    """What a PostgreSQL server, or a pooler in front of it, does not keep."""
     if facts.in_recovery:
-        yield _finding(
-            f"{where} (replica)",
-            "it is a replica (pg_is_in_recovery): it takes no writes",
-            "Name the primary in the URL; where it has several hosts, add `target_session_attrs=read-write`.",
-        )
+        says = "it is a replica (pg_is_in_recovery): it takes no writes"
+        mend = "Name the primary in the URL; if it has several hosts, add `target_session_attrs=read-write`."
+        yield wrong("store", f"{where} (replica)", says, mend)
     if _shares_connections(facts):
-        yield _finding(
-            f"{where} (pooler)",
+        says = (
             "a pooler in transaction mode is in front of it: connections share server processes, so that the "
-            "timeouts that one sets do not hold, or hit others",
-            "Connect to PostgreSQL itself, or set `pool_mode=session` for this database.",
+            "timeouts that one sets do not hold, or hit others"
         )
+        mend = "Connect to PostgreSQL itself, or set `pool_mode=session` for this database."
+        yield wrong("store", f"{where} (pooler)", says, mend)
     elif facts.announced not in facts.first:
-        yield _finding(
-            f"{where} (pooler)",
-            "a pooler is in front of it, and so far every connection had a server process of its own",
-            "Nothing, if it is in session mode (`pool_mode=session`).",
-            "note",
-        )
+        says = "a pooler is in front of it, and so far every connection had a server process of its own"
+        mend = "Nothing, if it is in session mode (`pool_mode=session`)."
+        yield note("store", f"{where} (pooler)", says, mend)
     for name, value in (("synchronous_commit", facts.synchronous_commit), ("fsync", facts.fsync)):
         if value == "off":
             says = f"{name} is off: a crash loses changes that were confirmed"
-            yield _finding(
-                f"{where} ({name})",
-                f"{says}, and {TWICE}" if ledger else says,
+            mend = (
                 f"Run `ALTER SYSTEM SET {name} = on` and `SELECT pg_reload_conf()`, and look for it in the "
-                f"URL, the role and the database.",
-                _level(ledger),
+                "URL, the role and the database."
             )
+            report, more = (wrong, f", and {TWICE}") if ledger else (note, "")
+            yield report("store", f"{where} ({name})", says + more, mend)
 
 
 def _shares_connections(facts: PostgresFacts) -> bool:
     """A server process belongs to one session; a pooler in transaction mode hands it around."""
     first, second = set(facts.first), set(facts.second)
     return len(first) > 1 or len(second) > 1 or bool(first & second)
-
-
-def _level(ledger: bool) -> Level:
-    return "wrong" if ledger else "note"
-
-
-def _finding(where: str, says: str, mend: str, level: Level = "wrong") -> Finding:
-    return Finding(check="store", where=where, says=says, mend=mend, level=level)
 
 
 PACKAGE = "prefect-resilience"
@@ -153,9 +140,7 @@ def versions() -> Iterator[Finding]:
     for name, clashing, says, command in CLASHES:
         there = _version(name)
         if there is not None and there in clashing:
-            yield Finding(
-                check="versions", where=f"{name} {there}", says=says, mend=f"Run `{command}` where it is."
-            )
+            yield wrong("versions", f"{name} {there}", says, f"Run `{command}` where it is.")
 
 
 def _needed(needed: Requirement) -> Iterator[Finding]:
@@ -163,12 +148,9 @@ def _needed(needed: Requirement) -> Iterator[Finding]:
     if there is None or not needed.specifier.contains(there, prereleases=True):
         has = "is not installed" if there is None else f"is {there}"
         wanted = f"{needed.name}{needed.specifier}"
-        yield Finding(
-            check="versions",
-            where=needed.name,
-            says=f"it {has}, and {PACKAGE} needs {wanted}",
-            mend=f'Run `pip install "{wanted}"`.',
-        )
+        says = f"it {has}, and {PACKAGE} needs {wanted}"
+        mend = f'Run `pip install "{wanted}"`.'
+        yield wrong("versions", needed.name, says, mend)
 
 
 def _extras() -> set[str]:
@@ -196,10 +178,8 @@ def store() -> Iterator[Finding]:
     try:
         urls = _urls()
     except ValueError as error:  # pydantic's, too
-        says = f"the settings cannot be read: {redact(' '.join(str(error).split()))}"
-        yield Finding(
-            check="store", where="PREFECT_RESILIENCE_*", says=says, mend="Mend the variable it names."
-        )
+        says = f"the settings cannot be read: {redact(one_line(error))}"
+        yield wrong("store", "PREFECT_RESILIENCE_*", says, "Mend the variable it names.")
         return
     for number, url in enumerate(urls):
         yield from _store(url, ledger=number == 0)
@@ -208,53 +188,28 @@ def store() -> Iterator[Finding]:
 def _store(url: str, *, ledger: bool) -> Iterator[Finding]:
     shown = redact(url)
     try:
-        parsed = parse_url(url)
-    except ConfigurationError as error:
-        yield _wrong_url(shown, error)
-        return
-    try:
         opened = open_store(url)
         skew = _skew(opened.now)
         opened.load("doctor")
     except ConfigurationError as error:
-        yield _wrong_url(shown, error)
+        mend = "Mend PREFECT_RESILIENCE_STORE_URL or PREFECT_RESILIENCE_CIRCUIT_STORE_URL."
+        yield wrong("store", shown, redact(str(error)), mend)
         return
     except StoreUnavailable as error:
-        yield Finding(
-            check="store",
-            where=shown,
-            says=f"it does not answer: {redact(' '.join(str(error).split()))}",
-            mend="Start its server or make the file writable, and check the URL and the network in between.",
-        )
+        says = f"it does not answer: {redact(one_line(error))}"
+        mend = "Start its server or make the file writable, and check the URL and the network in between."
+        yield wrong("store", shown, says, mend)
         # A replica may refuse what the store needs, and still say that it is one.
         with suppress(StoreUnavailable):
-            yield from _kept(parsed, shown, ledger)
+            yield from _kept(parse_url(url), shown, ledger)
         return
-    yield from _kept(parsed, shown, ledger)
-    if parsed.kind == "memory":
-        yield Finding(
-            check="store",
-            where=shown,
-            says="it is the memory of one process, so that no circuit, effect or dead letter outlives it",
-            mend="Set PREFECT_RESILIENCE_STORE_URL to sqlite:///..., postgresql://... or redis://...",
-        )
+    yield from _kept(parse_url(url), shown, ledger)
+    if parse_url(url).kind == "memory":
+        says = "it is the memory of one process, so that no circuit, effect or dead letter outlives it"
+        mend = "Set PREFECT_RESILIENCE_STORE_URL to sqlite:///..., postgresql://... or redis://..."
+        yield wrong("store", shown, says, mend)
     if abs(skew) > MOST_SKEW:
-        way = "ahead of" if skew > 0 else "behind"
-        yield Finding(
-            check="clocks",
-            where=shown,
-            says=f"the store's clock is {abs(skew):.1f} s {way} this machine's",
-            mend="Let both machines set their clocks by NTP (chrony or systemd-timesyncd).",
-        )
-
-
-def _wrong_url(shown: str, error: ConfigurationError) -> Finding:
-    return Finding(
-        check="store",
-        where=shown,
-        says=redact(str(error)),
-        mend="Mend PREFECT_RESILIENCE_STORE_URL or PREFECT_RESILIENCE_CIRCUIT_STORE_URL.",
-    )
+        yield skewed(shown, "the store's", skew, digits=1)
 
 
 def _kept(parsed: StoreUrl, shown: str, ledger: bool) -> Iterator[Finding]:
@@ -286,13 +241,9 @@ def circuits() -> Iterator[Finding]:
     for circuit in found:
         for_good = circuit.state == "forced_open" and circuit.retry_at is None
         if for_good or circuit.state == "disabled":
-            yield Finding(
-                check="circuits",
-                where=circuit.name,
-                says=f"it is {circuit.state.replace('_', ' ')} by hand: {redact(circuit.reason or '?')}",
-                mend=f'Run `prefect-resilience circuits reset "{circuit.name}"` when that is over.',
-                level="note",
-            )
+            says = f"it is {circuit.state.replace('_', ' ')} by hand: {redact(circuit.reason or '?')}"
+            mend = f'Run `prefect-resilience circuits reset "{circuit.name}"` when that is over.'
+            yield note("circuits", circuit.name, says, mend)
 
 
 SHOWN = 20
@@ -306,18 +257,10 @@ def leases() -> Iterator[Finding]:
     except (ConfigurationError, StoreUnavailable):
         return
     for letter in letters:
-        yield Finding(
-            check="leases",
-            where=f"dead letter {letter.id}",
-            says=f"a replay of {letter.name!r} was cut off, and nobody knows how far it had come",
-            mend=f"Look at the receiver; then `prefect-resilience dead-letters replay {letter.id} --force`.",
-            level="note",
-        )
+        says = f"a replay of {letter.name!r} was cut off, and nobody knows how far it had come"
+        mend = f"Look at the receiver; then `prefect-resilience dead-letters replay {letter.id} --force`."
+        yield note("leases", f"dead letter {letter.id}", says, mend)
     for batch in batches:
-        yield Finding(
-            check="leases",
-            where=f"batch {batch.batch_id}",
-            says="an effect of it was begun by a process that is gone, so that its outcome is unknown",
-            mend=f"Run `prefect-resilience batches show {batch.batch_id}`, and settle what is in doubt.",
-            level="note",
-        )
+        says = "an effect of it was begun by a process that is gone, so that its outcome is unknown"
+        mend = f"Run `prefect-resilience batches show {batch.batch_id}`, and settle what is in doubt."
+        yield note("leases", f"batch {batch.batch_id}", says, mend)

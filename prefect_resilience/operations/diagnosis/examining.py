@@ -5,20 +5,22 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from contextlib import redirect_stdout
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from prefect.client.orchestration import SyncPrefectClient, get_client
+from prefect.client.orchestration import get_client
 from prefect.settings import get_current_settings
 
 from prefect_resilience.base.policy import nearest_file
+from prefect_resilience.base.text import one_line
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.operations.diagnosis import environment, project, server
-from prefect_resilience.operations.diagnosis.findings import Diagnosis, Finding
+from prefect_resilience.operations.diagnosis.findings import Diagnosis, Finding, wrong
 
 
 def examine(targets: Iterable[str] = ()) -> Diagnosis:
@@ -32,13 +34,13 @@ def examine(targets: Iterable[str] = ()) -> Diagnosis:
     """
     files, modules = _found(targets)
     subjects = [subject for module in modules for subject in project.subjects_of(module)]
-    examined = _Examined()
+    examined = _Examination()
     examined.by("versions", environment.versions)
     examined.by("store", environment.store)
     examined.by("circuits", environment.circuits)
     examined.by("leases", environment.leases)
     if files:
-        examined.by("code", lambda: (one for file in files for one in project.look_at(file)))
+        examined.by("code", lambda: [one for file in files for one in project.look_at(file)])
     if subjects:
         examined.by("timeouts", lambda: project.timeouts(subjects))
         examined.by("results", lambda: project.results(subjects))
@@ -46,22 +48,22 @@ def examine(targets: Iterable[str] = ()) -> Diagnosis:
     return Diagnosis(checks=tuple(examined.checks), findings=tuple(examined.findings))
 
 
-class _Examined:
-    """What was checked so far. What was found twice is told once."""
+class _Examination:
+    """The checks that were made so far and their findings; a finding that comes twice is kept once."""
 
     def __init__(self) -> None:
         self.checks: list[str] = []
         self.findings: list[Finding] = []
 
-    def by(self, name: str, check: Callable[[], Iterator[Finding]]) -> None:
+    def by(self, name: str, check: Callable[[], Iterable[Finding]]) -> None:
         if name not in self.checks:
             self.checks.append(name)
         try:
             found = list(check())
         except Exception as error:  # noqa: BLE001 - a check that fails is a finding, and no end of the others
-            says = f"this check failed: {redact(' '.join(str(error).split()) or type(error).__name__)}"
+            says = f"this check failed: {redact(one_line(error))}"
             mend = "Mend what it says, and ask again."
-            found = [Finding(check=name, where=name, says=says, mend=mend)]
+            found = [wrong(name, name, says, mend)]
         known = {(one.check, one.where) for one in self.findings}
         for one in found:
             if (one.check, one.where) not in known:
@@ -69,43 +71,24 @@ class _Examined:
                 self.findings.append(one)
 
 
-def _ask_server(examined: _Examined, subjects: list[Any], named: list[project.NamedPolicy]) -> None:
+def _ask_server(examined: _Examination, subjects: list[Any], named: list[project.NamedPolicy]) -> None:
     url = get_current_settings().api.url
     if url is None:
-        examined.by("server", lambda: iter([_no_server()]))
+        says = "no Prefect server is configured: runs have one of their own, without automations"
+        mend = "Start one with `prefect server start`, and set PREFECT_API_URL=http://127.0.0.1:4200/api"
+        examined.by("server", lambda: [wrong("server", "PREFECT_API_URL", says, mend)])
         return
     try:
         with get_client(sync_client=True) as client:
             client.hello().raise_for_status()
-            _with(examined, client)
+            for name, check in server.CHECKS.items():
+                examined.by(name, partial(check, client))
             if subjects or named:
                 examined.by("blocks", lambda: project.blocks(subjects, named))
     except Exception as error:  # noqa: BLE001 - each way in which an API is away
-        why = redact(" ".join(str(error).split()) or type(error).__name__)
-        examined.by("server", lambda: iter([_away(redact(str(url)), why)]))
-
-
-def _with(examined: _Examined, client: SyncPrefectClient) -> None:
-    for name, check in server.CHECKS.items():
-        examined.by(name, lambda check=check: check(client))
-
-
-def _no_server() -> Finding:
-    return Finding(
-        check="server",
-        where="PREFECT_API_URL",
-        says="no Prefect server is configured: runs have one of their own, without automations",
-        mend="Start one with `prefect server start`, and set PREFECT_API_URL=http://127.0.0.1:4200/api",
-    )
-
-
-def _away(url: str, why: str) -> Finding:
-    return Finding(
-        check="server",
-        where=url,
-        says=f"the Prefect API does not answer: {why}",
-        mend="Start the server, or set PREFECT_API_URL to where it is.",
-    )
+        says = f"the Prefect API does not answer: {redact(one_line(error))}"
+        mend = "Start the server, or set PREFECT_API_URL to where it is."
+        examined.by("server", lambda: [wrong("server", redact(str(url)), says, mend)])
 
 
 # -- what is named
@@ -145,7 +128,7 @@ def _imported(target: str, path: Path) -> ModuleType:
             f"{near or '; work in the folder of its project, or name a file or a folder'}"
         ) from None
     except (Exception, SystemExit) as error:  # noqa: BLE001 - somebody else's module
-        why = redact(f"{type(error).__name__}: {' '.join(str(error).split())}")
+        why = redact(f"{type(error).__name__}: {one_line(error)}")
         raise ConfigurationError(f"{target!r} cannot be imported: {why}") from None
 
 

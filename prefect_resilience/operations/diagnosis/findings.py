@@ -26,6 +26,21 @@ class Finding(BaseModel):
     level: Level = "wrong"
 
 
+def wrong(check: str, where: str, says: str, mend: str) -> Finding:
+    return Finding(check=check, where=where, says=says, mend=mend)
+
+
+def note(check: str, where: str, says: str, mend: str) -> Finding:
+    return Finding(check=check, where=where, says=says, mend=mend, level="note")
+
+
+def skewed(where: str, whose: str, seconds: float, digits: int = 0) -> Finding:
+    way = "ahead of" if seconds > 0 else "behind"
+    says = f"{whose} clock is {abs(seconds):.{digits}f} s {way} this machine's"
+    mend = "Let both machines set their clocks by NTP (chrony or systemd-timesyncd)."
+    return wrong("clocks", where, says, mend)
+
+
 class Diagnosis(BaseModel):
     """What the checks found. `checks` are those that were made, in their order."""
 

@@ -12,10 +12,11 @@ from typing import Any, NamedTuple, cast
 from prefect import Flow, Task
 from prefect.results import get_default_persist_setting, get_default_persist_setting_for_tasks
 
-from prefect_resilience.calls.attempt import Guard
+from prefect_resilience.base.text import one_line
+from prefect_resilience.calls.model import Guard
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.errors.secrets.redact import redact
-from prefect_resilience.operations.diagnosis.findings import Finding
+from prefect_resilience.operations.diagnosis.findings import Finding, wrong
 from prefect_resilience.tasks.edge.blocks.live import ask, with_policy
 
 LIMITS = {"concurrency": "prefect.concurrency", "rate_limit": "prefect.concurrency"}
@@ -46,8 +47,8 @@ def look_at(file: Path) -> list[Finding]:
     try:
         tree = ast.parse(file.read_bytes(), str(file))
     except (OSError, SyntaxError, ValueError) as error:
-        says = f"it cannot be read as Python: {' '.join(str(error).split())}"
-        return [Finding(check="code", where=str(file), says=says, mend="Mend the file, or leave it out.")]
+        says = f"it cannot be read as Python: {one_line(error)}"
+        return [wrong("code", str(file), says, "Mend the file, or leave it out.")]
     names = _imported(tree)
     found: list[Finding] = []
     for node in ast.walk(tree):
@@ -93,7 +94,7 @@ def _limit(node: ast.Call, names: dict[str, str], file: Path) -> list[Finding]:
         return []
     says = f"{name}() lets everything through, with a warning only, when its limit is missing or inactive"
     mend = "Write strict=True, or use Bulkhead(...) or RateLimit(...) with a name, which make the limit."
-    return [Finding(check="concurrency", where=f"{file}:{node.lineno}", says=says, mend=mend)]
+    return [wrong("concurrency", f"{file}:{node.lineno}", says, mend)]
 
 
 def _timeout(node: ast.FunctionDef, names: dict[str, str], file: Path) -> list[Finding]:
@@ -135,12 +136,9 @@ def _place(file: Path, node: ast.FunctionDef | ast.AsyncFunctionDef) -> str:
 
 def cannot_fire(task: str, where: str) -> Finding:
     """That a task's timeout is one on paper only."""
-    return Finding(
-        check="timeouts",
-        where=where,
-        says=f"timeout_seconds of the sync task {task!r} does not fire while it blocks in a worker thread",
-        mend="Write @resilient_task(timeout=...), which ends the waiting, or make it `async def`.",
-    )
+    says = f"timeout_seconds of the sync task {task!r} does not fire while it blocks in a worker thread"
+    mend = "Write @resilient_task(timeout=...), which ends the waiting, or make it `async def`."
+    return wrong("timeouts", where, says, mend)
 
 
 def _is(node: ast.expr, value: object) -> bool:
@@ -177,20 +175,13 @@ def results(subjects: Iterable[Any]) -> Iterator[Finding]:
     for flow in everything:
         if not isinstance(flow, Flow) or not _recovers(flow) or flow.persist_result or _kept_by_default(flow):
             continue
-        yield Finding(
-            check="results",
-            where=_where(flow),
-            says=f"a recovered run of {flow.name!r} does all its tasks again: their results are not kept",
-            mend=KEEP,
-        )
+        says = f"a recovered run of {flow.name!r} does all its tasks again: their results are not kept"
+        yield wrong("results", _where(flow), says, KEEP)
     for task in everything:
         if isinstance(task, Task) and task.persist_result is False and _remembers(task):
-            yield Finding(
-                check="results",
-                where=_where(task),
-                says=f"{task.name!r} falls back to earlier results, or has effects, and persist_result=False",
-                mend="Leave persist_result out, so that a result that is needed again is kept.",
-            )
+            says = f"{task.name!r} falls back to earlier results, or has effects, and persist_result=False"
+            mend = "Leave persist_result out, so that a result that is needed again is kept."
+            yield wrong("results", _where(task), says, mend)
 
 
 def _recovers(flow: Any) -> bool:
@@ -236,12 +227,9 @@ def blocks(subjects: Iterable[Any], named: Iterable[NamedPolicy]) -> Iterator[Fi
 
 
 def _not_used(policy: str, task: str, where: str, trouble: str) -> Finding:
-    return Finding(
-        check="blocks",
-        where=where,
-        says=f"policy={policy!r} of {task!r} is not used: {redact(trouble)}",
-        mend=f"Save a Resilience Policy named {policy} in the UI, or mend the one there.",
-    )
+    says = f"policy={policy!r} of {task!r} is not used: {redact(trouble)}"
+    mend = f"Save a Resilience Policy named {policy} in the UI, or mend the one there."
+    return wrong("blocks", where, says, mend)
 
 
 def _where(subject: Any) -> str:

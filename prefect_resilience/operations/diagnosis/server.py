@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from email.utils import parsedate_to_datetime
+from itertools import product
 from typing import Any
 from urllib.parse import urlsplit
 from uuid import UUID, uuid4
@@ -17,8 +19,9 @@ from prefect.events.schemas.events import Event, Resource
 from prefect.exceptions import ObjectNotFound
 from prefect.settings import get_current_settings
 
+from prefect_resilience.base.text import one_line, plural
 from prefect_resilience.errors.secrets.redact import redact
-from prefect_resilience.operations.diagnosis.findings import Finding
+from prefect_resilience.operations.diagnosis.findings import Finding, note, skewed, wrong
 from prefect_resilience.operations.installation.catalog import NAME, automation_files
 from prefect_resilience.operations.installation.installing import automations_by_name, planned
 
@@ -38,6 +41,10 @@ POLLED = frozenset(
     }
 )
 """Types of work pools that do nothing without a worker."""
+STALE = (
+    ("created", "is missing", "are missing"),
+    ("changed", "is of another version", "are of another version"),
+)
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1", "0.0.0.0"})
 
 
@@ -46,12 +53,9 @@ def versions(client: SyncPrefectClient) -> Iterator[Finding]:
     try:
         client.raise_for_api_version_mismatch()
     except RuntimeError as error:
-        yield Finding(
-            check="server",
-            where="versions",
-            says=redact(" ".join(str(error).split())),
-            mend="Install the same minor version of Prefect on the server, the workers and here.",
-        )
+        says = redact(one_line(error))
+        mend = "Install the same minor version of Prefect on the server, the workers and here."
+        yield wrong("server", "versions", says, mend)
 
 
 def clock(client: SyncPrefectClient) -> Iterator[Finding]:
@@ -65,12 +69,7 @@ def clock(client: SyncPrefectClient) -> Iterator[Finding]:
     # The header is in whole seconds.
     skew = there - after if there > after else there + 1 - before if there + 1 < before else 0.0
     if abs(skew) > MOST_SKEW:
-        yield Finding(
-            check="clocks",
-            where="the Prefect API",
-            says=f"its clock is {abs(skew):.0f} s {'ahead of' if skew > 0 else 'behind'} this machine's",
-            mend="Let both machines set their clocks by NTP (chrony or systemd-timesyncd).",
-        )
+        yield skewed("the Prefect API", "its", skew)
 
 
 def ui(client: SyncPrefectClient) -> Iterator[Finding]:
@@ -84,14 +83,10 @@ def ui(client: SyncPrefectClient) -> Iterator[Finding]:
         return  # it has no UI, or another one
     if _place(calls) == _place(api):
         return
-    yield Finding(
-        check="ui",
-        where=f"{root}/",
-        says=f"the UI there calls {redact(calls)}, but the API is {redact(api)}: it shows another or none",
-        mend=f"Start the server with PREFECT_UI_API_URL={redact(api)}",
-        # Behind a proxy the two may well differ.
-        level="wrong" if _place(calls)[0] in LOOPBACK else "note",
-    )
+    says = f"the UI there calls {redact(calls)}, but the API is {redact(api)}: it shows another or none"
+    # Behind a proxy the two may well differ.
+    report = wrong if _place(calls)[0] in LOOPBACK else note
+    yield report("ui", f"{root}/", says, f"Start the server with PREFECT_UI_API_URL={redact(api)}")
 
 
 def _place(url: str) -> tuple[str, int]:
@@ -109,13 +104,12 @@ def events(client: SyncPrefectClient, wait: Callable[[float], None] = time.sleep
     body = {"filter": {"id": {"id": [str(event_id)]}}}
     while not client.request("POST", "/events/filter", json=body).json()["events"]:
         if time.monotonic() > deadline:
-            yield Finding(
-                check="events",
-                where="the Prefect API",
-                says=f"an event that was sent did not arrive within {EVENT_ARRIVES:g} s: no automation acts",
-                mend="Start the server with its services, or `prefect server services start` beside it, and "
-                "check PREFECT_MESSAGING_BROKER where there are several servers.",
+            says = f"an event that was sent did not arrive within {EVENT_ARRIVES:g} s: no automation acts"
+            mend = (
+                "Start the server with its services, or `prefect server services start` beside it, and "
+                "check PREFECT_MESSAGING_BROKER where there are several servers."
             )
+            yield wrong("events", "the Prefect API", says, mend)
             return
         wait(0.2)
 
@@ -129,34 +123,25 @@ def _send(client: SyncPrefectClient, event_id: UUID) -> None:
 
 def pools(client: SyncPrefectClient) -> Iterator[Finding]:
     """Work pools with deployments and nobody who works for them."""
-    used: dict[str, int] = {}
+    used: Counter[str] = Counter()
     offset = 0
     while page := client.read_deployments(limit=200, offset=offset):
-        for deployment in page:
-            if deployment.work_pool_name:
-                used[deployment.work_pool_name] = used.get(deployment.work_pool_name, 0) + 1
+        used.update(one.work_pool_name for one in page if one.work_pool_name)
         offset += len(page)
     for name, deployments in sorted(used.items()):
         try:
             pool = client.read_work_pool(name)
         except ObjectNotFound:
             continue
-        flows = f"{deployments} deployments" if deployments > 1 else "1 deployment"
+        flows = plural(deployments, "deployment")
         if pool.is_paused:
-            yield Finding(
-                check="workers",
-                where=name,
-                says=f"the work pool of {flows} is paused",
-                mend=f"Run `prefect work-pool resume {name}` when that is over.",
-                level="note",
-            )
+            says = f"the work pool of {flows} is paused"
+            mend = f"Run `prefect work-pool resume {name}` when that is over."
+            yield note("workers", name, says, mend)
         elif pool.type in POLLED and not _online(client, name):
-            yield Finding(
-                check="workers",
-                where=name,
-                says=f"the work pool of {flows} has no worker, so that their runs stay Late",
-                mend=f"Run `prefect worker start --pool {name}` where the flows can run.",
-            )
+            says = f"the work pool of {flows} has no worker, so that their runs stay Late"
+            mend = f"Run `prefect worker start --pool {name}` where the flows can run."
+            yield wrong("workers", name, says, mend)
 
 
 def _online(client: SyncPrefectClient, pool: str) -> bool:
@@ -171,41 +156,24 @@ def installed(client: SyncPrefectClient) -> Iterator[Finding]:
     changes = planned(client)
     ours = [one for one in changes if one.kind in ("deployment", "automation")]
     if all(one.action in ("created", "skipped") for one in ours):
-        yield Finding(
-            check="installation",
-            where=redact(str(get_current_settings().api.url)),
-            says="the operational flows and automations are not installed: nothing is recovered or replayed "
-            "by itself, and nobody is alerted. Tasks and flows work without them",
-            mend="Run `prefect-resilience install --webhook URL` when you want them; --dry-run lists them.",
-            level="note",
+        says = (
+            "the operational flows and automations are not installed: nothing is recovered or replayed "
+            "by itself, and nobody is alerted. Tasks and flows work without them"
         )
+        mend = "Run `prefect-resilience install --webhook URL` when you want them; --dry-run lists them."
+        yield note("installation", redact(str(get_current_settings().api.url)), says, mend)
         return
-    for kind, what in (
-        ("block type", "block type"),
-        ("deployment", "deployment"),
-        ("automation", "automation"),
-    ):
-        missing = [one.name for one in changes if one.kind == kind and one.action == "created"]
-        if missing:
-            yield _not_installed(missing, what, "is missing", "are missing")
-        stale = [one.name for one in changes if one.kind == kind and one.action == "changed"]
-        if stale:
-            yield _not_installed(stale, what, "is of another version", "are of another version")
+    for kind, (action, one_is, many_are) in product(("block type", "deployment", "automation"), STALE):
+        names = [one.name for one in changes if (one.kind, one.action) == (kind, action)]
+        if names:
+            which = f"this {kind} {one_is}" if len(names) == 1 else f"these {len(names)} {kind}s {many_are}"
+            mend = "Run `prefect-resilience install`; --dry-run says what it would do."
+            yield wrong("installation", ", ".join(names), which, mend)
     skipped = [one.name for one in changes if one.action == "skipped"]
     if skipped:
-        yield Finding(
-            check="installation",
-            where=", ".join(skipped),
-            says="nobody is alerted",
-            mend="Run `prefect-resilience install --webhook URL`, or with --notification-block slug/name.",
-            level="note",
-        )
-
-
-def _not_installed(names: list[str], what: str, one: str, many: str) -> Finding:
-    says = f"this {what} {one}" if len(names) == 1 else f"these {len(names)} {what}s {many}"
-    mend = "Run `prefect-resilience install`; --dry-run says what it would do."
-    return Finding(check="installation", where=", ".join(names), says=says, mend=mend)
+        says = "nobody is alerted"
+        mend = "Run `prefect-resilience install --webhook URL`, or with --notification-block slug/name."
+        yield note("installation", ", ".join(skipped), says, mend)
 
 
 def automations(client: SyncPrefectClient) -> Iterator[Finding]:
@@ -214,13 +182,9 @@ def automations(client: SyncPrefectClient) -> Iterator[Finding]:
     for file in automation_files():
         for automation in known.get(file.name, []):
             if not automation.enabled:
-                yield Finding(
-                    check="automations",
-                    where=file.name,
-                    says="it is switched off",
-                    mend=f'Run `prefect automation resume "{file.name}"` when that is over.',
-                    level="note",
-                )
+                says = "it is switched off"
+                mend = f'Run `prefect automation resume "{file.name}"` when that is over.'
+                yield note("automations", file.name, says, mend)
             yield from _dangling(client, automation)
 
 
@@ -230,12 +194,9 @@ def _dangling(client: SyncPrefectClient, automation: Automation) -> Iterator[Fin
             try:
                 client.read_deployment(action.deployment_id)
             except ObjectNotFound:
-                yield Finding(
-                    check="automations",
-                    where=automation.name,
-                    says="the deployment that it runs is gone",
-                    mend="Run `prefect-resilience install`, with --reset where somebody changed it.",
-                )
+                says = "the deployment that it runs is gone"
+                mend = "Run `prefect-resilience install`, with --reset where somebody changed it."
+                yield wrong("automations", automation.name, says, mend)
 
 
 CHECKS: dict[str, Callable[[SyncPrefectClient], Iterator[Any]]] = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -69,21 +70,24 @@ class Operation:
         return parameter_schema(self.flow).model_dump_for_openapi()
 
 
+PLACEHOLDER = re.compile(r"\$\{([^}]+)\}")
+
+
 @dataclass(frozen=True)
 class AutomationFile:
     """One automation as its file says it. The ids are missing: `${deployment:name}`, `${notification}`."""
 
     name: str
-    document: Mapping[str, Any]
+    text: str
 
     @property
     def needs(self) -> set[str]:
-        """What stands between `${` and `}`."""
-        return set(_placeholders(self.document))
+        """The names of the ids that are missing."""
+        return set(PLACEHOLDER.findall(self.text))
 
     def filled(self, ids: Mapping[str, str]) -> dict[str, Any]:
         """The document with the ids in their places."""
-        return cast("dict[str, Any]", _filled(self.document, ids))
+        return yaml.safe_load(PLACEHOLDER.sub(lambda found: f'"{ids[found[1]]}"', self.text))
 
 
 @functools.cache
@@ -101,30 +105,12 @@ def operational_flows() -> tuple[Operation, ...]:
 def automation_files() -> tuple[AutomationFile, ...]:
     """Every automation of the wheel, by the name of its file."""
     folder = files("prefect_resilience.operations.installation") / "automations"
-    read = [
-        yaml.safe_load(file.read_text("utf-8"))
+    texts = [
+        file.read_text("utf-8")
         for file in sorted(folder.iterdir(), key=lambda file: file.name)
         if file.name.endswith(".yaml")
     ]
-    return tuple(AutomationFile(document["name"], document) for document in read)
-
-
-def _placeholders(value: Any) -> list[str]:
-    if isinstance(value, str):
-        return [value[2:-1]] if value.startswith("${") and value.endswith("}") else []
-    if isinstance(value, Mapping):
-        value = list(cast("Mapping[str, Any]", value).values())
-    items = cast("list[Any]", value) if isinstance(value, list) else []
-    return [name for item in items for name in _placeholders(item)]
-
-
-def _filled(value: Any, ids: Mapping[str, str]) -> Any:
-    if isinstance(value, Mapping):
-        return {key: _filled(item, ids) for key, item in cast("Mapping[str, Any]", value).items()}
-    if isinstance(value, list):
-        return [_filled(item, ids) for item in cast("list[Any]", value)]
-    names = _placeholders(value)
-    return ids[names[0]] if names else value
+    return tuple(AutomationFile(yaml.safe_load(text)["name"], text) for text in texts)
 
 
 Action = Literal["created", "changed", "unchanged", "kept", "skipped", "removed"]

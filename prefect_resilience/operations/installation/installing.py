@@ -7,7 +7,6 @@ import json
 import re
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import Any, cast
 
 from httpx import HTTPStatusError
@@ -16,18 +15,19 @@ from prefect.events.actions import SendNotification
 from prefect.events.schemas.automations import Automation, AutomationCore
 from prefect.exceptions import ObjectNotFound
 
+from prefect_resilience.base.text import one_line
 from prefect_resilience.durable.batches.edge.flow_runs import ApiUnavailable
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.errors.secrets.redact import redact
-from prefect_resilience.operations.installation import blocks, deployments
+from prefect_resilience.operations.installation import resources
 from prefect_resilience.operations.installation.catalog import (
     UNKNOWN,
-    Action,
     AutomationFile,
     Change,
     automation_files,
     operational_flows,
 )
+from prefect_resilience.operations.installation.resources import Installation
 
 # Whether an automation is as it was installed: a fingerprint in its description, taken of all the rest.
 #
@@ -71,20 +71,6 @@ def _meant(value: Any, key: str = "") -> Any:
 PAGE = 200
 
 
-@dataclass
-class Installation:
-    """One run of `install`. `ids` are those of what automations refer to, by their placeholders."""
-
-    client: SyncPrefectClient
-    dry_run: bool = False
-    reset: bool = False
-    changes: list[Change] = field(default_factory=list[Change])
-    ids: dict[str, str] = field(default_factory=dict[str, str])
-
-    def note(self, kind: Any, name: str, action: Action, why: str = "") -> None:
-        self.changes.append(Change(kind=kind, name=name, action=action, why=why))
-
-
 def install(
     *,
     dry_run: bool = False,
@@ -122,19 +108,15 @@ def planned(client: SyncPrefectClient) -> list[Change]:
 def _install(
     run: Installation, webhook: str | None, notification_block: str | None, work_pool: str | None
 ) -> list[Change]:
-    client, dry_run = run.client, run.dry_run
-    run.changes += blocks.register(client, dry_run)
-    notification, changes = blocks.notification(client, webhook, notification_block, dry_run)
-    run.changes += changes
-    pool, changes = deployments.pool(client, work_pool, dry_run)
-    run.changes += changes
+    resources.register_policies(run)
+    notification = resources.notification(run, webhook, notification_block)
+    pool = resources.pool(run, work_pool)
     for operation in operational_flows():
-        deployment_id, change = deployments.deploy(client, operation, pool, work_pool is not None, dry_run)
+        deployment_id = resources.deploy(run, operation, pool, work_pool is not None)
         run.ids[f"deployment:{operation.name}"] = str(deployment_id or UNKNOWN)
-        run.changes.append(change)
     if notification is not None:
         run.ids["notification"] = str(notification)
-    known = automations_by_name(client)
+    known = automations_by_name(run.client)
     for file in automation_files():
         _automate(run, file, known.get(file.name, []))
     _retire(run, known)
@@ -151,11 +133,10 @@ def uninstall(*, dry_run: bool = False) -> list[Change]:
         names = {file.name for file in automation_files()}
         for automation in [one for some in automations_by_name(client).values() for one in some]:
             if automation.name in names or installed_as(automation) is not None:
-                if not dry_run:
-                    client.delete_automation(automation.id)
+                run.do(client.delete_automation, automation.id)
                 run.note("automation", automation.name, "removed")
-        run.changes += deployments.remove(client, dry_run)
-        run.changes += blocks.remove(client, dry_run)
+        resources.remove_deployments(run)
+        resources.remove_blocks(run)
     return run.changes
 
 
@@ -167,16 +148,15 @@ def _automate(run: Installation, file: AutomationFile, known: list[Automation]) 
         return run.note("automation", file.name, "skipped", why)
     wanted = marked(AutomationCore.model_validate(file.filled(ids)))
     if not known:
-        if not run.dry_run:
-            run.client.create_automation(wanted)
+        run.do(run.client.create_automation, wanted)
         return run.note("automation", file.name, "created")
     there = known[0]
     if fingerprint(there) == fingerprint(wanted):
         run.note("automation", file.name, "unchanged", "" if there.enabled else "somebody switched it off")
     elif fingerprint(there) == installed_as(there) or run.reset:
-        if not run.dry_run:
-            # Whether it is switched on is for whoever switched it.
-            run.client.update_automation(there.id, wanted.model_copy(update={"enabled": there.enabled}))
+        # Whether it is enabled stays as somebody set it.
+        updated = wanted.model_copy(update={"enabled": there.enabled})
+        run.do(run.client.update_automation, there.id, updated)
         run.note("automation", file.name, "changed")
     else:
         run.note("automation", file.name, "kept", "somebody changed it; --reset puts it back")
@@ -195,8 +175,7 @@ def _retire(run: Installation, known: Mapping[str, list[Automation]]) -> None:
     names = {file.name for file in automation_files()}
     for automation in [one for name, some in known.items() if name not in names for one in some]:
         if installed_as(automation) == fingerprint(automation):
-            if not run.dry_run:
-                run.client.delete_automation(automation.id)
+            run.do(run.client.delete_automation, automation.id)
             run.note("automation", automation.name, "removed", "it is installed no longer")
 
 
@@ -222,7 +201,7 @@ def _asking() -> Generator[SyncPrefectClient, None, None]:
     except HTTPStatusError as error:
         raise ApiUnavailable(redact(f"the Prefect API refused: {_detail(error)}")) from error
     except Exception as error:
-        why = redact(" ".join(str(error).split()) or type(error).__name__)
+        why = redact(one_line(error))
         raise ApiUnavailable(
             f"the Prefect API could not be asked ({why}): start a server, and name it in PREFECT_API_URL"
         ) from error
@@ -234,4 +213,4 @@ def _detail(error: HTTPStatusError) -> str:
         said = error.response.json()["detail"]
     except (ValueError, KeyError, TypeError):
         said = error
-    return " ".join(str(said).split())
+    return one_line(said)

@@ -7,17 +7,216 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import ClassVar
+
+from pydantic import BaseModel, ConfigDict, computed_field
 
 from prefect_resilience.durable.letters.model import DeadLetter, Replay
 from prefect_resilience.durable.letters.report import RUN_CREATED
-from prefect_resilience.operations.reports.model import (
-    ErrorFigures,
-    LetterFigures,
-    RunFigures,
-    Spread,
-    TaskFigures,
-    share,
-)
+from prefect_resilience.guards.budgets.model import BudgetStatus
+
+
+class _Figures(BaseModel):
+    model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True)
+
+
+def share(part: int, whole: int) -> float | None:
+    """`part` of `whole`; None of nothing."""
+    return part / whole if whole else None
+
+
+class RunFigures(_Figures):
+    """Task runs that ended in the period, and what became of them.
+
+    attempts: those that were made; refused: those that a circuit or a limit did not let through. succeeded:
+    the task itself answered, `recovered` of them after a failed attempt. fallbacks: another one answered (the
+    states Fallback and Degraded), `degraded` of them with less. replayed: an effect was done already. failed:
+    for good, `timed_out` of them by their deadline. other: answered without an attempt, such as from a cache,
+    or skipped. retried: were tried more than once, however they ended and whether they were refused.
+    attempts_of_successes counts refused ones, too: what they cost is the wait.
+    """
+
+    runs: int = 0
+    attempts: int = 0
+    refused: int = 0
+    succeeded: int = 0
+    retried: int = 0
+    recovered: int = 0
+    fallbacks: int = 0
+    degraded: int = 0
+    replayed: int = 0
+    failed: int = 0
+    timed_out: int = 0
+    crashed: int = 0
+    cancelled: int = 0
+    other: int = 0
+    attempts_of_successes: int = 0
+
+    @computed_field
+    @property
+    def retry_rate(self) -> float | None:
+        """The share of the runs that were tried more than once."""
+        return share(self.retried, self.runs)
+
+    @computed_field
+    @property
+    def failure_rate(self) -> float | None:
+        """The share of the runs that failed or crashed."""
+        return share(self.failed + self.crashed, self.runs)
+
+    @computed_field
+    @property
+    def recovery_rate(self) -> float | None:
+        """The share of the retried runs in which the task itself answered in the end."""
+        return share(self.recovered, self.retried)
+
+    @computed_field
+    @property
+    def attempts_until_success(self) -> float | None:
+        """The mean number of tries of those that succeeded."""
+        return share(self.attempts_of_successes, self.succeeded)
+
+
+class TaskFigures(RunFigures):
+    """The same of one task."""
+
+    task: str
+
+
+class Spread(_Figures):
+    """How durations in seconds are spread; percentiles by the nearest rank."""
+
+    count: int
+    mean: float
+    median: float
+    p95: float
+    longest: float
+
+
+class BadEnd(_Figures):
+    """One time that a flow run failed or crashed, and what came of it.
+
+    kind: "FAILED" or "CRASHED", state: the name of the state. again_at: when it was made to run again, `by`
+    what that state says of it. completed_at: when it then completed; None where it did not, or ended badly
+    once more. seconds: how long it stood there, as far as that is in the period.
+    """
+
+    flow_run_id: str
+    flow_run: str
+    kind: str
+    state: str
+    at: datetime
+    again_at: datetime | None = None
+    by: str | None = None
+    completed_at: datetime | None = None
+    seconds: float = 0.0
+
+
+class FlowFigures(_Figures):
+    """Flow runs that ended in the period by their last state, and what happened to them on the way there.
+
+    crashes, failures: how often a flow run crashed or failed in the period, whatever came of it; a crash that
+    is reported twice is one. recovered: flow runs that completed in it after they had ended badly; None: what
+    came of them is unknown. seconds_in_error: how long flow runs stood failed or crashed in the period until
+    they ran again, or until its end. recovery_time: from the first bad end of a run to its completion.
+    """
+
+    runs: int = 0
+    completed: int = 0
+    failed: int = 0
+    crashed: int = 0
+    cancelled: int = 0
+    crashes: int | None = None
+    failures: int | None = None
+    recovered: int | None = None
+    seconds_in_error: float | None = None
+    recovery_time: Spread | None = None
+
+
+class ErrorFigures(_Figures):
+    """Attempts that were made and failed with one code; `rate` is their share of all attempts."""
+
+    code: str
+    attempts: int
+    rate: float | None
+
+
+class CircuitFigures(_Figures):
+    """One circuit: how often it opened, for how many seconds of the period it refused calls, its state now.
+
+    An opening lasts until something ended it, or until a probe might have been made: nobody was refused
+    after that. complete: False where changes of it are missing; then both are the least that is known.
+    """
+
+    name: str
+    openings: int
+    seconds_open: float
+    state: str | None = None
+    complete: bool = True
+
+
+class LetterFigures(_Figures):
+    """Dead letters that came in during the period, how they stand now, and replays that ended in it.
+
+    replays_succeeded: the call answered itself; replays_answered: a fallback did. replays_started: a run of
+    the letter's deployment was created, which counts for itself. replays_not_made: nothing was called, since
+    an effect was done already or a result was cached. skipped: letters that a replay left alone, as of a run
+    that goes on; None: unknown.
+    """
+
+    created: int = 0
+    waiting: int = 0
+    replaying: int = 0
+    in_doubt: int = 0
+    replayed: int = 0
+    settled: int = 0
+    replays_succeeded: int = 0
+    replays_answered: int = 0
+    replays_started: int = 0
+    replays_not_made: int = 0
+    replays_failed: int = 0
+    replays_in_doubt: int = 0
+    skipped: int | None = None
+
+
+class EffectFigures(_Figures):
+    """Effects that were found done and not done again; those of which nobody knew whether they took place."""
+
+    replayed: int = 0
+    in_doubt: int | None = None
+
+
+class FleetReport(_Figures):
+    """What happened to a fleet between `since` (inclusive) and `until`.
+
+    errors: failed attempts of resilient tasks by code, categories: by category, both the most frequent first,
+    without those that were refused; failed_attempts: their number, timeouts: those of category timeout.
+    recovery_time: from the start of a task run's first attempt to its success, of those that recovered.
+    bad_ends: each time that a flow run failed or crashed in the period, or had before it and completed or ran
+    again in it, the latest first. batches: recoveries by what they came to.
+    unknown: what cannot be known, and why. sources: where each number comes from.
+    """
+
+    since: datetime
+    until: datetime
+    made_at: datetime
+    task_runs: RunFigures
+    tasks: tuple[TaskFigures, ...] = ()
+    flow_runs: FlowFigures = FlowFigures()
+    bad_ends: tuple[BadEnd, ...] | None = None
+    recovery_time: Spread | None = None
+    failed_attempts: int | None = None
+    timeouts: int | None = None
+    errors: tuple[ErrorFigures, ...] | None = None
+    categories: dict[str, int] | None = None
+    circuits: tuple[CircuitFigures, ...] | None = None
+    dead_letters: LetterFigures | None = None
+    effects: EffectFigures = EffectFigures()
+    batches: dict[str, int] | None = None
+    budgets: tuple[BudgetStatus, ...] | None = None
+    unknown: tuple[str, ...] = ()
+    sources: tuple[str, ...] = ()
+
 
 COMPLETED, FAILED, CRASHED, CANCELLED = "COMPLETED", "FAILED", "CRASHED", "CANCELLED"
 FINAL = (COMPLETED, FAILED, CRASHED, CANCELLED)
@@ -28,7 +227,7 @@ UNMADE = ("Cached", "Skipped", "RolledBack")
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class CountedTaskRun:
     """A task run that has ended; `seconds` from the start of its first attempt to its end."""
 
     task: str
@@ -55,7 +254,7 @@ class Tally:
     recoveries: list[float] = field(default_factory=list[float])
     elsewhere: Counter[str] = field(default_factory=Counter[str])
 
-    def add(self, run: Run) -> None:
+    def add(self, run: CountedTaskRun) -> None:
         counts = self.by_task.setdefault(run.task, Counter())
         counts.update(_counts_of(run))
         if run.succeeded and run.attempts > 1 and run.seconds is not None:
@@ -91,7 +290,7 @@ def _whole(counts: Counter[str]) -> dict[str, int]:
     return {name: max(0, number) for name, number in counts.items()}
 
 
-def _counts_of(run: Run) -> dict[str, int]:
+def _counts_of(run: CountedTaskRun) -> dict[str, int]:
     made = {"runs": 1, "attempts": run.attempts, "retried": int(run.attempts > 1)}
     if run.succeeded:
         success = {"succeeded": 1, "attempts_of_successes": run.attempts}

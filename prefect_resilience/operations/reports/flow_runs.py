@@ -10,8 +10,15 @@ from typing import Any
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.errors.taxonomy import bounded
 from prefect_resilience.operations.reports.api import Api, Filter, Period
-from prefect_resilience.operations.reports.figures import COMPLETED, CRASHED, FAILED, FINAL, spread_of
-from prefect_resilience.operations.reports.model import BadEnd, FlowFigures
+from prefect_resilience.operations.reports.figures import (
+    COMPLETED,
+    CRASHED,
+    FAILED,
+    FINAL,
+    BadEnd,
+    FlowFigures,
+    spread_of,
+)
 from prefect_resilience.operations.reports.task_runs import moment
 
 BAD = (FAILED, CRASHED)

@@ -14,7 +14,7 @@ from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.guards.circuits.document import HISTORY_KEPT
 from prefect_resilience.guards.circuits.model import CircuitSnapshot
 from prefect_resilience.operations.reports.api import Api, Filter, Period, ours
-from prefect_resilience.operations.reports.model import CircuitFigures
+from prefect_resilience.operations.reports.figures import CircuitFigures
 from prefect_resilience.operations.reports.task_runs import moment
 from prefect_resilience.telemetry.edge.events import PREFIX
 

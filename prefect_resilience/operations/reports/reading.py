@@ -19,16 +19,15 @@ from prefect_resilience.guards.budgets.policy import get_budgets
 from prefect_resilience.guards.circuits import CircuitSnapshot, get_circuits
 from prefect_resilience.operations.reports import figures
 from prefect_resilience.operations.reports.api import Api, Period, opened
-from prefect_resilience.operations.reports.counted import tally_of
-from prefect_resilience.operations.reports.flow_runs import flow_figures
-from prefect_resilience.operations.reports.happenings import Happenings, circuits_of, happenings_of
-from prefect_resilience.operations.reports.model import (
+from prefect_resilience.operations.reports.figures import (
     CircuitFigures,
     EffectFigures,
     FleetReport,
     LetterFigures,
 )
-from prefect_resilience.operations.reports.task_runs import final_events, state_names
+from prefect_resilience.operations.reports.flow_runs import flow_figures
+from prefect_resilience.operations.reports.happenings import Happenings, circuits_of, happenings_of
+from prefect_resilience.operations.reports.task_runs import final_events, state_names, tally_of
 
 T = TypeVar("T")
 When = datetime | timedelta | None

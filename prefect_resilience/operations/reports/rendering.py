@@ -8,9 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from xml.sax.saxutils import escape
 
+from prefect_resilience.base.text import utc_text
 from prefect_resilience.operations.reports import sections
-from prefect_resilience.operations.reports.model import FleetReport
-from prefect_resilience.operations.reports.sections import Section, headline, moment_text, sections_of
+from prefect_resilience.operations.reports.figures import FleetReport
+from prefect_resilience.operations.reports.sections import Section, headline, sections_of
 
 # Okabe and Ito's, which everybody can tell apart; each bar says its number as well.
 BLUE, ORANGE, VERMILION = "#0072B2", "#E69F00", "#D55E00"
@@ -106,7 +107,7 @@ def markdown_of(report: FleetReport) -> str:
         lines += [f"## {section.title}", "", *_table(section), ""]
     if report.unknown:
         lines += ["## Unknown", "", *(f"- {_cell(sentence)}" for sentence in report.unknown), ""]
-    lines += ["---", "", f"Made {moment_text(report.made_at)}. Where the numbers come from:", ""]
+    lines += ["---", "", f"Made {utc_text(report.made_at)}. Where the numbers come from:", ""]
     return "\n".join([*lines, *(f"- {source}" for source in report.sources), ""])
 
 
@@ -135,7 +136,7 @@ def html_of(report: FleetReport) -> str:
         body.append(f"<h2>{html.escape(section.title)}</h2>{_html_table(section)}")
     if report.unknown:
         body.append(f"<h2>Unknown</h2>{_html_list(report.unknown)}")
-    made = f"Made {moment_text(report.made_at)}. Where the numbers come from:"
+    made = f"Made {utc_text(report.made_at)}. Where the numbers come from:"
     body.append(f"<hr><small>{made}{_html_list(report.sources)}</small>")
     return (
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{TITLE}</title>'

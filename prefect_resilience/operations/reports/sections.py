@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta, timezone
+from datetime import datetime
+from typing import TypeVar
 
+from prefect_resilience.base.text import one_line, plural, utc_text
 from prefect_resilience.errors.secrets.redact import redact
-from prefect_resilience.guards.budgets.model import span_text
-from prefect_resilience.operations.reports.model import (
+from prefect_resilience.guards.budgets.model import BudgetStatus, span_text
+from prefect_resilience.operations.reports.figures import (
     BadEnd,
     CircuitFigures,
+    ErrorFigures,
     FleetReport,
     FlowFigures,
     LetterFigures,
-    RunFigures,
     Spread,
+    TaskFigures,
 )
 from prefect_resilience.telemetry.payloads import fitted_text
 
@@ -25,6 +28,7 @@ MOST_ROWS = 50
 LONGEST_NAME = 120
 
 Row = tuple[str, ...]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +45,7 @@ def headline(report: FleetReport) -> str:
     """The period and what became of it, in two sentences."""
     runs = report.task_runs
     return (
-        f"{moment_text(report.since)} to {moment_text(report.until)}: {number(runs.runs, 'task run')}, "
+        f"{utc_text(report.since)} to {utc_text(report.until)}: {plural(runs.runs, 'task run')}, "
         f"{runs.retried:,} retried, {runs.recovered:,} of them recovered. {runs.fallbacks:,} answered by a "
         f"fallback, {runs.failed + runs.crashed:,} failed.{_flow_headline(report.flow_runs)}"
     )
@@ -56,8 +60,28 @@ def _flow_headline(flows: FlowFigures) -> str:
 
 def sections_of(report: FleetReport) -> list[Section]:
     """Every part of the report that has something to say; what is unknown says so."""
-    made = [_overview(report), *(make(report) for make in (_bad_ends, _tasks, _errors, _circuits, _budgets))]
+    bad_ends = ("flow run", "ended", "at", "what came of it")
+    circuits = ("circuit", "openings", "time that it rejected calls", "now")
+    budgets = ("budget", "objective", "runs", "remaining", "highest burn rate", "burns")
+    made = [
+        _overview(report),
+        _table("Flow runs that failed or crashed", bad_ends, report.bad_ends, _bad_end),
+        _table("Tasks", TASK_HEADINGS, report.tasks, _task),
+        _table("Failed attempts by code", ("code", "attempts", "of all attempts"), report.errors, _error),
+        _table("Circuits", circuits, report.circuits, _circuit),
+        _table("Error budgets", budgets, report.budgets, _budget),
+    ]
     return [section for section in made if section.rows or section.says]
+
+
+def _table(
+    title: str, headings: Row, found: Sequence[T] | None, cells: Callable[[T], Iterable[str]]
+) -> Section:
+    if found is None:
+        return Section(title, (), says=UNKNOWN)
+    rows = tuple(tuple(cells(one)) for one in found[:MOST_ROWS])
+    more = len(found) - MOST_ROWS
+    return Section(title, headings, rows, f"and {more:,} more" if more > 0 else "")
 
 
 def _overview(report: FleetReport) -> Section:
@@ -129,32 +153,20 @@ def _spread_text(spread: Spread | None) -> str:
     )
 
 
-def _bad_ends(report: FleetReport) -> Section:
-    ends = report.bad_ends
-    if ends is None:
-        return Section(BAD_ENDS, (), says=UNKNOWN)
-    rows = tuple((text_of(end.flow_run), *_end_cells(end)) for end in ends[:MOST_ROWS])
-    headings = ("flow run", "ended", "at", "what came of it")
-    return Section(BAD_ENDS, headings, rows, _more(len(ends)))
-
-
-BAD_ENDS = "Flow runs that failed or crashed"
-
-
-def _end_cells(end: BadEnd) -> Iterable[str]:
+def _bad_end(end: BadEnd) -> Iterable[str]:
+    yield text_of(end.flow_run)
     yield text_of(end.state)
-    yield moment_text(end.at)
+    yield utc_text(end.at)
     if end.again_at is None:
         yield "nothing"
         return
-    after = f"ran again after {seconds((end.again_at - end.at).total_seconds())}"
     how = f" ({text_of(end.by)})" if end.by else ""
-    took = "" if end.completed_at is None else _completed_after(end.completed_at - end.at)
-    yield f"{after}{how}{took}"
+    completed = "" if end.completed_at is None else f", completed after {_between(end.at, end.completed_at)}"
+    yield f"ran again after {_between(end.at, end.again_at)}{how}{completed}"
 
 
-def _completed_after(took: timedelta) -> str:
-    return f", completed after {seconds(took.total_seconds())}"
+def _between(begin: datetime, end: datetime) -> str:
+    return seconds((end - begin).total_seconds())
 
 
 TASK_HEADINGS = (
@@ -170,12 +182,8 @@ TASK_HEADINGS = (
 )
 
 
-def _tasks(report: FleetReport) -> Section:
-    rows = tuple((text_of(task.task), *_task_cells(task)) for task in report.tasks[:MOST_ROWS])
-    return Section("Tasks", TASK_HEADINGS, rows, _more(len(report.tasks)))
-
-
-def _task_cells(task: RunFigures) -> Iterable[str]:
+def _task(task: TaskFigures) -> Iterable[str]:
+    yield text_of(task.task)
     yield f"{task.runs:,}"
     yield f"{task.retried:,} ({percent(task.retry_rate)})"
     yield f"{task.recovered:,} ({percent(task.recovery_rate)})" if task.retried else NOTHING
@@ -186,61 +194,25 @@ def _task_cells(task: RunFigures) -> Iterable[str]:
     yield f"{task.failed + task.crashed:,} ({percent(task.failure_rate)})"
 
 
-def _errors(report: FleetReport) -> Section:
-    if report.errors is None:
-        return Section("Failed attempts by code", (), says=UNKNOWN)
-    rows = tuple(
-        (text_of(error.code), f"{error.attempts:,}", percent(error.rate))
-        for error in report.errors[:MOST_ROWS]
-    )
-    headings = ("code", "attempts", "of all attempts")
-    return Section("Failed attempts by code", headings, rows, _more(len(report.errors)))
+def _error(error: ErrorFigures) -> Iterable[str]:
+    return text_of(error.code), f"{error.attempts:,}", percent(error.rate)
 
 
-def _circuits(report: FleetReport) -> Section:
-    if report.circuits is None:
-        return Section("Circuits", (), says=UNKNOWN)
-    rows = tuple(
-        (
-            text_of(one.name),
-            _least(one, count(one.openings)),
-            _least(one, seconds(one.seconds_open)),
-            _state(one),
-        )
-        for one in report.circuits[:MOST_ROWS]
-    )
-    headings = ("circuit", "openings", "time that it refused calls", "now")
-    return Section("Circuits", headings, rows, _more(len(report.circuits)))
+def _circuit(one: CircuitFigures) -> Iterable[str]:
+    least = "" if one.complete else "at least "
+    yield text_of(one.name)
+    yield f"{least}{count(one.openings)}"
+    yield f"{least}{seconds(one.seconds_open)}"
+    yield one.state.replace("_", " ") if one.state else NOTHING
 
 
-def _least(circuit: CircuitFigures, text: str) -> str:
-    return text if circuit.complete else f"at least {text}"
-
-
-def _state(circuit: CircuitFigures) -> str:
-    return circuit.state.replace("_", " ") if circuit.state else NOTHING
-
-
-def _budgets(report: FleetReport) -> Section:
-    if report.budgets is None:
-        return Section("Error budgets", (), says=UNKNOWN)
-    rows = tuple(
-        (
-            text_of(one.name),
-            f"{one.objective:.6g} in {span_text(one.window)}",
-            f"{one.runs:,}, {one.bad:,} failed",
-            percent(one.remaining),
-            f"{max(one.burn_rates.values(), default=0.0):.1f}",
-            text_of(one.why or "no"),
-        )
-        for one in report.budgets[:MOST_ROWS]
-    )
-    headings = ("budget", "objective", "runs", "remaining", "highest burn rate", "burns")
-    return Section("Error budgets", headings, rows, _more(len(report.budgets)))
-
-
-def _more(rows: int) -> str:
-    return f"and {rows - MOST_ROWS:,} more" if rows > MOST_ROWS else ""
+def _budget(one: BudgetStatus) -> Iterable[str]:
+    yield text_of(one.name)
+    yield f"{one.objective:.6g} in {span_text(one.window)}"
+    yield f"{one.runs:,}, {one.bad:,} failed"
+    yield percent(one.remaining)
+    yield f"{max(one.burn_rates.values(), default=0.0):.1f}"
+    yield text_of(one.why or "no")
 
 
 def _counts(counts: dict[str, int] | None) -> str:
@@ -254,7 +226,7 @@ def _counts(counts: dict[str, int] | None) -> str:
 
 def text_of(text: str) -> str:
     """A name on one line, bounded and without secrets: it may come from a service."""
-    return fitted_text(" ".join(redact(text).split()), LONGEST_NAME)
+    return fitted_text(one_line(redact(text)), LONGEST_NAME)
 
 
 def count(value: int | None) -> str:
@@ -277,11 +249,3 @@ def seconds(value: float | None) -> str:
         if value >= 2 * size:
             return f"{value / size:.1f} {unit}"
     return f"{value:.1f} s" if value >= 0.1 or value == 0 else f"{value * 1000:.0f} ms"
-
-
-def number(value: int, noun: str) -> str:
-    return f"{value:,} {noun}" if value == 1 else f"{value:,} {noun}s"
-
-
-def moment_text(moment: datetime) -> str:
-    return f"{moment.astimezone(timezone.utc):%Y-%m-%d %H:%M:%S} UTC"

@@ -1,14 +1,34 @@
-"""The task runs of a period, read one by one; where they are too many for that, see `counted`."""
+"""The task runs of a period: each is read, or, if they are many, counted from their events.
+
+Reading a run takes the server 400 microseconds of its one process, counting its events 70, and any number
+that it counts 50,000. So from COUNTED_FROM runs on, the runs that ended Completed at their first attempt are
+counted by task, as their names tell it (see `stems`); those that were retried, failed or had a fallback by
+their events; the few others are read. A few runs of each name are read to bear out what the names say. Every
+count must agree with another one; otherwise runs are counted by their events, or all are read.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
-from datetime import datetime, timedelta
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
 from typing import Any
 
+from prefect_resilience.base.text import parse_time
 from prefect_resilience.operations.reports.api import PAGE, Api, Filter, Period
-from prefect_resilience.operations.reports.figures import FINAL, Run, Tally, task_of
+from prefect_resilience.operations.reports.figures import (
+    COMPLETED,
+    DEGRADED,
+    FAILED,
+    FALLBACK,
+    FINAL,
+    TIMED_OUT,
+    CountedTaskRun,
+    Tally,
+    task_of,
+)
+from prefect_resilience.operations.reports.stems import exclusive, pattern_of, stem_of
 
 SLICE = 4_000
 """Runs in a part of the period: few enough that pages by offset stay cheap."""
@@ -89,10 +109,10 @@ def chunks(ids: Iterable[str], size: int) -> list[list[str]]:
     return [listed[at : at + size] for at in range(0, len(listed), size)]
 
 
-def run_of(row: dict[str, Any]) -> Run:
+def run_of(row: dict[str, Any]) -> CountedTaskRun:
     """A task run as the API has it, in short."""
     start, end = moment(row["start_time"]), moment(row["end_time"])
-    return Run(
+    return CountedTaskRun(
         task=task_of(row["name"], row["task_key"], row["dynamic_key"]),
         type=row["state_type"],
         name=row["state_name"] or "",
@@ -102,8 +122,7 @@ def run_of(row: dict[str, Any]) -> Run:
 
 
 def moment(text: str | None) -> datetime | None:
-    """A time of the API, which ends in Z; Python 3.10 does not know that."""
-    return datetime.fromisoformat(text.replace("Z", "+00:00")) if text else None
+    return parse_time(text) if text else None
 
 
 def ended_in(period: Period) -> Filter:
@@ -115,3 +134,230 @@ def _is_subflow(row: dict[str, Any]) -> bool:
     state: dict[str, Any] = row["state"] or {}
     details: dict[str, Any] = state.get("state_details") or {}
     return bool(details.get("child_flow_run_id"))
+
+
+COUNTED_FROM = 6_000
+"""With fewer runs, each is read."""
+
+PLAIN = "Completed"
+RUNNING = "Running"
+RETRYING = "Retrying"
+"""The state in which each attempt after the first begins, after its delay."""
+
+TYPES = {"Failed": FAILED, TIMED_OUT: FAILED, FALLBACK: COMPLETED, DEGRADED: COMPLETED}
+"""Other names of final states of which the events tell enough, with the types that these have."""
+
+BEFORE = timedelta(days=2)
+"""How long before the period a run that ended in it may have been retried."""
+
+IDS = 1_000
+SAMPLES = 3
+PARTS = 8
+"""From so many parts of the period runs are read where those that ended last do not name all tasks."""
+
+MOST_TASKS = 60
+"""Of more tasks it takes no longer to count the events by run."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunByEvents:
+    """What the events tell of a run: its name, and how and after how many seconds it ended."""
+
+    name: str
+    type: str = COMPLETED
+    state: str = PLAIN
+    seconds: float | None = None
+
+
+class Disagreement(Exception):
+    """Two counts of the same differ, or a run that was read is another than its events say."""
+
+
+def tally_of(api: Api, period: Period, names: Mapping[str, int], events: int) -> tuple[Tally, bool]:
+    """The figures of every task run that ended in the period, and whether each of them was read.
+
+    `names` are its `state_names`, `events` its `final_events`.
+    """
+    if COUNTED_FROM < sum(names.values()) <= events:
+        try:
+            return _counted(api, period, names), False
+        except Disagreement:
+            pass
+    return read_tally(api, period), True
+
+
+def _counted(api: Api, period: Period, names: Mapping[str, int]) -> Tally:
+    # A run that ended in the period may have been retried before it.
+    retries = _events_of(api, Period(period.since - BEFORE, period.until), RETRYING)
+    ended = {state: runs for state in names if state in TYPES and (runs := _ended(api, period, state, names))}
+    seen = {run_id: one for runs in ended.values() for run_id, one in runs.items()}
+    others = [state for state in names if state != PLAIN and state not in ended]
+    rows = list(every_run(api, period, others)) if others else []
+    hints = {one.name for one in (*retries.values(), *seen.values())}
+    by_name = api.beside(lambda: _by_name(api, period, names.get(PLAIN, 0), hints))
+    spans = _spans(api, period, retries.keys() - seen.keys() - {row["id"] for row in rows})
+    seen |= {run_id: RunByEvents(retries[run_id].name, seconds=seconds) for run_id, seconds in spans.items()}
+    tasks = _tasks(api, seen, retries)
+    plain = by_name.result()
+    if plain is None or not plain.keys() >= set(tasks.values()):
+        plain = _by_run(api, period, names.get(PLAIN, 0), retries, tasks)
+    plain.subtract(tasks[run_id] for run_id in spans)
+    if any(number < 0 for number in plain.values()):
+        raise Disagreement
+    tally = Tally()
+    for row in rows:
+        tally.add(run_of(row))
+    for run_id, one in seen.items():
+        attempts = 1 + retries[run_id].count if run_id in retries else 1
+        tally.add(CountedTaskRun(tasks[run_id], one.type, one.state, attempts, one.seconds))
+    for task, number in plain.items():
+        tally.add_plain(task, number)
+    return tally
+
+
+# -- runs by their events
+
+
+@dataclass(frozen=True, slots=True)
+class RunEvents:
+    """The events of some states of a run: its name, how many there are, and the first and the last."""
+
+    name: str
+    count: int
+    first: datetime
+    last: datetime
+
+
+def _events_of(api: Api, period: Period, *states: str, ids: list[str] | None = None) -> dict[str, RunEvents]:
+    """The events of task runs in these states, by the runs' ids."""
+    rows = api.count_by("resource", _about(period, states, ids))
+    return {
+        row["value"].removeprefix(EVENT): RunEvents(
+            row["label"], row["count"], parse_time(row["start_time"]), parse_time(row["end_time"])
+        )
+        for row in rows
+    }
+
+
+def _about(period: Period, states: Iterable[str], ids: list[str] | None) -> Filter:
+    filters: Filter = {"occurred": period.occurred(), "event": {"name": [EVENT + one for one in states]}}
+    return filters if ids is None else {**filters, "resource": {"id": [EVENT + one for one in ids]}}
+
+
+def _ever(until: datetime) -> Period:
+    return Period(datetime.now(timezone.utc) - LOOK_BACK, until)
+
+
+def _ended(api: Api, period: Period, state: str, names: Mapping[str, int]) -> dict[str, RunByEvents] | None:
+    """The runs that ended in this state; None where not each of them has begun, and begun once."""
+    rows = _events_of(api, period, state)
+    if len(rows) != names[state]:
+        return None
+    for ids in chunks(rows, IDS):
+        running = _about(_ever(period.until), [RUNNING], ids)
+        if not api.count_events(running) == len(ids) == api.count_resources(running):
+            return None
+    return {run_id: RunByEvents(row.name, TYPES[state], state) for run_id, row in rows.items()}
+
+
+def _spans(api: Api, period: Period, ids: Collection[str]) -> dict[str, float | None]:
+    """Seconds from the first start to the end of those of these runs that ended Completed in the period."""
+    found: dict[str, float | None] = {}
+    for spans in api.each(lambda chunk: _spans_of(api, period, chunk), chunks(sorted(ids), IDS)):
+        found |= spans
+    return found
+
+
+def _spans_of(api: Api, period: Period, ids: list[str]) -> dict[str, float | None]:
+    ever = _ever(period.until)
+    both = _events_of(api, ever, RUNNING, PLAIN, ids=ids)
+    ended = {run_id: one for run_id, one in both.items() if one.count > 1 and one.last >= period.since}
+    if api.count_events(_about(period, [PLAIN], ids)) == len(ended):
+        return {run_id: (one.last - one.first).total_seconds() for run_id, one in ended.items()}
+    # Some went on running, or began twice: then their starts and ends are looked up apart.
+    starts = _events_of(api, ever, RUNNING, ids=ids)
+    ends = _events_of(api, period, PLAIN, ids=ids)
+    return {
+        run_id: (one.last - starts[run_id].first).total_seconds() if run_id in starts else None
+        for run_id, one in ends.items()
+    }
+
+
+# -- tasks by their runs' names
+
+
+def _tasks(api: Api, seen: Mapping[str, RunByEvents], retries: Mapping[str, RunEvents]) -> dict[str, str]:
+    """The task of each run, by its id: as its name says, where others of that name bear it out; else read."""
+    groups: dict[str | None, list[str]] = {}
+    for run_id, one in seen.items():
+        groups.setdefault(stem_of(one.name), []).append(run_id)
+    unclear = groups.pop(None, [])
+    known: dict[str, str] = {}
+    samples = {run_id: stem for stem, ids in groups.items() if stem for run_id in ids[:SAMPLES]}
+    false = {samples[row["id"]] for row in runs_by_id(api, samples) if not _borne_out(row, samples, retries)}
+    for stem, ids in groups.items():
+        if stem is None or stem in false:
+            unclear += ids
+        else:
+            known.update(dict.fromkeys(ids, stem))
+    for row in runs_by_id(api, unclear):
+        _check(row, retries)
+        known[row["id"]] = run_of(row).task
+    if known.keys() < seen.keys():
+        raise Disagreement
+    return known
+
+
+def _borne_out(row: dict[str, Any], samples: Mapping[str, str], retries: Mapping[str, RunEvents]) -> bool:
+    _check(row, retries)
+    return run_of(row).task == samples[row["id"]]
+
+
+def _check(row: dict[str, Any], retries: Mapping[str, RunEvents]) -> None:
+    """Raise Disagreement for a run that had other attempts than its events say, or a type of its own."""
+    run, again = run_of(row), retries.get(row["id"])
+    if run.attempts != 1 + (again.count if again else 0) or TYPES.get(run.name, run.type) != run.type:
+        raise Disagreement
+
+
+def _by_name(api: Api, period: Period, total: int, names: Iterable[str]) -> Counter[str] | None:
+    """How many runs of each task ended Completed, counted by their names; None where these do not tell.
+
+    `names` are those of some runs. What they are called after need not be their task: see there.
+    """
+    filters: Filter = {**ended_in(period), **NO_FLOW, "state": {"name": {"any_": [PLAIN]}}}
+    stems = {stem for name in names if (stem := stem_of(name)) is not None}
+    counts: dict[str, int] = {}
+    for parts in ([period], period.parts(PARTS)):
+        for rows in api.each(lambda part: api.page({**filters, **ended_in(part)}), parts):
+            stems |= {run_of(row).task for row in rows}
+            if any(run_of(row).task != stem_of(row["name"]) for row in rows):
+                return None
+        if len(stems) > MOST_TASKS:
+            return None
+        new = sorted(stems - counts.keys())
+        numbers = api.each(lambda stem: api.count("task_runs", {**filters, **_called(stem)}), new)
+        counts.update(zip(new, numbers, strict=True))
+        alone = exclusive(counts)
+        if alone is not None and sum(alone.values()) == total:
+            return Counter(alone)
+    return None
+
+
+def _called(stem: str) -> Filter:
+    return {"name": {"like_": pattern_of(stem)}}
+
+
+def _by_run(
+    api: Api, period: Period, total: int, retries: Mapping[str, RunEvents], tasks: dict[str, str]
+) -> Counter[str]:
+    """How many runs of each task ended Completed, from the event of each."""
+    completed: dict[str, RunByEvents] = {}
+    parts = period.parts(max(1, -(-total // SLICE)))
+    for rows in api.each(lambda part: _events_of(api, part, PLAIN), parts):
+        completed |= {run_id: RunByEvents(row.name) for run_id, row in rows.items()}
+    if len(completed) != total:
+        raise Disagreement
+    new = {run_id: one for run_id, one in completed.items() if run_id not in tasks}
+    found = {**tasks, **_tasks(api, new, retries)}
+    return Counter(found[run_id] for run_id in completed)

@@ -18,8 +18,8 @@ from prefect.tasks import Task
 from prefect.utilities.callables import explode_variadic_parameter, parameters_to_args_kwargs
 from pydantic import PrivateAttr
 
-from prefect_resilience.calls.attempt import Substitute
-from prefect_resilience.durable.effects.asking import Replayed
+from prefect_resilience.calls.model import Substitute
+from prefect_resilience.durable.effects.current import Replayed
 from prefect_resilience.errors.context import ErrorContext
 from prefect_resilience.errors.requests import SubtaskRequest
 from prefect_resilience.errors.secrets.redact import redact

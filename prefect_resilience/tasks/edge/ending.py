@@ -24,22 +24,27 @@ from prefect.logging.loggers import flow_run_logger
 from prefect.task_runners import ThreadPoolTaskRunner
 
 from prefect_resilience.base.edge.settings import enabled
-from prefect_resilience.durable.batches.edge.flow_runs import ERROR_LABEL, label_of_error
-from prefect_resilience.durable.batches.edge.recovery import hint_of
+from prefect_resilience.durable.batches.edge.flow_runs import ERROR_LABEL, hint_of, label_of_error
 from prefect_resilience.durable.batches.edge.tags import batch_of_flow_run
 from prefect_resilience.durable.batches.strategies import RESTARTS, RecoveryHint, RecoveryPolicy
 from prefect_resilience.durable.effects.ledger import open_ledger
-from prefect_resilience.errors.classify.classify import ErrorInfo, classify, state_error
+from prefect_resilience.errors.classify.classify import ErrorInfo, classify
+from prefect_resilience.errors.classify.shapes import state_error
 from prefect_resilience.errors.context import attached_context
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.errors.taxonomy import bounded
 from prefect_resilience.guards.circuits.registry import circuits_used
 from prefect_resilience.tasks.edge.circuits_table import keeper
-from prefect_resilience.tasks.edge.seams import started_tasks_alone
+from prefect_resilience.tasks.edge.seams import on_task_run_state, started_tasks_alone
 from prefect_resilience.tasks.edge.telling import Subject, Telling, write_artifact
 from prefect_resilience.tasks.summaries.markdown import hint_markdown
 from prefect_resilience.telemetry import notes
-from prefect_resilience.telemetry.edge.events import announce_recoverable, happening_of, watch_runs
+from prefect_resilience.telemetry.edge.events import (
+    announce_recoverable,
+    happening_of,
+    note_state,
+    watch_runs,
+)
 from prefect_resilience.telemetry.model import Advice, Happening
 
 if TYPE_CHECKING:
@@ -224,12 +229,9 @@ class EndOfRun:
         return happening_of(letter.id, at, "dead-letter.created", letter.id, payload)
 
     def _all_ran_here(self) -> bool:
-        """Whether its task runs ran in the process of the flow, were all noted, and no other flow was
-        started."""
-        noted = notes.known(str(self.flow_run.id))
+        """Whether its task runs ran in the process of the flow, and no other flow was started."""
         in_threads = isinstance(self.flow.task_runner, ThreadPoolTaskRunner)
-        all_noted = noted is not None and noted.sees_all
-        return in_threads and all_noted and started_tasks_alone(FlowRunContext.get())
+        return in_threads and started_tasks_alone(FlowRunContext.get())
 
     def _hinted(self) -> Advice | None:
         """Say how to go on: on the run, in the log, to the automation that does it; as an artifact where no
@@ -275,3 +277,4 @@ def _first(advice: Advice) -> str:
 
 
 watch_runs()
+on_task_run_state(note_state)

@@ -19,7 +19,7 @@ from prefect.logging.loggers import flow_run_logger
 from prefect.tasks import Task
 from typing_extensions import ParamSpec, Unpack
 
-from prefect_resilience.base.drive import Blocking, Sequence, adrive, drive
+from prefect_resilience.base.drive import Blocking, Steps, adrive, drive
 from prefect_resilience.base.edge.settings import enabled
 from prefect_resilience.base.naming import UNSET, fill, more_options, shows
 from prefect_resilience.durable.batches.batch import batch as batch_named
@@ -50,8 +50,6 @@ from prefect_resilience.tasks.edge.flow_options import (
 )
 from prefect_resilience.tasks.edge.logs import keep_secrets_out_of_logs
 from prefect_resilience.tasks.edge.questions import bound_like, class_of_copy
-from prefect_resilience.tasks.edge.seams import watched_results
-from prefect_resilience.tasks.edge.task_options import generates
 from prefect_resilience.telemetry import notes
 
 if TYPE_CHECKING:
@@ -61,10 +59,10 @@ if TYPE_CHECKING:
 MOST_LETTERS = 40_000
 
 
-def started(flow_run: FlowRun, *, sees_all: bool) -> None:
+def started(flow_run: FlowRun) -> None:
     """A run of a resilient flow has begun here."""
     keep_secrets_out_of_logs()
-    notes.begin(str(flow_run.id), max(flow_run.run_count, 1), keeps_outputs=True, sees_all=sees_all)
+    notes.begin(str(flow_run.id), max(flow_run.run_count, 1), keeps_outputs=True)
 
 
 def mark_run(flow_run: FlowRun, batch_id: str | None, policy: RecoveryPolicy | None) -> None:
@@ -91,7 +89,7 @@ def mark_run(flow_run: FlowRun, batch_id: str | None, policy: RecoveryPolicy | N
 def failed_with(error: Exception, context: FlowRunContext) -> BaseException:
     """The flow's error without secrets, with what had been completed by then in its context. Never raises."""
     try:
-        learn_secrets(error, context.parameters or {})
+        learn_secrets(context.parameters or {})
         clean = scrub_exception(error)
         flow_run = context.flow_run
         assert flow_run is not None
@@ -291,14 +289,14 @@ class Entered:
     batch: str | None
 
 
-def _entered(guard: FlowGuard, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Sequence[Entered | None]:
+def _entered(guard: FlowGuard, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Steps[Entered | None]:
     """Name the run's batch, and write on the run what others must know of it."""
     context = FlowRunContext.get()
     if context is None or context.flow_run is None or not enabled():
         return None
     if getattr(getattr(context.flow, "fn", None), "__wrapped__", None) is not guard.fn:
         return None
-    started(context.flow_run, sees_all=not generates(guard.fn))
+    started(context.flow_run)
     named = None
     if guard.batch is not None:
         bound = inspect.signature(guard.fn).bind(*args, **kwargs)
@@ -314,11 +312,7 @@ def _inside(guard: FlowGuard, entered: Entered | None) -> Generator[None, None, 
     if entered is None:
         yield
         return
-    with (
-        batch_named(entered.batch) if entered.batch is not None else nullcontext(),
-        # A generator hands its context on to its reader, who may leave it elsewhere.
-        nullcontext() if generates(guard.fn) else watched_results(entered.context),
-    ):
+    with batch_named(entered.batch) if entered.batch is not None else nullcontext():
         try:
             yield
         except Exception as error:

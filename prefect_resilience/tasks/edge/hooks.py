@@ -21,7 +21,7 @@ from prefect_resilience.base.edge.settings import enabled
 from prefect_resilience.durable.batches.batch import explicit_batch
 from prefect_resilience.durable.batches.edge.tags import batch_of, named_in
 from prefect_resilience.durable.letters.capture import identity_of, letter_of, loss
-from prefect_resilience.durable.letters.codec.encoding import encode_parameters
+from prefect_resilience.durable.letters.codec import encode_parameters
 from prefect_resilience.durable.letters.edge.configured import (
     queue_of,
     settle_call,
@@ -39,6 +39,7 @@ from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.errors.secrets.scrub import learn_secrets
 from prefect_resilience.tasks.edge.ending import recovery_hint, run_summary
 from prefect_resilience.tasks.edge.logs import keep_secrets_out_of_logs
+from prefect_resilience.tasks.edge.seams import on_task_run_state
 from prefect_resilience.telemetry.edge.events import emit
 
 __all__ = [
@@ -59,8 +60,8 @@ def dead_letter(
     """Keep a call that finally failed as a dead letter, to be replayed when its cause is mended.
 
     For `@task(on_failure=[dead_letter])`, and `@flow(on_failure=[dead_letter], on_crashed=[dead_letter])`.
-    With `on_completion=[dead_letter]` a plain task or flow also settles its letter when it is run again and
-    succeeds; a resilient task does so by itself. Never raises: a letter that cannot be kept is logged.
+    A task settles its letter when its flow run is run again and the call succeeds; a flow does so with
+    `on_completion=[dead_letter]`. Never raises: a letter that cannot be kept is logged.
     """
     # Prefect hands over a flow by position while it runs here, by name when its process has died.
     subject, run = task if flow is None else flow, task_run if flow_run is None else flow_run
@@ -70,9 +71,7 @@ def dead_letter(
     if isinstance(subject, Flow):
         made = cast("Flow[..., Any]", subject)
         settle_for_flow(made, run) if completed else capture_for_flow(made, run, cast("State[Any]", state))
-    elif completed:
-        settle_for_task(run)
-    else:
+    elif not completed:
         capture_for_task(subject, run, state)
 
 
@@ -166,7 +165,7 @@ def _keep(letter: DeadLetter, contents: Contents, log: Log) -> DeadLetter | None
     queue = None
     try:
         queue = queue_of()
-        kept = queue.bury(letter, contents, in_replay=in_replay())
+        kept = queue.put(letter, contents, in_replay=in_replay())
     except (StoreUnavailable, ConfigurationError) as failure:
         emit("store.unavailable", "store", "dead-letters", {"reason": redact(str(failure))})
         try:
@@ -200,8 +199,7 @@ def settle_for_task(task_run: TaskRun) -> None:
     if starts is None or context is None or not run_again(starts) or context.task_run.id != task_run.id:
         return
     task = context.task
-    hooks = (*task.on_failure_hooks, *task.on_completion_hooks)
-    if enabled() and any(hook in (dead_letter, keep_dead_letter) for hook in hooks):
+    if enabled() and any(hook in task.on_failure_hooks for hook in (dead_letter, keep_dead_letter)):
         log = task_run_logger(task_run=task_run, task=task)
         given = partial(_parameters_of, task_run)
         _settle(log, starts, task, task.task_key, _batch_of(task_run), given, str(task_run.id))
@@ -233,7 +231,7 @@ def _settle(
     def identity() -> str:
         parameters = given()
         # A letter's digest is made when its secrets are known, so this one is, too.
-        learn_secrets(Exception(), parameters)
+        learn_secrets(parameters)
         kind = "flow" if isinstance(called, Flow) else "task"
         encoded = encode_parameters(parameters).parameters
         return identity_of(batch_id, kind, called.name, source_of(called), key, encoded)
@@ -255,9 +253,8 @@ def _told(letter: DeadLetter) -> dict[str, Any]:
 
 
 def _error_of(state: State[Any] | None, parameters: Mapping[str, Any]) -> ErrorContext | None:
-    data = None if state is None else cast("Any", state.data)
     keep_secrets_out_of_logs()
-    learn_secrets(data if isinstance(data, BaseException) else Exception(), parameters)
+    learn_secrets(parameters)
     return error_context(state)
 
 
@@ -310,3 +307,11 @@ def _batch_of_flow(flow_run: FlowRun) -> str:
         return named
     stand_in = TaskRun.model_construct(id=flow_run.id, flow_run_id=flow_run.id, task_inputs={})
     return _batch_of(stand_in) or str(flow_run.id)
+
+
+def _settle_if_completed(task_run: TaskRun, state: State[Any]) -> None:
+    if state.is_completed():
+        settle_for_task(task_run)
+
+
+on_task_run_state(_settle_if_completed)

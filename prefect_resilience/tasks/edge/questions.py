@@ -18,13 +18,11 @@ from prefect.utilities.asyncutils import run_coro_as_sync
 
 from prefect_resilience.base.drive import drive
 from prefect_resilience.base.edge.settings import enabled
-from prefect_resilience.calls.attempt import judged
+from prefect_resilience.calls.judging import judged
 from prefect_resilience.errors.context import attached_context
 from prefect_resilience.guards.retries.backoff import pause
 from prefect_resilience.tasks.edge.logs import told_of_state
 from prefect_resilience.tasks.edge.task_runs import TaskSurroundings, governed, record_of
-from prefect_resilience.telemetry.edge.events import saw_task_run
-from prefect_resilience.telemetry.model import StateSeen
 
 if TYPE_CHECKING:
     from prefect.context import TaskRunContext
@@ -84,9 +82,8 @@ class PolicyDelays(list[float]):
     def __getitem__(self, index: SupportsIndex | slice) -> Any:
         context = TaskRunContext.get()
         record = record_of(context.task_run.id) if context is not None else None
-        if context is None or record is None or record.verdict is None:
+        if record is None or record.verdict is None:
             return super().__getitem__(index)
-        saw_task_run(context.task_run, StateSeen("SCHEDULED", "AwaitingRetry", time.time()))
         return pause(record.verdict.delay)
 
 

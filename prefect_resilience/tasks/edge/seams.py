@@ -7,10 +7,11 @@ Without its seam the package goes on with less: the reason says with what.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from prefect import task_engine
 from prefect.blocks.system import Secret
 from prefect.context import (
     EngineContext,
@@ -20,25 +21,25 @@ from prefect.context import (
     _deployment_id,  # pyright: ignore[reportPrivateUsage]
     _deployment_parameters,  # pyright: ignore[reportPrivateUsage]
 )
-from prefect.results import ResultStore
-
-from prefect_resilience.telemetry.edge.events import saw_task_run
 
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient
+    from prefect.client.schemas.objects import State, TaskRun
 
 ENGINES = ("task_engine", "flow_engine")
 """The modules of Prefect that log how a run fares. Without them a failed attempt is logged twice."""
 FAILED_ATTEMPTS = ("handle_retry", "handle_timeout")
 """The functions of the task engine that log a failed attempt."""
+REPORTS_STATE = "emit_task_run_state_change_event"
+"""The function that the task engine calls for each state of a task run, with keyword arguments."""
 
 
 def on_secret_read(listener: Callable[[str], object]) -> None:
     """Hand each text that a Secret block gives out to `listener`, which masks it in logs and errors.
 
     Prefect has no hook for this, and once the block was read nothing tells its value from any other text.
-    So this is the one function of Prefect that is wrapped: `Secret.get`, which is public, and once in a
-    process. Without it a Secret block that is not a parameter must be named by `register_secret`.
+    So `Secret.get`, which is public, is wrapped once in a process. Without it a Secret block that is not a
+    parameter must be named by `register_secret`.
     """
     read: Any = vars(Secret)["get"]
     if hasattr(read, "__wrapped__"):
@@ -60,43 +61,31 @@ def _texts(value: Any) -> list[str]:
     return [str(value)] if isinstance(value, (str, int)) and not isinstance(value, bool) else []
 
 
-class WatchedResults(ResultStore):
-    """The result store of a resilient flow. It notes each task run that uses it.
+_listeners: list[Callable[[TaskRun, State[Any]], object]] = []
 
-    Prefect has no hook for the runs of plain tasks. Its engine asks the flow's result store, in the context
-    of the task run, for the run's cached result, and to record its new one. Without this a summary learns of
-    plain tasks from the Prefect API, some seconds later.
+
+def on_task_run_state(listener: Callable[[TaskRun, State[Any]], object]) -> None:
+    """Call `listener(task_run, state)` for each state of each task run of this process, in the run's context.
+
+    Prefect runs tasks in the client and has no hook for the states of plain tasks. Its API learns of them
+    some seconds later, which is too late for the end of a flow run. So the one function that reports a state
+    is wrapped, once in a process. Without it summaries miss plain tasks until the API knows them, and dead
+    letters of plain tasks stay open until their next replay.
     """
-
-    def exists(self, key: str) -> bool:
-        _note_current()
-        return super().exists(key)
-
-    async def aexists(self, key: str) -> bool:
-        _note_current()
-        return await super().aexists(key)
-
-    def create_result_record(self, obj: Any, *args: Any, **kwargs: Any) -> Any:
-        _note_current()
-        return super().create_result_record(obj, *args, **kwargs)
-
-
-def _note_current() -> None:
-    context = TaskRunContext.get()
-    if context is not None:
-        saw_task_run(context.task_run)
-
-
-@contextmanager
-def watched_results(context: FlowRunContext) -> Generator[None, None, None]:
-    """The task runs that a flow run starts inside are noted."""
-    store = context.result_store
-    if type(store) is not ResultStore:
-        yield
+    if listener not in _listeners:
+        _listeners.append(listener)
+    report: Any = getattr(task_engine, REPORTS_STATE, None)
+    if report is None or hasattr(report, "__wrapped__"):
         return
-    watched = WatchedResults.model_construct(store.model_fields_set, **dict(store))
-    with context.model_copy(update={"result_store": watched}):
-        yield
+
+    @functools.wraps(report)
+    def reported(*args: Any, **kwargs: Any) -> Any:
+        for each in _listeners:
+            with suppress(Exception):  # a listener never fails the task
+                each(kwargs["task_run"], kwargs["validated_state"])
+        return report(*args, **kwargs)
+
+    setattr(task_engine, REPORTS_STATE, reported)
 
 
 def started_tasks_alone(context: FlowRunContext | None) -> bool:

@@ -13,37 +13,21 @@ from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterator
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import Any, TypeVar, cast
 
-from prefect_resilience.base.drive import Sequence, adrive, drive
-from prefect_resilience.calls.attempt import (
-    NO_RETRY,
-    Guard,
-    Held,
-    Substitute,
-    annotate,
-    failed,
-    let_in,
-    let_out,
-    replaced_message,
-    succeeded,
-    told,
-)
+from prefect_resilience.base.drive import Steps, adrive, drive
+from prefect_resilience.calls.attempt import Held, enter, failed, leave, succeeded
+from prefect_resilience.calls.judging import annotate, replaced_message
+from prefect_resilience.calls.model import NO_RETRY, Guard, Substitute
 from prefect_resilience.errors.context import PartialOutput, attach_context, attached_context
 from prefect_resilience.errors.exceptions import add_note
 from prefect_resilience.errors.secrets.redact import redact
-from prefect_resilience.guards.circuits.guard import entering
-from prefect_resilience.guards.fallbacks.chain import Chain
-from prefect_resilience.guards.fallbacks.model import Fallback
+from prefect_resilience.guards.fallbacks.model import Chain, Fallback
 from prefect_resilience.guards.partials.current import partial_output
 from prefect_resilience.guards.retries.policy import Verdict
 from prefect_resilience.guards.timeouts.stream import aiterate_with_deadline, iterate_with_deadline
 from prefect_resilience.tasks.edge.answers import as_state
 from prefect_resilience.tasks.edge.task_runs import TaskSurroundings, governed, surroundings_of
-
-if TYPE_CHECKING:
-    from prefect_resilience.guards.circuits.breaker import CircuitBreaker
-    from prefect_resilience.guards.circuits.permits import Permit
 
 T = TypeVar("T")
 
@@ -139,36 +123,26 @@ class Stream:
     handed_on: ChunksSoFar = field(default_factory=ChunksSoFar)
     waited: float = 0.0
     """Seconds spent waiting for the generator; what its reader does in between says nothing about it."""
-    circuit: CircuitBreaker | None = None
-    permit: Permit | None = None
-    held: list[Held] = field(default_factory=list[Held])
+    held: Held = field(default_factory=Held)
 
-    def opened(self) -> Sequence[None]:
-        circuit = self.guard.circuit
-        if circuit is not None:
-            self.circuit = circuit.bind(self.here.parameters) if circuit.fields else circuit
-            self.permit = yield from entering(self.circuit)
-        yield from let_in(self.guard, self.here, self.held)
+    def opened(self) -> Steps[None]:
+        yield from enter(self.guard, self.here, self.held)
 
-    def ended(self, error: BaseException | None) -> Sequence[None]:
-        yield from let_out(self.held, error)
-        if self.circuit is not None and self.permit is not None:
-            permit, self.permit = self.permit, None
-            began = time.monotonic() - self.waited
-            yield from told(self.circuit, permit, self.guard, began, error)
+    def ended(self, error: BaseException | None) -> Steps[None]:
+        yield from leave(self.guard, self.held, error, took=self.waited)
 
-    def cut_off(self, error: BaseException) -> Sequence[None]:
+    def cut_off(self, error: BaseException) -> Steps[None]:
         """Something from outside of it ended the generator: its reader, a cancellation, or Prefect's own
         `timeout_seconds`, after which the engine asks whether to retry."""
         if self.handed_on and not self.guard.restart_stream and not isinstance(error, GeneratorExit):
             self.here.record(self.began).must_not_restart = True
         yield from self.ended(error)
 
-    def finished(self) -> Sequence[None]:
+    def finished(self) -> Steps[None]:
         yield from self.ended(None)
         yield from succeeded(self.guard, self.here, None)
 
-    def broke(self, error: Exception) -> Sequence[Substitute | BaseException]:
+    def broke(self, error: Exception) -> Steps[Substitute | BaseException]:
         """The substitute to go on with, or the error to raise."""
         yield from self.ended(error)
         guard = self.guard
@@ -182,7 +156,7 @@ class Stream:
 
     def substitute_broke(
         self, outcome: Substitute, broken: ChunksSoFar, failure: Exception, primary: BaseException
-    ) -> Sequence[Substitute | BaseException]:
+    ) -> Steps[Substitute | BaseException]:
         """A fallback's own stream broke: the next fallback, as long as nothing of it was handed on."""
         name, context = outcome.answer.fallback.name, outcome.context
         if broken and not self.guard.restart_stream:

@@ -19,7 +19,8 @@ from typing_extensions import ParamSpec, Unpack
 from prefect_resilience.base.drive import adrive, drive
 from prefect_resilience.base.edge.settings import enabled
 from prefect_resilience.base.naming import UNSET, more_options, shows
-from prefect_resilience.calls.attempt import Guard, guarded
+from prefect_resilience.calls.attempt import guarded
+from prefect_resilience.calls.model import Guard
 from prefect_resilience.durable.batches.edge.tags import in_outer_task, tagged_again, untagged
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.guards.retries.policy import Retry

@@ -14,8 +14,8 @@ from prefect_resilience import durable
 from prefect_resilience.base.edge.settings import current_settings
 from prefect_resilience.base.naming import UNSET
 from prefect_resilience.base.policy import nearest
-from prefect_resilience.calls.attempt import NO_RETRY, Guard
-from prefect_resilience.durable.effects.names import source_of
+from prefect_resilience.calls.model import NO_RETRY, Guard
+from prefect_resilience.durable.effects.recipes import source_of
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.guards import budgets, circuits, decomposition, limits, outputs
 from prefect_resilience.guards.fallbacks.model import Fallback, as_fallbacks

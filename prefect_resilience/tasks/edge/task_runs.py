@@ -24,17 +24,17 @@ from prefect.utilities.callables import explode_variadic_parameter
 from prefect.utilities.hashing import hash_objects
 
 from prefect_resilience import durable
-from prefect_resilience.base.drive import Blocking, Invoke, Sequence
+from prefect_resilience.base.drive import Blocking, Invoke, Steps
 from prefect_resilience.base.edge.settings import enabled
-from prefect_resilience.calls.attempt import Guard, RunRecord
 from prefect_resilience.calls.judging import retry_told
+from prefect_resilience.calls.model import Guard, RunRecord
 from prefect_resilience.durable.batches.edge.tags import batch_of, pass_of
-from prefect_resilience.durable.effects.asking import Replayed
+from prefect_resilience.durable.effects.current import Replayed
 from prefect_resilience.errors.context import ErrorContext
 from prefect_resilience.errors.requests import SubtaskRequest, attach_request
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.guards.decomposition.model import stood_in
-from prefect_resilience.guards.fallbacks.chain import Answer
+from prefect_resilience.guards.fallbacks.model import Answer
 from prefect_resilience.guards.partials.current import Carried, Notes, add_notes_source, carried
 from prefect_resilience.guards.retries.policy import Verdict
 from prefect_resilience.tasks.edge.answers import Again, limited, part_of
@@ -47,7 +47,6 @@ from prefect_resilience.telemetry.edge.events import (
     retry_scheduled,
     run_failed,
     run_recovered,
-    saw_task_run,
 )
 from prefect_resilience.telemetry.metrics import attempt_succeeded
 
@@ -88,7 +87,7 @@ add_notes_source(_notes_here)
 
 @dataclass(eq=False)
 class TaskSurroundings:
-    """What one task run gives to an attempt (see `attempt.Surroundings`)."""
+    """What one task run gives to an attempt (see `calls.model.RunContext`)."""
 
     guard: Guard
     context: TaskRunContext
@@ -146,7 +145,7 @@ class TaskSurroundings:
     def done(self) -> None:
         _records.pop(self.task_run.id, None)
 
-    def may_retry(self, error: Exception) -> Sequence[bool]:
+    def may_retry(self, error: Exception) -> Steps[bool]:
         condition = self.task.own_retry_condition
         if condition is None:
             return True
@@ -186,7 +185,6 @@ class TaskSurroundings:
 
     def went_well(self) -> None:
         attempt_succeeded(self.task.name, self.task.action_id)
-        self._settle_letter()
 
     def retrying(self, context: ErrorContext, verdict: Verdict) -> None:
         self.logger.warning("%s", retry_told(cast(RunRecord, self.known()), context, verdict))
@@ -198,7 +196,6 @@ class TaskSurroundings:
         said = f"{fallback.name} answered instead, after: {context.summary()}"
         log_failure(self.logger, said, error, answered=True)
         fallback_used(self.task.name, context, fallback)
-        self._settle_letter()
 
     def recovered(self, record: RunRecord) -> None:
         after = time.monotonic() - record.started
@@ -284,14 +281,6 @@ class TaskSurroundings:
         self.logger.info("Replayed: %s", replayed.message)
         known = {"external_id": replayed.external_id}
         self._emit_effect("effect.replayed", replayed.key, replayed.batch_id, **known)
-        self._settle_letter()
-
-    def _settle_letter(self) -> None:
-        """Settle the letter that an earlier pass of the flow run left of this call."""
-        if self.task.on_failure_hooks:
-            from prefect_resilience.tasks.edge.hooks import settle_for_task
-
-            settle_for_task(self.task_run)
 
     def in_doubt(self, key: str, batch_id: str, why: str) -> None:
         self.logger.error(
@@ -324,11 +313,10 @@ def surroundings_of(guard: Guard) -> TaskSurroundings | None:
     if context is None or getattr(context.task, "guard", None) is not guard or not enabled():
         return None
     keep_secrets_out_of_logs()
-    saw_task_run(context.task_run)
     return TaskSurroundings(guard, context)
 
 
-def governed(guard: Guard, here: TaskSurroundings) -> Sequence[Guard]:
+def governed(guard: Guard, here: TaskSurroundings) -> Steps[Guard]:
     """The guard as its policy block changes it now; the server is asked when what is known of it is old."""
     from prefect_resilience.tasks.edge.blocks import live
 

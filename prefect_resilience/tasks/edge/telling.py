@@ -292,7 +292,7 @@ class Telling:
             _threads.remove(threading.current_thread())
 
     def _told(self, client: SyncPrefectClient, seconds: float, *, wait: bool) -> bool:
-        """SummaryLookup everything up and write it; whether all was known."""
+        """Look everything up and write it; whether all was known."""
         until = time.monotonic() + seconds
         if wait and not self.subject.whole:
             self._wait(client, until - FIRST)

@@ -18,7 +18,7 @@ from prefect.context import FlowRunContext, TaskRunContext
 from prefect.events import Event, RelatedResource, Resource, emit_event
 from prefect.settings import get_current_settings
 
-from prefect_resilience.errors.classify.classify import state_data
+from prefect_resilience.errors.classify.shapes import state_data
 from prefect_resilience.errors.context import AttemptRecord, ErrorContext
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.errors.taxonomy import bounded
@@ -297,28 +297,6 @@ def watch_runs() -> None:
     _watching = True
 
 
-@dataclass(frozen=True, slots=True)
-class LiveTaskRun:
-    """A task run of this process, as `notes` reads it."""
-
-    run: TaskRun
-
-    @property
-    def name(self) -> str:
-        return self.run.name or "task run"
-
-    @property
-    def state(self) -> StateSeen | None:
-        return None if self.run.state is None else state_seen(self.run.state)
-
-    @property
-    def begun(self) -> int:
-        return self.run.run_count
-
-    def value(self) -> Any:
-        return state_data(self.run.state)
-
-
 def state_seen(state: State[Any]) -> StateSeen:
     return StateSeen(
         state.type.value,
@@ -328,14 +306,15 @@ def state_seen(state: State[Any]) -> StateSeen:
     )
 
 
-def saw_task_run(task_run: TaskRun, state: StateSeen | None = None) -> None:
-    """Note a task run that goes on here: the state that it is in, and, when it is asked for, its end.
-
-    `state` is one that Prefect is about to set, such as the wait before a retry.
-    """
-    if _watching and task_run.flow_run_id is not None:
-        flow_run_id, count = str(task_run.flow_run_id), _count_of(task_run)
-        notes.task_run_seen(flow_run_id, str(task_run.id), LiveTaskRun(task_run), state, count)
+def note_state(task_run: TaskRun, state: State[Any]) -> None:
+    """Note a state that a task run of this process has come to, and the value of a completed one."""
+    if task_run.flow_run_id is None:
+        return
+    flow_run_id, name = str(task_run.flow_run_id), task_run.name or "task run"
+    count = _count_of(task_run)
+    noted = notes.task_run_came_to(flow_run_id, str(task_run.id), name, state_seen(state), count)
+    if noted.keeps_outputs and state.is_completed():
+        noted.gave(name, state_data(state))
 
 
 def note_happening(name: str, subject: str, payload: dict[str, Any]) -> UUID:

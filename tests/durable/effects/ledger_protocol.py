@@ -18,11 +18,11 @@ from prefect_resilience.durable.effects import opening
 from prefect_resilience.durable.effects.model import (
     Ask,
     Asker,
-    Decision,
     Doubted,
     Event,
     Failed,
     Intend,
+    LedgerDecision,
     Look,
     Overdue,
     Repeated,
@@ -338,7 +338,7 @@ def _flushed(state: State, process: int) -> State:
 # -- the ledger
 
 
-def _told(state: State, event: Event) -> tuple[State, Decision]:
+def _told(state: State, event: Event) -> tuple[State, LedgerDecision]:
     effect, decision = _decide_once(state.effect, _ByText(event))
     return state._replace(effect=effect), decision
 
@@ -357,7 +357,7 @@ class _ByText:
 
 
 @lru_cache(maxsize=200_000)
-def _decide_once(effect: str, event: _ByText) -> tuple[str, Decision]:
+def _decide_once(effect: str, event: _ByText) -> tuple[str, LedgerDecision]:
     after, decision = decide(json.loads(effect), event.event, 1.0)
     return _text(after), decision
 

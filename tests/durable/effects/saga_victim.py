@@ -29,7 +29,7 @@ context.set_forkserver_preload(
     [
         __name__,
         "prefect_resilience.stores.sqlite",
-        "prefect_resilience.durable.letters.codec.decoding",
+        "prefect_resilience.durable.letters.codec",
         "prefect_resilience.durable.sagas.edge.saga",
         "prefect.utilities.importtools",
     ]

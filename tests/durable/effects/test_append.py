@@ -141,6 +141,7 @@ KINDS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("004.12")
 @pytest.mark.parametrize("kind", KINDS)
 def test_no_cut_damages_anything(kind):

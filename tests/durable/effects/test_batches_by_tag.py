@@ -29,6 +29,7 @@ def outer() -> tuple[str, str]:
     return current_batch(), inner()
 
 
+@pytest.mark.smoke
 def test_the_tags_of_a_flow_run_name_its_batch() -> None:
     with get_client(sync_client=True) as client:
         flow_run = client.create_flow_run(outer, tags=[f"{TAG}orders-7"])

@@ -11,21 +11,21 @@ import pytest
 from prefect_resilience import Backoff
 from prefect_resilience.durable.batches.decisions import (
     ASKED,
-    Asked,
-    Decision,
-    Gone,
-    Seen,
+    ArchivedEffects,
+    BatchSnapshot,
+    RecoveryDecision,
+    RecoveryRequest,
     decide,
     hint_for,
     rolled_back,
 )
 from prefect_resilience.durable.batches.edge.flow_runs import BatchRun
 from prefect_resilience.durable.batches.strategies import (
-    Ended,
     RecoveryHint,
     RecoveryPolicy,
+    RecoveryTrail,
+    RunEnd,
     SeenEffect,
-    Trail,
 )
 from prefect_resilience.durable.sagas.report import NotUndone, Outline
 from prefect_resilience.errors.taxonomy import ErrorCategory, ErrorInfo
@@ -34,7 +34,7 @@ NOW, NEXT = 1_000.0, 1_500.0
 EVEN = RecoveryPolicy(attempts=3, backoff=Backoff.exponential(60, jitter=0.0, maximum=200))
 JITTERED = RecoveryPolicy(attempts=3, backoff=Backoff.exponential(100, jitter=0.5, maximum=200))
 OFF = RecoveryPolicy(attempts=0)
-REFUSED_401 = Ended("FAILED", ErrorInfo.of(ErrorCategory.AUTH, "HTTP_401"))
+REFUSED_401 = RunEnd("FAILED", ErrorInfo.of(ErrorCategory.AUTH, "HTTP_401"))
 
 DONE = SeenEffect("paid", "external", "done", compensate=True)
 FAILED = SeenEffect("mailed", "external", "failed")
@@ -47,7 +47,7 @@ def run(state: str | None, type_: str = "", **more: Any) -> BatchRun | None:
     if state is None:
         return None
     type_ = type_ or state.upper()
-    some: dict[str, Any] = {"deployed": True, "next_at": None, "ended": Ended(type_)}
+    some: dict[str, Any] = {"deployed": True, "next_at": None, "ended": RunEnd(type_)}
     return BatchRun(UUID(int=1), "brave-hare", type_, state, 900.0, **some | more)
 
 
@@ -59,13 +59,13 @@ def seen(
     recovered: tuple[int, float | None] = (0, None),
     abandoned_at: float | None = None,
     begun_at: float | None = None,
-) -> Seen:
+) -> BatchSnapshot:
     log = {"automatic": recovered[0], "automatic_at": recovered[1], "abandoned_at": abandoned_at}
-    return Seen("b-1", effects, busy, run, named_after_run, log, NOW, begun_at)
+    return BatchSnapshot("b-1", effects, busy, run, named_after_run, log, NOW, begun_at)
 
 
-def refused(why: str, next_at: float | None = None) -> Decision:
-    return Decision(None, "refused", why, next_at)
+def refused(why: str, next_at: float | None = None) -> RecoveryDecision:
+    return RecoveryDecision(None, "refused", why, next_at)
 
 
 WAITS = "its flow run 'brave-hare' is Late and waits for a worker already"
@@ -82,8 +82,10 @@ NOT_DEPLOYED = f"its flow run 'brave-hare' has no deployment, so no worker can r
 UNKNOWN_DOUBT = "whether 'booked' took place is unknown, and there is no verify to ask: settle it"
 
 
-def rescheduled(because: str, next_at: float | None = NOW, strategy: Any = "restart_batch") -> Decision:
-    return Decision(strategy, "rescheduled", because, next_at)
+def rescheduled(
+    because: str, next_at: float | None = NOW, strategy: Any = "restart_batch"
+) -> RecoveryDecision:
+    return RecoveryDecision(strategy, "rescheduled", because, next_at)
 
 
 IN_THE_WAY = [
@@ -103,36 +105,36 @@ IN_THE_WAY = [
     ("stands", "why", "next_at"), [pytest.param(*case, id=name) for name, *case in IN_THE_WAY]
 )
 def test_what_stands_in_the_way_of_all_that_can_be_asked(
-    stands: Seen, why: str, next_at: float | None, strategy: str
+    stands: BatchSnapshot, why: str, next_at: float | None, strategy: str
 ) -> None:
-    assert decide(stands, Asked(strategy), 0.5) == refused(why, next_at)
+    assert decide(stands, RecoveryRequest(strategy), 0.5) == refused(why, next_at)
 
 
 @pytest.mark.parametrize(("state", "type_"), [(one[1].run.state, one[1].run.type) for one in IN_THE_WAY[2:]])
 def test_force_passes_a_run_that_has_not_ended(state: str, type_: str) -> None:
     stands = seen(run(state, type_, next_at=NEXT), DONE, FAILED)
     because = f"{CRASHED}; {UP_TO_PAID}"
-    assert decide(stands, Asked(force=True), 0.5) == rescheduled(
+    assert decide(stands, RecoveryRequest(force=True), 0.5) == rescheduled(
         because, strategy="restart_from_last_external"
     )
-    assert decide(stands, Asked("abandon", force=True), 0.5) == Decision(
+    assert decide(stands, RecoveryRequest("abandon", force=True), 0.5) == RecoveryDecision(
         "abandon", "abandoned", "it was given up"
     )
 
 
 def test_force_does_not_pass_somebody_who_is_busy() -> None:
     stands = seen(run("Running"), busy=("x",))
-    assert decide(stands, Asked(force=True), 0.5) == refused("somebody is at 'x' at this moment")
+    assert decide(stands, RecoveryRequest(force=True), 0.5) == refused("somebody is at 'x' at this moment")
 
 
-AUTO: list[tuple[str, Seen, Decision]] = [
-    ("no effects", seen(), Decision(None, "nothing", "it has no effects")),
-    ("all done", seen(None, DONE), Decision(None, "nothing", "nothing in it is missing or in doubt")),
-    ("completed", seen(run("Completed"), DONE), Decision(None, "nothing", "its flow run completed")),
+AUTO: list[tuple[str, BatchSnapshot, RecoveryDecision]] = [
+    ("no effects", seen(), RecoveryDecision(None, "nothing", "it has no effects")),
+    ("all done", seen(None, DONE), RecoveryDecision(None, "nothing", "nothing in it is missing or in doubt")),
+    ("completed", seen(run("Completed"), DONE), RecoveryDecision(None, "nothing", "its flow run completed")),
     (
         "completed without effects",
         seen(run("Completed")),
-        Decision(None, "nothing", "its flow run completed"),
+        RecoveryDecision(None, "nothing", "its flow run completed"),
     ),
     ("crashed", seen(run("Crashed")), rescheduled(f"{CRASHED}; {NOTHING_SENT}")),
     (
@@ -150,12 +152,12 @@ AUTO: list[tuple[str, Seen, Decision]] = [
     (
         "crashed, and no deployment",
         seen(run("Crashed", deployed=False)),
-        Decision("restart_batch", "told", f"{CRASHED}; {NOTHING_SENT}; {NOT_DEPLOYED}"),
+        RecoveryDecision("restart_batch", "told", f"{CRASHED}; {NOTHING_SENT}; {NOT_DEPLOYED}"),
     ),
     (
         "crashed under a name, and no deployment",
         seen(run("Crashed", deployed=False), named_after_run=False),
-        Decision("restart_batch", "told", f"{CRASHED}; {NOTHING_SENT}; {NOT_KNOWN}"),
+        RecoveryDecision("restart_batch", "told", f"{CRASHED}; {NOTHING_SENT}; {NOT_KNOWN}"),
     ),
     (
         "crashed under a name",
@@ -165,32 +167,32 @@ AUTO: list[tuple[str, Seen, Decision]] = [
     (
         "something missing, and no run",
         seen(None, FAILED),
-        Decision("restart_batch", "told", f"no run of it is known; {NOTHING_SENT}; {NOT_KNOWN}"),
+        RecoveryDecision("restart_batch", "told", f"no run of it is known; {NOTHING_SENT}; {NOT_KNOWN}"),
     ),
     (
         "a half rollback",
         seen(run("Failed"), HALF_UNDONE),
-        Decision(
+        RecoveryDecision(
             "compensate", "compensated", f"{RUN_FAILED}; a rollback of it was cut off, and is to be finished"
         ),
     ),
     (
         "a doubt",
         seen(run("Failed"), DOUBT),
-        Decision("manual_only", "told", f"{RUN_FAILED}; {UNKNOWN_DOUBT}"),
+        RecoveryDecision("manual_only", "told", f"{RUN_FAILED}; {UNKNOWN_DOUBT}"),
     ),
     (
         "cancelled",
         seen(run("Cancelled"), DONE),
-        Decision("abandon", "told", "somebody cancelled its run, which is not run again unasked"),
+        RecoveryDecision("abandon", "told", "somebody cancelled its run, which is not run again unasked"),
     ),
 ]
 
 
 @pytest.mark.requirement("004.13")
 @pytest.mark.parametrize(("stands", "decided"), [pytest.param(*case, id=name) for name, *case in AUTO])
-def test_what_is_done_unasked(stands: Seen, decided: Decision) -> None:
-    assert decide(stands, Asked(), 0.5) == decided
+def test_what_is_done_unasked(stands: BatchSnapshot, decided: RecoveryDecision) -> None:
+    assert decide(stands, RecoveryRequest(), 0.5) == decided
 
 
 WILL_NOT_PASS = "its run failed with HTTP_401 (auth), which will not pass by itself"
@@ -202,7 +204,7 @@ WILL_NOT_PASS = "its run failed with HTTP_401 (auth), which will not pass by its
     [
         (
             "manual",
-            Decision(
+            RecoveryDecision(
                 "manual_only",
                 "told",
                 f"{WILL_NOT_PASS}; mend it and restart, or compensate: 1 of 1 done effects can be undone",
@@ -210,19 +212,23 @@ WILL_NOT_PASS = "its run failed with HTTP_401 (auth), which will not pass by its
         ),
         (
             "compensate",
-            Decision("compensate", "compensated", f"{WILL_NOT_PASS}; 1 of 1 done effects can be undone"),
+            RecoveryDecision(
+                "compensate", "compensated", f"{WILL_NOT_PASS}; 1 of 1 done effects can be undone"
+            ),
         ),
-        ("abandon", Decision("abandon", "abandoned", WILL_NOT_PASS)),
+        ("abandon", RecoveryDecision("abandon", "abandoned", WILL_NOT_PASS)),
     ],
 )
-def test_what_is_done_unasked_about_an_error_that_will_not_pass(permanent: Any, decided: Decision) -> None:
+def test_what_is_done_unasked_about_an_error_that_will_not_pass(
+    permanent: Any, decided: RecoveryDecision
+) -> None:
     stands = seen(run("Failed", ended=REFUSED_401), DONE)
-    assert decide(stands, Asked(policy=RecoveryPolicy(permanent=permanent)), 0.5) == decided
+    assert decide(stands, RecoveryRequest(policy=RecoveryPolicy(permanent=permanent)), 0.5) == decided
 
 
 def test_a_forced_run_that_completed_is_taken_for_crashed() -> None:
     stands = seen(run("Completed"), DONE)
-    assert decide(stands, Asked(force=True), 0.5) == rescheduled(
+    assert decide(stands, RecoveryRequest(force=True), 0.5) == rescheduled(
         f"{CRASHED}; {UP_TO_PAID}", strategy="restart_from_last_external"
     )
 
@@ -236,16 +242,16 @@ ABANDONED = (
 @pytest.mark.parametrize("begun_at", [None, 500.0, 600.0])
 def test_auto_leaves_an_abandoned_batch_alone_and_a_named_strategy_does_not(begun_at: float | None) -> None:
     stands = seen(run("Crashed"), DONE, FAILED, abandoned_at=600.0, begun_at=begun_at)
-    assert decide(stands, Asked(), 0.5) == Decision(None, "nothing", ABANDONED)
-    assert decide(stands, Asked(force=True), 0.5) == Decision(None, "nothing", ABANDONED)
-    assert decide(stands, Asked("restart"), 0.5).action == "rescheduled"
-    assert decide(stands, Asked("compensate"), 0.5).action == "compensated"
+    assert decide(stands, RecoveryRequest(), 0.5) == RecoveryDecision(None, "nothing", ABANDONED)
+    assert decide(stands, RecoveryRequest(force=True), 0.5) == RecoveryDecision(None, "nothing", ABANDONED)
+    assert decide(stands, RecoveryRequest("restart"), 0.5).action == "rescheduled"
+    assert decide(stands, RecoveryRequest("compensate"), 0.5).action == "compensated"
 
 
 def test_an_effect_that_was_begun_later_takes_an_abandonment_back() -> None:
     stands = seen(run("Crashed"), DONE, FAILED, abandoned_at=600.0, begun_at=601.0)
-    assert decide(stands, Asked(), 0.5).action == "rescheduled"
-    assert stands.trail == Trail(0, None)
+    assert decide(stands, RecoveryRequest(), 0.5).action == "rescheduled"
+    assert stands.trail == RecoveryTrail(0, None)
 
 
 STAYS = NotUndone("mailed", "skipped", "it has no compensation")
@@ -308,8 +314,8 @@ DOUBTFUL = NotUndone("booked", "in_doubt", "nothing can tell")
 def test_a_rollback_says_what_it_undoes_and_what_not(
     outline: Outline, planned: bool, action: Any, why: str
 ) -> None:
-    asked = Decision("compensate", "compensated", "a rollback was asked for")
-    expected = Decision("compensate", action, f"a rollback was asked for; {why}", None, outline)
+    asked = RecoveryDecision("compensate", "compensated", "a rollback was asked for")
+    expected = RecoveryDecision("compensate", action, f"a rollback was asked for; {why}", None, outline)
     assert rolled_back(asked, outline, planned=planned) == expected
 
 
@@ -321,31 +327,41 @@ DO_AGAIN = "a restart would do them again, which force allows"
 @pytest.mark.parametrize(
     ("gone", "asked", "decision"),
     [
-        (Gone(1, 500.0), Asked(), Decision("restart_batch", "refused", f"{ONE}: {DO_AGAIN}")),
-        (Gone(2, 500.0), Asked("restart"), Decision("restart_batch", "refused", f"{TWO}: {DO_AGAIN}")),
-        (Gone(2, 500.0), Asked("restart", force=True), rescheduled("it was asked for")),
         (
-            Gone(2, 500.0),
-            Asked("compensate"),
-            Decision("compensate", "refused", f"{TWO}: no rollback finds them there"),
+            ArchivedEffects(1, 500.0),
+            RecoveryRequest(),
+            RecoveryDecision("restart_batch", "refused", f"{ONE}: {DO_AGAIN}"),
+        ),
+        (
+            ArchivedEffects(2, 500.0),
+            RecoveryRequest("restart"),
+            RecoveryDecision("restart_batch", "refused", f"{TWO}: {DO_AGAIN}"),
+        ),
+        (ArchivedEffects(2, 500.0), RecoveryRequest("restart", force=True), rescheduled("it was asked for")),
+        (
+            ArchivedEffects(2, 500.0),
+            RecoveryRequest("compensate"),
+            RecoveryDecision("compensate", "refused", f"{TWO}: no rollback finds them there"),
         ),
     ],
 )
-def test_what_is_archived_is_not_done_again_unasked(gone: Gone, asked: Asked, decision: Decision) -> None:
+def test_what_is_archived_is_not_done_again_unasked(
+    gone: ArchivedEffects, asked: RecoveryRequest, decision: RecoveryDecision
+) -> None:
     assert decide(replace(seen(run("Crashed")), archived=gone), asked, 0.5) == decision
 
 
 def test_what_is_archived_and_has_no_run_needs_nothing() -> None:
-    stands = replace(seen(), archived=Gone(2, 500.0))
-    assert decide(stands, Asked(), 0.5) == Decision(None, "nothing", TWO)
+    stands = replace(seen(), archived=ArchivedEffects(2, 500.0))
+    assert decide(stands, RecoveryRequest(), 0.5) == RecoveryDecision(None, "nothing", TWO)
 
 
 def test_force_leaves_it_as_it_is_how_a_run_ended() -> None:
     failed = seen(run("Failed", ended=REFUSED_401), DONE)
-    assert hint_for(failed, Asked(force=True), 0.5) == hint_for(failed, Asked(), 0.5)
+    assert hint_for(failed, RecoveryRequest(force=True), 0.5) == hint_for(failed, RecoveryRequest(), 0.5)
     cancelled = seen(run("Cancelled"), DONE)
-    assert decide(cancelled, Asked(force=True), 0.5).strategy == "abandon"
-    assert hint_for(seen(None, DONE), Asked(force=True), 0.5) is None
+    assert decide(cancelled, RecoveryRequest(force=True), 0.5).strategy == "abandon"
+    assert hint_for(seen(None, DONE), RecoveryRequest(force=True), 0.5) is None
 
 
 EVERY_WAY = [
@@ -361,22 +377,28 @@ EVERY_WAY = [
 @pytest.mark.parametrize(
     ("asked", "decided"),
     [
-        (Asked("manual_only"), Decision("manual_only", "told", "it was asked to be left to a person")),
-        (Asked("compensate"), Decision("compensate", "compensated", "a rollback was asked for")),
         (
-            Asked("compensate", to="paid"),
-            Decision("compensate", "compensated", "a rollback to 'paid' was asked for"),
+            RecoveryRequest("manual_only"),
+            RecoveryDecision("manual_only", "told", "it was asked to be left to a person"),
         ),
-        (Asked("abandon"), Decision("abandon", "abandoned", "it was given up")),
+        (
+            RecoveryRequest("compensate"),
+            RecoveryDecision("compensate", "compensated", "a rollback was asked for"),
+        ),
+        (
+            RecoveryRequest("compensate", to="paid"),
+            RecoveryDecision("compensate", "compensated", "a rollback to 'paid' was asked for"),
+        ),
+        (RecoveryRequest("abandon"), RecoveryDecision("abandon", "abandoned", "it was given up")),
     ],
 )
 def test_what_was_asked_for_is_done_however_the_batch_stands(
-    stands: Seen, asked: Asked, decided: Decision
+    stands: BatchSnapshot, asked: RecoveryRequest, decided: RecoveryDecision
 ) -> None:
     assert decide(stands, asked, 0.5) == decided
 
 
-RESTARTED: list[tuple[str, Seen, str, Decision]] = [
+RESTARTED: list[tuple[str, BatchSnapshot, str, RecoveryDecision]] = [
     ("crashed", seen(run("Crashed"), DONE), "restart_batch", rescheduled("it was asked for")),
     (
         "as the effects lie: behind the last",
@@ -407,32 +429,37 @@ RESTARTED: list[tuple[str, Seen, str, Decision]] = [
         "completed",
         seen(run("Completed"), DONE),
         "selective",
-        Decision("selective", "refused", COMPLETED),
+        RecoveryDecision("selective", "refused", COMPLETED),
     ),
     (
         "completed and not deployed",
         seen(run("Completed", deployed=False)),
         "restart",
-        Decision("restart_batch", "refused", COMPLETED),
+        RecoveryDecision("restart_batch", "refused", COMPLETED),
     ),
     (
         "not deployed",
         seen(run("Crashed", deployed=False)),
         "restart",
-        Decision("restart_batch", "told", f"it was asked for; {NOT_DEPLOYED}"),
+        RecoveryDecision("restart_batch", "told", f"it was asked for; {NOT_DEPLOYED}"),
     ),
     (
         "not deployed, under a name",
         seen(run("Crashed", deployed=False), named_after_run=False),
         "restart",
-        Decision("restart_batch", "told", f"it was asked for; {NOT_KNOWN}"),
+        RecoveryDecision("restart_batch", "told", f"it was asked for; {NOT_KNOWN}"),
     ),
-    ("no run", seen(), "restart", Decision("restart_batch", "told", f"it was asked for; {NOT_KNOWN}")),
+    (
+        "no run",
+        seen(),
+        "restart",
+        RecoveryDecision("restart_batch", "told", f"it was asked for; {NOT_KNOWN}"),
+    ),
     (
         "no run, under a name",
         seen(named_after_run=False),
         "selective",
-        Decision("selective", "told", f"it was asked for; {NOT_KNOWN}"),
+        RecoveryDecision("selective", "told", f"it was asked for; {NOT_KNOWN}"),
     ),
 ]
 
@@ -440,28 +467,30 @@ RESTARTED: list[tuple[str, Seen, str, Decision]] = [
 @pytest.mark.parametrize(
     ("stands", "strategy", "decided"), [pytest.param(*case, id=name) for name, *case in RESTARTED]
 )
-def test_a_restart_that_was_asked_for(stands: Seen, strategy: str, decided: Decision) -> None:
-    assert decide(stands, Asked(strategy), 0.5) == decided
+def test_a_restart_that_was_asked_for(
+    stands: BatchSnapshot, strategy: str, decided: RecoveryDecision
+) -> None:
+    assert decide(stands, RecoveryRequest(strategy), 0.5) == decided
 
 
 def test_a_restart_that_was_asked_for_waits_for_no_pause() -> None:
     stands = seen(run("Crashed"), recovered=(2, NOW))
-    assert decide(stands, Asked("restart", policy=EVEN), 0.5) == rescheduled("it was asked for")
-    assert decide(stands, Asked("restart", policy=OFF), 0.5) == rescheduled("it was asked for")
+    assert decide(stands, RecoveryRequest("restart", policy=EVEN), 0.5) == rescheduled("it was asked for")
+    assert decide(stands, RecoveryRequest("restart", policy=OFF), 0.5) == rescheduled("it was asked for")
 
 
 def test_force_restarts_a_run_that_completed() -> None:
     deployed = seen(run("Completed"), DONE)
-    assert decide(deployed, Asked("selective", force=True), 0.5) == rescheduled(
+    assert decide(deployed, RecoveryRequest("selective", force=True), 0.5) == rescheduled(
         "it was asked for", strategy="selective"
     )
     local = seen(run("Completed", deployed=False))
-    assert decide(local, Asked("restart", force=True), 0.5) == Decision(
+    assert decide(local, RecoveryRequest("restart", force=True), 0.5) == RecoveryDecision(
         "restart_batch", "told", f"it was asked for; {NOT_DEPLOYED}"
     )
 
 
-def hinted(stands: Seen, asked: Asked, chance: float = 0.5) -> RecoveryHint:
+def hinted(stands: BatchSnapshot, asked: RecoveryRequest, chance: float = 0.5) -> RecoveryHint:
     hint = hint_for(stands, asked, chance)
     assert hint is not None
     return hint
@@ -469,26 +498,30 @@ def hinted(stands: Seen, asked: Asked, chance: float = 0.5) -> RecoveryHint:
 
 def test_the_policy_is_that_which_was_asked_else_the_runs_else_the_default() -> None:
     crashed, said = seen(run("Crashed")), seen(run("Crashed", policy=OFF))
-    assert hinted(crashed, Asked()).strategy == "restart_batch"
-    assert hinted(said, Asked()).why == f"{CRASHED}; recovery is off"
-    assert hinted(said, Asked(policy=EVEN)).strategy == "restart_batch"
-    assert hinted(crashed, Asked(policy=OFF)).why == f"{CRASHED}; recovery is off"
-    assert decide(said, Asked(), 0.5) == Decision("manual_only", "told", f"{CRASHED}; recovery is off")
+    assert hinted(crashed, RecoveryRequest()).strategy == "restart_batch"
+    assert hinted(said, RecoveryRequest()).why == f"{CRASHED}; recovery is off"
+    assert hinted(said, RecoveryRequest(policy=EVEN)).strategy == "restart_batch"
+    assert hinted(crashed, RecoveryRequest(policy=OFF)).why == f"{CRASHED}; recovery is off"
+    assert decide(said, RecoveryRequest(), 0.5) == RecoveryDecision(
+        "manual_only", "told", f"{CRASHED}; recovery is off"
+    )
 
 
 def test_the_trail_of_the_log_counts() -> None:
     once, often = seen(run("Crashed"), recovered=(1, 980.0)), seen(run("Crashed"), recovered=(3, 980.0))
-    hint = hinted(once, Asked(policy=EVEN))
+    hint = hinted(once, RecoveryRequest(policy=EVEN))
     assert (hint.attempt, hint.next_at) == (2, 1_040.0)
-    assert decide(once, Asked(policy=EVEN), 0.5) == rescheduled(f"{CRASHED}; {NOTHING_SENT}", 1_040.0)
+    assert decide(once, RecoveryRequest(policy=EVEN), 0.5) == rescheduled(
+        f"{CRASHED}; {NOTHING_SENT}", 1_040.0
+    )
     tried = f"{CRASHED}; it was recovered 3 times in a row and ended badly again"
-    assert decide(often, Asked(policy=EVEN), 0.5) == Decision("manual_only", "told", tried)
+    assert decide(often, RecoveryRequest(policy=EVEN), 0.5) == RecoveryDecision("manual_only", "told", tried)
 
 
 @pytest.mark.parametrize("chance", [0.0, 0.25, 0.75])
 def test_chance_spreads_the_pause(chance: float) -> None:
     stands = seen(run("Crashed"), recovered=(1, NOW))
     at = NOW + JITTERED.backoff.delay(0, random=chance)
-    assert hinted(stands, Asked(policy=JITTERED), chance).next_at == at
-    assert decide(stands, Asked(policy=JITTERED), chance).next_at == at
+    assert hinted(stands, RecoveryRequest(policy=JITTERED), chance).next_at == at
+    assert decide(stands, RecoveryRequest(policy=JITTERED), chance).next_at == at
     assert at != NOW + JITTERED.backoff.delay(0, random=0.5)

@@ -9,10 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from prefect_resilience.durable.effects.keys import effect_key
-from prefect_resilience.durable.effects.names import CodeSource, source_of
 from prefect_resilience.durable.effects.opening import EarlierEffects, earlier_effects
 from prefect_resilience.durable.effects.policy import Effect
-from prefect_resilience.durable.effects.recipes import Continues, Suspect, compared
+from prefect_resilience.durable.effects.recipes import CodeSource, Continues, Suspect, compared, source_of
 
 
 def here() -> None: ...

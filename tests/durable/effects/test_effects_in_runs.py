@@ -63,6 +63,7 @@ def sender(mode, post):
     return make
 
 
+@pytest.mark.smoke
 @pytest.mark.requirement("004.02")
 def test_it_is_sent_once_and_replayed_from_then_on(mode, sender, receiver, seen):
     send = sender()
@@ -180,6 +181,7 @@ class Asked:
         return answer
 
 
+@pytest.mark.smoke
 def test_verify_is_asked_before_the_next_attempt(mode, sender, receiver):
     receiver.says("cut")
     verify = Asked(Done("m-1", external_id="x-1"))

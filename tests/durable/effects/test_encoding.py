@@ -393,6 +393,7 @@ def test_a_secret_counts_by_who_hashes():
     assert typed(SecretStr("a"), lambda text: "one") != typed(SecretStr("a"), lambda text: "other")
 
 
+@pytest.mark.slow
 def test_another_process_makes_the_same_text():
     """Sets have another order there: their hashes are seeded."""
     code = (

@@ -26,6 +26,8 @@ from tests.durable.effects.worker_kills import POLICY, create_run
 from tests.durable.effects.worker_kills_campaign import Campaign
 from tests.durable.effects.worker_kills_fleet import Fleet, alive, wait_until
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def api(prefect_api: None) -> str:

@@ -188,7 +188,7 @@ def test_the_command_that_goes_on(passes, store, monkeypatch):
     command = [
         sys.executable,
         "-m",
-        "prefect_resilience.operations.cli",
+        "prefect_resilience",
         "batches",
         "reopen",
         str(passes.id),

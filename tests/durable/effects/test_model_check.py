@@ -16,6 +16,8 @@ from tests.durable.effects import ledger_protocol
 from tests.durable.effects.ledger_protocol import Place, Setup
 from tests.durable.effects.ledger_search import Found, explore
 
+pytestmark = [pytest.mark.no_cover, pytest.mark.slow]
+
 FIRST, TWIN = Place(0, 1, "first"), Place(1, 1, "twin")
 LATER, AGAIN = Place(1, 2, "later"), Place(0, 2, "again")
 

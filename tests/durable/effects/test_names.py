@@ -14,7 +14,7 @@ from textwrap import dedent
 import pytest
 from prefect.utilities.importtools import load_script_as_module
 
-from prefect_resilience.durable.effects.names import (
+from prefect_resilience.durable.effects.recipes import (
     CodeSource,
     class_name,
     is_gone,

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from prefect_resilience import StoreUnavailable
+from prefect_resilience.durable.effects import ledger as ledger_module
 from prefect_resilience.durable.effects import opening, owner
 from prefect_resilience.durable.effects.keys import effect_key
 from prefect_resilience.durable.effects.ledger import Ledger, place_of
 from prefect_resilience.durable.effects.model import Asker, Failed, Intend, Send, Succeeded, decide
-from prefect_resilience.durable.effects.names import source_of
 from prefect_resilience.durable.effects.opening import (
     batch_place,
     change_batch,
@@ -28,7 +28,7 @@ from prefect_resilience.durable.effects.opening import (
     reopened_batch,
 )
 from prefect_resilience.durable.effects.policy import Effect
-from prefect_resilience.durable.effects.recipes import Continues, Suspect
+from prefect_resilience.durable.effects.recipes import Continues, Suspect, source_of
 from prefect_resilience.errors.exceptions import NotRecorded
 from prefect_resilience.stores import MemoryStore, open_store
 
@@ -320,7 +320,7 @@ def test_another_store_is_another_batch(ledger):
 
 
 def test_a_document_that_never_holds_still(ledger, monkeypatch):
-    monkeypatch.setattr(opening, "MOST_TRIES", 3)
+    monkeypatch.setattr(ledger_module, "MOST_TRIES", 3)
     monkeypatch.setattr(ledger.store, "swap", lambda *args: 0)
     with pytest.raises(StoreUnavailable, match="keeps being changed"):
         opened(ledger)
@@ -353,6 +353,7 @@ CHILD = """
 """
 
 
+@pytest.mark.slow
 def test_every_process_counts_for_itself(tmp_path):
     url = f"sqlite:///{tmp_path}/ledger.db"
     code = textwrap.dedent(CHILD)

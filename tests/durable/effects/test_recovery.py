@@ -124,6 +124,7 @@ def test_a_failed_run_is_recovered_when_its_last_call_has_ended(deployed):
     assert [one.action for one in reports] == ["rescheduled"]
 
 
+@pytest.mark.smoke
 @pytest.mark.requirement("004.06")
 def test_a_deployed_run_runs_again_under_its_own_id(receiver, post):
     broken = threading.Event()

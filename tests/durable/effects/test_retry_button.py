@@ -18,7 +18,7 @@ from prefect.workers.process import ProcessWorker
 from prefect_resilience.durable import batch_status
 from tests.durable.effects.receiver import Receiver
 
-pytestmark = pytest.mark.api
+pytestmark = [pytest.mark.api, pytest.mark.slow]
 
 PROGRAM = """
 from pathlib import Path

@@ -17,7 +17,7 @@ from prefect_resilience.durable import batch, batch_status, idempotency_key
 from prefect_resilience.durable.batches.batch import explicit_batch
 from prefect_resilience.durable.batches.edge.tags import TAG, tagged_batch
 
-pytestmark = pytest.mark.api
+pytestmark = [pytest.mark.api, pytest.mark.slow]
 
 
 def dask():

@@ -249,6 +249,7 @@ async def test_a_thread_of_a_coroutine_goes_on():
     assert reference() is None
 
 
+@pytest.mark.slow
 async def test_a_task_that_a_coroutine_left_behind_goes_on():
     go, told = asyncio.Event(), threading.Event()
     kept: list[asyncio.Task] = []

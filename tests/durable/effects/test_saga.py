@@ -72,6 +72,7 @@ def in_batch(batch_id: str, task: Any, *orders: int) -> list[Any]:
 # -- order, savepoints, generations
 
 
+@pytest.mark.smoke
 @pytest.mark.requirement("002.33")
 def test_a_failing_flow_undoes_what_it_did_in_reverse_order(receiver, shared):
     reports = []
@@ -96,6 +97,7 @@ def test_a_failing_flow_undoes_what_it_did_in_reverse_order(receiver, shared):
     assert set(states(reports[0].batch_id).values()) == {"compensated"}
 
 
+@pytest.mark.smoke
 @pytest.mark.requirement("004.23")
 def test_down_to_a_savepoint_and_again_after_it(shared):
     @flow

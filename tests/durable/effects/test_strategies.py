@@ -10,10 +10,10 @@ from prefect_resilience import Backoff, ConfigurationError, classify
 from prefect_resilience.durable.batches.strategies import (
     ENDED_BADLY,
     RESTARTS,
-    Ended,
     RecoveryPolicy,
+    RecoveryTrail,
+    RunEnd,
     SeenEffect,
-    Trail,
     next_at,
     recovery_hint,
     restart_strategy,
@@ -22,12 +22,12 @@ from prefect_resilience.errors.taxonomy import ErrorCategory, ErrorInfo
 
 NOW = 1_000.0
 POLICY = RecoveryPolicy(attempts=3, backoff=Backoff.exponential(60, jitter=0.0, maximum=200))
-CRASHED = Ended("CRASHED", ErrorInfo.of(ErrorCategory.AGENT_CRASH, "CRASHED"))
-PASSING = Ended("FAILED", classify(ConnectionError("reset")))
-PERMANENT = Ended("FAILED", ErrorInfo.of(ErrorCategory.AUTH, "401"))
-TOO_BIG = Ended("FAILED", ErrorInfo.of(ErrorCategory.OVERFLOW, "context_length_exceeded"))
-NOBODY_KNOWS = Ended("FAILED", classify(RuntimeError("1/3 states failed.")))
-CANCELLED, COMPLETED, RUNNING = Ended("CANCELLED"), Ended("COMPLETED"), Ended("RUNNING")
+CRASHED = RunEnd("CRASHED", ErrorInfo.of(ErrorCategory.AGENT_CRASH, "CRASHED"))
+PASSING = RunEnd("FAILED", classify(ConnectionError("reset")))
+PERMANENT = RunEnd("FAILED", ErrorInfo.of(ErrorCategory.AUTH, "401"))
+TOO_BIG = RunEnd("FAILED", ErrorInfo.of(ErrorCategory.OVERFLOW, "context_length_exceeded"))
+NOBODY_KNOWS = RunEnd("FAILED", classify(RuntimeError("1/3 states failed.")))
+CANCELLED, COMPLETED, RUNNING = RunEnd("CANCELLED"), RunEnd("COMPLETED"), RunEnd("RUNNING")
 NOTHING = None
 
 
@@ -114,7 +114,7 @@ TABLE = [
 
 @pytest.mark.parametrize(("batch", "ended", "strategy", "automatic", "why"), TABLE)
 def test_the_strategy(batch, ended, strategy, automatic, why):
-    hint = recovery_hint(effects(batch), ended, Trail(), POLICY, NOW)
+    hint = recovery_hint(effects(batch), ended, RecoveryTrail(), POLICY, NOW)
     if strategy is None:
         assert hint is None
         return
@@ -127,29 +127,29 @@ def test_the_strategy(batch, ended, strategy, automatic, why):
 @pytest.mark.parametrize("batch", ["", "df", "du", "zh", "zd", "c"])
 def test_what_was_abandoned_stays_so(batch, ended):
     policy = POLICY.model_copy(update={"permanent": "compensate"})
-    hint = recovery_hint(effects(batch), ended, Trail(1, NOW, 0.0), policy, NOW)
+    hint = recovery_hint(effects(batch), ended, RecoveryTrail(1, NOW, 0.0), policy, NOW)
     assert (hint.strategy, hint.automatic, hint.next_at) == ("abandon", False, None)
     assert hint.why.startswith("it was abandoned at 1970-01-01 00:00 UTC: nothing recovers it until somebody")
     assert hint.waiting == tuple(one.key for one in effects(batch) if one.waits)
 
 
 def test_an_abandoned_batch_that_is_at_its_end_needs_nothing():
-    abandoned = Trail(0, None, 0.0)
+    abandoned = RecoveryTrail(0, None, 0.0)
     assert recovery_hint(effects("d"), COMPLETED, abandoned, POLICY, NOW) is None
     assert recovery_hint(effects("d"), RUNNING, abandoned, POLICY, NOW) is None
     assert recovery_hint(effects("du"), COMPLETED, abandoned, POLICY, NOW).waiting == ("b",)
 
 
 def test_what_the_hint_names():
-    hint = recovery_hint(effects("dddf"), CRASHED, Trail(), POLICY, NOW)
+    hint = recovery_hint(effects("dddf"), CRASHED, RecoveryTrail(), POLICY, NOW)
     assert (hint.skip, hint.skip_until, hint.resume_from) == (("a", "b", "c"), "c", "d")
-    hint = recovery_hint(effects("dfdv"), CRASHED, Trail(), POLICY, NOW)
+    hint = recovery_hint(effects("dfdv"), CRASHED, RecoveryTrail(), POLICY, NOW)
     assert (hint.skip, hint.skip_until, hint.resume_from) == (("a", "c"), None, "b")
     assert (hint.verify, hint.waiting) == (("d",), ())
-    hint = recovery_hint(effects("duu"), CRASHED, Trail(), POLICY, NOW)
+    hint = recovery_hint(effects("duu"), CRASHED, RecoveryTrail(), POLICY, NOW)
     assert (hint.waiting, hint.next_at, hint.attempt) == (("b", "c"), None, None)
     # Selective: what is completed of any kind is skipped, and it goes on with the first that is not.
-    hint = recovery_hint(effects("digpfd"), CRASHED, Trail(), POLICY, NOW)
+    hint = recovery_hint(effects("digpfd"), CRASHED, RecoveryTrail(), POLICY, NOW)
     assert (hint.strategy, hint.skip, hint.resume_from) == ("selective", ("a", "b", "c", "f"), "d")
 
 
@@ -165,14 +165,14 @@ def test_what_the_hint_names():
 )
 def test_what_becomes_of_a_permanent_failure_is_declared(permanent, batch, strategy, automatic):
     policy = RecoveryPolicy(permanent=permanent)
-    hint = recovery_hint(effects(batch), PERMANENT, Trail(), policy, NOW)
+    hint = recovery_hint(effects(batch), PERMANENT, RecoveryTrail(), policy, NOW)
     assert (hint.strategy, hint.automatic) == (strategy, automatic)
 
 
 def test_pauses_grow_and_end():
     seen = []
     for recoveries in range(5):
-        hint = recovery_hint(effects("d"), CRASHED, Trail(recoveries, NOW), POLICY, NOW + 1)
+        hint = recovery_hint(effects("d"), CRASHED, RecoveryTrail(recoveries, NOW), POLICY, NOW + 1)
         seen.append((hint.strategy, hint.attempt, hint.next_at))
     assert seen == [
         ("restart_from_last_external", 1, NOW + 1),
@@ -181,13 +181,13 @@ def test_pauses_grow_and_end():
         ("manual_only", None, None),
         ("manual_only", None, None),
     ]
-    assert next_at(Trail(9, NOW), POLICY, NOW) == NOW + 200, "never longer than the maximum"
-    assert next_at(Trail(1, NOW), POLICY, NOW + 500) == NOW + 500, "never in the past"
-    hint = recovery_hint([], CRASHED, Trail(3, NOW), POLICY, NOW)
+    assert next_at(RecoveryTrail(9, NOW), POLICY, NOW) == NOW + 200, "never longer than the maximum"
+    assert next_at(RecoveryTrail(1, NOW), POLICY, NOW + 500) == NOW + 500, "never in the past"
+    hint = recovery_hint([], CRASHED, RecoveryTrail(3, NOW), POLICY, NOW)
     assert hint.why == "its run crashed; it was recovered 3 times in a row and ended badly again"
     once = RecoveryPolicy(attempts=1)
-    assert "once" in recovery_hint([], CRASHED, Trail(1, NOW), once, NOW).why
-    assert recovery_hint([], CRASHED, Trail(), RecoveryPolicy(attempts=0), NOW).why == (
+    assert "once" in recovery_hint([], CRASHED, RecoveryTrail(1, NOW), once, NOW).why
+    assert recovery_hint([], CRASHED, RecoveryTrail(), RecoveryPolicy(attempts=0), NOW).why == (
         "its run crashed; recovery is off"
     )
 
@@ -213,7 +213,7 @@ POLICIES = st.builds(
 @settings(deadline=None)
 @given(BATCHES, ENDS, st.integers(0, 5), POLICIES)
 def test_laws(batch, ended, recoveries, policy):
-    hint = recovery_hint(batch, ended, Trail(recoveries, NOW), policy, NOW)
+    hint = recovery_hint(batch, ended, RecoveryTrail(recoveries, NOW), policy, NOW)
     waits = [one.key for one in batch if one.waits]
     going_on = ended is not None and ended.state not in ENDED_BADLY | {"COMPLETED"}
     if waits and not going_on:

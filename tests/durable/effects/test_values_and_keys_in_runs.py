@@ -168,6 +168,7 @@ def test_the_external_id_is_recorded_and_the_result_handed_on(mode):
 # -- keys
 
 
+@pytest.mark.smoke
 @pytest.mark.api
 def test_default_keys_are_one_for_each_call_and_batch(mode, receiver, post, monkeypatch):
     monkeypatch.setattr(Post, "now", staticmethod(post))

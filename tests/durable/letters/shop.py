@@ -14,7 +14,7 @@ from typing import Annotated, Any, Generic, Literal, NamedTuple, TypeVar
 import attrs
 import httpx
 from prefect import flow, task
-from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, RootModel, SecretStr
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, RootModel, SecretStr, field_validator
 from pydantic.dataclasses import dataclass as pydantic_dataclass
 
 from prefect_resilience import Backoff, Effect, Retry, resilient_task
@@ -51,8 +51,11 @@ class Order(BaseModel):
     _attempt: int = PrivateAttr(default=0)
     _client: Any = PrivateAttr(default=None)
 
-    def model_post_init(self, context: Any) -> None:
+    @field_validator("id")
+    @classmethod
+    def _refuses(cls, given: int) -> int:
         raise_if_asked()
+        return given
 
     @cached_property
     def total(self) -> Decimal:
@@ -61,7 +64,7 @@ class Order(BaseModel):
 
 def raise_if_asked() -> None:
     if os.environ.get("SHOP_REFUSES"):
-        raise AssertionError("reading a letter must run no code of a class")
+        raise AssertionError("reading a letter must run no validator")
 
 
 class Customer(BaseModel):
@@ -164,7 +167,7 @@ class NotData:
         type(self).made += 1
 
 
-@task(on_failure=[dead_letter], on_completion=[dead_letter])
+@task(on_failure=[dead_letter])
 def send(message: Any, to: str = "everybody") -> str:
     """Tell the receiver, whose address stands in the environment."""
     answer = httpx.post(os.environ["RECEIVER"] + f"/{to}", json={"message": str(message)}, timeout=60)
@@ -172,7 +175,7 @@ def send(message: Any, to: str = "everybody") -> str:
     return answer.text
 
 
-@task(on_failure=[dead_letter], on_completion=[dead_letter])
+@task(on_failure=[dead_letter])
 async def send_async(message: Any, *more: int, **options: Any) -> str:
     async with httpx.AsyncClient() as client:
         answer = await client.post(os.environ["RECEIVER"], json={"message": repr((message, more, options))})
@@ -180,7 +183,7 @@ async def send_async(message: Any, *more: int, **options: Any) -> str:
     return answer.text
 
 
-@task(on_failure=[dead_letter], on_completion=[dead_letter])
+@task(on_failure=[dead_letter])
 def stream(message: str) -> Any:
     yield "first"
     answer = httpx.post(os.environ["RECEIVER"], json={"message": message}, timeout=10)
@@ -192,7 +195,7 @@ def stream(message: str) -> Any:
 class Mailer:
     name: str
 
-    @task(on_failure=[dead_letter], on_completion=[dead_letter])
+    @task(on_failure=[dead_letter])
     def mail(self, message: str) -> str:
         return send.fn(f"{self.name}: {message}")
 

@@ -36,6 +36,7 @@ def one_letter() -> dead_letters.DeadLetter:
     return letter
 
 
+@pytest.mark.smoke
 def test_a_plain_task_that_failed_is_a_letter_with_everything_in_it(receiver: Receiver) -> None:
     receiver.broken = True
     order = shop.Order(id=1, items=[], placed=WHEN)
@@ -240,7 +241,7 @@ def test_a_letter_that_nothing_can_keep_is_told_to_the_log_and_fails_nothing(
     blocked = tmp_path / "file"
     blocked.write_text("")
     monkeypatch.setenv("PREFECT_RESILIENCE_STORE_URL", f"sqlite:///{blocked}/letters.db")
-    monkeypatch.setattr("prefect_resilience.durable.letters.spool.ENDING", "/not/a/name")
+    monkeypatch.setattr("prefect_resilience.durable.letters.capture.ENDING", "/not/a/name")
     (state,) = campaign("lost", return_state=True).result(raise_on_failure=False)
     assert state.is_failed()
     assert "503" in state.message

@@ -36,6 +36,7 @@ def messages() -> list[Any]:
     return sorted(letter.parameters["message"] for letter in dead_letters.list())
 
 
+@pytest.mark.smoke
 def test_one_letter_after_the_last_attempt_and_it_can_be_replayed(receiver: Receiver) -> None:
     receiver.broken = True
     assert run(shop.notify, "hello").is_failed()

@@ -26,9 +26,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel, Secret, SecretBytes, SecretStr
 
-from prefect_resilience.durable.letters.codec.classes import DeadLetterError
-from prefect_resilience.durable.letters.codec.decoding import BlockReference, Reader, wrapped
-from prefect_resilience.durable.letters.codec.encoding import KIND, LeftOut, encode_parameters
+from prefect_resilience.durable.letters.codec import (
+    KIND,
+    BlockReference,
+    LeftOut,
+    Reader,
+    encode_parameters,
+    wrapped,
+)
+from prefect_resilience.durable.letters.kinds import DeadLetterError
 from prefect_resilience.errors.secrets.redact import register_secret
 from tests.durable.letters import shop
 
@@ -79,7 +85,6 @@ ORDER = shop.Order(
         True,
         0,
         -(10**400),
-        10**5000,
         1.5,
         -0.0,
         math.inf,
@@ -97,7 +102,6 @@ ORDER = shop.Order(
         {1: "one", "1": "text", None: 0, (1, 2): [], 2.5: b"x", date(2026, 1, 1): 1},
         {KIND: "trap"},
         {"a": {"b": {"c": [1, {"d": (1,)}]}}},
-        deque([1, 2, 3], maxlen=5),
         datetime(2026, 11, 20, 18, 0, 0, 123456),
         datetime(2026, 10, 25, 2, 30, fold=1, tzinfo=BERLIN),
         datetime(2026, 11, 20, tzinfo=timezone.utc),
@@ -113,9 +117,6 @@ ORDER = shop.Order(
         UUID(int=5),
         Decimal("1.10"),
         Decimal("-Infinity"),
-        Fraction(1, 3),
-        complex(1, -0.0),
-        range(1, 10, 3),
         pathlib.PurePosixPath("/a/b"),
         pathlib.PureWindowsPath("c:/a"),
         pathlib.Path("a"),
@@ -163,7 +164,6 @@ def test_what_equality_does_not_show() -> None:
     assert comes_back(datetime(2026, 10, 25, 2, 30, fold=1, tzinfo=BERLIN)).fold == 1
     assert comes_back(datetime(2026, 10, 25, 2, 30, tzinfo=BERLIN)).tzinfo is BERLIN
     assert str(comes_back(Decimal("1.10"))) == "1.10"
-    assert comes_back(deque([1], maxlen=3)).maxlen == 3
     assert comes_back_loosely(Decimal("sNaN")).is_snan()
     order = comes_back(ORDER)
     assert order.model_fields_set == ORDER.model_fields_set
@@ -180,14 +180,37 @@ def test_subclasses_of_plain_types_come_back_as_what_they_equal() -> None:
     assert comes_back_loosely(type("Text", (str,), {})("x")) == "x"
 
 
+def test_kinds_that_only_older_versions_wrote_are_read() -> None:
+    order = {
+        KIND: "model",
+        "class": "tests.durable.letters.shop:Order",
+        "fields": {"id": 7, "items": [], "placed": None, "colour": 1},
+        "set": ["id"],
+        "extra": {"note": "x"},
+        "private": {"_attempt": 3},
+    }
+    zero, one = (0.0).hex(), (1.0).hex()
+    older = {
+        "fraction": ({KIND: "fraction", "value": "1/3"}, Fraction(1, 3)),
+        "complex": ({KIND: "complex", "value": [one, zero]}, complex(1, 0)),
+        "range": ({KIND: "range", "value": [1, 10, 3]}, range(1, 10, 3)),
+        "deque": ({KIND: "deque", "value": [1, 2], "maxlen": 5}, deque([1, 2], maxlen=5)),
+        "int": ({KIND: "int", "value": hex(10**5000)}, 10**5000),
+    }
+    for encoded, value in older.values():
+        assert Reader().parameters({"value": encoded})["value"] == value
+    back = Reader().parameters({"value": order})["value"]
+    assert (back.id, back.note, back._attempt, back._client) == (7, "x", 3, None)
+    assert back.model_fields_set == {"id"}
+
+
 def test_a_cached_property_and_private_attributes(monkeypatch: pytest.MonkeyPatch) -> None:
     order = ORDER.model_copy()
-    order._attempt = 3
-    order._client = object()  # no JSON: it gets its default again
+    order._attempt = 3  # private: it gets its default again
     assert order.total == Decimal("1.10")
     monkeypatch.setenv("SHOP_REFUSES", "1")
     back = comes_back_loosely(order)
-    assert (back._attempt, back._client) == (3, None)
+    assert back._attempt == 0
     assert "total" not in vars(back)
     assert back.total == Decimal("1.10")
 
@@ -201,10 +224,8 @@ scalars = (
     | st.timedeltas()
     | st.uuids()
     | st.decimals(allow_nan=False)
-    | st.fractions()
     | st.ip_addresses()
     | st.sampled_from(shop.Colour)
-    | st.complex_numbers(allow_nan=False)
 )
 hashable = st.recursive(scalars, lambda inner: st.tuples(inner, inner) | st.frozensets(inner, max_size=3))
 
@@ -410,6 +431,11 @@ def test_what_would_come_back_unequal_is_left_out() -> None:
         Lookalike(a=1),
         memoryview(b"x"),
         ("a", {object(): 1}),
+        Fraction(1, 3),
+        complex(1),
+        range(3),
+        deque([1]),
+        10**5000,
     ):
         assert [one.why for one in encode_parameters({"value": value}).left_out] == ["unknown kind"]
 
@@ -481,7 +507,7 @@ def test_saved_blocks_go_by_their_name() -> None:
         ),
         (
             {KIND: "namedtuple", "class": "tests.durable.letters.shop:Card", "fields": {"a": 1}},
-            "the fields a any",
+            "no field 'a' any more",
         ),
     ],
 )
@@ -504,12 +530,13 @@ def test_new_fields_with_defaults_are_filled_in() -> None:
     assert read["attrs"] == shop.Attrs("a")
 
 
-def test_reading_calls_no_class(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reading_runs_no_validator(monkeypatch: pytest.MonkeyPatch) -> None:
     encoded = encode_parameters({"order": ORDER})
     monkeypatch.setenv("SHOP_REFUSES", "1")
     assert Reader().parameters(encoded.parameters)["order"] == ORDER
 
 
+@pytest.mark.slow
 def test_a_local_class_is_found_in_its_own_process_only() -> None:
     class Local(BaseModel):
         n: int
@@ -518,7 +545,7 @@ def test_a_local_class_is_found_in_its_own_process_only() -> None:
     encoded = json.dumps(encode_parameters({"value": Local(n=1)}).parameters)
     code = f"""
 import json
-from prefect_resilience.durable.letters.codec.decoding import Reader
+from prefect_resilience.durable.letters.codec import Reader
 try:
     Reader().parameters(json.loads({encoded!r}))
 except Exception as error:

@@ -43,7 +43,7 @@ def made(name: str = "send", **fields: Any) -> tuple[DeadLetter, Contents]:
 
 
 def bury(queue: DeadLetterQueue, *names: str, **fields: Any) -> list[DeadLetter]:
-    return [queue.bury(*made(name, **fields)) for name in names]
+    return [queue.put(*made(name, **fields)) for name in names]
 
 
 # -- every store
@@ -137,7 +137,7 @@ def test_the_same_call_of_a_retried_run_makes_no_second_letter(queue: DeadLetter
     bury(queue, "a", batch_id="b", flow_run_id="g", run_count=2)
     assert len(queue.list()) == 4
     letter, contents = made("a", batch_id="b", flow_run_id="of the replay")
-    assert queue.bury(letter, contents, in_replay=True).failures >= 2
+    assert queue.put(letter, contents, in_replay=True).failures >= 2
     assert len(queue.list()) == 4
     for one in queue.list():
         taken, _ = queue.claim(one.id, "me", 60, run_id=None, despite_doubt=False)
@@ -245,7 +245,7 @@ def test_words() -> None:
 
 def test_a_store_of_ones_own(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/other.db"
-    DeadLetterQueue(open_store(url)).bury(*made())
+    DeadLetterQueue(open_store(url)).put(*made())
     assert len(dead_letters.list(store=url)) == len(dead_letters.list(store=open_store(url))) == 1
     assert dead_letters.list() == []
     assert len(dead_letters.purge(timedelta(0), include_waiting=True, store=url)) == 1

@@ -27,7 +27,7 @@ from tests.durable.letters import shop
 from tests.durable.letters.receiver import Receiver
 from tests.durable.letters.replay_victim import child
 
-pytestmark = pytest.mark.api
+pytestmark = [pytest.mark.api, pytest.mark.slow]
 
 
 def fail(receiver: Receiver, *messages: Any) -> list[dead_letters.DeadLetter]:
@@ -47,6 +47,7 @@ def status_of(letter: dead_letters.DeadLetter) -> str:
     return dead_letters.get(letter.id).status
 
 
+@pytest.mark.smoke
 def test_each_is_sent_once_the_oldest_first(receiver: Receiver) -> None:
     fail(receiver, "a", "b", "c")
     told: list[tuple[int, int, str]] = []

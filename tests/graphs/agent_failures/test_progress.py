@@ -108,6 +108,7 @@ def test_a_parent_asks_the_failed_step_again_with_a_changed_request():
         request.replace(word=20)
 
 
+@pytest.mark.smoke
 @pytest.mark.api
 def test_every_step_is_a_task_run():
     def director(before=0):

@@ -86,6 +86,7 @@ def test_output_format_validation(mode):
     assert "'object'" in told["message"]
 
 
+@pytest.mark.smoke
 @pytest.mark.requirement("001.17")
 def test_subtask_failure(mode):
     @resilient_task(name="Process complex data", retry=None)

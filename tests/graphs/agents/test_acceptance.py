@@ -131,6 +131,7 @@ def test_circuit_breaker_recovers(mode, llm, claude, until):
     assert claude.given["anthropic"] == ["503", "ok"]
 
 
+@pytest.mark.smoke
 @pytest.mark.requirement("003.29")
 def test_fallback_to_a_simpler_agent(mode, llm, claude, seen):
     """The builder's attempts are used up: builder-simple is asked; when it fails, too, the user is told."""

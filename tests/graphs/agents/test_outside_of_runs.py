@@ -168,6 +168,7 @@ def test_a_run_inside_an_agent_has_notes_of_its_own(monkeypatch):
     assert AgentChain("builder", agents={"builder": build}).call("x").value == [None, "after"]
 
 
+@pytest.mark.slow
 def test_what_was_kept_in_a_process_that_is_killed_is_there(warm_children):
     def build(spec):
         keep_partial([*(previous_partial() or []), spec])

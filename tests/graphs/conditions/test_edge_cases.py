@@ -13,8 +13,7 @@ import pytest
 
 from prefect_resilience.base.plain import CUT, json_value, plain, plain_or_cut, unfolded
 from prefect_resilience.graphs.conditions import Condition, condition_mistakes, jsonpaths, path
-from prefect_resilience.graphs.conditions.bounds import Bounds
-from prefect_resilience.graphs.conditions.compare import equal, ordered
+from prefect_resilience.graphs.conditions.compare import Bounds, equal, ordered
 from prefect_resilience.graphs.conditions.evaluate import masked
 from prefect_resilience.graphs.conditions.paths import Missing, look_up
 

@@ -20,7 +20,8 @@ from prefect_resilience.errors import (
     unregister_secret,
 )
 from prefect_resilience.graphs.conditions import Condition, ConditionError, failed, path, succeeded
-from prefect_resilience.graphs.conditions.evaluate import evaluate
+from prefect_resilience.graphs.conditions.compare import Bounds
+from prefect_resilience.graphs.conditions.evaluate import Evaluation
 
 LIMITED = ErrorInfo.of(ErrorCategory.RATE_LIMIT, "429")
 CONTEXT = ErrorContext.from_info(LIMITED, timestamp=datetime(2024, 1, 1, tzinfo=timezone.utc))
@@ -225,6 +226,11 @@ def test_a_deep_description_is_cut() -> None:
     for _ in range(7):
         nested = Condition(operator="not", conditions=[nested])
     assert str(nested) == "not (not (not (not (not (…)))))"
+
+
+def evaluate(condition: Condition, value: Any, *, seconds: float | None = None, **bounded: Any) -> bool:
+    bounds = Bounds(seconds=condition.seconds if seconds is None else seconds, **bounded)
+    return Evaluation(value, None, None, None, bounds).of(condition).holds
 
 
 class Clock:

@@ -17,6 +17,8 @@ from prefect_resilience.errors import ConfigurationError
 from prefect_resilience.graphs.conditions import Condition, ConditionError, condition_mistakes, path
 from prefect_resilience.graphs.conditions.compare import runs_away
 
+pytestmark = [pytest.mark.no_cover, pytest.mark.slow]
+
 MOST_SECONDS = 3.0
 MOST_BYTES = 100 * 2**20
 

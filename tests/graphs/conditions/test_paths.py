@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from prefect_resilience.graphs.conditions.bounds import Bounds, ConditionError
+from prefect_resilience.graphs.conditions.compare import Bounds, ConditionError
 from prefect_resilience.graphs.conditions.paths import LONGEST, Missing, PathError, check_path, look_up
 from tests.graphs.conditions.strategies import quoted, results
 

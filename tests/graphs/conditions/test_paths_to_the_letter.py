@@ -9,8 +9,14 @@ from typing import Any
 import pytest
 
 from prefect_resilience.graphs.conditions import compare, jsonpaths, paths
-from prefect_resilience.graphs.conditions.bounds import Bounds, ConditionError
-from prefect_resilience.graphs.conditions.compare import PatternMistake, compiled_pattern, matches, runs_away
+from prefect_resilience.graphs.conditions.compare import (
+    Bounds,
+    ConditionError,
+    PatternMistake,
+    compiled_pattern,
+    matches,
+    runs_away,
+)
 from prefect_resilience.graphs.conditions.paths import Missing, Part, PathError, check_path, look_up, parsed
 
 

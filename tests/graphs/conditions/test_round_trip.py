@@ -15,6 +15,8 @@ from prefect_resilience.errors import ErrorCategory, ErrorInfo
 from prefect_resilience.graphs.conditions import Condition, ConditionError, condition_mistakes
 from tests.graphs.conditions.strategies import conditions, leaves, results, values
 
+pytestmark = [pytest.mark.no_cover, pytest.mark.slow]
+
 FAILURE = ErrorInfo.of(ErrorCategory.RATE_LIMIT, "429")
 
 

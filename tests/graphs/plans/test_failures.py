@@ -12,14 +12,15 @@ import pytest
 from prefect_resilience import ErrorCategory, classify, error_context, register_secret
 from prefect_resilience.errors.context import ErrorContext
 from prefect_resilience.errors.taxonomy import ErrorInfo
-from prefect_resilience.graphs.plans.failures import (
+from prefect_resilience.graphs.plans.result import (
     ALL_RESULTS,
+    NodeResult,
     PlanFailed,
+    PlanResult,
     failure_of,
     partial_results,
     with_cause,
 )
-from prefect_resilience.graphs.plans.result import NodeResult, PlanResult
 
 NOW = datetime(2026, 11, 21, tzinfo=timezone.utc)
 

@@ -17,6 +17,8 @@ from prefect_resilience.graphs.plans.reading.reading import read_plan
 from tests.graphs.plans.hostile_plans import HOSTILE
 from tests.graphs.plans.mutants_of_plans import read
 
+pytestmark = [pytest.mark.no_cover, pytest.mark.slow]
+
 PLACED = re.compile(r"(tasks|the plan|inputs|bounds|name)[\w\[\].,'… ]*: |a plan is an object")
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from prefect_resilience import Condition, Plan, Retry
 from prefect_resilience.errors.taxonomy import ErrorCategory
-from prefect_resilience.graphs.plans.reading.reading import load_json
+from prefect_resilience.graphs.plans.reading.data import load_json
 from tests.graphs.plans.plan_builders import error_at
 
 ERROR_CATCH = """

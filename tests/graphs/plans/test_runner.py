@@ -25,10 +25,9 @@ from prefect_resilience import (
     register_secret,
     resilient_task,
 )
-from prefect_resilience.graphs.plans.failures import PlanFailed
 from prefect_resilience.graphs.plans.model import Node, Plan
 from prefect_resilience.graphs.plans.reading.mistakes import PlanError
-from prefect_resilience.graphs.plans.result import Progress, listening
+from prefect_resilience.graphs.plans.result import PlanFailed, Progress, listening
 from prefect_resilience.operations import arun_plan, run_plan
 from tests.graphs.plans.ran import Ran, ran
 
@@ -346,6 +345,7 @@ def test_a_plan_is_a_part_of_a_flow() -> None:
     assert around() == {"a": 1}
 
 
+@pytest.mark.smoke
 def test_a_plan_is_awaited_in_an_async_flow() -> None:
     async def beside() -> str:
         await asyncio.sleep(0)
@@ -487,6 +487,7 @@ def test_a_condition_without_an_answer_fails_its_node_in_the_ui_too() -> None:
 # -- what is shown
 
 
+@pytest.mark.smoke
 @pytest.mark.requirement("000.15")
 def test_each_decision_is_an_event_and_a_line_of_the_log(seen: Any, caplog: pytest.LogCaptureFixture) -> None:
     condition = {"operator": "gte", "path": "score", "value": 0.9}
@@ -512,6 +513,7 @@ def test_each_decision_is_an_event_and_a_line_of_the_log(seen: Any, caplog: pyte
     assert any(line.startswith("Node 'a' leads to c: ") for line in caplog.messages)
 
 
+@pytest.mark.smoke
 def test_dependencies_are_arrows_between_task_runs() -> None:
     done = run(
         node("a"),

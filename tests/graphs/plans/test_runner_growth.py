@@ -55,6 +55,7 @@ def states(done: Ran) -> dict[str, str | None]:
 # -- fan-out
 
 
+@pytest.mark.smoke
 def test_a_fan_out_is_one_task_run_for_each_item_and_one_for_the_node() -> None:
     done = run(
         node("list", input={"value": {"drugs": ["a", "b", "c"]}}),
@@ -276,6 +277,7 @@ def test_nodes_that_add_nodes_for_ever_are_stopped() -> None:
 # -- plans inside plans
 
 
+@pytest.mark.smoke
 def test_a_plan_inside_a_plan_is_a_flow_run_of_its_own(tmp_path: Path) -> None:
     nodes = [
         node("a", input={"value": "{{inputs.x}}"}),

@@ -6,8 +6,8 @@ import pytest
 
 from prefect_resilience.errors import ConfigurationError
 from prefect_resilience.graphs.plans.model import Node, Transition
+from prefect_resilience.graphs.plans.node_states import MOST
 from prefect_resilience.graphs.plans.schedule import Ended, Schedule, Skip, Step
-from prefect_resilience.graphs.plans.seats import MOST
 from tests.graphs.plans.plan_builders import ended, node, play
 
 

@@ -7,11 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import pytest
 from hypothesis import given, settings
 
 from prefect_resilience.graphs.plans.model import Node
 from prefect_resilience.graphs.plans.schedule import Ended
 from tests.graphs.plans.plan_builders import Case, cases, play
+
+pytestmark = [pytest.mark.no_cover, pytest.mark.slow]
 
 
 class Reference:

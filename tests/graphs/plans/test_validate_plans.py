@@ -72,7 +72,7 @@ COMPARISON = {"type": "comparison", "path": "score", "value": 1}
         ({"timeout_ms": 5, "execution": {"timeout_ms": 5}}, "execution.timeout_ms: timeout_ms is written here and in the node itself: write one of them"),
         ({"circuit": {"open_for": 5}}, 'circuit: has no name: write {"name": "llm", ...}'),
         ({"circuit": {"name": "c", "open_fr": 5}}, "circuit.open_fr: there is no such field; did you mean 'open_for'?"),
-        ({"circuit": {"name": "c", "open_for": -5}}, "circuit.open_for: open_for=-5 must be 0 or more, in seconds, as in 30 (seconds), \"500ms\", \"30s\", \"1m\", \"1h30m\" or a timedelta"),
+        ({"circuit": {"name": "c", "open_for": -5}}, "circuit.open_for: write a number of at least 0, not -5"),
         ({"circuit": 5}, "circuit: write a circuit's name, or an object with its name, not 5"),
         ({"circuit": " "}, "circuit: is empty: write a name"),
         ({"effect": "externl"}, "effect: 'externl' is no kind of effect; did you mean 'external'?"),
@@ -291,7 +291,7 @@ def test_what_actions_and_inputs_say() -> None:
 def test_the_nearest_name_among_very_many() -> None:
     names = Names(f"node_{n:05d}" for n in range(100_000))
     began = time.process_time()
-    assert names.nearest("node_0123") in ("node_01230", "node_90123")
+    assert names.nearest("node_0123") in ("node_00123", "node_01230", "node_90123")
     assert names.suggestion("Node-01234") == "; did you mean 'node_01234'?"
     assert names.suggestion("xnode_01234") != ""
     for n in range(5_000):

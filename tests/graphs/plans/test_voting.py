@@ -10,7 +10,7 @@ import pytest
 from prefect_resilience import ConfigurationError, ErrorContext
 from prefect_resilience.graphs.plans import voting
 from prefect_resilience.graphs.plans.actions import Actions
-from prefect_resilience.graphs.plans.edge.nodes import Workshop
+from prefect_resilience.graphs.plans.edge.nodes import TaskFactory
 from prefect_resilience.graphs.plans.model import Plan
 from prefect_resilience.graphs.plans.reading.mistakes import PlanError
 from prefect_resilience.graphs.plans.reading.reading import read_plan
@@ -59,7 +59,7 @@ def node(**fields: Any) -> dict[str, Any]:
 
 def mistakes(**fields: Any) -> list[str]:
     with pytest.raises(PlanError) as refused:
-        read_plan({"tasks": [node(**fields)]}, actions=Workshop(Actions.of(ACTIONS)))
+        read_plan({"tasks": [node(**fields)]}, actions=TaskFactory(Actions.of(ACTIONS)))
     return [str(one) for one in refused.value.mistakes]
 
 
@@ -123,6 +123,7 @@ def test_an_action_of_ones_own_may_be_called_vote() -> None:
     assert not Plan(tasks=[{"id": "a", "type": "vote", "input": {"ballot": "x"}}]).check(own)
 
 
+@pytest.mark.smoke
 @pytest.mark.api
 def test_a_quorum_runs_each_action_as_a_task_run_of_its_own() -> None:
     done = ran({"tasks": [node(quorum={"of": ["broken", *ALL], "need": 2, "key": "label"})]}, actions=ACTIONS)

@@ -40,6 +40,7 @@ def gathered_in_flow(mode, make, **options):
     return in_flow(mode, lambda: gather(make(), **options), name=name)
 
 
+@pytest.mark.smoke
 @pytest.mark.requirement("002.22")
 @pytest.mark.api
 def test_every_outcome_in_its_order(mode, until):

@@ -222,6 +222,7 @@ def test_the_exceptions_travel():
         assert error_context(again) == error_context(error)
 
 
+@pytest.mark.smoke
 @pytest.mark.api
 def test_every_round_is_a_task_run(mode):
     def evaluate(draft=0):

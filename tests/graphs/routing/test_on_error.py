@@ -47,6 +47,7 @@ def test_it_is_skipped_when_there_is_no_error(mode):
     assert picture[NODE].behind == ["kg_query"]
 
 
+@pytest.mark.smoke
 def test_the_handler_takes_over_and_the_flow_does_not_fail(mode, seen):
     def body():
         node = on_error(kg(mode, TimeoutError("slow")).submit("aspirin"), search(mode), "aspirin")

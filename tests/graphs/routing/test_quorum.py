@@ -116,6 +116,7 @@ def test_the_slow_are_left_to_finish(mode, until):
     assert until(done)
 
 
+@pytest.mark.smoke
 @pytest.mark.requirement("000.25")
 @pytest.mark.api
 def test_as_error_handler_every_voter_is_a_task_run(mode):

@@ -47,6 +47,7 @@ def by_confidence(mode, upstream):
     return route(upstream, when(path("confidence") >= 0.9, report(mode)), otherwise(review(mode)))
 
 
+@pytest.mark.smoke
 def test_the_first_branch_that_holds_runs_and_the_ui_shows_why(mode, seen):
     def body():
         return by_confidence(mode, graph_query(mode, 0.93).submit("aspirin")).result()

@@ -57,6 +57,7 @@ class Service:
 # -- a service that fails now and then, and then more
 
 
+@pytest.mark.slow
 @pytest.mark.no_cover  # ten thousands of calls
 @pytest.mark.parametrize("window", ["60s", 100])
 @pytest.mark.parametrize("rate", [0.001, 0.02, 0.2, 0.4])

@@ -11,6 +11,8 @@ import pytest
 from benchmarks import circuits, fleet_simulation
 from benchmarks.fleet_simulation import numbers, simulate
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[3]
 
 

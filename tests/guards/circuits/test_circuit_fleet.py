@@ -13,6 +13,8 @@ from prefect_resilience.errors.exceptions import CircuitOpenError
 from prefect_resilience.guards.circuits import CircuitBreaker, get_circuits, reset_all_circuits
 from prefect_resilience.testing.stores import wait_until
 
+pytestmark = pytest.mark.slow
+
 Start = Callable[..., Any]
 
 FAIL_ONCE = """

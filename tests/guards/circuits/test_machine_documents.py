@@ -287,7 +287,7 @@ def test_an_adaptive_circuit_opens_on_a_rise_over_what_is_usual(floor: float) ->
     for failures in range(21):
         runs: Any = (("s", 20 - failures), ("f", failures))
         document, _ = step({**new(), "baseline": baseline}, Record(runs=runs, generation=1), NOW, policy)
-        risen = usual is not None and document.is_rise(failures, 20, usual, floor)
+        risen = usual is not None and learning.is_rise(failures, 20, usual, floor)
         assert (document["state"] == "open") == risen, failures
 
 

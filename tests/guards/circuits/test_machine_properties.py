@@ -6,6 +6,7 @@ import copy
 import json
 from typing import Any
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -25,6 +26,8 @@ from prefect_resilience.guards.circuits.machine import (
     step,
 )
 from prefect_resilience.guards.circuits.model import CircuitPolicy
+
+pytestmark = [pytest.mark.no_cover, pytest.mark.slow]
 
 policies = st.builds(
     CircuitPolicy,

@@ -59,6 +59,7 @@ def children(seen, task_run_id):
     return until(asked)
 
 
+@pytest.mark.smoke
 @pytest.mark.requirement("001.02")
 def test_a_document_four_times_too_long_is_summarised_at_depth_2(mode, seen):
     made = mode.task(

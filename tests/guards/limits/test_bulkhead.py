@@ -20,7 +20,7 @@ from prefect_resilience.errors.classify.classify import classify
 from prefect_resilience.errors.exceptions import ConfigurationError, ResilienceError
 from prefect_resilience.guards.limits import line
 from prefect_resilience.guards.limits.bulkhead import Bulkhead
-from prefect_resilience.guards.limits.refusals import BulkheadFullError
+from prefect_resilience.guards.limits.guarding import BulkheadFullError
 
 
 class Room:
@@ -300,6 +300,7 @@ print(child.exitcode, answers.get())
 """
 
 
+@pytest.mark.slow
 def test_a_forked_child_has_places_of_its_own():
     """In a program of its own: what forks must have no threads, and this one may have started a server."""
     ended = subprocess.run([sys.executable, "-c", FORKED], capture_output=True, text=True, check=False)
@@ -323,12 +324,15 @@ async def an_async_function():
 @pytest.mark.parametrize(
     ("make", "says"),
     [
-        (lambda: Bulkhead(), "max_concurrent is a whole number from 1 on, as in Bulkhead(5), not None"),
-        (lambda: Bulkhead(0), "not 0"),
-        (lambda: Bulkhead(True), "not True"),
-        (lambda: Bulkhead(2.5), "not 2.5"),
-        (lambda: Bulkhead(2, max_wait=-1), "max_wait is between 0 seconds and ten years, not -1"),
-        (lambda: Bulkhead(2, max_wait="soon"), "max_wait is a duration such as 30 (seconds)"),
+        (lambda: Bulkhead(), "Bulkhead needs max_concurrent: write Bulkhead(max_concurrent=...)"),
+        (lambda: Bulkhead(0), "max_concurrent=0): write at least 1"),
+        (lambda: Bulkhead(True), "max_concurrent=True): write a whole number"),
+        (lambda: Bulkhead(2.5), "max_concurrent=2.5): write a whole number"),
+        (lambda: Bulkhead(2, max_wait=-1), "Bulkhead(max_wait=-1): write at least 0"),
+        (
+            lambda: Bulkhead(2, max_wait="soon"),
+            "Bulkhead(max_wait): 'soon' is no duration: write 30 (seconds)",
+        ),
         (lambda: Bulkhead(2, maxwait=1), "no option 'maxwait'; did you mean 'max_wait'?"),
         (lambda: Bulkhead(2, name="{"), "the braces in the limit name '{' do not match"),
         (lambda: Bulkhead(2, name="{}"), "names no parameter"),

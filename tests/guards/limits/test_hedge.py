@@ -144,9 +144,9 @@ async def test_a_sync_function_is_refused_before_it_is_called():
 @pytest.mark.parametrize(
     ("make", "says"),
     [
-        (lambda: Hedge(), "Hedge's after is a duration such as 30 (seconds)"),
-        (lambda: Hedge(after=-1), "Hedge's after is between 0 seconds and ten years, not -1"),
-        (lambda: Hedge(1, max=0), "Hedge's max is a whole number from 1 on"),
+        (lambda: Hedge(), "Hedge needs after: write Hedge(after=...)"),
+        (lambda: Hedge(after=-1), "Hedge(after=-1): write at least 0"),
+        (lambda: Hedge(1, max=0), "Hedge(max=0): write at least 1"),
         (lambda: Hedge(1, maximum=2), "Hedge has no option 'maximum'; did you mean 'max'?"),
     ],
 )

@@ -13,7 +13,7 @@ from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from prefect_resilience.guards.limits import leases
 from prefect_resilience.guards.limits.bulkhead import Bulkhead
-from prefect_resilience.guards.limits.refusals import BulkheadFullError
+from prefect_resilience.guards.limits.guarding import BulkheadFullError
 from tests.durable.effects.worker_kills_fleet import server
 
 pytestmark = [

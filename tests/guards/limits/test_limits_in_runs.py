@@ -18,10 +18,10 @@ from prefect.client.orchestration import get_client
 from prefect.client.schemas.actions import GlobalConcurrencyLimitUpdate
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
-from prefect_resilience.guards.limits import leases, line, outages, shared
+from prefect_resilience.guards.limits import leases, line, shared
 from prefect_resilience.guards.limits.bulkhead import Bulkhead
+from prefect_resilience.guards.limits.guarding import BulkheadFullError, RateLimitedError
 from prefect_resilience.guards.limits.rate import RateLimit
-from prefect_resilience.guards.limits.refusals import BulkheadFullError, RateLimitedError
 from tests.guards.limits.counting import Counting
 
 # These task runs belong to no flow run, to which their logs could be sent.
@@ -130,6 +130,7 @@ def test_two_processes_share_the_rate(api_url, counting, name):
     assert seen(f"rate-limit:{name}").limit == 1
 
 
+@pytest.mark.smoke
 def test_the_place_is_held_for_the_run_and_given_back(name):
     @flow
     def hold():
@@ -312,7 +313,7 @@ def test_a_process_that_ends_gives_its_places_back(api_url, name):
 
 def test_an_api_that_is_away_is_said_once_and_the_limit_holds_here(name, caplog, monkeypatch):
     caplog.set_level(logging.INFO, "prefect_resilience.limits")
-    monkeypatch.setattr(outages, "ASK_AGAIN_SECONDS", 0.0)
+    monkeypatch.setattr(shared, "ASK_AGAIN_SECONDS", 0.0)
     bulkhead, rate = Bulkhead(1, max_wait=0, name=name), RateLimit(1, per="1h", max_wait=0, name=name)
 
     def body():

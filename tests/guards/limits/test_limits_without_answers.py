@@ -18,10 +18,10 @@ from prefect.client.orchestration import get_client
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from prefect_resilience.errors.exceptions import AttemptTimeout
-from prefect_resilience.guards.limits import leases, line, outages, pace
+from prefect_resilience.guards.limits import leases, line, shared
 from prefect_resilience.guards.limits.bulkhead import Bulkhead
+from prefect_resilience.guards.limits.guarding import BulkheadFullError
 from prefect_resilience.guards.limits.rate import RateLimit
-from prefect_resilience.guards.limits.refusals import BulkheadFullError
 from prefect_resilience.guards.timeouts.timeout import call_with_deadline, overdue_calls
 from tests.guards.limits.api_proxy import ApiProxy, half_busy
 from tests.guards.limits.counting import Counting
@@ -169,9 +169,9 @@ def test_after_its_wait_a_call_goes_on_alone_says_so_once_and_comes_back(
     proxy, name, caplog, monkeypatch, trouble
 ):
     caplog.set_level(logging.INFO, "prefect_resilience.limits")
-    monkeypatch.setattr(pace, "SERVER_SECONDS", 0.5)
+    monkeypatch.setattr(line, "SERVER_SECONDS", 0.5)
     monkeypatch.setattr(leases, "TICK_SECONDS", 0.05)
-    monkeypatch.setattr("prefect_resilience.guards.limits.bulkhead.API_SECONDS", 0.3)
+    monkeypatch.setattr("prefect_resilience.guards.limits.edge.api.API_SECONDS", 0.3)
     shared = f"bulkhead:{name}"
     wide, narrow = Bulkhead(1, name=name), Bulkhead(1, max_wait=0, name=name)
 
@@ -213,7 +213,7 @@ def test_an_api_that_says_no_is_not_waited_for(proxy, name, caplog):
         RateLimit(100, name=name).call(int)
         return time.monotonic() - came
 
-    assert behind(proxy, body) < pace.SERVER_SECONDS / 2
+    assert behind(proxy, body) < line.SERVER_SECONDS / 2
     said = [text for _, text in said_about(caplog, name)]
     assert [text.partition(". ")[0] for text in said] == [
         f"Prefect's API cannot be asked about the limit 'bulkhead:{name}'",
@@ -222,7 +222,7 @@ def test_an_api_that_says_no_is_not_waited_for(proxy, name, caplog):
 
 
 def test_while_the_limit_is_alone_one_caller_in_a_while_asks(proxy, name, monkeypatch):
-    monkeypatch.setattr(pace, "SERVER_SECONDS", 0.2)
+    monkeypatch.setattr(line, "SERVER_SECONDS", 0.2)
     monkeypatch.setattr(leases, "TICK_SECONDS", 60.0)
     proxy.trouble = lambda number: 503
 
@@ -232,7 +232,7 @@ def test_while_the_limit_is_alone_one_caller_in_a_while_asks(proxy, name, monkey
         for _ in range(5):
             Bulkhead(1, name=name).call(int)
         none = proxy.asked - asked
-        outages._outages[f"bulkhead:{name}"].ask_at = 0.0
+        shared._outages[f"bulkhead:{name}"].ask_at = 0.0
         for _ in range(5):
             Bulkhead(1, name=name).call(int)
         return none, proxy.asked - asked
@@ -254,7 +254,7 @@ def test_a_rate_is_kept_while_half_of_the_answers_are_503(proxy, name, caplog):
 
 
 def test_a_rate_holds_in_this_process_alone_after_its_wait(proxy, name, caplog, monkeypatch):
-    monkeypatch.setattr(pace, "SERVER_SECONDS", 0.3)
+    monkeypatch.setattr(line, "SERVER_SECONDS", 0.3)
     proxy.trouble = lambda number: 503
 
     def body():

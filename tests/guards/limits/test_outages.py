@@ -8,16 +8,15 @@ import httpx
 import pytest
 
 from prefect_resilience.base.drive import adrive, drive
-from prefect_resilience.guards.limits import outages, pace
-from prefect_resilience.guards.limits.outages import ApiAway, ApiBusy, answered
-from prefect_resilience.guards.limits.shared import SharedLimit, may_pass
+from prefect_resilience.guards.limits import line, shared
+from prefect_resilience.guards.limits.shared import ApiAway, ApiBusy, SharedLimit, answered, may_pass
 
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch, caplog):
-    monkeypatch.setattr(pace, "LEAST_SERVER_SECONDS", 0.1)
-    monkeypatch.setattr(outages, "LONGEST_PAUSE", 0.02)
-    monkeypatch.setattr(outages, "_outages", {})
+    monkeypatch.setattr(line, "LEAST_SERVER_SECONDS", 0.1)
+    monkeypatch.setattr(shared, "LONGEST_PAUSE", 0.02)
+    monkeypatch.setattr(shared, "_outages", {})
     caplog.set_level(logging.INFO, "prefect_resilience.limits")
 
 
@@ -30,9 +29,9 @@ class Api:
     def ask(self):
         self.asked += 1
         if self.asked <= self.busy:
-            outages.began(self.name)
+            shared.began(self.name)
             raise ApiBusy("503 of POST /limits")
-        outages.ended(self.name)
+        shared.ended(self.name)
         return "a place"
 
 
@@ -47,7 +46,7 @@ def test_an_answer_is_waited_for(max_wait, caplog):
         assert run(answered("busy", api.ask, time.monotonic(), max_wait)) == "a place"
         assert api.asked == 5
     assert levels(caplog) == []
-    assert "busy" not in outages._outages
+    assert "busy" not in shared._outages
 
 
 def test_an_api_that_stays_away_is_gone_without_and_asked_again_later(caplog, monkeypatch):
@@ -66,7 +65,7 @@ def test_an_api_that_stays_away_is_gone_without_and_asked_again_later(caplog, mo
     with pytest.raises(ApiAway):
         call()
     assert api.asked == asked  # somebody has asked just now
-    outages._outages["away"].ask_at = 0.0
+    shared._outages["away"].ask_at = 0.0
     with pytest.raises(ApiAway):
         call()
     assert api.asked == asked + 1
@@ -92,18 +91,18 @@ def test_what_is_not_worth_waiting_for_is_not_waited_for(caplog):
 
 
 def test_an_outage_that_nobody_has_seen_for_long_begins_anew(monkeypatch):
-    outages.began("old")
-    monkeypatch.setattr(outages, "STALE_SECONDS", -1.0)
-    first = outages._outages["old"]
-    outages.began("old")
-    assert outages._outages["old"] is not first
+    shared.began("old")
+    monkeypatch.setattr(shared, "STALE_SECONDS", -1.0)
+    first = shared._outages["old"]
+    shared.began("old")
+    assert shared._outages["old"] is not first
 
 
 def test_names_are_bounded(monkeypatch):
-    monkeypatch.setattr(outages, "MOST_NAMES", 3)
+    monkeypatch.setattr(shared, "MOST_NAMES", 3)
     for number in range(10):
-        outages.began(str(number))
-    assert len(outages._outages) <= 3
+        shared.began(str(number))
+    assert len(shared._outages) <= 3
 
 
 @pytest.mark.parametrize(

@@ -12,9 +12,9 @@ import pytest
 
 from prefect_resilience.base.drive import adrive, drive
 from prefect_resilience.errors.exceptions import AttemptTimeout
-from prefect_resilience.guards.limits import line, pace
+from prefect_resilience.guards.limits import line
 from prefect_resilience.guards.limits.bulkhead import Bulkhead
-from prefect_resilience.guards.limits.refusals import BulkheadFullError
+from prefect_resilience.guards.limits.guarding import BulkheadFullError
 from prefect_resilience.guards.timeouts import overdue
 from prefect_resilience.guards.timeouts.stream import iterate_with_deadline
 from prefect_resilience.guards.timeouts.timeout import call_with_deadline, overdue_calls
@@ -84,7 +84,7 @@ def test_a_retry_waits_for_its_own_overdue_call_and_gets_its_place(service):
 
 
 def test_without_a_max_wait_the_wait_behind_overdue_calls_is_bounded(service, monkeypatch):
-    monkeypatch.setattr(pace, "OVERDUE_SECONDS", 0.3)
+    monkeypatch.setattr(line, "OVERDUE_SECONDS", 0.3)
     monkeypatch.setattr(line, "LOOK_SECONDS", 0.05)
     bulkhead = Bulkhead(1)
     with pytest.raises(AttemptTimeout):
@@ -96,7 +96,7 @@ def test_without_a_max_wait_the_wait_behind_overdue_calls_is_bounded(service, mo
 
 
 def test_without_a_max_wait_the_wait_behind_calls_in_time_is_not(monkeypatch):
-    monkeypatch.setattr(pace, "OVERDUE_SECONDS", 0.0)
+    monkeypatch.setattr(line, "OVERDUE_SECONDS", 0.0)
     monkeypatch.setattr(line, "LOOK_SECONDS", 0.01)
     bulkhead = Bulkhead(1)
     ticket = drive(bulkhead.entered())

@@ -10,7 +10,7 @@ import pytest
 from prefect_resilience.errors.exceptions import AttemptTimeout
 from prefect_resilience.guards.limits import line
 from prefect_resilience.guards.limits.bulkhead import Bulkhead
-from prefect_resilience.guards.limits.refusals import BulkheadFullError
+from prefect_resilience.guards.limits.guarding import BulkheadFullError
 from prefect_resilience.guards.timeouts import overdue
 from prefect_resilience.guards.timeouts.process import acall_in_process
 from prefect_resilience.guards.timeouts.stream import aiterate_with_deadline

@@ -2,7 +2,7 @@
 
 import pytest
 
-from prefect_resilience.guards.limits.pace import (
+from prefect_resilience.guards.limits.line import (
     FOR_EVER,
     LEAST_SERVER_SECONDS,
     OVERDUE_SECONDS,

@@ -17,19 +17,19 @@ from hypothesis import strategies as st
 from prefect_resilience.base.drive import adrive, drive
 from prefect_resilience.errors.classify.classify import classify
 from prefect_resilience.errors.exceptions import ConfigurationError, ResilienceError
-from prefect_resilience.guards.limits import line, pace
-from prefect_resilience.guards.limits.pace import FRESH, Pace, after_call, wait_for
+from prefect_resilience.guards.limits import line
+from prefect_resilience.guards.limits.guarding import RateLimitedError
+from prefect_resilience.guards.limits.line import FRESH, Pace, after_call, wait_for
 from prefect_resilience.guards.limits.rate import RateLimit
-from prefect_resilience.guards.limits.refusals import RateLimitedError
 from prefect_resilience.guards.retries.policy import Retry
 
 
 @pytest.fixture(autouse=True)
 def nothing_is_left():
-    pace._rates.clear()
+    line._rates.clear()
     yield
     assert line._lines == {}
-    assert all(rate.coming == 0 for rate in pace._rates.values())
+    assert all(rate.coming == 0 for rate in line._rates.values())
 
 
 # -- the arithmetic: with fractions, so that not a single call is rounded away
@@ -236,13 +236,13 @@ def test_blocks_decorators_and_sequences():
 
 
 def test_what_is_as_if_fresh_is_forgotten(monkeypatch):
-    monkeypatch.setattr(pace, "MOST_KEYS", 10)
+    monkeypatch.setattr(line, "MOST_KEYS", 10)
     busy = RateLimit(1, per="1h", max_wait=0)
     busy.call(int)
     for _ in range(50):
         RateLimit(10_000).call(int)
         time.sleep(0.0002)
-    assert len(pace._rates) < 20
+    assert len(line._rates) < 20
     with pytest.raises(RateLimitedError):
         busy.call(int)
 
@@ -262,13 +262,13 @@ def test_the_refusal_says_when_to_try_again():
 @pytest.mark.parametrize(
     ("make", "says"),
     [
-        (lambda: RateLimit(), "RateLimit's calls is a whole number from 1 on, as in RateLimit(60, per="),
-        (lambda: RateLimit(0), "not 0"),
-        (lambda: RateLimit(5, burst=0), "RateLimit's burst is a whole number from 1 on"),
-        (lambda: RateLimit(5, per=0), "RateLimit's per is between 0.001 seconds and ten years, not 0"),
-        (lambda: RateLimit(5, per="x"), "RateLimit's per is a duration such as 30 (seconds)"),
-        (lambda: RateLimit(5, per=float("nan")), "not nan"),
-        (lambda: RateLimit(5, max_wait=-1), "RateLimit's max_wait is between 0 seconds"),
+        (lambda: RateLimit(), "RateLimit needs calls: write RateLimit(calls=...)"),
+        (lambda: RateLimit(0), "calls=0): write at least 1"),
+        (lambda: RateLimit(5, burst=0), "RateLimit(burst=0): write at least 1"),
+        (lambda: RateLimit(5, per=0), "write at least 0.001"),
+        (lambda: RateLimit(5, per="x"), "RateLimit(per): 'x' is no duration: write 30 (seconds)"),
+        (lambda: RateLimit(5, per=float("nan")), "nan is no duration"),
+        (lambda: RateLimit(5, max_wait=-1), "RateLimit(max_wait=-1): write at least 0"),
         (lambda: RateLimit(5, period=1), "RateLimit has no option 'period'; did you mean 'per'?"),
         (lambda: RateLimit(5, name="a:{b}").call(int), "is a template: call .bind({'b': ...}) first"),
     ],

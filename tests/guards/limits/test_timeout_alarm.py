@@ -137,6 +137,7 @@ def test_it_is_for_the_main_thread_and_a_timer_that_nobody_uses():
     assert call_within(Timeout(5, mode="thread"), threading.get_ident, (), {}) != threading.get_ident()
 
 
+@pytest.mark.slow
 def test_an_alarm_of_somebody_elses_still_ends_the_process():
     code = (
         "import signal, time\n"

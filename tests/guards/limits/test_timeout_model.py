@@ -64,18 +64,18 @@ def test_it_goes_through_json_pickle_and_a_set():
     [
         ({}, r"write Timeout\(30\)"),
         ({"total": None, "idle": None}, r"write Timeout\(30\)"),
-        ({"total": 0}, "above 0, not 0"),
-        ({"total": -1}, "above 0, not -1"),
-        ({"total": math.nan}, "above 0, not nan"),
+        ({"total": 0}, "0 is no time above 0"),
+        ({"total": -1}, "-1 is no time above 0"),
+        ({"total": math.nan}, "nan is no time above 0"),
         ({"total": math.inf}, "timeout=None"),
-        ({"idle": 0}, "idle is a number of seconds above 0"),
-        ({"total": True}, "not True"),
-        ({"total": "soon"}, "not 'soon'"),
-        ({"total": 1, "mode": "fork"}, '"auto", "thread" or "process", not \'fork\''),
-        ({"total": 1, "mode": []}, '"auto", "thread" or "process"'),
+        ({"idle": 0}, r"Timeout\(idle\): 0 is no time above 0"),
+        ({"total": True}, "True is no time"),
+        ({"total": "soon"}, "'soon' is no time"),
+        ({"total": 1, "mode": "fork"}, "there is no 'fork'; write one of auto, process, thread"),
+        ({"total": 1, "mode": []}, "write one of auto, process, thread"),
         ({"total": 1, "timeout_ms": 1}, "one of them"),
-        ({"timeout_ms": -5}, "milliseconds above 0"),
-        ({"seconds": 5}, "no 'seconds'"),
+        ({"timeout_ms": -5}, "above 0"),
+        ({"seconds": 5}, "no option 'seconds'"),
         ({"total": timedelta(0)}, "above 0"),
     ],
 )
@@ -106,7 +106,7 @@ def test_the_seeds_operations():
     assert Timeout.of("mine", {"mine": 2.5}).total == 2.5
     with pytest.raises(ConfigurationError, match="did you mean 'llm-call'"):
         Timeout.of("llm_call")
-    with pytest.raises(ConfigurationError, match="known are default, file-read"):
+    with pytest.raises(ConfigurationError, match="write one of default, file-read"):
         Timeout.of("zzzz")
     with pytest.raises(ConfigurationError, match="cannot be a list"):
         Timeout.of([3])

@@ -25,7 +25,10 @@ from prefect_resilience.guards.timeouts.process import (
 )
 from tests.guards.limits.processes import children, family, gone, read_pids, wait_until, with_our_path
 
-pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="looks at processes the POSIX way")
+pytestmark = [
+    pytest.mark.skipif(sys.platform == "win32", reason="looks at processes the POSIX way"),
+    pytest.mark.slow,
+]
 
 
 def test_it_returns_what_the_function_returns_from_another_process():

@@ -228,6 +228,7 @@ def test_an_exception_injected_into_the_waiting_thread_comes_through(held_lock):
     assert outcome == [Cancelled]
 
 
+@pytest.mark.slow
 def test_importing_starts_no_thread_and_an_abandoned_call_does_not_hang_the_exit():
     script = """
         import threading, time
@@ -268,7 +269,7 @@ def test_no_file_beside_the_childs_script_hides_a_module_of_python():
     assert not beside & sys.stdlib_module_names
 
 
-@pytest.mark.parametrize("name", ["cancel", "child", "process", "stream", "threads", "timeout"])
+@pytest.mark.parametrize("name", ["child", "process", "stream", "threads", "timeout"])
 def test_the_helpers_do_not_import_prefect(name):
     tree = ast.parse(Path(threads.__file__).with_name(f"{name}.py").read_text())
     imported = [alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names]

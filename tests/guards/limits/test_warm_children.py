@@ -18,7 +18,10 @@ from prefect_resilience.guards.timeouts.children import MOST_STARTING, Pool
 from prefect_resilience.guards.timeouts.process import ProcessDied, call_in_process
 from tests.guards.limits.processes import children, gone, read_pids, wait_until, with_our_path
 
-pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="looks at processes the POSIX way")
+pytestmark = [
+    pytest.mark.skipif(sys.platform == "win32", reason="looks at processes the POSIX way"),
+    pytest.mark.slow,
+]
 
 
 @pytest.fixture
@@ -130,7 +133,7 @@ def test_a_child_that_a_call_left_a_thread_or_a_process_in_is_replaced(pool):
 
 
 def test_a_child_is_replaced_after_so_many_calls(pool, tmp_path, monkeypatch):
-    module = "from prefect_resilience.guards.limits import child\nchild.MOST_CALLS = 2"
+    module = "from prefect_resilience.guards.timeouts import child\nchild.MOST_CALLS = 2"
     (tmp_path / "fewer_calls.py").write_text(module)
     monkeypatch.syspath_prepend(str(tmp_path))
     pool.learn(["fewer_calls"])

@@ -13,6 +13,8 @@ from tests.guards.model.circuit_protocol import main, told
 from tests.guards.model.explore import ALWAYS_CLOSED, NEVER_STUCK, TooLarge, explore
 from tests.guards.model.states import BASE, Doc, Setup, to_doc, to_document
 
+pytestmark = [pytest.mark.no_cover, pytest.mark.slow]
+
 A_MINUTE_OR_MORE = [pytest.mark.long, pytest.mark.timeout(900)]
 
 

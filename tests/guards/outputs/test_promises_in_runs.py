@@ -32,6 +32,7 @@ class Answer(BaseModel):
 GOOD, BAD = '{"score": 1}', '{"score": "high"}'
 
 
+@pytest.mark.smoke
 @pytest.mark.requirement("001.22")
 def test_malformed_output_repaired_on_the_second_try(mode, seen):
     heard = []

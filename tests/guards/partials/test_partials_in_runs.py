@@ -44,6 +44,7 @@ def test_the_last_value_is_in_the_error_and_for_the_fallback(mode):
     assert mode.value(instead, [1, 2]) == ([1, 2], 2)
 
 
+@pytest.mark.smoke
 def test_the_next_attempt_goes_on_where_the_last_one_stopped(mode):
     calls = []
 

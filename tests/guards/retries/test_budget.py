@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prefect_resilience.guards.retries.budget import Bucket, RetryBudget, bucket_of
+from prefect_resilience.guards.retries.policy import Bucket, RetryBudget, bucket_of
 
 
 def granted(bucket: Bucket, now: float, asked: int) -> int:

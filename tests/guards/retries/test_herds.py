@@ -59,6 +59,7 @@ def of_callers(backoff: Backoff, seed: int) -> list[float]:
     return delays
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backoff", [*KINDS, *HARD], ids=lambda b: f"{b.kind}-{b.jitter_kind}-{b.minimum:g}")
 def test_no_delays_pile_up_at_a_bound(backoff: Backoff) -> None:
     delays = of_callers(backoff, seed=15)
@@ -67,6 +68,7 @@ def test_no_delays_pile_up_at_a_bound(backoff: Backoff) -> None:
     assert thickest(delays) <= 0.01
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("backoff", "asked"),
     [*((backoff, 20.0) for backoff in KINDS), (Backoff(), 1.0), (Backoff(), 300.0)],

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.errors.taxonomy import ErrorCategory, ErrorInfo
 from prefect_resilience.guards.retries.backoff import Backoff
-from prefect_resilience.guards.retries.budget import RetryBudget
-from prefect_resilience.guards.retries.policy import Retry
+from prefect_resilience.guards.retries.policy import Retry, RetryBudget
 
 
 def error(category: str = "unavailable", code: str = "503", **fields) -> ErrorInfo:

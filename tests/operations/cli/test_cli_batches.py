@@ -78,8 +78,9 @@ def batches(environment: None) -> str:
     return str(run.id)
 
 
+@pytest.mark.smoke
 def test_list(batches: str, cli: Any) -> None:
-    done = cli("batches", "list")
+    done = cli("batches", "list", "--limit", "1000")
     assert done.code == 0, done
     rows = [line for line in done.out.splitlines() if line.strip().startswith(("? unknown", "✓ done"))]
     assert len(rows) == 2
@@ -178,6 +179,7 @@ def test_show(batches: str, cli: Any) -> None:
     assert "told" in cli("batches", "show", "in-doubt").out
 
 
+@pytest.mark.smoke
 @pytest.mark.requirement("004.19")
 def test_recover(batches: str, cli: Any) -> None:
     dry = cli("batches", "recover", batches, "--dry-run")
@@ -252,6 +254,7 @@ def stored() -> dict[str, int]:
     return {place: document.version for place, document in found if not place.startswith("effects-batch/")}
 
 
+@pytest.mark.smoke
 @pytest.mark.requirement("004.19")
 def test_rollback(batches: str, cli: Any) -> None:
     assert "would be undone" in cli("batches", "rollback", "all-done", "--dry-run").out
@@ -374,7 +377,7 @@ def test_abandon_and_prune(batches: str, cli: Any) -> None:
     assert "add --yes" in cli("batches", "abandon", "in-doubt").sentence
     done = cli("batches", "abandon", "in-doubt", "--yes", "--reason", "done by hand")
     assert (done.code, "still in doubt: 'doubt-hotel'" in " ".join(done.out.split())) == (0, True), done
-    assert "- abandoned" in cli("batches", "list").out
+    assert "- abandoned" in cli("batches", "list", "--limit", "1000").out
     forgot = cli("batches", "abandon", "in-doubt", "--yes", "--forget-doubts", "--json").json
     assert forgot["action"] == "abandoned"
     assert forgot["why"].endswith("the batch is ready: another run of it does what was never done")

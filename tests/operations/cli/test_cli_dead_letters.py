@@ -109,6 +109,7 @@ def test_show(letters: Any, cli: Any) -> None:
     assert "there is no dead letter 'x'" in cli("dead-letters", "show", "x").sentence.lower()
 
 
+@pytest.mark.smoke
 def test_replay(letters: Any, cli: Any) -> None:
     assert "say which letters" in cli("dead-letters", "replay").sentence.lower()
     assert "add --yes" in cli("dead-letters", "replay", "--all").sentence

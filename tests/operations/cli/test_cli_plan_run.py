@@ -89,6 +89,7 @@ def statuses(result: PlanResult) -> dict[str, tuple[str, int]]:
     return {name: (node.status, node.attempts) for name, node in result.nodes.items()}
 
 
+@pytest.mark.smoke
 def test_the_table_says_what_became_of_each_node(cli: Any) -> None:
     done = cli("plan", "run", "handled.json", "--actions", "run_steps.py", "--input", "broken=true")
     assert done.code == 0

@@ -15,8 +15,8 @@ from prefect_resilience.errors.context import ErrorContext
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.graphs.plans.actions import ActionSpec, ParameterSpec
 from prefect_resilience.graphs.plans.result import NodeResult, PlanResult
-from prefect_resilience.operations.cli import plan_files
-from prefect_resilience.operations.cli.plan_inputs import import_actions, read_inputs
+from prefect_resilience.operations.cli import look, plan_files
+from prefect_resilience.operations.cli.plan_run import import_actions, read_inputs
 
 # -- inputs
 
@@ -168,7 +168,7 @@ RESULT = PlanResult(
 
 
 def test_a_status_is_a_sign_and_a_word_in_a_colour_of_its_own() -> None:
-    texts = [plan_files.status_text(status) for status in ("succeeded", "failed", "handled", "skipped")]
+    texts = [look.state(status) for status in ("succeeded", "failed", "handled", "skipped")]
     assert [text.plain for text in texts] == ["✓ succeeded", "✗ failed", "! handled", "- skipped"]
     assert len({str(text.style) for text in texts}) == 4
 

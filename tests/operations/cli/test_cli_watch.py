@@ -19,6 +19,8 @@ import pytest
 from prefect_resilience.guards.circuits import get_circuit, get_circuits
 from tests.operations.cli.conftest import COMMAND
 
+pytestmark = pytest.mark.slow
+
 WAIT = 45.0
 
 

@@ -8,7 +8,8 @@ import pytest
 
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.guards.circuits import CircuitSnapshot
-from prefect_resilience.operations.cli import options, output
+from prefect_resilience.operations.cli import circuits as commands
+from prefect_resilience.operations.cli import look, options
 
 ZONE = timezone(timedelta(hours=2))
 NOW = datetime(2026, 11, 20, 12, 0, tzinfo=ZONE)
@@ -18,7 +19,7 @@ NOW = datetime(2026, 11, 20, 12, 0, tzinfo=ZONE)
     ("text", "seconds"), [("10m", 600), ("1h30m", 5400), ("90s", 90), ("2D", 172_800), ("0.5h", 1800)]
 )
 def test_until_as_a_span(text: str, seconds: float) -> None:
-    assert output.until(text, NOW) == timedelta(seconds=seconds)
+    assert options.until(text, NOW) == timedelta(seconds=seconds)
 
 
 @pytest.mark.parametrize(
@@ -30,7 +31,7 @@ def test_until_as_a_span(text: str, seconds: float) -> None:
     ],
 )
 def test_until_as_a_time_is_local_unless_it_says_so(text: str, moment: datetime) -> None:
-    assert output.until(text, NOW) == moment
+    assert options.until(text, NOW) == moment
 
 
 @pytest.mark.parametrize(
@@ -38,7 +39,7 @@ def test_until_as_a_time_is_local_unless_it_says_so(text: str, moment: datetime)
 )
 def test_until_that_is_no_time_to_come(text: str) -> None:
     with pytest.raises(ConfigurationError, match="--until"):
-        output.until(text, NOW)
+        options.until(text, NOW)
 
 
 @pytest.mark.parametrize(
@@ -53,22 +54,22 @@ def test_until_that_is_no_time_to_come(text: str) -> None:
     ],
 )
 def test_durations(seconds: float, told: str, roughly: str) -> None:
-    assert output.span(seconds) == told
-    assert output.rough(seconds) == roughly
+    assert look.span(seconds) == told
+    assert look.rough(seconds) == roughly
 
 
 def test_a_time_has_its_age() -> None:
-    assert output.local(1000.0, 1090.0).endswith("(1 min 30 s ago)")
-    assert output.local(1090.0, 1000.0).endswith("(in 1 min 30 s)")
+    assert look.local(1000.0, 1090.0).endswith("(1 min 30 s ago)")
+    assert look.local(1090.0, 1000.0).endswith("(in 1 min 30 s)")
 
 
 def test_names_and_globs() -> None:
     circuits = [CircuitSnapshot(name=name) for name in ("llm:a", "llm:b", "LLM:c", "odd[1]")]
-    assert [found.name for found in options.matching("llm:*", circuits)] == ["llm:a", "llm:b"]
-    assert options.is_glob("llm:?", circuits)
-    assert not options.is_glob("llm:a", circuits)
-    assert not options.is_glob("odd[1]", circuits), "a circuit is really called so"
+    assert [found.name for found in commands.matching("llm:*", circuits)] == ["llm:a", "llm:b"]
+    assert commands.is_glob("llm:?", circuits)
+    assert not commands.is_glob("llm:a", circuits)
+    assert not commands.is_glob("odd[1]", circuits), "a circuit is really called so"
 
 
 def test_what_a_service_says_cannot_move_the_cursor() -> None:
-    assert output.printable("a\x1b[2J\nb\tc") == "a\N{REPLACEMENT CHARACTER}[2J b c"
+    assert look.printable("a\x1b[2J\nb\tc") == "a\N{REPLACEMENT CHARACTER}[2J b c"

@@ -83,6 +83,7 @@ def test_the_other_actions(circuits: str) -> None:
     assert "**Why:** nobody said" in artifact("circuit-orders")["data"]
 
 
+@pytest.mark.smoke
 def test_reset_circuits(circuits: str) -> None:
     assert len(reset_circuits("morning")) == 4
     assert {circuit.state for circuit in get_circuits(circuits)} == {"closed"}
@@ -123,7 +124,7 @@ def test_a_circuit_that_was_never_called_can_be_created(circuits: str) -> None:
 
 def test_a_deployment_runs_it_as_a_module(circuits: str) -> None:
     deployment = set_circuit.to_deployment("by-hand", entrypoint_type=EntrypointType.MODULE_PATH)
-    assert deployment.entrypoint == "prefect_resilience.operations.set_circuit"
+    assert deployment.entrypoint == "prefect_resilience.operations.flows.set_circuit"
     deployment_id = deployment.apply()
     with get_client(sync_client=True) as client:
         parameters = {"name": "orders", "action": "close", "reason": "it is over"}

@@ -6,7 +6,7 @@ import pytest
 
 from prefect_resilience.guards.circuits import machine, window
 from prefect_resilience.guards.circuits.model import CircuitSnapshot
-from prefect_resilience.operations.dashboard.circuit_rows import Circuits, circuit_row, headline, summary
+from prefect_resilience.operations.dashboard.rows import Circuits, circuit_row, headline, summary
 
 NOW = 1_000_000.0
 SECRET = "sk-ant-api03-abcdefghijklmnopqrstuvwxyz0123456789"

@@ -15,7 +15,9 @@ import httpx
 import pytest
 
 from prefect_resilience.errors.exceptions import ConfigurationError
-from prefect_resilience.operations.cli.dashboard import dashboard
+from prefect_resilience.operations.cli.fleet import dashboard
+
+pytestmark = pytest.mark.slow
 
 COMMAND = [sys.executable, "-m", "prefect_resilience", "dashboard"]
 

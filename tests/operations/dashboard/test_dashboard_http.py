@@ -14,10 +14,9 @@ from prefect_resilience.durable import batch_status
 from prefect_resilience.durable.effects.ledger import open_ledger, place_of
 from prefect_resilience.durable.effects.model import Doubted
 from prefect_resilience.guards.circuits import CircuitBreaker, get_circuits
-from prefect_resilience.operations.dashboard.edge import reading
-from prefect_resilience.operations.dashboard.edge.app import make_app
-from prefect_resilience.operations.dashboard.edge.reading import Source
-from prefect_resilience.operations.dashboard.gate import Gate
+from prefect_resilience.operations.dashboard import reading
+from prefect_resilience.operations.dashboard.app import Gate, make_app
+from prefect_resilience.operations.dashboard.reading import PageSource
 from tests.operations.dashboard.conftest import HOST, browsing, call, listening
 from tests.stores_servers import RedisServer
 
@@ -136,7 +135,7 @@ async def test_circuits_are_opened_closed_and_reset(browser: httpx.AsyncClient, 
 @pytest.mark.usefixtures("circuits")
 async def test_what_an_order_did_is_shown_at_once(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     # Nothing is read a second time by itself.
-    monkeypatch.setattr(reading, "Source", lambda *args, **_: Source(*args[:2], interval=1e6))
+    monkeypatch.setattr(reading, "PageSource", lambda *args, **_: PageSource(*args[:2], interval=1e6))
     app = make_app(Gate("right"), url, url)
     async with browsing(app) as browser, listening(app) as page:
         await page.until(lambda p: p.row("circuits", "orders"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime, timedelta, timezone
 
 from prefect_resilience.durable.batches.edge.status import BatchSummary
-from prefect_resilience.durable.letters.codec.encoding import LeftOut
+from prefect_resilience.durable.letters.codec import LeftOut
 from prefect_resilience.durable.letters.model import DeadLetter
 from prefect_resilience.guards.budgets.model import BudgetStatus
 from prefect_resilience.operations.dashboard import rows

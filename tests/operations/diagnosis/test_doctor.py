@@ -18,6 +18,8 @@ from prefect_resilience.operations.installation import install, uninstall
 from prefect_resilience.tasks.edge.blocks import ResiliencePolicy
 from tests.conftest import Reply, Service
 
+pytestmark = pytest.mark.slow
+
 SOME_TIME = 90.0
 """Seconds that an event may take to arrive, on whatever machine the tests run."""
 

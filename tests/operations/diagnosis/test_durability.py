@@ -192,6 +192,7 @@ def test_a_postgresql_of_every_kind(own_postgres: Any, monkeypatch: pytest.Monke
     assert [one.level for one in replica] == ["wrong"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("connections", [1, 2, 3])
 def test_a_pooler_in_transaction_mode(own_postgres: Any, connections: int) -> None:
     pooler = Pooler(own_postgres.port, connections)

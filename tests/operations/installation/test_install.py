@@ -21,6 +21,8 @@ from prefect_resilience.operations.installation.catalog import ALERTS, automatio
 from prefect_resilience.operations.installation.installing import marked
 from prefect_resilience.tasks.edge.blocks import ResiliencePolicy
 
+pytestmark = pytest.mark.slow
+
 WEBHOOK = "http://127.0.0.1:9/hooks/secret-part"
 RECOVER = "prefect-resilience: recover crashed runs"
 ALERT = "prefect-resilience: alert when a circuit opens"

@@ -6,8 +6,8 @@ from datetime import datetime, timedelta, timezone
 
 import pytest
 
+from prefect_resilience.operations.reports.figures import BadEnd, FlowFigures
 from prefect_resilience.operations.reports.flow_runs import StateAt, bad_ends_of, concerns, with_bad_ends
-from prefect_resilience.operations.reports.model import BadEnd, FlowFigures
 
 SINCE = datetime(2026, 11, 20, tzinfo=timezone.utc)
 UNTIL = SINCE + timedelta(days=1)

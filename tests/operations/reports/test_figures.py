@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from prefect_resilience.durable.letters.model import DeadLetter, Replay
 from prefect_resilience.operations.reports.figures import (
-    Run,
+    CountedTaskRun,
     Tally,
     errors_of,
     letters_of,
@@ -22,18 +22,18 @@ START = datetime(2026, 11, 20, tzinfo=timezone.utc)
 DAY = timedelta(days=1)
 
 SCRIPT = [
-    (Run("a", "COMPLETED", "Completed", 1, 1.0), "succeeded"),
-    (Run("a", "COMPLETED", "Completed", 3, 9.0), "succeeded"),
-    (Run("a", "COMPLETED", "Custom", 1, 1.0), "succeeded"),
-    (Run("a", "COMPLETED", "Fallback", 2, 1.0), "fallbacks"),
-    (Run("a", "COMPLETED", "Degraded", 1, 1.0), "fallbacks"),
-    (Run("a", "COMPLETED", "Replayed", 1, 1.0), "replayed"),
-    (Run("a", "COMPLETED", "Cached", 0, 0.0), "other"),
-    (Run("a", "COMPLETED", "Skipped", 1, 0.0), "other"),
-    (Run("b", "FAILED", "Failed", 3, 1.0), "failed"),
-    (Run("b", "FAILED", "TimedOut", 1, 1.0), "failed"),
-    (Run("b", "CRASHED", "Crashed", 1, None), "crashed"),
-    (Run("b", "CANCELLED", "Cancelled", 0, None), "cancelled"),
+    (CountedTaskRun("a", "COMPLETED", "Completed", 1, 1.0), "succeeded"),
+    (CountedTaskRun("a", "COMPLETED", "Completed", 3, 9.0), "succeeded"),
+    (CountedTaskRun("a", "COMPLETED", "Custom", 1, 1.0), "succeeded"),
+    (CountedTaskRun("a", "COMPLETED", "Fallback", 2, 1.0), "fallbacks"),
+    (CountedTaskRun("a", "COMPLETED", "Degraded", 1, 1.0), "fallbacks"),
+    (CountedTaskRun("a", "COMPLETED", "Replayed", 1, 1.0), "replayed"),
+    (CountedTaskRun("a", "COMPLETED", "Cached", 0, 0.0), "other"),
+    (CountedTaskRun("a", "COMPLETED", "Skipped", 1, 0.0), "other"),
+    (CountedTaskRun("b", "FAILED", "Failed", 3, 1.0), "failed"),
+    (CountedTaskRun("b", "FAILED", "TimedOut", 1, 1.0), "failed"),
+    (CountedTaskRun("b", "CRASHED", "Crashed", 1, None), "crashed"),
+    (CountedTaskRun("b", "CANCELLED", "Cancelled", 0, None), "cancelled"),
 ]
 
 
@@ -73,7 +73,7 @@ def test_the_parts_make_the_whole(runs):
 def test_plain_runs_count_like_those_that_were_read():
     read, counted = Tally(), Tally()
     for _ in range(7):
-        read.add(Run("a", "COMPLETED", "Completed", 1, 2.0))
+        read.add(CountedTaskRun("a", "COMPLETED", "Completed", 1, 2.0))
     counted.add_plain("a", 7)
     assert counted.tasks()[0] == read.tasks()[0]
 
@@ -171,7 +171,10 @@ def test_a_replay_counts_as_what_it_came_to(outcome, message, counted):
 
 def test_what_was_refused_is_no_attempt():
     tally = Tally()
-    for run in (Run("a", "FAILED", "Failed", 1), Run("a", "COMPLETED", "Completed", 3, 9.0)):
+    for run in (
+        CountedTaskRun("a", "FAILED", "Failed", 1),
+        CountedTaskRun("a", "COMPLETED", "Completed", 3, 9.0),
+    ):
         tally.add(run)
     tally.refuse("a", 2)
     tally.refuse("a run has a name of its own", 1)

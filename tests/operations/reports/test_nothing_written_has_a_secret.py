@@ -29,7 +29,7 @@ from prefect_resilience.telemetry.payloads import LIMIT
 
 pytestmark = pytest.mark.api
 
-CORPUS = json.loads((Path(__file__).parents[1] / "errors" / "planted_secrets.json").read_text())
+CORPUS = json.loads((Path(__file__).parents[2] / "errors" / "planted_secrets.json").read_text())
 TWICE = Retry(attempts=2, backoff=Backoff.none(), retry_on=(Exception,))
 
 

@@ -71,6 +71,7 @@ acts = st.tuples(
 )
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=500)
 @given(st.lists(acts, max_size=60), st.booleans())
 def test_what_is_told_is_what_callers_met(script, all_in_runs):

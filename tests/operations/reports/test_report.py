@@ -19,8 +19,8 @@ from prefect_resilience.guards.budgets import policy
 from prefect_resilience.guards.circuits.registry import forget_circuits
 from prefect_resilience.operations import report as report_flow
 from prefect_resilience.operations.cli.app import app
-from prefect_resilience.operations.reports import counted, report, task_runs
-from prefect_resilience.operations.reports.model import FleetReport, RunFigures
+from prefect_resilience.operations.reports import report, task_runs
+from prefect_resilience.operations.reports.figures import FleetReport, RunFigures
 from prefect_resilience.operations.reports.reading import period_of
 from prefect_resilience.operations.reports.rendering import html_of, markdown_of
 from tests.operations.reports.scripted_day import SECRET, Day, play
@@ -111,10 +111,9 @@ def test_and_where_the_server_counts(at_the_day, monkeypatch):
 
 
 def _in_small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(counted, "COUNTED_FROM", 0)
-    monkeypatch.setattr(counted, "SLICE", 20)
-    monkeypatch.setattr(counted, "IDS", 5)
+    monkeypatch.setattr(task_runs, "COUNTED_FROM", 0)
     monkeypatch.setattr(task_runs, "SLICE", 20)
+    monkeypatch.setattr(task_runs, "IDS", 5)
     monkeypatch.setattr(task_runs, "PAGE", 7)
 
 
@@ -125,9 +124,9 @@ def test_and_where_the_server_counts_names(own_store, monkeypatch, tmp_path):
     _arrived(played)
     _in_small_parts(monkeypatch)
     # No row of the server's for a run that went well at once.
-    monkeypatch.setattr(counted, "_by_run", None)
+    monkeypatch.setattr(task_runs, "_by_run", None)
     check(report(played.since), played)
-    monkeypatch.setattr(counted, "MOST_TASKS", 3)
+    monkeypatch.setattr(task_runs, "MOST_TASKS", 3)
     with pytest.raises(TypeError):
         report(played.since)
 
@@ -321,5 +320,5 @@ def test_a_thousand_runs(own_store, tmp_path, monkeypatch):
     assert played.runs["runs"] > 1_000
     _arrived(played, 300)
     check(report(played.since), played)
-    monkeypatch.setattr(counted, "COUNTED_FROM", 0)
+    monkeypatch.setattr(task_runs, "COUNTED_FROM", 0)
     check(report(played.since), played)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from prefect_resilience.operations.reports.counted import exclusive, pattern_of, stem_of
+from prefect_resilience.operations.reports.stems import exclusive, pattern_of, stem_of
 
 
 def like(name: str, pattern: str) -> bool:

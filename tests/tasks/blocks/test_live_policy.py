@@ -89,6 +89,7 @@ def policy_of(task: Any) -> LivePolicy:
     return live.policy_of(task.guard)
 
 
+@pytest.mark.smoke
 def test_the_block_overrides_what_the_code_says(mode: Any, name: str, lines: list[str]):
     ResiliencePolicy(retry={"attempts": 4, "backoff": {"kind": "none"}}).save(name)
     assert Failing(mode, retry=ONCE, policy=name).run() == 4

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from prefect_resilience import Backoff, CircuitBreaker, Fallback, Retry, Timeout, resilient_task
-from prefect_resilience.calls.attempt import Guard
+from prefect_resilience.calls.model import Guard
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.tasks.edge.blocks import ResiliencePolicy
 from prefect_resilience.tasks.edge.blocks.live import read_policy, with_policy
@@ -164,7 +164,7 @@ def test_it_may_name_another_circuit():
         (
             {"circuit": CircuitBreaker("kg", probe_calls=3)},
             {"circuit": {"success_threshold": 4}},
-            "circuit 'kg': probe_calls=3 is less than success_threshold=4",
+            "CircuitBreaker('kg'): probe_calls=3 is less than success_threshold=4",
         ),
         ({}, {"circuit": "llm:{provder}"}, "no parameter of 'ask'; did you mean 'provider'?"),
         ({"fallback": [archive]}, {"fallback": ["archiv"]}, "no fallback 'archiv'; did you mean 'archive'?"),

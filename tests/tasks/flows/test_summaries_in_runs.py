@@ -66,6 +66,7 @@ def fine(n: int) -> int:
     return n
 
 
+@pytest.mark.smoke
 @pytest.mark.requirement("002.27")
 def test_a_run_in_which_much_happened_says_so(mode, left):
     calls: list[str] = []
@@ -134,6 +135,7 @@ def plain_once(seen: list) -> None:
         raise ValueError("once")
 
 
+@pytest.mark.smoke
 def test_a_quiet_run_leaves_nothing(mode, left):
     state = ran(mode, resilient_flow(mode.function(lambda: fine(1))))
     assert left.by(run_id_of(state)) == {}

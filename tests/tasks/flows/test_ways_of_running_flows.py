@@ -41,6 +41,7 @@ def plain_triple(n: int) -> int:
     return 3 * n
 
 
+@pytest.mark.smoke
 def test_called_validated_and_with_its_state(mode):
     def work(n: int, *others: int, name: str = "x", **more: int):
         return double(n) + sum(others), name, more
@@ -54,6 +55,7 @@ def test_called_validated_and_with_its_state(mode):
         ran(mode, made, "two")
 
 
+@pytest.mark.smoke
 def test_retried_by_prefect(mode):
     seen: list[int] = []
 

@@ -161,6 +161,7 @@ def test_half_a_stream_is_not_read_again_and_what_came_is_kept(mode, streaming):
     assert circuit.state == "open"
 
 
+@pytest.mark.smoke
 def test_before_the_first_chunk_it_is_tried_again(mode, streaming):
     streaming.scripts = [[503], [0.01, None], ["one ", "two"]]
     got, error = read(mode, reading(mode, streaming.url, retry=QUICK))

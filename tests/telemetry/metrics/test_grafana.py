@@ -182,6 +182,7 @@ attempt_succeeded("pushed")
 """
 
 
+@pytest.mark.slow
 def test_a_process_that_ends_pushes_what_it_counted(monkeypatch):
     monkeypatch.setenv("OTEL_METRICS_EXPORTER", "console")
     ran = [

@@ -56,6 +56,7 @@ def run(task, times=1):
     return states
 
 
+@pytest.mark.smoke
 @pytest.mark.requirement("002.26")
 def test_attempts_retries_recoveries_and_failures_are_those_of_the_script(scrape):
     work = scripted(

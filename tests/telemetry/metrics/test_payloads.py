@@ -169,6 +169,7 @@ class TestSent:
         assert event["resource"]["prefect-resilience.code"] == "***"
         assert len(event["resource"]["prefect.resource.name"]) <= 300
 
+    @pytest.mark.smoke
     def test_a_run_that_fails_with_a_huge_error(self, seen):
         name = f"verbose-{uuid4().hex}"
 

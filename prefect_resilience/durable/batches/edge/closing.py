@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
+import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from functools import partial
@@ -19,6 +20,7 @@ from prefect.types._datetime import parse_datetime
 
 from prefect_resilience.base.drive import answers
 from prefect_resilience.durable.batches.run_passes import (
+    FINAL_TYPES,
     SETTLES,
     SKEW,
     UNFINISHED,
@@ -111,26 +113,34 @@ def close_after_recovery(flow_run_id: UUID) -> None:
         logger.warning("Task runs that a crash left behind could not be closed: %s", redact(repr(failure)))
 
 
+_UNFINISHED_TASK_RUNS = {
+    "task_runs": {"state": {"type": {"any_": [*UNFINISHED]}}},
+    "sort": "EXPECTED_START_TIME_DESC",
+}
+
+
 def flow_runs_with_unfinished(client: SyncPrefectClient, ended_before: datetime, limit: int) -> list[FlowRun]:
     """Flow runs that ended before then, and have task runs that never did: of `limit` such task runs."""
-    found: dict[UUID, None] = {}
-    offset = 0
-    body: dict[str, Any] = {
-        "flow_runs": {
-            "state": {"type": {"any_": ["COMPLETED", "FAILED", "CRASHED", "CANCELLED"]}},
-            "end_time": {"before_": ended_before.isoformat()},
-        },
-        "task_runs": {"state": {"type": {"any_": [*UNFINISHED]}}},
-        "sort": "EXPECTED_START_TIME_DESC",
+    ended = {
+        "state": {"type": {"any_": sorted(FINAL_TYPES)}},
+        "end_time": {"before_": ended_before.isoformat()},
     }
-    while offset < limit:
-        asked = {**body, "limit": min(PAGE, limit - offset), "offset": offset}
-        page = client.request("POST", "/task_runs/filter", json=asked).raise_for_status().json()
-        found |= {UUID(one["flow_run_id"]): None for one in page if one["flow_run_id"]}
+    found = _found(client, "/task_runs/filter", {"flow_runs": ended, **_UNFINISHED_TASK_RUNS}, limit)
+    ids = dict.fromkeys(one["flow_run_id"] for one in found if one["flow_run_id"])
+    return [client.read_flow_run(UUID(one)) for one in ids]
+
+
+def _found(client: SyncPrefectClient, path: Any, body: dict[str, Any], most: int) -> Iterator[dict[str, Any]]:
+    """What a filter of the API finds, page by page; at most so many."""
+    offset = 0
+    while offset < most:
+        limit = min(PAGE, most - offset)
+        asked = {**body, "limit": limit, "offset": offset}
+        page = client.request("POST", path, json=asked).raise_for_status().json()
+        yield from page
         offset += len(page)
-        if len(page) < asked["limit"]:
-            break
-    return [client.read_flow_run(one) for one in found]
+        if len(page) < limit:
+            return
 
 
 def states_of(client: SyncPrefectClient, flow_run_id: UUID) -> list[RunState]:
@@ -140,20 +150,9 @@ def states_of(client: SyncPrefectClient, flow_run_id: UUID) -> list[RunState]:
 
 def unfinished_of(client: SyncPrefectClient, flow_run_id: UUID) -> list[UnfinishedRun]:
     """The task runs of a flow run that have no final state, as many as are looked at."""
-    body = {
-        "flow_runs": {"id": {"any_": [str(flow_run_id)]}},
-        "task_runs": {"state": {"type": {"any_": [*UNFINISHED]}}},
-        "sort": "EXPECTED_START_TIME_DESC",
-        "limit": PAGE,
-    }
-    found: list[UnfinishedRun] = []
-    while len(found) < MOST_OF_A_RUN:
-        asked = {**body, "offset": len(found)}
-        page = client.request("POST", "/task_runs/filter", json=asked).raise_for_status().json()
-        found += [_unfinished(TaskRun.model_validate(one)) for one in page]
-        if len(page) < PAGE:
-            break
-    return found
+    body = {"flow_runs": {"id": {"any_": [str(flow_run_id)]}}, **_UNFINISHED_TASK_RUNS}
+    found = _found(client, "/task_runs/filter", body, MOST_OF_A_RUN)
+    return [_unfinished(TaskRun.model_validate(one)) for one in found]
 
 
 def _unfinished(run: TaskRun) -> UnfinishedRun:
@@ -174,13 +173,8 @@ def _unfinished(run: TaskRun) -> UnfinishedRun:
 
 
 def _run_state(state: State[Any]) -> RunState:
-    return RunState(
-        state.type.value,
-        state.name or state.type.value.title(),
-        state.timestamp.timestamp(),
-        redact(state.message or ""),
-        str(state.id),
-    )
+    name, message = state.name or state.type.value.title(), redact(state.message or "")
+    return RunState(state.type.value, name, state.timestamp.timestamp(), message, str(state.id))
 
 
 def _heartbeats(client: SyncPrefectClient, flow_run_id: UUID, passes: Iterable[RunPass]) -> list[float]:
@@ -188,19 +182,27 @@ def _heartbeats(client: SyncPrefectClient, flow_run_id: UUID, passes: Iterable[R
     ends = [one.ended for one in passes if one.ended is not None]
     if not ends:
         return []
-    since = datetime.fromtimestamp(min(ends), timezone.utc)
-    # Clocks differ, and without an end the API takes its own time for one.
-    until = datetime.now(timezone.utc) + timedelta(days=1)
-    body = {
-        "filter": {
-            "event": {"name": ["prefect.flow-run.heartbeat"]},
-            "resource": {"id": [f"prefect.flow-run.{flow_run_id}"]},
-            "occurred": {"since": since.isoformat(), "until": until.isoformat()},
-        },
-        "limit": 50,
-    }
+    body = {"filter": _heartbeats_since([flow_run_id], min(ends)), "limit": 50}
     page = client.request("POST", "/events/filter", json=body).raise_for_status().json()
     return [parse_datetime(one["occurred"]).timestamp() for one in page["events"]]
+
+
+def _heartbeats_since(flow_run_ids: Iterable[UUID], since: float) -> dict[str, Any]:
+    """The filter of the API for the heartbeats of flow runs since then."""
+    # Clocks differ, and without an end the API takes its own time for one.
+    until = datetime.now(timezone.utc) + timedelta(days=1)
+    occurred = {
+        "since": datetime.fromtimestamp(since, timezone.utc).isoformat(),
+        "until": until.isoformat(),
+    }
+    return {
+        "event": {"name": ["prefect.flow-run.heartbeat"]},
+        "resource": {"id": [f"{_RESOURCE}{one}" for one in flow_run_ids]},
+        "occurred": occurred,
+    }
+
+
+_RESOURCE = "prefect.flow-run."
 
 
 def _close(client: SyncPrefectClient, one: LeftBehind) -> bool:
@@ -241,20 +243,11 @@ def silent_runs(client: SyncPrefectClient, silent_for: timedelta) -> list[Silent
     One that never sent any is not among them: heartbeats may be switched off where it runs. Raises what the
     API answers otherwise than in order.
     """
-    found: list[SilentRun] = []
-    offset = 0
-    while True:
-        body = {
-            "flow_runs": {"state": {"type": {"any_": ["RUNNING"]}}},
-            "sort": "START_TIME_ASC",
-            "limit": PAGE,
-            "offset": offset,
-        }
-        page = client.request("POST", "/flow_runs/filter", json=body).raise_for_status().json()
-        found += _silent_of(client, [FlowRun.model_validate(one) for one in page], silent_for)
-        offset += len(page)
-        if len(page) < PAGE:
-            return found
+    running = {"flow_runs": {"state": {"type": {"any_": ["RUNNING"]}}}, "sort": "START_TIME_ASC"}
+    found = _found(client, "/flow_runs/filter", running, sys.maxsize)
+    runs = [FlowRun.model_validate(one) for one in found]
+    pages = (runs[start : start + PAGE] for start in range(0, len(runs), PAGE))
+    return [one for page in pages for one in _silent_of(client, page, silent_for)]
 
 
 def crash_silent(silent_for: timedelta, *, dry_run: bool = False) -> list[SilentRun]:
@@ -284,22 +277,16 @@ def _silent_of(client: SyncPrefectClient, runs: list[FlowRun], silent_for: timed
 
 def _last_beats(client: SyncPrefectClient, since: dict[UUID, datetime]) -> dict[UUID, float]:
     """When each of the flow runs sent its last heartbeat, of those that sent any since then."""
-    # Clocks differ, and without an end the API takes its own time for one.
-    until = datetime.now(timezone.utc) + timedelta(days=1)
-    first = min(since.values()) - timedelta(seconds=SKEW)
-    ids = {f"prefect.flow-run.{run_id}": run_id for run_id in since}
-    body: dict[str, Any] = {
-        "filter": {
-            "event": {"name": ["prefect.flow-run.heartbeat"]},
-            "resource": {"id": [*ids]},
-            "occurred": {"since": first.isoformat(), "until": until.isoformat()},
-        }
-    }
+    first = min(since.values()).timestamp() - SKEW
+    body = {"filter": _heartbeats_since(since, first)}
     answer = client.request(
         "POST", "/events/count-by/{countable}", path_params={"countable": "resource"}, json=body
     )
     counts = answer.raise_for_status().json()
-    return {ids[one["value"]]: parse_datetime(one["end_time"]).timestamp() for one in counts}
+    return {
+        UUID(one["value"].removeprefix(_RESOURCE)): parse_datetime(one["end_time"]).timestamp()
+        for one in counts
+    }
 
 
 def _crash(client: SyncPrefectClient, one: SilentRun) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import getpass
+import socket
 from collections.abc import Generator, Iterable
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,12 +22,21 @@ from prefect.client.schemas.filters import (
 from prefect.client.schemas.objects import FlowRun, StateType
 from prefect.client.schemas.responses import SetStateStatus
 from prefect.client.schemas.sorting import FlowRunSort
+from prefect.context import FlowRunContext
 from prefect.exceptions import ObjectNotFound
-from prefect.states import AwaitingRetry
+from prefect.states import AwaitingRetry, Pending
 from pydantic import BaseModel
 
-from prefect_resilience.durable.batches.strategies import Ended, RecoveryPolicy
-from prefect_resilience.durable.effects.model import EffectDocument
+from prefect_resilience.durable.batches.audit import Audit, archived_effects
+from prefect_resilience.durable.batches.decisions import (
+    ArchivedEffects,
+    BatchSnapshot,
+    RecoveryRequest,
+    hint_for,
+)
+from prefect_resilience.durable.batches.strategies import RecoveryHint, RecoveryPolicy, RunEnd, SeenEffect
+from prefect_resilience.durable.effects.ledger import Ledger
+from prefect_resilience.durable.effects.model import EffectDocument, EffectState
 from prefect_resilience.errors.classify.classify import classify
 from prefect_resilience.errors.exceptions import ConfigurationError, ResilienceError
 from prefect_resilience.errors.secrets.redact import redact
@@ -38,6 +49,10 @@ RECOVERY_LABEL = "prefect-resilience.recovery"
 """The policy of such a run, as JSON."""
 ERROR_LABEL = "prefect-resilience.error"
 """What a run failed with, as JSON with the id of the state: of the state itself the API has but a message."""
+
+
+FAILED_OR_CRASHED = ("FAILED", "CRASHED")
+_EPOCH = datetime.fromtimestamp(0, timezone.utc)
 
 
 class ApiUnavailable(ResilienceError):
@@ -56,7 +71,7 @@ class BatchRun:
     since: float
     deployed: bool
     next_at: float | None
-    ended: Ended
+    ended: RunEnd
     policy: RecoveryPolicy | None = None
     """How far the flow lets it be recovered by itself, where it says so."""
     inner: bool = False
@@ -132,34 +147,27 @@ def asks_for_recovery(batch_id: str) -> bool:
     run_id = run_id_of(batch_id)
     if run_id is None:
         return False
-    with _asking() as client:
-        try:
+    try:
+        with _asking() as client:
             run = _root(client, client.read_flow_run(run_id))
-        except ObjectNotFound:
-            return False
+    except ObjectNotFound:
+        return False
     return RECOVERY_TAG in run.tags or RECOVERY_LABEL in run.labels
 
 
-@dataclass(frozen=True, slots=True)
-class Rescheduled:
-    """Whether a flow run is to begin once more: why the API refused, or the state that says so."""
-
-    refused: str | None = None
-    state_id: str | None = None
-
-
-def run_again(run_id: UUID, at: float | None, why: str) -> Rescheduled:
+def run_again(run_id: UUID, at: float | None, why: str) -> tuple[str | None, str | None]:
     """Let a worker run the same flow run again, at `at` (seconds since the epoch; None: now).
 
-    Raises ApiUnavailable.
+    Returns why the API refused, and the id of the state by which the run begins once more. Raises
+    ApiUnavailable.
     """
     moment = None if at is None else datetime.fromtimestamp(at, timezone.utc)
     with _asking() as client:
         answer = client.set_flow_run_state(run_id, AwaitingRetry(scheduled_time=moment, message=redact(why)))
     if answer.status is SetStateStatus.ACCEPT:
-        return Rescheduled(state_id=None if answer.state is None else str(answer.state.id))
+        return None, None if answer.state is None else str(answer.state.id)
     reason = getattr(answer.details, "reason", None) or f"the API answered {answer.status.value}"
-    return Rescheduled(refused=redact(str(reason)))
+    return redact(str(reason)), None
 
 
 @contextmanager
@@ -184,9 +192,7 @@ def _root(client: SyncPrefectClient, run: FlowRun) -> FlowRun:
 
 
 def _seen(run: FlowRun) -> BatchRun:
-    state = run.state
-    if state is None:
-        return BatchRun(run.id, run.name, "PENDING", "Pending", 0.0, False, None, Ended("PENDING"))
+    state = run.state or Pending(timestamp=_EPOCH)
     kind = state.type.value
     error = _error_on(run) or classify(state) if kind in ("FAILED", "CRASHED", "CANCELLED") else None
     scheduled = state.state_details.scheduled_time if kind == "SCHEDULED" else None
@@ -198,7 +204,7 @@ def _seen(run: FlowRun) -> BatchRun:
         since=state.timestamp.timestamp(),
         deployed=run.deployment_id is not None,
         next_at=None if scheduled is None else scheduled.timestamp(),
-        ended=Ended(kind, error),
+        ended=RunEnd(kind, error),
         policy=_policy_on(run),
         inner=run.parent_task_run_id is not None,
     )
@@ -233,3 +239,94 @@ def _policy_on(run: FlowRun) -> RecoveryPolicy | None:
         return RecoveryPolicy.model_validate_json(written) if isinstance(written, str) else None
     except (ValueError, ConfigurationError):  # it was written by another version, or by somebody else
         return None
+
+
+# How a batch stands: its effects, its run and what was tried so far.
+
+_UNKNOWN_END = "the Prefect API could not be asked how its run ended"
+
+
+def look(ledger: Ledger, batch_id: str, run: BatchRun | None = None) -> BatchSnapshot:
+    """How a batch stands. `run`: its flow run, where somebody has asked already."""
+    found = ledger.effects(batch_id)
+    run = run or find_run(batch_id, (document for document, _ in found))
+    if run is not None and not found and run_id_of(batch_id) and str(run.id) != batch_id:
+        # A subflow run: its effects belong to its root.
+        return look(ledger, str(run.id))
+    return _seen_with(ledger, batch_id, found, run)
+
+
+def hint_of(
+    ledger: Ledger, batch_id: str, policy: RecoveryPolicy | None = None, *, run: BatchRun | None = None
+) -> RecoveryHint | None:
+    """How to go on with a batch; from its effects alone while the Prefect API cannot be asked.
+
+    `run`: its flow run, where somebody has asked already.
+    """
+    asked = RecoveryRequest(policy=policy)
+    try:
+        return hint_for(look(ledger, batch_id, run), asked, 0.5)
+    except ApiUnavailable:
+        hint = hint_for(_seen_with(ledger, batch_id, ledger.effects(batch_id), None), asked, 0.5)
+        return None if hint is None else hint.model_copy(update={"why": f"{hint.why} ({_UNKNOWN_END})"})
+
+
+def run_of(ledger: Ledger, batch_id: str) -> BatchRun | None:
+    """The flow run of a batch; None where there is none, and while the Prefect API cannot be asked."""
+    try:
+        return find_run(batch_id, (document for document, _ in ledger.effects(batch_id)))
+    except ApiUnavailable:
+        return None
+
+
+def _seen_with(
+    ledger: Ledger, batch_id: str, found: list[tuple[EffectDocument, bool]], run: BatchRun | None
+) -> BatchSnapshot:
+    # Of the effects that only undo others, what is in doubt counts.
+    counted = [one for one in found if "compensates" not in one[0] or state_of(*one) == "unknown"]
+    begun = (document["intended_at"] for document, _ in found if "compensates" not in document)
+    done = [] if found else archived_effects(ledger, batch_id)
+    done = [one for one in done if one["effect"]["state"] == "done"]
+    return BatchSnapshot(
+        batch_id,
+        effects=tuple(_counted(*one) for one in counted),
+        busy=tuple(document["key"] for document, alive in found if alive),
+        run=run,
+        named_after_run=run_id_of(batch_id) is not None,
+        log=Audit(ledger, batch_id).document(),
+        now=ledger.store.now(),
+        begun_at=max(begun, default=None),
+        archived=ArchivedEffects(len(done), done[-1]["archived_at"]) if done else None,
+    )
+
+
+def _counted(document: EffectDocument, alive: bool) -> SeenEffect:
+    undo: dict[str, Any] = document.get("compensation") or {}
+    return SeenEffect(
+        key=document["key"],
+        kind=document["kind"],
+        state=state_of(document, alive),
+        verify=bool(document.get("verify") or undo.get("verify")),
+        compensate=bool(undo) and not undo.get("given_up"),
+        stuck=document["state"] == "compensating" and undo.get("error") is not None,
+    )
+
+
+def state_of(document: EffectDocument, busy: bool) -> EffectState:
+    """The state as it is to be seen: what a dead owner intended is unknown."""
+    return "unknown" if document["state"] == "intended" and not busy else document["state"]
+
+
+def who() -> str:
+    """Whoever is doing this: the flow run that is going on, else the user of this host."""
+    context = FlowRunContext.get()
+    run = context.flow_run if context is not None else None
+    if run is not None:
+        creator = run.created_by.display_value if run.created_by else None
+        if creator and run.created_by and run.created_by.type == "AUTOMATION":
+            return f"automation {creator!r} in flow run {run.name!r}"
+        return f"flow run {run.name!r}" + (f" of {creator!r}" if creator else "")
+    try:
+        return f"{getpass.getuser()}@{socket.gethostname()}"
+    except (KeyError, OSError):  # a container's user may have no name
+        return f"somebody@{socket.gethostname()}"

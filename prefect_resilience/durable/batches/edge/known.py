@@ -8,21 +8,29 @@ from datetime import datetime, timedelta, timezone
 from typing import Any
 
 from prefect_resilience.base.policy import closest
-from prefect_resilience.durable.batches.audit import (
-    ARCHIVES,
-    AUDITS,
-    SAGA_ARCHIVES,
-    Audit,
-    archive_place,
-    saga_archive_place,
-    scanned,
+from prefect_resilience.durable.batches.audit import ARCHIVES, AUDITS, SAGA_ARCHIVES, Audit, remove, said
+from prefect_resilience.durable.batches.batch import check_batch_id
+from prefect_resilience.durable.batches.edge.flow_runs import (
+    ApiUnavailable,
+    BatchRun,
+    find_run,
+    runs_that_ended_badly,
+    who,
 )
-from prefect_resilience.durable.batches.edge.flow_runs import ApiUnavailable, BatchRun, runs_that_ended_badly
-from prefect_resilience.durable.batches.edge.status import BatchSummary, in_order, list_batches
-from prefect_resilience.durable.effects.ledger import PREFIX, Ledger, open_ledger, place_of
-from prefect_resilience.durable.sagas.report import SAGAS, saga_place
+from prefect_resilience.durable.batches.edge.status import (
+    BatchStatus,
+    BatchSummary,
+    abandonments,
+    batch_status,
+    in_order,
+    list_batches,
+)
+from prefect_resilience.durable.effects.ledger import PREFIX, Ledger, open_ledger, place_of, scanned
+from prefect_resilience.durable.effects.opening import change_batch, is_counted, reopened_batch
+from prefect_resilience.durable.sagas.report import SAGAS
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.stores.base import Store
+from prefect_resilience.telemetry.edge.events import emit
 
 LISTED = 5
 
@@ -32,9 +40,6 @@ def check_known(ledger: Ledger, batch_id: str) -> None:
 
     Raises ApiUnavailable where only the Prefect API could tell, and StoreUnavailable.
     """
-    # Only now: what is asked here is Prefect.
-    from prefect_resilience.durable.batches.edge.flow_runs import ApiUnavailable, find_run
-
     if in_ledger(ledger, batch_id):
         return
     try:
@@ -47,25 +52,22 @@ def check_known(ledger: Ledger, batch_id: str) -> None:
         raise ConfigurationError(unknown(batch_id, sorted(set(batch_ids(ledger)))))
 
 
+_PLACES = {PREFIX: None, AUDITS: None, SAGAS: None, ARCHIVES: "effect", SAGA_ARCHIVES: "saga"}
+"""Where the store has something of a batch, and inside what the batch is named."""
+
+
 def in_ledger(ledger: Ledger, batch_id: str) -> bool:
     """Whether the store has anything of a batch: effects, savepoints, an audit log or an archive."""
     store = ledger.store
-    places = (Audit(ledger, batch_id).place, saga_place(batch_id), saga_archive_place(batch_id))
-    prefixes = (place_of(batch_id), archive_place(batch_id))
-    return any(store.load(place) is not None for place in places) or any(
-        store.scan(prefix, None, 1) for prefix in prefixes
+    prefixes = (PREFIX, ARCHIVES)
+    return any(store.load(place_of(batch_id, prefix=one)[:-1]) for one in _PLACES.keys() - prefixes) or any(
+        store.scan(place_of(batch_id, prefix=one), None, 1) for one in prefixes
     )
 
 
 def batch_ids(ledger: Ledger) -> Iterator[str]:
     """The batches of which the store has anything; one may come several times."""
-    for prefix, inside in (
-        (PREFIX, None),
-        (AUDITS, None),
-        (SAGAS, None),
-        (ARCHIVES, "effect"),
-        (SAGA_ARCHIVES, "saga"),
-    ):
+    for prefix, inside in _PLACES.items():
         for _, found in scanned(ledger.store, prefix):
             yield (found.value if inside is None else found.value[inside])["batch"]
 
@@ -114,10 +116,20 @@ def batches_with_runs(store: Store | str | None = None, since: datetime | None =
         return Batches(listed, {}, str(error))
     runs = {str(run.id): run for run in found[:MOST_RUNS]}
     known = [_with_run(one, runs) for one in listed]
-    audits = {document.value["batch"]: document.value for _, document in scanned(ledger.store, AUDITS)}
+    abandoned = abandonments(ledger)
     named = {name for one in listed for name in (one.batch_id, one.flow_run_id)}
+    # Outermost runs of which the ledger has nothing, or nothing but that somebody has given them up.
     others = [
-        _without_effects(run, audits) for run in runs.values() if not run.inner and str(run.id) not in named
+        BatchSummary(
+            one,
+            first_at=run.since,
+            last_at=run.since,
+            abandoned_at=abandoned.get(one),
+            flow_run_id=one,
+            ended=run.state,
+        )
+        for one, run in runs.items()
+        if not run.inner and one not in named
     ]
     return Batches(in_order([*known, *others]), runs, more=len(found) > MOST_RUNS)
 
@@ -127,20 +139,94 @@ def _with_run(batch: BatchSummary, runs: Mapping[str, BatchRun]) -> BatchSummary
     return batch if run is None else replace(batch, ended=run.state, last_at=max(batch.last_at, run.since))
 
 
-def _without_effects(run: BatchRun, audits: Mapping[str, Any]) -> BatchSummary:
-    """An outermost run of which the ledger has nothing, or nothing but that somebody has given it up."""
-    batch_id = str(run.id)
-    abandoned = audits[batch_id]["abandoned_at"] if batch_id in audits else None
-    return BatchSummary(
-        batch_id,
-        intended=0,
-        unknown=0,
-        failed=0,
-        done=0,
-        compensated=0,
-        first_at=run.since,
-        last_at=run.since,
-        abandoned_at=abandoned,
-        flow_run_id=batch_id,
-        ended=run.state,
-    )
+def prune(
+    older_than: datetime | timedelta,
+    *,
+    dry_run: bool = False,
+    by: str | None = None,
+    store: Store | str | None = None,
+) -> list[BatchSummary]:
+    """Take batches out of the ledger in which nothing has happened for that long; returns those.
+
+    Args:
+        older_than: A time (without an offset: in UTC), or a span before now. Choose it longer than any run is
+            ever run again: a later run of a pruned batch sends nothing, since its records are gone.
+        dry_run: Only say which they are.
+
+    Their effects, savepoints and rollbacks are archived before, where they stay for a year. A batch in which
+    something is going on or in doubt stays, unless it was abandoned; so does one whose rollback was cut off.
+    Raises StoreUnavailable.
+    """
+    ledger = open_ledger(store)
+    before = _seconds(older_than, ledger.store.now())
+    sagas = {found.value["batch"]: found.value for _, found in scanned(ledger.store, SAGAS)}
+    batches = list_batches(store=ledger.store)
+    old = [
+        one
+        for one in batches
+        if max(one.last_at, *_times(sagas.get(one.batch_id))) < before
+        and _may_go(one, sagas.get(one.batch_id))
+    ]
+    if dry_run:
+        return old
+    person = by or who()
+    for one in old:
+        audit = Audit(ledger, one.batch_id)
+        removed = remove(ledger, one.batch_id, why="it is old", by=person)
+        audit.note(audit.entry(person, "prune", outcome="pruned", why=f"{removed} effects were archived"))
+    # Savepoints of batches that did nothing, or whose effects are gone.
+    for batch_id in sagas.keys() - {one.batch_id for one in batches}:
+        if max(_times(sagas[batch_id])) < before and sagas[batch_id]["rollback"] is None:
+            remove(ledger, batch_id, why="it is old", by=person)
+    return old
+
+
+def _may_go(one: BatchSummary, saga: dict[str, Any] | None) -> bool:
+    cut_off = saga is not None and saga["rollback"] is not None
+    return not one.intended and ((not one.unknown and not cut_off) or one.abandoned_at is not None)
+
+
+def _times(saga: dict[str, Any] | None) -> Iterator[float]:
+    """When something happened to a batch's savepoints."""
+    yield 0.0
+    for mark in [] if saga is None else [*saga["savepoints"], saga["rollback"], saga["last"]]:
+        if mark is not None:
+            yield mark["at"]
+
+
+def _seconds(older_than: datetime | timedelta, now: float) -> float:
+    if isinstance(older_than, timedelta):
+        if older_than < timedelta():
+            raise ConfigurationError(f"older_than={older_than} must be a span before now, not after it")
+        return now - older_than.total_seconds()
+    moment = older_than if older_than.tzinfo else older_than.replace(tzinfo=timezone.utc)
+    return moment.timestamp()
+
+
+def reopen(
+    batch_id: str, *, by: str | None = None, reason: str | None = None, store: Store | str | None = None
+) -> BatchStatus:
+    """Go on with a batch of which the ledger lost records: what it has now is all that counts. The batch's
+    status.
+
+    Look at the receivers first: an effect that the ledger does not have is sent by the next run.
+
+    Args:
+        by: Who says so; the user and host, or the flow run, when left out.
+        reason: Why, for the audit log.
+
+    Raises ConfigurationError for a batch that neither the ledger nor Prefect knows, and StoreUnavailable.
+
+    Example: `reopen("invoices-2026-11", reason="the disk was replaced; the bank has none of them")`
+    """
+    ledger = open_ledger(store)
+    check_known(ledger, check_batch_id(batch_id))
+    known = sum(is_counted(effect) for effect, _ in ledger.effects(batch_id))
+    now = ledger.store.now()
+    change_batch(ledger, batch_id, lambda document: reopened_batch(document, batch_id, known, now))
+    audit = Audit(ledger, batch_id)
+    why = f"the {known} effects that the ledger has are all that count"
+    entry = audit.entry(said(by) or who(), "reopen", reason, outcome="settled", why=why)
+    audit.settled(entry)
+    emit("batch.reopened", "batch", batch_id, {"effects": known, "by": entry.by, "reason": entry.reason})
+    return batch_status(batch_id, store=ledger.store)

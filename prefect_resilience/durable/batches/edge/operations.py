@@ -10,8 +10,8 @@ from prefect import flow
 from prefect.logging import get_run_logger
 from pydantic import Field
 
-from prefect_resilience.durable.batches.edge import closing, recovery, retention, settling
-from prefect_resilience.durable.batches.edge.flow_runs import asks_for_recovery
+from prefect_resilience.durable.batches.edge import closing, known, recovery, settling
+from prefect_resilience.durable.batches.edge.flow_runs import asks_for_recovery, run_of
 from prefect_resilience.durable.batches.strategies import RecoveryPolicy, Strategy
 from prefect_resilience.durable.effects.ledger import open_ledger
 from prefect_resilience.errors.exceptions import ConfigurationError
@@ -64,7 +64,7 @@ def recover_batch(
 
 def _let_go(batch_id: str) -> None:
     """Wait until the worker of a run that has just failed is done with it."""
-    run = recovery.run_of(open_ledger(), batch_id)
+    run = run_of(open_ledger(), batch_id)
     if run is not None and run.type == "FAILED":
         age = max(0.0, time.time() - run.since)
         time.sleep(max(0.0, WORKER_LETS_GO - age))
@@ -123,7 +123,7 @@ def prune_batches(older_than_days: float = 180.0, dry_run: bool = False) -> list
     """
     if older_than_days < 0:
         raise ConfigurationError(f"older_than_days={older_than_days} must be 0 or more")
-    gone = retention.prune(timedelta(days=older_than_days), dry_run=dry_run)
+    gone = known.prune(timedelta(days=older_than_days), dry_run=dry_run)
     get_run_logger().info("Batches %s: %d", "to be archived" if dry_run else "archived", len(gone))
     return [one.batch_id for one in gone]
 

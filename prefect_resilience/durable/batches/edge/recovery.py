@@ -9,21 +9,16 @@ for a worker already is not scheduled a second time.
 
 from __future__ import annotations
 
-import getpass
 import random
-import socket
 import time
-from functools import partial
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from prefect.context import FlowRunContext
 from pydantic import BaseModel, ConfigDict
 
 from prefect_resilience.base.policy import nearest
 from prefect_resilience.durable.batches.audit import (
     Audit,
     AuditEntry,
-    archived_effects,
     clear,
     entries_of,
     said,
@@ -32,29 +27,19 @@ from prefect_resilience.durable.batches.batch import check_batch_id
 from prefect_resilience.durable.batches.decisions import (
     ASKED,
     AUTO,
-    Action,
-    Asked,
-    Decision,
-    Gone,
-    Seen,
+    BatchSnapshot,
+    RecoveryAction,
+    RecoveryDecision,
+    RecoveryRequest,
     decide,
-    hint_for,
     rolled_back,
 )
 from prefect_resilience.durable.batches.edge.closing import close_after_recovery
-from prefect_resilience.durable.batches.edge.flow_runs import (
-    ApiUnavailable,
-    BatchRun,
-    find_run,
-    run_again,
-    run_id_of,
-)
+from prefect_resilience.durable.batches.edge.flow_runs import FAILED_OR_CRASHED, look, run_again, who
 from prefect_resilience.durable.batches.edge.known import check_known
-from prefect_resilience.durable.batches.edge.status import state_of
 from prefect_resilience.durable.batches.run_passes import RECOVERED
-from prefect_resilience.durable.batches.strategies import RecoveryHint, RecoveryPolicy, SeenEffect, Strategy
+from prefect_resilience.durable.batches.strategies import RecoveryPolicy, Strategy
 from prefect_resilience.durable.effects.ledger import Ledger, open_ledger
-from prefect_resilience.durable.effects.model import EffectDocument
 from prefect_resilience.durable.effects.owner import LEASE_SECONDS
 from prefect_resilience.durable.sagas.edge.saga import planned_rollback, rollback
 from prefect_resilience.durable.sagas.report import NotUndone, Outline, outline_of
@@ -75,8 +60,6 @@ process has ended."""
 
 BUSY_PAUSE = 0.5
 
-_UNKNOWN_END = "the Prefect API could not be asked how its run ended"
-
 
 class RecoveryReport(BaseModel):
     """What a recovery did, or with `dry_run` what it would have done.
@@ -93,7 +76,7 @@ class RecoveryReport(BaseModel):
     batch_id: str
     strategy: Strategy | None
     why: str
-    action: Action
+    action: RecoveryAction
     flow_run_id: str | None = None
     next_at: float | None = None
     dry_run: bool = False
@@ -134,14 +117,8 @@ def recover(
     seems to be at an effect. Raises StoreUnavailable, ApiUnavailable, and ConfigurationError for what
     cannot be meant, such as a batch that nobody knows: then nothing is written.
     """
-    return _recover(
-        batch_id,
-        Asked(_known(strategy), to, force, policy=policy),
-        reason,
-        dry_run,
-        by,
-        store,
-    )
+    asked = RecoveryRequest(_known(strategy), to, force, policy=policy)
+    return _recover(batch_id, asked, reason, dry_run, by, store)
 
 
 READY = "; the batch is ready: another run of it does what was never done"
@@ -164,59 +141,23 @@ def abandon(
     batch alone, until somebody names a strategy or an effect of it is begun again. Everything else is as for
     `recover`.
     """
-    asked = Asked("abandon", None, force, forget_doubts)
+    asked = RecoveryRequest("abandon", None, force, forget_doubts)
     return _recover(batch_id, asked, reason, dry_run, by, store)
-
-
-def hint_of(
-    ledger: Ledger, batch_id: str, policy: RecoveryPolicy | None = None, *, run: BatchRun | None = None
-) -> RecoveryHint | None:
-    """How to go on with a batch; from its effects alone while the Prefect API cannot be asked.
-
-    `run`: its flow run, where somebody has asked already.
-    """
-    asked = Asked(policy=policy)
-    try:
-        return hint_for(_look(ledger, batch_id, run), asked, 0.5)
-    except ApiUnavailable:
-        found = _in_order(ledger.effects(batch_id))
-        log = Audit(ledger, batch_id).document()
-        seen = Seen(batch_id, _effects(found), (), None, False, log, 0.0, _begun_at(found))
-        hint = hint_for(seen, asked, 0.5)
-        return None if hint is None else hint.model_copy(update={"why": f"{hint.why} ({_UNKNOWN_END})"})
-
-
-def run_of(ledger: Ledger, batch_id: str) -> BatchRun | None:
-    """The flow run of a batch; None where there is none, and while the Prefect API cannot be asked."""
-    try:
-        return find_run(batch_id, (document for document, _ in ledger.effects(batch_id)))
-    except ApiUnavailable:
-        return None
-
-
-def who() -> str:
-    """Whoever is doing this: the flow run that is going on, else the user of this host."""
-    context = FlowRunContext.get()
-    run = context.flow_run if context is not None else None
-    if run is not None:
-        creator = run.created_by.display_value if run.created_by else None
-        if creator and run.created_by and run.created_by.type == "AUTOMATION":
-            return f"automation {creator!r} in flow run {run.name!r}"
-        return f"flow run {run.name!r}" + (f" of {creator!r}" if creator else "")
-    try:
-        return f"{getpass.getuser()}@{socket.gethostname()}"
-    except (KeyError, OSError):  # a container's user may have no name
-        return f"somebody@{socket.gethostname()}"
 
 
 # -- one recovery
 
 
 def _recover(
-    batch_id: str, asked: Asked, reason: str | None, dry_run: bool, by: str | None, store: Store | str | None
+    batch_id: str,
+    asked: RecoveryRequest,
+    reason: str | None,
+    dry_run: bool,
+    by: str | None,
+    store: Store | str | None,
 ) -> RecoveryReport:
     ledger = open_ledger(store)
-    seen = _look(ledger, check_batch_id(batch_id))
+    seen = look(ledger, check_batch_id(batch_id))
     if not seen.effects and seen.run is None:
         check_known(ledger, batch_id)
     if dry_run:
@@ -229,7 +170,7 @@ def _recover(
     entry = audit.claim(by or who(), asked.strategy, reason)
     if entry is None:
         why = "somebody else is recovering it at this moment"
-        return _report(seen, Decision(None, "refused", why), audit.entries())
+        return _report(seen, RecoveryDecision(None, "refused", why), audit.entries())
     try:
         seen = _settled(ledger, seen.batch_id, asked)
         decision, state_id = _carry_out(ledger, audit, entry, seen, asked)
@@ -247,8 +188,8 @@ def _recover(
 
 
 def _carry_out(
-    ledger: Ledger, audit: Audit, entry: AuditEntry, seen: Seen, asked: Asked
-) -> tuple[Decision, str | None]:
+    ledger: Ledger, audit: Audit, entry: AuditEntry, seen: BatchSnapshot, asked: RecoveryRequest
+) -> tuple[RecoveryDecision, str | None]:
     """Do what is decided; what came of it, and the state by which the run is to begin once more."""
     if seen.run is not None:
         audit.ended(seen.run.state)
@@ -256,57 +197,32 @@ def _carry_out(
     if decision.action == "rescheduled":
         assert seen.run is not None
         if not audit.begin_restart(_entry(entry, seen, decision, outcome="started")):
-            return Decision(decision.strategy, "refused", "somebody else took over the recovery"), None
-        again = run_again(seen.run.id, decision.next_at, RECOVERED.format(by=entry.by, why=decision.why))
-        if again.refused is not None:
-            return Decision(decision.strategy, "refused", again.refused), None
-        return decision, again.state_id
+            return RecoveryDecision(
+                decision.strategy, "refused", "somebody else took over the recovery"
+            ), None
+        message = RECOVERED.format(by=entry.by, why=decision.why)
+        refused, state_id = run_again(seen.run.id, decision.next_at, message)
+        if refused is not None:
+            return RecoveryDecision(decision.strategy, "refused", refused), None
+        return decision, state_id
     if decision.action == "compensated":
         report = rollback(seen.batch_id, to=asked.to, store=ledger.store)
         return rolled_back(decision, outline_of(report)), None
     if decision.action == "abandoned":
-        clearing = partial(clear, ledger, seen.batch_id, why=entry.reason or decision.why, by=entry.by)
-        removed, doubts = clearing(forget_doubts=asked.forget_doubts)
+        why = entry.reason or decision.why
+        forget = asked.forget_doubts
+        removed, doubts = clear(ledger, seen.batch_id, why=why, by=entry.by, forget_doubts=forget)
         kept = f"; still in doubt: {', '.join(map(repr, doubts))}" if doubts else READY
         why = f"{decision.why}; {removed} of {len(seen.effects)} effects were archived and cleared{kept}"
-        return Decision(decision.strategy, "abandoned", why), None
+        return RecoveryDecision(decision.strategy, "abandoned", why), None
     return decision, None
 
 
-def _look(ledger: Ledger, batch_id: str, run: BatchRun | None = None) -> Seen:
-    found = ledger.effects(batch_id)
-    run = run or find_run(batch_id, (document for document, _ in found))
-    if run is not None and not found and run_id_of(batch_id) and str(run.id) != batch_id:
-        # A subflow run: its effects belong to its root.
-        return _look(ledger, str(run.id))
-    found = _in_order(found)
-    busy = tuple(document["key"] for document, alive in found if alive)
-    log = Audit(ledger, batch_id).document()
-    named_after_run = run_id_of(batch_id) is not None
-    now = ledger.store.now()
-    gone = None if found else _gone(ledger, batch_id)
-    return Seen(batch_id, _effects(found), busy, run, named_after_run, log, now, _begun_at(found), gone)
-
-
-def _gone(ledger: Ledger, batch_id: str) -> Gone | None:
-    done = [one for one in archived_effects(ledger, batch_id) if one["effect"]["state"] == "done"]
-    return Gone(len(done), done[-1]["archived_at"]) if done else None
-
-
-def _begun_at(found: list[tuple[EffectDocument, bool]]) -> float | None:
-    begun = (document["intended_at"] for document, _ in found if "compensates" not in document)
-    return max(begun, default=None)
-
-
-def _in_order(found: list[tuple[EffectDocument, bool]]) -> list[tuple[EffectDocument, bool]]:
-    return sorted(found, key=lambda one: (one[0]["first_at"], one[0]["key"]))
-
-
-def _settled(ledger: Ledger, batch_id: str, asked: Asked) -> Seen:
+def _settled(ledger: Ledger, batch_id: str, asked: RecoveryRequest) -> BatchSnapshot:
     """How the batch stands, once nobody will report an earlier crash of its run any more, and whoever was at
     an effect when it ended is done or known to be dead. Refusing instead would leave it lying: nothing
     reports its end again."""
-    seen = _look(ledger, batch_id)
+    seen = look(ledger, batch_id)
     if asked.force or not _ended_badly(seen):
         return seen
     assert seen.run is not None
@@ -314,39 +230,23 @@ def _settled(ledger: Ledger, batch_id: str, asked: Asked) -> Seen:
     age = max(0.0, time.time() - seen.run.since)
     if seen.run.type == "CRASHED" and age < CRASH_SETTLES:
         time.sleep(CRASH_SETTLES - age)
-        age, seen = CRASH_SETTLES, _look(ledger, batch_id)
+        age, seen = CRASH_SETTLES, look(ledger, batch_id)
     while seen.busy and age < OWNER_SETTLES and _ended_badly(seen):
         time.sleep(BUSY_PAUSE)
-        age, seen = age + BUSY_PAUSE, _look(ledger, batch_id)
+        age, seen = age + BUSY_PAUSE, look(ledger, batch_id)
     return seen
 
 
-def _ended_badly(seen: Seen) -> bool:
-    return seen.run is not None and seen.run.type in ("CRASHED", "FAILED")
-
-
-def _effects(found: list[tuple[EffectDocument, bool]]) -> tuple[SeenEffect, ...]:
-    """What counts of the effects; of those that only undo others, what is in doubt."""
-    seen = [(document, _effect(document, alive)) for document, alive in found]
-    return tuple(one for document, one in seen if "compensates" not in document or one.state == "unknown")
-
-
-def _effect(document: EffectDocument, alive: bool) -> SeenEffect:
-    undo: dict[str, Any] = document.get("compensation") or {}
-    return SeenEffect(
-        key=document["key"],
-        kind=document["kind"],
-        state=state_of(document, alive),
-        verify=bool(document.get("verify") or undo.get("verify")),
-        compensate=bool(undo) and not undo.get("given_up"),
-        stuck=document["state"] == "compensating" and undo.get("error") is not None,
-    )
+def _ended_badly(seen: BatchSnapshot) -> bool:
+    return seen.run is not None and seen.run.type in FAILED_OR_CRASHED
 
 
 # -- telling
 
 
-def _entry(entry: AuditEntry, seen: Seen, decision: Decision, outcome: str | None = None) -> AuditEntry:
+def _entry(
+    entry: AuditEntry, seen: BatchSnapshot, decision: RecoveryDecision, outcome: str | None = None
+) -> AuditEntry:
     return entry.model_copy(
         update={
             "strategy": decision.strategy,
@@ -359,7 +259,7 @@ def _entry(entry: AuditEntry, seen: Seen, decision: Decision, outcome: str | Non
 
 
 def _report(
-    seen: Seen, decision: Decision, audit: tuple[AuditEntry, ...], *, dry_run: bool = False
+    seen: BatchSnapshot, decision: RecoveryDecision, audit: tuple[AuditEntry, ...], *, dry_run: bool = False
 ) -> RecoveryReport:
     outline = decision.outline or Outline()
     return RecoveryReport(

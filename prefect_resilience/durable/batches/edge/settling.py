@@ -10,11 +10,19 @@ from typing import Any, Literal
 from prefect_resilience.base.policy import nearest
 from prefect_resilience.durable.batches.audit import Audit, said
 from prefect_resilience.durable.batches.batch import check_batch_id
+from prefect_resilience.durable.batches.edge.flow_runs import who
 from prefect_resilience.durable.batches.edge.known import check_known
-from prefect_resilience.durable.batches.edge.recovery import who
 from prefect_resilience.durable.batches.edge.status import EffectStatus, batch_status
 from prefect_resilience.durable.effects.ledger import Ledger, open_ledger
-from prefect_resilience.durable.effects.model import Ask, EffectDocument, Replay, Undoing, Verified, Wait
+from prefect_resilience.durable.effects.model import (
+    Ask,
+    EffectDocument,
+    LedgerDecision,
+    Replay,
+    Undoing,
+    Verified,
+    Wait,
+)
 from prefect_resilience.durable.effects.policy import Done, NotDone, pack_told
 from prefect_resilience.durable.sagas import undo
 from prefect_resilience.durable.sagas.edge.compensating import key_of_undoing
@@ -24,11 +32,10 @@ from prefect_resilience.stores.base import Store
 from prefect_resilience.telemetry.edge.events import emit
 
 Answer = Literal["done", "not_done", "undone", "kept"]
-ANSWERS: tuple[str, ...] = ("done", "not_done", "undone", "kept")
 KEYS_SHOWN = 5
 PERSON = "person: "
 
-_MEANS = {
+ANSWERS = {
     "done": "was done",
     "not_done": "was not done",
     "undone": "is undone",
@@ -79,7 +86,7 @@ def settle(
         given = Done(pack_told(result), external_id) if answer == "done" else NotDone()
         _end_doubt(log, effect, given, person)
     audit = Audit(ledger, batch_id)
-    why = said(f"{key!r} {_MEANS[answer]}") or ""
+    why = said(f"{key!r} {ANSWERS[answer]}") or ""
     audit.settled(audit.entry(person, "settle", reason, outcome="settled", why=why))
     told = {"batch_id": batch_id, "key": key, "answer": answer, "flow_run_id": effect.get("flow_run_id")}
     emit("effect.settled", "effect", key, {**told, "by": person, "reason": said(reason)})
@@ -99,52 +106,50 @@ def _check(answer: str, result: Any, external_id: str | None) -> None:
 
 def _end_doubt(log: SagaLog, effect: EffectDocument, answer: Done | NotDone, person: str) -> None:
     """Whether the effect took place."""
-    key, place = effect["key"], log.place_of(effect)
-    stands = log.ledger.look(place)
-    if isinstance(stands, Wait):
-        raise EffectBusy(key, log.batch_id, 0.0)
+    stands, by = _standing(log, effect), PERSON + person
     if isinstance(stands, Replay) and isinstance(answer, Done):
-        step = _said_again(effect, answer, PERSON + person)
-        if step is None:
-            raise ConfigurationError(_nothing_to_settle(log, key))
-        if not log.decide(effect, step):
-            raise EffectBusy(key, log.batch_id, 0.0)
+        more = _said_again(effect, answer, by)
+        if more is None:
+            raise ConfigurationError(_nothing_to_settle(log, effect["key"]))
+        _change(log, effect, lambda found, now: {**found, **more})
         return
     if not isinstance(stands, Ask):
-        raise ConfigurationError(_nothing_to_settle(log, key))
-    after = log.ledger.verified(place, Verified(stands.claim, answer, by=PERSON + person))
+        raise ConfigurationError(_nothing_to_settle(log, effect["key"]))
+    after = log.ledger.verified(log.place_of(effect), Verified(stands.claim, answer, by=by))
     if isinstance(after, Ask | Wait):
-        raise EffectBusy(key, log.batch_id, 0.0)
+        raise EffectBusy(effect["key"], log.batch_id, 0.0)
 
 
-def _said_again(
-    effect: EffectDocument, answer: Done, by: str
-) -> Callable[[EffectDocument, float], EffectDocument] | None:
-    """What it means that an effect which is done is said to be done; None: nothing."""
+def _standing(log: SagaLog, effect: EffectDocument) -> LedgerDecision:
+    """How the effect stands. Raises EffectBusy while somebody is at it."""
+    stands = log.ledger.look(log.place_of(effect))
+    if isinstance(stands, Wait):
+        raise EffectBusy(effect["key"], log.batch_id, 0.0)
+    return stands
+
+
+def _change(
+    log: SagaLog, effect: EffectDocument, change: Callable[[EffectDocument, float], EffectDocument]
+) -> None:
+    if not log.decide(effect, change):
+        raise EffectBusy(effect["key"], log.batch_id, 0.0)
+
+
+def _said_again(effect: EffectDocument, answer: Done, by: str) -> dict[str, Any] | None:
+    """What it changes that an effect which is done is said to be done; None: nothing."""
     if not str(effect.get("verified_by") or "").startswith(PERSON):
-        return partial(_acknowledged, by=by)
+        # A person knows that it is done: a pass of changed code, which does not ask for it, goes on.
+        return {"acknowledged": by}
     if answer.result["value"] is None and answer.external_id is None:
         return None
-    return partial(_told_again, answer=answer, by=by)
-
-
-def _told_again(effect: EffectDocument, now: float, answer: Done, by: str) -> EffectDocument:
-    """Another result in the place of one that a person told, such as one that did not fit."""
-    return {**effect, "result": answer.result, "external_id": answer.external_id, "verified_by": by}
-
-
-def _acknowledged(effect: EffectDocument, now: float, by: str) -> EffectDocument:
-    """A person knows that it is done: a pass of changed code, which does not ask for it, goes on."""
-    return {**effect, "acknowledged": by}
+    # Another result in the place of one that a person gave, such as one that did not fit.
+    return {"result": answer.result, "external_id": answer.external_id, "verified_by": by}
 
 
 def _end_undoing(log: SagaLog, effect: EffectDocument, answer: str, person: str) -> None:
     """Whether the effect is undone; its compensation, if that is in doubt, is settled with it."""
     key = effect["key"]
-    stands = log.ledger.look(log.place_of(effect))
-    if isinstance(stands, Wait):
-        raise EffectBusy(key, log.batch_id, 0.0)
-    if not isinstance(stands, Undoing | Replay) or effect.get("compensation") is None:
+    if not isinstance(_standing(log, effect), Undoing | Replay) or effect.get("compensation") is None:
         raise ConfigurationError(
             f"the effect {key!r} of batch {log.batch_id!r} has no compensation that could be given up: "
             f"{answer!r} is for what is done and can be undone"
@@ -153,26 +158,21 @@ def _end_undoing(log: SagaLog, effect: EffectDocument, answer: str, person: str)
     if own is not None:
         _settle_compensation(log, own, answer, person)
     by = PERSON + person
-    change = partial(undo.undone_by, by=by) if answer == "undone" else partial(undo.kept, by=by)
-    if not log.decide(effect, change):
-        raise EffectBusy(key, log.batch_id, 0.0)
+    _change(log, effect, partial(undo.undone_by if answer == "undone" else undo.kept, by=by))
 
 
 def _settle_compensation(log: SagaLog, own: EffectDocument, answer: str, person: str) -> None:
-    place = log.place_of(own)
-    stands = log.ledger.look(place)
-    if isinstance(stands, Wait):
-        raise EffectBusy(own["key"], log.batch_id, 0.0)
+    stands = _standing(log, own)
     if isinstance(stands, Replay) and answer == "kept":
         raise ConfigurationError(f"{own['key']!r} took place: rollback() writes down that it is undone")
     if isinstance(stands, Ask):
         given = Done(pack_told(None)) if answer == "undone" else NotDone()
-        log.ledger.verified(place, Verified(stands.claim, given, by=PERSON + person))
+        log.ledger.verified(log.place_of(own), Verified(stands.claim, given, by=PERSON + person))
 
 
 def _nothing_to_settle(log: SagaLog, key: str) -> str:
-    status = batch_status(log.batch_id, store=log.ledger.store)
-    known = next((one.state for one in status.effects if one.key == key), "gone")
+    found = log.effect(key)
+    known = "gone" if found is None else found["state"]
     say = "say 'undone' or 'kept'" if known == "compensating" else "there is nothing to settle"
     return f"the effect {key!r} of batch {log.batch_id!r} is {known} and not in doubt: {say}"
 

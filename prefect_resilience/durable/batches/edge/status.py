@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from prefect_resilience.durable.batches.audit import (
     ARCHIVES,
@@ -14,20 +15,23 @@ from prefect_resilience.durable.batches.audit import (
     AuditEntry,
     archived_effects,
     archived_saga,
-    scanned,
 )
 from prefect_resilience.durable.batches.batch import check_batch_id
+from prefect_resilience.durable.batches.edge.flow_runs import (
+    FAILED_OR_CRASHED,
+    BatchRun,
+    hint_of,
+    run_of,
+    state_of,
+)
 from prefect_resilience.durable.batches.strategies import RecoveryHint
-from prefect_resilience.durable.effects.ledger import PREFIX, Ledger, open_ledger
+from prefect_resilience.durable.effects.ledger import PREFIX, Ledger, open_ledger, scanned
 from prefect_resilience.durable.effects.model import EffectDocument, EffectState
 from prefect_resilience.durable.effects.policy import EffectKind, shown
 from prefect_resilience.durable.sagas.compensations import compensation_of
 from prefect_resilience.stores.base import Store
 
-if TYPE_CHECKING:
-    from prefect_resilience.durable.batches.edge.flow_runs import BatchRun
-
-ENDED_BADLY = ("FAILED", "CRASHED")
+COUNTED = ("intended", "unknown", "failed", "done", "compensated")
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,21 +96,17 @@ class BatchStatus:
         Found out when it is first asked for: the Prefect API knows how the run stands. Where that cannot be
         asked, the effects alone say. Raises StoreUnavailable.
         """
-        if self._ledger is None or self.archived is not None:
-            return None
-        # Only now: what is asked here is Prefect.
-        from prefect_resilience.durable.batches.edge.recovery import hint_of
-
-        return hint_of(self._ledger, self.batch_id)
+        ledger = self._live_in
+        return None if ledger is None else hint_of(ledger, self.batch_id)
 
     @cached_property
     def _run(self) -> BatchRun | None:
-        if self._ledger is None or self.archived is not None:
-            return None
-        # Only now: what is asked here is Prefect.
-        from prefect_resilience.durable.batches.edge.recovery import run_of
+        ledger = self._live_in
+        return None if ledger is None else run_of(ledger, self.batch_id)
 
-        return run_of(self._ledger, self.batch_id)
+    @property
+    def _live_in(self) -> Ledger | None:
+        return self._ledger if self.archived is None else None
 
     @property
     def state(self) -> str | None:
@@ -119,7 +119,7 @@ class BatchStatus:
     @property
     def occurred_at(self) -> float | None:
         """When its flow run failed or crashed, in seconds since the epoch; None unless it stands so now."""
-        return self._run.since if self._run is not None and self._run.type in ENDED_BADLY else None
+        return self._run.since if self._run is not None and self._run.type in FAILED_OR_CRASHED else None
 
     @property
     def seconds_in_error(self) -> float | None:
@@ -151,13 +151,13 @@ class BatchSummary:
     """
 
     batch_id: str
-    intended: int
-    unknown: int
-    failed: int
-    done: int
-    compensated: int
-    first_at: float
-    last_at: float
+    intended: int = 0
+    unknown: int = 0
+    failed: int = 0
+    done: int = 0
+    compensated: int = 0
+    first_at: float = 0.0
+    last_at: float = 0.0
     abandoned_at: float | None = None
     archived_at: float | None = None
     flow_run_id: str | None = None
@@ -166,7 +166,7 @@ class BatchSummary:
     @property
     def total(self) -> int:
         """How many effects were begun in it."""
-        return self.intended + self.unknown + self.failed + self.done + self.compensated
+        return sum(getattr(self, state) for state in COUNTED)
 
     @property
     def open(self) -> bool:
@@ -194,7 +194,6 @@ def batch_status(batch_id: str, *, archived: bool = False, store: Store | str | 
     if archived:
         return _archived_status(ledger, check_batch_id(batch_id))
     found = ledger.effects(check_batch_id(batch_id))
-    found.sort(key=lambda one: (one[0]["first_at"], one[0]["key"]))
     return BatchStatus(batch_id, tuple(_status(document, busy) for document, busy in found), ledger)
 
 
@@ -233,15 +232,20 @@ def list_batches(*, archived: bool = False, store: Store | str | None = None) ->
         return _archived_batches(ledger)
     batches: dict[str, list[EffectDocument]] = {}
     for _, found in scanned(ledger.store, PREFIX):
-        if "compensates" in found.value:
-            continue
-        batches.setdefault(found.value["batch"], []).append(found.value)
-    audits = {found.value["batch"]: found.value for _, found in scanned(ledger.store, AUDITS)}
-    listed = [
-        _summary(batch_id, [(one, _busy(ledger, one)) for one in documents], audits)
+        if "compensates" not in found.value:
+            batches.setdefault(found.value["batch"], []).append(found.value)
+    abandoned = abandonments(ledger)
+    return in_order(
+        _summary(batch_id, [(one, ledger.is_busy(one)) for one in documents], abandoned)
         for batch_id, documents in batches.items()
-    ]
-    return in_order(listed)
+    )
+
+
+def abandonments(ledger: Ledger) -> dict[str, float | None]:
+    """When each batch that has an audit log was abandoned; None: it was not."""
+    return {
+        found.value["batch"]: found.value.get("abandoned_at") for _, found in scanned(ledger.store, AUDITS)
+    }
 
 
 def in_order(batches: Iterable[BatchSummary]) -> list[BatchSummary]:
@@ -256,46 +260,33 @@ def _archived_batches(ledger: Ledger) -> list[BatchSummary]:
         effect = found.value["effect"]
         if effect["batch"] not in live and "compensates" not in effect:
             batches.setdefault(effect["batch"], []).append(found.value)
-    audits = {found.value["batch"]: found.value for _, found in scanned(ledger.store, AUDITS)}
+    abandoned = abandonments(ledger)
     listed: list[BatchSummary] = []
     for batch_id, kept in batches.items():
         kept.sort(key=_archived_at)
-        summary = _summary(batch_id, [(one, False) for one in _newest(kept)], audits)
+        summary = _summary(batch_id, [(one, False) for one in _newest(kept)], abandoned)
         listed.append(replace(summary, archived_at=kept[-1]["archived_at"]))
     return sorted(listed, key=lambda one: (-(one.archived_at or 0.0), one.batch_id))
 
 
-def state_of(document: EffectDocument, busy: bool) -> EffectState:
-    """The state as it is to be seen: what a dead owner intended is unknown."""
-    return "unknown" if document["state"] == "intended" and not busy else document["state"]
-
-
-def _busy(ledger: Ledger, document: EffectDocument) -> bool:
-    held: dict[str, Any] = document["compensation"] if document["state"] == "compensating" else document
-    if document["state"] not in ("intended", "compensating") or not held["owner"]:
-        return False
-    return ledger.owner.lives(held["owner"], held["claim"])
-
-
 def _summary(
-    batch_id: str, found: Iterable[tuple[EffectDocument, bool]], audits: dict[str, Any]
+    batch_id: str, found: Iterable[tuple[EffectDocument, bool]], abandoned: Mapping[str, float | None]
 ) -> BatchSummary:
     found = list(found)
-    states = [_counted(document, busy) for document, busy in found]
-    last = max(document["settled_at"] or document["intended_at"] for document, _ in found)
-    begun = max(document["intended_at"] for document, _ in found)
-    abandoned = audits[batch_id]["abandoned_at"] if batch_id in audits else None
+    states = Counter(_counted(document, busy) for document, busy in found)
+    newest = max((document for document, _ in found), key=lambda one: one["intended_at"])
+    abandoned_at = abandoned.get(batch_id)
     return BatchSummary(
         batch_id=batch_id,
-        intended=states.count("intended"),
-        unknown=states.count("unknown"),
-        failed=states.count("failed"),
-        done=states.count("done"),
-        compensated=states.count("compensated"),
+        intended=states["intended"],
+        unknown=states["unknown"],
+        failed=states["failed"],
+        done=states["done"],
+        compensated=states["compensated"],
         first_at=min(document["first_at"] for document, _ in found),
-        last_at=last,
-        abandoned_at=abandoned if abandoned is not None and abandoned >= begun else None,
-        flow_run_id=max(found, key=lambda one: one[0]["intended_at"])[0].get("flow_run_id"),
+        last_at=max(document["settled_at"] or document["intended_at"] for document, _ in found),
+        abandoned_at=abandoned_at if abandoned_at and abandoned_at >= newest["intended_at"] else None,
+        flow_run_id=newest.get("flow_run_id"),
     )
 
 

@@ -18,11 +18,10 @@ from prefect.settings import PREFECT_HOME, get_current_settings
 from prefect_resilience.base.edge.settings import current_settings
 from prefect_resilience.base.policy import closest
 from prefect_resilience.durable.letters import claims
-from prefect_resilience.durable.letters.capture import batch_digest
+from prefect_resilience.durable.letters.capture import Spool, batch_digest
 from prefect_resilience.durable.letters.edge.known import tell_settled
 from prefect_resilience.durable.letters.model import DeadLetter, Pass, Starts
 from prefect_resilience.durable.letters.queue import DeadLetterQueue, is_of
-from prefect_resilience.durable.letters.spool import Spool
 from prefect_resilience.errors.exceptions import ConfigurationError, StoreUnavailable
 from prefect_resilience.stores import Store, open_store
 
@@ -31,16 +30,16 @@ StoreReference = Store | str | None
 
 
 def queue_of(store: StoreReference = None) -> DeadLetterQueue:
-    """The dead letters of a store. Those that this host kept while it was away are handed in first."""
+    """The dead letters of a store. Those that this host kept while it was unavailable are stored first."""
     opened = open_store(store or current_settings().store_url) if not isinstance(store, Store) else store
     queue = DeadLetterQueue(opened)
     with suppress(StoreUnavailable, OSError):
-        spool_of(queue).hand_in(queue)
+        spool_of(queue).flush(queue)
     return queue
 
 
 def spool_of(queue: DeadLetterQueue) -> Spool:
-    """Where letters wait on this host while the store is away."""
+    """The folder for letters on this host while the store is unavailable."""
     return Spool(Path(PREFECT_HOME.value()) / "dead-letters", queue.store.url)
 
 

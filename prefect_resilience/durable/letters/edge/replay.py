@@ -36,10 +36,10 @@ from pydantic_core import to_jsonable_python
 
 from prefect_resilience.durable.batches.batch import batch
 from prefect_resilience.durable.batches.edge.tags import TAG, untagged
-from prefect_resilience.durable.letters.claims import SETTLED
-from prefect_resilience.durable.letters.codec.classes import DeadLetterError
-from prefect_resilience.durable.letters.codec.decoding import Reader
+from prefect_resilience.durable.letters.claims import refusal
+from prefect_resilience.durable.letters.codec import Reader
 from prefect_resilience.durable.letters.edge.known import known_end, left_to_its_run, not_now
+from prefect_resilience.durable.letters.kinds import DeadLetterError
 from prefect_resilience.durable.letters.model import DeadLetter
 from prefect_resilience.durable.letters.queue import DeadLetterQueue
 from prefect_resilience.durable.letters.report import (
@@ -127,7 +127,7 @@ def replay_letters(how: Replaying, letters: Iterable[DeadLetter], *, dry_run: bo
 
 
 @dataclass(frozen=True)
-class _Call:
+class _PreparedCall:
     """A letter's call, ready to be made. `protected`: replayed twice, it does nothing twice. `effect`: its
     ledger knows what was done in the batch, whoever did it."""
 
@@ -141,7 +141,7 @@ def _look_at(how: Replaying, letter: DeadLetter) -> LetterOutcome:
     """What a replay of the letter would do. Nothing is changed and nothing called."""
     try:
         if letter.status not in OPEN:
-            return outcome_of(letter, "skipped", _why_not(letter), reason=_reason(letter))
+            return outcome_of(letter, "skipped", _why_not(how, letter), reason=_reason(letter))
         left = left_to_its_run(how.queue, letter, despite_run=how.despite_run, dry_run=True)
         if left is not None and left.reason != "unclear":
             return left
@@ -149,7 +149,7 @@ def _look_at(how: Replaying, letter: DeadLetter) -> LetterOutcome:
         if left is not None and not call.effect:
             return left
         if letter.status == "in_doubt" and not (how.force or call.protected):
-            return outcome_of(letter, "skipped", _why_not(letter))
+            return outcome_of(letter, "skipped", _why_not(how, letter))
     except DeadLetterError as error:
         return outcome_of(letter, "skipped", redact(str(error)))
     told = ", ".join(
@@ -163,16 +163,11 @@ def _look_at(how: Replaying, letter: DeadLetter) -> LetterOutcome:
     )
 
 
-def _why_not(letter: DeadLetter) -> str:
-    return {
-        "replayed": "it has been replayed already",
-        "settled": SETTLED,
-        "replaying": "somebody is replaying it",
-        "in_doubt": "a replay of it was cut off, and nobody knows how far it had come: look, then use force",
-    }[letter.status]
+def _why_not(how: Replaying, letter: DeadLetter) -> str:
+    return refusal(letter, how.queue.now(), despite_doubt=False) or ""
 
 
-def _prepared(how: Replaying, letter: DeadLetter) -> _Call:
+def _prepared(how: Replaying, letter: DeadLetter) -> _PreparedCall:
     """Find the task or flow, and read the parameters. Raises DeadLetterError, which says what is missing."""
     deployed = letter.deployment_id is not None
     subject = None if deployed else how.finder.subject(letter.source, letter.key)
@@ -180,7 +175,7 @@ def _prepared(how: Replaying, letter: DeadLetter) -> _Call:
     if not deployed and not isinstance(subject, kind):
         raise DeadLetterError(f"{letter.source} is no {letter.kind} any more")
     reader = Reader(
-        values=how.values, find_module=how.finder.modules_of(letter.source), load_block=_load_block
+        values=how.values, find_module=how.finder.modules_of(letter.source), load_block=load_block
     )
     contents = letter.contents
     if not contents.parameters and letter.size > 2:
@@ -189,7 +184,7 @@ def _prepared(how: Replaying, letter: DeadLetter) -> _Call:
     if reader.missing:
         raise DeadLetterError(_missing(reader))
     effect = getattr(getattr(subject, "guard", None), "effect", None) is not None
-    return _Call(subject, parameters, deployed or effect, effect)
+    return _PreparedCall(subject, parameters, deployed or effect, effect)
 
 
 def _missing(reader: Reader) -> str:
@@ -205,7 +200,8 @@ def _missing(reader: Reader) -> str:
     return f"it needs {names}, for {why}: give it, as in --set {first.path}=..."
 
 
-def _load_block(name: str) -> Any:
+def load_block(name: str) -> Any:
+    """The saved block that a letter or a ledger names, as "type-slug/name"."""
     try:
         loaded = cast("Any", Block.load)(name)
         return run_coro_as_sync(loaded) if hasattr(loaded, "__await__") else loaded
@@ -248,7 +244,7 @@ def _reason(letter: DeadLetter) -> Reason | None:
 
 
 def _replay_claimed(
-    how: Replaying, letter: DeadLetter, call: _Call, token: str, run_id: str
+    how: Replaying, letter: DeadLetter, call: _PreparedCall, token: str, run_id: str
 ) -> LetterOutcome:
     """Make the call while the claim is renewed beside it, and write down how it went."""
     _keep_to(how)
@@ -309,7 +305,7 @@ def _held(how: Replaying, letter_id: str, token: str) -> Generator[None, None, N
         thread.join()
 
 
-def _call(letter: DeadLetter, call: _Call, run_id: str) -> LetterOutcome:
+def _call(letter: DeadLetter, call: _PreparedCall, run_id: str) -> LetterOutcome:
     """Call the task or flow again, in the letter's batch."""
     own_batch: AbstractContextManager[object] = (
         batch(letter.batch_id) if letter.batch_id is not None else nullcontext()
@@ -326,7 +322,7 @@ def _call(letter: DeadLetter, call: _Call, run_id: str) -> LetterOutcome:
     return _judged(letter, state, run_id)
 
 
-def _run_task(call: _Call, run_id: str) -> State[Any] | BaseException | None:
+def _run_task(call: _PreparedCall, run_id: str) -> State[Any] | BaseException | None:
     task = cast("Task[..., Any]", call.subject)
     with untagged():
         made: Any = run_task(

@@ -12,16 +12,15 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from prefect_resilience.base.drive import Blocking, Command, Invoke, Sequence
+from prefect_resilience.base.drive import Blocking, Command, Invoke, Steps
 from prefect_resilience.base.edge.settings import enabled
-from prefect_resilience.durable.effects.asking import OutsideRuns, Replayed
 from prefect_resilience.durable.effects.claim import Claim
-from prefect_resilience.durable.effects.current import sent_key
+from prefect_resilience.durable.effects.current import OutsideRuns, Replayed, sent_key
 from prefect_resilience.durable.effects.keys import effect_key
 from prefect_resilience.durable.effects.ledger import Ledger
 from prefect_resilience.durable.effects.model import EffectDocument, Verified, generation_of
-from prefect_resilience.durable.effects.names import CodeSource
 from prefect_resilience.durable.effects.policy import Done, Effect, NotDone, pack_told
+from prefect_resilience.durable.effects.recipes import CodeSource
 from prefect_resilience.durable.sagas import undo
 from prefect_resilience.durable.sagas.compensations import (
     compensation_of,
@@ -43,7 +42,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class CompensationOutcome:
     """What became of one compensation; `how` is the name of a field of the RollbackReport."""
 
     how: str
@@ -58,23 +57,23 @@ class Compensating:
     asynchronous: bool
     finder: Finder = field(default_factory=lambda: _finder())
 
-    def undone(self, effect: EffectDocument) -> Sequence[Outcome]:
+    def undone(self, effect: EffectDocument) -> Steps[CompensationOutcome]:
         """Undo one fenced effect, and record what became of it."""
         key = key_of_undoing(effect, self.log.batch_id)
         own: EffectDocument | None = yield Blocking(self.log.effect, (key,))
         if own is not None and own["state"] == "done":
-            yield Blocking(self.log.settle, (effect, undo.undone))
-            return Outcome("already", "by a rollback that was cut off")
+            yield Blocking(self.log.decide, (effect, undo.undone))
+            return CompensationOutcome("already", "by a rollback that was cut off")
         try:
             yield from self._call(effect, key)
         except StoreUnavailable:
             raise
         except Exception as error:  # noqa: BLE001 - whatever the user's code raises, the others are still to be undone
             return (yield from self._failed(effect, key, error))
-        yield Blocking(self.log.settle, (effect, undo.undone))
-        return Outcome("compensated")
+        yield Blocking(self.log.decide, (effect, undo.undone))
+        return CompensationOutcome("compensated")
 
-    def resolved(self, effect: EffectDocument) -> Sequence[str]:
+    def resolved(self, effect: EffectDocument) -> Steps[str]:
         """Ask the receiver what became of an effect in doubt; "" when that is known now, else why not."""
         said = effect["error"] or {"code": "INTERRUPTED", "message": "nothing is known of the call"}
         why = f"{said['code']}: {said['message']}"
@@ -99,7 +98,7 @@ class Compensating:
 
     # -- the call
 
-    def _call(self, effect: EffectDocument, key: str) -> Sequence[Any]:
+    def _call(self, effect: EffectDocument, key: str) -> Steps[Any]:
         function = find(effect["compensation"]["call"], self.finder)
         reader = reader_of(effect, self.finder, _load_block)
         args, kwargs = positional(function, recalled(effect, function, reader))
@@ -130,19 +129,19 @@ class Compensating:
             return Invoke(function, args, kwargs)
         return Invoke(_run_to_its_end, (function, args, kwargs))
 
-    def _failed(self, effect: EffectDocument, key: str, error: Exception) -> Sequence[Outcome]:
+    def _failed(self, effect: EffectDocument, key: str, error: Exception) -> Steps[CompensationOutcome]:
         own: EffectDocument | None = yield Blocking(self.log.effect, (key,))
         if own is not None and own["state"] == "done":
-            yield Blocking(self.log.settle, (effect, undo.undone))
-            return Outcome("compensated", f"and then: {_brief(error)}")
+            yield Blocking(self.log.decide, (effect, undo.undone))
+            return CompensationOutcome("compensated", f"and then: {_brief(error)}")
         said = {"code": classify(error).code, "message": _brief(error)}
         if own is None or own["state"] == "failed":
-            yield Blocking(self.log.settle, (effect, partial(undo.still_done, error=said)))
-            return Outcome("failed", f"{_brief(error)}; it is certainly not undone")
-        yield Blocking(self.log.settle, (effect, partial(undo.doubted, error=said)))
+            yield Blocking(self.log.decide, (effect, partial(undo.still_done, error=said)))
+            return CompensationOutcome("failed", f"{_brief(error)}; it is certainly not undone")
+        yield Blocking(self.log.decide, (effect, partial(undo.doubted, error=said)))
         if isinstance(error, InDoubt):
-            return Outcome("in_doubt", redact(error.why))
-        return Outcome("failed", f"{_brief(error)}; whether it is undone is unknown")
+            return CompensationOutcome("in_doubt", redact(error.why))
+        return CompensationOutcome("failed", f"{_brief(error)}; whether it is undone is unknown")
 
 
 def key_of_undoing(effect: EffectDocument, batch_id: str) -> str:
@@ -216,11 +215,9 @@ def _no_cache() -> Any:
 
 
 def _load_block(name: str) -> Any:
-    from prefect.blocks.core import Block
-    from prefect.utilities.asyncutils import run_coro_as_sync
+    from prefect_resilience.durable.letters.edge.replay import load_block
 
-    loaded: Any = Block.load(name)
-    return run_coro_as_sync(loaded) if hasattr(loaded, "__await__") else loaded
+    return load_block(name)
 
 
 def _finder() -> Finder:

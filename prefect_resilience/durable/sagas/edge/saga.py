@@ -18,7 +18,7 @@ from time import monotonic
 from typing import Any
 from uuid import uuid4
 
-from prefect_resilience.base.drive import Blocking, Sequence, adrive, drive, slept
+from prefect_resilience.base.drive import Blocking, Steps, adrive, drive, slept
 from prefect_resilience.base.policy import nearest
 from prefect_resilience.durable.batches.batch import batch, check_batch_id, explicit_batch
 from prefect_resilience.durable.batches.edge.known import check_known
@@ -27,7 +27,7 @@ from prefect_resilience.durable.effects.ledger import Ledger, open_ledger
 from prefect_resilience.durable.effects.model import EffectDocument
 from prefect_resilience.durable.sagas import undo
 from prefect_resilience.durable.sagas.compensations import compensation_of
-from prefect_resilience.durable.sagas.edge.compensating import Compensating, Outcome
+from prefect_resilience.durable.sagas.edge.compensating import Compensating, CompensationOutcome
 from prefect_resilience.durable.sagas.report import (
     Compensation,
     Outline,
@@ -166,7 +166,7 @@ class _Rollback:
     claim: str = field(default_factory=lambda: uuid4().hex)
     found: dict[str, list[Compensation]] = field(default_factory=dict[str, list[Compensation]])
 
-    def carried_out(self) -> Sequence[RollbackReport]:
+    def carried_out(self) -> Steps[RollbackReport]:
         ledger = yield Blocking(open_ledger, (self.store,))
         if self.named:
             yield Blocking(check_known, (ledger, self.batch_id))
@@ -186,7 +186,7 @@ class _Rollback:
         _tell_of(report)
         return report
 
-    def _begun(self, log: SagaLog, until: float) -> Sequence[float | None]:
+    def _begun(self, log: SagaLog, until: float) -> Steps[float | None]:
         pause, began = SHORTEST_PAUSE, monotonic()
         while True:
             decision: Any = yield Blocking(log.begin, (self.claim, self.to))
@@ -199,7 +199,7 @@ class _Rollback:
             yield from slept(pause)
             pause = min(1.5 * pause, LONGEST_PAUSE)
 
-    def _settled(self, compensating: Compensating, since: float | None, until: float) -> Sequence[None]:
+    def _settled(self, compensating: Compensating, since: float | None, until: float) -> Steps[None]:
         """Wait for what is going on, and find out what became of the effects in doubt."""
         log = compensating.log
         pause, asked = SHORTEST_PAUSE, dict[str, str]()
@@ -221,16 +221,16 @@ class _Rollback:
         for effect in left:
             why = asked.get(effect["claim"], "somebody is still at it")
             if why:
-                self._note(effect, Outcome("in_doubt", why))
+                self._note(effect, CompensationOutcome("in_doubt", why))
 
-    def _undone(self, compensating: Compensating, since: float | None) -> Sequence[None]:
+    def _undone(self, compensating: Compensating, since: float | None) -> Steps[None]:
         log = compensating.log
         listed = yield Blocking(log.effects)
         todo = undo.to_undo([document for document, _ in listed], since)
         for effect in todo.already:
-            self._note(effect, Outcome("already"))
+            self._note(effect, CompensationOutcome("already"))
         for effect in todo.skipped:
-            self._note(effect, Outcome("skipped", why_it_stays(effect)))
+            self._note(effect, CompensationOutcome("skipped", why_it_stays(effect)))
         fenced: list[EffectDocument] = []
         for effect in todo.effects:
             ours = yield Blocking(log.fence, (effect, self.claim))
@@ -239,7 +239,7 @@ class _Rollback:
         for effect in fenced:
             self._note(effect, (yield from compensating.undone(effect)))
 
-    def _note(self, effect: EffectDocument, outcome: Outcome) -> None:
+    def _note(self, effect: EffectDocument, outcome: CompensationOutcome) -> None:
         one = Compensation(
             key=effect["key"],
             task=effect.get("task"),

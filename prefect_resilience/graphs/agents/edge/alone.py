@@ -18,14 +18,15 @@ from prefect.context import TaskRunContext
 from prefect.utilities.callables import explode_variadic_parameter, parameters_to_args_kwargs
 from prefect.utilities.hashing import hash_objects
 
-from prefect_resilience.base.drive import Blocking, Sequence, adrive, drive, slept
-from prefect_resilience.calls.attempt import Guard, RunRecord, Substitute, guarded
+from prefect_resilience.base.drive import Blocking, Steps, adrive, drive, slept
+from prefect_resilience.calls.attempt import guarded
 from prefect_resilience.calls.judging import retry_told
-from prefect_resilience.durable.effects.asking import OutsideRuns
+from prefect_resilience.calls.model import Guard, RunRecord, Substitute
+from prefect_resilience.durable.effects.current import OutsideRuns
 from prefect_resilience.durable.effects.ledger import Ledger, open_ledger
 from prefect_resilience.errors.context import ErrorContext
 from prefect_resilience.guards.decomposition.model import Decomposed, stood_in
-from prefect_resilience.guards.fallbacks.chain import Answer
+from prefect_resilience.guards.fallbacks.model import Answer
 from prefect_resilience.guards.partials.current import Carried, Notes, add_notes_source, carried
 from prefect_resilience.guards.retries.backoff import pause
 from prefect_resilience.guards.retries.policy import Verdict
@@ -66,7 +67,7 @@ class Memories:
 
 @dataclass(eq=False)
 class Alone(OutsideRuns):
-    """What surrounds an agent outside of any run (see `attempt.Surroundings`)."""
+    """What surrounds an agent outside of any run (see `calls.model.RunContext`)."""
 
     name: str
     guard: Guard
@@ -101,7 +102,7 @@ class Alone(OutsideRuns):
     def done(self) -> None:
         self._record = None
 
-    def may_retry(self, error: Exception) -> Sequence[bool]:
+    def may_retry(self, error: Exception) -> Steps[bool]:
         return True
         yield  # it asks nobody, but is a sequence
 
@@ -223,7 +224,7 @@ class _InChild:
 
 def alone(
     name: str, guard: Guard, memories: Memories, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> Sequence[Any]:
+) -> Steps[Any]:
     """Call an agent with its retries, circuit, deadline and fallbacks: its value or `Substitute`.
 
     Raises the function's own error. A plain function gets a thread where an event loop drives this.

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar, cast
 
-from prefect_resilience.base.drive import Sequence, adrive, drive
+from prefect_resilience.base.drive import Steps, adrive, drive
 from prefect_resilience.errors.context import ErrorContext, attach_context, attached_context
 from prefect_resilience.errors.exceptions import ConfigurationError, add_note
 from prefect_resilience.errors.secrets.redact import redact
@@ -164,7 +164,7 @@ class AgentChain:
     def __repr__(self) -> str:
         return f"{type(self).__name__}({' -> '.join(self.steps)})"
 
-    def _asked(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Sequence[ChainResult]:
+    def _asked(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Steps[ChainResult]:
         with _traced() as here:
             try:
                 ran: Ran = yield from self._first.ran(args, kwargs)
@@ -177,7 +177,7 @@ class AgentChain:
             ran.value, ran.by, ran.degraded, self._in_order(here.attempts), self._in_order(here.errors)
         )
 
-    def _nobody(self, here: Trace, error: Exception) -> Sequence[Exception | None]:
+    def _nobody(self, here: Trace, error: Exception) -> Steps[Exception | None]:
         """Nobody answered: what is told to people, and the error to raise in place of the first one's."""
         errors = self._in_order(here.errors)
         said = {name: context.summary() for name, context in errors.items()}

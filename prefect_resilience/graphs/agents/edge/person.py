@@ -20,7 +20,7 @@ from prefect.tasks import Task
 from prefect.utilities.asyncutils import run_coro_as_sync
 from pydantic import BaseModel, create_model
 
-from prefect_resilience.base.drive import Blocking, Sequence
+from prefect_resilience.base.drive import Blocking, Steps
 from prefect_resilience.errors.context import ErrorContext
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.errors.secrets.redact import redact
@@ -74,7 +74,7 @@ def check_notify(what: str, notify: Any) -> None:
         )
 
 
-def told(notify: Notify, notice: Notice) -> Sequence[str | None]:
+def told(notify: Notify, notice: Notice) -> Steps[str | None]:
     """Tell people; says why when they could not be told. Never raises: what failed before is what counts."""
     return (yield Blocking(tell, (notify, notice)))
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
-from collections.abc import Sequence as Items
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -13,10 +12,10 @@ from prefect.client.schemas.objects import State
 from prefect.context import FlowRunContext, TaskRunContext
 from prefect.tasks import Task
 
-from prefect_resilience.base.drive import Blocking, Invoke, Sequence, adrive, drive
+from prefect_resilience.base.drive import Blocking, Invoke, Steps, adrive, drive
 from prefect_resilience.base.edge.settings import enabled
 from prefect_resilience.base.policy import nearest
-from prefect_resilience.calls.attempt import Substitute
+from prefect_resilience.calls.model import Substitute
 from prefect_resilience.errors.context import ErrorContext, error_context
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.errors.taxonomy import ErrorCategory
@@ -222,7 +221,7 @@ class Ran:
 class Step:
     """A callable that a `Fallback` can ask: it looks like the agent's function."""
 
-    def __init__(self, agent: Agent, fallbacks: Items[Fallback], memories: Memories) -> None:
+    def __init__(self, agent: Agent, fallbacks: Sequence[Fallback], memories: Memories) -> None:
         self.agent = agent
         self.name: str = agent.name
         self.task: ResilientTask[..., Any] = agent.task(list(fallbacks))
@@ -237,7 +236,7 @@ class Step:
     async def _acall(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return (await adrive(self.ran(args, kwargs))).value
 
-    def ran(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Sequence[Ran]:
+    def ran(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Steps[Ran]:
         """Ask it; raises its error. What it came to is in the trace of the chain's call."""
         if FlowRunContext.get() is not None or TaskRunContext.get() is not None:
             return (yield from self._as_run(args, kwargs))
@@ -245,7 +244,7 @@ class Step:
             return Ran((yield Invoke(self.function, args, kwargs)), self.name, self.agent.degraded)
         return (yield from self._alone(args, kwargs))
 
-    def _as_run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Sequence[Ran]:
+    def _as_run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Steps[Ran]:
         state: State[Any] = yield Invoke(self.task, args, {**kwargs, "return_state": True})
         ending = yield Blocking(ending_of, (state,))
         if isinstance(ending, NeverRan):
@@ -260,7 +259,7 @@ class Step:
         self._failed(replaced)
         return Ran(value_of(ending), state.answered_by, state.name == "Degraded")
 
-    def _alone(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Sequence[Ran]:
+    def _alone(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Steps[Ran]:
         try:
             value = yield from alone(self.name, self.task.guard, self._memories, args, kwargs)
         except Exception as error:

@@ -35,25 +35,25 @@ from prefect_resilience.tasks.edge.task import ResilientTask
 
 AnyTask = Task[..., Any]
 
-_witness: ContextVar[dict[UUID, TaskRun] | None] = ContextVar(
+_recorder: ContextVar[dict[UUID, TaskRun] | None] = ContextVar(
     "prefect_resilience_plan_task_runs", default=None
 )
 
 
 @contextmanager
-def witnessing(runs: dict[UUID, TaskRun]) -> Generator[None]:
+def recording_task_runs(runs: dict[UUID, TaskRun]) -> Generator[None]:
     """Have each task run that is submitted in this block put itself into `runs` as it begins.
 
     There its attempts and times can be read. Task runs of other processes do not come in.
     """
-    token = _witness.set(runs)
+    token = _recorder.set(runs)
     try:
         yield
     finally:
-        _witness.reset(token)
+        _recorder.reset(token)
 
 
-class Workshop:
+class TaskFactory:
     """Makes the tasks of one plan. Nodes that ask for the same share one task, of which each has a copy."""
 
     def __init__(self, actions: Actions, nodes: Iterable[Node] = ()) -> None:
@@ -229,7 +229,7 @@ def note_task_run() -> None:
 
     A function of the module, which a worker process finds there: what it reads cannot be sent to it.
     """
-    runs, context = _witness.get(), TaskRunContext.get()
+    runs, context = _recorder.get(), TaskRunContext.get()
     if runs is not None and context is not None:
         runs[context.task_run.id] = context.task_run
 

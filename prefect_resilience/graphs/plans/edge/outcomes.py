@@ -15,15 +15,17 @@ from prefect.states import Completed, Failed
 from prefect.types._datetime import now
 from prefect.utilities.engine import emit_task_run_state_change_event
 
-from prefect_resilience.errors.classify.classify import classify, state_error
+from prefect_resilience.errors.classify.classify import classify
+from prefect_resilience.errors.classify.shapes import state_error
 from prefect_resilience.errors.context import ErrorContext, error_context
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.errors.taxonomy import ErrorCategory, ErrorInfo, bounded
-from prefect_resilience.graphs.plans.failures import with_cause
+from prefect_resilience.graphs.plans.model import Node
+from prefect_resilience.graphs.plans.result import with_cause
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class NodeOutcome:
     """What a node or one of its branches gave: a value, or an error if it failed."""
 
     value: Any = None
@@ -35,7 +37,7 @@ class Outcome:
     task_run: TaskRun | None = None
 
 
-def outcome_of(future: PrefectFuture[Any], name: str, task_run: TaskRun | None, now: datetime) -> Outcome:
+def outcome_of(future: PrefectFuture[Any], name: str, task_run: TaskRun | None, now: datetime) -> NodeOutcome:
     """The outcome of a task run that has ended. Never raises."""
     state, crash = _state_of(future)
     known: dict[str, Any] = {
@@ -47,7 +49,7 @@ def outcome_of(future: PrefectFuture[Any], name: str, task_run: TaskRun | None, 
     }
     if state is not None and state.is_completed():
         try:
-            return Outcome(cast(Any, state).result(raise_on_failure=False, _sync=True), **known)
+            return NodeOutcome(cast(Any, state).result(raise_on_failure=False, _sync=True), **known)
         except Exception as error:  # noqa: BLE001 - a result that cannot be read back
             crash = error
     if crash is not None and task_run is not None and task_run.state and task_run.state.is_crashed():
@@ -61,19 +63,19 @@ def outcome_of(future: PrefectFuture[Any], name: str, task_run: TaskRun | None, 
         "task_run_id": str(future.task_run_id),
         "attempt": known["attempts"],
     }
-    return Outcome(None, with_cause(context.model_copy(update=fields), error), **known)
+    return NodeOutcome(None, with_cause(context.model_copy(update=fields), error), **known)
 
 
-def refused(message: str, name: str, now: datetime, exception: str | None = None) -> Outcome:
+def refused(message: str, name: str, now: datetime, exception: str | None = None) -> NodeOutcome:
     """A node that could not begin, or whose output was of no use: something in the plan is invalid."""
     info = ErrorInfo.of(ErrorCategory.INVALID, exception, message=message)
-    return Outcome(None, ErrorContext.from_info(info, timestamp=now, node_id=name))
+    return NodeOutcome(None, ErrorContext.from_info(info, timestamp=now, node_id=name))
 
 
-def not_begun(reason: str, name: str, now: datetime) -> Outcome:
+def not_begun(reason: str, name: str, now: datetime) -> NodeOutcome:
     """A node or a branch for which there was no time any more."""
     info = ErrorInfo.of(ErrorCategory.TIMEOUT, "TIMEOUT", message=reason)
-    return Outcome(None, ErrorContext.from_info(info, timestamp=now, node_id=name))
+    return NodeOutcome(None, ErrorContext.from_info(info, timestamp=now, node_id=name))
 
 
 def _state_of(future: PrefectFuture[Any]) -> tuple[State | None, BaseException | None]:
@@ -124,31 +126,6 @@ MOST_INPUTS = 100
 MESSAGE = 2_000
 
 
-def skipped(name: str, key: str, reason: str, after: Sequence[UUID], flow_run_id: UUID | None) -> TaskRun:
-    """Record a node that did not run, in a state `Skipped`."""
-    state = Completed(name="Skipped", message=_shown(reason))
-    return _recorded(name, key, state, after, flow_run_id)
-
-
-def completed(
-    name: str, key: str, message: str, after: Sequence[UUID], flow_run_id: UUID | None, began: datetime
-) -> TaskRun:
-    """Record a node whose work was done by other task runs."""
-    return _recorded(name, key, Completed(message=_shown(message)), after, flow_run_id, began)
-
-
-def failed(
-    name: str,
-    key: str,
-    message: str,
-    after: Sequence[UUID],
-    flow_run_id: UUID | None,
-    began: datetime | None = None,
-) -> TaskRun:
-    """Record a node that failed before or after its work."""
-    return _recorded(name, key, Failed(message=_shown(message)), after, flow_run_id, began)
-
-
 def failed_after_all(task_run: TaskRun, message: str) -> None:
     """A task run that had completed, and whose output then turned out to be of no use."""
     before = task_run.state
@@ -159,15 +136,18 @@ def failed_after_all(task_run: TaskRun, message: str) -> None:
     emit_task_run_state_change_event(task_run, before, state)
 
 
-def _recorded(
-    name: str,
-    key: str,
+def recorded(
+    node: Node,
     state: State,
     after: Sequence[UUID],
     flow_run_id: UUID | None,
+    *,
+    name: str | None = None,
     began: datetime | None = None,
 ) -> TaskRun:
+    """Record a node, or a branch called `name`, that ended in this state without an engine."""
     run_id = uuid4()
+    state.message = _shown(state.message or "")
     state.state_details = StateDetails(task_run_id=run_id, flow_run_id=flow_run_id)
     inputs = [TaskRunResult(id=one) for one in after[:MOST_INPUTS]]
     times: dict[str, Any] = {
@@ -179,9 +159,9 @@ def _recorded(
     }
     run = TaskRun(
         id=run_id,
-        name=name,
+        name=name or node.id,
         flow_run_id=flow_run_id,
-        task_key=key,
+        task_key=node.type,
         dynamic_key=str(run_id),
         task_inputs={"wait_for": [*inputs]} if inputs else {},
         state=state,

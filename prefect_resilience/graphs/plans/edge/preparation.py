@@ -12,14 +12,14 @@ from prefect_resilience.errors.context import ErrorContext
 from prefect_resilience.errors.secrets.redact import redact, redact_data
 from prefect_resilience.errors.taxonomy import ErrorCategory, ErrorInfo, FailureReason
 from prefect_resilience.graphs.plans.actions import ERROR
-from prefect_resilience.graphs.plans.edge.nodes import AnyTask, Workshop
-from prefect_resilience.graphs.plans.edge.outcomes import Outcome, not_begun
-from prefect_resilience.graphs.plans.failures import deeper, partial_results
+from prefect_resilience.graphs.plans.edge.nodes import AnyTask, TaskFactory
+from prefect_resilience.graphs.plans.edge.outcomes import NodeOutcome, not_begun
+from prefect_resilience.graphs.plans.lookups import TemplateView
 from prefect_resilience.graphs.plans.model import Cache, FanOut, Node
 from prefect_resilience.graphs.plans.reading.mistakes import quoted
-from prefect_resilience.graphs.plans.result import NodeResult
+from prefect_resilience.graphs.plans.result import NodeResult, deeper, partial_results
 from prefect_resilience.graphs.plans.routes import with_errors
-from prefect_resilience.graphs.plans.templates.templates import View, render
+from prefect_resilience.graphs.plans.templates import render
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,13 +37,13 @@ class Preparation:
 
     def __init__(
         self,
-        workshop: Workshop,
+        factory: TaskFactory,
         results: Mapping[str, NodeResult],
         errors: dict[str, ErrorContext],
         inputs: Mapping[str, Any],
         logger: Any,
     ) -> None:
-        self._workshop = workshop
+        self._factory = factory
         self._results = results
         self._errors = errors
         self._inputs = inputs
@@ -65,11 +65,13 @@ class Preparation:
             raise ValueError(f"map.over: a list is needed, and this is {quoted(items)}")
         return cast("Sequence[Any]", items)
 
-    def _view(self, seen: ErrorContext | None, names: Mapping[str, Any]) -> View:
-        return View(self._results, with_errors({}, seen, self._errors), self._inputs, names)
+    def _view(self, seen: ErrorContext | None, names: Mapping[str, Any]) -> TemplateView:
+        return TemplateView(self._results, with_errors({}, seen, self._errors), self._inputs, names)
 
-    def _job(self, node: Node, name: str, view: View, seen: ErrorContext | None, index: int | None) -> Job:
-        action = self._workshop.action(node)
+    def _job(
+        self, node: Node, name: str, view: TemplateView, seen: ErrorContext | None, index: int | None
+    ) -> Job:
+        action = self._factory.action(node)
         given = dict(self._rendered(node, node.templated, view, "input"))
         given = {name: given.get(name, written) for name, written in node.input.items()}
         if node.map is not None and node.map.item in action.parameters:
@@ -79,9 +81,9 @@ class Preparation:
             parameters.setdefault(ERROR, seen)
         key = node.cache.key if isinstance(node.cache, Cache) else None
         rendered = None if key is None else str(self._rendered(node, key, view, "cache.key"))
-        return Job(node, self._workshop.named(node, name, rendered), parameters, index)
+        return Job(node, self._factory.named(node, name, rendered), parameters, index)
 
-    def _rendered(self, node: Node, value: Any, view: View, place: str) -> Any:
+    def _rendered(self, node: Node, value: Any, view: TemplateView, place: str) -> Any:
         rendered = render(value, view, place=place)
         for warning in rendered.warnings:
             self._logger.warning("Node %r: %s", node.id, redact(warning))
@@ -99,7 +101,7 @@ class Branches:
         self.node = node
         self.items = items
         self.began = began
-        self.outcomes: list[Outcome | None] = [None] * len(items)
+        self.outcomes: list[NodeOutcome | None] = [None] * len(items)
         self._waiting = deque(range(len(items)))
         self._running = 0
         self._most = self.fan_out.max_concurrent or len(items)
@@ -121,7 +123,7 @@ class Branches:
             self._running += 1
         return started
 
-    def ended(self, index: int, outcome: Outcome) -> None:
+    def ended(self, index: int, outcome: NodeOutcome) -> None:
         self.outcomes[index] = outcome
         self._running -= 1
 
@@ -131,7 +133,7 @@ class Branches:
             index = self._waiting.popleft()
             self.outcomes[index] = not_begun(reason, f"{self.node.id}[{index}]", now)
 
-    def outcome(self, now: datetime) -> Outcome:
+    def outcome(self, now: datetime) -> NodeOutcome:
         """What the node gives: every output in the order of the items (None where a branch failed), or the
         error that says which failed.
         """
@@ -142,8 +144,8 @@ class Branches:
             "duration": (now - self.began).total_seconds(),
         }
         if self._tolerates(len(failed)):
-            return Outcome([outcome.value if outcome else None for outcome in self.outcomes], **known)
-        return Outcome(None, self._error(failed, now), **known)
+            return NodeOutcome([outcome.value if outcome else None for outcome in self.outcomes], **known)
+        return NodeOutcome(None, self._error(failed, now), **known)
 
     def _tolerates(self, failures: int) -> bool:
         """`allow_failures` below 1 is a share of the branches, from 1 on a number of them."""

@@ -20,6 +20,7 @@ from prefect_resilience.errors.taxonomy import bounded
 from prefect_resilience.graphs.plans.model import Plan
 from prefect_resilience.graphs.plans.pictures.render import plan_to_svg
 from prefect_resilience.graphs.plans.result import NodeResult, PlanResult, Progress
+from prefect_resilience.tasks.summaries.markdown import code, text
 
 BEGINS_AFTER = 2.0
 """Seconds that a plan runs before it gets a progress artifact."""
@@ -103,7 +104,7 @@ def markdown(plan: Plan, result: PlanResult, title: str) -> str:
     """The report as markdown, without secrets."""
     count = len(result.nodes)
     said = "succeeded" if result.succeeded else "failed"
-    lines = [f"# {_text(title)}", "", f"The plan {said}: {_counts(result)}.", ""]
+    lines = [f"# {text(title)}", "", f"The plan {said}: {_counts(result)}.", ""]
     lines += ["| node | status | attempts | seconds | why |", "|---|---|--:|--:|---|"]
     rows = (
         sorted(result.nodes.items(), key=lambda item: FAILED_FIRST[item[1].status])
@@ -132,7 +133,7 @@ def _row(name: str, node: NodeResult) -> str:
         why = f"{node.error.summary()}; {why}" if why else node.error.summary()
     seconds = "" if node.duration is None else f"{node.duration:.1f}"
     attempts = node.attempts or ""
-    return f"| {_code(name)} | {node.status} | {attempts} | {seconds} | {_text(bounded(why, 300))} |"
+    return f"| {code(name)} | {node.status} | {attempts} | {seconds} | {text(bounded(why, 300))} |"
 
 
 def _picture(plan: Plan, result: PlanResult) -> list[str]:
@@ -144,14 +145,3 @@ def _picture(plan: Plan, result: PlanResult) -> list[str]:
         return []
     # No mermaid beside it: both UIs show the image, and the V1 UI no mermaid.
     return [f"![the plan](data:image/svg+xml;base64,{svg})"]
-
-
-def _code(text: str) -> str:
-    """`text` as code in a table's cell, whatever it contains."""
-    return "`" + " ".join(redact(text).replace("`", "'").replace("|", "¦").split()) + "`"
-
-
-def _text(text: str) -> str:
-    """`text` as words, whatever it contains."""
-    line = " ".join(redact(text).replace("|", "¦").split())
-    return re.sub(r"([\\`*_{}\[\]<>#!~])", r"\\\1", line)

@@ -16,21 +16,27 @@ from queue import Empty, SimpleQueue
 from typing import Any, cast
 from uuid import UUID
 
-from prefect.client.schemas.objects import TaskRun
+from prefect.client.schemas.objects import State, TaskRun
 from prefect.context import FlowRunContext
 from prefect.futures import PrefectFuture
 from prefect.logging import get_run_logger
+from prefect.states import Completed, Failed
 
 from prefect_resilience.errors.context import ErrorContext
 from prefect_resilience.errors.exceptions import answered_for
 from prefect_resilience.graphs.plans.edge import outcomes
-from prefect_resilience.graphs.plans.edge.nodes import Workshop, witnessing
-from prefect_resilience.graphs.plans.edge.outcomes import EndedRun, Outcome, not_begun, outcome_of, refused
+from prefect_resilience.graphs.plans.edge.nodes import TaskFactory, recording_task_runs
+from prefect_resilience.graphs.plans.edge.outcomes import EndedRun, NodeOutcome, outcome_of
 from prefect_resilience.graphs.plans.edge.preparation import Branches, Job, Preparation
-from prefect_resilience.graphs.plans.failures import failure_of
 from prefect_resilience.graphs.plans.inject import Inject, read_added
 from prefect_resilience.graphs.plans.model import Node, Plan
-from prefect_resilience.graphs.plans.result import NodeResult, PlanResult, Progress, current_listener
+from prefect_resilience.graphs.plans.result import (
+    NodeResult,
+    PlanResult,
+    Progress,
+    current_listener,
+    failure_of,
+)
 from prefect_resilience.graphs.plans.routes import Routing, routes
 from prefect_resilience.graphs.plans.schedule import Ended, Schedule, Skip, Step
 from prefect_resilience.graphs.routing.edge.upstream import outside_transactions
@@ -45,12 +51,12 @@ MOST_ARROWS = 100
 class Run:
     """One plan while it runs, inside the flow run that is going on."""
 
-    def __init__(self, plan: Plan, workshop: Workshop, inputs: Mapping[str, Any], level: int = 0) -> None:
+    def __init__(self, plan: Plan, factory: TaskFactory, inputs: Mapping[str, Any], level: int = 0) -> None:
         context = FlowRunContext.get()
         self.flow_run_id: UUID | None = context.flow_run.id if context and context.flow_run else None
         self.logger: Any = get_run_logger()
         self.plan = plan
-        self.workshop = workshop
+        self.factory = factory
         self.level = level
         self.inputs = inputs
         self.schedule: Schedule = Schedule(plan.tasks)
@@ -58,9 +64,9 @@ class Run:
         self.nodes: dict[str, Node] = {}
         self.handlers: dict[str, list[str]] = {}
         self.errors: dict[str, ErrorContext] = {}
-        self._preparation = Preparation(workshop, self.results, self.errors, inputs, self.logger)
+        self._preparation = Preparation(factory, self.results, self.errors, inputs, self.logger)
         self.outputs: dict[str, Any] = {}
-        self.led_by: dict[str, list[str]] = {}
+        self.routed_by: dict[str, list[str]] = {}
         self.arrows: dict[str, EndedRun] = {}
         self.injected: dict[str, int] = {}
         self.overdue: str | None = None
@@ -80,7 +86,7 @@ class Run:
         seconds = self.plan.bounds.seconds
         deadline = None if seconds is None else time.monotonic() + seconds
         self._steps.append(self.schedule.start())
-        with witnessing(self._task_runs), outside_transactions():
+        with recording_task_runs(self._task_runs), outside_transactions():
             self._advance()
             while self._running:
                 future = self._next(deadline)
@@ -91,8 +97,6 @@ class Run:
                     self._take(future)
                 self._advance()
         return self._finished()
-
-    # -- what may run
 
     def _know(self, nodes: Sequence[Node]) -> None:
         for node in nodes:
@@ -114,7 +118,7 @@ class Run:
 
     def _skip(self, skip: Skip) -> None:
         node = self.nodes[skip.node]
-        run = outcomes.skipped(node.id, node.type, skip.reason, self._after(node), self.flow_run_id)
+        run = self._recorded(node, Completed(name="Skipped", message=skip.reason))
         self._ended_as(node.id, run.id)
         self.results[node.id] = NodeResult(status="skipped", reason=skip.reason, task_run_id=str(run.id))
         self._latest = node.id
@@ -148,8 +152,8 @@ class Run:
                         self._preparation.branch(node, name, index, branches.items[index], seen)
                     )
                 except ValueError as error:
-                    outcomes.failed(name, node.type, str(error), self._after(node), self.flow_run_id)
-                    branches.ended(index, refused(str(error), name, _now(), type(error).__name__))
+                    self._recorded(node, Failed(message=str(error)), name=name)
+                    branches.ended(index, outcomes.refused(str(error), name, _now(), type(error).__name__))
         if branches.over:
             self._join(branches)
 
@@ -164,8 +168,8 @@ class Run:
                 )
         except Exception as error:  # noqa: BLE001 - the task runner's own ways to refuse a task
             name = job.task.name
-            run = outcomes.failed(name, node.type, str(error), self._after(node), self.flow_run_id)
-            outcome = refused(str(error), name, _now(), type(error).__name__)
+            run = self._recorded(node, Failed(message=str(error)), name=name)
+            outcome = outcomes.refused(str(error), name, _now(), type(error).__name__)
             self._end(job, replace(outcome, task_run_id=run.id))
             return
         self._running[future.task_run_id] = job
@@ -174,12 +178,13 @@ class Run:
 
     def _upstream(self, node: Node) -> list[str]:
         """What a node came after, to be shown as arrows."""
-        return [*node.depends_on, *self.led_by.get(node.id, ())][:MOST_ARROWS]
+        return [*node.depends_on, *self.routed_by.get(node.id, ())][:MOST_ARROWS]
 
     def _after(self, node: Node) -> list[UUID]:
         return [self.arrows[name].task_run_id for name in self._upstream(node) if name in self.arrows]
 
-    # -- what has ended
+    def _recorded(self, node: Node, state: State, **known: Any) -> TaskRun:
+        return outcomes.recorded(node, state, self._after(node), self.flow_run_id, **known)
 
     def _next(self, deadline: float | None) -> PrefectFuture[Any] | None:
         """The next task run that has ended; None when the plan's time is up first."""
@@ -195,7 +200,7 @@ class Run:
         task_run = self._task_runs.pop(future.task_run_id, None)
         self._end(job, outcome_of(future, job.task.name, task_run, _now()))
 
-    def _end(self, job: Job, outcome: Outcome) -> None:
+    def _end(self, job: Job, outcome: NodeOutcome) -> None:
         if job.index is None:
             self._settle(job.node, outcome)
             return
@@ -210,16 +215,16 @@ class Run:
         outcome = branches.outcome(_now())
         failed = outcome.error
         message = failed.message if failed else f"{len(branches.items)} branches"
-        record = outcomes.failed if failed else outcomes.completed
-        run = record(node.id, node.type, message, self._after(node), self.flow_run_id, branches.began)
+        state = Failed(message=message) if failed else Completed(message=message)
+        run = self._recorded(node, state, began=branches.began)
         self._settle(node, replace(outcome, task_run_id=run.id, task_run=run))
 
     def _refuse(self, node: Node, message: str, exception: str) -> None:
         """A node that cannot begin has failed."""
-        run = outcomes.failed(node.id, node.type, message, self._after(node), self.flow_run_id)
-        self._settle(node, replace(refused(message, node.id, _now(), exception), task_run_id=run.id))
+        run = self._recorded(node, Failed(message=message))
+        self._settle(node, replace(outcomes.refused(message, node.id, _now(), exception), task_run_id=run.id))
 
-    def _settle(self, node: Node, outcome: Outcome) -> None:
+    def _settle(self, node: Node, outcome: NodeOutcome) -> None:
         """A node has ended for good: find out where it leads, and who may run now."""
         if outcome.error is None and isinstance(outcome.value, Inject):
             outcome = self._inject(node, outcome.value, outcome)
@@ -243,7 +248,7 @@ class Run:
         self._steps.append(self.schedule.settle(node.id, ended))
         self._tell()
 
-    def _keep(self, node: Node, outcome: Outcome, routing: Routing) -> None:
+    def _keep(self, node: Node, outcome: NodeOutcome, routing: Routing) -> None:
         error = routing.error
         run_id = outcome.task_run_id
         self.results[node.id] = NodeResult(
@@ -264,13 +269,13 @@ class Run:
         else:
             self.errors[node.id] = error
         for name in routing.to:
-            self.led_by.setdefault(name, []).append(node.id)
+            self.routed_by.setdefault(name, []).append(node.id)
 
     def _ended_as(self, node_id: str, run_id: UUID) -> None:
         """Remember a node's task run, for the arrows to what comes after it."""
         self.arrows[node_id] = EndedRun(run_id, self.flow_run_id)
 
-    def _inject(self, node: Node, inject: Inject, outcome: Outcome) -> Outcome:
+    def _inject(self, node: Node, inject: Inject, outcome: NodeOutcome) -> NodeOutcome:
         """Add the nodes that an action asks for; the node fails when they cannot be added."""
         level = self.injected.get(node.id, 0) + 1
         try:
@@ -279,7 +284,7 @@ class Run:
         except ValueError as error:
             if outcome.task_run is not None:
                 outcomes.failed_after_all(outcome.task_run, str(error))
-            refusal = refused(str(error), node.id, _now(), type(error).__name__)
+            refusal = outcomes.refused(str(error), node.id, _now(), type(error).__name__)
             return replace(outcome, value=None, error=refusal.error)
         self._know(added)
         self.injected.update((one.id, level) for one in added)
@@ -296,14 +301,14 @@ class Run:
                 f"nodes that add nodes lie {level} deep here, and bounds.depth is {bounds.depth}"
             )
         self._count(len(inject.nodes), "added nodes")
-        self.workshop.expect(one for one in inject.nodes if isinstance(one, Node))
+        self.factory.expect(one for one in inject.nodes if isinstance(one, Node))
         return read_added(
             inject,
             by=node.id,
             nodes=self.nodes,
             ended=self.results,
             plan=self.plan,
-            actions=self.workshop,
+            actions=self.factory,
         )
 
     def _count(self, more: int, what: str) -> None:
@@ -316,8 +321,6 @@ class Run:
             )
         self._total += more
 
-    # -- the end
-
     def _stop(self) -> None:
         """The plan's time is up: nothing more begins; what is at work is waited for."""
         reason = f"the {self.plan.bounds.seconds:g} s of the plan were over"
@@ -329,7 +332,7 @@ class Run:
         waiting, self._jobs = self._jobs, deque()
         for job in waiting:
             if job.index is not None:
-                self._end(job, not_begun(reason, job.task.name, _now()))
+                self._end(job, outcomes.not_begun(reason, job.task.name, _now()))
             else:
                 self._skip(Skip(job.node.id, reason))
                 self._steps.append(self.schedule.settle(job.node.id, Ended(False)))
@@ -361,8 +364,6 @@ class Run:
         if result.status == "failed" and self.schedule.took_over(name):
             return result.model_copy(update={"status": "handled"})
         return result
-
-    # -- what is told to people
 
     @property
     def progress(self) -> Progress:

@@ -15,16 +15,15 @@ from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.errors.taxonomy import bounded
 from prefect_resilience.graphs.plans import subplans
 from prefect_resilience.graphs.plans.actions import Action, Actions
-from prefect_resilience.graphs.plans.edge.nodes import Workshop
+from prefect_resilience.graphs.plans.edge.nodes import TaskFactory
 from prefect_resilience.graphs.plans.edge.report import artifact_key, progress_shown, write_report
 from prefect_resilience.graphs.plans.edge.runner import Run
-from prefect_resilience.graphs.plans.failures import PlanFailed
 from prefect_resilience.graphs.plans.model import Node, Plan
 from prefect_resilience.graphs.plans.reading.mistakes import Mistake, PlanError
 from prefect_resilience.graphs.plans.reading.reading import is_text, read_plan, written_data
-from prefect_resilience.graphs.plans.result import PlanResult
+from prefect_resilience.graphs.plans.result import PlanFailed, PlanResult
 from prefect_resilience.graphs.plans.subplans import Nest
-from prefect_resilience.graphs.plans.templates.templates import has_template
+from prefect_resilience.graphs.plans.templates import has_template
 from prefect_resilience.graphs.plans.voting import Ask, asking, common_part
 from prefect_resilience.graphs.routing.edge.targets import Request, call
 from prefect_resilience.graphs.routing.edge.upstream import Failed, Gave
@@ -91,8 +90,8 @@ def carry_out(source: Any, inputs: Mapping[str, Any] | None, given: Any, inside:
     actions = Actions.of(given)
     around = subplans.current_nest()
     source = subplans.located(source, around.files if around else ())
-    workshop = Workshop(actions)
-    plan = read_plan(source, actions=workshop, inputs=inputs or {})
+    factory = TaskFactory(actions)
+    plan = read_plan(source, actions=factory, inputs=inputs or {})
 
     def run_inside(inner: Any, values: Mapping[str, Any] | None) -> PlanResult:
         return inside(inner, values, actions)
@@ -100,8 +99,8 @@ def carry_out(source: Any, inputs: Mapping[str, Any] | None, given: Any, inside:
     nest = _nest(plan, source, around, run_inside)
     if mistakes := mistakes_inside(plan, actions, nest):
         raise PlanError(mistakes, _name(source))
-    workshop.expect(plan.tasks)
-    run = Run(plan, workshop, {**plan.inputs, **(inputs or {})}, nest.level)
+    factory.expect(plan.tasks)
+    run = Run(plan, factory, {**plan.inputs, **(inputs or {})}, nest.level)
     title = title_of(plan, source)
     with (
         subplans.inside(nest),
@@ -133,7 +132,7 @@ def _of_inner(node: Node, place: str, actions: Actions, nest: Nest) -> list[Mist
         return []
     try:
         source = subplans.located(written, nest.files)
-        plan = read_plan(source, actions=Workshop(actions))
+        plan = read_plan(source, actions=TaskFactory(actions))
         inner = _nest(plan, source, nest, nest.run)
         return [_placed(place, one, source) for one in mistakes_inside(plan, actions, inner)]
     except PlanError as error:

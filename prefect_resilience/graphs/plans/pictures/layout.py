@@ -8,6 +8,7 @@ regression).
 
 from __future__ import annotations
 
+from bisect import bisect, insort
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -188,21 +189,14 @@ def _middle(neighbours: Sequence[_Item], otherwise: float) -> float:
 
 
 def _crossings(rows: list[list[_Item]]) -> int:
-    """How many pairs of arrows cross, counted row by row with a Fenwick tree."""
+    """How many pairs of arrows cross, counted row by row."""
     total = 0
-    for upper, lower in pairwise(rows):
-        ends = [place for item in upper for place in sorted([below.at for below in item.below])]
-        tree = [0] * (len(lower) + 1)
-        for seen, end in enumerate(ends):
-            at, smaller = end + 1, 0
-            while at:
-                smaller += tree[at]
-                at &= at - 1
-            total += seen - smaller
-            at = end + 1
-            while at <= len(lower):
-                tree[at] += 1
-                at += at & -at
+    for upper in rows[:-1]:
+        ends: list[int] = []
+        for item in upper:
+            for end in sorted(below.at for below in item.below):
+                total += len(ends) - bisect(ends, end)
+                insort(ends, end)
     return total
 
 

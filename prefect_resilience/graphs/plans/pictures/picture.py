@@ -10,9 +10,9 @@ from typing import Literal, cast
 
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.graphs.plans.model import Node, Plan
+from prefect_resilience.graphs.plans.node_states import leads
 from prefect_resilience.graphs.plans.result import NodeResult, PlanResult
 from prefect_resilience.graphs.plans.routes import in_order
-from prefect_resilience.graphs.plans.seats import leads
 
 BoxStatus = Literal["succeeded", "failed", "handled", "skipped", "waiting"]
 

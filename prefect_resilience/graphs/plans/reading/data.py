@@ -1,13 +1,21 @@
-"""Whether a value is data that a plan can carry: bounded in depth and size, and what JSON can write."""
+"""The data of a plan: read from JSON or YAML, and bounded in depth and size to what JSON can write.
+
+YAML is read with the data model of JSON. Words that older YAML reads as something else (`yes`, `no`, `on`,
+`off`, `012`, `1:30`) are refused, except in quotes. Dates stay texts. An alias counts as all that it stands
+for. Tags are refused.
+"""
 
 from __future__ import annotations
 
+import json
 import math
+import re
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, cast
+from typing import Any, NoReturn, cast
 
-from prefect_resilience.graphs.plans.reading.mistakes import quoted, shortened
-from prefect_resilience.graphs.plans.reading.wrong import Place
+import yaml
+
+from prefect_resilience.graphs.plans.reading.mistakes import Mistake, Place, PlanError, quoted, shortened
 
 DEEPEST = 100
 """Levels of objects and lists in a plan, the plan itself included."""
@@ -15,14 +23,198 @@ DEEPEST = 100
 MOST_VALUES = 100_000
 """Values in one node or one field of a plan, each entry of a list or of an object counted."""
 
+MOST_PARTS = 2_000_000
+"""Commas and opening brackets of a JSON text: they bound the memory that its data takes to about 150 MB."""
 
+LONGEST_YAML = 4_000_000
+"""Characters: YAML is read twenty times slower than JSON."""
+
+MOST_YAML_VALUES = 200_000
+MOST_DIGITS = 1_500
+"""Digits that are read of a whole number. So long a number is refused as data."""
+
+TOO_DEEP = f"is nested more than {DEEPEST} levels deep: write it flatter"
 TOO_MANY = f"has more than {MOST_VALUES:,} values: a plan names its data, and carries little of it"
 
 
-class Repeated(dict[str, Any]):
-    """An object in which keys were written more than once: `keys` are those; the last value stands."""
+class WrittenTwice:
+    """Stands in place of a value whose key its object has more than once."""
 
-    keys_repeated: tuple[str, ...] = ()
+    def __init__(self, key: str) -> None:
+        self._key = key
+
+    def __str__(self) -> str:
+        return f"{quoted(self._key)} is written more than once: write it once"
+
+
+def refuse(place: str, says: str, source: str | None = None) -> NoReturn:
+    raise PlanError([Mistake(place, says)], source or place) from None
+
+
+def load_json(text: str, source: str) -> Any:
+    """The data of a JSON text. Raises PlanError with the place of the first mistake."""
+    text = without_comments(text)
+    if text.count(",") + text.count("[") + text.count("{") > MOST_PARTS:
+        refuse(source, f"has more than {MOST_PARTS:,} commas and brackets: a plan carries little data")
+    try:
+        return json.loads(text, object_pairs_hook=_object, parse_int=_whole)
+    except json.JSONDecodeError as error:
+        near = shortened(text[error.pos : error.pos + 20].split("\n")[0].strip())
+        near = f", at {near!r}" if near else ", at the end" if error.pos >= len(text) - 1 else ""
+        place = f"{source}, line {error.lineno}, column {error.colno}"
+        refuse(place, f"is no JSON: {error.msg[:1].lower()}{error.msg[1:]}{near}", source)
+    except RecursionError:
+        refuse(source, "cannot be read: it, or the program that reads it, is nested too deep")
+
+
+_COMMENTS = re.compile(r'"(?:[^"\\]+|\\.)*"?|//[^\n]*|/\*.*?(?:\*/|\Z)', re.DOTALL)
+
+
+def without_comments(text: str) -> str:
+    """The text with spaces in place of `// ...` and `/* ... */`: every line and column stays where it was."""
+    return _COMMENTS.sub(_blank, text) if "/*" in text or "//" in text else text
+
+
+def _blank(found: re.Match[str]) -> str:
+    part = found[0]
+    return part if part.startswith('"') else re.sub(r"[^\n]", " ", part)
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    made = dict(pairs)
+    if len(made) < len(pairs):
+        seen: set[str] = set()
+        made.update((key, WrittenTwice(key)) for key, _ in pairs if key in seen or seen.add(key))
+    return made
+
+
+def _whole(literal: str) -> int:
+    return int(literal[:MOST_DIGITS])
+
+
+def load_yaml(text: str, source: str) -> Any:
+    """The data of a YAML text. Raises PlanError with the place of the first mistake."""
+    if len(text) > LONGEST_YAML:
+        refuse(source, f"{len(text):,} characters of YAML are more than {LONGEST_YAML:,}: write it as JSON")
+    loader = cast("Any", getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    reading = YamlReading(cast("Any", yaml).parse(text, Loader=loader), source)
+    try:
+        return reading.document()
+    except yaml.MarkedYAMLError as error:
+        says = shortened(str(error.problem or error.context or "cannot be read"), 200)
+        mark = error.problem_mark or error.context_mark
+        lines = text.splitlines()[mark.line : mark.line + 1] if mark else []
+        tab = "; indent with spaces, not tabs" if lines and "\t" in lines[0] else ""
+        reading.refuse(mark, f"is no YAML: {says}{tab}")
+    except (yaml.YAMLError, UnicodeEncodeError) as error:
+        refuse(source, f"is no YAML: {shortened(str(error).splitlines()[0], 200)}")
+
+
+_NUMBER = re.compile(r"[-+]?(?:\.[0-9]+|(?:0|[1-9][0-9]*)(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?")
+_NO_NUMBER = re.compile(r"[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)")
+_OLD_NUMBER = re.compile(
+    r"[-+]?(?:0[0-7_]+|0b[01_]+|0x[0-9a-fA-F_]+|0o[0-7]+|[0-9][0-9_]*(?::[0-5]?[0-9])+|[0-9]+(?:_[0-9]+)+)"
+)
+_OLD_BOOLEAN = re.compile("yes|Yes|YES|no|No|NO|on|On|ON|off|Off|OFF")
+_WORDS: dict[str, Any] = {
+    **dict.fromkeys(("", "~", "null", "Null", "NULL"), None),
+    **dict.fromkeys(("true", "True", "TRUE"), True),
+    **dict.fromkeys(("false", "False", "FALSE"), False),
+}
+
+
+class YamlReading:
+    """Builds the data of one YAML document from the parser's events."""
+
+    def __init__(self, events: Iterator[Any], source: str) -> None:
+        self._events = events
+        self._source = source
+        self._anchors: dict[str, tuple[Any, int] | None] = {}
+        self._count = 0
+
+    def refuse(self, mark: Any, says: str) -> NoReturn:
+        place = f"{self._source}, line {mark.line + 1}, column {mark.column + 1}" if mark else self._source
+        refuse(place, says, self._source)
+
+    def document(self) -> Any:
+        found: list[Any] = []
+        for event in self._events:
+            if isinstance(event, yaml.DocumentStartEvent) and found:
+                self.refuse(event.start_mark, "a second document begins: write one plan in a file")
+            if isinstance(event, yaml.NodeEvent):
+                found.append(self._value(event, 0))
+        return found[0] if found else None
+
+    def _value(self, event: Any, level: int) -> Any:
+        """The value that begins with an event."""
+        mark, anchor = event.start_mark, event.anchor
+        if isinstance(event, yaml.AliasEvent):
+            known = self._anchors.get(anchor)
+            if known is None:
+                says = "stands inside what it names" if anchor in self._anchors else "names nothing above it"
+                self.refuse(mark, f"the alias *{shortened(anchor)} {says}")
+            self._count_in(known[1], mark)
+            return known[0]
+        if event.tag is not None:
+            self.refuse(mark, f"the tag {quoted(event.tag)} is not read: write plain data")
+        before = self._count
+        self._count_in(1, mark)
+        if anchor:
+            self._anchors[anchor] = None
+        if isinstance(event, yaml.ScalarEvent):
+            value = self._scalar(event.value, mark) if event.implicit[0] else event.value
+        elif level >= DEEPEST:
+            self.refuse(mark, TOO_DEEP)
+        elif isinstance(event, yaml.SequenceStartEvent):
+            value = [self._value(inner, level + 1) for inner in self._until(yaml.SequenceEndEvent)]
+        else:
+            value = self._mapping(level + 1)
+        if anchor:
+            self._anchors[anchor] = value, self._count - before
+        return value
+
+    def _until(self, end: type[Any]) -> Iterator[Any]:
+        for event in self._events:
+            if isinstance(event, end):
+                return
+            yield event
+
+    def _mapping(self, level: int) -> dict[str, Any]:
+        own: list[tuple[str, Any]] = []
+        merged: dict[str, Any] = {}
+        for event in self._until(yaml.MappingEndEvent):
+            key = self._value(event, level)
+            if not isinstance(key, str):
+                self.refuse(event.start_mark, f"{quoted(key)} is no key: write a text, in quotes if need be")
+            after = next(self._events)
+            value = self._value(after, level)
+            if key != "<<" or not getattr(event, "implicit", (False,))[0]:
+                own.append((key, value))
+                continue
+            parts = cast("list[Any]", value) if isinstance(value, list) else [value]
+            for part in parts:
+                if not isinstance(part, dict):
+                    self.refuse(after.start_mark, "'<<' takes an object or a list of objects")
+                merged = {**part, **merged}
+        return merged | _object(own)
+
+    def _count_in(self, size: int, mark: Any) -> None:
+        self._count += size
+        if self._count > MOST_YAML_VALUES:
+            self.refuse(mark, f"has more than {MOST_YAML_VALUES:,} values, those of its aliases counted")
+
+    def _scalar(self, text: str, mark: Any) -> Any:
+        if text in _WORDS:
+            return _WORDS[text]
+        if _OLD_BOOLEAN.fullmatch(text):
+            self.refuse(mark, f"{text} may mean true or false, or the word: write true, false or '{text}'")
+        if _OLD_NUMBER.fullmatch(text):
+            self.refuse(mark, f"{shortened(text)} is read differently by different YAML: write it in quotes")
+        if _NO_NUMBER.fullmatch(text):
+            return float(text.replace(".", ""))
+        if not _NUMBER.fullmatch(text):
+            return text
+        return _whole(text) if text.lstrip("+-").isdecimal() else float(text)
 
 
 def wrong_data(value: Any, depth: int = 0) -> Iterator[tuple[Place, str]]:
@@ -37,16 +229,13 @@ def wrong_data(value: Any, depth: int = 0) -> Iterator[tuple[Place, str]]:
     while waiting:
         place, found, level = waiting.pop()
         if level >= DEEPEST:
-            yield place, f"is nested more than {DEEPEST} levels deep: write it flatter"
+            yield place, TOO_DEEP
             continue
         left -= len(found)
         if left < 0:
             yield place, TOO_MANY
             return
         keyed = isinstance(found, Mapping)
-        if isinstance(found, Repeated):
-            for key in found.keys_repeated:
-                yield (*place, key), f"{quoted(key)} is written more than once: write it once"
         parts: Iterable[tuple[Any, Any]] = (
             cast("Mapping[Any, Any]", found).items() if keyed else enumerate(cast("list[Any]", found))
         )
@@ -74,6 +263,8 @@ def _wrong_scalar(value: Any) -> str:
     """What is wrong with a value that holds no others."""
     if value is None:
         return ""
+    if isinstance(value, WrittenTwice):
+        return str(value)
     if isinstance(value, str):
         return "has half a character (a lone surrogate): write valid text" if _odd(value) else ""
     if isinstance(value, float):

@@ -12,13 +12,12 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
 from prefect_resilience.base.policy import nearest
-from prefect_resilience.graphs.plans.reading.mistakes import quoted
-from prefect_resilience.graphs.plans.reading.wrong import Place, refuse, told
-from prefect_resilience.graphs.plans.templates.expressions import WORDS
-from prefect_resilience.graphs.plans.templates.templates import RESERVED, is_one_template
+from prefect_resilience.graphs.plans.expressions import WORDS
+from prefect_resilience.graphs.plans.reading.mistakes import Place, quoted, refuse, told
+from prefect_resilience.graphs.plans.templates import RESERVED, is_one_template
 from prefect_resilience.guards.circuits.model import CircuitPolicy
 from prefect_resilience.guards.retries.backoff import Backoff
-from prefect_resilience.guards.retries.policy import BACKOFF_SPELLINGS, CAMEL_CASE, SPELLINGS, Retry
+from prefect_resilience.guards.retries.policy import BACKOFF_SPELLINGS, CAMEL_CASE, Retry
 
 LONGEST_ID = 100
 ID = re.compile(r"\w[\w-]*")
@@ -30,7 +29,6 @@ EFFECTS = ("conditional", "external", "idempotent")
 NAMES_SCHEMA: dict[str, Any] = {
     "anyOf": [{"type": "array", "items": {"type": "string"}}, {"type": "string"}],
 }
-RETRY_SPELLINGS = ("max_retries", *SPELLINGS, *BACKOFF_SPELLINGS, *CAMEL_CASE)
 
 
 class RetrySchema:
@@ -197,7 +195,10 @@ def circuit(value: Any) -> Any:
     name = written.get("name")
     if not isinstance(name, str) or not name.strip():
         raise ValueError('has no name: write {"name": "llm", ...}')
-    CircuitPolicy.model_validate({key: part for key, part in written.items() if key != "name"})
+    wrong: list[tuple[Place, str]] = []
+    _placed(CircuitPolicy, {key: part for key, part in written.items() if key != "name"}, (), wrong)
+    if wrong:
+        refuse("CircuitPolicy", wrong)
     return written
 
 
@@ -213,13 +214,3 @@ def effect(value: Any) -> Any:
         near = nearest(kind, EFFECTS) if isinstance(kind, str) else f"; write one of {', '.join(EFFECTS)}"
         raise ValueError(f"{quoted(kind)} is no kind of effect{near}")
     return value
-
-
-def cache(value: Any) -> Any:
-    from prefect_resilience.graphs.plans.model import Cache
-
-    if isinstance(value, bool | Cache):
-        return value
-    if isinstance(value, Mapping):
-        return Cache.model_validate(value)
-    raise ValueError(f"write true, false, or an object with ttl and key, not {quoted(value)}")

@@ -8,14 +8,13 @@ from typing import Any, NamedTuple, cast
 
 from prefect_resilience.graphs.conditions.compare import runs_away
 from prefect_resilience.graphs.conditions.model import Condition
+from prefect_resilience.graphs.plans.expressions import Expression
 from prefect_resilience.graphs.plans.graph import Edge, Order, edges_of
 from prefect_resilience.graphs.plans.model import Bounds, Node
 from prefect_resilience.graphs.plans.reading.fields import RESERVED_IDS
 from prefect_resilience.graphs.plans.reading.mistakes import Mistake, Names, quoted
-from prefect_resilience.graphs.plans.templates.expressions import Expression
-from prefect_resilience.graphs.plans.templates.templates import (
+from prefect_resilience.graphs.plans.templates import (
     Pieces,
-    Unreadable,
     is_node,
     mistakes_in,
     paths_in,
@@ -152,11 +151,10 @@ class Meaning:
                     if is_node(path, names) and path.root in self.at:
                         self.uses.append(Use(self.at[path.root], n, at, itself=False))
 
-    def _count_computed(self, found: Pieces | Unreadable) -> None:
-        if not isinstance(found, Unreadable):
-            for piece in found:
-                if isinstance(piece, Expression) and piece.computes:
-                    self._computed.add(piece.source)
+    def _count_computed(self, found: Pieces) -> None:
+        for piece in found:
+            if isinstance(piece, Expression) and piece.computes:
+                self._computed.add(piece.source)
 
     def _of_conditions(self, n: int, node: Node) -> Iterator[tuple[str, str]]:
         for place, condition in _conditions(node):
@@ -192,12 +190,9 @@ class Meaning:
                     place = f"{entry.place}.{entry.place_of(edge)}"
                     written.setdefault((other, n) if says else (n, other), (n, place))
         order = Order(len(self.entries), written)
-        left = MOST_CYCLES
-        for knot in order.knots:
-            for cycle in order.cycles(knot, left):
-                left -= 1
-                n, place = written[cycle[-1], cycle[0]]
-                yield n, Mistake(place, self._circle(cycle))
+        for cycle in order.cycles(MOST_CYCLES):
+            n, place = written[cycle[-1], cycle[0]]
+            yield n, Mistake(place, self._circle(cycle))
         yield from self._too_early(order)
 
     def _circle(self, cycle: Sequence[int]) -> str:

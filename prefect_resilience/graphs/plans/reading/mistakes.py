@@ -1,15 +1,21 @@
-"""What is wrong with a plan: every mistake, each with its place."""
+"""The mistakes of a plan, those that pydantic finds among them: each with its place and a sentence."""
 
 from __future__ import annotations
 
 import difflib
 import re
-from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import cache
+from typing import Any, NoReturn, cast
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails, InitErrorDetails, PydanticCustomError
 
 from prefect_resilience.errors.exceptions import ConfigurationError
+from prefect_resilience.guards.circuits.model import CircuitPolicy
+from prefect_resilience.guards.retries import Backoff, Retry, RetryBudget
+from prefect_resilience.guards.retries.policy import BACKOFF_SPELLINGS, CAMEL_CASE, SPELLINGS
 
 MOST_MISTAKES = 10_000
 """A plan is read no further once it has this many mistakes."""
@@ -84,7 +90,6 @@ def quoted(value: object, length: int = 60) -> str:
 
 LONGEST = 100
 FEW = 500
-NEIGHBOURS = 20
 MOST_LISTED = 12
 COMPARISONS = 8_000
 """Names that one `Names` compares closely, over all that it is asked; then only spelling is looked at."""
@@ -101,50 +106,217 @@ class Names:
     def __init__(self, right: Iterable[str]) -> None:
         self._right = [name for name in right if len(name) <= LONGEST]
         self._left = COMPARISONS
-        self._sorted: list[tuple[str, str]] = []
-        self._reversed: list[tuple[str, str]] = []
         self._plain: dict[str, str] = {}
 
-    def suggestion(self, wrong: Any, *, listed: bool = True) -> str:
-        """`; did you mean 'x'?`; else the names, if they are few and `listed`."""
+    def suggestion(self, wrong: Any) -> str:
+        """`; did you mean 'x'?`; else the names, if they are few."""
         near = self.nearest(wrong) if isinstance(wrong, str) else None
         if near is not None:
             return f"; did you mean {quoted(near)}?"
-        if listed and 0 < len(self._right) <= MOST_LISTED:
+        if 0 < len(self._right) <= MOST_LISTED:
             return f"; write one of {', '.join(shortened(name) for name in sorted(self._right))}"
         return ""
 
     def nearest(self, wrong: str) -> str | None:
-        """The right name that is most like it, None if none is."""
+        """The right name that is most like it, None if none is. Of many, the first ones are compared."""
         if not wrong or len(wrong) > LONGEST:
             return None
-        if not self._plain:
-            self._index()
+        self._plain = self._plain or {_spelling(name): name for name in reversed(self._right)}
         spelled = self._plain.get(_spelling(wrong))
-        if spelled is not None:
+        few = self._right[:FEW]
+        if spelled is not None or self._left < len(few):
             return spelled
-        near = self._right if len(self._right) <= FEW else self._neighbours(wrong)
-        if self._left < len(near):
-            return None
-        self._left -= len(near)
-        close = difflib.get_close_matches(wrong, near, n=1)
-        return close[0] if close else None
-
-    def _index(self) -> None:
-        self._plain = {_spelling(name): name for name in reversed(self._right)}
-        if len(self._right) > FEW:
-            self._sorted = sorted((name, name) for name in self._right)
-            self._reversed = sorted((name[::-1], name) for name in self._right)
-
-    def _neighbours(self, wrong: str) -> list[str]:
-        """Names that begin or end most like it."""
-        near: dict[str, None] = {}
-        for names, key in ((self._sorted, wrong), (self._reversed, wrong[::-1])):
-            at = bisect_left(names, (key, ""))
-            near.update((name, None) for _, name in names[max(0, at - NEIGHBOURS) : at + NEIGHBOURS])
-        return list(near)
+        self._left -= len(few)
+        return next(iter(difflib.get_close_matches(wrong, few, n=1)), None)
 
 
 def _spelling(name: str) -> str:
     """A name without what is often mistaken: capitals, spaces, - and _."""
     return re.sub(r"[\s_-]+", "", name.casefold()) or name
+
+
+Place = tuple[str | int, ...]
+
+MOST_TOLD = 200
+"""Mistakes that one ValidationError carries; a `PlanError` has all of them."""
+
+MOST_PARTS = 20
+"""Steps of a place that are shown."""
+
+_OWN = "plan"
+_WRITE = {
+    "string_type": "a text",
+    "string_sub_type": "a text",
+    "int_type": "a whole number",
+    "int_parsing": "a whole number",
+    "int_from_float": "a whole number",
+    "float_type": "a number",
+    "float_parsing": "a number",
+    "finite_number": "a finite number",
+    "bool_type": "true or false",
+    "bool_parsing": "true or false",
+    "dict_type": "an object",
+    "mapping_type": "an object",
+    "model_type": "an object",
+    "model_attributes_type": "an object",
+    "list_type": "a list",
+    "tuple_type": "a list",
+}
+_BOUNDS = {
+    "greater_than": ("gt", "above"),
+    "greater_than_equal": ("ge", "of at least"),
+    "less_than": ("lt", "below"),
+    "less_than_equal": ("le", "of at most"),
+}
+
+
+def place_text(place: Iterable[str | int], start: str = "") -> str:
+    """A place as it is read: `tasks[3].input['a key']`."""
+    text = start
+    parts = list(place)
+    for part in parts[:MOST_PARTS]:
+        if isinstance(part, int):
+            text += f"[{part}]"
+        elif re.fullmatch(r"[\w-]+", part):
+            text += f".{part}" if text else part
+        else:
+            text += f"[{quoted(part, 40)}]"
+    return text + "…" if len(parts) > MOST_PARTS else text
+
+
+def mistakes_of(error: ValidationError, model: type[BaseModel], raw: Any, start: str = "") -> list[Mistake]:
+    """Every mistake of a model; `raw` is what it was made of, `start` its place."""
+    return [Mistake(place_text(place, start), says) for place, says in told(error, model, raw)]
+
+
+def told(error: ValidationError, model: type[BaseModel], raw: Any) -> list[tuple[Place, str]]:
+    """Every mistake of a model as its place in the model and a sentence."""
+    found: dict[tuple[Place, str], None] = {}
+    names: dict[type[BaseModel], Names] = {}
+    for one in error.errors(include_url=False):
+        place = _place(one, raw)
+        if one["type"] == "extra_forbidden":
+            at = _model_at(place, model)
+            known = names.get(at) or names.setdefault(at, Names(_known(at)))
+            found[place, f"there is no such field{known.suggestion(str(place[-1]))}"] = None
+        else:
+            found[place, _sentence(one, model, place)] = None
+    return list(found)
+
+
+def refuse(title: str, mistakes: Sequence[tuple[Place, str]]) -> NoReturn:
+    """Raise pydantic's own error with these mistakes in it, each in its place."""
+    raise ValidationError.from_exception_data(
+        title,
+        [
+            InitErrorDetails(
+                type=PydanticCustomError(_OWN, "{sentence}", {"sentence": says}), loc=place, input=None
+            )
+            for place, says in mistakes
+        ],
+    )
+
+
+def as_validation_error(title: str, mistakes: Sequence[Mistake]) -> ValidationError:
+    """The first mistakes as pydantic tells them, for forms; the rest are counted."""
+    shown = [(_loc(mistake.place), str(mistake)) for mistake in mistakes[:MOST_TOLD]]
+    if len(mistakes) > MOST_TOLD:
+        shown.append(((), f"and {len(mistakes) - MOST_TOLD:,} more"))
+    try:
+        refuse(title, shown)
+    except ValidationError as error:
+        return error
+
+
+def _loc(place: str) -> Place:
+    parts = re.findall(r"\[(\d+)\]|\['([^']*)'\]|([^.\[\]]+)", place)
+    return tuple(int(number) if number else key or name for number, key, name in parts)
+
+
+def _place(error: ErrorDetails, raw: Any) -> Place:
+    """Where the mistake is, in the words of who wrote it: a field may have been written by another name."""
+    place = tuple(part for part in error["loc"] if part != "[key]")
+    at: Any = raw
+    made: list[str | int] = []
+    for part in place:
+        if isinstance(at, Mapping) and part not in at:
+            others = _OTHER_NAMES.get(str(part), ())
+            fields = cast("Mapping[Any, Any]", at)
+            part = next((other for other in others if other in fields), part)
+        made.append(part)
+        at = _inside(at, part)
+    return tuple(made)
+
+
+_OTHER_NAMES = {
+    "type": ("kind",),
+    "to": ("to_node_id",),
+    "as": ("item",),
+    "attempts": ("max_retries", "max_attempts"),
+    "retry_on": ("retryable_errors",),
+}
+
+
+def _inside(value: Any, part: str | int) -> Any:
+    try:
+        return value[part]
+    except (LookupError, TypeError):
+        return None
+
+
+def _sentence(error: ErrorDetails, model: type[BaseModel], place: Place) -> str:
+    kind, given = error["type"], error["input"]
+    context = error.get("ctx", {})
+    if kind in (_OWN, "condition"):
+        return error["msg"]
+    if kind == "value_error":
+        return str(context.get("error", error["msg"]))
+    if kind == "missing":
+        return f"is missing{_meant(_model_at(place, model), str(place[-1]))}"
+    if kind in _WRITE:
+        return f"write {_WRITE[kind]}, not {quoted(given)}"
+    if kind in _BOUNDS:
+        limit, word = _BOUNDS[kind]
+        return f"write a number {word} {context[limit]:g}, not {quoted(given)}"
+    if kind in ("literal_error", "enum"):
+        options = re.findall(r"'([^']*)'", str(context.get("expected", "")))
+        return f"{quoted(given)} is not known{suggestion(given, options)}"
+    says = error["msg"]
+    return shortened(says[:1].lower() + says[1:], 300)
+
+
+def _meant(model: type[BaseModel], field: str) -> str:
+    known = model.model_fields.get(field)
+    meaning = (known.description or "").rstrip(".") if known else ""
+    return f": {meaning[:1].lower()}{meaning[1:]}" if meaning else ""
+
+
+PARTS: dict[str, type[BaseModel]] = {
+    "circuit": CircuitPolicy,
+    "retry_policy": Retry,
+    "by_category": Retry,
+    "backoff": Backoff,
+    "budget": RetryBudget,
+}
+"""The models of a plan's fields, by the fields' names. `model.py` adds its own."""
+
+RETRY_SPELLINGS = ("max_retries", *SPELLINGS, *BACKOFF_SPELLINGS, *CAMEL_CASE)
+
+
+def _model_at(place: Place, model: type[BaseModel]) -> type[BaseModel]:
+    """The model whose field the last part of a place is."""
+    for part in reversed(place[:-1]):
+        if isinstance(part, str) and part in PARTS:
+            return PARTS[part]
+    return model
+
+
+@cache
+def _known(model: type[BaseModel]) -> tuple[str, ...]:
+    """The fields of a model, by the names that may be written."""
+    names = [field.alias if field.alias else name for name, field in model.model_fields.items()]
+    if model.__name__ == "Retry":
+        names.extend(RETRY_SPELLINGS)
+    if model.__name__ == "CircuitPolicy":
+        names.append("name")
+    return tuple(sorted(names))

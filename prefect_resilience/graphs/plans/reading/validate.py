@@ -9,10 +9,17 @@ from typing import Any, cast
 from pydantic import ValidationError
 
 from prefect_resilience.graphs.plans.model import QUORUM, Asked, Bounds, CheckedActions, Node, Plan, PlanHead
-from prefect_resilience.graphs.plans.reading.data import Repeated, wrong_data
+from prefect_resilience.graphs.plans.reading.data import WrittenTwice, wrong_data
 from prefect_resilience.graphs.plans.reading.meaning import UNREAD, Entry, Meaning, unknown_inputs
-from prefect_resilience.graphs.plans.reading.mistakes import MOST_MISTAKES, Mistake, PlanError, quoted
-from prefect_resilience.graphs.plans.reading.wrong import Place, mistakes_of, place_text
+from prefect_resilience.graphs.plans.reading.mistakes import (
+    MOST_MISTAKES,
+    Mistake,
+    Place,
+    PlanError,
+    mistakes_of,
+    place_text,
+    quoted,
+)
 
 SOURCE = "from_node_id"
 _OTHERS = frozenset({"implementation", "quorum", "retries", "transitions"})
@@ -167,12 +174,7 @@ def _with(data: Mapping[Any, Any], more: Mapping[str, Any], *without: str) -> Ma
     """The data with some fields more and some less; keys that were written twice are still known."""
     if not more and not any(name in data for name in without):
         return data
-    made = {key: value for key, value in {**data, **more}.items() if key not in without}
-    if not isinstance(data, Repeated):
-        return made
-    repeated = Repeated(made)
-    repeated.keys_repeated = data.keys_repeated
-    return repeated
+    return {key: value for key, value in {**data, **more}.items() if key not in without}
 
 
 ROUTES = ("depends_on", "on_success", "on_failure", "handles_error")
@@ -189,7 +191,7 @@ def read_fields(data: Any, asked: Asked) -> dict[str, Any]:
     found.extend(spelled.mistakes)
     written = spelled.data
     values: dict[str, Any] = {str(key): part for key, part in written.items() if key != "tasks"}
-    found.extend(_wrong_fields(written, values))
+    found.extend(_wrong_fields(values))
     bounds = values.get("bounds")
     bounds = bounds if isinstance(bounds, Bounds) else Bounds()
     tasks: Any = written.get("tasks")
@@ -208,6 +210,8 @@ def read_fields(data: Any, asked: Asked) -> dict[str, Any]:
 def _wrong_list(written: Mapping[Any, Any], tasks: Any, bounds: Bounds) -> str:
     if "tasks" not in written:
         return "is missing: the list of the plan's nodes"
+    if isinstance(tasks, WrittenTwice):
+        return str(tasks)
     if not isinstance(tasks, list | tuple):
         return f"write a list of nodes, not {quoted(tasks)}"
     count = len(cast("list[Any]", tasks))
@@ -256,11 +260,8 @@ class Found:
             self.mistakes.append(Mistake(self.place(mistake.place), mistake.message))
 
 
-def _wrong_fields(written: Mapping[Any, Any], values: dict[str, Any]) -> Iterator[Mistake]:
+def _wrong_fields(values: dict[str, Any]) -> Iterator[Mistake]:
     """What is wrong with the plan's own fields; those that are right are put in `values` as they are read."""
-    if isinstance(written, Repeated):
-        for key in written.keys_repeated:
-            yield Mistake(key, f"{quoted(key)} is written more than once: write it once")
     unreadable: set[str] = set()
     for name, value in values.items():
         for place, says in wrong_data(value, 1) if not isinstance(value, Bounds) else ():

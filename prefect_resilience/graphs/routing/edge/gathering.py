@@ -28,7 +28,7 @@ from prefect_resilience.graphs.routing.edge.upstream import (
     context_of,
     ending_of,
 )
-from prefect_resilience.graphs.routing.exceptions import TooManyFailures
+from prefect_resilience.graphs.routing.rounds import TooManyFailures
 
 T = TypeVar("T")
 

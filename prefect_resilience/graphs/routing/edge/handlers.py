@@ -15,12 +15,12 @@ from prefect_resilience.errors.exceptions import ConfigurationError, add_note
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.graphs.conditions.model import Condition
 from prefect_resilience.graphs.routing.edge.nodes import (
-    Parcel,
+    Opaque,
     ended,
     not_run,
-    opened,
     passed_on,
     submit_node,
+    unwrap,
 )
 from prefect_resilience.graphs.routing.edge.targets import Request, call, check_target, following, name_of
 from prefect_resilience.graphs.routing.edge.upstream import (
@@ -123,9 +123,9 @@ def _as_when(when: Any) -> When:
     return names
 
 
-def handle(upstream: Parcel, handed: list[Parcel]) -> State[Any]:
+def handle(upstream: Opaque, handed: list[Opaque]) -> State[Any]:
     """The work of an error handler's task run."""
-    given, node, runs = opened(upstream, handed)
+    given, node, runs = unwrap(upstream, handed)
     handler = cast("Handler", node)
     ending = ending_of(given)
     if isinstance(ending, Gave):

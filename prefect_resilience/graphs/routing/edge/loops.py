@@ -11,10 +11,11 @@ from typing import Any, TypeVar, cast
 from prefect.cache_policies import NO_CACHE
 from prefect.client.schemas.objects import State
 from prefect.context import FlowRunContext, TaskRunContext
+from prefect.runtime import flow_run, task_run
 from prefect.tasks import Task, task
 from prefect.utilities.annotations import quote
 
-from prefect_resilience.base.drive import Blocking, Invoke, Sequence, adrive, drive
+from prefect_resilience.base.drive import Blocking, Invoke, Steps, adrive, drive
 from prefect_resilience.base.plain import plain
 from prefect_resilience.errors.classify.shapes import put
 from prefect_resilience.errors.context import ErrorContext, attach_context
@@ -24,7 +25,6 @@ from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.errors.taxonomy import ErrorCategory, ErrorInfo
 from prefect_resilience.graphs.conditions.model import Condition
 from prefect_resilience.graphs.routing.edge.nodes import value_of
-from prefect_resilience.graphs.routing.edge.progress import ProgressGuard, halted, place_of
 from prefect_resilience.graphs.routing.edge.targets import (
     NOTHING,
     Request,
@@ -35,16 +35,97 @@ from prefect_resilience.graphs.routing.edge.targets import (
     name_of,
 )
 from prefect_resilience.graphs.routing.edge.upstream import NeverRan, context_of, ending_of
-from prefect_resilience.graphs.routing.exceptions import NoProgress, RoundsExhausted
 from prefect_resilience.graphs.routing.rounds import (
     History,
     Iteration,
+    NoProgress,
     Round,
+    RoundsExhausted,
     history_details,
     partial_output,
     same,
 )
 from prefect_resilience.tasks.edge.answers import request_of_step
+
+E = TypeVar("E", NoProgress, RoundsExhausted)
+
+
+class ProgressGuard:
+    """Ends a loop when so many rounds in a row have come to the same state.
+
+    rounds: how many, from 2.
+    key: the part of the state that must change, as a function; by default all of it, compared strictly.
+
+    For a loop of your own, and as `progress=` of `iterate`:
+        guard = ProgressGuard(rounds=3, key=lambda answer: answer["score"])
+        while not good(answer):
+            answer = revise(answer)
+            guard.check(answer)
+    """
+
+    def __init__(self, rounds: int = 3, key: Callable[[Any], Any] | None = None) -> None:
+        if isinstance(rounds, bool) or not isinstance(rounds, int) or rounds < 2:  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ConfigurationError(f"ProgressGuard(rounds={rounds!r}): write a whole number from 2")
+        if key is not None and not callable(key):  # pyright: ignore[reportUnnecessaryComparison]
+            raise ConfigurationError(f"ProgressGuard(key={key!r}): write a function of the state")
+        self.rounds = rounds
+        self.key = key
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget the rounds so far."""
+        self._history: History[Any] = History()
+        self._mark: Any = NOTHING
+        self._same = 0
+        self._since = time.monotonic()
+
+    @property
+    def iteration_history(self) -> tuple[Round[Any], ...]:
+        """The rounds so far; of the older ones without their values."""
+        return self._history.told()
+
+    def check(self, state: Any) -> int:
+        """Note a round that came to `state`; how many rounds in a row have come to that, 1 if it is new.
+
+        Raises `NoProgress` at the last round that there may be, with `iteration_history`.
+
+        Example:
+            >>> guard = ProgressGuard(rounds=3)
+            >>> [guard.check(0.5), guard.check(0.5), guard.check(0.6)]
+            [1, 2, 1]
+        """
+        now = time.monotonic()
+        mark = plain(state if self.key is None else self.key(state))
+        number = len(self._history.told()) + 1
+        self._history.add(Round(number, state, mark, now - self._since))
+        self._same = self._same + 1 if self._mark is not NOTHING and same(self._mark, mark) else 1
+        self._mark, self._since = mark, now
+        if self._same >= self.rounds:
+            raise halted("loop", NoProgress(number, state, self._history.told(), self.rounds - 1))
+        return self._same
+
+    def __repr__(self) -> str:
+        return f"ProgressGuard(rounds={self.rounds})"
+
+
+def halted(name: str, error: E) -> E:
+    """A loop's end without being done, with its rounds in the error's context."""
+    found = context_of(error)
+    rounds = {"rounds": error.rounds, "iteration_history": history_details(error.iteration_history)}
+    changes = {
+        "details": {**found.details, **rounds},
+        "partial_output": partial_output(error.value),
+        **place_of(name),
+    }
+    attach_context(error, found.model_copy(update=changes))
+    return error
+
+
+def place_of(name: str) -> dict[str, Any]:
+    """Which loop it is, and the run that is going on."""
+    ids = {"task_run_id": task_run.get_id(), "flow_run_id": flow_run.get_id()}
+    return {"node_id": name, **{name: str(value) for name, value in ids.items() if value}}
+
 
 T = TypeVar("T")
 
@@ -56,8 +137,7 @@ Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 class Loop:
     """What a loop does and when it ends."""
 
-    steps: Mapping[str, Any]
-    """The steps of a round in their order, by name."""
+    steps: Mapping[str, Any]  # in their order, by name
     several: bool
     until: Until
     max_rounds: int
@@ -87,10 +167,8 @@ class Loop:
         target = self.steps[name]
         step = self._shown(name, target, number)
         if isinstance(step, Task):
-            args, kwargs = (
-                tuple(quote(arg) for arg in args),
-                {name: quote(arg) for name, arg in kwargs.items()},
-            )
+            args = tuple(quote(arg) for arg in args)
+            kwargs = {name: quote(arg) for name, arg in kwargs.items()}
         kind = Blocking if self.in_threads and not is_async(target) else Invoke
         return kind(cast("Any", step), args, kwargs)
 
@@ -218,7 +296,7 @@ def _can_begin(step: Any, request: Request) -> bool:
     return True
 
 
-def _rounds(loop: Loop) -> Sequence[Iteration[Any]]:
+def _rounds(loop: Loop) -> Steps[Iteration[Any]]:
     """The loop itself, written once for both drivers."""
     history: History[Any] = History()
     value, mark, still = loop.start, NOTHING, 0
@@ -237,7 +315,10 @@ def _rounds(loop: Loop) -> Sequence[Iteration[Any]]:
             at = "progress"
             made = plain(given if loop.progress is None else (yield Invoke(loop.progress, (given,))))
             at = "until"
-            done = yield from _done(loop.until, given)
+            if isinstance(loop.until, Condition):
+                done = loop.until.evaluate(given)
+            else:
+                done = bool((yield Invoke(loop.until, (given,))))
         except Exception as error:  # noqa: BLE001 - it is raised on, with what it was about
             left = None if value is NOTHING or value is loop.start else value
             failed = _round(loop, number, given, made, began, gave)
@@ -262,19 +343,13 @@ def _round(
 
 
 def _value(outcome: Any) -> Any:
-    """What a step gave; a state that a task returned is opened."""
+    """The value of a step; of a state that a task returned, its result."""
     if not isinstance(outcome, State):
         return outcome
     ending = ending_of(cast("Any", outcome))
     if isinstance(ending, NeverRan):
         raise RuntimeError(f"the round's task run did not run: {ending.why}")
     return value_of(ending)
-
-
-def _done(until: Until, value: Any) -> Sequence[bool]:
-    if isinstance(until, Condition):
-        return until.evaluate(value)
-    return bool((yield Invoke(until, (value,))))
 
 
 def _leave_request(loop: Loop, at: str, asked: Arguments, error: Exception) -> None:

@@ -2,7 +2,7 @@
 
 The runner starts it in its turn, as any task that was submitted with that upstream as an argument, so a
 bounded pool cannot run dry: nothing waits for a place that it holds itself. What Prefect must not look
-into (an upstream that failed would block the node) travels in a `Parcel`.
+into (an upstream that failed would block the node) travels in a `Opaque`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ LONGEST_NAME = 80
 T = TypeVar("T")
 
 
-class Parcel:
+class Opaque:
     """What a node works on. Prefect finds no futures in here, and sends it anywhere.
 
     Where it is pickled, for a worker process, its futures are waited for and replaced by their states.
@@ -45,7 +45,7 @@ class Parcel:
 
     def __reduce__(self) -> tuple[Any, ...]:
         states = {id(future): state_after(future) for future in futures_in(self.content)}
-        return Parcel, (_replaced(self.content, states),)
+        return Opaque, (_replaced(self.content, states),)
 
 
 def _replaced(content: Any, by_id: dict[int, Any]) -> Any:
@@ -62,21 +62,21 @@ class _Slot:
         self.number = number
 
 
-def opened(parcel: Parcel, handed: list[Parcel]) -> Any:
-    """What is in the parcel, on the side of the node."""
+def unwrap(opaque: Opaque, handed: list[Opaque]) -> Any:
+    """What is in the opaque, on the side of the node."""
     if not handed:
-        return parcel.content
+        return opaque.content
 
     def fill(part: Any) -> Any:
         return handed[part.number].content if isinstance(part, _Slot) else part
 
-    return visit_collection(parcel.content, visit_fn=fill, return_data=True)
+    return visit_collection(opaque.content, visit_fn=fill, return_data=True)
 
 
 def submit_node(
     what: str, work: Callable[..., Any], content: Any, *, runs: list[Any], name: str
 ) -> PrefectFuture[Any]:
-    """Submit `work(upstream: Parcel, handed)` as a task run called `name`, with arrows from `runs` to it."""
+    """Submit `work(upstream: Opaque, handed)` as a task run called `name`, with arrows from `runs` to it."""
     flow_run = FlowRunContext.get()
     if flow_run is None:
         raise ConfigurationError(f"{what} is a step of a flow: call it while a @flow is running")
@@ -91,7 +91,7 @@ def submit_node(
     runner: Any = flow_run.task_runner
     sent, handed = _for_dask(content, runner)
     arrows: Any = {cast("Any", TaskRunResult(id=run)) for run in runs}
-    parameters = {"upstream": Parcel(sent), "handed": handed}
+    parameters = {"upstream": Opaque(sent), "handed": handed}
     return cast("PrefectFuture[Any]", runner.submit(node, parameters, dependencies={"upstream": arrows}))
 
 
@@ -104,7 +104,7 @@ def _for_dask(content: Any, runner: Any) -> tuple[Any, list[Any]]:
     if not theirs or not _is_dask(runner):
         return content, []
     slots = {id(future): _Slot(number) for number, future in enumerate(theirs)}
-    packed = [runner.client.submit(Parcel, cast("Any", future).wrapped_future) for future in theirs]
+    packed = [runner.client.submit(Opaque, cast("Any", future).wrapped_future) for future in theirs]
     return _replaced(content, slots), packed
 
 

@@ -14,17 +14,17 @@ from prefect.runtime import task_run
 from prefect_resilience.base.plain import unfolded
 from prefect_resilience.errors.context import ErrorContext
 from prefect_resilience.errors.exceptions import ConfigurationError, add_note
-from prefect_resilience.graphs.conditions.bounds import ConditionError
+from prefect_resilience.graphs.conditions.compare import ConditionError
 from prefect_resilience.graphs.conditions.evaluate import Explanation, shown
 from prefect_resilience.graphs.conditions.model import Condition
 from prefect_resilience.graphs.conditions.reading import OF_ERRORS
 from prefect_resilience.graphs.routing.edge.nodes import (
-    Parcel,
+    Opaque,
     ended,
     not_run,
-    opened,
     passed_on,
     submit_node,
+    unwrap,
     value_of,
 )
 from prefect_resilience.graphs.routing.edge.targets import (
@@ -43,7 +43,7 @@ from prefect_resilience.graphs.routing.edge.upstream import (
     ending_of,
     runs_behind,
 )
-from prefect_resilience.graphs.routing.exceptions import NoRoute
+from prefect_resilience.graphs.routing.rounds import NoRoute
 from prefect_resilience.telemetry.edge.events import emit, error_payload
 
 
@@ -203,9 +203,9 @@ def _explained(branch: Branch, condition: Condition, ending: Gave | Failed) -> E
         raise
 
 
-def take_route(upstream: Parcel, handed: list[Parcel]) -> State[Any]:
+def take_route(upstream: Opaque, handed: list[Opaque]) -> State[Any]:
     """The work of a route's task run."""
-    given, branches, runs = opened(upstream, handed)
+    given, branches, runs = unwrap(upstream, handed)
     ending = ending_of(given)
     if isinstance(ending, NeverRan):
         return not_run(ending, "No branch was asked, since the upstream never ran")

@@ -23,7 +23,7 @@ from prefect.transactions import Transaction
 from prefect.utilities.collections import visit_collection
 from prefect.utilities.engine import collect_task_run_inputs_sync
 
-from prefect_resilience.errors.classify.classify import state_error
+from prefect_resilience.errors.classify.shapes import state_error
 from prefect_resilience.errors.context import ErrorContext, attached_context, error_context
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.errors.taxonomy import ErrorCategory, ErrorInfo

@@ -26,8 +26,7 @@ from prefect_resilience.graphs.routing.edge.upstream import (
     context_of,
     outside_transactions,
 )
-from prefect_resilience.graphs.routing.exceptions import NoQuorum
-from prefect_resilience.graphs.routing.rounds import same
+from prefect_resilience.graphs.routing.rounds import NoQuorum, same
 
 Key = Callable[[Any], Any]
 

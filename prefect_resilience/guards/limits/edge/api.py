@@ -10,7 +10,7 @@ from uuid import UUID
 
 import httpx
 
-from prefect_resilience.guards.limits.outages import ApiBusy
+from prefect_resilience.guards.limits.shared import ApiBusy
 
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient

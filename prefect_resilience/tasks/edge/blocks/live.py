@@ -27,7 +27,7 @@ from prefect.settings import get_current_settings
 from pydantic import ValidationError
 
 from prefect_resilience.base.policy import nearest
-from prefect_resilience.calls.attempt import Guard
+from prefect_resilience.calls.model import Guard
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.guards.circuits.breaker import CircuitBreaker, circuit_policy

@@ -12,10 +12,10 @@ from typing import Any
 from uuid import uuid4
 
 from prefect_resilience import Backoff, InDoubt, Retry, Timeout
-from prefect_resilience.calls.attempt import Guard
+from prefect_resilience.calls.model import Guard
 from prefect_resilience.durable import Effect
 from prefect_resilience.durable.effects.ledger import open_ledger
-from prefect_resilience.durable.effects.names import source_of
+from prefect_resilience.durable.effects.recipes import source_of
 from tests.durable.effects.ways import way as words
 from tests.durable.effects.ways.places import CLIENTS, Places
 from tests.durable.effects.ways.receiver import PATIENCE, answer_to

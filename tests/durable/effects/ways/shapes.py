@@ -8,51 +8,51 @@ from typing import Any
 from uuid import uuid4
 
 from prefect_resilience import Bulkhead, CircuitBreaker, NotSent, RateLimit
-from prefect_resilience.base.drive import Invoke, Sequence, adrive, drive
+from prefect_resilience.base.drive import Invoke, Steps, adrive, drive
 from tests.durable.effects.ways.clients import Client
 from tests.durable.effects.ways.world import World
 
-Shape = Callable[[World, Client], Sequence[Any]]
+Shape = Callable[[World, Client], Steps[Any]]
 
 
-def one(world: World, client: Client) -> Sequence[Any]:
+def one(world: World, client: Client) -> Steps[Any]:
     return (yield Invoke(client.post, ("a",)))
 
 
-def post_get(world: World, client: Client) -> Sequence[Any]:
+def post_get(world: World, client: Client) -> Steps[Any]:
     value = yield Invoke(client.post, ("a",))
     yield Invoke(client.get)
     return value
 
 
-def get_post(world: World, client: Client) -> Sequence[Any]:
+def get_post(world: World, client: Client) -> Steps[Any]:
     yield Invoke(client.get)
     return (yield Invoke(client.post, ("a",)))
 
 
-def post_post(world: World, client: Client) -> Sequence[Any]:
+def post_post(world: World, client: Client) -> Steps[Any]:
     yield Invoke(client.post, ("a",))
     return (yield Invoke(client.post, ("b",)))
 
 
-def late_post(world: World, client: Client) -> Sequence[Any]:
+def late_post(world: World, client: Client) -> Steps[Any]:
     return (yield Invoke(client.post_late, ("a",)))
 
 
-def send_compute(world: World, client: Client) -> Sequence[Any]:
+def send_compute(world: World, client: Client) -> Steps[Any]:
     value = yield Invoke(client.post, ("a",))
     if world.first:
         raise ValueError("the answer has no total")
     return value
 
 
-def not_sent(world: World, client: Client) -> Sequence[Any]:
+def not_sent(world: World, client: Client) -> Steps[Any]:
     if world.first:
         raise NotSent("the template is empty")
     return (yield Invoke(client.post, ("a",)))
 
 
-def send_circuit(world: World, client: Client) -> Sequence[Any]:
+def send_circuit(world: World, client: Client) -> Steps[Any]:
     """A circuit inside the function refuses what comes after the message."""
     value = yield Invoke(client.post, ("a",))
     if world.first:
@@ -61,7 +61,7 @@ def send_circuit(world: World, client: Client) -> Sequence[Any]:
     return value
 
 
-def send_limit(world: World, client: Client) -> Sequence[Any]:
+def send_limit(world: World, client: Client) -> Steps[Any]:
     """A limit inside the function refuses what comes after the message."""
     value = yield Invoke(client.post, ("a",))
     if world.first:
@@ -108,7 +108,7 @@ def bulkhead_gate() -> Gate:
 def function(shape: Shape, world: World, make: type[Client]) -> Callable[[], Any]:
     """The function that a user decorates."""
 
-    def whole() -> Sequence[Any]:
+    def whole() -> Steps[Any]:
         client = make(world)
         try:
             return (yield from shape(world, client))

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from typing import Any
 from uuid import uuid4
 
-from prefect_resilience.base.drive import Sequence, adrive, drive
-from prefect_resilience.calls.attempt import Guard, guarded
-from prefect_resilience.calls.judging import RunRecord
-from prefect_resilience.durable.effects.asking import Replayed
+from prefect_resilience.base.drive import Steps, adrive, drive
+from prefect_resilience.calls.attempt import guarded
+from prefect_resilience.calls.model import Guard, RunRecord
+from prefect_resilience.durable.effects.current import Replayed
 from prefect_resilience.durable.effects.ledger import Ledger, open_ledger
 from prefect_resilience.durable.effects.model import Pass
 
@@ -49,7 +49,7 @@ class Here:
     def done(self) -> None:
         self.records.pop(self.run, None)
 
-    def may_retry(self, error: Exception) -> Sequence[bool]:
+    def may_retry(self, error: Exception) -> Steps[bool]:
         yield from ()
         return True
 

@@ -1,0 +1,82 @@
+"""Paths that pickles name, of modules that have moved since: what was in them is found where it is today.
+
+Prefect keeps results as pickles, and a pickle names a class by its module. This finder comes last on Python's
+import path, so it is only asked for paths that nothing else knows, and it answers for those in MOVED alone.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from importlib import import_module
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from pkgutil import walk_packages
+from types import ModuleType
+from typing import Any
+
+PACKAGE = "prefect_resilience"
+
+MOVED: dict[str, tuple[str, ...]] = {
+    "agents": ("graphs.agents",),
+    "blocks": ("tasks.edge.blocks",),
+    "budgets": ("guards.budgets",),
+    "circuits": ("guards.circuits",),
+    "conditions": ("graphs.conditions", "base"),
+    "dead_letters": ("durable.letters",),
+    "decomposition": ("guards.decomposition", "calls"),
+    "effects": ("durable",),
+    "errors.failures": ("errors.exceptions",),
+    "errors.info": ("errors.taxonomy",),
+    "errors.stream_ends": ("errors.classify",),
+    "fallbacks": ("guards.fallbacks",),
+    "faults": ("guards.faults",),
+    "flows": ("tasks.edge.flow",),
+    "limits": ("guards.limits", "guards.timeouts"),
+    "listening": ("telemetry",),
+    "outputs": ("guards.outputs",),
+    "plans": ("graphs.plans",),
+    "reports": ("operations.reports",),
+    "retries": ("guards.retries",),
+    "routing": ("graphs.routing",),
+    "totals": ("telemetry",),
+}
+"""Where the modules of a path, and those below it, are today."""
+
+
+class _MovedFinder(MetaPathFinder, Loader):
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        return ModuleSpec(fullname, self, is_package=True) if _places(fullname) else None
+
+    def exec_module(self, module: ModuleType) -> None:
+        def found(name: str) -> Any:
+            for place in _modules(module.__name__):
+                if name in vars(place):
+                    return vars(place)[name]
+            raise AttributeError(f"{module.__name__} was moved, and has no {name} any more")
+
+        module.__dict__["__getattr__"] = found
+
+
+def _places(fullname: str) -> tuple[str, ...]:
+    path = fullname.removeprefix(f"{PACKAGE}.")
+    room, _, module = path.partition(".")
+    # `from room import Name` asks for a module of that name, too.
+    return MOVED.get(path) or (MOVED.get(room, ()) if module.islower() and "." not in module else ())
+
+
+def _modules(fullname: str) -> Iterator[ModuleType]:
+    """The modules that may have it now."""
+    for place in _places(fullname):
+        module = import_module(f"{PACKAGE}.{place}")
+        yield module
+        for _, name, _ in walk_packages(getattr(module, "__path__", ()), f"{module.__name__}."):
+            yield import_module(name)
+
+
+def find_moved_modules() -> None:
+    """Let pickles be read that name a class by the module it was in."""
+    if not any(isinstance(one, _MovedFinder) for one in sys.meta_path):
+        sys.meta_path.append(_MovedFinder())

@@ -1,0 +1,48 @@
+"""The state of a process: made once, made again in a forked child, ended at exit, run in threads.
+
+A forked child has the memory of its parent but only the thread that forked. A lock that another thread held
+stays locked in the child, and a queue that a thread emptied fills up. Task runners, worker pools and tests
+fork, so every lock, thread and buffer of a module is declared with one of these functions.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import threading
+from collections.abc import Callable
+from contextvars import Context
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+Action = TypeVar("Action", bound="Callable[[], Any]")
+
+
+def per_process(make: Callable[[], T]) -> T:
+    """Make an object that each process has once. A forked child calls its `__init__` again."""
+    made = make()
+    in_forked_child(made.__init__)
+    return made
+
+
+def in_forked_child(action: Action) -> Action:
+    """Call `action` in every process that is forked from this one. Systems without fork never call it."""
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=action)
+    return action
+
+
+def at_exit(action: Action) -> Action:
+    """Call `action` when the process ends normally; what was registered last is called first."""
+    atexit.register(action)
+    return action
+
+
+def start_thread(
+    name: str, work: Callable[..., Any], *args: Any, context: Context | None = None
+) -> threading.Thread:
+    """Run `work(*args)` in a daemon thread: in `context`, such as `copy_context()`, or in an empty one."""
+    run = (context or Context()).run
+    thread = threading.Thread(target=run, args=(work, *args), name=f"prefect-resilience-{name}", daemon=True)
+    thread.start()
+    return thread

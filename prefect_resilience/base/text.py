@@ -1,0 +1,39 @@
+"""Small pieces of text: counts with their nouns, times in UTC, errors on one line. Pure."""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+
+
+def plural(number: int, noun: str, several: str = "") -> str:
+    """The number and its noun: "1 circuit", "2 circuits"; `several` where that is not the noun with an s."""
+    return f"{number:,} {noun if number == 1 else several or f'{noun}s'}"
+
+
+def one_line(said: object) -> str:
+    """What it says on one line; of an error that says nothing, the name of its class."""
+    return " ".join(str(said).split()) or (type(said).__name__ if isinstance(said, BaseException) else "")
+
+
+def sentence_of(text: object) -> str:
+    """`text` with a capital letter at its beginning."""
+    said = str(text)
+    return said[:1].upper() + said[1:]
+
+
+def utc_text(moment: datetime | float | None) -> str:
+    """A time in UTC to the second, for people: "2026-11-20 18:00:00 UTC"; "" for None."""
+    if moment is None:
+        return ""
+    at = moment if isinstance(moment, datetime) else datetime.fromtimestamp(moment, timezone.utc)
+    return f"{at.astimezone(timezone.utc):%Y-%m-%d %H:%M:%S} UTC"
+
+
+def parse_time(text: str) -> datetime:
+    """`datetime.fromisoformat` that knows Z for UTC, as Python 3.10 does not."""
+    return datetime.fromisoformat(text[:-1] + "+00:00" if text[-1:] in ("Z", "z") else text)
+
+
+def code_cell(text: str) -> str:
+    """`text` as code in the cell of a Markdown table, whatever it contains."""
+    return "`" + " ".join(text.replace("`", "'").replace("|", "¦").split()) + "`"

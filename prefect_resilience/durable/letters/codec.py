@@ -1,0 +1,392 @@
+"""A call's parameters as JSON without the secrets in them, and back.
+
+Plain JSON stands as it is. Everything else is an object with a `$kind`: the scalars of `kinds`, tuples, sets,
+mappings with keys that are no texts, enumerations, pydantic models, dataclasses, attrs classes, named tuples,
+and saved Prefect blocks by name (their secrets stay with Prefect).
+
+A value that is secret, too large, inside itself, or of no known kind is left out, and a `LeftOut` marks its
+place. Reading runs no constructor, validator or pickle: objects are put together the way `copy` does.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import json
+import math
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from decimal import Decimal
+from enum import Enum
+from functools import cached_property
+from typing import Any, ClassVar, Literal, cast
+
+import pydantic
+from pydantic import BaseModel, ConfigDict
+
+from prefect_resilience.durable.letters.kinds import (
+    SCALARS,
+    DeadLetterError,
+    FindModule,
+    check_fields,
+    class_path,
+    find_class,
+    hides,
+    is_named_tuple,
+    masked,
+    object_of,
+    scalar_of,
+)
+from prefect_resilience.errors.classify.shapes import read
+
+KIND = "$kind"
+LEFT_OUT = "left-out"
+LARGEST = 4_000_000
+"""The most JSON, in characters, that a letter keeps of a call's parameters."""
+DEEPEST = 60
+HINT = 120
+MOST_BITS = 10_000
+"""Python's JSON does not read longer integers."""
+_NODE = 4
+_CONTAINERS: dict[str, type[Any]] = {"list": list, "tuple": tuple, "set": set, "frozenset": frozenset}
+
+Why = Literal["secret", "too large", "too deep", "inside itself", "unknown kind"]
+
+
+class LeftOut(BaseModel):
+    """What stands where a value was left out of a letter.
+
+    `path` leads there, as in "order.card.number"; `type` is the value's class; `hint` shows, redacted, what
+    it was like. A replay needs it from elsewhere.
+    """
+
+    model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True)
+
+    path: str
+    why: Why
+    type: str = ""
+    hint: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """The parameters of a call as JSON, and what is missing from them. `size` is in characters of JSON."""
+
+    parameters: dict[str, Any]
+    left_out: tuple[LeftOut, ...]
+    size: int
+
+
+class _TooLarge(Exception):
+    pass
+
+
+class _Unknown(Exception):
+    """There is no JSON for a value."""
+
+
+def encode_parameters(parameters: Mapping[str, Any], largest: int = LARGEST) -> Encoded:
+    """A call's parameters as JSON of at most `largest` characters. What there is no room for is left out.
+
+    Never raises: what goes wrong with one value leaves that one out.
+    """
+    encoded: dict[str, Any] = {}
+    left_out: list[LeftOut] = []
+    total = 0
+    for name, value in parameters.items():
+        encoder = _Encoder(largest - total)
+        written, size = encoder.parameter(str(name), value)
+        encoded[str(name)] = written
+        left_out += encoder.left_out
+        total += size
+    return Encoded(encoded, (*left_out,), total)
+
+
+class _Encoder:
+    """One parameter on its way into JSON. `room` is what there still is, in characters."""
+
+    def __init__(self, room: int) -> None:
+        self.room = room
+        self.left_out: list[LeftOut] = []
+        self._around: list[int] = []
+
+    def parameter(self, name: str, value: Any) -> tuple[Any, int]:
+        """A parameter as JSON, and how many characters that takes."""
+        most = self.room
+        try:
+            encoded = self.value(value, name, name)
+            size = len(json.dumps(encoded, separators=(",", ":")))
+            if size <= most:
+                return encoded, size
+        except _TooLarge:
+            pass
+        self.left_out.clear()
+        mark = self._leave_out(name, "too large", value)
+        return mark, len(json.dumps(mark))
+
+    def value(self, value: Any, path: str, name: str | None = None) -> Any:
+        """A value as JSON, or the mark that it was left out. Its name may say that it is secret."""
+        self._spend(_NODE)
+        if len(self._around) >= DEEPEST:
+            return self._leave_out(path, "too deep", value)
+        if id(value) in self._around:
+            return self._leave_out(path, "inside itself", value)
+        missing = len(self.left_out)
+        self._around.append(id(value))
+        try:
+            if name is not None and hides(name, value):
+                return self._leave_out(path, "secret", value)
+            return self._known(value, path)
+        except _TooLarge:
+            raise
+        except Exception:  # noqa: BLE001 - the user's objects may raise anything when they are looked at
+            del self.left_out[missing:]  # of its parts; now it is missing as a whole
+            return self._leave_out(path, "unknown kind", value)
+        finally:
+            self._around.pop()
+
+    def _known(self, value: Any, path: str) -> Any:
+        if value is None or isinstance(value, bool):
+            return value
+        if callable(read(cast("object", type(value)), "get_secret_value")):  # a SecretStr or the like
+            return self._leave_out(path, "secret", value)
+        if isinstance(value, Enum):
+            return _enum(value)
+        if isinstance(value, str):
+            text = str.__str__(value)
+            self._spend(len(text))
+            shown = masked(text)
+            return text if shown is None else self._leave_out(path, "secret", text, shown)
+        if isinstance(value, int | float):
+            return _number(value)
+        kind = scalar_of(value)
+        if kind is None:
+            return self._structure(value, path)
+        raw = isinstance(value, bytes | bytearray)
+        self._spend(len(value) if raw else _NODE)
+        shown = masked(value.decode("latin-1") if raw else str(value))
+        if shown is not None:
+            return self._leave_out(path, "secret", value, "" if raw else shown)
+        written = SCALARS[kind].write(value)
+        self._spend(len(str(written)))
+        return {KIND: kind, "value": written}
+
+    def _structure(self, value: Any, path: str) -> Any:
+        cls = cast("type[Any]", type(value))
+        if isinstance(value, BaseModel):
+            return _block(value) or self._model(value, path)
+        if isinstance(value, dict):
+            return self._mapping(cast("dict[Any, Any]", value), path)
+        if dataclasses.is_dataclass(cls):
+            return self._object("dataclass", value, [one.name for one in dataclasses.fields(cls)], path)
+        if hasattr(cls, "__attrs_attrs__"):
+            return self._object("attrs", value, [one.name for one in cls.__attrs_attrs__], path)
+        if is_named_tuple(cls):
+            return self._object("namedtuple", value, cls._fields, path)
+        for kind, container in _CONTAINERS.items():
+            if isinstance(value, container):
+                # Sets are sorted, so that the same call makes the same letter whatever the hash seed.
+                items = sorted(value, key=_sortable) if "set" in kind else list(value)
+                encoded = [self.value(item, f"{path}.{place}") for place, item in enumerate(items)]
+                return encoded if kind == "list" else {KIND: kind, "value": encoded}
+        raise _Unknown
+
+    def _model(self, value: BaseModel, path: str) -> Any:
+        encoded = self._object("model", value, [], path) | {"set": sorted(value.model_fields_set)}
+        if value.__pydantic_extra__:
+            encoded["extra"] = self._members(value.__pydantic_extra__, path)
+        return encoded
+
+    def _object(self, kind: str, value: Any, names: Iterable[str], path: str) -> dict[str, Any]:
+        """The object's fields and what else is in its `__dict__`, but not what it can work out again."""
+        cls = cast("type[Any]", type(value))
+        members = {name: getattr(value, name) for name in names if hasattr(value, name)}
+        for name, member in getattr(value, "__dict__", {}).items():
+            if not isinstance(getattr(cls, name, None), cached_property):
+                members[name] = member
+        return {KIND: kind, "class": class_path(cls), "fields": self._members(members, path)}
+
+    def _members(self, members: Mapping[str, Any], path: str) -> dict[str, Any]:
+        return {name: self.value(member, f"{path}.{name}", name) for name, member in members.items()}
+
+    def _mapping(self, value: dict[Any, Any], path: str) -> Any:
+        texts = all(type(key) is str for key in value)
+        if texts and any(masked(key) is not None for key in value):
+            return self._leave_out(path, "secret", value)
+        if texts and KIND not in value:
+            self._spend(sum(map(len, value)))
+            return self._members(value, path)
+        pairs: list[Any] = []
+        before = len(self.left_out)
+        for key, item in value.items():
+            missing = len(self.left_out)
+            written = self.value(key, f"{path}.{key}")
+            if len(self.left_out) > missing:  # a mapping without one of its keys would be another one
+                why = self.left_out[missing].why
+                del self.left_out[before:]
+                return self._leave_out(path, why, value)
+            pairs.append([written, self.value(item, f"{path}.{key}", str(key))])
+        return {KIND: "dict", "value": pairs}
+
+    def _leave_out(self, path: str, why: Why, value: Any, hint: str = "") -> Any:
+        """The mark in place of a value."""
+        cls = cast("type[Any]", type(value))
+        name = cls.__qualname__ if cls.__module__ == "builtins" else f"{cls.__module__}.{cls.__qualname__}"
+        mark = LeftOut(path=path, why=why, type=name, hint=hint[:HINT])
+        self.left_out.append(mark)
+        return {KIND: LEFT_OUT, **mark.model_dump(exclude={"path"}, exclude_defaults=True)}
+
+    def _spend(self, room: int) -> None:
+        self.room -= room
+        if self.room < 0:
+            raise _TooLarge
+
+
+def _enum(value: Enum) -> Any:
+    cls = type(value)
+    where = {KIND: "enum", "class": class_path(cls)}
+    if cls.__members__.get(str(value.name)) is value:
+        return {**where, "name": value.name}
+    if isinstance(value.value, int):  # several flags together
+        return {**where, "value": value.value}
+    raise _Unknown
+
+
+def _block(value: Any) -> Any:
+    """A saved block is kept as its name: whoever replays the letter loads it again."""
+    name, slug = getattr(value, "_block_document_name", None), getattr(value, "get_block_type_slug", None)
+    if not name or not callable(slug) or getattr(value, "_is_anonymous", None):
+        return None
+    return {KIND: "block", "value": f"{slug()}/{name}"}
+
+
+def _number(value: int | float) -> Any:
+    if isinstance(value, float):
+        exact = float(value)
+        return exact if math.isfinite(exact) else {KIND: "float", "value": str(exact)}
+    if value.bit_length() > MOST_BITS:
+        raise _Unknown
+    return int(value)
+
+
+def _sortable(value: Any) -> tuple[str, str]:
+    return type(value).__name__, repr(value)
+
+
+# -- reading
+
+
+@dataclass(frozen=True, slots=True)
+class BlockReference:
+    """A saved Prefect block that was a parameter, as "type-slug/name"."""
+
+    name: str
+
+
+@dataclass
+class Reader:
+    """How to read one letter.
+
+    `values` are what was left out, by path; `load_block` turns the name of a saved block into the block.
+    `missing` gathers what was left out and is not given.
+    """
+
+    values: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    find_module: FindModule = importlib.import_module
+    load_block: Callable[[str], Any] = BlockReference
+    missing: list[LeftOut] = field(default_factory=list[LeftOut])
+
+    def parameters(self, encoded: Mapping[str, Any]) -> dict[str, Any]:
+        """The parameters of the call. Raises DeadLetterError for what cannot be read here or any more."""
+        read: dict[str, Any] = {}
+        for name, value in encoded.items():
+            try:
+                read[name] = self.value(value, name)
+            except Exception as error:
+                why = str(error) if isinstance(error, DeadLetterError) else repr(error)
+                raise DeadLetterError(f"the parameter {name!r} cannot be read: {why}") from error
+        return read
+
+    def value(self, encoded: Any, path: str) -> Any:
+        """One value, from its place in the letter."""
+        if isinstance(encoded, list):
+            return self._items(cast("list[Any]", encoded), path)
+        if not isinstance(encoded, dict):
+            return encoded
+        members = cast("dict[str, Any]", encoded)
+        kind = members.get(KIND)
+        return self._members(members, path) if kind is None else self._special(str(kind), members, path)
+
+    def _special(self, kind: str, encoded: dict[str, Any], path: str) -> Any:
+        if kind == LEFT_OUT:
+            return self._left_out(encoded, path)
+        if "class" in encoded and kind in ("enum", "model", "dataclass", "attrs", "namedtuple"):
+            return self._instance(kind, encoded, path)
+        value = encoded.get("value")
+        if kind in SCALARS:
+            return SCALARS[kind].read(value)
+        if kind in _CONTAINERS:
+            return _CONTAINERS[kind](self._items(value, path))
+        if kind == "deque":  # older versions wrote these
+            return deque(self._items(value, path), encoded.get("maxlen"))
+        if kind == "dict":
+            return self._dict(value, path)
+        if kind == "block":
+            return self.load_block(str(value))
+        raise DeadLetterError(f"there is no kind {kind!r} of value here: a newer version wrote the letter")
+
+    def _left_out(self, encoded: Mapping[str, Any], path: str) -> Any:
+        mark = LeftOut.model_validate({**encoded, "path": path})
+        if path in self.values:
+            return wrapped(self.values[path], mark.type)
+        self.missing.append(mark)
+        return mark
+
+    def _items(self, encoded: Any, path: str) -> list[Any]:
+        return [self.value(item, f"{path}.{place}") for place, item in enumerate(encoded)]
+
+    def _members(self, encoded: Mapping[str, Any], path: str) -> dict[str, Any]:
+        return {name: self.value(member, f"{path}.{name}") for name, member in encoded.items()}
+
+    def _dict(self, pairs: Any, path: str) -> dict[Any, Any]:
+        made: dict[Any, Any] = {}
+        for written, item in pairs:
+            key = self.value(written, path)
+            made[key] = self.value(item, f"{path}.{key}")
+        return made
+
+    def _instance(self, kind: str, encoded: dict[str, Any], path: str) -> Any:
+        cls: Any = find_class(encoded["class"], self.find_module)
+        if kind == "enum":
+            return cls[encoded["name"]] if "name" in encoded else cls(encoded["value"])
+        members = self._members(encoded["fields"], path)
+        if (kind == "model") != issubclass(cls, BaseModel):
+            raise DeadLetterError(f"{cls.__qualname__} is no pydantic model any more")
+        check_fields(cls, members)
+        if kind == "namedtuple":
+            return cast("Any", tuple).__new__(cls, [members[name] for name in cls._fields])
+        if kind != "model":
+            return object_of(cls, members)
+        members |= self._members(encoded.get("extra", {}), path)
+        made = cls.model_construct(_fields_set=set(encoded["set"]), **members)
+        for name, member in encoded.get("private", {}).items():  # older versions wrote these
+            setattr(made, name, self.value(member, f"{path}.{name}"))
+        return made
+
+
+def wrapped(value: Any, type_name: str) -> Any:
+    """A text that is given for a value that was left out, as that value's type."""
+    made = _OF_TEXT.get(type_name)
+    return made(value) if made is not None and isinstance(value, str) else value
+
+
+_OF_TEXT: dict[str, Callable[[str], Any]] = {
+    "pydantic.types.SecretStr": pydantic.SecretStr,
+    "pydantic.types.SecretBytes": lambda text: pydantic.SecretBytes(text.encode()),
+    "pydantic.types.Secret": pydantic.Secret,
+    "bytes": str.encode,
+    "int": int,
+    "float": float,
+    "decimal.Decimal": Decimal,
+}

@@ -1,1 +1,0 @@
-"""A call's arguments as JSON and back."""

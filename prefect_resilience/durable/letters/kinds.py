@@ -1,0 +1,283 @@
+"""What a letter keeps: scalars as JSON and back, classes by their import path, and what names a secret.
+
+Reading a class may import its module. It never calls the class.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import ipaddress
+import pathlib
+import re
+import sys
+from base64 import b64decode, b64encode
+from collections.abc import Callable, Iterable
+from datetime import date, datetime, time, timedelta, timezone, tzinfo
+from decimal import Decimal
+from enum import Enum
+from fractions import Fraction
+from functools import lru_cache
+from types import ModuleType
+from typing import Any, cast
+from uuid import UUID
+from weakref import WeakValueDictionary
+from zoneinfo import ZoneInfo
+
+import pydantic
+from pydantic import BaseModel
+
+from prefect_resilience.errors.exceptions import ResilienceError
+from prefect_resilience.errors.secrets.redact import redact, redact_data
+
+FindModule = Callable[[str], ModuleType]
+
+
+class DeadLetterError(ResilienceError, ValueError):
+    """What was asked of a dead letter cannot be done; the message says what would help."""
+
+
+# -- scalars: values without parts
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Scalar:
+    """How a kind of value is written as JSON and read back. Kinds without types are only read."""
+
+    types: tuple[type[Any], ...]
+    write: Callable[[Any], Any]
+    read: Callable[[Any], Any]
+
+
+def _moments(cls: type[datetime] | type[time]) -> Scalar:
+    """The local time, its fold, and the zone: a name, or microseconds from UTC."""
+
+    def write(value: Any) -> list[Any]:
+        zone, offset = value.tzinfo, value.utcoffset()
+        if isinstance(zone, ZoneInfo) and zone.key:
+            where: str | int | None = zone.key
+        else:
+            where = None if offset is None else round(offset / timedelta(microseconds=1))
+        return [cls.isoformat(value.replace(tzinfo=None, fold=0)), value.fold, where]
+
+    def read(written: Any) -> Any:
+        text, fold, where = written
+        zone: tzinfo | None = None
+        if where is not None:
+            zone = ZoneInfo(where) if isinstance(where, str) else timezone(timedelta(microseconds=where))
+        return cls.fromisoformat(text).replace(fold=fold, tzinfo=zone)
+
+    return Scalar((cls,), write, read)
+
+
+def _named(*types: type[Any]) -> Scalar:
+    """The name of the first of these classes that fits, and the text that the class is made of."""
+    by_name = {cls.__name__: cls for cls in types}
+
+    def write(value: Any) -> list[str]:
+        return [next(cls.__name__ for cls in types if isinstance(value, cls)), str(value)]
+
+    return Scalar(types, write, lambda written: by_name[written[0]](written[1]))
+
+
+def _read_url(written: Any) -> Any:
+    kind = getattr(pydantic, written[0], None)
+    if not isinstance(kind, type) or not issubclass(kind, _URLS):
+        raise ValueError(f"there is no kind of URL {written[0]!r}")
+    return kind(written[1])
+
+
+def _write_array(value: Any) -> list[Any]:
+    """The type of the elements, the shape (None: one number alone), and the bytes."""
+    shape = None if isinstance(value, sys.modules["numpy"].generic) else list(value.shape)
+    return [value.dtype.str, shape, b64encode(value.tobytes()).decode()]
+
+
+def _read_array(written: Any) -> Any:
+    numpy: Any = importlib.import_module("numpy")
+    kind, shape, data = written
+    flat = numpy.frombuffer(b64decode(data), numpy.dtype(kind))
+    return flat[0] if shape is None else flat.reshape(shape).copy()
+
+
+def _base64(value: bytes | bytearray) -> str:
+    return b64encode(value).decode()
+
+
+_URLS: tuple[type[Any], ...] = (pydantic.AnyUrl.__mro__[-2], pydantic.PostgresDsn.__mro__[-2])
+_ARRAY = Scalar((), _write_array, _read_array)
+# The order matters: a datetime is a date, too.
+SCALARS: dict[str, Scalar] = {
+    "bytes": Scalar((bytes,), _base64, b64decode),
+    "bytearray": Scalar((bytearray,), _base64, lambda written: bytearray(b64decode(written))),
+    "datetime": _moments(datetime),
+    "date": Scalar((date,), date.isoformat, date.fromisoformat),
+    "time": _moments(time),
+    "timedelta": Scalar((timedelta,), lambda v: [v.days, v.seconds, v.microseconds], lambda w: timedelta(*w)),
+    "zone": Scalar((ZoneInfo,), lambda zone: zone.key, ZoneInfo),
+    "uuid": Scalar((UUID,), str, UUID),
+    "decimal": Scalar((Decimal,), str, Decimal),
+    "path": _named(pathlib.Path, pathlib.PureWindowsPath, pathlib.PurePosixPath),
+    "address": _named(
+        ipaddress.IPv4Interface,  # is an address as well
+        ipaddress.IPv6Interface,
+        ipaddress.IPv4Address,
+        ipaddress.IPv6Address,
+        ipaddress.IPv4Network,
+        ipaddress.IPv6Network,
+    ),
+    "url": Scalar(_URLS, lambda url: [type(url).__name__, str(url)], _read_url),
+    "array": _ARRAY,
+    # Older versions wrote these.
+    "fraction": Scalar((), str, Fraction),
+    "complex": Scalar((), str, lambda written: complex(*map(float.fromhex, written))),
+    "range": Scalar((), str, lambda written: range(*written)),
+    "int": Scalar((), str, lambda written: int(written, 16)),
+    "float": Scalar((), str, float),
+}
+_ARRAY_KINDS = "biufcmM"
+"""Truth values, numbers and times: what else an array may hold is not kept, as texts may be secret."""
+
+
+def scalar_of(value: Any) -> str | None:
+    """The kind that this value is of; None also where it would not come back equal."""
+    for name, scalar in SCALARS.items():
+        if isinstance(value, scalar.types):
+            # Subclasses may know more than what is written of them, such as nanoseconds.
+            known = type(value) in scalar.types or scalar.read(scalar.write(value)) == value
+            return name if known else None
+    numpy: Any = sys.modules.get("numpy")
+    if numpy is not None and (type(value) is numpy.ndarray or isinstance(value, numpy.generic)):
+        return "array" if value.dtype.kind in _ARRAY_KINDS else None
+    return None
+
+
+# -- classes that hold data
+
+# Classes that no import finds, as those in a function or a notebook: good for as long as this process lives.
+_local: WeakValueDictionary[str, type[Any]] = WeakValueDictionary()
+
+
+def class_path(cls: type[Any]) -> str:
+    """`module:qualname` of a class, by which `find_class` finds it."""
+    path = f"{cls.__module__}:{cls.__qualname__}"
+    if attribute_at(sys.modules.get(cls.__module__), cls.__qualname__) is not cls:
+        _local[path] = cls
+    return path
+
+
+def find_class(path: str, find_module: FindModule = importlib.import_module) -> type[Any]:
+    """The class of this path. Raises DeadLetterError where there is none, or it is not made for data."""
+    module, _, qualname = path.partition(":")
+    found: Any = _local.get(path)
+    if found is None:
+        if "<locals>" in qualname:
+            raise DeadLetterError(
+                f"the class {qualname} of {module} was defined in a function, where only its own process "
+                "finds it: define it at the top of its module"
+            )
+        try:
+            found = attribute_at(find_module(module), qualname)
+        except Exception as error:
+            raise DeadLetterError(f"the class {path} cannot be imported here: {error!r}") from error
+    if found is None:
+        raise DeadLetterError(f"there is no class {qualname} in {module} any more")
+    if not _holds_data(found):
+        raise DeadLetterError(f"{path} is no model, dataclass, enumeration or named tuple, and is not read")
+    return found
+
+
+def _holds_data(cls: Any) -> bool:
+    """Whether instances of this class are data and nothing else, as far as its kind tells."""
+    if not isinstance(cls, type):
+        return False
+    found = cast("type[Any]", cls)
+    marked = hasattr(found, "__dataclass_fields__") or hasattr(found, "__attrs_attrs__")
+    return marked or issubclass(found, BaseModel | Enum) or is_named_tuple(found)
+
+
+def is_named_tuple(cls: type[Any]) -> bool:
+    return issubclass(cls, tuple) and hasattr(cast("Any", cls), "_fields")
+
+
+def check_fields(cls: type[Any], members: dict[str, Any]) -> None:
+    """Raise DeadLetterError where the class has lost a field, or has a new one without a default."""
+    known: Iterable[str] = ()
+    if issubclass(cls, BaseModel):
+        known = cls.model_fields
+        needed = [name for name, one in cls.model_fields.items() if one.is_required()]
+    elif is_named_tuple(cls):
+        known = needed = cast("Any", cls)._fields
+    else:
+        declared = getattr(cls, "__dataclass_fields__", {}).values()
+        needed = [one.name for one in declared if one.init and one.default is one.default_factory]
+    if known and (lost := sorted(members.keys() - set(known))):
+        raise DeadLetterError(f"{cls.__qualname__} has no field {lost[0]!r} any more")
+    if new := [name for name in needed if name not in members]:
+        raise DeadLetterError(f"{cls.__qualname__} has a new field {new[0]!r} and no default for it")
+
+
+def object_of(cls: Any, members: dict[str, Any]) -> Any:
+    """A dataclass or attrs object with these members, also a frozen one and one with slots."""
+    made: Any = cls.__new__(cls)
+    for one in getattr(cls, "__dataclass_fields__", {}).values():
+        if one.default_factory is not dataclasses.MISSING:
+            members.setdefault(one.name, one.default_factory())
+        elif one.default is not dataclasses.MISSING:
+            members.setdefault(one.name, one.default)
+    for name, member in members.items():
+        try:
+            object.__setattr__(made, name, member)
+        except AttributeError:
+            raise DeadLetterError(f"{cls.__qualname__} has no field {name!r} any more") from None
+    return made
+
+
+def attribute_at(module: ModuleType | None, qualname: str) -> Any:
+    """What a dotted name leads to in a module; None where it leads nowhere."""
+    found: Any = module
+    for part in qualname.split("."):
+        found = getattr(found, part, None)
+    return found
+
+
+# -- names of secrets
+
+_WORDS = re.compile(r"[a-z]+(?![a-z])|[A-Z][a-z]+|[A-Z]+", re.ASCII)
+_CODES = frozenset({"password", "passwd", "pwd", "passphrase", "passcode", "pin", "cvv", "cvc", "otp"})
+"""Names of secret numbers."""
+_TEXTS = _CODES | {"jwt", "bearer"}
+
+
+def hides(name: str, value: Any) -> bool:
+    """Whether a value is left out for its name: texts, and containers that may have texts anywhere.
+
+    Numbers where the name is that of a secret number, and a pair under "auth". Models and dataclasses are
+    looked into: their own fields have names.
+    """
+    if isinstance(value, int | float | Decimal) and not isinstance(value, bool):
+        return _last_word(name) in _CODES
+    if not isinstance(value, str | bytes | bytearray | dict | list | tuple | set | frozenset) or not value:
+        return False
+    return _names_secret(name) or (_last_word(name) == "auth" and isinstance(value, tuple | list))
+
+
+@lru_cache(maxsize=10_000)
+def _names_secret(name: str) -> bool:
+    """Whether a value of this name is a secret whatever it looks like: "password", "api_keys"."""
+    if redact_data({name: "any text"}) != {name: "any text"} or _last_word(name) in _TEXTS:
+        return True
+    singular = name.removesuffix("s")
+    # Tokens are parts of a text more often than not.
+    return singular != name and singular.casefold() != "token" and _names_secret(singular)
+
+
+def _last_word(name: str) -> str:
+    words = _WORDS.findall(name)
+    return words[-1].casefold() if words else ""
+
+
+def masked(text: str) -> str | None:
+    """The text with the secrets in it masked; None where there are none."""
+    shown = redact(text)
+    return None if shown == text else shown

@@ -1,0 +1,226 @@
+"""The values of a template's paths: nodes, state, inputs and items, looked at as plain data."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from datetime import date
+from typing import Any, NamedTuple, NoReturn, cast
+
+from pydantic import BaseModel
+
+from prefect_resilience.base.plain import plain_or_cut, unfolded
+from prefect_resilience.base.policy import nearest
+from prefect_resilience.errors.exceptions import ResilienceError
+from prefect_resilience.graphs.plans.reading.mistakes import quoted, shortened
+
+TEXT_LIMIT = 1_000_000
+"""Characters that one rendered text may have."""
+
+DATA_LIMIT = 1_000_000
+"""Parts that a value may have which is compared, counted or written as JSON."""
+
+MOST_SUGGESTIONS = 20
+"""Warnings of one rendering that suggest another name."""
+
+NODE_FIELDS = ("error", "output", "status")
+ERRORS = ("_last_error", "_plan_error")
+"""Parts of the state that are there only after a failure."""
+
+
+class TemplateError(ResilienceError, ValueError):
+    """A template that cannot be rendered with these values; the message says which, where and why."""
+
+
+@dataclass(frozen=True)
+class TemplateView:
+    """What the templates of one node may see.
+
+    nodes: the results of the nodes that have ended, by id; any other node gives nothing.
+    state: with `_last_error` and `_plan_error` as JSON, where there is one.
+    names: in a fan-out the item, under the name that the plan gives it, and `index`.
+    """
+
+    nodes: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    state: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    inputs: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    names: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+
+class TemplatePath(NamedTuple):
+    """`root.step.step`. `node`: the root was written as `nodes["root"]`, so it can be nothing else."""
+
+    root: str
+    steps: tuple[str | int, ...] = ()
+    node: bool = False
+
+    def __str__(self) -> str:
+        said = f"nodes[{self.root!r}]" if self.node else self.root
+        for step in self.steps:
+            said += f".{step}" if isinstance(step, str) and step.isidentifier() else f"[{step!r}]"
+        return said
+
+
+class Absent:
+    """The value of a path that leads nowhere: empty and false.
+
+    Using it leaves a warning. There is none (`says` is None) for what a skipped or failed node did not give.
+    """
+
+    def __init__(self, says: Callable[[], str] | None = None) -> None:
+        self._says = says
+
+    def use(self) -> None:
+        if self._says is not None:
+            rendering = RENDERING.get()
+            rendering.warnings[f"{rendering.place}: {self._says()}"] = None
+
+    def __str__(self) -> str:
+        return self._says() if self._says else "its node gave no value"
+
+    def __bool__(self) -> bool:
+        self.use()
+        return False
+
+    def __len__(self) -> int:
+        self.use()
+        return 0
+
+    def __iter__(self) -> Iterator[Any]:
+        self.use()
+        return iter(())
+
+    def __eq__(self, other: object) -> bool:
+        self.use()
+        return False
+
+    def __float__(self) -> NoReturn:
+        self.use()
+        raise TypeError("no number")
+
+    def __hash__(self) -> int:
+        return id(self)
+
+
+class Rendering:
+    """One rendering: the values in view, the warnings so far, and the plain copies that were made."""
+
+    def __init__(self, view: TemplateView) -> None:
+        self.view = view
+        self.place = ""
+        self.warnings: dict[str, None] = {}
+        self._plain: dict[int, tuple[Any, Any]] = {}
+
+    def value(self, path: TemplatePath) -> Any:
+        """The object at the path, or `Absent`."""
+        view, steps = self.view, path.steps
+        wanted = steps[0] if steps else None
+        if not path.node and (path.root in view.names or path.root in ("state", "inputs")):
+            base: Any = {"state": view.state, "inputs": view.inputs, **view.names}[path.root]
+            if path.root == "state" and wanted in ERRORS and not base.get(wanted):
+                return Absent()
+            return _walked(base, path, 0)
+        ended = view.nodes.get(path.root)
+        if ended is None or wanted not in NODE_FIELDS or (wanted == "output" and ended.status != "succeeded"):
+            return Absent()
+        base = getattr(ended, str(wanted))
+        return Absent() if base is None and wanted == "error" else _walked(base, path, 1)
+
+    def plain(self, value: Any) -> Any:
+        """A value as plain data, to be compared, counted or written; each object is converted once."""
+        if isinstance(value, str | int | float | bool | Absent | None):
+            return value
+        if id(value) not in self._plain:
+            made, cut = plain_or_cut(value, depth=100, items=DATA_LIMIT)
+            if cut:
+                raise TemplateError(
+                    f"a value is too large or too deep for a template (more than {DATA_LIMIT:,} parts or 100 "
+                    f"levels): have the action give the part that is needed"
+                )
+            self._plain[id(value)] = (value, made)
+        return self._plain[id(value)][1]
+
+    def text(self, value: Any) -> str:
+        return as_text(self.plain(value))
+
+
+RENDERING: ContextVar[Rendering] = ContextVar("prefect_resilience_rendering")
+_NOTHING = object()
+
+
+def _walked(base: Any, path: TemplatePath, done: int) -> Any:
+    for at in range(done, len(path.steps)):
+        base = stepped(base, path.steps[at], path._replace(steps=path.steps[:at]))
+    return base
+
+
+def stepped(base: Any, key: str | int, path: TemplatePath | None = None) -> Any:
+    """A field of a model or mapping, or an item of a list; data only, never an attribute of an object."""
+    if isinstance(base, Absent):
+        return base
+    if isinstance(base, BaseModel) and isinstance(key, str) and key in type(base).model_fields:
+        return getattr(base, key)
+    level = cast("Any", base) if isinstance(base, dict | list) else unfolded(base)
+    found: Any = _NOTHING
+    if isinstance(level, dict):
+        fields = cast("dict[Any, Any]", level)
+        found = fields[key] if key in fields else fields.get(str(key), _NOTHING)
+    elif isinstance(level, list):
+        items = cast("list[Any]", level)
+        index = int(key) if isinstance(key, int) or (key.isdecimal() and len(key) < 10) else None
+        if index is not None and -len(items) <= index < len(items):
+            found = items[index]
+    if found is _NOTHING:
+        return Absent(lambda: f"{shortened(str(path or 'its value'), 200)} {_has_not(level, key)}")
+    return found
+
+
+def _has_not(level: Any, key: str | int) -> str:
+    if isinstance(level, dict):
+        keys = [str(name) for name in cast("dict[Any, Any]", level)]
+        near = "" if keys else "; it is empty"
+        if len(RENDERING.get().warnings) >= MOST_SUGGESTIONS:
+            near = ""
+        elif keys and len(str(key)) <= 100:
+            near = shortened(nearest(str(key), [name for name in keys[:200] if len(name) <= 100]), 200)
+        return f"has no {quoted(key)}{near}"
+    if isinstance(level, list):
+        return f"is a list of {len(cast('list[Any]', level))}, and has no {quoted(key)}"
+    kind = "null" if level is None else "a text" if isinstance(level, str) else quoted(level)
+    return f"is {kind}, and has no {quoted(key)}"
+
+
+def within(text: str) -> str:
+    """The text, or the error that it is too long."""
+    if len(text) > TEXT_LIMIT:
+        raise TemplateError(f"the text has more than {TEXT_LIMIT:,} characters")
+    return text
+
+
+def as_text(value: Any) -> str:
+    """Plain data inside a text: nothing for null and what is missing, JSON for lists and objects."""
+    if isinstance(value, Absent):
+        value.use()
+        return ""
+    return "" if value is None else within(value) if isinstance(value, str) else as_json(value)
+
+
+def as_json(value: Any) -> str:
+    """Plain data as JSON; times as ISO texts."""
+    if isinstance(value, Absent):
+        value.use()
+        value = None
+    if isinstance(value, date):
+        return value.isoformat()
+    try:
+        return within(json.dumps(value, ensure_ascii=False, default=_otheras_json))
+    except TemplateError:
+        raise
+    except ValueError as error:
+        raise TemplateError(f"a value cannot be written as text: {error}") from None
+
+
+def _otheras_json(value: Any) -> str:
+    return value.isoformat() if isinstance(value, date) else str(value)

@@ -1,0 +1,334 @@
+"""The state of each node in a schedule, linked to those that wait for it; additions; reasons of skips."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping, Sequence
+from enum import IntEnum
+from graphlib import CycleError, TopologicalSorter
+from itertools import islice
+from typing import NamedTuple, TypeVar
+
+from prefect_resilience.errors.context import ErrorContext
+from prefect_resilience.errors.exceptions import ConfigurationError
+from prefect_resilience.graphs.plans.model import Node, TriggerRule
+
+T = TypeVar("T")
+
+# Which error a node sees: that of a failure on the way to it which no success has followed since.
+#
+# A failure is *healed* for a node when something that succeeded lies on a way from the failed node to it:
+# what a handler has put right does not concern what comes after the handler, even if that waited for the
+# failed node too.
+
+MOST = 16
+"""A trail remembers this many failures of each kind, the nearest first, so that long plans stay linear."""
+
+
+class Trail(NamedTuple):
+    """What comes along with the ways that lead to a node. The keys are ids of nodes that failed.
+
+    open: the errors that are told on; the first one is seen.
+    unhealed: every failure on the way that no success has followed.
+    healed: every one that a success has followed.
+    """
+
+    open: Mapping[str, ErrorContext]
+    unhealed: Mapping[str, None]
+    healed: Mapping[str, None]
+
+    @property
+    def error(self) -> ErrorContext | None:
+        """The error that is seen from here."""
+        return next(iter(self.open.values()), None)
+
+
+def joined(trails: Iterable[Trail | None]) -> Trail | None:
+    """The trail to a node at which several ways meet; None when nothing failed on any of them."""
+    told = [trail for trail in trails if trail is not None]
+    if len(told) < 2:
+        return told[0] if told else None
+    healed = _merged([trail.healed for trail in told])
+    return Trail(
+        _without(healed, _merged([trail.open for trail in told])),
+        _without(healed, _merged([trail.unhealed for trail in told])),
+        healed,
+    )
+
+
+def after_success(trail: Trail | None) -> Trail | None:
+    """The trail behind a node that succeeded: all is healed."""
+    if trail is None or not (trail.open or trail.unhealed):
+        return trail
+    return Trail({}, {}, _merged([trail.unhealed, trail.healed]))
+
+
+def after_failure(trail: Trail | None, node_id: str, error: ErrorContext | None) -> Trail:
+    """The trail behind a node that failed: its own error is what is seen from here."""
+    errors = {} if error is None else {node_id: error}
+    if trail is None:
+        return Trail(errors, {node_id: None}, {})
+    return Trail(errors, _merged([{node_id: None}, trail.unhealed]), trail.healed)
+
+
+def _merged(kinds: Sequence[Mapping[str, T]]) -> Mapping[str, T]:
+    """All of them, in this order, up to the bound; the first one itself where nothing is added to it."""
+    first = kinds[0]
+    found = dict(first)
+    for more in kinds[1:]:
+        if len(found) >= MOST:
+            break
+        if more is not first:
+            for name, value in more.items():
+                found.setdefault(name, value)
+    if len(found) == len(first):
+        return first
+    return found if len(found) <= MOST else dict(list(found.items())[:MOST])
+
+
+def _without(healed: Mapping[str, None], names: Mapping[str, T]) -> Mapping[str, T]:
+    if not healed or healed.keys().isdisjoint(names):
+        return names
+    return {name: value for name, value in names.items() if name not in healed}
+
+
+MOST_NAMES = 5
+
+
+class Status(IntEnum):
+    """Where a node stands; from `SUCCEEDED` on it has settled."""
+
+    WAITING = 0
+    RUNNING = 1
+    SUCCEEDED = 2
+    FAILED = 3
+    SKIPPED = 4
+
+
+class NodeState:
+    """A node in the schedule: what it waits for, counted, and who waits for it."""
+
+    __slots__ = (
+        "deps",
+        "followers",
+        "id",
+        "last_error",
+        "routed_by",
+        "routed_to",
+        "routers",
+        "routers_left",
+        "rule",
+        "status",
+        "targets",
+        "trail",
+        "values",
+        "waits",
+    )
+
+    def __init__(self, node_id: str, rule: TriggerRule) -> None:
+        self.id: str = node_id
+        self.rule = rule
+        self.status: Status = Status.WAITING
+        self.deps: Sequence[NodeState] = ()
+        self.waits: int = 0
+        """Dependencies that have not settled."""
+        self.values: int = 0
+        """Dependencies that produced a value, or that failed and led here."""
+        self.followers: Sequence[NodeState] = ()
+        self.routers: Sequence[NodeState] = ()
+        self.routers_left: int = 0
+        self.routed_by: Sequence[NodeState] = ()
+        self.targets: dict[NodeState, None] | None = None
+        """Where it may lead."""
+        self.routed_to: tuple[str, ...] = ()
+        self.last_error: ErrorContext | None = None
+        self.trail: Trail | None = None
+        """The trail of those that come after it."""
+
+    def depend_on(self, dep: NodeState) -> None:
+        self.deps = _with(self.deps, dep)
+        if dep.status < Status.SUCCEEDED:
+            self.waits += 1
+            dep.followers = _with(dep.followers, self)
+        else:
+            self.values += dep.status is Status.SUCCEEDED
+
+    def may_lead_to(self, target: NodeState) -> None:
+        """Once for each target, however often the plan says it."""
+        if self.targets is None:
+            self.targets = {}
+        elif target in self.targets:
+            return
+        self.targets[target] = None
+        target.routers = _with(target.routers, self)
+        target.routers_left += self.status < Status.SUCCEEDED
+
+    def routed_from(self, router: NodeState) -> None:
+        self.routed_by = _with(self.routed_by, router)
+
+
+def _with(states: Sequence[NodeState], one: NodeState) -> Sequence[NodeState]:
+    """`states` and one more. Most nodes have none of most kinds: they have no list for them either."""
+    if isinstance(states, list):
+        states.append(one)
+        return states
+    return [one]
+
+
+def leads(node: Node) -> list[str]:
+    """Where a node says that it may lead, in the order of its fields, each once."""
+    if not (node.on_success or node.on_failure or node.transitions):
+        return []
+    ways = (*node.on_success, *node.on_failure, *(way.to for way in node.transitions))
+    return list(dict.fromkeys(ways))
+
+
+def link(nodes: Iterable[Node], states: Mapping[str, NodeState]) -> None:
+    """Link each node's state with those of the nodes that it names."""
+    for node in nodes:
+        state = states[node.id]
+        try:
+            for dep in node.depends_on if len(node.depends_on) < 2 else dict.fromkeys(node.depends_on):
+                state.depend_on(states[dep])
+            for router in node.handles_error:
+                states[router].may_lead_to(state)
+            for target in leads(node):
+                state.may_lead_to(states[target])
+        except KeyError as unknown:
+            raise _unknown(node.id, unknown.args[0], states) from None
+
+
+def _near(name: str, known: Iterable[str]) -> str:
+    close = difflib.get_close_matches(name, [*islice(known, 1000)], n=1)
+    return f"; did you mean {close[0]!r}?" if close else ""
+
+
+def _unknown(node_id: str, name: str, known: Iterable[str]) -> ConfigurationError:
+    return ConfigurationError(
+        f"node {node_id!r} names {name!r}, which is no node of the plan{_near(name, known)}"
+    )
+
+
+def check_addition(
+    nodes: Sequence[Node], states: Mapping[str, NodeState], *, by: str, before: Iterable[str]
+) -> None:
+    """Refuse nodes that cannot be added any more, with a ConfigurationError; changes nothing."""
+    if by not in states:
+        raise ConfigurationError(f"{by!r} adds nodes, but is no node of the plan{_near(by, states)}")
+    if states[by].status in (Status.WAITING, Status.SKIPPED):
+        raise ConfigurationError(f"{by!r} adds nodes, but has not run")
+    new: dict[str, Node] = {}
+    for node in nodes:
+        if node.id in states or node.id in new:
+            raise ConfigurationError(f"{by!r} adds a node {node.id!r}, but there is one of that name already")
+        new[node.id] = node
+    for name in before:
+        _check_waiting(name, states, f"{by!r} adds nodes before {name!r}")
+    for node in nodes:
+        for name in (*node.depends_on, *node.handles_error):
+            if name not in new and name not in states:
+                raise _unknown(node.id, name, [*new, *states])
+        for name in leads(node):
+            if name not in new:
+                _check_target(node.id, name, states, new)
+    _check_order(new, states, by, before)
+
+
+def _check_waiting(name: str, states: Mapping[str, NodeState], says: str) -> None:
+    if name not in states:
+        raise ConfigurationError(f"{says}, which is no node of the plan{_near(name, states)}")
+    if states[name].status is not Status.WAITING:
+        stands = "is running" if states[name].status is Status.RUNNING else "is over"
+        raise ConfigurationError(f"{says}, which {stands} already: name nodes that have not started")
+
+
+def _check_target(node_id: str, name: str, states: Mapping[str, NodeState], new: Mapping[str, Node]) -> None:
+    if name not in states:
+        raise _unknown(node_id, name, [*new, *states])
+    _check_waiting(name, states, f"the added node {node_id!r} leads to {name!r}")
+    if not states[name].routers:
+        raise ConfigurationError(
+            f"the added node {node_id!r} leads to {name!r}, which runs by itself: lead to added nodes, or to "
+            f"nodes that the plan leads to"
+        )
+
+
+def _check_order(
+    new: Mapping[str, Node], states: Mapping[str, NodeState], by: str, before: Iterable[str]
+) -> None:
+    """Refuse nodes that would wait for each other, among themselves or through what waits already."""
+    order: TopologicalSorter[str] = TopologicalSorter()
+    held_up: list[NodeState] = [states[name] for name in before]
+    for name in before:
+        order.add(name, *new)
+    for node in new.values():
+        order.add(node.id, *node.depends_on, *node.handles_error)
+        for target in leads(node):
+            order.add(target, node.id)
+            if target in states:
+                held_up.append(states[target])
+    reached = set(held_up)
+    while held_up:
+        state = held_up.pop()
+        for later in (*state.followers, *(state.targets or ())):
+            if later.status is Status.WAITING:
+                order.add(later.id, state.id)
+                if later not in reached:
+                    reached.add(later)
+                    held_up.append(later)
+    try:
+        order.prepare()
+    except CycleError as cycle:
+        round_trip = " -> ".join(cycle.args[1])
+        raise ConfigurationError(f"{by!r} adds nodes that wait for each other: {round_trip}") from None
+
+
+def not_led_to(state: NodeState) -> str:
+    """Why nothing led to a conditional node, in words."""
+    said = [_why_not(router) for router in state.routers[:MOST_NAMES]]
+    return f"nothing led to it: {_listed(said, len(state.routers))}"
+
+
+def _why_not(router: NodeState) -> str:
+    stands = _in_words(router)
+    if not router.routed_to:
+        return stands
+    others = _listed(router.routed_to[:MOST_NAMES], len(router.routed_to))
+    return f"{stands} and led to {others}"
+
+
+def not_met(state: NodeState) -> str:
+    """Why the trigger rule of a node will never hold, in words. Every dependency has settled."""
+    lacking = state.deps
+    if state.rule == "all_success":
+        lacking = [dep for dep in lacking if not met(dep, state)]
+    said = _listed([_in_words(dep) for dep in lacking[:MOST_NAMES]], len(lacking))
+    match state.rule:
+        case "all_success":
+            return f"not all of its dependencies succeeded: {said}"
+        case "any_success":
+            return f"none of its dependencies succeeded: {said}"
+        case _:
+            return f"none of its dependencies produced a value: {said}"
+
+
+def met(dep: NodeState, state: NodeState) -> bool:
+    """Whether a settled dependency gives the node what it waits for: a value, or the failure it handles."""
+    return dep.status is Status.SUCCEEDED or state.id in dep.routed_to
+
+
+def _in_words(state: NodeState) -> str:
+    return f"{state.id} {_WORDS[state.status]}"
+
+
+_WORDS = {
+    Status.WAITING: "waits",
+    Status.RUNNING: "runs",
+    Status.SUCCEEDED: "succeeded",
+    Status.FAILED: "failed",
+    Status.SKIPPED: "was skipped",
+}
+
+
+def _listed(said: Sequence[str], total: int) -> str:
+    return ", ".join(said) + (f" and {total - len(said)} more" if total > len(said) else "")

@@ -1,1 +1,0 @@
-"""Expressions and `{{ templates }}` in plans."""

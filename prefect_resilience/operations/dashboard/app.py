@@ -1,0 +1,320 @@
+"""The dashboard as an ASGI application: the page, its stream of changes, and its buttons."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import json
+import logging
+import secrets
+import socket
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
+from html import escape
+from importlib.resources import files
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
+
+import uvicorn
+from prefect.settings import PREFECT_UI_URL
+from pydantic import ValidationError
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from prefect_resilience.errors.exceptions import ConfigurationError, ResilienceError, StoreUnavailable
+from prefect_resilience.errors.secrets.redact import redact
+from prefect_resilience.operations.dashboard.orders import (
+    CircuitOrder,
+    Desk,
+    PageAnswer,
+    PageOrder,
+    RecoverOrder,
+    ReplayOrder,
+    Replays,
+    SettleOrder,
+)
+from prefect_resilience.operations.dashboard.reading import Fleet, Hub
+
+LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
+TOKEN_HEADER = "x-resilience-token"
+LARGEST_BODY = 65_536
+
+
+@dataclass(frozen=True, slots=True)
+class Gate:
+    """`hosts`: the names in a Host header that are this dashboard. `read_only`: nobody changes anything."""
+
+    token: str
+    hosts: frozenset[str] = LOOPBACK
+    read_only: bool = False
+
+    def refusal(self, method: str, headers: Mapping[str, str]) -> str | None:
+        """Why a request is refused, in a sentence; None when it is let in. Names of headers in lower case."""
+        host = headers.get("host", "")
+        if _name_of(host) not in self.hosts:
+            return f"This dashboard is not served as {host[:100]!r}: start it with --allow-host to allow that"
+        if method in ("GET", "HEAD"):
+            return None
+        if self.read_only:
+            return "This dashboard is read-only"
+        if headers.get("origin", "").lower() not in (f"http://{host}".lower(), f"https://{host}".lower()):
+            return "Only the page of this dashboard may change something"
+        if not hmac.compare_digest(headers.get(TOKEN_HEADER, "").encode(), self.token.encode()):
+            return "The page is from an earlier start of this dashboard: reload it"
+        if headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
+            return "Orders are JSON"
+        length = headers.get("content-length", "")
+        if not length.isdecimal() or int(length) > LARGEST_BODY:
+            return f"An order has at most {LARGEST_BODY} bytes, and says how many"
+        return None
+
+
+def _name_of(host: str) -> str | None:
+    """The name in a Host header, without its port; None when there is none."""
+    try:
+        # A Host header has neither a path nor a user.
+        return None if set(host) & set("/@?#\\ ") else urlsplit(f"//{host}").hostname
+    except ValueError:
+        return None
+
+
+log: logging.Logger = logging.getLogger("prefect_resilience.dashboard")
+
+BEAT = 5.0
+"""Seconds after which a page on which nothing changed is told so."""
+
+GATHER = 0.1
+"""Seconds in which changes of several readings become one message."""
+
+MOST_WATCHERS = 64
+_FILES = {
+    "dashboard.css": "text/css",
+    "dashboard.js": "text/javascript",
+    "ask.js": "text/javascript",
+    "nodes.js": "text/javascript",
+    "rows.js": "text/javascript",
+}
+_HEADERS = {
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; "
+        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    ),
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+
+O = TypeVar("O", bound=PageOrder)  # noqa: E741
+
+
+class GateMiddleware:
+    """Lets in what the gate lets in, and says on every answer what a browser may do with it."""
+
+    def __init__(self, app: ASGIApp, gate: Gate) -> None:
+        self.app = app
+        self.gate = gate
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+
+        async def with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                MutableHeaders(scope=message).update(_HEADERS)
+            await send(message)
+
+        refusal = self.gate.refusal(scope["method"], Headers(scope=scope))
+        app = self.app if refusal is None else JSONResponse({"error": refusal}, 403)
+        await app(scope, receive, with_headers)
+
+
+def make_app(
+    gate: Gate, circuits: str | None = None, store: str | None = None, places: str = ""
+) -> Starlette:
+    """The application.
+
+    `circuits`, `store`: URLs of the fleet's stores, None for the configured ones; `places` is what the page
+    says of them.
+    """
+    hub = Hub(Fleet(circuits, store))
+    desk = Desk(circuits, store)
+    replays = Replays(desk, hub)
+
+    async def page(_: Request) -> Response:
+        ui = PREFECT_UI_URL.value() or ""
+        told = {
+            "token": gate.token,
+            "ui": ui.rstrip("/") if ui.startswith(("http://", "https://")) else "",
+            "places": places,
+            "read_only": "yes" if gate.read_only else "",
+        }
+        return Response(_filled(_static("dashboard.html"), told), media_type="text/html")
+
+    async def stream(_: Request) -> Response:
+        if hub.watchers >= MOST_WATCHERS:
+            return JSONResponse({"error": f"{MOST_WATCHERS} pages are open already"}, 503)
+        return StreamingResponse(_messages(hub), media_type="text/event-stream")
+
+    async def doubts(request: Request) -> Response:
+        batch = request.query_params.get("batch", "")
+        return await _answered(lambda: run_in_threadpool(desk.doubts, batch))
+
+    async def replay(request: Request) -> Response:
+        return await _carried_out(request, ReplayOrder, replays.start)
+
+    async def stop(_: Request) -> Response:
+        return await _answered(replays.stop)
+
+    def button(kind: type[O], work: Callable[[O], PageAnswer]) -> Callable[[Request], Awaitable[Response]]:
+        async def endpoint(request: Request) -> Response:
+            answer = await _carried_out(request, kind, partial(run_in_threadpool, work))
+            hub.refresh()
+            return answer
+
+        return endpoint
+
+    @asynccontextmanager
+    async def lifespan(_: Starlette) -> AsyncGenerator[None, None]:
+        async with hub.reading():
+            yield
+        replays.end()
+
+    app = Starlette(
+        routes=[
+            Route("/", page),
+            *(Route(f"/{name}", _file(name, kind)) for name, kind in _FILES.items()),
+            Route("/stream", stream),
+            Route("/batches/doubts", doubts),
+            Route("/circuits", button(CircuitOrder, desk.set_circuit), methods=["POST"]),
+            Route("/batches/settle", button(SettleOrder, desk.settle), methods=["POST"]),
+            Route("/batches/recover", button(RecoverOrder, desk.recover), methods=["POST"]),
+            Route("/letters/replay", replay, methods=["POST"]),
+            Route("/letters/stop", stop, methods=["POST"]),
+        ],
+        middleware=[Middleware(GateMiddleware, gate=gate)],
+        lifespan=lifespan,
+    )
+    app.state.hub = hub
+    return app
+
+
+async def _messages(hub: Hub) -> AsyncIterator[str]:
+    """Everything, and then what changes, as server-sent events."""
+    version = 0
+    async with hub.watching():
+        while not hub.closing:
+            told = hub.board.since(version)
+            version = hub.board.version
+            yield f"data: {json.dumps({'now': hub.now(), **(told or {})}, separators=(',', ':'))}\n\n"
+            if await hub.change(version, BEAT):
+                await asyncio.sleep(GATHER)
+
+
+async def _carried_out(
+    request: Request, kind: type[O], work: Callable[[O], Awaitable[PageAnswer]]
+) -> Response:
+    try:
+        order = kind.model_validate_json(await request.body())
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where = ".".join(map(str, first["loc"]))
+        return JSONResponse({"error": f"{where}: {first['msg']}" if where else first["msg"]}, 422)
+    return await _answered(partial(work, order))
+
+
+async def _answered(work: Callable[[], Awaitable[PageAnswer]]) -> Response:
+    try:
+        return JSONResponse(await work())
+    except StoreUnavailable as error:
+        return JSONResponse({"error": f"The store does not answer: {redact(str(error))}"}, 503)
+    except ResilienceError as error:
+        said = redact(str(error))
+        return JSONResponse({"error": said[:1].upper() + said[1:]}, 409)
+    except Exception as error:
+        log.warning("An order of the dashboard failed", exc_info=True)
+        return JSONResponse({"error": redact(f"{type(error).__name__}: {error}")[:1_000]}, 500)
+
+
+def _file(name: str, kind: str) -> Callable[[Request], Awaitable[Response]]:
+    text = _static(name)
+
+    async def endpoint(_: Request) -> Response:
+        return Response(text, media_type=kind)
+
+    return endpoint
+
+
+def _static(name: str) -> str:
+    return (files("prefect_resilience.operations.dashboard") / "static" / name).read_text(encoding="utf-8")
+
+
+def _filled(page: str, told: Mapping[str, Any]) -> str:
+    for name, value in told.items():
+        page = page.replace("{{" + name + "}}", escape(str(value)))
+    return page
+
+
+EVERYWHERE = frozenset({"0.0.0.0", "::", ""})
+
+
+def serve(
+    host: str,
+    port: int,
+    circuits: str,
+    store: str,
+    places: str,
+    *,
+    hosts: Iterable[str] = (),
+    read_only: bool = False,
+    begun: Callable[[str], None],
+) -> None:
+    """Serve the page at a host and port (0: one that is free); `begun` is told its address.
+
+    hosts: names under which the page is served besides `host` and those of loopback. Returns after Ctrl-C or
+    SIGTERM. Raises ConfigurationError for an address that cannot be had.
+    """
+    names = LOOPBACK | ({host} - EVERYWHERE) | set(hosts)
+    gate = Gate(secrets.token_urlsafe(32), frozenset(name.lower() for name in names), read_only)
+    app = make_app(gate, circuits, store, places)
+    listening = _listening(host, port)
+    shown = "127.0.0.1" if host in EVERYWHERE else f"[{host}]" if ":" in host else host
+    begun(f"http://{shown}:{listening.getsockname()[1]}")
+    config = uvicorn.Config(app, log_level="critical", access_log=False, timeout_graceful_shutdown=2)
+    _Server(config, app).run(sockets=[listening])
+
+
+class _Server(uvicorn.Server):
+    """Ends the streams when it is told to end: they would go on for ever."""
+
+    def __init__(self, config: uvicorn.Config, app: Starlette) -> None:
+        super().__init__(config)
+        self._app = app
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._app.state.hub.close()
+        await super().shutdown(sockets)
+
+
+def _listening(host: str, port: int) -> socket.socket:
+    try:
+        family, _, _, _, address = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM)[0]
+        made = socket.socket(family)
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        made.bind(address)
+        # Whoever is told the address may connect at once.
+        made.listen()
+    except (OSError, OverflowError) as error:
+        raise ConfigurationError(f"the dashboard cannot listen on {host}:{port} ({error})") from None
+    return made

@@ -1,1 +1,0 @@
-"""What meets stores, the Prefect API and browsers."""

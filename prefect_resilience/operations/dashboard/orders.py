@@ -1,0 +1,210 @@
+"""What the buttons of the page do. All of it blocks.
+
+They call the functions that the command line calls, so that the audit log and the events are the same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from prefect_resilience.durable.batches.edge.recovery import recover
+from prefect_resilience.durable.batches.edge.settling import Answer, settle
+from prefect_resilience.durable.batches.edge.status import EffectStatus, batch_status
+from prefect_resilience.durable.letters.edge import operations as dead_letters
+from prefect_resilience.durable.letters.report import LetterOutcome
+from prefect_resilience.errors.exceptions import ConfigurationError, ResilienceError
+from prefect_resilience.errors.secrets.redact import redact
+from prefect_resilience.guards.circuits import get_circuits
+from prefect_resilience.operations.dashboard.board import Row
+from prefect_resilience.operations.dashboard.reading import Hub
+from prefect_resilience.operations.flows import DONE, change_circuit, find_circuit
+
+EFFECTS_SHOWN = 100
+LONGEST = 500
+
+PageAnswer = dict[str, Any]
+"""What the page is told of an order: `said`, a sentence, and perhaps more."""
+
+Name = Annotated[str, Field(min_length=1, max_length=2_000)]
+Reason = Annotated[str, Field(max_length=LONGEST)]
+
+_OUTCOMES = {
+    "rescheduled": "A worker runs the same flow run again",
+    "compensated": "What was done is undone",
+    "abandoned": "The batch is given up",
+    "told": "A person must act first",
+    "refused": "Not now",
+    "nothing": "There is nothing to recover",
+}
+
+
+class PageOrder(BaseModel):
+    """What a button sends. Unknown fields are mistakes."""
+
+    model_config: ClassVar[ConfigDict] = ConfigDict(extra="forbid", frozen=True)
+
+
+class CircuitOrder(PageOrder):
+    """Set one circuit for the whole fleet. `minutes`: with "open", after which a probe decides."""
+
+    name: Name
+    action: Literal["open", "close", "reset"]
+    reason: Reason = ""
+    minutes: Annotated[float, Field(gt=0, le=60 * 24 * 365)] | None = None
+
+
+class SettleOrder(PageOrder):
+    """Say what became of an effect."""
+
+    batch: Name
+    key: Name
+    answer: Answer
+    external_id: Annotated[str, Field(max_length=LONGEST)] | None = None
+    reason: Reason = ""
+
+
+class RecoverOrder(PageOrder):
+    """Go on with a batch as its hint says. `dry_run`: only tell what that would be."""
+
+    batch: Name
+    reason: Reason = ""
+    dry_run: bool = False
+
+
+class ReplayOrder(PageOrder):
+    """Replay one letter by its id, or all of one task that wait."""
+
+    letter: Name | None = None
+    task: Name | None = None
+
+
+@dataclass(frozen=True)
+class Desk:
+    """Carries orders out on the stores of a fleet (None: the configured ones).
+
+    Every method raises ResilienceError with a sentence for whoever pressed the button.
+    """
+
+    circuits: str | None = None
+    store: str | None = None
+
+    def set_circuit(self, order: CircuitOrder) -> PageAnswer:
+        if order.action == "open" and not order.reason.strip():
+            raise ConfigurationError("Say why, for whoever meets the circuit next")
+        if order.minutes is not None and order.action != "open":
+            raise ConfigurationError("Only an opening has an end")
+        find_circuit(order.name, get_circuits(self.circuits), order.action)
+        until = None if order.minutes is None else timedelta(minutes=order.minutes)
+        after = change_circuit(order.name, order.action, order.reason, until, self.circuits)
+        return {"said": f"{order.name}: {DONE[order.action]} for the whole fleet", "state": after.state}
+
+    def settle(self, order: SettleOrder) -> PageAnswer:
+        after = settle(
+            order.batch,
+            order.key,
+            order.answer,
+            external_id=order.external_id or None,
+            reason=order.reason or None,
+            store=self.store,
+        )
+        return {"said": f"{order.key}: settled as {order.answer.replace('_', ' ')}", "state": after.state}
+
+    def recover(self, order: RecoverOrder) -> PageAnswer:
+        report = recover(order.batch, reason=order.reason or None, dry_run=order.dry_run, store=self.store)
+        said = f"{_OUTCOMES[report.action]}: {report.why}"
+        return {"said": said, "action": report.action, "not_undone": [one.key for one in report.not_undone]}
+
+    def doubts(self, batch: str) -> PageAnswer:
+        """The effects of a batch that a person can settle, with the answers that may be given for each."""
+        listed = [one for one in batch_status(batch, store=self.store).effects if _answers(one)]
+        rows = [
+            {
+                "key": one.key,
+                "state": one.state,
+                "answers": _answers(one),
+                "task": one.task,
+                "error": redact(one.error or "")[:LONGEST],
+                "attempts": one.attempts,
+                "at": one.intended_at,
+                "external_id": one.external_id,
+            }
+            for one in listed[:EFFECTS_SHOWN]
+        ]
+        return {"effects": rows, "more": len(listed) - len(rows)}
+
+    def replay(self, order: ReplayOrder, told: Callable[[int, int, LetterOutcome], None]) -> PageAnswer:
+        """Replay, and call `told` after each letter; what that raises ends the replay between two letters."""
+        if (order.letter is None) == (order.task is None):
+            raise ConfigurationError("Say which letters: either one by its id, or those of a task")
+        chosen: dict[str, Any] = {"letters": order.letter} if order.letter else {"task": order.task}
+        report = dead_letters.replay(**chosen, progress=told, store=self.store)
+        wrong = [one for one in report.outcomes if one.result != "replayed"]
+        why = f"; {redact(wrong[0].message)[:LONGEST]}" if wrong and wrong[0].message else ""
+        return {"said": report.summary() + why, "well": report.well}
+
+
+def _answers(effect: EffectStatus) -> list[str]:
+    if effect.state == "unknown":
+        return ["done", "not_done"]
+    return ["undone", "kept"] if effect.state == "compensating" else []
+
+
+class ReplayStopped(ResilienceError):
+    """Somebody stopped a replay between two letters; those that were not replayed wait on."""
+
+
+class Replays:
+    """Starts replays in a thread and shows in the hub how far they are, as `replay` in the summary."""
+
+    def __init__(self, desk: Desk, hub: Hub) -> None:
+        self._desk = desk
+        self._hub = hub
+        self._task: asyncio.Task[None] | None = None
+        self._stopping = threading.Event()
+
+    async def start(self, order: ReplayOrder) -> PageAnswer:
+        """Start a replay, and say so; raises ConfigurationError while another one goes on."""
+        if self._task is not None and not self._task.done():
+            raise ConfigurationError("A replay goes on already: wait for its end, or stop it")
+        self._stopping.clear()
+        self._show(order, done=0, total=None)
+        self._task = asyncio.create_task(self._run(order))
+        return {"said": "The replay has begun"}
+
+    async def stop(self) -> PageAnswer:
+        """End the replay that goes on after the letter that it is at."""
+        if self._task is None or self._task.done():
+            raise ConfigurationError("No replay goes on")
+        self._stopping.set()
+        return {"said": "The replay ends after this letter"}
+
+    def end(self) -> None:
+        """The dashboard ends, and a replay after the letter that it is at."""
+        self._stopping.set()
+
+    async def _run(self, order: ReplayOrder) -> None:
+        loop = asyncio.get_running_loop()
+
+        def told(done: int, total: int, outcome: LetterOutcome) -> None:
+            loop.call_soon_threadsafe(lambda: self._show(order, done=done, total=total))
+            if self._stopping.is_set():
+                raise ReplayStopped(f"Stopped after {done} of {total} letters")
+
+        said: dict[str, Any]
+        try:
+            said = await asyncio.to_thread(self._desk.replay, order, told)
+        except Exception as error:  # noqa: BLE001 - whoever pressed the button is told, whatever it is
+            said = {"said": redact(str(error) or type(error).__name__)[:1_000], "well": False}
+        self._show(order, said=said["said"], well=said["well"], ended=True)
+        self._hub.refresh()
+
+    def _show(self, order: ReplayOrder, **how: Any) -> None:
+        row: Row = {"letter": order.letter, "task": order.task, "ended": False, **how}
+        self._hub.show("replay", row)
