@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 from prefect_resilience.base.plain import plain_or_cut
+from prefect_resilience.base.process import per_process
 from prefect_resilience.errors.secrets.redact import redact_data
 from prefect_resilience.telemetry.model import (
     FINAL,
@@ -37,10 +38,6 @@ MOST_IDS = 20_000
 """Rows that are kept of one flow run; of events, of each name."""
 
 _SHOWN_DEPTH, _SHOWN_ITEMS, _SHOWN_LETTERS = 6, 60, 2_000
-
-_lock = threading.Lock()
-_runs: OrderedDict[tuple[str, int], RunNotes] = OrderedDict()
-"""By flow run, and by how often it had begun: each pass has notes of its own."""
 
 
 @dataclass(slots=True)
@@ -107,6 +104,17 @@ class RunNotes(PassFacts):
         self.outputs[key] = shown(value)
 
 
+class _Passes:
+    """The notes of this process: by flow run and by how often it had begun."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.notes: OrderedDict[tuple[str, int], RunNotes] = OrderedDict()
+
+
+_passes = per_process(_Passes)
+
+
 def shown(value: Any) -> Any:
     """A value as bounded JSON-like data without secrets; cut where it is large, which it then says."""
     copy, cut = plain_or_cut(value, depth=_SHOWN_DEPTH, items=_SHOWN_ITEMS)
@@ -131,7 +139,7 @@ def _within(value: Any, left: list[int]) -> Any:
 
 def begin(flow_run_id: str, count: int = 1, *, keeps_outputs: bool = False) -> None:
     """Make notes of this flow run, which has begun `count` times, for a summary."""
-    with _lock:
+    with _passes.lock:
         notes = _of(flow_run_id, count)
         notes.keeps_outputs = notes.keeps_outputs or keeps_outputs
 
@@ -140,7 +148,7 @@ def task_run_came_to(
     flow_run_id: str, task_run_id: str, name: str, state: StateSeen, count: int = 1
 ) -> RunNotes:
     """Note a state of a task run. Returns the notes of the flow run, which may take the run's value."""
-    with _lock:
+    with _passes.lock:
         notes = _of(flow_run_id, count)
         notes.came_to(task_run_id, name, flow_run_id, state)
         return notes
@@ -148,23 +156,23 @@ def task_run_came_to(
 
 def happened(flow_run_id: str, happening: Happening, count: int = 1) -> None:
     """Note an event of ours."""
-    with _lock:
+    with _passes.lock:
         _of(flow_run_id, count).happened(happening)
 
 
 def known(flow_run_id: str, count: int | None = None) -> RunNotes | None:
     """The notes of a pass of a flow run; of its last one here when it is not said which."""
-    with _lock:
+    with _passes.lock:
         if count is None:
-            count = max((number for run_id, number in _runs if run_id == flow_run_id), default=0)
-        return _runs.get((flow_run_id, count))
+            count = max((number for run_id, number in _passes.notes if run_id == flow_run_id), default=0)
+        return _passes.notes.get((flow_run_id, count))
 
 
 def forget(passes: Iterable[tuple[str, int]]) -> None:
     """Whoever asked about these passes, each of a flow run that had begun so often, has been told."""
-    with _lock:
+    with _passes.lock:
         for key in passes:
-            _runs.pop(key, None)
+            _passes.notes.pop(key, None)
 
 
 def seen_in(flow_run_ids: Iterable[str]) -> PassFacts:
@@ -175,8 +183,8 @@ def seen_in(flow_run_ids: Iterable[str]) -> PassFacts:
 def seen_by_pass(flow_run_ids: Iterable[str]) -> dict[tuple[str, int], PassFacts]:
     """What this process noted of these flow runs, by flow run and by how often that had begun."""
     ids = set(flow_run_ids)
-    with _lock:
-        return {key: _copied(notes) for key, notes in _runs.items() if key[0] in ids}
+    with _passes.lock:
+        return {key: _copied(notes) for key, notes in _passes.notes.items() if key[0] in ids}
 
 
 def outputs_of(flow_run_id: str) -> tuple[Mapping[str, Any], int]:
@@ -184,7 +192,7 @@ def outputs_of(flow_run_id: str) -> tuple[Mapping[str, Any], int]:
     notes = known(flow_run_id)
     if notes is None:
         return {}, 0
-    with _lock:
+    with _passes.lock:
         return dict(notes.outputs), notes.outputs_left_out
 
 
@@ -201,18 +209,18 @@ def _copied(notes: RunNotes) -> PassFacts:
 
 def _of(flow_run_id: str, count: int) -> RunNotes:
     key = (flow_run_id, count)
-    notes = _runs.get(key)
+    notes = _passes.notes.get(key)
     if notes is None:
-        notes = _runs[key] = RunNotes()
+        notes = _passes.notes[key] = RunNotes()
         _make_room()
     else:
-        _runs.move_to_end(key)
+        _passes.notes.move_to_end(key)
     return notes
 
 
 def _make_room() -> None:
     """Asked once for each pass of a flow run, not for each row."""
-    rows = sum(notes.rows for notes in _runs.values()) if len(_runs) % 50 == 0 else 0
-    while len(_runs) > MOST_RUNS or (rows > MOST_ROWS and len(_runs) > 1):
-        _, gone = _runs.popitem(last=False)
+    rows = sum(notes.rows for notes in _passes.notes.values()) if len(_passes.notes) % 50 == 0 else 0
+    while len(_passes.notes) > MOST_RUNS or (rows > MOST_ROWS and len(_passes.notes) > 1):
+        _, gone = _passes.notes.popitem(last=False)
         rows -= gone.rows

@@ -183,8 +183,8 @@ class ResilienceEvent:
 
 Handler = Callable[[ResilienceEvent], object]
 
-# Replaced, never changed, so that reading it needs no lock.
-_handlers: tuple[tuple[str, Handler], ...] = ()
+_handlers: dict[object, tuple[str, Handler]] = {}
+"""Each with the event that it asked for. A dict adds, removes and lists its values without a lock."""
 
 
 def on(event: str, handler: Handler) -> Callable[[], None]:
@@ -197,25 +197,23 @@ def on(event: str, handler: Handler) -> Callable[[], None]:
 
         stop = on("circuit", lambda event: print(event.event, event.name))
     """
-    global _handlers
     nouns = {name.partition(".")[0] for name in EVENTS}
     if event not in (EVERYTHING, *EVENTS) and event not in nouns:
         raise ConfigurationError(f"on: there is no event {event!r}{nearest(event, [*EVENTS, *nouns])}")
     if inspect.iscoroutinefunction(handler):
         raise ConfigurationError(f"on({event!r}, ...) needs a plain function: nobody awaits a coroutine")
-    entry = (event, handler)
-    _handlers = (*_handlers, entry)
+    key = object()
+    _handlers[key] = (event, handler)
 
     def stop() -> None:
-        global _handlers
-        _handlers = tuple(known for known in _handlers if known is not entry)
+        _handlers.pop(key, None)
 
     return stop
 
 
 def tell(happening: str, kind: str, name: str, payload: dict[str, Any]) -> None:
     """Call the handlers of an event. Never raises."""
-    concerned = [handler for event, handler in _handlers if _means(event, happening)]
+    concerned = [handler for event, handler in [*_handlers.values()] if _means(event, happening)]
     if not concerned:
         return
     try:

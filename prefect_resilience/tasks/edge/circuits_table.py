@@ -9,9 +9,7 @@ schedule or by hand.
 
 from __future__ import annotations
 
-import atexit
 import logging
-import os
 import threading
 from collections.abc import Iterable
 from contextvars import copy_context
@@ -25,6 +23,7 @@ from prefect.client.schemas.actions import ArtifactCreate
 from prefect.settings import PREFECT_API_URL
 from prefect.types._datetime import parse_datetime
 
+from prefect_resilience.base.process import at_exit, per_process, start_thread
 from prefect_resilience.guards.circuits.fleet import get_circuits
 from prefect_resilience.guards.circuits.model import CircuitSnapshot
 from prefect_resilience.tasks.summaries.markdown import code
@@ -154,13 +153,10 @@ class CircuitsTableWriter:
                 self._waiting = True
                 if not self._registered:
                     self._registered = True
-                    atexit.register(self.leave)
+                    at_exit(self.leave)
                 wait = max(SOON, self._next_at - monotonic())
                 # The run's own context: it says which API this is about.
-                self._thread = threading.Thread(
-                    target=copy_context().run, args=(self._write, wait), name="circuits-table", daemon=True
-                )
-                self._thread.start()
+                self._thread = start_thread("circuits-table", self._write, wait, context=copy_context())
         except RuntimeError:  # no thread can be started any more
             self._waiting = False
 
@@ -216,11 +212,7 @@ def _rows_of(table: Any) -> list[list[str]]:
     return [line.split(" | ")[:2] for line in lines]
 
 
-keeper: CircuitsTableWriter = CircuitsTableWriter()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=keeper.__init__)
+keeper: CircuitsTableWriter = per_process(CircuitsTableWriter)
 
 
 def _time(seconds: float | None) -> str:

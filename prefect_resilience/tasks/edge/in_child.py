@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import pickle
 from collections.abc import Callable
 from contextlib import suppress
@@ -19,6 +18,7 @@ from prefect.logging.handlers import emit_api_log, set_api_log_sink
 from prefect.logging.loggers import patch_print
 from prefect.plugins import load_prefect_collections
 
+from prefect_resilience.base.process import in_forked_child
 from prefect_resilience.durable.effects.current import EffectInProgress, in_progress
 from prefect_resilience.durable.effects.evidence import watch_other_traffic
 from prefect_resilience.guards.partials.current import Carried, Notes
@@ -124,5 +124,4 @@ def _forward_logs(send: Callable[[dict[str, Any]], None]) -> None:
 @lru_cache(maxsize=1)
 def _prepare_once() -> None:
     keep_secrets_out_of_logs()
-    if hasattr(os, "register_at_fork"):
-        os.register_at_fork(after_in_child=partial(set_api_log_sink, None))
+    in_forked_child(partial(set_api_log_sink, None))

@@ -7,6 +7,7 @@ import sys
 from collections import OrderedDict
 from collections.abc import Iterable
 from contextvars import ContextVar
+from functools import cache
 from types import TracebackType
 from typing import Any
 from uuid import UUID
@@ -131,18 +132,13 @@ class RedactingFilter(logging.Filter):
 
 
 _filters = (EngineFilter(), RedactingFilter())
-_kept = False
 
 
+@cache
 def keep_secrets_out_of_logs() -> None:
     """Put the filters on Prefect's run loggers of this process; calling it again does nothing."""
-    global _kept
-    if _kept:
-        return
-    _kept = True
     seams.on_secret_read(register_secret)
     for name in RUN_LOGGERS:
         logger = logging.getLogger(name)
         for each in _filters:
-            if each not in logger.filters:
-                logger.addFilter(each)
+            logger.addFilter(each)

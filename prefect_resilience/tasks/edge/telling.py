@@ -7,7 +7,6 @@ so more time is taken for it at once.
 
 from __future__ import annotations
 
-import atexit
 import logging
 import threading
 import time
@@ -23,6 +22,7 @@ from prefect.client.schemas.actions import ArtifactCreate
 from prefect.settings import PREFECT_CLIENT_MAX_RETRIES, PREFECT_UI_URL, temporary_settings
 
 from prefect_resilience.base.drive import answers
+from prefect_resilience.base.process import at_exit, start_thread
 from prefect_resilience.durable.batches.audit import Audit, AuditEntry
 from prefect_resilience.durable.batches.edge.closing import close_left_behind, states_of
 from prefect_resilience.durable.batches.edge.tags import batch_of_flow_run
@@ -264,14 +264,11 @@ class Telling:
     def tell(self) -> None:
         """Write the summary, or leave it to a thread that does. Never raises."""
         written = threading.Event()
-        run, work = copy_context().run, partial(self._work, written.set)
-        thread = threading.Thread(target=run, args=(work,), name="run-summary", daemon=True)
-        _threads.append(thread)
         try:
-            thread.start()
+            thread = start_thread("run-summary", self._work, written.set, context=copy_context())
         except RuntimeError:  # no thread can be started any more
-            _threads.remove(thread)
             return
+        _threads[:] = [*filter(threading.Thread.is_alive, _threads), thread]
         written.wait(HELD if self.subject.here else AFTER_A_DEATH + HELD)
 
     def _work(self, written: Callable[[], None]) -> None:
@@ -289,7 +286,6 @@ class Telling:
             written()
             if self.subject.flow_run.parent_task_run_id is None:
                 notes.forget(self.subject.noted_passes)
-            _threads.remove(threading.current_thread())
 
     def _told(self, client: SyncPrefectClient, seconds: float, *, wait: bool) -> bool:
         """Look everything up and write it; whether all was known."""
@@ -347,12 +343,12 @@ def _others(client: SyncPrefectClient, flow_run_ids: list[UUID]) -> list[tuple[s
 
 
 _threads: list[threading.Thread] = []
-"""Those that write a summary at this moment."""
+"""The threads that may still write a summary."""
 
 
-@atexit.register
+@at_exit
 def _leave() -> None:
-    """The process ends: wait for what is being written, a little."""
+    """Wait up to AT_THE_END seconds for the summaries that are being written."""
     until = time.monotonic() + AT_THE_END
     for thread in [*_threads]:
         thread.join(max(until - time.monotonic(), 0.0))

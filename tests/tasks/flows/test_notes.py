@@ -18,9 +18,9 @@ from prefect_resilience.telemetry.notes import RunNotes, shown
 
 @pytest.fixture(autouse=True)
 def empty():
-    notes._runs.clear()
+    notes._passes.notes.clear()
     yield
-    notes._runs.clear()
+    notes._passes.notes.clear()
 
 
 def came(flow_run, task_run, *states, at=0.0):
@@ -96,7 +96,7 @@ def test_rows_of_all_runs_together_are_bounded(monkeypatch):
         came(f"f{number}", "1", "Running")
         for event in range(10):
             notes.happened(f"f{number}", Happening(f"{number}-{event}", 0, "x", "x", {}))
-    assert len(notes._runs) < 70
+    assert len(notes._passes.notes) < 70
     assert notes.known("f99") is not None
 
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import importlib
 import logging
-import os
 import threading
 from collections import OrderedDict
 from collections.abc import Mapping
@@ -27,6 +26,7 @@ from prefect.settings import get_current_settings
 from pydantic import ValidationError
 
 from prefect_resilience.base.policy import nearest
+from prefect_resilience.base.process import in_forked_child, start_thread
 from prefect_resilience.calls.model import Guard
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.errors.secrets.redact import redact
@@ -191,8 +191,8 @@ class LivePolicy:
             self.asked = now
             answered = self.answered = threading.Event()
         try:
-            # The API that is meant stands in the context.
-            threading.Thread(target=copy_context().run, args=(self._ask, answered), daemon=True).start()
+            # The context says which API is configured.
+            start_thread("policy", self._ask, answered, context=copy_context())
         except RuntimeError:  # no thread can be started any more, or the interpreter is ending
             self.answered = None
             return None
@@ -266,10 +266,7 @@ def policy_of(guard: Guard) -> LivePolicy:
     return policy if policy is not None else _policies.setdefault(place, LivePolicy(place[1]))
 
 
+@in_forked_child
 def forget_policies() -> None:
     """Know nothing of any block, as a new process does; for tests and notebooks."""
     _policies.clear()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=forget_policies)
