@@ -43,8 +43,7 @@ from prefect_resilience.graphs.plans.result import PlanResult
 from prefect_resilience.guards.circuits import CircuitSnapshot, get_circuit, get_circuits
 from prefect_resilience.guards.circuits.registry import StoreReference
 from prefect_resilience.operations.reports import report as make_report
-from prefect_resilience.operations.reports.rendering import markdown_of
-from prefect_resilience.operations.reports.sections import headline
+from prefect_resilience.operations.reports.rendering import headline, markdown_of
 from prefect_resilience.tasks.edge.circuits_table import write_circuits_table
 from prefect_resilience.tasks.edge.flow import resilient_flow
 

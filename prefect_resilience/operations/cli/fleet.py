@@ -20,8 +20,14 @@ from prefect_resilience.operations.cli.options import DryRun, Flag, Json, Store
 from prefect_resilience.operations.diagnosis import Diagnosis, Finding, examine
 from prefect_resilience.operations.installation import Change
 from prefect_resilience.operations.reports import FleetReport, report
-from prefect_resilience.operations.reports.rendering import TITLE, html_of, markdown_of
-from prefect_resilience.operations.reports.sections import Section, headline, sections_of
+from prefect_resilience.operations.reports.rendering import (
+    TITLE,
+    Section,
+    headline,
+    html_of,
+    markdown_of,
+    sections_of,
+)
 
 PORT = 4280
 CHANGES = ("created", "changed", "removed", "kept", "skipped", "unchanged")
