@@ -14,7 +14,7 @@ from prefect_resilience.base.text import sentence_of
 from prefect_resilience.durable.batches.edge import recovery
 from prefect_resilience.errors.exceptions import ResilienceError
 from prefect_resilience.errors.secrets.redact import redact
-from prefect_resilience.operations.cli import output
+from prefect_resilience.operations.cli import look
 from prefect_resilience.operations.cli.batches import app as batches
 from prefect_resilience.operations.cli.circuits import app as circuits
 from prefect_resilience.operations.cli.dead_letters import app as dead_letters
@@ -42,7 +42,7 @@ def main() -> NoReturn:
     # What a worker would log, a command prints.
     logging.getLogger("prefect_resilience").addHandler(logging.NullHandler())
     logging.getLogger("prefect_resilience").propagate = False
-    output.set_up()
+    look.set_up()
     sys.exit(_exit_code())
 
 
@@ -50,7 +50,7 @@ def _exit_code() -> int:
     with at_a_terminal(recovery.who()) as told:
         code = _run()
     if told.trouble is not None:
-        output.say(f"It is done, but no event tells of it: the Prefect API did not take it ({told.trouble}).")
+        look.say(f"It is done, but no event tells of it: the Prefect API did not take it ({told.trouble}).")
     return code
 
 
@@ -78,5 +78,5 @@ def _run() -> int:
 
 
 def _wrong(sentence: str) -> int:
-    output.say(sentence_of(sentence))
+    look.say(sentence_of(sentence))
     return 1

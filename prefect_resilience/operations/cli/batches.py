@@ -20,7 +20,7 @@ from prefect_resilience.durable.effects.ledger import open_ledger
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.operations.cli import batches_tables as tables
-from prefect_resilience.operations.cli import options, output
+from prefect_resilience.operations.cli import look, options
 from prefect_resilience.operations.cli.look import printable
 from prefect_resilience.operations.cli.options import (
     DryRun,
@@ -44,11 +44,8 @@ _MEANS: dict[str, str] = {
 }
 DONE = ("rescheduled", "compensated", "abandoned", "nothing")
 
-app: App = App(
-    name="batches",
-    help="See the effects of a batch, recover it, settle what is in doubt, roll it back or give it up.",
-    help_format="plaintext",
-    version_flags=[],
+app: App = options.group(
+    "batches", "See the effects of a batch, recover it, settle what is in doubt, roll it back or give it up."
 )
 
 
@@ -82,15 +79,15 @@ def list_all(
     with explained(url):
         found = tables.find(url, archived=archived, only_open=open, since=back, limit=limit)
     if json:
-        output.as_json([tables.batch_row(one, found) for one in found.shown])
+        look.as_json([tables.batch_row(one, found) for one in found.shown])
     elif not found.batches:
         which = "open " if open else "archived " if archived else ""
-        output.show(f"There are no {which}batches in {redact(url)}.")
+        look.show(f"There are no {which}batches in {redact(url)}.")
     else:
         more = f"The first {limit} of " if len(found.batches) > limit else ""
-        output.show(tables.batches_table(found), more + tables.summary(found.batches, redact(url)))
+        look.show(tables.batches_table(found), more + tables.summary(found.batches, redact(url)))
     for sentence in found.caveats:
-        output.say(sentence)
+        look.say(sentence)
     return 0
 
 
@@ -109,7 +106,7 @@ def show(batch: Id, /, *, archived: Flag = False, store: Store = None, json: Jso
         needs_nothing = None if status.hint or status.archived else _why_nothing(batch, url)
         document = tables.batch_as_json(status)
         now = open_ledger(url).store.now()
-    return output.answer(document, *tables.batch_card(status, status.hint or needs_nothing, now), json=json)
+    return look.answer(document, *tables.batch_card(status, status.hint or needs_nothing, now), json=json)
 
 
 @app.command
@@ -177,7 +174,7 @@ def settle(
     settled: settling.Answer = "not_done" if answer == "not-done" else answer
     with explained(url):
         after = settling.settle(batch, key, settled, value, external_id, reason=reason, store=url)
-    return output.answer(tables.effect_as_json(after), f"{printable(key)} {_MEANS[settled]}.", json=json)
+    return look.answer(tables.effect_as_json(after), f"{printable(key)} {_MEANS[settled]}.", json=json)
 
 
 @app.command
@@ -192,14 +189,14 @@ def reopen(
     with explained(url):
         number = len(batch_status(batch, store=url).effects)
     question = f"The ledger has {number} effects of this batch, and the next run may send any other. Go on?"
-    if not yes and not output.agreed(question, f"change batch {batch}"):
+    if not yes and not look.agreed(question, f"change batch {batch}"):
         return 1
     with explained(url):
         status = known.reopen(batch, reason=reason, store=url)
     if json:
-        output.as_json(tables.batch_as_json(status))
+        look.as_json(tables.batch_as_json(status))
     else:
-        output.show(f"Reopened {printable(batch)} with {number} effects.")
+        look.show(f"Reopened {printable(batch)} with {number} effects.")
     return 0
 
 
@@ -273,12 +270,12 @@ def prune(
     number = plural(len(old), "batch", "batches")
     if old and not dry_run:
         question = f"Archive {number} and take them out of the ledger?"
-        if not yes and not output.agreed(question, f"change {number}"):
+        if not yes and not look.agreed(question, f"change {number}"):
             return 1
         with explained(url):
             old = known.prune(before, store=url)
     done = f"{plural(len(old), 'batch', 'batches')} {options.was(len(old), dry_run)} archived."
-    return output.answer([tables.batch_row(one) for one in old], done, json=json)
+    return look.answer([tables.batch_row(one) for one in old], done, json=json)
 
 
 # -- what the commands share
@@ -321,14 +318,14 @@ def _carried_out(
     if not dry_run:
         with explained(url):
             report = work(reason=reason)
-    output.answer(report, *tables.report_lines(report), json=json)
+    look.answer(report, *tables.report_lines(report), json=json)
     left = any(one.how != "skipped" for one in report.not_undone)
     return 0 if report.dry_run or (report.action in DONE and not left) else 1
 
 
 def _agreed(plan: RecoveryReport) -> bool:
     verb = {"compensated": "Undo what was done in", "abandoned": "Give up"}.get(plan.action, "Go on with")
-    return output.agreed(f"{verb} the batch {printable(plan.batch_id)}?", f"change batch {plan.batch_id}")
+    return look.agreed(f"{verb} the batch {printable(plan.batch_id)}?", f"change batch {plan.batch_id}")
 
 
 def _json(text: str | None) -> Any:

@@ -30,7 +30,7 @@ from prefect_resilience.durable.batches.strategies import RecoveryHint
 from prefect_resilience.durable.effects.ledger import open_ledger
 from prefect_resilience.durable.sagas.report import KEYS_SHOWN
 from prefect_resilience.operations.cli import look
-from prefect_resilience.operations.cli.look import printable, safe
+from prefect_resilience.operations.cli.look import NUMBER, TEXT, WORD, printable, safe
 
 COUNTED = ("unknown", "intended", "failed", "done", "compensated")
 AUDIT_SHOWN = 20
@@ -55,13 +55,7 @@ SAID = {
 
 def batches_table(found: FoundBatches) -> Table:
     """The batches, a row each."""
-    columns = [
-        look.word("state"),
-        look.text("batch", 16),
-        look.text("effects"),
-        look.number("age"),
-        look.text("hint", 12),
-    ]
+    columns = {"state": WORD, "batch": 16, "effects": TEXT, "age": NUMBER, "hint": 12}
     return look.table(columns, (_batch_cells(one, found) for one in found.shown))
 
 
@@ -129,14 +123,7 @@ def _archive_rows(archived: Archived, now: float) -> Iterator[tuple[str, str]]:
 
 def effects_table(effects: Iterable[EffectStatus], now: float) -> Table:
     """The effects, a row each."""
-    columns = [
-        look.word("state"),
-        look.text("key", 12),
-        look.word("kind"),
-        look.number("tries"),
-        look.number("age"),
-        look.text("outcome", 12),
-    ]
+    columns = {"state": WORD, "key": 12, "kind": WORD, "tries": NUMBER, "age": NUMBER, "outcome": 12}
     rows = (
         (
             look.state(one.state),
@@ -165,13 +152,7 @@ def _outcome(one: EffectStatus) -> str:
 
 def audit_table(entries: Iterable[AuditEntry]) -> Table:
     """What was done to a batch, the newest last."""
-    columns = [
-        look.word("when"),
-        look.text("who", 8),
-        look.word("asked"),
-        look.word("outcome"),
-        look.text("why", 12),
-    ]
+    columns = {"when": WORD, "who": 8, "asked": WORD, "outcome": WORD, "why": 12}
     rows = (
         (
             look.clock(entry.at),

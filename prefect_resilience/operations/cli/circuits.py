@@ -17,7 +17,7 @@ from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.guards.circuits import CircuitSnapshot
 from prefect_resilience.guards.circuits.model import CircuitState
 from prefect_resilience.operations.cli import circuits_tables as tables
-from prefect_resilience.operations.cli import look, options, output
+from prefect_resilience.operations.cli import look, options
 from prefect_resilience.operations.cli.options import Flag, Json, Store
 from prefect_resilience.operations.flows import (
     DONE,
@@ -33,12 +33,7 @@ Yes = Annotated[Flag, Parameter(help="Change several circuits without being aske
 Create = Annotated[Flag, Parameter(help="Make the circuit when there is none of this name yet.")]
 Reason = Annotated[str, Parameter(show_default=False, help="Why, for whoever meets the circuit next.")]
 
-app: App = App(
-    name="circuits",
-    help="See the circuits of a fleet, and open, close, disable or reset them.",
-    help_format="plaintext",
-    version_flags=[],
-)
+app: App = options.group("circuits", "See the circuits of a fleet, and open, close, disable or reset them.")
 
 
 @app.command(name="list")
@@ -58,7 +53,7 @@ def list_circuits(*, state: list[CircuitState] | None = None, store: Store = Non
         parts = [f"No circuit is {' or '.join(state or [])}: {tables.summary(fleet)}."]
     else:
         parts = [f"There are no circuits in {fleet.url} yet: one is stored when it is first called."]
-    return output.answer(shown, *parts, json=json)
+    return look.answer(shown, *parts, json=json)
 
 
 @app.command
@@ -74,7 +69,7 @@ def show(name: str, /, *, store: Store = None, json: Json = False) -> int:
     found = next((circuit for circuit in fleet.circuits if circuit.name == name), None)
     if found is None:
         raise ConfigurationError(unknown_circuit(name, (circuit.name for circuit in fleet.circuits)))
-    return output.answer(found, look.card(tables.card_rows(found, fleet.now)), json=json)
+    return look.answer(found, look.card(tables.card_rows(found, fleet.now)), json=json)
 
 
 @app.command(name="open")
@@ -202,7 +197,7 @@ def _act(
     chosen = _chosen(name, fleet.circuits, action, create, several)
     if not chosen:
         nothing = f"There are no circuits in {fleet.url} yet, and so nothing to {action}."
-        return output.answer([], nothing, json=json)
+        return look.answer([], nothing, json=json)
     if several and not yes and not _agreed(action, [c for c in chosen.values() if c]):
         return 1
     changes: list[CircuitChange] = []
@@ -215,7 +210,7 @@ def _act(
         # If the store fails in between, what was done until then is shown as well.
         if changes or json:
             done = f"{plural(len(changes), 'circuit')} {DONE[action]} for the whole fleet."
-            output.answer(changes, tables.changes_table(changes, fleet.now), done, json=json)
+            look.answer(changes, tables.changes_table(changes, fleet.now), done, json=json)
     return 0
 
 
@@ -244,7 +239,7 @@ def matching(pattern: str, circuits: Iterable[CircuitSnapshot]) -> list[CircuitS
 def _agreed(action: Action, circuits: Sequence[CircuitSnapshot]) -> bool:
     number = plural(len(circuits), "circuit")
     preview = Table.grid(padding=(0, 2), pad_edge=True)
-    for circuit in circuits[: output.ASKED_ABOUT]:
+    for circuit in circuits[: look.ASKED_ABOUT]:
         preview.add_row(look.state(circuit.state), Text(look.printable(circuit.name), overflow="fold"))
     question = f"{action.capitalize()} {number} for the whole fleet?"
-    return output.agreed(question, f"{action} {number}", preview, len(circuits))
+    return look.agreed(question, f"{action} {number}", preview, len(circuits))

@@ -18,7 +18,8 @@ from prefect_resilience.base.text import plural, sentence_of
 from prefect_resilience.errors.exceptions import StoreUnavailable
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.guards.circuits import CircuitSnapshot, get_circuits
-from prefect_resilience.operations.cli import look, output
+from prefect_resilience.operations.cli import look
+from prefect_resilience.operations.cli.look import NUMBER, TEXT, WORD
 from prefect_resilience.operations.cli.options import explained
 from prefect_resilience.operations.flows import CircuitChange
 from prefect_resilience.stores import open_store
@@ -59,9 +60,9 @@ def circuits_table(fleet: FleetCircuits) -> RenderableType:
     longest = max((cell_len(look.printable(circuit.name)) for circuit in fleet.circuits), default=0)
     # A column that is empty for every circuit is left out.
     kept = [place for place in range(len(HEADINGS)) if any(row[place] for row in rows)]
-    columns = [look.word("state"), look.text("circuit", min(longest, NARROWEST))]
+    columns = {"state": WORD, "circuit": min(longest, NARROWEST)}
     table = look.table(
-        columns + [look.number(HEADINGS[place]) for place in kept],
+        columns | {HEADINGS[place]: NUMBER for place in kept},
         (
             [look.state(circuit.state), circuit.name, *(row[place] for place in kept)]
             for circuit, row in zip(fleet.circuits, rows, strict=True)
@@ -124,13 +125,7 @@ def card_rows(circuit: CircuitSnapshot, now: float) -> Iterator[tuple[str, look.
 
 def changes_table(changes: Iterable[CircuitChange], now: float) -> Table:
     """What was before and what is after, a row for each circuit that was acted upon."""
-    columns = [
-        look.text("circuit", 12),
-        look.word("before"),
-        look.word("after"),
-        look.word("until"),
-        look.text("why"),
-    ]
+    columns = {"circuit": 12, "before": WORD, "after": WORD, "until": WORD, "why": TEXT}
     return look.table(
         columns,
         (
@@ -163,12 +158,12 @@ def watch_json(url: str, interval: float, count: int | None) -> int:
     answered = True
     for fleet, trouble in _looks(url, interval, count):
         if fleet is not None:
-            output.as_json(fleet.circuits, indent=None)
+            look.as_json(fleet.circuits, indent=None)
         # An outage is reported once, not at every look.
         if answered and trouble:
-            output.say(trouble)
+            look.say(trouble)
         elif not answered and not trouble:
-            output.say("The store answers again.")
+            look.say("The store answers again.")
         answered = not trouble
     return 0 if answered else 1
 
@@ -200,7 +195,7 @@ def _looks(url: str, interval: float, count: int | None) -> Iterator[tuple[Fleet
 
 @contextmanager
 def _canvas() -> Generator[Callable[[RenderableType], None], None, None]:
-    console = output.stdout()
+    console = look.stdout()
     if not console.is_terminal:
         yield console.print
         return

@@ -23,7 +23,7 @@ from prefect_resilience.durable.letters.report import LetterOutcome, Progress
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.operations.cli import dead_letters_tables as tables
-from prefect_resilience.operations.cli import look, options, output
+from prefect_resilience.operations.cli import look, options
 from prefect_resilience.operations.cli.options import (
     DryRun,
     Flag,
@@ -41,11 +41,8 @@ Since = Annotated[
 ]
 Statuses = Annotated[list[Status] | None, Parameter(help="Only those of this status; repeat it for several.")]
 
-app: App = App(
-    name="dead-letters",
-    help="See the calls that finally failed, replay them, and remove what is done with.",
-    help_format="plaintext",
-    version_flags=[],
+app: App = options.group(
+    "dead-letters", "See the calls that finally failed, replay them, and remove what is done with."
 )
 
 
@@ -78,7 +75,7 @@ def list_letters(
     more = f"The {limit} newest of " if len(found) > limit else ""
     parts = [tables.letters_table(shown, now), more + tables.summary(found, redact(url))]
     nothing = [f"There are no such dead letters in {redact(url)}."]
-    return output.answer(shown, *(parts if found else nothing), json=json)
+    return look.answer(shown, *(parts if found else nothing), json=json)
 
 
 @app.command
@@ -96,7 +93,7 @@ def show(letter: str, /, *, store: Store = None, json: Json = False) -> int:
         found = queue.get(letter)
         now = queue.store.now()
     document = {**found.model_dump(), **found.contents.model_dump()}
-    return output.answer(document, look.card(tables.card_rows(found, now)), json=json)
+    return look.answer(document, look.card(tables.card_rows(found, now)), json=json)
 
 
 @app.command
@@ -146,7 +143,7 @@ def replay(
         queue = queue_of(url)
         chosen = operations.choose(queue, letters or None, status, task, _since(since), limit)
     if not chosen:
-        return output.answer([], "There are no such dead letters, and so nothing to replay.", json=json)
+        return look.answer([], "There are no such dead letters, and so nothing to replay.", json=json)
     if not dry_run and len(chosen) > 1 and not yes and not _agreed("Replay", chosen):
         return 1
     with explained(url), _bar(json or dry_run) as progress:
@@ -154,7 +151,7 @@ def replay(
         how = Replaying(queue, rate, force, values, progress=progress, despite_run=force and named)
         report = operations.replay_chosen(how, chosen, dry_run=dry_run, store=url)
     sentences = [f"{report.summary()}.", *([tables.left_to_runs(report)] if report.left_to_runs else [])]
-    output.answer(report, tables.outcomes_table(report.outcomes), *sentences, json=json)
+    look.answer(report, tables.outcomes_table(report.outcomes), *sentences, json=json)
     return 0 if dry_run or report.well else 1
 
 
@@ -184,7 +181,7 @@ def purge(
         queue = queue_of(url)
         chosen = queue.purge(before, include_waiting=include_waiting, dry_run=True)
     if not chosen:
-        return output.answer([], "There are no letters that old, and so nothing to remove.", json=json)
+        return look.answer([], "There are no letters that old, and so nothing to remove.", json=json)
     if not dry_run:
         if not yes and not _agreed("Remove", chosen):
             return 1
@@ -196,7 +193,7 @@ def purge(
                 f"--archive {archive} cannot be written, so nothing was removed: {error}"
             ) from None
     done = f"{plural(len(chosen), 'dead letter')} {options.was(len(chosen), dry_run)} removed."
-    return output.answer(chosen, done, json=json)
+    return look.answer(chosen, done, json=json)
 
 
 # -- what the commands share
@@ -209,8 +206,8 @@ def _since(text: str | None) -> datetime | timedelta | None:
 def _agreed(verb: str, letters: Sequence[DeadLetter]) -> bool:
     """Show which letters are meant and ask; ConfigurationError where there is nobody to answer."""
     number = plural(len(letters), "dead letter")
-    preview = tables.letters_table(letters[: output.ASKED_ABOUT], datetime.now().timestamp())
-    return output.agreed(f"{verb} {number}?", f"{verb.lower()} {number}", preview, len(letters))
+    preview = tables.letters_table(letters[: look.ASKED_ABOUT], datetime.now().timestamp())
+    return look.agreed(f"{verb} {number}?", f"{verb.lower()} {number}", preview, len(letters))
 
 
 def _values(given: Sequence[str], from_environment: Sequence[str]) -> dict[str, Any]:
@@ -243,7 +240,7 @@ def _json_or_text(value: str) -> Any:
 @contextmanager
 def _bar(hidden: bool) -> Generator[Progress | None, None, None]:
     """A bar on stderr, in a terminal only."""
-    console = output.stderr()
+    console = look.stderr()
     if hidden or not (console.is_terminal and console.is_interactive):
         yield None
         return

@@ -16,7 +16,7 @@ from prefect_resilience.durable.letters.model import DeadLetter, Pass, Replay
 from prefect_resilience.durable.letters.report import LetterOutcome, ReplayReport
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.operations.cli import look
-from prefect_resilience.operations.cli.look import printable, safe
+from prefect_resilience.operations.cli.look import NUMBER, TEXT, WORD, printable, safe
 
 MEANINGS = {
     "waiting": "nobody has replayed it yet",
@@ -30,14 +30,7 @@ VALUE_SHOWN = 2_000
 
 def letters_table(letters: Iterable[DeadLetter], now: float) -> Table:
     """The letters, a row each."""
-    columns = [
-        look.word("status"),
-        look.word("id"),
-        look.text("of", 8),
-        look.number("age"),
-        look.number("passes"),
-        look.text("error", 12),
-    ]
+    columns = {"status": WORD, "id": WORD, "of": 8, "age": NUMBER, "passes": NUMBER, "error": 12}
     rows = (
         (
             look.state(letter.status),
@@ -145,6 +138,6 @@ def plain(encoded: Any) -> Any:
 
 def outcomes_table(outcomes: Iterable[LetterOutcome]) -> Table:
     """What became of each letter."""
-    columns = [look.word("result"), look.word("id"), look.text("of", 8), look.text("message")]
+    columns = {"result": WORD, "id": WORD, "of": 8, "message": TEXT}
     rows = ((look.state(one.result), one.id, one.name, safe(one.message)) for one in outcomes)
     return look.table(columns, rows)

@@ -14,8 +14,8 @@ from prefect_resilience.base.text import plural, sentence_of
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.operations import installation
-from prefect_resilience.operations.cli import look, options, output
-from prefect_resilience.operations.cli.look import printable
+from prefect_resilience.operations.cli import look, options
+from prefect_resilience.operations.cli.look import FIGURES, TEXT, WORD, printable
 from prefect_resilience.operations.cli.options import DryRun, Flag, Json, Store
 from prefect_resilience.operations.diagnosis import Diagnosis, Finding, examine
 from prefect_resilience.operations.installation import Change
@@ -69,11 +69,11 @@ def install(
             reset=reset,
         )
     parts = [_changes_table(changes), _counted(changes, dry_run)]
-    return output.answer(changes, *(parts if changes else ["There was nothing to take away."]), json=json)
+    return look.answer(changes, *(parts if changes else ["There was nothing to take away."]), json=json)
 
 
 def _changes_table(changes: Iterable[Change]) -> Table:
-    columns = [look.word(""), look.word("what"), look.text("name"), look.text("why")]
+    columns = {"": WORD, "what": WORD, "name": TEXT, "why": TEXT}
     return look.table(columns, ((look.state(one.action), one.kind, one.name, one.why) for one in changes))
 
 
@@ -95,7 +95,7 @@ def doctor(*targets: str, json: Json = False) -> int:
         targets: Folders to read; files, modules or entrypoints to import, as in flows/etl.py or my.flows.
     """
     diagnosis = examine(targets)
-    output.answer(diagnosis, *_diagnosed(diagnosis), json=json)
+    look.answer(diagnosis, *_diagnosed(diagnosis), json=json)
     return 0 if diagnosis.healthy else 1
 
 
@@ -148,9 +148,9 @@ def report_command(
         if path is not None:
             _write(path, render(made))
     if json:
-        output.as_json(made)
+        look.as_json(made)
     elif markdown is None and html is None:
-        output.show(_report_text(made))
+        look.show(_report_text(made))
     return 0
 
 
@@ -159,7 +159,7 @@ def _write(path: Path, text: str) -> None:
         path.write_text(text, encoding="utf-8")
     except OSError as error:
         raise ConfigurationError(f"the report cannot be written to {path}: {error.strerror}") from None
-    output.say(f"Wrote {path}")
+    look.say(f"Wrote {path}")
 
 
 def _report_text(made: FleetReport) -> RenderableType:
@@ -175,8 +175,11 @@ def _report_text(made: FleetReport) -> RenderableType:
 
 def _section_parts(section: Section) -> Iterator[RenderableType]:
     if section.rows:
-        name, *figures = section.headings
-        columns = [look.text(name), *(look.text(heading, justify="right") for heading in figures)]
+        # A heading may be empty, and then all of them are: no head is shown.
+        columns = {
+            heading or str(place): FIGURES if place else TEXT
+            for place, heading in enumerate(section.headings)
+        }
         yield look.table(columns, section.rows, head=any(section.headings))
     yield Text(f"  {section.says}\n" if section.says else "")
 
@@ -212,9 +215,9 @@ def dashboard(
 
     def begun(address: str) -> None:
         if json:
-            output.as_json({"url": address, "read_only": read_only}, indent=None)
+            look.as_json({"url": address, "read_only": read_only}, indent=None)
         else:
-            output.show(f"The dashboard of {places} is at {address}; Ctrl-C ends it.")
+            look.show(f"The dashboard of {places} is at {address}; Ctrl-C ends it.")
 
     try:
         serve(host, port, circuits, letters, places, hosts=allow_host or (), read_only=read_only, begun=begun)

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import json
+import os
+import sys
+from collections.abc import Iterable, Mapping
 from datetime import datetime
+from typing import Any
 
+from pydantic_core import to_jsonable_python
 from rich.box import SIMPLE_HEAD
-from rich.console import JustifyMethod
+from rich.console import Console, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, ProgressColumn, TextColumn
+from rich.prompt import Confirm
 from rich.table import Column, Table
 from rich.text import Text
 
+from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.errors.secrets.redact import redact
 
 Cell = Text | str
@@ -79,31 +86,24 @@ def safe(text: str) -> str:
 # -- tables and cards
 
 
-def word(heading: str) -> Column:
-    """A column of short words, which are never wrapped."""
-    return Column(heading, no_wrap=True)
+WORD, NUMBER, TEXT, FIGURES = "word", "number", "text", "figures"
+"""Kinds of columns: words and numbers are never wrapped, texts and figures are folded. Nothing is cut, so that
+names can be copied. A number in place of a kind is the minimum width of a text."""
 
 
-def number(heading: str) -> Column:
-    """A column of figures."""
-    return Column(heading, no_wrap=True, justify="right")
-
-
-def text(heading: str, min_width: int | None = None, justify: JustifyMethod = "left") -> Column:
-    """A column of texts. They are folded where they must be, never cut: a name is there to be copied."""
-    return Column(heading, overflow="fold", min_width=min_width, justify=justify)
-
-
-def table(columns: Iterable[Column], rows: Iterable[Iterable[Cell]], *, head: bool = True) -> Table:
-    """A table; its cells are printed without control characters."""
+def table(columns: Mapping[str, str | int], rows: Iterable[Iterable[Cell]], *, head: bool = True) -> Table:
+    """A table with these headings and kinds of columns. Cells are printed without control characters."""
     made = Table(
-        *columns,
-        box=SIMPLE_HEAD,
-        collapse_padding=True,
-        pad_edge=False,
-        header_style="bold",
-        show_header=head,
+        box=SIMPLE_HEAD, collapse_padding=True, pad_edge=False, header_style="bold", show_header=head
     )
+    for heading, kind in columns.items():
+        made.add_column(
+            heading,
+            justify="right" if kind in (NUMBER, FIGURES) else "left",
+            no_wrap=kind in (WORD, NUMBER),
+            overflow="fold",
+            min_width=kind if isinstance(kind, int) else None,
+        )
     for row in rows:
         made.add_row(*map(_cell, row))
     return made
@@ -169,3 +169,85 @@ def local(time: float, now: float) -> str:
     away = span(abs(time - now))
     age = "now" if away == "0 s" else f"{away} ago" if time < now else f"in {away}"
     return f"{datetime.fromtimestamp(time).astimezone():%Y-%m-%d %H:%M:%S %Z} ({age})"
+
+
+WIDTH_OF_FILES = 120
+ASKED_ABOUT = 20
+"""So many things are shown before a question about all of them."""
+
+
+class PipeConsole(Console):
+    """A console that leaves a closed pipe, as in `| head`, to `main`."""
+
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError
+
+
+def set_up() -> None:
+    """Print what the terminal's encoding has no letters for as `?` rather than fail over it."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]
+
+
+def stdout() -> Console:
+    """The console for tables. What is not a terminal gets lines wide enough to be searched."""
+    fixed = None if sys.stdout.isatty() or "COLUMNS" in os.environ else WIDTH_OF_FILES
+    return PipeConsole(width=fixed, highlight=False, markup=False)
+
+
+def stderr() -> Console:
+    """The console for questions and errors."""
+    return Console(stderr=True, highlight=False, markup=False)
+
+
+def show(*parts: RenderableType) -> None:
+    """Print tables and sentences on stdout."""
+    console = stdout()
+    for part in parts:
+        console.print(part, soft_wrap=isinstance(part, str))
+
+
+def say(sentence: str) -> None:
+    """Print a sentence on stderr, on one line however narrow the terminal is."""
+    stderr().print(printable(sentence), soft_wrap=True)
+
+
+def as_json(value: Any, indent: int | None = 2) -> None:
+    """Print models or plain data as JSON: in ASCII, so that it is right in every encoding."""
+    data = to_jsonable_python(value)
+    sys.stdout.write(json.dumps(data, indent=indent) + "\n")
+    sys.stdout.flush()
+
+
+def answer(value: Any, *parts: RenderableType, json: bool) -> int:
+    """Print the answer of a command as JSON or as text; exit code 0."""
+    if json:
+        as_json(value)
+    else:
+        show(*parts)
+    return 0
+
+
+def agreed(question: str, would: str, preview: RenderableType | None = None, number: int = 0) -> bool:
+    """Whether a person says yes; ConfigurationError where there is nobody to answer.
+
+    `would` completes "this would ...". `preview` is shown first: of `number` things the first ASKED_ABOUT.
+    """
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        raise ConfigurationError(
+            f"this would {would}, and nobody can be asked here: add --yes if it is meant"
+        )
+    console = stderr()
+    if preview is not None:
+        console.print(preview)
+    if number > ASKED_ABOUT:
+        console.print(f"  and {number - ASKED_ABOUT} more")
+    try:
+        said_yes = Confirm.ask(question, console=console)
+    except (EOFError, KeyboardInterrupt):
+        console.print()
+        said_yes = False
+    if not said_yes:
+        say("Nothing was changed.")
+    return said_yes

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from datetime import datetime, timedelta
 from typing import Annotated
 
-from cyclopts import Parameter
+from cyclopts import App, Parameter
 from pydantic import ValidationError
 from pydantic_settings import SettingsError
 
@@ -31,6 +31,11 @@ DryRun = Annotated[Flag, Parameter(help="Say what would be done, and do nothing.
 Force = Annotated[
     Flag, Parameter(help="Also while the run is said to be going on: its process is gone for sure.")
 ]
+
+
+def group(name: str, about: str) -> App:
+    """The app of a group of commands."""
+    return App(name=name, help=about, help_format="plaintext", version_flags=[])
 
 
 def was(number: int, dry_run: bool) -> str:

@@ -12,7 +12,7 @@ from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.graphs.plans.actions import BUILT_IN, Actions
 from prefect_resilience.graphs.plans.model import Plan
 from prefect_resilience.graphs.plans.reading.mistakes import PlanError
-from prefect_resilience.operations.cli import output, plan_files, plan_run
+from prefect_resilience.operations.cli import look, options, plan_files, plan_run
 from prefect_resilience.operations.cli.look import printable
 from prefect_resilience.operations.cli.options import Json
 from prefect_resilience.operations.cli.plan_run import check_names, import_actions, read_inputs
@@ -54,12 +54,7 @@ ResultFile = Annotated[
 # What shells say of a command that Ctrl-C ended
 INTERRUPTED = 130
 
-app: App = App(
-    name="plan",
-    help="Run plans, check them and draw them.",
-    help_format="plaintext",
-    version_flags=[],
-)
+app: App = options.group("plan", "Run plans, check them and draw them.")
 
 
 @app.command
@@ -90,12 +85,12 @@ def run(
     except PlanError as error:
         return _refused(file, error)
     except KeyboardInterrupt:
-        output.say("Stopped by Ctrl-C: the flow run has crashed.")
+        look.say("Stopped by Ctrl-C: the flow run has crashed.")
         return INTERRUPTED
     made = ended.result
-    output.answer(made, plan_files.result_table(made), plan_files.summary(made), json=json)
+    look.answer(made, plan_files.result_table(made), plan_files.summary(made), json=json)
     if ended.failure:
-        output.say(ended.failure)
+        look.say(ended.failure)
     return 0 if made.succeeded else 1
 
 
@@ -113,9 +108,9 @@ def validate(*files: File, actions: Modules = None, json: Json = False) -> int:
         )
     import_actions(actions or [])
     checked = [plan_files.checked(file, Actions.of() if actions else None) for file in files]
-    output.answer(checked, *(printable(line) for one in checked for line in one.lines), json=json)
+    look.answer(checked, *(printable(line) for one in checked for line in one.lines), json=json)
     if not actions:
-        output.say("Types and inputs of the nodes were not checked: name their modules with --actions.")
+        look.say("Types and inputs of the nodes were not checked: name their modules with --actions.")
     return 0 if all(one.valid for one in checked) else 1
 
 
@@ -147,9 +142,9 @@ def graph(
         plan_files.write(output_file, picture)
     if json:
         drawn = plan_files.Drawn(format=kind, output=output_file, picture=None if output_file else picture)
-        output.as_json(drawn)
+        look.as_json(drawn)
     elif output_file is not None:
-        output.say(f"The picture is in {output_file}.")
+        look.say(f"The picture is in {output_file}.")
     else:
         _print(picture)
     return 0
@@ -174,9 +169,9 @@ def list_actions(*, actions: Modules = None, json: Json = False) -> int:
     """
     import_actions(actions or [])
     specs = Actions.of().specs()
-    output.answer(specs, plan_files.actions_list(specs), json=json)
+    look.answer(specs, plan_files.actions_list(specs), json=json)
     if all(spec.name in BUILT_IN for spec in specs):
-        output.say(
+        look.say(
             'No actions are registered: write @action("name") above a function, and name its module '
             "with --actions."
         )
@@ -186,7 +181,7 @@ def list_actions(*, actions: Modules = None, json: Json = False) -> int:
 def _refused(file: str, error: PlanError) -> int:
     """A line on stderr for each mistake of a plan that was refused."""
     for mistake in error.mistakes:
-        output.say(plan_files.line_of(plan_files.placed(mistake, file), file))
+        look.say(plan_files.line_of(plan_files.placed(mistake, file), file))
     return 1
 
 

@@ -24,7 +24,7 @@ from prefect_resilience.graphs.plans.reading.mistakes import Mistake, PlanError
 from prefect_resilience.graphs.plans.reading.reading import from_file, from_text
 from prefect_resilience.graphs.plans.result import NodeResult, PlanResult
 from prefect_resilience.operations.cli import look
-from prefect_resilience.operations.cli.look import printable
+from prefect_resilience.operations.cli.look import NUMBER, WORD, printable
 
 STDIN = "-"
 
@@ -171,13 +171,7 @@ STATUSES = ("succeeded", "failed", "handled", "skipped")
 
 def result_table(result: PlanResult) -> RenderableType:
     """A row for each node, in the plan's order."""
-    columns = [
-        look.word("status"),
-        look.text("node", 8),
-        look.number("attempts"),
-        look.number("duration"),
-        look.text("why", 16),
-    ]
+    columns = {"status": WORD, "node": 8, "attempts": NUMBER, "duration": NUMBER, "why": 16}
     rows = (
         (
             look.state(node.status),

@@ -34,7 +34,7 @@ from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.graphs.plans import result
 from prefect_resilience.graphs.plans.model import Plan
 from prefect_resilience.graphs.plans.result import PlanFailed, PlanResult
-from prefect_resilience.operations.cli import look, output
+from prefect_resilience.operations.cli import look
 from prefect_resilience.operations.cli.look import printable
 from prefect_resilience.operations.cli.options import import_from_here
 from prefect_resilience.operations.cli.plan_files import PlanSource
@@ -222,7 +222,7 @@ WAITING = "starting"
 @contextmanager
 def bar() -> Generator[None, None, None]:
     """Show how far the plan is that is run inside this block."""
-    console = output.stderr()
+    console = look.stderr()
     if not (console.is_terminal and console.is_interactive):
         yield
         return
