@@ -87,8 +87,8 @@ def safe(text: str) -> str:
 
 
 WORD, NUMBER, TEXT, FIGURES = "word", "number", "text", "figures"
-"""Kinds of columns: words and numbers are never wrapped, texts and figures are folded. Nothing is cut, so that
-names can be copied. A number in place of a kind is the minimum width of a text."""
+"""Kinds of columns: words and numbers are never wrapped, texts and figures are folded. Nothing is cut, so
+that names can be copied. A number in place of a kind is the minimum width of a text."""
 
 
 def table(columns: Mapping[str, str | int], rows: Iterable[Iterable[Cell]], *, head: bool = True) -> Table:

@@ -22,8 +22,8 @@ from prefect_resilience.durable.letters.report import LetterOutcome
 from prefect_resilience.errors.exceptions import ConfigurationError, ResilienceError
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.guards.circuits import get_circuits
-from prefect_resilience.operations.dashboard.board import Row
 from prefect_resilience.operations.dashboard.reading import Hub
+from prefect_resilience.operations.dashboard.rows import Row
 from prefect_resilience.operations.flows import DONE, change_circuit, find_circuit
 
 EFFECTS_SHOWN = 100

@@ -21,8 +21,7 @@ from prefect_resilience.guards.budgets.policy import get_budgets
 from prefect_resilience.guards.circuits.fleet import read_values
 from prefect_resilience.guards.circuits.registry import link_to
 from prefect_resilience.operations.dashboard import rows
-from prefect_resilience.operations.dashboard.board import Board, Row
-from prefect_resilience.operations.dashboard.rows import Circuits
+from prefect_resilience.operations.dashboard.rows import Circuits, Row, Rows
 from prefect_resilience.operations.reports.api import Period, opened, ours
 from prefect_resilience.stores import Store
 
@@ -32,6 +31,8 @@ NO_API = (
     "(PREFECT_API_URL)."
 )
 NAMES_KEPT = 1_000
+GONE_KEPT = 5_000
+"""So many removed rows are remembered; a browser that missed more is sent everything."""
 
 
 @dataclass
@@ -87,6 +88,59 @@ class Fleet:
             self._names |= {one: found[one].name if one in found else "" for one in missing}
         while len(self._names) > NAMES_KEPT:
             del self._names[next(iter(self._names))]
+
+
+class Board:
+    """The rows of all parts, by part and id. It counts its changes; a browser remembers the last it was told.
+
+    A browser that is slow, or away, costs nothing: it is told the rows as they are when it asks again.
+    """
+
+    def __init__(self) -> None:
+        self.version: int = 0
+        self._rows: dict[str, dict[str, tuple[Row, int]]] = {}
+        self._gone: dict[tuple[str, str], int] = {}
+        self._forgotten = 0
+
+    def put(self, part: str, rows: Rows) -> bool:
+        """Replace a part by these rows; whether that changed anything."""
+        known = self._rows.setdefault(part, {})
+        changed = {name: row for name, row in rows.items() if name not in known or known[name][0] != row}
+        gone = [name for name in known if name not in rows]
+        if not changed and not gone:
+            return False
+        self.version += 1
+        for name, row in changed.items():
+            known[name] = (row, self.version)
+            self._gone.pop((part, name), None)
+        for name in gone:
+            del known[name]
+            self._gone[part, name] = self.version
+        while len(self._gone) > GONE_KEPT:
+            self._forgotten = max(self._forgotten, self._gone.pop(next(iter(self._gone))))
+        return True
+
+    def since(self, version: int) -> dict[str, Any] | None:
+        """What changed after `version` (0: everything), None for nothing.
+
+        `set` has the new rows by part and id, `gone` the ids that are no more; with `all`, what is not in
+        `set` is no more.
+        """
+        if version >= self.version:
+            return None
+        told: dict[str, Any] = {}
+        if version < max(1, self._forgotten):
+            told["all"], version = True, 0
+        told["set"] = {
+            part: fresh
+            for part, rows in self._rows.items()
+            if (fresh := {name: row for name, (row, changed) in rows.items() if changed > version})
+        }
+        gone: dict[str, list[str]] = {}
+        for (part, name), changed in self._gone.items():
+            if changed > version and "all" not in told:
+                gone.setdefault(part, []).append(name)
+        return {**told, "gone": gone} if gone else told
 
 
 @dataclass(frozen=True)

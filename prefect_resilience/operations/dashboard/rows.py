@@ -1,7 +1,8 @@
-"""Dead letters, batches, error budgets and minutes as rows of the page. What is shown of each is bounded."""
+"""Circuits, dead letters, batches, error budgets and minutes as rows of the page, each of bounded size."""
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -16,12 +17,13 @@ from prefect_resilience.guards.budgets.model import BudgetStatus
 from prefect_resilience.guards.circuits import machine
 from prefect_resilience.guards.circuits.link import snapshot_of
 from prefect_resilience.guards.circuits.model import CircuitSnapshot
-from prefect_resilience.guards.circuits.window import WindowDocument
-from prefect_resilience.operations.dashboard.board import Row, Series, Spark
+from prefect_resilience.guards.circuits.window import BUCKETS, WindowDocument
 
 if TYPE_CHECKING:
     from prefect_resilience.durable.batches.edge.status import BatchSummary
 
+Row = dict[str, Any]
+Rows = Mapping[str, Row]
 Parts = dict[str, dict[str, Row]]
 
 LETTERS_SHOWN = 50
@@ -145,6 +147,81 @@ def minutes(counts: Mapping[str, Iterable[Mapping[str, Any]]], now: datetime) ->
                 series[place] += int(row["count"])
         told[thing] = series
     return told
+
+
+# The last minutes of a circuit as a small curve, gathered from its window document as that is read again.
+#
+# A window document holds its calls in twelve buckets, and forgets them when they leave the window. What is
+# new since the last reading is added to slots of equal length, so that curves of all circuits can be
+# compared.
+
+SLOT = 5.0
+"""Seconds that one point of a curve stands for."""
+
+SLOTS = 36
+LATE = 1.0
+"""Seconds after its end for which a slot is left out: workers merge what they have counted a little later."""
+
+Series = dict[str, list[float]]
+"""`calls` and `failed` by slot, the oldest first; one that would be all zeros is left out."""
+
+
+@dataclass(slots=True)
+class Spark:
+    """The calls of one circuit by slot. `seen` are the buckets of the last reading, `width` their seconds."""
+
+    slots: dict[int, tuple[float, float]] = field(default_factory=dict[int, tuple[float, float]])
+    seen: dict[int, tuple[int, int]] = field(default_factory=dict[int, tuple[int, int]])
+    width: float = 0.0
+
+    def series(self, window: WindowDocument | None, now: float) -> Series:
+        """The curve at `now`. A window of so many calls has no times: its curve is its last calls."""
+        if window is not None and "last" in window:
+            recent: str = window["recent"][-SLOTS:]
+            return _series([1.0] * len(recent), [float(outcome in "fF") for outcome in recent])
+        last = math.floor((now - LATE) / SLOT)
+        self._add(window, last - SLOTS)
+        shown = [self.slots.get(slot, (0.0, 0.0)) for slot in range(last - SLOTS, last)]
+        return _series([calls for calls, _ in shown], [failed for _, failed in shown])
+
+    def _add(self, window: WindowDocument | None, oldest: int) -> None:
+        width = 0.0 if window is None else window["seconds"] / BUCKETS
+        before = self.seen if width == self.width else {}
+        self.width, self.seen = width, {}
+        buckets: list[list[int]] = [] if window is None else window["buckets"]
+        for index, calls, failed, _ in buckets:
+            known = before.get(index, (0, 0))
+            if calls < known[0] or failed < known[1]:  # the circuit was reset in between
+                known = (0, 0)
+            self.seen[index] = (calls, failed)
+            if (calls, failed) != known:
+                self._spread(index * width, width, calls - known[0], failed - known[1], oldest)
+        self.slots = {slot: counts for slot, counts in self.slots.items() if slot >= oldest}
+
+    def _spread(self, start: float, width: float, calls: int, failed: int, oldest: int) -> None:
+        """Add the calls of a bucket to the slots that it covers, evenly."""
+        end = start + width
+        slot = max(math.floor(start / SLOT), oldest)
+        while slot * SLOT < end:
+            share = (min(end, (slot + 1) * SLOT) - max(start, slot * SLOT)) / width
+            had = self.slots.get(slot, (0.0, 0.0))
+            self.slots[slot] = (had[0] + calls * share, had[1] + failed * share)
+            slot += 1
+
+
+def _series(calls: list[float], failed: list[float]) -> Series:
+    if not any(calls):
+        return {}
+    told: Series = {"calls": [_short(number) for number in calls]}
+    if any(failed):
+        told["failed"] = [_short(number) for number in failed]
+    return told
+
+
+def _short(number: float) -> Any:
+    """Few digits: a thousand curves are sent at once."""
+    rounded = round(number, 1)
+    return int(rounded) if rounded == int(rounded) else rounded
 
 
 Level = Literal["open", "probing", "failing", "off", "good"]
