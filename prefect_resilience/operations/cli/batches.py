@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json as json_text
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any, Literal
 
@@ -23,9 +24,12 @@ from prefect_resilience.operations.cli import batches_tables as tables
 from prefect_resilience.operations.cli import look, options
 from prefect_resilience.operations.cli.look import printable
 from prefect_resilience.operations.cli.options import (
+    ANSWERING,
+    ASKING,
+    Answering,
+    Asking,
     DryRun,
     Flag,
-    Force,
     Json,
     Store,
     Yes,
@@ -44,6 +48,24 @@ _MEANS: dict[str, str] = {
 }
 DONE = ("rescheduled", "compensated", "abandoned", "nothing")
 
+
+@Parameter(name="*")
+@dataclass(frozen=True)
+class Recovering:
+    """The options of every command that recovers, rolls back or abandons a batch."""
+
+    reason: Reason = None
+    dry_run: DryRun = False
+    force: Annotated[
+        Flag, Parameter(help="Also while the run is said to be going on: its process is gone for sure.")
+    ] = False
+    yes: Yes = False
+    store: Store = None
+    json: Json = False
+
+
+RECOVERING = Recovering()
+
 app: App = options.group(
     "batches", "See the effects of a batch, recover it, settle what is in doubt, roll it back or give it up."
 )
@@ -56,8 +78,7 @@ def list_all(
     archived: Flag = False,
     since: str = "30d",
     limit: int = 100,
-    store: Store = None,
-    json: Json = False,
+    how: Answering = ANSWERING,
 ) -> int:
     """Show the batches: first those in doubt, then others that are open, then the rest, the newest first.
 
@@ -74,11 +95,11 @@ def list_all(
     check_limit(limit)
     if open and archived:
         raise ConfigurationError("--open and --archived exclude each other: what is archived is settled")
-    url = store_url(store)
+    url = store_url(how.store)
     back = options.since("--since", since)
     with explained(url):
         found = tables.find(url, archived=archived, only_open=open, since=back, limit=limit)
-    if json:
+    if how.json:
         look.as_json([tables.batch_row(one, found) for one in found.shown])
     elif not found.batches:
         which = "open " if open else "archived " if archived else ""
@@ -92,7 +113,7 @@ def list_all(
 
 
 @app.command(alias=("status", "batch-status"))
-def show(batch: Id, /, *, archived: Flag = False, store: Store = None, json: Json = False) -> int:
+def show(batch: Id, /, *, archived: Flag = False, how: Answering = ANSWERING) -> int:
     """Show the effects of a batch, how to go on with it, and what was done to it; of an archived one too.
 
     Example: prefect-resilience batches show 01a1febe-b96e-7be5-9158-1f14ad773e0c
@@ -100,13 +121,13 @@ def show(batch: Id, /, *, archived: Flag = False, store: Store = None, json: Jso
     Args:
         archived: What was archived, also of one in the ledger.
     """
-    url = store_url(store)
+    url = store_url(how.store)
     with explained(url):
         status = _existing(batch, url, archived)
         needs_nothing = None if status.hint or status.archived else _why_nothing(batch, url)
         document = tables.batch_as_json(status)
         now = open_ledger(url).store.now()
-    return look.answer(document, *tables.batch_card(status, status.hint or needs_nothing, now), json=json)
+    return look.answer(document, *tables.batch_card(status, status.hint or needs_nothing, now), json=how.json)
 
 
 @app.command
@@ -116,12 +137,7 @@ def recover(
     *,
     strategy: Literal["auto", "restart", Strategy] = "auto",
     rollback_to: str | None = None,
-    reason: Reason = None,
-    dry_run: DryRun = False,
-    force: Force = False,
-    yes: Yes = False,
-    store: Store = None,
-    json: Json = False,
+    how: Recovering = RECOVERING,
 ) -> int:
     """Go on with a batch whose run ended badly: the same flow run runs again, and what is done stays done.
 
@@ -134,14 +150,14 @@ def recover(
     if rollback_to is not None and strategy not in ("auto", "compensate"):
         raise ConfigurationError(f"--rollback-to and --strategy {strategy} exclude each other")
     options.import_from_here()
-    url = store_url(store)
+    url = store_url(how.store)
     if rollback_to is not None:
-        work = partial(recovery.recover, batch, "compensate", to=rollback_to, force=force, store=url)
+        work = partial(recovery.recover, batch, "compensate", to=rollback_to, force=how.force, store=url)
         asks: tuple[str, ...] = ("compensated",)
     else:
-        work = partial(recovery.recover, batch, strategy, force=force, store=url)
-        asks = tuple(tables.DRY) if force else ("compensated", "abandoned")
-    return _carried_out(work, asks, url, reason, dry_run, yes, json)
+        work = partial(recovery.recover, batch, strategy, force=how.force, store=url)
+        asks = tuple(tables.DRY) if how.force else ("compensated", "abandoned")
+    return _carried_out(work, asks, url, how)
 
 
 @app.command
@@ -154,8 +170,7 @@ def settle(
     result: str | None = None,
     external_id: str | None = None,
     reason: Reason = None,
-    store: Store = None,
-    json: Json = False,
+    how: Answering = ANSWERING,
 ) -> int:
     """Say what became of an effect that is in doubt, or could not be undone; the next run goes by it.
 
@@ -169,23 +184,21 @@ def settle(
         result: With done: what its task returns from now on, as JSON; null if left out.
         external_id: With done: how the receiver calls it, as in msg-4711.
     """
-    url = store_url(store)
+    url = store_url(how.store)
     value = _json(result)
     settled: settling.Answer = "not_done" if answer == "not-done" else answer
     with explained(url):
         after = settling.settle(batch, key, settled, value, external_id, reason=reason, store=url)
-    return look.answer(tables.effect_as_json(after), f"{printable(key)} {_MEANS[settled]}.", json=json)
+    return look.answer(tables.effect_as_json(after), f"{printable(key)} {_MEANS[settled]}.", json=how.json)
 
 
 @app.command
-def reopen(
-    batch: Id, /, *, reason: Reason = None, yes: Yes = False, store: Store = None, json: Json = False
-) -> int:
+def reopen(batch: Id, /, *, reason: Reason = None, yes: Yes = False, how: Answering = ANSWERING) -> int:
     """Go on with a batch of which the ledger lost records: what it has now is all that counts.
 
     Example: prefect-resilience batches reopen invoices-2026-11 --reason "the bank has none of the others"
     """
-    url = store_url(store)
+    url = store_url(how.store)
     with explained(url):
         number = len(batch_status(batch, store=url).effects)
     question = f"The ledger has {number} effects of this batch, and the next run may send any other. Go on?"
@@ -193,7 +206,7 @@ def reopen(
         return 1
     with explained(url):
         status = known.reopen(batch, reason=reason, store=url)
-    if json:
+    if how.json:
         look.as_json(tables.batch_as_json(status))
     else:
         look.show(f"Reopened {printable(batch)} with {number} effects.")
@@ -201,18 +214,7 @@ def reopen(
 
 
 @app.command
-def rollback(
-    batch: Id,
-    /,
-    *,
-    to: str | None = None,
-    reason: Reason = None,
-    dry_run: DryRun = False,
-    force: Force = False,
-    yes: Yes = False,
-    store: Store = None,
-    json: Json = False,
-) -> int:
+def rollback(batch: Id, /, *, to: str | None = None, how: Recovering = RECOVERING) -> int:
     """Undo what was done, the last first, by the compensations of the effects.
 
     Example: prefect-resilience batches rollback invoices-2026-11 --to before-payment
@@ -221,24 +223,13 @@ def rollback(
         to: What was done since this savepoint, or since the end of this other batch; else all.
     """
     options.import_from_here()
-    url = store_url(store)
-    work = partial(recovery.recover, batch, "compensate", to=to, force=force, store=url)
-    return _carried_out(work, ("compensated",), url, reason, dry_run, yes, json)
+    url = store_url(how.store)
+    work = partial(recovery.recover, batch, "compensate", to=to, force=how.force, store=url)
+    return _carried_out(work, ("compensated",), url, how)
 
 
 @app.command
-def abandon(
-    batch: Id,
-    /,
-    *,
-    reason: Reason = None,
-    forget_doubts: Flag = False,
-    dry_run: DryRun = False,
-    force: Force = False,
-    yes: Yes = False,
-    store: Store = None,
-    json: Json = False,
-) -> int:
+def abandon(batch: Id, /, *, forget_doubts: Flag = False, how: Recovering = RECOVERING) -> int:
     """Give a batch up: its effects are archived, and what was never done leaves the ledger.
 
     Example: prefect-resilience batches abandon invoices-2026-11 --reason "sent by hand"
@@ -246,15 +237,13 @@ def abandon(
     Args:
         forget_doubts: Also what is in doubt: a later run of the batch may then do it a second time.
     """
-    url = store_url(store)
-    work = partial(recovery.abandon, batch, forget_doubts=forget_doubts, force=force, store=url)
-    return _carried_out(work, ("abandoned",), url, reason, dry_run, yes, json)
+    url = store_url(how.store)
+    work = partial(recovery.abandon, batch, forget_doubts=forget_doubts, force=how.force, store=url)
+    return _carried_out(work, ("abandoned",), url, how)
 
 
 @app.command
-def prune(
-    *, older_than: str, dry_run: DryRun = False, yes: Yes = False, store: Store = None, json: Json = False
-) -> int:
+def prune(*, older_than: str, how: Asking = ASKING) -> int:
     """Archive batches in which nothing has happened for that long, and take them out of the ledger.
 
     Choose a span longer than any run is ever run again: what is not in the ledger would be done again.
@@ -263,19 +252,19 @@ def prune(
     Args:
         older_than: A span as in 180d, or a time as in 2026-11-20T18:00.
     """
-    url = store_url(store)
+    url = store_url(how.store)
     before = options.since("--older-than", older_than)
     with explained(url):
         old = known.prune(before, dry_run=True, store=url)
     number = plural(len(old), "batch", "batches")
-    if old and not dry_run:
+    if old and not how.dry_run:
         question = f"Archive {number} and take them out of the ledger?"
-        if not yes and not look.agreed(question, f"change {number}"):
+        if not how.yes and not look.agreed(question, f"change {number}"):
             return 1
         with explained(url):
             old = known.prune(before, store=url)
-    done = f"{plural(len(old), 'batch', 'batches')} {options.was(len(old), dry_run)} archived."
-    return look.answer([tables.batch_row(one) for one in old], done, json=json)
+    done = f"{plural(len(old), 'batch', 'batches')} {options.was(len(old), how.dry_run)} archived."
+    return look.answer([tables.batch_row(one) for one in old], done, json=how.json)
 
 
 # -- what the commands share
@@ -302,23 +291,17 @@ def _why_nothing(batch: str, url: str) -> str:
 
 
 def _carried_out(
-    work: Callable[..., RecoveryReport],
-    asks: tuple[str, ...],
-    url: str,
-    reason: str | None,
-    dry_run: bool,
-    yes: bool,
-    json: bool,
+    work: Callable[..., RecoveryReport], asks: tuple[str, ...], url: str, how: Recovering
 ) -> int:
     """Plan the work, ask if its action is one of `asks`, do it, and show what it did."""
     with explained(url):
         report = work(dry_run=True)
-    if not dry_run and not yes and report.action in asks and not _agreed(report):
+    if not how.dry_run and not how.yes and report.action in asks and not _agreed(report):
         return 1
-    if not dry_run:
+    if not how.dry_run:
         with explained(url):
-            report = work(reason=reason)
-    look.answer(report, *tables.report_lines(report), json=json)
+            report = work(reason=how.reason)
+    look.answer(report, *tables.report_lines(report), json=how.json)
     left = any(one.how != "skipped" for one in report.not_undone)
     return 0 if report.dry_run or (report.action in DONE and not left) else 1
 

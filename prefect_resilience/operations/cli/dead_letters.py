@@ -25,11 +25,11 @@ from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.operations.cli import dead_letters_tables as tables
 from prefect_resilience.operations.cli import look, options
 from prefect_resilience.operations.cli.options import (
-    DryRun,
+    ANSWERING,
+    ASKING,
+    Answering,
+    Asking,
     Flag,
-    Json,
-    Store,
-    Yes,
     check_limit,
     explained,
     store_url,
@@ -53,8 +53,7 @@ def list_letters(
     task: Task = None,
     since: Since = None,
     limit: int = 100,
-    store: Store = None,
-    json: Json = False,
+    how: Answering = ANSWERING,
 ) -> int:
     """Show the dead letters, the newest first.
 
@@ -64,7 +63,7 @@ def list_letters(
         limit: Show at most so many, the newest first.
     """
     check_limit(limit)
-    url = store_url(store)
+    url = store_url(how.store)
     with explained(url):
         queue = queue_of(url)
         found = queue.list(status, task, _since(since))
@@ -75,11 +74,11 @@ def list_letters(
     more = f"The {limit} newest of " if len(found) > limit else ""
     parts = [tables.letters_table(shown, now), more + tables.summary(found, redact(url))]
     nothing = [f"There are no such dead letters in {redact(url)}."]
-    return look.answer(shown, *(parts if found else nothing), json=json)
+    return look.answer(shown, *(parts if found else nothing), json=how.json)
 
 
 @app.command
-def show(letter: str, /, *, store: Store = None, json: Json = False) -> int:
+def show(letter: str, /, *, how: Answering = ANSWERING) -> int:
     """Show everything that is known of one dead letter: its parameters, its error, its replays.
 
     Example: prefect-resilience dead-letters show 01a1febe-b96e-7be5-9158-1f14ad773e0c
@@ -87,13 +86,13 @@ def show(letter: str, /, *, store: Store = None, json: Json = False) -> int:
     Args:
         letter: The letter's id, as `dead-letters list` writes it.
     """
-    url = store_url(store)
+    url = store_url(how.store)
     with explained(url):
         queue = queue_of(url)
         found = queue.get(letter)
         now = queue.store.now()
     document = {**found.model_dump(), **found.contents.model_dump()}
-    return look.answer(document, look.card(tables.card_rows(found, now)), json=json)
+    return look.answer(document, look.card(tables.card_rows(found, now)), json=how.json)
 
 
 @app.command
@@ -110,10 +109,7 @@ def replay(
     set: list[str] | None = None,
     set_env: list[str] | None = None,
     force: Flag = False,
-    dry_run: DryRun = False,
-    yes: Yes = False,
-    store: Store = None,
-    json: Json = False,
+    how: Asking = ASKING,
 ) -> int:
     """Make their calls again, the oldest first. Stopped and started again, it goes on where it stopped.
 
@@ -136,35 +132,28 @@ def replay(
         raise ConfigurationError(
             "say which letters to replay: their ids, --task, --since, --status, or --all"
         )
-    url = store_url(store)
+    url = store_url(how.store)
     values = _values(set or [], set_env or [])
     options.import_from_here()
     with explained(url):
         queue = queue_of(url)
         chosen = operations.choose(queue, letters or None, status, task, _since(since), limit)
     if not chosen:
-        return look.answer([], "There are no such dead letters, and so nothing to replay.", json=json)
-    if not dry_run and len(chosen) > 1 and not yes and not _agreed("Replay", chosen):
+        return look.answer([], "There are no such dead letters, and so nothing to replay.", json=how.json)
+    if not how.dry_run and len(chosen) > 1 and not how.yes and not _agreed("Replay", chosen):
         return 1
-    with explained(url), _bar(json or dry_run) as progress:
+    with explained(url), _bar(how.json or how.dry_run) as progress:
         named = bool(letters) and len(chosen) == 1
-        how = Replaying(queue, rate, force, values, progress=progress, despite_run=force and named)
-        report = operations.replay_chosen(how, chosen, dry_run=dry_run, store=url)
+        work = Replaying(queue, rate, force, values, progress=progress, despite_run=force and named)
+        report = operations.replay_chosen(work, chosen, dry_run=how.dry_run, store=url)
     sentences = [f"{report.summary()}.", *([tables.left_to_runs(report)] if report.left_to_runs else [])]
-    look.answer(report, tables.outcomes_table(report.outcomes), *sentences, json=json)
-    return 0 if dry_run or report.well else 1
+    look.answer(report, tables.outcomes_table(report.outcomes), *sentences, json=how.json)
+    return 0 if how.dry_run or report.well else 1
 
 
 @app.command
 def purge(
-    *,
-    older_than: str,
-    include_waiting: Flag = False,
-    archive: Path | None = None,
-    dry_run: DryRun = False,
-    yes: Yes = False,
-    store: Store = None,
-    json: Json = False,
+    *, older_than: str, include_waiting: Flag = False, archive: Path | None = None, how: Asking = ASKING
 ) -> int:
     """Remove letters that were replayed or settled that long ago.
 
@@ -175,15 +164,15 @@ def purge(
         include_waiting: Also those that were never replayed.
         archive: A file to which each is added, as a line of JSON, before any is removed.
     """
-    url = store_url(store)
+    url = store_url(how.store)
     before = options.since("--older-than", older_than)
     with explained(url):
         queue = queue_of(url)
         chosen = queue.purge(before, include_waiting=include_waiting, dry_run=True)
     if not chosen:
-        return look.answer([], "There are no letters that old, and so nothing to remove.", json=json)
-    if not dry_run:
-        if not yes and not _agreed("Remove", chosen):
+        return look.answer([], "There are no letters that old, and so nothing to remove.", json=how.json)
+    if not how.dry_run:
+        if not how.yes and not _agreed("Remove", chosen):
             return 1
         try:
             with explained(url):
@@ -192,8 +181,8 @@ def purge(
             raise ConfigurationError(
                 f"--archive {archive} cannot be written, so nothing was removed: {error}"
             ) from None
-    done = f"{plural(len(chosen), 'dead letter')} {options.was(len(chosen), dry_run)} removed."
-    return look.answer(chosen, done, json=json)
+    done = f"{plural(len(chosen), 'dead letter')} {options.was(len(chosen), how.dry_run)} removed."
+    return look.answer(chosen, done, json=how.json)
 
 
 # -- what the commands share

@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Generator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Annotated
 
@@ -28,9 +29,29 @@ Store = Annotated[
 ]
 Yes = Annotated[Flag, Parameter(help="Do it without being asked.")]
 DryRun = Annotated[Flag, Parameter(help="Say what would be done, and do nothing.")]
-Force = Annotated[
-    Flag, Parameter(help="Also while the run is said to be going on: its process is gone for sure.")
-]
+
+
+@Parameter(name="*")
+@dataclass(frozen=True)
+class Answering:
+    """The options of every command on a store."""
+
+    store: Store = None
+    json: Json = False
+
+
+@Parameter(name="*")
+@dataclass(frozen=True)
+class Asking:
+    """The options of a command that changes a store, and asks first."""
+
+    dry_run: DryRun = False
+    yes: Yes = False
+    store: Store = None
+    json: Json = False
+
+
+ANSWERING, ASKING = Answering(), Asking()
 
 
 def group(name: str, about: str) -> App:

@@ -67,12 +67,7 @@ def _ends_badly(states: Sequence[StateAt], place: int) -> bool:
 
 
 def _bad_end(
-    run_id: str,
-    name: str,
-    state: StateAt,
-    after: Sequence[StateAt],
-    since: datetime,
-    until: datetime,
+    run_id: str, name: str, state: StateAt, after: Sequence[StateAt], since: datetime, until: datetime
 ) -> BadEnd:
     again = next((one for one in after if one.type not in BAD), None)
     completed = next((one for one in after if one.type == COMPLETED), None)

@@ -91,11 +91,7 @@ def circuits_of(
 
 
 def _circuit(
-    name: str,
-    told: list[StateChange],
-    now: CircuitSnapshot | None,
-    period: tuple[float, float],
-    every: bool,
+    name: str, told: list[StateChange], now: CircuitSnapshot | None, period: tuple[float, float], every: bool
 ) -> CircuitFigures | None:
     """None for a circuit of which there is nothing to say."""
     since, until = period
