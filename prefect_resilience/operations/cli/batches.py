@@ -37,6 +37,7 @@ from prefect_resilience.operations.cli.options import (
     explained,
     store_url,
 )
+from prefect_resilience.operations.importing import import_from_here
 
 Id = Annotated[str, Parameter(help="The batch: the id of its flow run, or its name.")]
 Reason = Annotated[str | None, Parameter(help="Why, for the audit log.")]
@@ -149,7 +150,7 @@ def recover(
     """
     if rollback_to is not None and strategy not in ("auto", "compensate"):
         raise ConfigurationError(f"--rollback-to and --strategy {strategy} exclude each other")
-    options.import_from_here()
+    import_from_here()
     url = store_url(how.store)
     if rollback_to is not None:
         work = partial(recovery.recover, batch, "compensate", to=rollback_to, force=how.force, store=url)
@@ -222,7 +223,7 @@ def rollback(batch: Id, /, *, to: str | None = None, how: Recovering = RECOVERIN
     Args:
         to: What was done since this savepoint, or since the end of this other batch; else all.
     """
-    options.import_from_here()
+    import_from_here()
     url = store_url(how.store)
     work = partial(recovery.recover, batch, "compensate", to=to, force=how.force, store=url)
     return _carried_out(work, ("compensated",), url, how)

@@ -34,6 +34,7 @@ from prefect_resilience.operations.cli.options import (
     explained,
     store_url,
 )
+from prefect_resilience.operations.importing import import_from_here
 
 Task = Annotated[str | None, Parameter(help="Only those of this task or flow: its name, or module:function.")]
 Since = Annotated[
@@ -134,7 +135,7 @@ def replay(
         )
     url = store_url(how.store)
     values = _values(set or [], set_env or [])
-    options.import_from_here()
+    import_from_here()
     with explained(url):
         queue = queue_of(url)
         chosen = operations.choose(queue, letters or None, status, task, _since(since), limit)

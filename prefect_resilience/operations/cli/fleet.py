@@ -18,6 +18,7 @@ from prefect_resilience.operations.cli import look, options
 from prefect_resilience.operations.cli.look import FIGURES, TEXT, WORD, printable
 from prefect_resilience.operations.cli.options import DryRun, Flag, Json, Store
 from prefect_resilience.operations.diagnosis import Diagnosis, Finding, examine
+from prefect_resilience.operations.importing import import_from_here
 from prefect_resilience.operations.installation import Change
 from prefect_resilience.operations.reports import FleetReport, report
 from prefect_resilience.operations.reports.rendering import (
@@ -211,7 +212,7 @@ def dashboard(
         raise ConfigurationError(f"--port {port} must be 0 to 65535")
     circuits, letters = options.store_url(store, circuits=True), options.store_url(store)
     places = " and ".join(dict.fromkeys(map(redact, (letters, circuits))))
-    options.import_from_here()
+    import_from_here()
 
     def begun(address: str) -> None:
         if json:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -158,9 +156,3 @@ def explained(url: str) -> Generator[None, None, None]:
         )
         why = redact(one_line(cause))
         raise StoreUnavailable(f"the store {redact(url)} does not answer ({why}): {advice}") from error
-
-
-def import_from_here() -> None:
-    """Let modules be imported from the current folder: a command that pip has installed does not."""
-    if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 import io
 import json
 import logging
 import re
 import sys
-import traceback
 from collections.abc import Generator, Iterable, Mapping
-from contextlib import AbstractContextManager, contextmanager, redirect_stdout
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from threading import Lock
-from types import ModuleType
 from typing import IO, Any, cast
 
 import httpx
@@ -28,17 +23,16 @@ from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TimeElapsedColumn
 from rich.text import Text
 
-from prefect_resilience.base.policy import closest, nearest, nearest_file
+from prefect_resilience.base.policy import nearest
 from prefect_resilience.errors.exceptions import ConfigurationError, ResilienceError
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.graphs.plans import result
 from prefect_resilience.graphs.plans.model import Plan
 from prefect_resilience.graphs.plans.result import PlanFailed, PlanResult
 from prefect_resilience.operations.cli import look
-from prefect_resilience.operations.cli.look import printable
-from prefect_resilience.operations.cli.options import import_from_here
 from prefect_resilience.operations.cli.plan_files import PlanSource
 from prefect_resilience.operations.flows import run_plan
+from prefect_resilience.operations.importing import imported, output_of_others
 
 # In a template or in a condition's path, as it stands in JSON: inputs.drug, inputs["drug"]
 _LOOKED_AT = re.compile(r"""\binputs(?:\.|\[\\?["'])(\w+)""")
@@ -110,110 +104,10 @@ def _no_constant(name: str) -> Any:
     raise ValueError(f"{name} is no JSON")
 
 
-def output_of_others() -> AbstractContextManager[Any]:
-    """Have what actions print go to stderr: stdout is for what the command was asked for."""
-    return redirect_stdout(sys.stderr)
-
-
 def import_actions(modules: Iterable[str]) -> None:
-    """Import each module: a dotted name, seen from the current folder, or the path of a .py file.
-
-    Raises ConfigurationError for one that cannot be imported, and says which import failed and where.
-    """
-    import_from_here()
-    with output_of_others():
-        for name in modules:
-            is_file = name.endswith(".py") or "/" in name
-            try:
-                if is_file:
-                    _import_file(name)
-                else:
-                    importlib.import_module(name)
-            except ConfigurationError:
-                raise
-            except (Exception, SystemExit) as error:  # noqa: BLE001 - somebody else's module
-                why = _broken(error)
-                if isinstance(error, ModuleNotFoundError) and not is_file:
-                    why = _not_found(name, error)
-                raise ConfigurationError(f"--actions {name}: {why}") from None
-
-
-def _import_file(name: str) -> None:
-    path = Path(name)
-    if not path.is_file():
-        raise ConfigurationError(f"--actions {name}: there is no such file{nearest_file(path, ('.py',))}")
-    if path.suffix != ".py":
-        raise ConfigurationError(
-            f"--actions {name} is no Python file: name a module, as in my_team.actions, or a .py file"
-        )
-    # Its neighbours are imported as they are when it is run as a script.
-    folder = str(path.resolve().parent)
-    if folder not in sys.path:
-        sys.path.insert(1, folder)
-    _load(path.resolve())
-
-
-def _load(path: Path) -> ModuleType:
-    known = sys.modules.get(path.stem)
-    if known is not None:
-        if getattr(known, "__file__", None) == str(path):
-            return known
-        raise ConfigurationError(
-            f"--actions {path}: a module {path.stem!r} is loaded already from somewhere else; rename the file"
-        )
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    if spec is None or spec.loader is None:
-        raise ConfigurationError(f"--actions {path} cannot be read as a Python file")
-    module = importlib.util.module_from_spec(spec)
-    # Under its name while it is executed: dataclasses and pickle look there.
-    sys.modules[path.stem] = module
-    try:
-        spec.loader.exec_module(module)
-    except BaseException:
-        del sys.modules[path.stem]
-        raise
-    return module
-
-
-def _not_found(name: str, error: ModuleNotFoundError) -> str:
-    """Whether the module itself is missing, or one that it imports."""
-    missing = error.name or ""
-    if not missing or not f"{name}.".startswith(f"{missing}."):
-        return _broken(error)
-    parent, _, last = missing.rpartition(".")
-    if parent:
-        return f"the package {parent!r} has no module {last!r}{_near(parent, last)}"
-    near = nearest_module(missing) or "; a file is named with its .py"
-    return f"there is no module {missing!r}, neither installed nor in {Path.cwd()}{near}"
-
-
-def nearest_module(wrong: str) -> str:
-    """`; did you mean 'flows'?`, of what is in the current folder; else nothing."""
-    here = [path.stem for path in Path.cwd().iterdir() if path.suffix == ".py" or path.is_dir()]
-    near = closest(wrong, sorted(here))
-    return "" if near is None else f"; did you mean {near!r}?"
-
-
-def _near(package: str, wrong: str) -> str:
-    found = sys.modules.get(package)
-    folders = [Path(folder) for folder in getattr(found, "__path__", [])]
-    siblings = {path.stem for folder in folders for path in folder.glob("*.py") if path.stem != "__init__"}
-    return nearest(wrong, siblings) if siblings else ""
-
-
-def _broken(error: BaseException) -> str:
-    """What was raised while a module was imported, and the line of it that asked for it."""
-    if isinstance(error, SyntaxError):
-        where = f"line {error.lineno} of {error.filename}"
-        return f"it is no Python: {error.msg} ({where})"
-    says = printable(f"{type(error).__name__}: {error}")
-    frames = [
-        frame
-        for frame in traceback.extract_tb(error.__traceback__)
-        if "importlib" not in frame.filename and frame.filename != __file__
-    ]
-    where = f" (line {frames[-1].lineno} of {frames[-1].filename})" if frames else ""
-    return f"it cannot be imported: {says}{where}"
+    """Import each module. Raises ConfigurationError for one that cannot be imported."""
+    for name in modules:
+        imported(name, f"--actions {name}")
 
 
 WAITING = "starting"

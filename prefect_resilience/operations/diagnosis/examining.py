@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
-import sys
 from collections.abc import Callable, Iterable
-from contextlib import redirect_stdout
 from functools import partial
 from pathlib import Path
 from types import ModuleType
@@ -21,6 +17,7 @@ from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.operations.diagnosis import environment, project, server
 from prefect_resilience.operations.diagnosis.findings import Diagnosis, Finding, wrong
+from prefect_resilience.operations.importing import imported
 
 
 def examine(targets: Iterable[str] = ()) -> Diagnosis:
@@ -102,44 +99,12 @@ def _found(targets: Iterable[str]) -> tuple[list[Path], list[ModuleType]]:
         if path.is_dir():
             files |= dict.fromkeys(project.python_files(path.resolve()))
             continue
-        module = _imported(target, path)
+        if not path.is_file() and (path.suffix == ".py" or "/" in target):
+            raise ConfigurationError(f"there is no file or folder {str(path)!r}{nearest_file(path, ('',))}")
+        # A file gets a name of its own: a module of its name may be loaded already.
+        name = str(path) if path.is_file() else target.partition(":")[0]
+        module = imported(name, repr(target), prefix="examined_")
         modules.append(module)
         if module.__file__ is not None:
             files[Path(module.__file__).resolve()] = None
     return list(files), modules
-
-
-def _imported(target: str, path: Path) -> ModuleType:
-    """A file or a module, imported as its project does."""
-    here = str(Path.cwd())
-    if here not in sys.path:
-        sys.path.insert(0, here)
-    is_file = path.suffix == ".py" or "/" in target
-    if is_file and not path.is_file():
-        raise ConfigurationError(f"there is no file or folder {str(path)!r}{nearest_file(path, ('',))}")
-    try:
-        # What a user's module prints is not the answer.
-        with redirect_stdout(sys.stderr):
-            return _load(path.resolve()) if is_file else importlib.import_module(target.partition(":")[0])
-    except ModuleNotFoundError as error:
-        near = nearest_file(path, ("",)) if error.name == target else ""
-        raise ConfigurationError(
-            f"{target!r} cannot be imported: there is no module {error.name!r} here"
-            f"{near or '; work in the folder of its project, or name a file or a folder'}"
-        ) from None
-    except (Exception, SystemExit) as error:  # noqa: BLE001 - somebody else's module
-        why = redact(f"{type(error).__name__}: {one_line(error)}")
-        raise ConfigurationError(f"{target!r} cannot be imported: {why}") from None
-
-
-def _load(file: Path) -> ModuleType:
-    folder = str(file.parent)
-    if folder not in sys.path:
-        sys.path.insert(1, folder)
-    spec = importlib.util.spec_from_file_location(f"examined_{file.stem}", file)
-    if spec is None or spec.loader is None:
-        raise ConfigurationError(f"{str(file)!r} is no Python file")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
