@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json as json_text
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Annotated, Any, Literal
 
@@ -23,20 +23,7 @@ from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.operations.cli import batches_tables as tables
 from prefect_resilience.operations.cli import look, options
 from prefect_resilience.operations.cli.look import printable
-from prefect_resilience.operations.cli.options import (
-    ANSWERING,
-    ASKING,
-    Answering,
-    Asking,
-    DryRun,
-    Flag,
-    Json,
-    Store,
-    Yes,
-    check_limit,
-    explained,
-    store_url,
-)
+from prefect_resilience.operations.cli.options import DryRun, Flag, Json, Store, Yes
 from prefect_resilience.operations.importing import import_from_here
 
 Id = Annotated[str, Parameter(help="The batch: the id of its flow run, or its name.")]
@@ -79,7 +66,7 @@ def list_all(
     archived: Flag = False,
     since: str = "30d",
     limit: int = 100,
-    how: Answering = ANSWERING,
+    how: options.Answering = options.ANSWERING,
 ) -> int:
     """Show the batches: first those in doubt, then others that are open, then the rest, the newest first.
 
@@ -93,12 +80,12 @@ def list_all(
         since: How far to look back for flow runs that ended badly: a span, or a time.
         limit: Show at most so many.
     """
-    check_limit(limit)
+    options.check_limit(limit)
     if open and archived:
         raise ConfigurationError("--open and --archived exclude each other: what is archived is settled")
-    url = store_url(how.store)
+    url = options.store_url(how.store)
     back = options.since("--since", since)
-    with explained(url):
+    with options.explained(url):
         found = tables.find(url, archived=archived, only_open=open, since=back, limit=limit)
     if how.json:
         look.as_json([tables.batch_row(one, found) for one in found.shown])
@@ -114,7 +101,7 @@ def list_all(
 
 
 @app.command(alias=("status", "batch-status"))
-def show(batch: Id, /, *, archived: Flag = False, how: Answering = ANSWERING) -> int:
+def show(batch: Id, /, *, archived: Flag = False, how: options.Answering = options.ANSWERING) -> int:
     """Show the effects of a batch, how to go on with it, and what was done to it; of an archived one too.
 
     Example: prefect-resilience batches show 01a1febe-b96e-7be5-9158-1f14ad773e0c
@@ -122,8 +109,8 @@ def show(batch: Id, /, *, archived: Flag = False, how: Answering = ANSWERING) ->
     Args:
         archived: What was archived, also of one in the ledger.
     """
-    url = store_url(how.store)
-    with explained(url):
+    url = options.store_url(how.store)
+    with options.explained(url):
         status = _existing(batch, url, archived)
         needs_nothing = None if status.hint or status.archived else _why_nothing(batch, url)
         document = tables.batch_as_json(status)
@@ -151,13 +138,13 @@ def recover(
     if rollback_to is not None and strategy not in ("auto", "compensate"):
         raise ConfigurationError(f"--rollback-to and --strategy {strategy} exclude each other")
     import_from_here()
-    url = store_url(how.store)
+    url = options.store_url(how.store)
     if rollback_to is not None:
         work = partial(recovery.recover, batch, "compensate", to=rollback_to, force=how.force, store=url)
         asks: tuple[str, ...] = ("compensated",)
     else:
         work = partial(recovery.recover, batch, strategy, force=how.force, store=url)
-        asks = tuple(tables.DRY) if how.force else ("compensated", "abandoned")
+        asks = tuple(tables.ACTIONS) if how.force else ("compensated", "abandoned")
     return _carried_out(work, asks, url, how)
 
 
@@ -171,7 +158,7 @@ def settle(
     result: str | None = None,
     external_id: str | None = None,
     reason: Reason = None,
-    how: Answering = ANSWERING,
+    how: options.Answering = options.ANSWERING,
 ) -> int:
     """Say what became of an effect that is in doubt, or could not be undone; the next run goes by it.
 
@@ -185,27 +172,29 @@ def settle(
         result: With done: what its task returns from now on, as JSON; null if left out.
         external_id: With done: how the receiver calls it, as in msg-4711.
     """
-    url = store_url(how.store)
+    url = options.store_url(how.store)
     value = _json(result)
     settled: settling.Answer = "not_done" if answer == "not-done" else answer
-    with explained(url):
+    with options.explained(url):
         after = settling.settle(batch, key, settled, value, external_id, reason=reason, store=url)
-    return look.answer(tables.effect_as_json(after), f"{printable(key)} {_MEANS[settled]}.", json=how.json)
+    return look.answer(asdict(after), f"{printable(key)} {_MEANS[settled]}.", json=how.json)
 
 
 @app.command
-def reopen(batch: Id, /, *, reason: Reason = None, yes: Yes = False, how: Answering = ANSWERING) -> int:
+def reopen(
+    batch: Id, /, *, reason: Reason = None, yes: Yes = False, how: options.Answering = options.ANSWERING
+) -> int:
     """Go on with a batch of which the ledger lost records: what it has now is all that counts.
 
     Example: prefect-resilience batches reopen invoices-2026-11 --reason "the bank has none of the others"
     """
-    url = store_url(how.store)
-    with explained(url):
+    url = options.store_url(how.store)
+    with options.explained(url):
         number = len(batch_status(batch, store=url).effects)
     question = f"The ledger has {number} effects of this batch, and the next run may send any other. Go on?"
     if not yes and not look.agreed(question, f"change batch {batch}"):
         return 1
-    with explained(url):
+    with options.explained(url):
         status = known.reopen(batch, reason=reason, store=url)
     if how.json:
         look.as_json(tables.batch_as_json(status))
@@ -224,7 +213,7 @@ def rollback(batch: Id, /, *, to: str | None = None, how: Recovering = RECOVERIN
         to: What was done since this savepoint, or since the end of this other batch; else all.
     """
     import_from_here()
-    url = store_url(how.store)
+    url = options.store_url(how.store)
     work = partial(recovery.recover, batch, "compensate", to=to, force=how.force, store=url)
     return _carried_out(work, ("compensated",), url, how)
 
@@ -238,13 +227,13 @@ def abandon(batch: Id, /, *, forget_doubts: Flag = False, how: Recovering = RECO
     Args:
         forget_doubts: Also what is in doubt: a later run of the batch may then do it a second time.
     """
-    url = store_url(how.store)
+    url = options.store_url(how.store)
     work = partial(recovery.abandon, batch, forget_doubts=forget_doubts, force=how.force, store=url)
     return _carried_out(work, ("abandoned",), url, how)
 
 
 @app.command
-def prune(*, older_than: str, how: Asking = ASKING) -> int:
+def prune(*, older_than: str, how: options.Asking = options.ASKING) -> int:
     """Archive batches in which nothing has happened for that long, and take them out of the ledger.
 
     Choose a span longer than any run is ever run again: what is not in the ledger would be done again.
@@ -253,16 +242,16 @@ def prune(*, older_than: str, how: Asking = ASKING) -> int:
     Args:
         older_than: A span as in 180d, or a time as in 2026-11-20T18:00.
     """
-    url = store_url(how.store)
+    url = options.store_url(how.store)
     before = options.since("--older-than", older_than)
-    with explained(url):
+    with options.explained(url):
         old = known.prune(before, dry_run=True, store=url)
     number = plural(len(old), "batch", "batches")
     if old and not how.dry_run:
         question = f"Archive {number} and take them out of the ledger?"
         if not how.yes and not look.agreed(question, f"change {number}"):
             return 1
-        with explained(url):
+        with options.explained(url):
             old = known.prune(before, store=url)
     done = f"{plural(len(old), 'batch', 'batches')} {options.was(len(old), how.dry_run)} archived."
     return look.answer([tables.batch_row(one) for one in old], done, json=how.json)
@@ -295,12 +284,12 @@ def _carried_out(
     work: Callable[..., RecoveryReport], asks: tuple[str, ...], url: str, how: Recovering
 ) -> int:
     """Plan the work, ask if its action is one of `asks`, do it, and show what it did."""
-    with explained(url):
+    with options.explained(url):
         report = work(dry_run=True)
     if not how.dry_run and not how.yes and report.action in asks and not _agreed(report):
         return 1
     if not how.dry_run:
-        with explained(url):
+        with options.explained(url):
             report = work(reason=how.reason)
     look.answer(report, *tables.report_lines(report), json=how.json)
     left = any(one.how != "skipped" for one in report.not_undone)

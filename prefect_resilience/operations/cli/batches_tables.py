@@ -35,22 +35,15 @@ from prefect_resilience.operations.cli.look import NUMBER, TEXT, WORD, printable
 COUNTED = ("unknown", "intended", "failed", "done", "compensated")
 AUDIT_SHOWN = 20
 RESULT_SHOWN = 60
-DRY = {
-    "rescheduled": "would run again",
-    "compensated": "would be undone",
-    "abandoned": "would be given up",
-    "told": "waits for a person",
-    "refused": "would be refused",
-    "nothing": "needs nothing",
+ACTIONS = {
+    "rescheduled": ("would run again", "runs again"),
+    "compensated": ("would be undone", "was undone"),
+    "abandoned": ("would be given up", "was given up"),
+    "told": ("waits for a person", "waits for a person"),
+    "refused": ("would be refused", "was left alone"),
+    "nothing": ("needs nothing", "needs nothing"),
 }
-SAID = {
-    "rescheduled": "runs again",
-    "compensated": "was undone",
-    "abandoned": "was given up",
-    "told": "waits for a person",
-    "refused": "was left alone",
-    "nothing": "needs nothing",
-}
+"""What a recovery would do, and what it did."""
 
 
 def batches_table(found: FoundBatches) -> Table:
@@ -168,10 +161,10 @@ def audit_table(entries: Iterable[AuditEntry]) -> Table:
 
 def report_lines(report: RecoveryReport) -> Iterator[RenderableType]:
     """What a recovery did, in a sentence or two."""
-    words = DRY if report.dry_run else SAID
+    would, did = ACTIONS[report.action]
     strategy = "" if report.strategy is None else f" ({report.strategy})"
     part = " in part" if report.action == "compensated" and report.not_undone else ""
-    said = f"{words[report.action]}{part}{strategy}"
+    said = f"{would if report.dry_run else did}{part}{strategy}"
     yield f"{printable(report.batch_id)} {said}: {safe(report.why)}."
     for one in report.not_undone[KEYS_SHOWN:]:
         yield f"Not undone: {printable(repr(one.key))} ({safe(one.why)})."
@@ -207,13 +200,9 @@ def batch_as_json(status: BatchStatus) -> dict[str, Any]:
         "seconds_in_error": status.seconds_in_error,
         "archived": None if status.archived is None else asdict(status.archived),
         "hint": status.hint,
-        "effects": [effect_as_json(one) for one in status.effects],
+        "effects": [asdict(one) for one in status.effects],
         "audit": status.audit,
     }
-
-
-def effect_as_json(one: EffectStatus) -> dict[str, Any]:
-    return asdict(one)
 
 
 HINTS_SHOWN = 200

@@ -24,16 +24,7 @@ from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.operations.cli import dead_letters_tables as tables
 from prefect_resilience.operations.cli import look, options
-from prefect_resilience.operations.cli.options import (
-    ANSWERING,
-    ASKING,
-    Answering,
-    Asking,
-    Flag,
-    check_limit,
-    explained,
-    store_url,
-)
+from prefect_resilience.operations.cli.options import Flag
 from prefect_resilience.operations.importing import import_from_here
 
 Task = Annotated[str | None, Parameter(help="Only those of this task or flow: its name, or module:function.")]
@@ -41,6 +32,11 @@ Since = Annotated[
     str | None, Parameter(help="Only those since then: a span as in 24h or 7d, or 2026-11-20T18:00.")
 ]
 Statuses = Annotated[list[Status] | None, Parameter(help="Only those of this status; repeat it for several.")]
+
+_EXAMPLES = {
+    "--set": "PATH=VALUE, as in --set order.note=hello",
+    "--set-env": "PATH=VARIABLE, as in --set-env api_key=API_KEY",
+}
 
 app: App = options.group(
     "dead-letters", "See the calls that finally failed, replay them, and remove what is done with."
@@ -54,7 +50,7 @@ def list_letters(
     task: Task = None,
     since: Since = None,
     limit: int = 100,
-    how: Answering = ANSWERING,
+    how: options.Answering = options.ANSWERING,
 ) -> int:
     """Show the dead letters, the newest first.
 
@@ -63,9 +59,9 @@ def list_letters(
     Args:
         limit: Show at most so many, the newest first.
     """
-    check_limit(limit)
-    url = store_url(how.store)
-    with explained(url):
+    options.check_limit(limit)
+    url = options.store_url(how.store)
+    with options.explained(url):
         queue = queue_of(url)
         found = queue.list(status, task, _since(since))
         if not found:
@@ -79,7 +75,7 @@ def list_letters(
 
 
 @app.command
-def show(letter: str, /, *, how: Answering = ANSWERING) -> int:
+def show(letter: str, /, *, how: options.Answering = options.ANSWERING) -> int:
     """Show everything that is known of one dead letter: its parameters, its error, its replays.
 
     Example: prefect-resilience dead-letters show 01a1febe-b96e-7be5-9158-1f14ad773e0c
@@ -87,8 +83,8 @@ def show(letter: str, /, *, how: Answering = ANSWERING) -> int:
     Args:
         letter: The letter's id, as `dead-letters list` writes it.
     """
-    url = store_url(how.store)
-    with explained(url):
+    url = options.store_url(how.store)
+    with options.explained(url):
         queue = queue_of(url)
         found = queue.get(letter)
         now = queue.store.now()
@@ -110,7 +106,7 @@ def replay(
     set: list[str] | None = None,
     set_env: list[str] | None = None,
     force: Flag = False,
-    how: Asking = ASKING,
+    how: options.Asking = options.ASKING,
 ) -> int:
     """Make their calls again, the oldest first. Stopped and started again, it goes on where it stopped.
 
@@ -133,17 +129,17 @@ def replay(
         raise ConfigurationError(
             "say which letters to replay: their ids, --task, --since, --status, or --all"
         )
-    url = store_url(how.store)
+    url = options.store_url(how.store)
     values = _values(set or [], set_env or [])
     import_from_here()
-    with explained(url):
+    with options.explained(url):
         queue = queue_of(url)
         chosen = operations.choose(queue, letters or None, status, task, _since(since), limit)
     if not chosen:
         return look.answer([], "There are no such dead letters, and so nothing to replay.", json=how.json)
     if not how.dry_run and len(chosen) > 1 and not how.yes and not _agreed("Replay", chosen):
         return 1
-    with explained(url), _bar(how.json or how.dry_run) as progress:
+    with options.explained(url), _bar(how.json or how.dry_run) as progress:
         named = bool(letters) and len(chosen) == 1
         work = Replaying(queue, rate, force, values, progress=progress, despite_run=force and named)
         report = operations.replay_chosen(work, chosen, dry_run=how.dry_run, store=url)
@@ -154,7 +150,11 @@ def replay(
 
 @app.command
 def purge(
-    *, older_than: str, include_waiting: Flag = False, archive: Path | None = None, how: Asking = ASKING
+    *,
+    older_than: str,
+    include_waiting: Flag = False,
+    archive: Path | None = None,
+    how: options.Asking = options.ASKING,
 ) -> int:
     """Remove letters that were replayed or settled that long ago.
 
@@ -165,9 +165,9 @@ def purge(
         include_waiting: Also those that were never replayed.
         archive: A file to which each is added, as a line of JSON, before any is removed.
     """
-    url = store_url(how.store)
+    url = options.store_url(how.store)
     before = options.since("--older-than", older_than)
-    with explained(url):
+    with options.explained(url):
         queue = queue_of(url)
         chosen = queue.purge(before, include_waiting=include_waiting, dry_run=True)
     if not chosen:
@@ -176,7 +176,7 @@ def purge(
         if not how.yes and not _agreed("Remove", chosen):
             return 1
         try:
-            with explained(url):
+            with options.explained(url):
                 chosen = queue.purge(before, include_waiting=include_waiting, archive=archive)
         except OSError as error:
             raise ConfigurationError(
@@ -201,21 +201,21 @@ def _agreed(verb: str, letters: Sequence[DeadLetter]) -> bool:
 
 
 def _values(given: Sequence[str], from_environment: Sequence[str]) -> dict[str, Any]:
-    """The values of --set and --set-env by their paths. JSON is read as JSON, everything else is a text."""
-    values: dict[str, Any] = {}
-    for text in given:
-        path, sign, value = text.partition("=")
-        if not sign or not path:
-            raise ConfigurationError("--set must be PATH=VALUE, as in --set order.note=hello")
-        values[path] = _json_or_text(value)
-    for text in from_environment:
-        path, sign, name = text.partition("=")
-        if not sign or not path or not name:
-            raise ConfigurationError("--set-env must be PATH=VARIABLE, as in --set-env api_key=API_KEY")
+    """The values of --set and --set-env by their paths. What reads as JSON is JSON, anything else is text."""
+    values = {path: _json_or_text(value) for path, value in _pairs("--set", given)}
+    for path, name in _pairs("--set-env", from_environment):
         if name not in os.environ:
-            raise ConfigurationError(f"--set-env {text}: there is no environment variable {name}")
+            raise ConfigurationError(f"--set-env {path}={name}: there is no environment variable {name}")
         values[path] = os.environ[name]
     return values
+
+
+def _pairs(option: str, texts: Sequence[str]) -> Generator[tuple[str, str], None, None]:
+    for text in texts:
+        path, sign, value = text.partition("=")
+        if not path or not sign or not (value or option == "--set"):
+            raise ConfigurationError(f"{option} must be {_EXAMPLES[option]}")
+        yield path, value
 
 
 def _json_or_text(value: str) -> Any:

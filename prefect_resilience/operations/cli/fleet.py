@@ -17,9 +17,9 @@ from prefect_resilience.operations import installation
 from prefect_resilience.operations.cli import look, options
 from prefect_resilience.operations.cli.look import FIGURES, TEXT, WORD, printable
 from prefect_resilience.operations.cli.options import DryRun, Flag, Json, Store
-from prefect_resilience.operations.diagnosis import Diagnosis, Finding, examine
+from prefect_resilience.operations.diagnosis import Diagnosis, DiagnosisFinding, examine
 from prefect_resilience.operations.importing import import_from_here
-from prefect_resilience.operations.installation import Change
+from prefect_resilience.operations.installation import InstallationChange
 from prefect_resilience.operations.reports import FleetReport, report
 from prefect_resilience.operations.reports.rendering import (
     TITLE,
@@ -73,12 +73,12 @@ def install(
     return look.answer(changes, *(parts if changes else ["There was nothing to take away."]), json=json)
 
 
-def _changes_table(changes: Iterable[Change]) -> Table:
+def _changes_table(changes: Iterable[InstallationChange]) -> Table:
     columns = {"": WORD, "what": WORD, "name": TEXT, "why": TEXT}
     return look.table(columns, ((look.state(one.action), one.kind, one.name, one.why) for one in changes))
 
 
-def _counted(changes: Iterable[Change], dry_run: bool) -> str:
+def _counted(changes: Iterable[InstallationChange], dry_run: bool) -> str:
     """How many changes of each kind, in a line."""
     counts = Counter[str](change.action for change in changes)
     each = ", ".join(f"{counts[action]} {action}" for action in CHANGES if counts[action])
@@ -113,7 +113,7 @@ def _diagnosed(diagnosis: Diagnosis) -> Iterator[RenderableType]:
     yield f"{sentence_of(number)} wrong{noted}, by {len(diagnosis.checks)} checks"
 
 
-def _finding_card(finding: Finding) -> Table:
+def _finding_card(finding: DiagnosisFinding) -> Table:
     card = Table.grid(padding=(0, 1))
     card.add_column(no_wrap=True)
     card.add_column(overflow="fold")

@@ -81,16 +81,15 @@ def run(
         # What can be seen before a run is said without one.
         source = plan_files.read_plan(file, Actions.of(), given)
         check_names(given, source.plan)
-        ended = plan_run.run(source, given)
+        made, failure = plan_run.run(source, given)
     except PlanError as error:
         return _refused(file, error)
     except KeyboardInterrupt:
         look.say("Stopped by Ctrl-C: the flow run has crashed.")
         return INTERRUPTED
-    made = ended.result
     look.answer(made, plan_files.result_table(made), plan_files.summary(made), json=json)
-    if ended.failure:
-        look.say(ended.failure)
+    if failure:
+        look.say(failure)
     return 0 if made.succeeded else 1
 
 
@@ -141,8 +140,8 @@ def graph(
     if output_file is not None:
         plan_files.write(output_file, picture)
     if json:
-        drawn = plan_files.Drawn(format=kind, output=output_file, picture=None if output_file else picture)
-        look.as_json(drawn)
+        # The picture itself, or the file that it is in.
+        look.as_json({"format": kind, "output": output_file, "picture": None if output_file else picture})
     elif output_file is not None:
         look.say(f"The picture is in {output_file}.")
     else:

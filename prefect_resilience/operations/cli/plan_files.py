@@ -54,14 +54,6 @@ class Checked(BaseModel):
             yield line_of(mistake, self.file)
 
 
-class Drawn(BaseModel):
-    """What `plan graph --json` prints: the picture itself, or the file that it is in."""
-
-    format: str
-    output: str | None
-    picture: str | None
-
-
 @dataclass(frozen=True)
 class PlanSource:
     """A plan, and its file unless it came from stdin."""

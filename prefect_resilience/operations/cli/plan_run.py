@@ -9,7 +9,6 @@ import re
 import sys
 from collections.abc import Generator, Iterable, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
 from threading import Lock
 from typing import IO, Any, cast
 
@@ -190,23 +189,18 @@ OF_THE_API = ("Failed to reach API", "Timed out while attempting to connect")
 PATIENCE = 90
 
 
-@dataclass(frozen=True)
-class PlanEnd:
-    """The result of a run, and in a sentence why it failed, "" if it did not."""
+def run(source: PlanSource, inputs: Mapping[str, Any]) -> tuple[PlanResult, str]:
+    """Run the plan to its end, with a bar in a terminal: its result, and why it failed ("" if it did not).
 
-    result: PlanResult
-    failure: str = ""
-
-
-def run(source: PlanSource, inputs: Mapping[str, Any]) -> PlanEnd:
-    """Run the plan to its end, with a bar in a terminal. Raises what kept it from being run at all."""
+    Raises the error that prevented a run.
+    """
     # By its file where it has one: plans inside it are found beside it.
     plan = source.plan if source.path is None else source.path
     try:
         with _patient(), bar(), output_of_others():
-            return PlanEnd(run_plan(plan, inputs=dict(inputs)))
+            return run_plan(plan, inputs=dict(inputs)), ""
     except PlanFailed as failed:
-        return PlanEnd(failed.result, redact(str(failed)))
+        return failed.result, redact(str(failed))
     except (RuntimeError, httpx.HTTPError) as error:
         if isinstance(error, RuntimeError) and not str(error).startswith(OF_THE_API):
             raise

@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from html import escape
-from importlib.resources import files
+from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
@@ -95,13 +95,8 @@ GATHER = 0.1
 """Seconds in which changes of several readings become one message."""
 
 MOST_WATCHERS = 64
-_FILES = {
-    "dashboard.css": "text/css",
-    "dashboard.js": "text/javascript",
-    "ask.js": "text/javascript",
-    "nodes.js": "text/javascript",
-    "rows.js": "text/javascript",
-}
+_KINDS = {".css": "text/css", ".js": "text/javascript"}
+_STATIC = Path(__file__).with_name("static")
 _HEADERS = {
     "Content-Security-Policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; "
@@ -160,7 +155,9 @@ def make_app(
             "places": places,
             "read_only": "yes" if gate.read_only else "",
         }
-        return Response(_filled(_static("dashboard.html"), told), media_type="text/html")
+        return Response(
+            _filled((_STATIC / "dashboard.html").read_text(encoding="utf-8"), told), media_type="text/html"
+        )
 
     async def stream(_: Request) -> Response:
         if hub.watchers >= MOST_WATCHERS:
@@ -194,7 +191,7 @@ def make_app(
     app = Starlette(
         routes=[
             Route("/", page),
-            *(Route(f"/{name}", _file(name, kind)) for name, kind in _FILES.items()),
+            *(Route(f"/{file.name}", _endpoint(file)) for file in _STATIC.iterdir() if file.suffix in _KINDS),
             Route("/stream", stream),
             Route("/batches/doubts", doubts),
             Route("/circuits", button(CircuitOrder, desk.set_circuit), methods=["POST"]),
@@ -247,17 +244,13 @@ async def _answered(work: Callable[[], Awaitable[PageAnswer]]) -> Response:
         return JSONResponse({"error": redact(f"{type(error).__name__}: {error}")[:1_000]}, 500)
 
 
-def _file(name: str, kind: str) -> Callable[[Request], Awaitable[Response]]:
-    text = _static(name)
+def _endpoint(file: Path) -> Callable[[Request], Awaitable[Response]]:
+    text = file.read_text(encoding="utf-8")
 
     async def endpoint(_: Request) -> Response:
-        return Response(text, media_type=kind)
+        return Response(text, media_type=_KINDS[file.suffix])
 
     return endpoint
-
-
-def _static(name: str) -> str:
-    return (files("prefect_resilience.operations.dashboard") / "static" / name).read_text(encoding="utf-8")
 
 
 def _filled(page: str, told: Mapping[str, Any]) -> str:

@@ -17,7 +17,7 @@ from prefect_resilience.durable import list_batches
 from prefect_resilience.errors.exceptions import ConfigurationError, StoreUnavailable
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.guards.circuits import get_circuits
-from prefect_resilience.operations.diagnosis.findings import Finding, note, skewed, wrong
+from prefect_resilience.operations.diagnosis.findings import DiagnosisFinding, note, skewed, wrong
 from prefect_resilience.stores import StoreUrl, open_store, parse_url
 from prefect_resilience.stores.server_facts import PostgresFacts, RedisFacts, postgres_facts, redis_facts
 
@@ -36,7 +36,7 @@ PERSIST = (
 )
 
 
-def of_redis(facts: RedisFacts, where: str, *, ledger: bool) -> Iterator[Finding]:
+def of_redis(facts: RedisFacts, where: str, *, ledger: bool) -> Iterator[DiagnosisFinding]:
     """What a Redis server may lose."""
     if facts.role in ("slave", "replica"):
         says = "it is a replica: it takes no writes, or loses them at its next synchronization"
@@ -56,7 +56,7 @@ def of_redis(facts: RedisFacts, where: str, *, ledger: bool) -> Iterator[Finding
         yield level("store", f"{where} (persistence)", says, mend)
 
 
-def _lost_at_restart(facts: RedisFacts) -> tuple[Callable[..., Finding], str, str] | None:
+def _lost_at_restart(facts: RedisFacts) -> tuple[Callable[..., DiagnosisFinding], str, str] | None:
     """What a crash or a restart of Redis loses: how bad that is, what it is, and its mend."""
     if facts.appendonly:
         if facts.appendfsync == "no":
@@ -80,7 +80,7 @@ def _lost_at_restart(facts: RedisFacts) -> tuple[Callable[..., Finding], str, st
     return wrong, says, PERSIST
 
 
-def of_postgres(facts: PostgresFacts, where: str, *, ledger: bool) -> Iterator[Finding]:
+def of_postgres(facts: PostgresFacts, where: str, *, ledger: bool) -> Iterator[DiagnosisFinding]:
     """What a PostgreSQL server, or a pooler in front of it, does not keep."""
     if facts.in_recovery:
         says = "it is a replica (pg_is_in_recovery): it takes no writes"
@@ -129,7 +129,7 @@ MOST_SKEW = 2.0
 """Seconds by which clocks may differ: leases and circuits reckon with the store's."""
 
 
-def versions() -> Iterator[Finding]:
+def versions() -> Iterator[DiagnosisFinding]:
     """Packages that are missing, too old or too new."""
     for line in requires(PACKAGE) or []:
         needed = Requirement(line)
@@ -143,7 +143,7 @@ def versions() -> Iterator[Finding]:
             yield wrong("versions", f"{name} {there}", says, f"Run `{command}` where it is.")
 
 
-def _needed(needed: Requirement) -> Iterator[Finding]:
+def _needed(needed: Requirement) -> Iterator[DiagnosisFinding]:
     there = _version(needed.name)
     if there is None or not needed.specifier.contains(there, prereleases=True):
         has = "is not installed" if there is None else f"is {there}"
@@ -173,7 +173,7 @@ def _urls() -> list[str]:
     return list(dict.fromkeys([settings.store_url, settings.circuit_store_url or settings.store_url]))
 
 
-def store() -> Iterator[Finding]:
+def store() -> Iterator[DiagnosisFinding]:
     """Stores that do not answer, that nobody shares, that may lose records, and clocks that differ."""
     try:
         urls = _urls()
@@ -185,7 +185,7 @@ def store() -> Iterator[Finding]:
         yield from _store(url, ledger=number == 0)
 
 
-def _store(url: str, *, ledger: bool) -> Iterator[Finding]:
+def _store(url: str, *, ledger: bool) -> Iterator[DiagnosisFinding]:
     shown = redact(url)
     try:
         opened = open_store(url)
@@ -212,7 +212,7 @@ def _store(url: str, *, ledger: bool) -> Iterator[Finding]:
         yield skewed(shown, "the store's", skew, digits=1)
 
 
-def _kept(parsed: StoreUrl, shown: str, ledger: bool) -> Iterator[Finding]:
+def _kept(parsed: StoreUrl, shown: str, ledger: bool) -> Iterator[DiagnosisFinding]:
     """How safely the store's server keeps what it confirms."""
     if parsed.kind == "redis":
         yield from of_redis(redis_facts(parsed), shown, ledger=ledger)
@@ -231,7 +231,7 @@ def _skew(now: Callable[[], float]) -> float:
     return 0.0 if abs(ahead) <= half else ahead - half if ahead > 0 else ahead + half
 
 
-def circuits() -> Iterator[Finding]:
+def circuits() -> Iterator[DiagnosisFinding]:
     """Circuits that somebody opened or switched off by hand, and nobody put back."""
     settings = current_settings()
     try:
@@ -249,7 +249,7 @@ def circuits() -> Iterator[Finding]:
 SHOWN = 20
 
 
-def leases() -> Iterator[Finding]:
+def leases() -> Iterator[DiagnosisFinding]:
     """Effects and dead letters that wait for a person."""
     try:
         letters = list_letters(status="in_doubt", limit=SHOWN)

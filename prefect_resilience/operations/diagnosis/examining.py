@@ -16,7 +16,7 @@ from prefect_resilience.base.text import one_line
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.operations.diagnosis import environment, project, server
-from prefect_resilience.operations.diagnosis.findings import Diagnosis, Finding, wrong
+from prefect_resilience.operations.diagnosis.findings import Diagnosis, DiagnosisFinding, wrong
 from prefect_resilience.operations.importing import imported
 
 
@@ -50,9 +50,9 @@ class _Examination:
 
     def __init__(self) -> None:
         self.checks: list[str] = []
-        self.findings: list[Finding] = []
+        self.findings: list[DiagnosisFinding] = []
 
-    def by(self, name: str, check: Callable[[], Iterable[Finding]]) -> None:
+    def by(self, name: str, check: Callable[[], Iterable[DiagnosisFinding]]) -> None:
         if name not in self.checks:
             self.checks.append(name)
         try:

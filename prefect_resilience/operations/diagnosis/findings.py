@@ -1,4 +1,4 @@
-"""`Finding`: one thing that is wrong, and how to mend it; `Diagnosis`: all of them."""
+"""`DiagnosisFinding`: one thing that is wrong, and how to mend it; `Diagnosis`: all of them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict
 Level = Literal["wrong", "note"]
 
 
-class Finding(BaseModel):
+class DiagnosisFinding(BaseModel):
     """One thing that somebody should know.
 
     `check` is which of the checks found it, `where` the thing itself, `says` what is the matter with it, and
@@ -26,15 +26,15 @@ class Finding(BaseModel):
     level: Level = "wrong"
 
 
-def wrong(check: str, where: str, says: str, mend: str) -> Finding:
-    return Finding(check=check, where=where, says=says, mend=mend)
+def wrong(check: str, where: str, says: str, mend: str) -> DiagnosisFinding:
+    return DiagnosisFinding(check=check, where=where, says=says, mend=mend)
 
 
-def note(check: str, where: str, says: str, mend: str) -> Finding:
-    return Finding(check=check, where=where, says=says, mend=mend, level="note")
+def note(check: str, where: str, says: str, mend: str) -> DiagnosisFinding:
+    return DiagnosisFinding(check=check, where=where, says=says, mend=mend, level="note")
 
 
-def skewed(where: str, whose: str, seconds: float, digits: int = 0) -> Finding:
+def skewed(where: str, whose: str, seconds: float, digits: int = 0) -> DiagnosisFinding:
     way = "ahead of" if seconds > 0 else "behind"
     says = f"{whose} clock is {abs(seconds):.{digits}f} s {way} this machine's"
     mend = "Let both machines set their clocks by NTP (chrony or systemd-timesyncd)."
@@ -47,7 +47,7 @@ class Diagnosis(BaseModel):
     model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True)
 
     checks: tuple[str, ...]
-    findings: tuple[Finding, ...]
+    findings: tuple[DiagnosisFinding, ...]
 
     @property
     def healthy(self) -> bool:

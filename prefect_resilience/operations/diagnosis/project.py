@@ -16,7 +16,7 @@ from prefect_resilience.base.text import one_line
 from prefect_resilience.calls.model import Guard
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.errors.secrets.redact import redact
-from prefect_resilience.operations.diagnosis.findings import Finding, wrong
+from prefect_resilience.operations.diagnosis.findings import DiagnosisFinding, wrong
 from prefect_resilience.tasks.edge.blocks.live import ask, with_policy
 
 LIMITS = {"concurrency": "prefect.concurrency", "rate_limit": "prefect.concurrency"}
@@ -42,7 +42,7 @@ def python_files(path: Path) -> Iterator[Path]:
             yield found
 
 
-def look_at(file: Path) -> list[Finding]:
+def look_at(file: Path) -> list[DiagnosisFinding]:
     """What is wrong in one file."""
     try:
         tree = ast.parse(file.read_bytes(), str(file))
@@ -50,7 +50,7 @@ def look_at(file: Path) -> list[Finding]:
         says = f"it cannot be read as Python: {one_line(error)}"
         return [wrong("code", str(file), says, "Mend the file, or leave it out.")]
     names = _imported(tree)
-    found: list[Finding] = []
+    found: list[DiagnosisFinding] = []
     for node in ast.walk(tree):
         if isinstance(node, ast.Call):
             found += _limit(node, names, file)
@@ -82,7 +82,7 @@ def _origin(node: ast.expr, names: dict[str, str]) -> str:
     return ""
 
 
-def _limit(node: ast.Call, names: dict[str, str], file: Path) -> list[Finding]:
+def _limit(node: ast.Call, names: dict[str, str], file: Path) -> list[DiagnosisFinding]:
     """`concurrency()` and `rate_limit()` do nothing but warn when the limit is missing, unless strict."""
     origin = _origin(node.func, names)
     module, _, name = origin.rpartition(".")
@@ -97,7 +97,7 @@ def _limit(node: ast.Call, names: dict[str, str], file: Path) -> list[Finding]:
     return [wrong("concurrency", f"{file}:{node.lineno}", says, mend)]
 
 
-def _timeout(node: ast.FunctionDef, names: dict[str, str], file: Path) -> list[Finding]:
+def _timeout(node: ast.FunctionDef, names: dict[str, str], file: Path) -> list[DiagnosisFinding]:
     """Prefect's own timeout cannot end a plain function that blocks in a worker's thread."""
     seconds = _task_options(node, names).get("timeout_seconds")
     if seconds is None or _is(seconds, value=None):
@@ -134,7 +134,7 @@ def _place(file: Path, node: ast.FunctionDef | ast.AsyncFunctionDef) -> str:
     return f"{file}:{node.decorator_list[0].lineno}"
 
 
-def cannot_fire(task: str, where: str) -> Finding:
+def cannot_fire(task: str, where: str) -> DiagnosisFinding:
     """That a task's timeout is one on paper only."""
     says = f"timeout_seconds of the sync task {task!r} does not fire while it blocks in a worker thread"
     mend = "Write @resilient_task(timeout=...), which ends the waiting, or make it `async def`."
@@ -162,14 +162,14 @@ def subjects_of(module: ModuleType) -> list[Any]:
     return [one for one in found.values() if one.fn.__module__ == module.__name__]
 
 
-def timeouts(subjects: Iterable[Any]) -> Iterator[Finding]:
+def timeouts(subjects: Iterable[Any]) -> Iterator[DiagnosisFinding]:
     """Timeouts of sync tasks that cannot fire."""
     for task in subjects:
         if isinstance(task, Task) and task.timeout_seconds and not task.isasync:
             yield cannot_fire(task.name, _where(task))
 
 
-def results(subjects: Iterable[Any]) -> Iterator[Finding]:
+def results(subjects: Iterable[Any]) -> Iterator[DiagnosisFinding]:
     """Results that are not kept, though a run that goes on behind what is done needs them."""
     everything: list[Any] = list(subjects)
     for flow in everything:
@@ -202,7 +202,7 @@ def _remembers(task: Any) -> bool:
     return isinstance(guard, Guard) and (guard.remembers or guard.effect is not None)
 
 
-def blocks(subjects: Iterable[Any], named: Iterable[NamedPolicy]) -> Iterator[Finding]:
+def blocks(subjects: Iterable[Any], named: Iterable[NamedPolicy]) -> Iterator[DiagnosisFinding]:
     """Policies that tasks name, and that are not there or cannot be meant for them.
 
     Of tasks that are imported, and of those that were only read in their files, which may be the same.
@@ -226,7 +226,7 @@ def blocks(subjects: Iterable[Any], named: Iterable[NamedPolicy]) -> Iterator[Fi
             yield _not_used(policy, name, where, trouble)
 
 
-def _not_used(policy: str, task: str, where: str, trouble: str) -> Finding:
+def _not_used(policy: str, task: str, where: str, trouble: str) -> DiagnosisFinding:
     says = f"policy={policy!r} of {task!r} is not used: {redact(trouble)}"
     mend = f"Save a Resilience Policy named {policy} in the UI, or mend the one there."
     return wrong("blocks", where, says, mend)

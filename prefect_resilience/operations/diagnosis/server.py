@@ -21,26 +21,13 @@ from prefect.settings import get_current_settings
 
 from prefect_resilience.base.text import one_line, plural
 from prefect_resilience.errors.secrets.redact import redact
-from prefect_resilience.operations.diagnosis.findings import Finding, note, skewed, wrong
+from prefect_resilience.operations.diagnosis.findings import DiagnosisFinding, note, skewed, wrong
 from prefect_resilience.operations.installation.catalog import NAME, automation_files
 from prefect_resilience.operations.installation.installing import automations_by_name, planned
 
 EVENT_ARRIVES = 10.0
 """Seconds that an event may take until the API has it."""
 MOST_SKEW = 5.0
-POLLED = frozenset(
-    {
-        "process",
-        "docker",
-        "kubernetes",
-        "ecs",
-        "cloud-run",
-        "cloud-run-v2",
-        "azure-container-instance",
-        "vertex-ai",
-    }
-)
-"""Types of work pools that do nothing without a worker."""
 STALE = (
     ("created", "is missing", "are missing"),
     ("changed", "is of another version", "are of another version"),
@@ -48,7 +35,7 @@ STALE = (
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1", "0.0.0.0"})
 
 
-def versions(client: SyncPrefectClient) -> Iterator[Finding]:
+def versions(client: SyncPrefectClient) -> Iterator[DiagnosisFinding]:
     """A server that speaks another version than this client."""
     try:
         client.raise_for_api_version_mismatch()
@@ -58,7 +45,7 @@ def versions(client: SyncPrefectClient) -> Iterator[Finding]:
         yield wrong("server", "versions", says, mend)
 
 
-def clock(client: SyncPrefectClient) -> Iterator[Finding]:
+def clock(client: SyncPrefectClient) -> Iterator[DiagnosisFinding]:
     """A server whose clock differs: schedules, pauses and lateness are reckoned by it."""
     before = time.time()
     said = client.hello().headers.get("date")
@@ -72,7 +59,7 @@ def clock(client: SyncPrefectClient) -> Iterator[Finding]:
         yield skewed("the Prefect API", "its", skew)
 
 
-def ui(client: SyncPrefectClient) -> Iterator[Finding]:
+def ui(client: SyncPrefectClient) -> Iterator[DiagnosisFinding]:
     """A UI that calls another API than the one that is meant."""
     api = str(get_current_settings().api.url or "")
     root = api.rstrip("/").removesuffix("/api")
@@ -96,7 +83,9 @@ def _place(url: str) -> tuple[str, int]:
     return ("127.0.0.1" if host in LOOPBACK else host, port)
 
 
-def events(client: SyncPrefectClient, wait: Callable[[float], None] = time.sleep) -> Iterator[Finding]:
+def events(
+    client: SyncPrefectClient, wait: Callable[[float], None] = time.sleep
+) -> Iterator[DiagnosisFinding]:
     """An event that is sent and does not arrive: then no automation can know of anything."""
     event_id = uuid4()
     _send(client, event_id)
@@ -121,7 +110,7 @@ def _send(client: SyncPrefectClient, event_id: UUID) -> None:
     client.request("POST", "/events", json=[event.model_dump(mode="json")])
 
 
-def pools(client: SyncPrefectClient) -> Iterator[Finding]:
+def pools(client: SyncPrefectClient) -> Iterator[DiagnosisFinding]:
     """Work pools with deployments and nobody who works for them."""
     used: Counter[str] = Counter()
     offset = 0
@@ -138,7 +127,8 @@ def pools(client: SyncPrefectClient) -> Iterator[Finding]:
             says = f"the work pool of {flows} is paused"
             mend = f"Run `prefect work-pool resume {name}` when that is over."
             yield note("workers", name, says, mend)
-        elif pool.type in POLLED and not _online(client, name):
+        # Prefect itself runs what is in push and managed pools, "ecs:push" and "prefect:managed".
+        elif ":" not in pool.type and not _online(client, name):
             says = f"the work pool of {flows} has no worker, so that their runs stay Late"
             mend = f"Run `prefect worker start --pool {name}` where the flows can run."
             yield wrong("workers", name, says, mend)
@@ -151,7 +141,7 @@ def _online(client: SyncPrefectClient, pool: str) -> bool:
     )
 
 
-def installed(client: SyncPrefectClient) -> Iterator[Finding]:
+def installed(client: SyncPrefectClient) -> Iterator[DiagnosisFinding]:
     """What `prefect-resilience install` would do."""
     changes = planned(client)
     ours = [one for one in changes if one.kind in ("deployment", "automation")]
@@ -176,7 +166,7 @@ def installed(client: SyncPrefectClient) -> Iterator[Finding]:
         yield note("installation", ", ".join(skipped), says, mend)
 
 
-def automations(client: SyncPrefectClient) -> Iterator[Finding]:
+def automations(client: SyncPrefectClient) -> Iterator[DiagnosisFinding]:
     """Automations of ours that are switched off, or that run what is gone."""
     known = automations_by_name(client)
     for file in automation_files():
@@ -188,7 +178,7 @@ def automations(client: SyncPrefectClient) -> Iterator[Finding]:
             yield from _dangling(client, automation)
 
 
-def _dangling(client: SyncPrefectClient, automation: Automation) -> Iterator[Finding]:
+def _dangling(client: SyncPrefectClient, automation: Automation) -> Iterator[DiagnosisFinding]:
     for action in automation.actions:
         if isinstance(action, RunDeployment) and action.deployment_id is not None:
             try:

@@ -116,7 +116,7 @@ def automation_files() -> tuple[AutomationFile, ...]:
 Action = Literal["created", "changed", "unchanged", "kept", "skipped", "removed"]
 
 
-class Change(BaseModel):
+class InstallationChange(BaseModel):
     """What became of one thing.
 
     `action`: "kept" is what somebody changed by hand, so that it was left as it is; "skipped" is what is not

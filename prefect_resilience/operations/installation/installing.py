@@ -23,7 +23,7 @@ from prefect_resilience.operations.installation import resources
 from prefect_resilience.operations.installation.catalog import (
     UNKNOWN,
     AutomationFile,
-    Change,
+    InstallationChange,
     automation_files,
     operational_flows,
 )
@@ -78,7 +78,7 @@ def install(
     notification_block: str | None = None,
     work_pool: str | None = None,
     reset: bool = False,
-) -> list[Change]:
+) -> list[InstallationChange]:
     """Bring blocks, a work pool, the operational flows and the automations onto the configured server.
 
     What is there already and as it should be is left alone; a second time, nothing changes. An automation
@@ -100,14 +100,14 @@ def install(
         return _install(Installation(client, dry_run, reset), webhook, notification_block, work_pool)
 
 
-def planned(client: SyncPrefectClient) -> list[Change]:
+def planned(client: SyncPrefectClient) -> list[InstallationChange]:
     """What `install` would do, asked of the server that a client is connected with."""
     return _install(Installation(client, dry_run=True), None, None, None)
 
 
 def _install(
     run: Installation, webhook: str | None, notification_block: str | None, work_pool: str | None
-) -> list[Change]:
+) -> list[InstallationChange]:
     resources.register_policies(run)
     notification = resources.notification(run, webhook, notification_block)
     pool = resources.pool(run, work_pool)
@@ -123,7 +123,7 @@ def _install(
     return run.changes
 
 
-def uninstall(*, dry_run: bool = False) -> list[Change]:
+def uninstall(*, dry_run: bool = False) -> list[InstallationChange]:
     """Take away what `install` made: automations, deployments, its work pool and its notification block.
 
     Policies that somebody saved stay, and with them their block type.

@@ -29,7 +29,7 @@ from prefect_resilience.operations.installation.catalog import (
     POOL,
     UNKNOWN,
     Action,
-    Change,
+    InstallationChange,
     Operation,
     operational_flows,
 )
@@ -49,11 +49,11 @@ class Installation:
     client: SyncPrefectClient
     dry_run: bool = False
     reset: bool = False
-    changes: list[Change] = field(default_factory=list[Change])
+    changes: list[InstallationChange] = field(default_factory=list[InstallationChange])
     ids: dict[str, str] = field(default_factory=dict[str, str])
 
     def note(self, kind: Any, name: str, action: Action, why: str = "") -> None:
-        self.changes.append(Change(kind=kind, name=name, action=action, why=why))
+        self.changes.append(InstallationChange(kind=kind, name=name, action=action, why=why))
 
     def do(self, work: Callable[..., Any], *args: Any) -> Any:
         """Call it, unless this is a dry run."""

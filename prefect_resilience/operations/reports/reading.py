@@ -14,7 +14,6 @@ from prefect_resilience.durable.effects.ledger import open_ledger
 from prefect_resilience.durable.letters.edge.configured import queue_of
 from prefect_resilience.errors.exceptions import ConfigurationError, ResilienceError
 from prefect_resilience.errors.secrets.redact import redact
-from prefect_resilience.guards.budgets.model import BudgetStatus
 from prefect_resilience.guards.budgets.policy import get_budgets
 from prefect_resilience.guards.circuits import CircuitSnapshot, get_circuits
 from prefect_resilience.operations.reports import figures
@@ -79,7 +78,7 @@ def report(since: When = None, until: When = None) -> FleetReport:
     for task, number in seen.refused.items() if seen else ():
         tally.refuse(task, number)
     total = tally.total()
-    snapshots = _from_store("circuits", _circuits, unknown)
+    snapshots = _from_store("circuits", get_circuits, unknown)
     letters = _from_store("dead letters", lambda: _letters(period, seen), unknown)
     return FleetReport(
         since=period.since,
@@ -98,7 +97,7 @@ def report(since: When = None, until: When = None) -> FleetReport:
         dead_letters=letters,
         effects=EffectFigures(replayed=total.replayed, in_doubt=seen.in_doubt if seen else None),
         batches=_from_store("recoveries of batches", lambda: _batches(period), unknown),
-        budgets=_from_store("error budgets", _budgets, unknown),
+        budgets=_from_store("error budgets", lambda: tuple(get_budgets()), unknown),
         unknown=tuple(unknown),
         sources=SOURCES if read else (*SOURCES, COUNTED),
     )
@@ -195,14 +194,6 @@ def _from_store(what: str, read: Callable[[], T], unknown: list[str]) -> T | Non
     except ResilienceError as error:
         unknown.append(f"{what[0].upper()}{what[1:]}: the store does not answer ({redact(str(error))}).")
         return None
-
-
-def _circuits() -> list[CircuitSnapshot]:
-    return get_circuits()
-
-
-def _budgets() -> tuple[BudgetStatus, ...]:
-    return tuple(get_budgets())
 
 
 def _letters(period: Period, seen: Happenings | None) -> LetterFigures:

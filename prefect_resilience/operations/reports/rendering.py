@@ -66,13 +66,14 @@ def _flow_headline(flows: FlowFigures) -> str:
 
 def sections_of(report: FleetReport) -> list[Section]:
     """Every part of the report that has something to say; what is unknown says so."""
+    tasks = ("task", "runs", "retried", "recovered", "refused", "tries to success", "fallbacks")
     bad_ends = ("flow run", "ended", "at", "what came of it")
     circuits = ("circuit", "openings", "time that it rejected calls", "now")
     budgets = ("budget", "objective", "runs", "remaining", "highest burn rate", "burns")
     made = [
         _overview(report),
         _table("Flow runs that failed or crashed", bad_ends, report.bad_ends, _bad_end),
-        _table("Tasks", TASK_HEADINGS, report.tasks, _task),
+        _table("Tasks", (*tasks, "timed out", "failed"), report.tasks, _task),
         _table("Failed attempts by code", ("code", "attempts", "of all attempts"), report.errors, _error),
         _table("Circuits", circuits, report.circuits, _circuit),
         _table("Error budgets", budgets, report.budgets, _budget),
@@ -173,19 +174,6 @@ def _bad_end(end: BadEnd) -> Iterable[str]:
 
 def _between(begin: datetime, end: datetime) -> str:
     return seconds((end - begin).total_seconds())
-
-
-TASK_HEADINGS = (
-    "task",
-    "runs",
-    "retried",
-    "recovered",
-    "refused",
-    "tries to success",
-    "fallbacks",
-    "timed out",
-    "failed",
-)
 
 
 def _task(task: TaskFigures) -> Iterable[str]:
