@@ -1,4 +1,4 @@
-"""Users' modules, imported by a name that somebody wrote: a dotted name or the path of a .py file."""
+"""Import users' modules by a dotted name or by the path of a .py file."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from prefect_resilience.errors.secrets.redact import redact
 
 
 def import_from_here() -> None:
-    """Let modules be imported from the current folder: a command that pip has installed does not."""
+    """Put the current folder on the import path; an installed command does not do this by itself."""
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
 
@@ -53,7 +53,7 @@ def _import_file(name: str, said: str, prefix: str) -> ModuleType:
     if not path.is_file():
         raise ConfigurationError(f"{said}: there is no such file{nearest_file(path, ('.py',))}")
     path = path.resolve()
-    # Its neighbours are imported as they are when it is run as a script.
+    # Modules in the same folder can be imported, as when Python runs the file as a script.
     if str(path.parent) not in sys.path:
         sys.path.insert(1, str(path.parent))
     module_name = prefix + path.stem
@@ -70,7 +70,7 @@ def _import_file(name: str, said: str, prefix: str) -> ModuleType:
             f"{said} is no Python file: name a module, as in my_team.actions, or a .py file"
         )
     module = importlib.util.module_from_spec(spec)
-    # Under its name while it is executed: dataclasses and pickle look there.
+    # Registered before it is executed: dataclasses and pickle look modules up in sys.modules.
     sys.modules[module_name] = module
     try:
         spec.loader.exec_module(module)
@@ -81,7 +81,7 @@ def _import_file(name: str, said: str, prefix: str) -> ModuleType:
 
 
 def _not_found(name: str, error: BaseException) -> str:
-    """Whether the module itself is missing, or one that it imports."""
+    """Say whether the module itself is missing or one that it imports."""
     missing = getattr(error, "name", None) or ""
     if not missing or not f"{name}.".startswith(f"{missing}."):
         return _broken(error)
@@ -93,7 +93,7 @@ def _not_found(name: str, error: BaseException) -> str:
 
 
 def _nearest_module(wrong: str) -> str:
-    """`; did you mean 'flows'?`, of what is in the current folder; else nothing."""
+    """`; did you mean 'flows'?` if the current folder has a similar name, else ""."""
     here = [path.stem for path in Path.cwd().iterdir() if path.suffix == ".py" or path.is_dir()]
     near = closest(wrong, sorted(here))
     return "" if near is None else f"; did you mean {near!r}?"
@@ -107,7 +107,7 @@ def _near(package: str, wrong: str) -> str:
 
 
 def _broken(error: BaseException) -> str:
-    """What was raised while a module was imported, and the line of it that asked for it."""
+    """The error of a failed import, and the line that caused it."""
     if isinstance(error, SyntaxError):
         where = f"line {error.lineno} of {error.filename}"
         return f"it is no Python: {error.msg} ({where})"

@@ -1,4 +1,4 @@
-"""The root of the command line, and what becomes of its errors: one sentence on stderr and exit code 1."""
+"""The root of the command line. Each error is one sentence on stderr and exit code 1."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ app: App = App(
     help="See and set, for a whole fleet of Prefect workers, what keeps it going when services fail.",
     version=lambda: version(PACKAGE),
     help_format="plaintext",
-    # No --no-... or --empty-... beside the options.
+    # No --no-... or --empty-... options.
     default_parameter=Parameter(negative=""),
 )
 for _command in (batches, circuits, dashboard, dead_letters, doctor, install, plan):
@@ -38,8 +38,8 @@ app.command(report_command, name="report")
 
 
 def main() -> NoReturn:
-    """Run the command of `sys.argv` and leave with its exit code."""
-    # What a worker would log, a command prints.
+    """Run the command in `sys.argv` and exit with its code."""
+    # Commands print what a worker would log.
     logging.getLogger("prefect_resilience").addHandler(logging.NullHandler())
     logging.getLogger("prefect_resilience").propagate = False
     look.set_up()
@@ -64,7 +64,7 @@ def _run() -> int:
     except ResilienceError as error:
         return _wrong(redact(str(error)))
     except BrokenPipeError:
-        # Whoever read has seen enough; Python must not flush into the closed pipe when it ends.
+        # The reader closed the pipe, as `head` does. Python must not flush into it at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except Exception as error:

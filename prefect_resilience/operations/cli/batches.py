@@ -1,4 +1,4 @@
-"""`prefect-resilience batches ...`: see what runs did to the world outside, and go on from there."""
+"""`prefect-resilience batches ...`: show the side effects of runs; recover, settle, roll back, abandon."""
 
 from __future__ import annotations
 
@@ -261,7 +261,7 @@ def prune(*, older_than: str, how: options.Asking = options.ASKING) -> int:
 
 
 def _existing(batch: str, url: str, archived: bool) -> BatchStatus:
-    """The batch as it is in the ledger, or, if it left the ledger, as it was archived."""
+    """The batch from the ledger, or from the archive if the ledger no longer has it."""
     check_known(open_ledger(url), batch)
     live = batch_status(batch, store=url)
     if live.effects and not archived:
@@ -273,7 +273,7 @@ def _existing(batch: str, url: str, archived: bool) -> BatchStatus:
 
 
 def _why_nothing(batch: str, url: str) -> str:
-    """Why there is no hint: how the run stands, and what the effects say."""
+    """Why there is no hint, from the state of the run and its effects."""
     try:
         return recovery.recover(batch, dry_run=True, store=url).why
     except ApiUnavailable as error:
@@ -283,7 +283,7 @@ def _why_nothing(batch: str, url: str) -> str:
 def _carried_out(
     work: Callable[..., RecoveryReport], asks: tuple[str, ...], url: str, how: Recovering
 ) -> int:
-    """Plan the work, ask if its action is one of `asks`, do it, and show what it did."""
+    """Plan the work, ask if its action is in `asks`, carry it out and show the report."""
     with options.explained(url):
         report = work(dry_run=True)
     if not how.dry_run and not how.yes and report.action in asks and not _agreed(report):

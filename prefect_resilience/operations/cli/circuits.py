@@ -1,4 +1,4 @@
-"""`prefect-resilience circuits ...`: see the circuits of a fleet, and set them."""
+"""`prefect-resilience circuits ...`: show the circuits of a fleet and set them."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ def watch(*, interval: float = 1.0, count: int | None = None, how: Answering = A
     try:
         return watching(options.store_url(how.store, circuits=True), interval, count)
     except KeyboardInterrupt:
-        # The way to end it, and so nothing is wrong.
+        # Ctrl-C is the normal way to end it.
         return 0
 
 
@@ -173,7 +173,7 @@ def _act(
     until: str | None = None,
     create: bool = False,
 ) -> int:
-    """Carry the action out on the circuits that `name` means (None: all of them) and show what it did."""
+    """Carry out the action on the circuits that match `name` (None: all) and show the changes."""
     moment = None if until is None else options.until(until, datetime.now().astimezone())
     url = options.store_url(how.store, circuits=True)
     fleet = tables.read_circuits(url)
@@ -191,7 +191,7 @@ def _act(
                 after = change_circuit(circuit, action, reason, moment, url)
                 changes.append(CircuitChange(name=circuit, before=before, after=after))
     finally:
-        # If the store fails in between, what was done until then is shown as well.
+        # If the store fails in between, the changes up to then are shown as well.
         if changes or how.json:
             done = f"{plural(len(changes), 'circuit')} {DONE[action]} for the whole fleet."
             look.answer(changes, tables.changes_table(changes, fleet.now), done, json=how.json)
@@ -201,7 +201,7 @@ def _act(
 def _chosen(
     name: str | None, circuits: Sequence[CircuitSnapshot], action: Action, create: bool, several: bool
 ) -> dict[str, CircuitSnapshot | None]:
-    """The circuits to act upon as they are now; None for one that is to be created."""
+    """The circuits to change and their present state; None for one that will be created."""
     if name is not None and not several:
         return {name: find_circuit(name, circuits, action, create)}
     found = circuits if name is None else matching(name, circuits)
@@ -211,12 +211,12 @@ def _chosen(
 
 
 def is_glob(name: str, circuits: Iterable[CircuitSnapshot]) -> bool:
-    """Whether `name` is a pattern, as in 'llm:*', and not the name of a circuit itself."""
+    """Whether `name` is a pattern, as in 'llm:*', and no circuit has that name."""
     return any(mark in name for mark in "*?[") and all(circuit.name != name for circuit in circuits)
 
 
 def matching(pattern: str, circuits: Iterable[CircuitSnapshot]) -> list[CircuitSnapshot]:
-    """The circuits whose names match the pattern, upper and lower case told apart."""
+    """The circuits whose names match the pattern; case matters."""
     return [circuit for circuit in circuits if fnmatchcase(circuit.name, pattern)]
 
 

@@ -1,4 +1,4 @@
-"""`prefect-resilience dead-letters ...`: see the calls that finally failed, replay them, remove them."""
+"""`prefect-resilience dead-letters ...`: show, replay and purge calls that failed for good."""
 
 from __future__ import annotations
 
@@ -194,7 +194,7 @@ def _since(text: str | None) -> datetime | timedelta | None:
 
 
 def _agreed(verb: str, letters: Sequence[DeadLetter]) -> bool:
-    """Show which letters are meant and ask; ConfigurationError where there is nobody to answer."""
+    """Show the letters and ask. Raises ConfigurationError if there is no terminal."""
     number = plural(len(letters), "dead letter")
     preview = tables.letters_table(letters[: look.ASKED_ABOUT], datetime.now().timestamp())
     return look.agreed(f"{verb} {number}?", f"{verb.lower()} {number}", preview, len(letters))
@@ -229,7 +229,7 @@ def _json_or_text(value: str) -> Any:
 
 @contextmanager
 def _bar(hidden: bool) -> Generator[Progress | None, None, None]:
-    """A bar on stderr, in a terminal only."""
+    """A progress bar on stderr, only in a terminal."""
     console = look.stderr()
     if hidden or not (console.is_terminal and console.is_interactive):
         yield None

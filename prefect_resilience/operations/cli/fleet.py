@@ -44,9 +44,9 @@ def install(
     uninstall: Flag = False,
     json: Json = False,
 ) -> int:
-    """Bring blocks, deployments of the operational flows, and automations onto the Prefect server.
+    """Install blocks, deployments of the operational flows, and automations on the Prefect server.
 
-    A second time, nothing changes. What somebody changed by hand is kept, and said.
+    Running it again changes nothing. Automations that a person edited are kept and listed.
 
     Example: prefect-resilience install --webhook https://chat.example.com/hooks/night
 
@@ -79,7 +79,7 @@ def _changes_table(changes: Iterable[InstallationChange]) -> Table:
 
 
 def _counted(changes: Iterable[InstallationChange], dry_run: bool) -> str:
-    """How many changes of each kind, in a line."""
+    """One line: the number of changes by kind."""
     counts = Counter[str](change.action for change in changes)
     each = ", ".join(f"{counts[action]} {action}" for action in CHANGES if counts[action])
     return f"{each}; nothing was done, for this was a dry run" if dry_run else each
@@ -176,7 +176,7 @@ def _report_text(made: FleetReport) -> RenderableType:
 
 def _section_parts(section: Section) -> Iterator[RenderableType]:
     if section.rows:
-        # A heading may be empty, and then all of them are: no head is shown.
+        # In a table without a head all headings are empty.
         columns = {
             heading or str(place): FIGURES if place else TEXT
             for place, heading in enumerate(section.headings)
@@ -223,6 +223,6 @@ def dashboard(
     try:
         serve(host, port, circuits, letters, places, hosts=allow_host or (), read_only=read_only, begun=begun)
     except KeyboardInterrupt:
-        # The way to end it, and so nothing is wrong.
+        # Ctrl-C is the normal way to end it.
         return 0
     return 0

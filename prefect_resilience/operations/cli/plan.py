@@ -1,4 +1,4 @@
-"""`prefect-resilience plan ...`: run a plan, check one, draw it, and see what it may be made of."""
+"""`prefect-resilience plan ...`: run, validate and draw plans, and list the actions for them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from prefect_resilience.operations.cli.plan_run import check_names, import_actio
 
 
 def _no_option(kind: object, value: object) -> None:
-    """A file may begin with a hyphen because of `-` alone; what else does is a slip of the pen."""
+    """Only `-` (stdin) may begin with a hyphen; any other such value is a mistyped option."""
     for file in value if isinstance(value, tuple) else (value,):  # pyright: ignore[reportUnknownVariableType]
         if isinstance(file, str) and file.startswith("-") and file != plan_files.STDIN:
             raise ValueError(f"There is no option {file}; a file of that name is written ./{file}.")
@@ -51,7 +51,7 @@ ResultFile = Annotated[
     ),
 ]
 
-# What shells say of a command that Ctrl-C ended
+# The exit code of shells for Ctrl-C
 INTERRUPTED = 130
 
 app: App = options.group("plan", "Run plans, check them and draw them.")
@@ -78,7 +78,7 @@ def run(
     given = read_inputs(input or [], inputs)
     import_actions(actions or [])
     try:
-        # What can be seen before a run is said without one.
+        # Mistakes that are visible before a run are reported without one.
         source = plan_files.read_plan(file, Actions.of(), given)
         check_names(given, source.plan)
         made, failure = plan_run.run(source, given)
@@ -140,7 +140,7 @@ def graph(
     if output_file is not None:
         plan_files.write(output_file, picture)
     if json:
-        # The picture itself, or the file that it is in.
+        # The picture itself, or the file with it.
         look.as_json({"format": kind, "output": output_file, "picture": None if output_file else picture})
     elif output_file is not None:
         look.say(f"The picture is in {output_file}.")
@@ -155,7 +155,7 @@ def schema(*, json: Json = False) -> int:
 
     Example: prefect-resilience plan schema > plan.schema.json
     """
-    # It is JSON with or without the option.
+    # The output is JSON with or without the option.
     _print(dumps(Plan.model_json_schema(), indent=2))
     return 0
 
@@ -178,12 +178,12 @@ def list_actions(*, actions: Modules = None, json: Json = False) -> int:
 
 
 def _refused(file: str, error: PlanError) -> int:
-    """A line on stderr for each mistake of a plan that was refused."""
+    """Print a line on stderr for each mistake of the plan."""
     for mistake in error.mistakes:
         look.say(plan_files.line_of(plan_files.placed(mistake, file), file))
     return 1
 
 
 def _print(text: str) -> None:
-    """What is asked for as it is, on stdout: a terminal's width must not change it."""
+    """Print text on stdout unchanged, whatever the width of the terminal."""
     sys.stdout.write(text.rstrip("\n") + "\n")

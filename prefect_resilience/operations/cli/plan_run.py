@@ -1,4 +1,4 @@
-"""`plan run`: a plan as a Prefect flow run, and what became of it even if it failed."""
+"""`plan run`: run a plan as a Prefect flow run. The result is returned even if the plan failed."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ from prefect_resilience.operations.cli.plan_files import PlanSource
 from prefect_resilience.operations.flows import run_plan
 from prefect_resilience.operations.importing import imported, output_of_others
 
-# In a template or in a condition's path, as it stands in JSON: inputs.drug, inputs["drug"]
+# Inputs in templates and in the paths of conditions, as JSON: inputs.drug, inputs["drug"]
 _LOOKED_AT = re.compile(r"""\binputs(?:\.|\[\\?["'])(\w+)""")
 
 
 def read_inputs(pairs: Iterable[str], text: str | None) -> dict[str, Any]:
     """The inputs of `--inputs JSON` and, over them, those of every `--input name=value`.
 
-    A value that reads as JSON is meant so (3, true, [1, 2], "3"); anything else is text. Raises
-    ConfigurationError for what is no pair, written twice, or no JSON object.
+    A value that is valid JSON is read as JSON (3, true, [1, 2], "3"); anything else is text. Raises
+    ConfigurationError for a text without =, a name given twice, and `--inputs` that is no JSON object.
     """
     inputs = _object(text) if text is not None else {}
     written: set[str] = set()
@@ -58,7 +58,7 @@ def read_inputs(pairs: Iterable[str], text: str | None) -> dict[str, Any]:
 
 
 def check_names(inputs: Iterable[str], plan: Plan) -> None:
-    """Raise ConfigurationError for an input that the plan neither declares nor looks at."""
+    """Raise ConfigurationError for an input that the plan neither declares nor uses."""
     unknown = [name for name in inputs if name not in plan.inputs]
     if not unknown:
         return
@@ -114,7 +114,7 @@ WAITING = "starting"
 
 @contextmanager
 def bar() -> Generator[None, None, None]:
-    """Show how far the plan is that is run inside this block."""
+    """Show a progress bar for the plan that runs inside this block."""
     console = look.stderr()
     if not (console.is_terminal and console.is_interactive):
         yield
@@ -127,7 +127,7 @@ def bar() -> Generator[None, None, None]:
         row = drawn.add_task(WAITING, total=None)
 
         def update(now: result.Progress) -> None:
-            # A plan inside a node counts as that node.
+            # A plan inside a node counts as one node.
             if now.depth == 0:
                 drawn.update(row, completed=now.ended, total=now.total, description=_described(now))
 
@@ -142,7 +142,7 @@ def _described(now: result.Progress) -> str:
 
 
 class LinesAbove(io.TextIOBase):
-    """A file whose lines appear above the bar, which draws itself again below them."""
+    """A file-like object that prints its lines above the progress bar."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -162,7 +162,7 @@ class LinesAbove(io.TextIOBase):
 
 @contextmanager
 def _logs_above(console: Console) -> Generator[None, None, None]:
-    """Have the consoles of Prefect's log, which write to the terminal by themselves, write above the bar."""
+    """Make Prefect's log consoles, which write to the terminal directly, write above the bar."""
     above = LinesAbove(console)
     terminal = (sys.__stderr__, sys.__stdout__)
     swapped = [(own, own.file) for own in _log_consoles() if own.file in terminal]
@@ -176,14 +176,14 @@ def _logs_above(console: Console) -> Generator[None, None, None]:
 
 
 def _log_consoles() -> Iterable[Console]:
-    """The rich consoles that log handlers write to, each once."""
+    """The rich consoles of all log handlers, without duplicates."""
     known = [logging.getLogger(name) for name in list(logging.root.manager.loggerDict)]
     handlers = [handler for logger in (logging.root, *known) for handler in logger.handlers]
     consoles = [getattr(handler, "console", None) for handler in handlers]
     return {id(console): console for console in consoles if isinstance(console, Console)}.values()
 
 
-# How Prefect's client begins what it says when there is no API
+# Beginnings of the messages of Prefect's client when there is no API
 OF_THE_API = ("Failed to reach API", "Timed out while attempting to connect")
 
 PATIENCE = 90
@@ -194,7 +194,7 @@ def run(source: PlanSource, inputs: Mapping[str, Any]) -> tuple[PlanResult, str]
 
     Raises the error that prevented a run.
     """
-    # By its file where it has one: plans inside it are found beside it.
+    # A plan is passed as a file if it has one, so that subplans are found in the same folder.
     plan = source.plan if source.path is None else source.path
     try:
         with _patient(), bar(), output_of_others():
@@ -208,7 +208,7 @@ def run(source: PlanSource, inputs: Mapping[str, Any]) -> tuple[PlanResult, str]
 
 
 def _patient() -> AbstractContextManager[Any]:
-    """An API that is started for one run makes its database first: where much goes on, more than 20 s."""
+    """Wait longer for an API that is started for one run: on a busy machine, its database takes > 20 s."""
     seconds = max(PATIENCE, PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS.value())
     return temporary_settings({PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS: seconds})
 

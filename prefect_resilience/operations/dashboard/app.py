@@ -50,14 +50,17 @@ LARGEST_BODY = 65_536
 
 @dataclass(frozen=True, slots=True)
 class Gate:
-    """`hosts`: the names in a Host header that are this dashboard. `read_only`: nobody changes anything."""
+    """Decides which requests are served.
+
+    `hosts`: allowed names in a Host header. `read_only`: requests that change something are rejected.
+    """
 
     token: str
     hosts: frozenset[str] = LOOPBACK
     read_only: bool = False
 
     def refusal(self, method: str, headers: Mapping[str, str]) -> str | None:
-        """Why a request is refused, in a sentence; None when it is let in. Names of headers in lower case."""
+        """Why a request is rejected, in a sentence; None if it is allowed. Header names are in lower case."""
         host = headers.get("host", "")
         if _name_of(host) not in self.hosts:
             return f"This dashboard is not served as {host[:100]!r}: start it with --allow-host to allow that"
@@ -78,7 +81,7 @@ class Gate:
 
 
 def _name_of(host: str) -> str | None:
-    """The name in a Host header, without its port; None when there is none."""
+    """The name in a Host header without its port; None for an invalid header."""
     try:
         # A Host header has neither a path nor a user.
         return None if set(host) & set("/@?#\\ ") else urlsplit(f"//{host}").hostname
@@ -89,10 +92,10 @@ def _name_of(host: str) -> str | None:
 log: logging.Logger = logging.getLogger("prefect_resilience.dashboard")
 
 BEAT = 5.0
-"""Seconds after which a page on which nothing changed is told so."""
+"""Seconds between two messages to a page if nothing changes."""
 
 GATHER = 0.1
-"""Seconds in which changes of several readings become one message."""
+"""Seconds in which the changes of several readings are combined into one message."""
 
 MOST_WATCHERS = 64
 _KINDS = {".css": "text/css", ".js": "text/javascript"}
@@ -114,7 +117,7 @@ O = TypeVar("O", bound=PageOrder)  # noqa: E741
 
 
 class GateMiddleware:
-    """Lets in what the gate lets in, and says on every answer what a browser may do with it."""
+    """Applies the gate to every request, and adds security headers to every answer."""
 
     def __init__(self, app: ASGIApp, gate: Gate) -> None:
         self.app = app
@@ -140,8 +143,8 @@ def make_app(
 ) -> Starlette:
     """The application.
 
-    `circuits`, `store`: URLs of the fleet's stores, None for the configured ones; `places` is what the page
-    says of them.
+    `circuits`, `store`: URLs of the fleet's stores, None for the configured ones. `places`: their description
+    on the page.
     """
     hub = Hub(Fleet(circuits, store))
     desk = Desk(circuits, store)
@@ -208,7 +211,7 @@ def make_app(
 
 
 async def _messages(hub: Hub) -> AsyncIterator[str]:
-    """Everything, and then what changes, as server-sent events."""
+    """All rows, then the changes, as server-sent events."""
     version = 0
     async with hub.watching():
         while not hub.closing:
@@ -273,10 +276,10 @@ def serve(
     read_only: bool = False,
     begun: Callable[[str], None],
 ) -> None:
-    """Serve the page at a host and port (0: one that is free); `begun` is told its address.
+    """Serve the page at a host and port (0: a free one) and call `begun` with its address.
 
-    hosts: names under which the page is served besides `host` and those of loopback. Returns after Ctrl-C or
-    SIGTERM. Raises ConfigurationError for an address that cannot be had.
+    hosts: names under which the page is served, besides `host` and loopback names. Returns after Ctrl-C or
+    SIGTERM. Raises ConfigurationError if it cannot listen on the address.
     """
     names = LOOPBACK | ({host} - EVERYWHERE) | set(hosts)
     gate = Gate(secrets.token_urlsafe(32), frozenset(name.lower() for name in names), read_only)
@@ -289,7 +292,7 @@ def serve(
 
 
 class _Server(uvicorn.Server):
-    """Ends the streams when it is told to end: they would go on for ever."""
+    """Ends the event streams at shutdown; they would never end by themselves."""
 
     def __init__(self, config: uvicorn.Config, app: Starlette) -> None:
         super().__init__(config)
@@ -306,7 +309,7 @@ def _listening(host: str, port: int) -> socket.socket:
         made = socket.socket(family)
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         made.bind(address)
-        # Whoever is told the address may connect at once.
+        # Listen now: `begun` gets the address, and its caller may connect at once.
         made.listen()
     except (OSError, OverflowError) as error:
         raise ConfigurationError(f"the dashboard cannot listen on {host}:{port} ({error})") from None

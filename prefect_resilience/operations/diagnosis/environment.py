@@ -1,4 +1,4 @@
-"""What can be seen on this machine: versions, the store, and the clocks."""
+"""Checks of this machine: package versions, stores, clocks, circuits and effects in doubt."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from prefect_resilience.operations.diagnosis.findings import DiagnosisFinding, n
 from prefect_resilience.stores import StoreUrl, open_store, parse_url
 from prefect_resilience.stores.server_facts import PostgresFacts, RedisFacts, postgres_facts, redis_facts
 
-# What a store's server may lose, judged from its facts.
+# What a store's server may lose, according to its settings.
 #
-# `ledger`: whether effects and dead letters are kept there, or circuits alone, which may be forgotten.
+# `ledger`: whether the store has effects and dead letters, or only circuits, which may be lost.
 
 NO_EVICTION = (
     "Run `redis-cli CONFIG SET maxmemory-policy noeviction` and write it to redis.conf, or set the "
@@ -50,14 +50,14 @@ def of_redis(facts: RedisFacts, where: str, *, ledger: bool) -> Iterator[Diagnos
         loses = f"records of effects: {TWICE}" if ledger else "circuits that are open"
         says = f"it is {facts.policy}: when its memory is full, Redis deletes {loses}"
         yield (wrong if ledger else note)("store", policy, says, NO_EVICTION)
-    # Circuits that are lost are learnt again.
+    # Lost circuits are learned again from new calls.
     if ledger and (lost := _lost_at_restart(facts)):
         level, says, mend = lost
         yield level("store", f"{where} (persistence)", says, mend)
 
 
 def _lost_at_restart(facts: RedisFacts) -> tuple[Callable[..., DiagnosisFinding], str, str] | None:
-    """What a crash or a restart of Redis loses: how bad that is, what it is, and its mend."""
+    """What a crash or a restart of Redis loses: the level, the problem, and how to fix it."""
     if facts.appendonly:
         if facts.appendfsync == "no":
             return (
@@ -81,7 +81,7 @@ def _lost_at_restart(facts: RedisFacts) -> tuple[Callable[..., DiagnosisFinding]
 
 
 def of_postgres(facts: PostgresFacts, where: str, *, ledger: bool) -> Iterator[DiagnosisFinding]:
-    """What a PostgreSQL server, or a pooler in front of it, does not keep."""
+    """What a PostgreSQL server, or a pooler in front of it, may lose."""
     if facts.in_recovery:
         says = "it is a replica (pg_is_in_recovery): it takes no writes"
         mend = "Name the primary in the URL; if it has several hosts, add `target_session_attrs=read-write`."
@@ -109,7 +109,7 @@ def of_postgres(facts: PostgresFacts, where: str, *, ledger: bool) -> Iterator[D
 
 
 def _shares_connections(facts: PostgresFacts) -> bool:
-    """A server process belongs to one session; a pooler in transaction mode hands it around."""
+    """Whether sessions share server processes, as with a pooler in transaction mode."""
     first, second = set(facts.first), set(facts.second)
     return len(first) > 1 or len(second) > 1 or bool(first & second)
 
@@ -124,9 +124,9 @@ CLASHES = (
         'pip install "fastapi<0.151"',
     ),
 )
-"""What is allowed by Prefect's own requirements, and does not work."""
+"""Versions that Prefect's requirements allow but that do not work."""
 MOST_SKEW = 2.0
-"""Seconds by which clocks may differ: leases and circuits reckon with the store's."""
+"""Seconds by which clocks may differ: leases and circuits use the store's time."""
 
 
 def versions() -> Iterator[DiagnosisFinding]:
@@ -158,7 +158,7 @@ def _extras() -> set[str]:
     try:
         return {EXTRAS[kind] for url in _urls() if (kind := parse_url(url).kind) in EXTRAS}
     except (ConfigurationError, ValueError):
-        return set()  # the check of the store says so
+        return set()  # the check "store" reports this
 
 
 def _version(name: str) -> str | None:
@@ -174,7 +174,7 @@ def _urls() -> list[str]:
 
 
 def store() -> Iterator[DiagnosisFinding]:
-    """Stores that do not answer, that nobody shares, that may lose records, and clocks that differ."""
+    """Stores that do not answer, are not shared, or may lose records; clocks that differ."""
     try:
         urls = _urls()
     except ValueError as error:  # pydantic's, too
@@ -199,7 +199,7 @@ def _store(url: str, *, ledger: bool) -> Iterator[DiagnosisFinding]:
         says = f"it does not answer: {redact(one_line(error))}"
         mend = "Start its server or make the file writable, and check the URL and the network in between."
         yield wrong("store", shown, says, mend)
-        # A replica may refuse what the store needs, and still say that it is one.
+        # A replica may reject what the store needs, but it still answers that it is a replica.
         with suppress(StoreUnavailable):
             yield from _kept(parse_url(url), shown, ledger)
         return
@@ -213,7 +213,7 @@ def _store(url: str, *, ledger: bool) -> Iterator[DiagnosisFinding]:
 
 
 def _kept(parsed: StoreUrl, shown: str, ledger: bool) -> Iterator[DiagnosisFinding]:
-    """How safely the store's server keeps what it confirms."""
+    """Whether the store's server keeps what it confirms."""
     if parsed.kind == "redis":
         yield from of_redis(redis_facts(parsed), shown, ledger=ledger)
     elif parsed.kind == "postgresql":
@@ -221,18 +221,18 @@ def _kept(parsed: StoreUrl, shown: str, ledger: bool) -> Iterator[DiagnosisFindi
 
 
 def _skew(now: Callable[[], float]) -> float:
-    """How far the store's clock is ahead, as nearly as the way there and back allows."""
+    """Seconds by which the store's clock is ahead, without the uncertainty of the round trip."""
     before = time.time()
     there = now()
     after = time.time()
-    # What the way took may have been at either end.
+    # The delay may have been on the way there or on the way back.
     middle, half = (before + after) / 2, (after - before) / 2
     ahead = there - middle
     return 0.0 if abs(ahead) <= half else ahead - half if ahead > 0 else ahead + half
 
 
 def circuits() -> Iterator[DiagnosisFinding]:
-    """Circuits that somebody opened or switched off by hand, and nobody put back."""
+    """Circuits that were opened or disabled by hand and not reset."""
     settings = current_settings()
     try:
         found = get_circuits(settings.circuit_store_url or settings.store_url)

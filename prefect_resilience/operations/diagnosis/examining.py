@@ -1,4 +1,4 @@
-"""`examine`: every check, one after the other; what one needs and does not have is not asked for."""
+"""`examine`: runs every check, and skips those without something to check."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from prefect_resilience.operations.importing import imported
 
 
 def examine(targets: Iterable[str] = ()) -> Diagnosis:
-    """Everything that is wrong on this machine, with the configured server, and in what is named.
+    """Check this machine, the configured server, and the named targets.
 
     Args:
-        targets: A folder, whose files are read but not run; or a file, a module or an entrypoint
-            ("flows/etl.py:daily", "my_team.flows"), which is imported as well.
+        targets: Folders are only read, not run. Files, modules and entrypoints ("flows/etl.py:daily",
+            "my_team.flows") are imported as well.
 
-    Raises ConfigurationError for a target that is not there or cannot be imported.
+    Raises ConfigurationError for a target that is missing or cannot be imported.
     """
     files, modules = _found(targets)
     subjects = [subject for module in modules for subject in project.subjects_of(module)]
@@ -46,7 +46,7 @@ def examine(targets: Iterable[str] = ()) -> Diagnosis:
 
 
 class _Examination:
-    """The checks that were made so far and their findings; a finding that comes twice is kept once."""
+    """The checks so far and their findings, without duplicates."""
 
     def __init__(self) -> None:
         self.checks: list[str] = []
@@ -57,7 +57,7 @@ class _Examination:
             self.checks.append(name)
         try:
             found = list(check())
-        except Exception as error:  # noqa: BLE001 - a check that fails is a finding, and no end of the others
+        except Exception as error:  # noqa: BLE001 - a failed check is a finding; the other checks still run
             says = f"this check failed: {redact(one_line(error))}"
             mend = "Mend what it says, and ask again."
             found = [wrong(name, name, says, mend)]
@@ -82,13 +82,13 @@ def _ask_server(examined: _Examination, subjects: list[Any], named: list[project
                 examined.by(name, partial(check, client))
             if subjects or named:
                 examined.by("blocks", lambda: project.blocks(subjects, named))
-    except Exception as error:  # noqa: BLE001 - each way in which an API is away
+    except Exception as error:  # noqa: BLE001 - any error of an unavailable API
         says = f"the Prefect API does not answer: {redact(one_line(error))}"
         mend = "Start the server, or set PREFECT_API_URL to where it is."
         examined.by("server", lambda: [wrong("server", redact(str(url)), says, mend)])
 
 
-# -- what is named
+# -- targets
 
 
 def _found(targets: Iterable[str]) -> tuple[list[Path], list[ModuleType]]:
@@ -101,7 +101,7 @@ def _found(targets: Iterable[str]) -> tuple[list[Path], list[ModuleType]]:
             continue
         if not path.is_file() and (path.suffix == ".py" or "/" in target):
             raise ConfigurationError(f"there is no file or folder {str(path)!r}{nearest_file(path, ('',))}")
-        # A file gets a name of its own: a module of its name may be loaded already.
+        # A file is imported under another name, since a module of its name may be loaded already.
         name = str(path) if path.is_file() else target.partition(":")[0]
         module = imported(name, repr(target), prefix="examined_")
         modules.append(module)

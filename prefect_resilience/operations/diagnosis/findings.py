@@ -1,4 +1,4 @@
-"""`DiagnosisFinding`: one thing that is wrong, and how to mend it; `Diagnosis`: all of them."""
+"""`DiagnosisFinding`: one problem and how to fix it. `Diagnosis`: all findings."""
 
 from __future__ import annotations
 
@@ -10,11 +10,10 @@ Level = Literal["wrong", "note"]
 
 
 class DiagnosisFinding(BaseModel):
-    """One thing that somebody should know.
+    """One problem, and how to fix it.
 
-    `check` is which of the checks found it, `where` the thing itself, `says` what is the matter with it, and
-    `mend` what to do about it, in one sentence each. `level`: something is "wrong" and will not work as it is
-    meant to, or it is a "note" of what may well be meant.
+    `check`: the name of the check. `where`: the place of the problem. `says`: the problem, in one sentence.
+    `mend`: how to fix it, in one sentence. `level`: "wrong", or "note" for what may be intended.
     """
 
     model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True)
@@ -42,7 +41,7 @@ def skewed(where: str, whose: str, seconds: float, digits: int = 0) -> Diagnosis
 
 
 class Diagnosis(BaseModel):
-    """What the checks found. `checks` are those that were made, in their order."""
+    """The findings of all checks. `checks`: the names of the checks that ran, in order."""
 
     model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True)
 
@@ -51,5 +50,5 @@ class Diagnosis(BaseModel):
 
     @property
     def healthy(self) -> bool:
-        """Whether nothing is wrong; there may be notes."""
+        """Whether nothing is wrong. Notes do not count."""
         return all(finding.level != "wrong" for finding in self.findings)

@@ -1,4 +1,4 @@
-"""What can be seen on the Prefect server: its versions, events, work pools, automations, clock and UI."""
+"""Checks of the Prefect server: version, clock, UI, events, work pools, installation and automations."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from prefect_resilience.operations.installation.catalog import NAME, automation_
 from prefect_resilience.operations.installation.installing import automations_by_name, planned
 
 EVENT_ARRIVES = 10.0
-"""Seconds that an event may take until the API has it."""
+"""Seconds within which an event must arrive."""
 MOST_SKEW = 5.0
 STALE = (
     ("created", "is missing", "are missing"),
@@ -36,7 +36,7 @@ LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1", "0.0.0.0"})
 
 
 def versions(client: SyncPrefectClient) -> Iterator[DiagnosisFinding]:
-    """A server that speaks another version than this client."""
+    """A server whose version does not match this client."""
     try:
         client.raise_for_api_version_mismatch()
     except RuntimeError as error:
@@ -46,7 +46,7 @@ def versions(client: SyncPrefectClient) -> Iterator[DiagnosisFinding]:
 
 
 def clock(client: SyncPrefectClient) -> Iterator[DiagnosisFinding]:
-    """A server whose clock differs: schedules, pauses and lateness are reckoned by it."""
+    """A server whose clock differs: schedules and lateness depend on it."""
     before = time.time()
     said = client.hello().headers.get("date")
     after = time.time()
@@ -60,18 +60,18 @@ def clock(client: SyncPrefectClient) -> Iterator[DiagnosisFinding]:
 
 
 def ui(client: SyncPrefectClient) -> Iterator[DiagnosisFinding]:
-    """A UI that calls another API than the one that is meant."""
+    """A UI that calls another API than the configured one."""
     api = str(get_current_settings().api.url or "")
     root = api.rstrip("/").removesuffix("/api")
     try:
         answer = httpx.get(f"{root}/ui-settings", timeout=5)
         calls = str(answer.json()["api_url"])
     except (httpx.HTTPError, ValueError, KeyError, TypeError):
-        return  # it has no UI, or another one
+        return  # there is no UI, or an unknown one
     if _place(calls) == _place(api):
         return
     says = f"the UI there calls {redact(calls)}, but the API is {redact(api)}: it shows another or none"
-    # Behind a proxy the two may well differ.
+    # Behind a proxy the two may differ on purpose.
     report = wrong if _place(calls)[0] in LOOPBACK else note
     yield report("ui", f"{root}/", says, f"Start the server with PREFECT_UI_API_URL={redact(api)}")
 
@@ -86,7 +86,7 @@ def _place(url: str) -> tuple[str, int]:
 def events(
     client: SyncPrefectClient, wait: Callable[[float], None] = time.sleep
 ) -> Iterator[DiagnosisFinding]:
-    """An event that is sent and does not arrive: then no automation can know of anything."""
+    """Events that are sent but do not arrive: automations would never run."""
     event_id = uuid4()
     _send(client, event_id)
     deadline = time.monotonic() + EVENT_ARRIVES
@@ -111,7 +111,7 @@ def _send(client: SyncPrefectClient, event_id: UUID) -> None:
 
 
 def pools(client: SyncPrefectClient) -> Iterator[DiagnosisFinding]:
-    """Work pools with deployments and nobody who works for them."""
+    """Work pools with deployments but without a worker."""
     used: Counter[str] = Counter()
     offset = 0
     while page := client.read_deployments(limit=200, offset=offset):
@@ -127,7 +127,7 @@ def pools(client: SyncPrefectClient) -> Iterator[DiagnosisFinding]:
             says = f"the work pool of {flows} is paused"
             mend = f"Run `prefect work-pool resume {name}` when that is over."
             yield note("workers", name, says, mend)
-        # Prefect itself runs what is in push and managed pools, "ecs:push" and "prefect:managed".
+        # Push and managed pools, such as "ecs:push" and "prefect:managed", need no worker.
         elif ":" not in pool.type and not _online(client, name):
             says = f"the work pool of {flows} has no worker, so that their runs stay Late"
             mend = f"Run `prefect worker start --pool {name}` where the flows can run."
@@ -142,7 +142,7 @@ def _online(client: SyncPrefectClient, pool: str) -> bool:
 
 
 def installed(client: SyncPrefectClient) -> Iterator[DiagnosisFinding]:
-    """What `prefect-resilience install` would do."""
+    """Differences that `prefect-resilience install` would repair."""
     changes = planned(client)
     ours = [one for one in changes if one.kind in ("deployment", "automation")]
     if all(one.action in ("created", "skipped") for one in ours):
@@ -167,7 +167,7 @@ def installed(client: SyncPrefectClient) -> Iterator[DiagnosisFinding]:
 
 
 def automations(client: SyncPrefectClient) -> Iterator[DiagnosisFinding]:
-    """Automations of ours that are switched off, or that run what is gone."""
+    """Our automations that are switched off or whose deployment is missing."""
     known = automations_by_name(client)
     for file in automation_files():
         for automation in known.get(file.name, []):

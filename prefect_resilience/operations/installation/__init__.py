@@ -1,4 +1,4 @@
-"""What an installation brings onto a Prefect server: blocks, a work pool, deployments and automations."""
+"""Installs blocks, a work pool, deployments and automations on a Prefect server."""
 
 from prefect_resilience.operations.installation.catalog import InstallationChange
 from prefect_resilience.operations.installation.installing import install, uninstall

@@ -39,7 +39,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A table under a title. The first column holds names, the others figures; `says` stands below it."""
+    """A table with a title. The first column has names, the others figures. `says`: a sentence below it."""
 
     title: str
     headings: Row
@@ -48,7 +48,7 @@ class Section:
 
 
 def headline(report: FleetReport) -> str:
-    """The period and what became of it, in two sentences."""
+    """The period and its main figures, in two or three sentences."""
     runs = report.task_runs
     return (
         f"{utc_text(report.since)} to {utc_text(report.until)}: {plural(runs.runs, 'task run')}, "
@@ -65,7 +65,7 @@ def _flow_headline(flows: FlowFigures) -> str:
 
 
 def sections_of(report: FleetReport) -> list[Section]:
-    """Every part of the report that has something to say; what is unknown says so."""
+    """Every part of the report that has rows; unknown parts say so."""
     tasks = ("task", "runs", "retried", "recovered", "refused", "tries to success", "fallbacks")
     bad_ends = ("flow run", "ended", "at", "what came of it")
     circuits = ("circuit", "openings", "time that it rejected calls", "now")
@@ -219,7 +219,7 @@ def _counts(counts: dict[str, int] | None) -> str:
 
 
 def text_of(text: str) -> str:
-    """A name on one line, bounded and without secrets: it may come from a service."""
+    """A name on one line, shortened and redacted: it may come from a service."""
     return fitted_text(one_line(redact(text)), LONGEST_NAME)
 
 
@@ -236,7 +236,7 @@ def decimal(value: float | None) -> str:
 
 
 def seconds(value: float | None) -> str:
-    """A duration in the unit that suits it; None is unknown."""
+    """A duration in a fitting unit; "unknown" for None."""
     if value is None:
         return UNKNOWN
     for unit, size in (("d", 86_400), ("h", 3_600), ("min", 60)):
