@@ -26,7 +26,7 @@ PACKAGE = "prefect-resilience"
 
 app: App = App(
     name=PACKAGE,
-    help="See and set, for a whole fleet of Prefect workers, what keeps it going when services fail.",
+    help="Operate the resilience of a fleet of Prefect workers: circuits, batches, dead letters, plans.",
     version=lambda: version(PACKAGE),
     help_format="plaintext",
     # No --no-... or --empty-... options.

@@ -45,7 +45,7 @@ class Recovering:
     reason: Reason = None
     dry_run: DryRun = False
     force: Annotated[
-        Flag, Parameter(help="Also while the run is said to be going on: its process is gone for sure.")
+        Flag, Parameter(help="Also while the run is shown as running: its process is certainly gone.")
     ] = False
     yes: Yes = False
     store: Store = None
@@ -55,7 +55,7 @@ class Recovering:
 RECOVERING = Recovering()
 
 app: App = options.group(
-    "batches", "See the effects of a batch, recover it, settle what is in doubt, roll it back or give it up."
+    "batches", "Show the effects of a batch; recover it, settle doubts, roll it back or abandon it."
 )
 
 
@@ -68,17 +68,17 @@ def list_all(
     limit: int = 100,
     how: options.Answering = options.ANSWERING,
 ) -> int:
-    """Show the batches: first those in doubt, then others that are open, then the rest, the newest first.
+    """Show the batches: those in doubt, then other open ones, then the rest, each with the newest first.
 
-    A flow run that failed or crashed is one, also without effects.
+    A flow run that failed or crashed is a batch even if it has no effects.
 
     Example: prefect-resilience batches list --open
 
     Args:
-        open: Only those that need somebody: an effect is not settled, or their flow run ended badly.
-        archived: Instead those that left the ledger.
-        since: How far to look back for flow runs that ended badly: a span, or a time.
-        limit: Show at most so many.
+        open: Only open ones: an effect is not settled, or their flow run failed or crashed.
+        archived: Show archived batches instead.
+        since: How far to look back for failed or crashed flow runs: a span, or a time.
+        limit: The largest number of batches to show.
     """
     options.check_limit(limit)
     if open and archived:
@@ -102,12 +102,12 @@ def list_all(
 
 @app.command(alias=("status", "batch-status"))
 def show(batch: Id, /, *, archived: Flag = False, how: options.Answering = options.ANSWERING) -> int:
-    """Show the effects of a batch, how to go on with it, and what was done to it; of an archived one too.
+    """Show the effects of a batch, how to recover it, and its audit log; also of an archived batch.
 
     Example: prefect-resilience batches show 01a1febe-b96e-7be5-9158-1f14ad773e0c
 
     Args:
-        archived: What was archived, also of one in the ledger.
+        archived: Show the archived records even if the ledger still has the batch.
     """
     url = options.store_url(how.store)
     with options.explained(url):
@@ -127,13 +127,13 @@ def recover(
     rollback_to: str | None = None,
     how: Recovering = RECOVERING,
 ) -> int:
-    """Go on with a batch whose run ended badly: the same flow run runs again, and what is done stays done.
+    """Recover a batch whose run failed or crashed: the same flow run runs again without its done effects.
 
     Example: prefect-resilience batches recover 01a1febe-b96e-7be5-9158-1f14ad773e0c --dry-run
 
     Args:
         strategy: auto does what the hint says; restart runs the same flow run again whatever it says.
-        rollback_to: Instead undo what was done since this savepoint, or other batch: rollback --to.
+        rollback_to: Roll back to this savepoint, or to the end of this other batch, as rollback --to does.
     """
     if rollback_to is not None and strategy not in ("auto", "compensate"):
         raise ConfigurationError(f"--rollback-to and --strategy {strategy} exclude each other")
@@ -160,17 +160,17 @@ def settle(
     reason: Reason = None,
     how: options.Answering = options.ANSWERING,
 ) -> int:
-    """Say what became of an effect that is in doubt, or could not be undone; the next run goes by it.
+    """Settle an effect that is in doubt or could not be compensated. The next run uses the answer.
 
     Example: prefect-resilience batches settle invoices-2026-11 invoice:7 done --external-id msg-4711
 
     Args:
         key: The effect's key, as `batches show` writes it.
         answer: done: it took place. not-done: it did not, and may be done again.
-            Of one that a rollback could not undo: undone: it is by now.
-            kept: it stays done, and no rollback tries to undo it.
+            If a rollback could not compensate it: undone: it is compensated by now.
+            kept: it stays done, and no rollback compensates it.
         result: With done: what its task returns from now on, as JSON; null if left out.
-        external_id: With done: how the receiver calls it, as in msg-4711.
+        external_id: With done: its id at the receiver, as in msg-4711.
     """
     url = options.store_url(how.store)
     value = _json(result)
@@ -184,7 +184,7 @@ def settle(
 def reopen(
     batch: Id, /, *, reason: Reason = None, yes: Yes = False, how: options.Answering = options.ANSWERING
 ) -> int:
-    """Go on with a batch of which the ledger lost records: what it has now is all that counts.
+    """Reopen a batch with lost ledger records. From now on only the records that are left count.
 
     Example: prefect-resilience batches reopen invoices-2026-11 --reason "the bank has none of the others"
     """
@@ -205,12 +205,12 @@ def reopen(
 
 @app.command
 def rollback(batch: Id, /, *, to: str | None = None, how: Recovering = RECOVERING) -> int:
-    """Undo what was done, the last first, by the compensations of the effects.
+    """Compensate the effects of a batch, the last one first.
 
     Example: prefect-resilience batches rollback invoices-2026-11 --to before-payment
 
     Args:
-        to: What was done since this savepoint, or since the end of this other batch; else all.
+        to: Only effects since this savepoint, or since the end of this other batch; all by default.
     """
     import_from_here()
     url = options.store_url(how.store)
@@ -220,12 +220,12 @@ def rollback(batch: Id, /, *, to: str | None = None, how: Recovering = RECOVERIN
 
 @app.command
 def abandon(batch: Id, /, *, forget_doubts: Flag = False, how: Recovering = RECOVERING) -> int:
-    """Give a batch up: its effects are archived, and what was never done leaves the ledger.
+    """Abandon a batch: its effects are archived, and effects that were never done leave the ledger.
 
     Example: prefect-resilience batches abandon invoices-2026-11 --reason "sent by hand"
 
     Args:
-        forget_doubts: Also what is in doubt: a later run of the batch may then do it a second time.
+        forget_doubts: Also effects in doubt: a later run of the batch may then do them a second time.
     """
     url = options.store_url(how.store)
     work = partial(recovery.abandon, batch, forget_doubts=forget_doubts, force=how.force, store=url)
@@ -234,9 +234,9 @@ def abandon(batch: Id, /, *, forget_doubts: Flag = False, how: Recovering = RECO
 
 @app.command
 def prune(*, older_than: str, how: options.Asking = options.ASKING) -> int:
-    """Archive batches in which nothing has happened for that long, and take them out of the ledger.
+    """Archive batches without activity for that long, and remove them from the ledger.
 
-    Choose a span longer than any run is ever run again: what is not in the ledger would be done again.
+    Choose a span after which no run is recovered: effects that are not in the ledger would be done again.
     Example: prefect-resilience batches prune --older-than 180d --dry-run
 
     Args:

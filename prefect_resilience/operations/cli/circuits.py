@@ -29,8 +29,10 @@ from prefect_resilience.operations.flows import (
 )
 
 Name = Annotated[str, Parameter(help="The circuit's name, or a pattern in quotes, as in 'llm:*'.")]
-Create = Annotated[Flag, Parameter(help="Make the circuit when there is none of this name yet.")]
-Reason = Annotated[str, Parameter(show_default=False, help="Why, for whoever meets the circuit next.")]
+Create = Annotated[Flag, Parameter(help="Create the circuit if there is none of this name yet.")]
+Reason = Annotated[
+    str, Parameter(show_default=False, help="Why, for the next person who looks at the circuit.")
+]
 
 
 @Parameter(name="*")
@@ -45,17 +47,17 @@ class Setting:
 
 SETTING = Setting()
 
-app: App = options.group("circuits", "See the circuits of a fleet, and open, close, disable or reset them.")
+app: App = options.group("circuits", "Show the circuits of a fleet; open, close, disable or reset them.")
 
 
 @app.command(name="list")
 def list_circuits(*, state: list[CircuitState] | None = None, how: Answering = ANSWERING) -> int:
-    """Show every circuit, those that reject calls first.
+    """Show every circuit; those that reject calls come first.
 
     Example: prefect-resilience circuits list --state open --state forced_open
 
     Args:
-        state: Only those in this state; repeat it for several.
+        state: Only circuits in this state; repeat it for several.
     """
     fleet = tables.read_circuits(options.store_url(how.store, circuits=True))
     shown = tuple(circuit for circuit in fleet.circuits if not state or circuit.state in state)
@@ -70,12 +72,12 @@ def list_circuits(*, state: list[CircuitState] | None = None, how: Answering = A
 
 @app.command
 def show(name: str, /, *, how: Answering = ANSWERING) -> int:
-    """Show everything that is known of one circuit.
+    """Show all facts about one circuit.
 
     Example: prefect-resilience circuits show llm:primary
 
     Args:
-        name: The circuit's name, as `circuits list` writes it.
+        name: The circuit's name, as `circuits list` prints it.
     """
     fleet = tables.read_circuits(options.store_url(how.store, circuits=True))
     found = next((circuit for circuit in fleet.circuits if circuit.name == name), None)
@@ -93,14 +95,14 @@ def open_circuit(
     Example: prefect-resilience circuits open llm:primary --reason "they said so" --until 10m
 
     Args:
-        until: 10m, 1h30m, or a time as in 2026-11-20T18:00; then a probe decides. Else a person.
+        until: 10m, 1h30m, or a time as in 2026-11-20T18:00; then a probe decides. By default a person does.
     """
     return _act("open", name, how, _given(reason), until=until, create=create)
 
 
 @app.command
 def close(name: Name, /, *, reason: Reason = "", how: Setting = SETTING) -> int:
-    """Let calls through again; the circuit trips as usual from there.
+    """Let calls through again. The circuit can open again as usual.
 
     Example: prefect-resilience circuits close llm:primary
     """
@@ -120,7 +122,7 @@ def disable(name: Name, /, *, reason: Reason, create: Create = False, how: Setti
 def reset(
     name: Name | None = None, /, *, all: Flag = False, reason: Reason = "", how: Setting = SETTING
 ) -> int:
-    """Begin anew: closed, windows empty, re-openings forgotten.
+    """Reset circuits: state closed, windows empty, re-openings set to 0.
 
     Example: prefect-resilience circuits reset llm:primary
     Example: prefect-resilience circuits reset --all --yes
@@ -135,13 +137,13 @@ def reset(
 
 @app.command
 def watch(*, interval: float = 1.0, count: int | None = None, how: Answering = ANSWERING) -> int:
-    """Show every circuit again and again, until Ctrl-C. With --json, a line for each look.
+    """Show every circuit at an interval, until Ctrl-C. With --json, print a line each time.
 
     Example: prefect-resilience circuits watch --interval 2
 
     Args:
-        interval: Seconds between two looks.
-        count: Look so many times, then end; for ever when left out.
+        interval: Seconds between two readings.
+        count: The number of readings; without it, until Ctrl-C.
     """
     if not 0.05 <= interval <= 86_400:
         raise ConfigurationError(f"--interval {interval:g} must be 0.05 seconds to a day, as in 2")

@@ -27,11 +27,15 @@ from prefect_resilience.operations.cli import look, options
 from prefect_resilience.operations.cli.options import Flag
 from prefect_resilience.operations.importing import import_from_here
 
-Task = Annotated[str | None, Parameter(help="Only those of this task or flow: its name, or module:function.")]
-Since = Annotated[
-    str | None, Parameter(help="Only those since then: a span as in 24h or 7d, or 2026-11-20T18:00.")
+Task = Annotated[
+    str | None, Parameter(help="Only letters of this task or flow: its name, or module:function.")
 ]
-Statuses = Annotated[list[Status] | None, Parameter(help="Only those of this status; repeat it for several.")]
+Since = Annotated[
+    str | None, Parameter(help="Only letters since then: a span as in 24h or 7d, or 2026-11-20T18:00.")
+]
+Statuses = Annotated[
+    list[Status] | None, Parameter(help="Only letters of this status; repeat it for several.")
+]
 
 _EXAMPLES = {
     "--set": "PATH=VALUE, as in --set order.note=hello",
@@ -39,7 +43,7 @@ _EXAMPLES = {
 }
 
 app: App = options.group(
-    "dead-letters", "See the calls that finally failed, replay them, and remove what is done with."
+    "dead-letters", "Show the calls that failed for good, replay them, and purge old ones."
 )
 
 
@@ -57,7 +61,7 @@ def list_letters(
     Example: prefect-resilience dead-letters list --status waiting --since 24h
 
     Args:
-        limit: Show at most so many, the newest first.
+        limit: The largest number of letters to show, the newest first.
     """
     options.check_limit(limit)
     url = options.store_url(how.store)
@@ -76,12 +80,12 @@ def list_letters(
 
 @app.command
 def show(letter: str, /, *, how: options.Answering = options.ANSWERING) -> int:
-    """Show everything that is known of one dead letter: its parameters, its error, its replays.
+    """Show all facts about one dead letter: its parameters, its error, its replays.
 
     Example: prefect-resilience dead-letters show 01a1febe-b96e-7be5-9158-1f14ad773e0c
 
     Args:
-        letter: The letter's id, as `dead-letters list` writes it.
+        letter: The letter's id, as `dead-letters list` prints it.
     """
     url = options.store_url(how.store)
     with options.explained(url):
@@ -108,22 +112,23 @@ def replay(
     force: Flag = False,
     how: options.Asking = options.ASKING,
 ) -> int:
-    """Make their calls again, the oldest first. Stopped and started again, it goes on where it stopped.
+    """Make the calls of dead letters again, the oldest first. A stopped replay can be continued.
 
-    A letter whose flow run goes on, or waits to run again, is left to that run, which may make the call.
+    A letter whose flow run is running, or waits to run again, is skipped: that run may make the call.
 
-    It runs as the flow replay-dead-letters; work in the folder of your project, so that the tasks are found.
+    It runs as the flow replay-dead-letters. Start it in your project's folder, so that tasks can be imported.
+
     Example: prefect-resilience dead-letters replay --task send-invoice --since 24h --rate 5
 
     Args:
         letters: Their ids; or choose with --task, --since, --status or --all.
-        all: Every letter that waits.
-        limit: Replay at most so many, the oldest first.
-        rate: At most so many letters a second.
-        set: A value that was left out of letters, as in --set order.note=hello.
+        all: Every waiting letter.
+        limit: The largest number of letters to replay, the oldest first.
+        rate: The largest number of letters per second.
+        set: A value that the letters leave out, as in --set order.note=hello.
         set_env: The same from an environment variable: --set-env api_key=API_KEY.
-        force: Also letters in doubt, and a single one that is named although its flow run goes on:
-            unless they have an effect, their calls may happen twice.
+        force: Also letters in doubt, and a single named letter whose flow run is running.
+            Their calls may happen twice unless they have an effect.
     """
     if not letters and not (all or task or since or status):
         raise ConfigurationError(
@@ -162,8 +167,8 @@ def purge(
 
     Args:
         older_than: A span as in 30d, or a time as in 2026-11-20T18:00.
-        include_waiting: Also those that were never replayed.
-        archive: A file to which each is added, as a line of JSON, before any is removed.
+        include_waiting: Also letters that were never replayed.
+        archive: A file to which each letter is appended as a line of JSON before any is removed.
     """
     url = options.store_url(how.store)
     before = options.since("--older-than", older_than)

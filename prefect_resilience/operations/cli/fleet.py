@@ -52,10 +52,10 @@ def install(
 
     Args:
         webhook: Where alerts are posted as JSON, with subject, body and text.
-        notification_block: A notification block to alert with instead, as in slack-webhook/night.
-        work_pool: The pool for the operational flows; made where there is none. Else: resilience.
-        reset: Also put automations back that somebody changed.
-        uninstall: Take away what was installed.
+        notification_block: A notification block for alerts instead, as in slack-webhook/night.
+        work_pool: The pool for the operational flows; created if missing. Default: resilience.
+        reset: Also replace automations that a person changed.
+        uninstall: Remove what was installed.
     """
     if uninstall:
         if webhook or notification_block or work_pool or reset:
@@ -86,9 +86,9 @@ def _counted(changes: Iterable[InstallationChange], dry_run: bool) -> str:
 
 
 def doctor(*targets: str, json: Json = False) -> int:
-    """Check this machine, the Prefect server, the store, and what is named; say what is wrong and its mend.
+    """Check this machine, the Prefect server, the stores and the targets, and say how to fix problems.
 
-    The exit code is 1 when something is wrong. Notes alone are no reason.
+    The exit code is 1 if something is wrong. Notes alone do not count.
 
     Example: prefect-resilience doctor flows/
 
@@ -132,16 +132,16 @@ def report_command(
     html: Path | None = None,
     json: Json = False,
 ) -> int:
-    """Show what was retried, failed, replaced and recovered in a period, from the Prefect API and the store.
+    """Show retries, failures, fallbacks and recoveries in a period, from the Prefect API and the store.
 
     Example: prefect-resilience report --since 7d
     Example: prefect-resilience report --since 24h --html report.html
 
     Args:
         since: How long ago, as in 24h or 7d, or a time as in 2026-11-20T18:00.
-        until: The same for its end; now when left out.
-        markdown: Write it there as markdown with charts.
-        html: Write it there as one page of HTML.
+        until: The end of the period, in the same form; the default is now.
+        markdown: A file to write the report to as markdown with charts.
+        html: A file to write the report to as one page of HTML.
     """
     end = None if until is None else options.since("--until", until)
     made = report(options.since("--since", since), end)
@@ -196,14 +196,14 @@ def dashboard(
 ) -> int:
     """Show circuits, retries, fallbacks, batches, dead letters and error budgets live, until Ctrl-C.
 
-    Replays run in this process: work in the folder of your project, so that the tasks are found.
+    Replays run in this process: start it in the folder of your project, so that the tasks can be imported.
     Example: prefect-resilience dashboard --port 4280
 
     Args:
-        host: The address to listen on. Whoever reaches it can press the buttons.
+        host: The address to listen on. Everyone who can reach it can press the buttons.
         port: The port to listen on; 0 takes one that is free.
-        allow_host: A name under which browsers reach it, as behind a proxy; repeat it.
-        read_only: Leave the buttons out.
+        allow_host: Another host name for the page, as behind a proxy; repeat it for several.
+        read_only: Serve the page without buttons.
     """
     # Imported here: the other commands need no web server.
     from prefect_resilience.operations.dashboard.app import serve

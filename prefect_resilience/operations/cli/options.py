@@ -25,8 +25,8 @@ Store = Annotated[
     str | None,
     Parameter(help="The store's URL, as in sqlite:////srv/fleet.db; the configured one when left out."),
 ]
-Yes = Annotated[Flag, Parameter(help="Do it without being asked.")]
-DryRun = Annotated[Flag, Parameter(help="Say what would be done, and do nothing.")]
+Yes = Annotated[Flag, Parameter(help="Do not ask.")]
+DryRun = Annotated[Flag, Parameter(help="Only report what would be done.")]
 
 
 @Parameter(name="*")
