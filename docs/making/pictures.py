@@ -280,7 +280,7 @@ def call() -> str:
     picture.text(
         (740, 72),
         "errors/ classifies the error,\nretries/ decides: retry, and when?\n"
-        "if not, fallbacks/ answer;\nif none does: a dead letter;\ntelemetry/ sends events and metrics,\n"
+        "if not, fallbacks answer;\nif none does: a dead letter;\ntelemetry/ sends events and metrics,\n"
         "the state's name shows it",
         size=12,
     )

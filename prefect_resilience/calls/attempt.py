@@ -25,7 +25,7 @@ from prefect_resilience.errors.secrets.scrub import learn_secrets, scrub_excepti
 from prefect_resilience.errors.taxonomy import ErrorKind
 from prefect_resilience.guards import budgets, faults
 from prefect_resilience.guards.decomposition.model import Decomposed
-from prefect_resilience.guards.fallbacks.model import Chain, despite_doubt
+from prefect_resilience.guards.fallbacks import Chain, despite_doubt
 from prefect_resilience.guards.retries.policy import bucket_of
 from prefect_resilience.guards.timeouts import process
 from prefect_resilience.guards.timeouts.timeout import deadline_around
@@ -104,11 +104,19 @@ def enter(guard: Guard, run: RunContext, held: Held) -> Steps[None]:
 
 
 def leave(guard: Guard, held: Held, error: BaseException | None, took: float | None = None) -> Steps[None]:
-    """Leave what was entered, the last one first; `took` as in `Guarding.left`."""
+    """Leave what was entered, the last one first; `took` as in `Guarding.left`.
+
+    When one of them fails, the others are left all the same, and its error is raised.
+    """
     info = None if error is None or not held else guard.classified(error)
     while held:
         each, ticket = held.pop()
-        yield from each.left(ticket, error, info=info, took=took)
+        try:
+            yield from each.left(ticket, error, info=info, took=took)
+        except BaseException as failure:
+            # After a cancellation nothing may be awaited: the others learn of it.
+            yield from leave(guard, held, error if isinstance(failure, Exception) else failure, took)
+            raise
 
 
 def the_call(

@@ -29,16 +29,10 @@ from prefect_resilience.guards.decomposition.model import (
     stood_in,
 )
 from prefect_resilience.guards.decomposition.splitters import Split
-from prefect_resilience.guards.partials.current import partial_output, partial_results
+from prefect_resilience.guards.partials import partial_output, partial_results
 
-
-class _NotRun:
-    def __repr__(self) -> str:
-        return "not run"
-
-
-NOT_RUN: Any = _NotRun()
-"""Stands for the outcome of a call that was not begun."""
+NOT_RUN: Any = object()
+"""The outcome of a call that was not begun."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,13 +251,12 @@ def _merge(
 def _undone(error: Exception, context: ErrorContext, place: dict[str, Any], why: str) -> Undone:
     """Nothing was done in parts."""
     why = redact(why)
-    add_note(error, f"prefect-resilience: {why}")
     details: dict[str, Any] = {
         **context.details,
         "decomposition": {**place, "why": why},
         "partial_results": [],
     }
-    return _with(error, context, details=details, message=bounded(f"{context.message} ({why})"))
+    return _with(error, context, why, details=details, message=bounded(f"{context.message} ({why})"))
 
 
 def _part_failed(
@@ -273,7 +266,7 @@ def _part_failed(
     number, failure = next(
         (number, outcome.error) for number, outcome in enumerate(outcomes, 1) if isinstance(outcome, Raised)
     )
-    cause = attached_context(failure) or ErrorContext.from_exception(failure, timestamp=context.timestamp)
+    cause = _cause(failure, context)
     done = _done(outcomes)
     found = [*((str(at), value) for at, value in done), *_done_below(number, cause)]
     told = (
@@ -289,40 +282,29 @@ def _part_failed(
     }
     changes: dict[str, Any] = {
         "details": details,
-        "message": bounded(told),
-        "cause": cause.model_copy(update={"stack_trace": None}).deeper(),
         "partial_output": partial_output([value for _, value in done] or None) or context.partial_output,
     }
     if cause.kind is not ErrorKind.RESOURCE:
         add_note(failure, redact(f"prefect-resilience: it was part {number} of: {context.summary()}"))
         changes |= _as_caused_by(cause)
         error = failure
-    add_note(error, redact(f"prefect-resilience: {told}"))
-    return _with(error, context, **changes)
+    return _with(error, context, told, cause, **changes)
 
 
 def _merge_failed(
     failure: Exception, context: ErrorContext, place: dict[str, Any], outcomes: list[Any]
 ) -> Undone:
     """Every part is done, and what they gave cannot be put together."""
-    cause = attached_context(failure) or ErrorContext.from_exception(failure, timestamp=context.timestamp)
+    cause = _cause(failure, context)
     told = f"all {len(outcomes)} parts are done, and merging them failed: {cause.summary()}"
-    add_note(failure, redact(f"prefect-resilience: {told}"))
-    results = partial_results(((str(at), value) for at, value in _done(outcomes)), named="part")
-    return _with(
-        failure,
-        context,
-        **_as_caused_by(cause),
-        message=bounded(told),
-        cause=cause.model_copy(update={"stack_trace": None}).deeper(),
-        partial_output=partial_output(list(outcomes)),
-        details={
-            **context.details,
-            "decomposition": {**place, "done": len(outcomes)},
-            "failed_step": "merge",
-            "partial_results": results,
-        },
-    )
+    details = {
+        **context.details,
+        "decomposition": {**place, "done": len(outcomes)},
+        "failed_step": "merge",
+        "partial_results": partial_results(((str(at), value) for at, value in _done(outcomes)), named="part"),
+    }
+    changes = {**_as_caused_by(cause), "partial_output": partial_output(list(outcomes)), "details": details}
+    return _with(failure, context, told, cause, **changes)
 
 
 def _as_caused_by(cause: ErrorContext) -> dict[str, Any]:
@@ -335,7 +317,18 @@ def _as_caused_by(cause: ErrorContext) -> dict[str, Any]:
     }
 
 
-def _with(error: Exception, context: ErrorContext, **changes: Any) -> Undone:
+def _cause(failure: Exception, context: ErrorContext) -> ErrorContext:
+    return attached_context(failure) or ErrorContext.from_exception(failure, timestamp=context.timestamp)
+
+
+def _with(
+    error: Exception, context: ErrorContext, told: str, cause: ErrorContext | None = None, **changes: Any
+) -> Undone:
+    """The error with a note of what was `told`, and its context with these changes."""
+    add_note(error, redact(f"prefect-resilience: {told}"))
+    if cause is not None:
+        below = cause.model_copy(update={"stack_trace": None}).deeper()
+        changes |= {"message": bounded(told), "cause": below}
     found = context.model_copy(update=changes)
     attach_context(error, found)
     return Undone(error, found)

@@ -14,8 +14,8 @@ from prefect_resilience.errors.context import AttemptRecord, ErrorContext, attac
 from prefect_resilience.errors.exceptions import InDoubt, add_note
 from prefect_resilience.errors.requests import subtask_request, with_inner
 from prefect_resilience.errors.secrets.redact import redact
-from prefect_resilience.guards.fallbacks.model import Answer, Chain
-from prefect_resilience.guards.partials.current import left_by, partial_of
+from prefect_resilience.guards.fallbacks import Answer, Chain
+from prefect_resilience.guards.partials import left_by, partial_of
 from prefect_resilience.guards.retries.policy import Retry, Verdict, bucket_of
 
 if TYPE_CHECKING:

@@ -12,10 +12,10 @@ from prefect_resilience.durable.effects.current import EffectSurroundings
 from prefect_resilience.durable.effects.recipes import NOWHERE, CodeSource
 from prefect_resilience.errors.classify.classify import ErrorInfo, Rule, classify
 from prefect_resilience.errors.context import AttemptRecord, ErrorContext
-from prefect_resilience.guards.fallbacks.model import Answer, Fallback, Memory
+from prefect_resilience.guards.fallbacks import Answer, Fallback, Memory
 from prefect_resilience.guards.limits.guarding import Limit
 from prefect_resilience.guards.limits.hedge import Hedge
-from prefect_resilience.guards.partials.current import Notes
+from prefect_resilience.guards.partials import Notes
 from prefect_resilience.guards.retries.policy import Retry, Verdict
 from prefect_resilience.guards.timeouts.timeout import Timeout
 

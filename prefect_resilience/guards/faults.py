@@ -151,28 +151,23 @@ class Injected:
             return latency
 
 
-active: tuple[Injected, ...] = ()
-"""What goes on in this process."""
-_changing = threading.Lock()
+active: list[Injected] = []
+"""The injections that are going on in this process."""
 
 
 def begin(injection: Injection) -> Injected:
-    global active
-    with _changing:
-        active = (*active, made := Injected(injection))
+    made = Injected(injection)
+    active.append(made)
     return made
 
 
-def end(injected: Injected) -> None:
-    global active
-    with _changing:
-        active = tuple(other for other in active if other is not injected)
+end = active.remove
 
 
 def around(call: Invoke, isasync: bool, *names: str) -> Invoke:
     """The call as it behaves under the injections that concern one of these names."""
     fn = call.fn
-    for injected in active:
+    for injected in tuple(active):
         if injected.injection.concerns(names):
             fn = _behaving(fn, isasync, injected)
     return call if fn is call.fn else Invoke(fn, call.args, call.kwargs)

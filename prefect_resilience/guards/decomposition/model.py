@@ -13,7 +13,7 @@ from pydantic import Discriminator, Field, field_validator
 from prefect_resilience.base.policy import Policy, nearest
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.guards.decomposition.splitters import ListSplit, Split, TextSplit, concat, join
-from prefect_resilience.guards.fallbacks.model import named_arguments
+from prefect_resilience.guards.fallbacks import is_async, named_arguments
 
 if TYPE_CHECKING:
     from prefect_resilience.errors.context import ErrorContext
@@ -151,13 +151,6 @@ def _parameters(target: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
         return inspect.signature(target).parameters
     except (TypeError, ValueError):  # some builtins have none
         return {"results": inspect.Parameter("results", inspect.Parameter.POSITIONAL_ONLY)}
-
-
-def is_async(target: Any) -> bool:
-    if isinstance(getattr(target, "isasync", None), bool):  # a task or a flow
-        return target.isasync
-    asked = target if inspect.isroutine(target) else getattr(target, "__call__", target)  # noqa: B004
-    return inspect.iscoroutinefunction(asked)
 
 
 def named(

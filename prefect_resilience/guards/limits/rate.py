@@ -14,12 +14,11 @@ from prefect_resilience.guards.limits import shared
 from prefect_resilience.guards.limits.guarding import Limit, RateLimitedError, Ticket, prefect_name
 from prefect_resilience.guards.limits.line import (
     Pace,
-    arrive,
     for_place,
+    in_line,
     start,
     start_if_free,
     stood_in_line,
-    turn_away,
     wait_of,
 )
 from prefect_resilience.guards.limits.shared import ApiAway, SharedLimit, answered, run_going_on, take_slot
@@ -86,23 +85,16 @@ class RateLimit(Limit):
         if shared is None and start_if_free(key, pace):
             return Ticket()
         came = monotonic()
-        wait = arrive(key, pace)
-        made = False
+        self._refuse_beyond(came, wait_of(key, pace, in_line(key)), name)
+        patience = None if self.max_wait is None else self.max_wait + GRACE_SECONDS
+        turn = yield from stood_in_line(key, 1, patience)
+        if turn is None:
+            raise self._refusal(name, wait_of(key, pace))
         try:
-            self._refuse_beyond(came, wait, name)
-            patience = None if self.max_wait is None else self.max_wait + GRACE_SECONDS
-            turn = yield from stood_in_line(key, 1, patience)
-            if turn is None:
-                raise self._refusal(name, wait_of(key, pace))
-            try:
-                yield from self._waited(key, shared, came, name)
-                start(key, pace)
-                made = True
-            finally:
-                turn.leave()
+            yield from self._waited(key, shared, came, name)
+            start(key, pace)
         finally:
-            if not made:
-                turn_away(key)
+            turn.leave()
         return Ticket()
 
     def left(self, ticket: Ticket, error: BaseException | None = None, **_: Any) -> Steps[None]:

@@ -9,7 +9,6 @@ is asked once. What follows when there is no answer comes first in this file.
 from __future__ import annotations
 
 import logging
-import os
 import sys
 import threading
 from collections.abc import Callable
@@ -23,6 +22,7 @@ from uuid import UUID
 import httpx
 
 from prefect_resilience.base.drive import Blocking, Steps, slept
+from prefect_resilience.base.process import per_process
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.guards.limits.line import FOR_EVER, for_server
 
@@ -59,21 +59,33 @@ class Outage:
     ask_at: float = 0.0
 
 
+class _Outages:
+    """The outages that this process knows, by the limit's name."""
+
+    def __init__(self) -> None:
+        self.by_name: dict[str, Outage] = {}
+        # Re-entrant: the garbage collector may end a coroutine, which releases its lease, at any time.
+        self.lock = threading.RLock()
+
+
+_outages = per_process(_Outages)
+
+
 def silent(name: str) -> float:
     """Seconds since the API does not answer."""
-    outage = _outages.get(name)
+    outage = _outages.by_name.get(name)
     return 0.0 if outage is None else monotonic() - outage.since
 
 
 def began(name: str, *, for_good: bool = False) -> None:
     """A question was not answered. `for_good`: it is no use to wait for an answer."""
     now = monotonic()
-    with _lock:
-        outage = _outages.get(name)
+    with _outages.lock:
+        outage = _outages.by_name.get(name)
         if outage is None or now - outage.last > STALE_SECONDS:
-            if len(_outages) >= MOST_NAMES:
-                _outages.clear()
-            outage = _outages[name] = Outage(now, now)
+            if len(_outages.by_name) >= MOST_NAMES:
+                _outages.by_name.clear()
+            outage = _outages.by_name[name] = Outage(now, now)
         outage.last = now
         if for_good:
             outage.since = -FOR_EVER
@@ -81,7 +93,7 @@ def began(name: str, *, for_good: bool = False) -> None:
 
 def ended(name: str) -> None:
     """A question was answered."""
-    outage = _outages.pop(name, None) if _outages else None
+    outage = _outages.by_name.pop(name, None) if _outages.by_name else None
     if outage is not None and outage.alone_since is not None:
         logger.info(
             "Prefect's API answers again: the limit %r is shared again, after %.0f s in this process alone",
@@ -93,8 +105,8 @@ def ended(name: str) -> None:
 def go_alone(name: str, why: str) -> None:
     """From now on the limit holds in this process alone. Says so once."""
     now = monotonic()
-    with _lock:
-        outage = _outages.setdefault(name, Outage(now, now))
+    with _outages.lock:
+        outage = _outages.by_name.setdefault(name, Outage(now, now))
         outage.ask_at = now + ASK_AGAIN_SECONDS
         if outage.alone_since is not None:
             return
@@ -132,11 +144,11 @@ def answered(name: str, question: Callable[[], T], came: float, max_wait: float 
 
 def _leave_alone(name: str, came: float, max_wait: float | None) -> bool:
     """Whether the caller need not ask: the limit is this process's own, and somebody has asked lately."""
-    if not _outages:
+    if not _outages.by_name:
         return False
     now = monotonic()
-    with _lock:
-        outage = _outages.get(name)
+    with _outages.lock:
+        outage = _outages.by_name.get(name)
         if outage is None or outage.alone_since is None:
             return False
         if for_server(max_wait, now - came, now - outage.since) > 0:
@@ -145,22 +157,6 @@ def _leave_alone(name: str, came: float, max_wait: float | None) -> bool:
             return True
         outage.ask_at = now + ASK_AGAIN_SECONDS
         return False
-
-
-_outages: dict[str, Outage] = {}
-# Re-entrant: the garbage collector may end a caller's coroutine, which gives its lease back, at any time.
-_lock = threading.RLock()
-
-
-def _forget() -> None:
-    """A forked child asks for itself."""
-    global _lock
-    _lock = threading.RLock()
-    _outages.clear()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget)
 
 
 T = TypeVar("T")
@@ -332,3 +328,4 @@ def run_going_on() -> tuple[str, UUID] | None:
 
 
 _made: dict[tuple[str, str], tuple[int, float]] = {}
+"""The slots and decay of limits that this process has created or updated, by API and name."""

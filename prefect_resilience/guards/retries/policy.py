@@ -15,6 +15,7 @@ from typing_extensions import Self
 
 from prefect_resilience.base.durations import Seconds
 from prefect_resilience.base.policy import Policy
+from prefect_resilience.base.process import in_forked_child
 from prefect_resilience.errors.taxonomy import ErrorCategory, ErrorInfo, ErrorKind
 from prefect_resilience.guards.retries.backoff import Backoff
 
@@ -73,16 +74,12 @@ class Bucket:
 
 
 _buckets: dict[RetryBudget, Bucket] = {}
-_buckets_lock = threading.Lock()
+in_forked_child(_buckets.clear)  # another thread of the parent may have held a bucket's lock
 
 
 def bucket_of(budget: RetryBudget, now: float) -> Bucket:
     """The bucket that this process keeps for the budget."""
-    bucket = _buckets.get(budget)
-    if bucket is None:
-        with _buckets_lock:
-            bucket = _buckets.setdefault(budget, Bucket.full(budget, now))
-    return bucket
+    return _buckets.get(budget) or _buckets.setdefault(budget, Bucket.full(budget, now))
 
 
 SPELLINGS = {

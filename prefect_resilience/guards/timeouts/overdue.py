@@ -15,13 +15,11 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
-import os
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextvars import Context, ContextVar
-from dataclasses import dataclass, field
 from functools import partial
 from types import BuiltinMethodType, FrameType
 from typing import Any, cast
@@ -68,7 +66,7 @@ def still_runs(ticket: object, error: BaseException | None, then: Callable[[], N
         running += [*_threads_in(ticket), *_tasks_in(ticket)]
     if not running:
         return False
-    _watch(_Watched(ticket, running, then))
+    Context().run(start_call, _look_after, ticket, running, then)
     return True
 
 
@@ -160,68 +158,22 @@ def _on_a_loop() -> bool:
     return True
 
 
-# -- one thread looks after all of it
+# -- a thread for each call that is overdue: there are at most as many as there are places
 
 
-@dataclass(eq=False)
-class _Watched:
-    ticket: object
-    running: list[StillRuns]
-    then: Callable[[], None]
-    since: float = field(default_factory=time.monotonic)
-
-    def is_over(self) -> bool:
-        if any(runs() for runs in self.running):
-            return False
-        # What has ended may have started something else meanwhile.
-        self.running = [*_threads_left(self.ticket), *_threads_in(self.ticket)]
-        return not self.running
-
-
-def _watch(watched: _Watched) -> None:
-    global _watching
-    with _lock:
-        _all.append(watched)
-        if _watching:
-            return
-        _watching = True
-    Context().run(start_call, _look_after_all)
-
-
-def _look_after_all() -> None:
-    """The life of the thread: it ends when nothing is watched any more."""
-    global _watching
-    while True:
-        with _lock:
-            if not _all:
-                _watching = False
-                return
-            watched = list(_all)
-        age = time.monotonic() - max(one.since for one in watched)
+def _look_after(ticket: object, running: list[StillRuns], then: Callable[[], None]) -> None:
+    since = time.monotonic()
+    while running:
+        age = time.monotonic() - since
         time.sleep(min(max(age / 10, SHORTEST_PAUSE), LONGEST_PAUSE))
-        for one in watched:
-            if one.is_over():
-                with _lock:
-                    _all.remove(one)
-                try:
-                    one.then()
-                except Exception:
-                    logger.exception("The place of a call that has ended could not be given back")
+        if not any(runs() for runs in running):
+            # What has ended may have started something else meanwhile.
+            running = [*_threads_left(ticket), *_threads_in(ticket)]
+    try:
+        then()
+    except Exception:
+        logger.exception("The place of a call that has ended could not be given back")
 
 
 _next_look = 0.0
-_all: list[_Watched] = []
-_watching = False
-# Re-entrant: the garbage collector may end a caller's coroutine, which leaves its place, at any allocation.
-_lock = threading.RLock()
-
-
-def _forget() -> None:
-    """A forked child has none of its parent's calls."""
-    global _lock, _watching
-    _lock, _watching = threading.RLock(), False
-    _all.clear()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget)
+"""When the tasks of an event loop may be looked through again."""

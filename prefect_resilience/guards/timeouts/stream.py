@@ -14,9 +14,9 @@ from typing import Any, Literal, TypeVar
 
 import anyio
 
+from prefect_resilience.base.drive import SLICE_SECONDS
 from prefect_resilience.errors.exceptions import AttemptTimeout
 from prefect_resilience.guards.timeouts.threads import (
-    SLICE_SECONDS,
     Call,
     abandon,
     logger,

@@ -165,23 +165,19 @@ class Notes:
             self.violations = list(context.details.get("violations", ()))
 
 
-@dataclass(slots=True)
-class _Sources:
-    """Each gives the notes of the run that is going on; made if there are none and `make` says so."""
-
-    known: list[Callable[[bool], Notes | None]] = field(default_factory=list[Callable[[bool], Notes | None]])
-
-
-_sources = _Sources()
+_sources: list[Callable[[bool], Notes | None]] = []
 
 
 def add_notes_source(source: Callable[[bool], Notes | None]) -> None:
-    """Ask `source(make)` for the notes of the run that is going on; the first that has some is right."""
-    _sources.known.append(source)
+    """Ask `source(make)` for the notes of the current run, made if there are none and `make` is true.
+
+    The first source that has some is right.
+    """
+    _sources.append(source)
 
 
 def _notes(make: bool) -> Notes | None:
-    return next((notes for source in _sources.known if (notes := source(make)) is not None), None)
+    return next((notes for source in _sources if (notes := source(make)) is not None), None)
 
 
 def keep_partial(value: T, *, append: bool = False) -> T:

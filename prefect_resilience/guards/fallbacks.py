@@ -98,11 +98,7 @@ class Fallback:
     @property
     def isasync(self) -> bool:
         """Whether this step is awaited."""
-        said = getattr(self.to, "isasync", False if self.is_task else None)
-        if isinstance(said, bool):  # of a task or a chain
-            return said
-        target = self.to if inspect.isroutine(self.to) else getattr(self.to, "__call__", self.to)  # noqa: B004
-        return inspect.iscoroutinefunction(target) or inspect.isasyncgenfunction(target)
+        return is_async(self.to)
 
     def applies(self, context: ErrorContext) -> bool:
         """Whether this step is for that error. A `when` that fails says no."""
@@ -196,6 +192,14 @@ def _names(name: str, when: Any) -> tuple[str, ...]:
         return as_names(when)
     except ValueError as error:
         raise ConfigurationError(f"Fallback({name}, when=...): {error}") from None
+
+
+def is_async(target: Any) -> bool:
+    """Whether a call of this function, task, agent chain or callable object is awaited."""
+    if isinstance(getattr(target, "isasync", None), bool):
+        return target.isasync
+    asked = (target, getattr(target, "__call__", None))  # noqa: B004 the method is what is looked at
+    return any(inspect.iscoroutinefunction(one) or inspect.isasyncgenfunction(one) for one in asked)
 
 
 def _name_of(target: Any) -> str:
