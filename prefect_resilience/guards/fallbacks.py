@@ -1,4 +1,4 @@
-"""Fallback: what answers when the work itself could not."""
+"""Fallbacks: what answers when the task itself fails."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ When = Callable[[ErrorContext], bool]
 
 @dataclass(frozen=True)
 class Answered:
-    """What a fallback gives that asks several others itself: the answer, and who of them gave it."""
+    """The answer of a fallback that asks several others, and the name of the one that gave it."""
 
     value: Any
     answered_by: str
@@ -207,8 +207,8 @@ def _name_of(target: Any) -> str:
 
 
 def despite_doubt(fallbacks: tuple[Fallback, ...]) -> tuple[Fallback, ...]:
-    """Those whose `when` names "InDoubt". While an external effect may have taken place, another may be
-    the same thing sent twice."""
+    """Those with "InDoubt" in `when`. If an external effect may have happened, any other fallback could
+    repeat it."""
     steps: list[tuple[Fallback, Any]] = [(step, step.when) for step in fallbacks]
     return tuple(
         replace(step, when=None) for step, when in steps if isinstance(when, tuple) and "InDoubt" in when
@@ -216,7 +216,7 @@ def despite_doubt(fallbacks: tuple[Fallback, ...]) -> tuple[Fallback, ...]:
 
 
 _handling: ContextVar[tuple[Callable[..., Any], ...]] = ContextVar("handling", default=())
-"""The functions that are being replaced or are replacing at this moment: none of them handles itself."""
+"""The functions that have failed or are answering in this context: none of them answers for itself."""
 
 
 class Memory(Protocol):
@@ -239,7 +239,7 @@ class Answer:
 
 @dataclass(slots=True)
 class Chain:
-    """The steps of one task, and what became of them in one run."""
+    """The steps of one task, and which of them failed in one run."""
 
     fallbacks: tuple[Fallback, ...]
     primary: Callable[..., Any]
@@ -249,7 +249,7 @@ class Chain:
     def answer(
         self, parameters: Mapping[str, Any], context: ErrorContext, memory: Memory
     ) -> Steps[Answer | None]:
-        """The first step's answer that there is, or None; what failed on the way is kept in `failures`."""
+        """The first answer that a step gives, or None; the steps that failed are kept in `failures`."""
         handling = (*_handling.get(), _function(self.primary))
         for fallback in self.fallbacks:
             target = _function(fallback.to)

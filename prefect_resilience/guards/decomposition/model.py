@@ -36,7 +36,7 @@ else:
 
 
 class Decompose(Policy):
-    """What becomes of work that is too big: it is split, each part is a run of the same task, and merged.
+    """Splits work that is too big. Each part is a run of the same task, and their results are merged.
 
     split: `split_text("document")`, `split_list("items")`, or a function or task that gets those of the
         task's arguments that it names (and `error`, the ErrorContext, and `depth`) and returns the parts: of
@@ -175,7 +175,7 @@ class Decomposed:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """Who answered in place of parts of one work."""
+    """The fallbacks that answered for parts of one decomposed call."""
 
     fn: Callable[..., Any]
     names: list[str]
@@ -186,7 +186,7 @@ answers: ContextVar[Standing | None] = ContextVar("prefect_resilience_standing",
 
 
 def stood_in(fn: Callable[..., Any], name: str, degraded: bool) -> None:
-    """A fallback answered in place of a call of `fn`, which may be a part of a greater work."""
+    """Record that a fallback answered for a call of `fn`, if that call is a part."""
     whole = answers.get()
     if whole is not None and whole.fn is fn:
         whole.names.append(name)

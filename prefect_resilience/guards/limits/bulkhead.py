@@ -49,7 +49,7 @@ class Bulkhead(Limit):
 
     `max_wait` is in seconds (also "500ms" or a timedelta); None waits for ever, 0 not at all. A call for
     which no place becomes free in that time raises `BulkheadFullError` and is not made. While overdue calls
-    hold every place, None waits for 60 s. Raises `ConfigurationError` for what cannot be meant.
+    hold every place, None waits for 60 s. Raises `ConfigurationError` for invalid options.
     """
 
     by_position: ClassVar[tuple[str, ...]] = ("max_concurrent", "max_wait", "name")
@@ -76,7 +76,7 @@ class Bulkhead(Limit):
         lease = None
         try:
             if name is not None and run_going_on() is not None:
-                # Its place in this process is kept, too: it bounds the askers, and holds without the API.
+                # The place in this process stays taken: it bounds the requests, and holds without the API.
                 lease = yield from self._leased(name, began)
         except BaseException:
             place.leave()

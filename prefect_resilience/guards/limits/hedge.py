@@ -1,4 +1,4 @@
-"""`Hedge`: ask again beside a slow answer, and take whichever comes first."""
+"""`Hedge`: start another call while the first one is slow, and take the first answer."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Hedge(Policy):
     fails starts the next one at once. Within `limits=` each call takes a place of its own, and another one is
     made only where a place is free at once. Choose `after` so that few calls take longer, such as the 95th
     percentile: the load then grows by 5 % (Dean and Barroso, "The Tail at Scale", 2013).
-    Raises `ConfigurationError` for what cannot be meant.
+    Raises `ConfigurationError` for invalid options.
     """
 
     by_position: ClassVar[tuple[str, ...]] = ("after", "max")

@@ -47,7 +47,7 @@ EXIT_SECONDS = 3.0
 """How long a process that ends asks to give its slots back; then they run out by themselves."""
 
 MOST_FAILURES = 5
-"""After so many questions in a row without an answer, the thread that renews waits for its next tick."""
+"""After so many requests in a row without an answer, the thread that renews waits for its next tick."""
 
 
 class Lease:

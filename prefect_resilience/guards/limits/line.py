@@ -55,7 +55,7 @@ MOST_KEYS = 1024
 
 
 def wait_of(key: str, pace: Pace, ahead: int = 0) -> float:
-    """Seconds until a caller may call who has so many others ahead."""
+    """Seconds until a caller with so many others ahead may call."""
     with _lines.lock:
         return wait_for(pace, _lines.rates.get(key, FRESH), monotonic(), ahead)
 
@@ -106,7 +106,7 @@ LEAST_SERVER_SECONDS = 2.0
 def for_place(max_wait: float | None, waited: float, stuck: float | None) -> float:
     """How much longer to wait for a place; 0 or less is not at all.
 
-    waited: since the caller came. stuck: since every place is held by an overdue call; None: not so.
+    waited: since the caller came. stuck: since every place is held by an overdue call; None otherwise.
 
     Example:
         >>> for_place(5, 2, None), for_place(None, 100, None), for_place(None, 100, 10)
@@ -137,7 +137,7 @@ LOOK_SECONDS = 5.0
 
 
 class WaitingLine:
-    """`taken` places of `limit`, `overdue` of them by overdue calls, and who waits for the next one."""
+    """The places of a limit that are taken, those of them held by overdue calls, and who waits for one."""
 
     __slots__ = ("key", "limit", "overdue", "stuck_since", "taken", "waiting")
 
@@ -154,7 +154,7 @@ class WaitingLine:
         self.stuck_since = (self.stuck_since or time.monotonic()) if stuck else None
 
     def stuck(self) -> float | None:
-        """Seconds since every place is held by an overdue call; None when that is not so."""
+        """Seconds since every place is held by an overdue call; None otherwise."""
         since = self.stuck_since
         return None if since is None else time.monotonic() - since
 
@@ -230,7 +230,7 @@ class HeldPlace:
         await asyncio.wait((called,), timeout=seconds)
 
     def wake(self) -> None:
-        """Tell the waiting one that the place is held. Raises RuntimeError when its event loop is closed."""
+        """Wake the caller: its place is held. Raises RuntimeError when its event loop is closed."""
         if self._signal is not None:
             self._signal.release()
         if self._called is not None:
@@ -253,7 +253,7 @@ _lines = per_process(_Lines)
 def stood_in_line(key: str, limit: int, max_wait: float | None) -> Steps[HeldPlace | None]:
     """A place that is held, or None when none became free in time (see `for_place`).
 
-    Of two callers with different limits the later one's counts: a policy that was edited holds at once.
+    Where two callers give different limits, the later one counts, so an edited policy applies at once.
     """
     with _lines.lock:
         line = _lines.by_key.get(key)

@@ -1,9 +1,9 @@
 """Prefect's global concurrency limits, which a whole fleet shares, as far as the limits here need them.
 
 Prefect itself is handed in as `connect`; nothing here imports it. Its own helpers (`prefect.concurrency`)
-are not used: all callers of a process wait there behind the one who was told to come back in up to 30 s,
-their time limits beginning only then, and a server that is away is asked again for a minute. Here a question
-is asked once. What follows when there is no answer comes first in this file.
+are not used: there, all callers of a process wait behind one that has to come back in up to 30 s, their time
+limits begin only then, and an unavailable server is asked again for a minute. Here each request is made once.
+Outages of the API come first in this file.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ if TYPE_CHECKING:
 logger: logging.Logger = logging.getLogger("prefect_resilience.limits")
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 2.0
-"""Seconds, on average, between two questions of one caller."""
+"""Seconds, on average, between two requests of one caller."""
 
 ASK_AGAIN_SECONDS = 5.0
-"""While the limit holds in this process alone, one caller in so many seconds asks the API nevertheless."""
+"""During an outage, one caller in so many seconds asks the API."""
 
 STALE_SECONDS = 300.0
-"""After so long without a question it is not known any more whether the API is still away."""
+"""An outage is forgotten after so long without a request."""
 
 
 class ApiAway(Exception):
@@ -51,7 +51,7 @@ class ApiBusy(Exception):
 
 @dataclass(slots=True)
 class Outage:
-    """One limit's: `since` the first question without an answer, `last` the latest one."""
+    """An outage for one limit: `since` the first request without an answer, `last` the latest one."""
 
     since: float
     last: float
@@ -72,13 +72,13 @@ _outages = per_process(_Outages)
 
 
 def silent(name: str) -> float:
-    """Seconds since the API does not answer."""
+    """How long the API has not answered, in seconds."""
     outage = _outages.by_name.get(name)
     return 0.0 if outage is None else monotonic() - outage.since
 
 
 def began(name: str, *, for_good: bool = False) -> None:
-    """A question was not answered. `for_good`: it is no use to wait for an answer."""
+    """A request was not answered. `for_good`: waiting for an answer does not help."""
     now = monotonic()
     with _outages.lock:
         outage = _outages.by_name.get(name)
@@ -92,7 +92,7 @@ def began(name: str, *, for_good: bool = False) -> None:
 
 
 def ended(name: str) -> None:
-    """A question was answered."""
+    """A request was answered."""
     outage = _outages.by_name.pop(name, None) if _outages.by_name else None
     if outage is not None and outage.alone_since is not None:
         logger.info(
@@ -123,9 +123,9 @@ def go_alone(name: str, why: str) -> None:
 
 
 def answered(name: str, question: Callable[[], T], came: float, max_wait: float | None) -> Steps[T]:
-    """What the question brings, as soon as the API answers. `came`: when the caller did.
+    """The answer to the question, as soon as the API answers. `came`: when the caller arrived.
 
-    Raises ApiAway when the caller has waited long enough, and goes on without the API.
+    Raises ApiAway when the caller has waited long enough, and should go on without the API.
     """
     pause = FIRST_PAUSE
     while True:
@@ -143,7 +143,7 @@ def answered(name: str, question: Callable[[], T], came: float, max_wait: float 
 
 
 def _leave_alone(name: str, came: float, max_wait: float | None) -> bool:
-    """Whether the caller need not ask: the limit is this process's own, and somebody has asked lately."""
+    """Whether to skip the API: there is an outage, and another caller has asked recently."""
     if not _outages.by_name:
         return False
     now = monotonic()
@@ -169,7 +169,7 @@ _LOCKED, _GONE = 423, 410
 
 @dataclass(frozen=True, slots=True)
 class SharedLimit:
-    """One of Prefect's limits: `limit` slots, of which `decay` per second become free by themselves."""
+    """One of Prefect's limits: `limit` slots. `decay` slots per second become free by themselves."""
 
     name: str
     limit: int
@@ -177,7 +177,7 @@ class SharedLimit:
     connect: Connect
 
     def ask(self, question: Callable[[SyncPrefectClient], T]) -> T:
-        """The answer of the API to one question about this limit, which exists by then.
+        """The answer of the API to one question about this limit, which is created first if it is missing.
 
         Raises ApiBusy when it is worth asking again in a moment, and ApiAway when it is not.
         """
@@ -225,7 +225,7 @@ class SharedLimit:
 
 
 class NoSuchLimit(Exception):
-    """Prefect gave a slot of nothing, as it does when the limit does not exist."""
+    """Prefect took a slot of no limit, as it does when the limit does not exist."""
 
     status_code = 404
 
@@ -249,7 +249,7 @@ def take_place(client: SyncPrefectClient, name: str, holder: Any, lease_seconds:
 def take_slot(client: SyncPrefectClient, name: str) -> tuple[float, float]:
     """One slot of a rate limit: (0, 0), or the least and the most seconds until one is free.
 
-    The wait that the server proposes is drawn by lot, so how many slots are taken is read instead.
+    The wait that the server proposes is random, so how many slots are taken is read instead.
     """
     try:
         answer = client.increment_concurrency_slots(names=[name], slots=1, mode="rate_limit").json()
@@ -297,7 +297,7 @@ def may_pass(error: Exception) -> bool:
 
 
 def status_of(error: Exception) -> int | None:
-    """The HTTP status of an error of Prefect's client, which hides it in various places."""
+    """The HTTP status of an error of Prefect's client, which keeps it in various places."""
     source = getattr(error, "http_exc", None) or error
     status = getattr(getattr(source, "response", source), "status_code", None)
     return status if isinstance(status, int) else None

@@ -166,8 +166,8 @@ class Retry(Policy):
     retry_on: exactly these errors are tried again, instead of those that classification calls retryable.
         An entry is an exception class, a category ("rate_limit"), a kind ("transient") or a code ("503").
     give_up_on: these are never tried again, whatever else says so.
-    by_category: a category's own attempts and delays, counted by a counter of its own. A category that
-        stands here is tried again even if it usually is not.
+    by_category: a category's own attempts and delays, counted by a counter of its own. A category
+        named here is tried again even if it usually is not.
     max_elapsed: since the first attempt began, after which no further one may begin.
     budget: a token bucket shared by the process which ends retry storms; None for no such bound.
     respect_retry_after: wait at least as long as the server asks; the backoff's jitter only lengthens it.

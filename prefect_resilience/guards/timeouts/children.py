@@ -37,7 +37,7 @@ IDLE_SECONDS = 300.0
 """How long children wait for the next call before they end."""
 
 DEATH_SECONDS = 10.0
-"""How long a killed child is waited for. Only a system call can hold it, to a dead network disk say."""
+"""How long to wait for a killed child. Only a system call can delay its end, such as one to a dead disk."""
 
 SPARE = 1
 """Children that are ready while no call waits."""
@@ -193,7 +193,7 @@ class Pool:
         self.forget()
 
     def forget(self) -> None:
-        """Have no children, for instance in a fork, whose parent's they are."""
+        """Begin without children. A forked process must not use those of its parent."""
         self._changed = threading.Condition()
         self._idle: list[Child] = []
         self.living: set[Child] = set()

@@ -1,4 +1,4 @@
-"""What of a call still runs when its attempt is over.
+"""Finds what a call has left running when its attempt is over.
 
 Everything that a call starts runs in a copy of its context, and there its ticket can be found:
 
@@ -6,8 +6,7 @@ Everything that a call starts runs in a copy of its context, and there its ticke
 - a thread that `asyncio.to_thread` or anyio started for a coroutine that was cancelled;
 - a task that such a coroutine left on its event loop.
 
-Not known is work that was started without the context, such as `loop.run_in_executor`, a plain `Thread`, or a
-process.
+Work that was started without the context is not found: `loop.run_in_executor`, a plain `Thread`, a process.
 """
 
 from __future__ import annotations
@@ -29,12 +28,12 @@ from prefect_resilience.guards.timeouts.threads import overdue_calls, overdue_in
 logger: logging.Logger = logging.getLogger("prefect_resilience.limits")
 
 TASK_SECONDS = 60.0
-"""A task that a cancelled coroutine left behind is taken for a part of the call for so long. It may also be a
-service that was started on the side, such as the reader of a connection, and that never ends."""
+"""A task that a cancelled coroutine left behind counts as part of the call for so long. It may also be a
+service that never ends, such as the reader of a connection."""
 
 LONG_LOOK = 0.005
-"""Seconds. A look at thousands of tasks takes longer: then a twentieth of the time at most goes into looks,
-and tasks that are left in between are not seen."""
+"""Seconds. A look at thousands of tasks takes longer. The next one then waits 20 times as long, so that looks
+take at most 5 % of the time; tasks that are left in between are not found."""
 
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.02, 0.25
 """Seconds between two looks at what still runs."""
@@ -48,14 +47,14 @@ StillRuns = Callable[[], bool]
 
 
 def begins(ticket: object) -> None:
-    """What is started in this context from now on belongs to the call that has this ticket."""
+    """Whatever this context starts from now on belongs to the call with this ticket."""
     _tickets.set((*_tickets.get(), ticket))
 
 
 def still_runs(ticket: object, error: BaseException | None, then: Callable[[], None]) -> bool:
     """Whether something of the call still runs although its attempt is over, with `error` if it raised.
 
-    Then `then` is called once, on a thread of ours, when nothing does any more. It must not block.
+    If so, `then` is called once, on another thread, when all of it has ended. It must not block.
     """
     tickets = _tickets.get()
     innermost = bool(tickets) and tickets[-1] is ticket
@@ -70,7 +69,7 @@ def still_runs(ticket: object, error: BaseException | None, then: Callable[[], N
     return True
 
 
-# -- what there is
+# -- finding it
 
 
 def _threads_left(ticket: object) -> list[StillRuns]:
@@ -121,7 +120,7 @@ def _context_in(value: Any, depth: int = 5) -> Context | None:
 
 
 def _entered(context: Context) -> bool:
-    """Whether a thread is in the context. To call a C function there takes no time in which another could."""
+    """Whether a thread is in the context. `int` is C code: no other thread runs meanwhile."""
     try:
         context.run(int)
     except RuntimeError:

@@ -154,7 +154,7 @@ class _ChildCall:
         return True
 
     def _overdue(self) -> str:
-        """What passed the deadline. A child that was killed for it is gone by the return."""
+        """What passed the deadline, for the message. Waits until a child that was killed is gone."""
         if not self.running:
             return f"the start of the child process of {self.what}"
         self.done.wait(DEATH_SECONDS)
@@ -172,7 +172,7 @@ class _ChildCall:
         return True
 
     def _converse(self, child: Child) -> None:
-        """On a thread beside the waiting one: see the call through, and let others have the child."""
+        """On a thread of its own: exchange the messages with the child, then give the child back."""
         try:
             self.reply = child.ask(self.what, self.payload, self._begin, self.heard)
         except HUNG_UP:

@@ -115,7 +115,7 @@ def start_call(fn: Callable[..., Any], *args: Any) -> Call:
 
 
 def abandon(call: Call) -> bool:
-    """Nobody waits for the call any more. Whether it still runs: then it is overdue until it has ended."""
+    """Stop waiting for the call. Returns whether it still runs; it is then overdue until it has ended."""
     _overdue.add(call)
     if call.finished:
         _overdue.discard(call)
@@ -128,7 +128,7 @@ def overdue_calls() -> int:
 
 
 def overdue_in(made_there: Callable[[Context], bool]) -> list[Call]:
-    """The overdue calls in whose contexts this is true."""
+    """The overdue calls with a context for which `made_there` is true."""
     return [call for call in list(_overdue) if not call.finished and made_there(call.context)]
 
 

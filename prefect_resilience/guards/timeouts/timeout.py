@@ -36,14 +36,14 @@ __all__ = [
 #
 # Handing a call to another thread costs most of a millisecond while Prefect's event thread is busy, since
 # each hand-over waits for the interpreter's lock. On the main thread the timer's signal interrupts the call
-# where it stands, a blocking system call included, and costs a few microseconds.
+# where it is, a blocking system call included, and costs a few microseconds.
 
 AGAIN_SECONDS = 0.2
 """The timer rings again after this time, for code that swallowed the first one."""
 
 
 class DeadlinePassed(BaseException):
-    """Travels up through the overdue call; no Exception, so that no handler takes it for its own."""
+    """Raised in the overdue call. A BaseException, so that no `except Exception` catches it."""
 
 
 class _Alarm:
@@ -95,7 +95,7 @@ def call_with_alarm(
 def _on_alarm(number: int, _frame: FrameType | None) -> None:
     if _alarm.is_set:
         raise DeadlinePassed
-    # A signal of somebody else's, who counts on its default action.
+    # Not our timer: other code sent the signal, and expects its default action.
     signal.signal(number, signal.SIG_DFL)
     signal.raise_signal(number)
 
@@ -130,11 +130,10 @@ class Timeout(Policy):
     `total` bounds the attempt. `idle`, for generators, bounds the wait for each chunk; with a generator,
     `total` counts only the time spent waiting for it, not what the consumer does between two chunks.
 
-    An async call that is overdue is cancelled. What happens to a sync one is the `mode`'s business: "auto"
-    (the default) interrupts it where it stands if it runs on the main thread, and else does as "thread",
-    which ends the waiting at once, whatever the call is blocked in, and lets the call go on beside it.
-    "process" runs the call in a child process and kills that. Write "thread" for a call on the main thread
-    that blocks in C code which does not heed signals, such as some database drivers.
+    An overdue async call is cancelled. For a sync call the `mode` decides: "auto" (the default) interrupts it
+    if it runs on the main thread, and is like "thread" elsewhere. "thread" stops waiting at once, and the
+    call goes on in its thread. "process" runs the call in a child process and kills that. Write "thread" for
+    a call on the main thread that blocks in C code which ignores signals, such as some database drivers.
 
         Timeout(30)   Timeout(30, mode="process")   Timeout(total=30, idle=5)
 
