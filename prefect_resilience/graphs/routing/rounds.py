@@ -23,8 +23,8 @@ from prefect_resilience.errors.exceptions import ResilienceError
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.errors.taxonomy import bounded
 from prefect_resilience.graphs.conditions.compare import Bounds, ConditionError, equal
-from prefect_resilience.guards.partials.current import LIMIT as PARTIAL
-from prefect_resilience.guards.partials.current import partial_output
+from prefect_resilience.guards.partials import LIMIT as PARTIAL
+from prefect_resilience.guards.partials import partial_output
 
 if TYPE_CHECKING:
     from prefect_resilience.graphs.routing.edge.gathering import Outcome

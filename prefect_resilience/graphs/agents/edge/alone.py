@@ -26,8 +26,8 @@ from prefect_resilience.durable.effects.current import OutsideRuns
 from prefect_resilience.durable.effects.ledger import Ledger, open_ledger
 from prefect_resilience.errors.context import ErrorContext
 from prefect_resilience.guards.decomposition.model import Decomposed, stood_in
-from prefect_resilience.guards.fallbacks.model import Answer
-from prefect_resilience.guards.partials.current import Carried, Notes, add_notes_source, carried
+from prefect_resilience.guards.fallbacks import Answer
+from prefect_resilience.guards.partials import Carried, Notes, add_notes_source, carried
 from prefect_resilience.guards.retries.backoff import pause
 from prefect_resilience.guards.retries.policy import Verdict
 from prefect_resilience.guards.timeouts.process import Carriage

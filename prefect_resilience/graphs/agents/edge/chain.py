@@ -24,7 +24,7 @@ from prefect_resilience.graphs.agents.edge.person import (
 )
 from prefect_resilience.graphs.agents.edge.registry import AGENTS, PROVIDERS, Agent, Ran, Registry, Step
 from prefect_resilience.graphs.agents.trace import Trace, trace
-from prefect_resilience.guards.fallbacks.model import Answered, Fallback
+from prefect_resilience.guards.fallbacks import Answered, Fallback
 
 StepOption = str | Fallback | Person | Callable[..., Any]
 

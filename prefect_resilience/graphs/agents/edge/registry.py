@@ -26,7 +26,7 @@ from prefect_resilience.graphs.routing.edge.targets import as_function
 from prefect_resilience.graphs.routing.edge.upstream import Failed, NeverRan, ending_of
 from prefect_resilience.guards.circuits.breaker import CircuitBreaker
 from prefect_resilience.guards.decomposition.model import Decomposed
-from prefect_resilience.guards.fallbacks.model import Fallback
+from prefect_resilience.guards.fallbacks import Fallback
 from prefect_resilience.tasks.edge.answers import ReplacedState
 from prefect_resilience.tasks.edge.task import ResilientTask
 from prefect_resilience.tasks.edge.task_options import split
