@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import traceback
+from contextlib import suppress
 from datetime import datetime, timezone
 from typing import Any, ClassVar, cast
 
@@ -27,41 +28,12 @@ _NAMES = {
 """Details of ours that have another name there; the others keep theirs."""
 
 
-def to_task_error(context: ErrorContext) -> dict[str, Any]:
-    """`{"type", "reason", "message", "details"}`; of an exhausted resource also `resource` and `metrics`."""
-    own = dict(context.details)
-    details: dict[str, Any] = {}
-    if context.category.kind is ErrorKind.RESOURCE:
-        metrics = {"usage": own.pop("usage", None), "limit": own.pop("limit", None)}
-        head: dict[str, Any] = {
-            "type": RESOURCE_EXHAUSTION,
-            "resource": own.pop("resource", None),
-            "metrics": metrics,
-        }
-    else:
-        head = {"type": TASK_FAILURE, "reason": context.reason.value}
-    if context.cause is not None:
-        details |= _subtask(context.cause, own.pop("subtask_request", None))
-    details |= {_NAMES.get(name, name): value for name, value in own.items()}
-    if context.partial_output is not None:
-        details["partialOutput"] = context.partial_output.content
-        if context.partial_output.truncated:
-            details["partialOutputTruncated"] = True
-    return {**head, "message": context.message, "details": details}
-
-
 def _subtask(cause: ErrorContext, request: Any) -> dict[str, Any]:
-    known: dict[str, Any] = {"subtaskError": to_task_error(cause), "nestingDepth": cause.nesting_depth}
+    known: dict[str, Any] = {"subtaskError": cause.to_task_error(), "nestingDepth": cause.nesting_depth}
     asked = as_dict(request)
     if asked:
-        known = {
-            "subtaskRequest": {
-                "type": asked.get("type"),
-                "description": asked.get("name"),
-                "inputs": asked.get("inputs"),
-            },
-            **known,
-        }
+        names = {"type": "type", "description": "name", "inputs": "inputs"}
+        known["subtaskRequest"] = {name: asked.get(ours) for name, ours in names.items()}
     return known
 
 
@@ -178,7 +150,21 @@ class ErrorContext(BaseModel):
         Of an exhausted resource `type` is "RESOURCE_EXHAUSTION", with `resource` and `metrics` (`usage` and
         `limit`), of any other failure "TASK_FAILURE"; a sub-step's error is in `details["subtaskError"]`.
         """
-        return to_task_error(self)
+        own = dict(self.details)
+        details: dict[str, Any] = {}
+        head: dict[str, Any] = {"type": TASK_FAILURE, "reason": self.reason.value}
+        if self.category.kind is ErrorKind.RESOURCE:
+            resource = own.pop("resource", None)
+            metrics = {"usage": own.pop("usage", None), "limit": own.pop("limit", None)}
+            head = {"type": RESOURCE_EXHAUSTION, "resource": resource, "metrics": metrics}
+        if self.cause is not None:
+            details |= _subtask(self.cause, own.pop("subtask_request", None))
+        details |= {_NAMES.get(name, name): value for name, value in own.items()}
+        if self.partial_output is not None:
+            details["partialOutput"] = self.partial_output.content
+            if self.partial_output.truncated:
+                details["partialOutputTruncated"] = True
+        return {**head, "message": self.message, "details": details}
 
     def summary(self) -> str:
         """One line: `503 unavailable: Service Unavailable`."""
@@ -225,10 +211,8 @@ def attach_context(error: BaseException, context: ErrorContext) -> None:
 
     It goes along through pickle where the exception's `__dict__` does. What is no exception goes without.
     """
-    try:
+    with suppress(TypeError, AttributeError):  # if it is no exception
         put(error, ATTRIBUTE, context)
-    except (TypeError, AttributeError):  # this is no exception
-        return
 
 
 def error_context(source: Any) -> ErrorContext | None:

@@ -6,6 +6,7 @@ import dataclasses
 import inspect
 import json
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -99,10 +100,8 @@ def _check_names(name: str, fn: Callable[..., Any], changes: Mapping[str, Any]) 
 
 def attach_request(error: BaseException, request: SubtaskRequest) -> None:
     """Keep a request on the exception that it ended in. Never raises."""
-    try:
+    with suppress(TypeError, AttributeError):
         put(error, ATTRIBUTE, request)
-    except (TypeError, AttributeError):
-        return
 
 
 def subtask_request(source: Any) -> SubtaskRequest | None:

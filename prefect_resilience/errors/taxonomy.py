@@ -205,15 +205,11 @@ class ErrorInfo(BaseModel):
             >>> ErrorInfo.of(ErrorCategory.RATE_LIMIT, code="429").retryable
             True
         """
-        known: dict[str, Any] = {
-            "kind": category.kind,
-            "retryable": category.retryable,
-            "reason": category.reason,
-        }
+        known: dict[str, Any] = {name: getattr(category, name) for name in ("kind", "retryable", "reason")}
         return cls(category=category, code=code or category.value, **{**known, **fields})
 
 
-class Finding(NamedTuple):
+class Opinion(NamedTuple):
     """What one rule found out, before it becomes an ErrorInfo; None leaves the category's default."""
 
     category: ErrorCategory
@@ -234,7 +230,7 @@ CATEGORY_CODES: dict[ErrorCategory, str] = {
 }
 """A code for the categories whose members all mean the same to a person."""
 
-Look = Callable[[object, float], "Finding | None"]
+Look = Callable[[object, float], "Opinion | None"]
 """Looks at an exception, at a time in seconds since the epoch; None is no opinion."""
 
 Words = tuple[str, ErrorCategory, str | None]
@@ -254,21 +250,27 @@ def category_of(table: Mapping[str, ErrorCategory], code: object) -> ErrorCatego
     return table.get(text) or next(known, None) if text else None
 
 
-def found_by_code(table: Mapping[str, ErrorCategory], *codes: object, own: bool = False) -> Finding | None:
+def found_by_code(table: Mapping[str, ErrorCategory], *codes: object, own: bool = False) -> Opinion | None:
     """What the first known code says; `own` keeps it where the category has a code for all its members."""
     for code in codes:
         category = category_of(table, code)
         if category is not None:
             shown = code if isinstance(code, str) else f"{as_number(code):.0f}"
-            return Finding(category, shown if own else CATEGORY_CODES.get(category, shown))
+            return Opinion(category, shown if own else CATEGORY_CODES.get(category, shown))
     return None
 
 
-def found_by_words(table: Iterable[Words], text: str) -> Finding | None:
-    """What the first line of a table says whose words are in the text."""
+def worded(table: str) -> list[Words]:
+    """A table with a line for each rule: the category, its code (- for none), the regular expression."""
+    rows = (line.split(None, 2) for line in table.strip().splitlines())
+    return [(words, ErrorCategory(category), None if code == "-" else code) for category, code, words in rows]
+
+
+def found_by_words(table: Iterable[Words], text: str) -> Opinion | None:
+    """The finding of the first rule whose words are in the text."""
     for words, category, code in table:
         if re.search(words, text, re.IGNORECASE):
-            return Finding(category, code)
+            return Opinion(category, code)
     return None
 
 
@@ -284,6 +286,7 @@ def by_pattern(pattern: str, **table: str) -> Look:
     return lambda error, now: found_by_code(known, *re.findall(pattern, read_text(error, 2_000))[:20])
 
 
-def by_words(*table: Words) -> Look:
-    """A rule: the text has these words in it."""
-    return lambda error, now: found_by_words(table, read_text(error, 4_000))
+def by_words(table: str) -> Look:
+    """A rule: the text has the words of a line of the table, as in `worded`."""
+    known = worded(table)
+    return lambda error, now: found_by_words(known, read_text(error, 4_000))

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar, cast
 
+from prefect_resilience.base.process import in_forked_child
 from prefect_resilience.errors.classify.http import http_finding, is_response, response_message, status_of
 from prefect_resilience.errors.classify.names import spoken_finding, text_finding
 from prefect_resilience.errors.classify.shapes import (
@@ -26,7 +27,7 @@ from prefect_resilience.errors.classify.shapes import (
     state_data,
     state_type,
 )
-from prefect_resilience.errors.taxonomy import ErrorCategory, ErrorInfo, ErrorKind, Finding
+from prefect_resilience.errors.taxonomy import ErrorCategory, ErrorInfo, ErrorKind, Opinion
 from prefect_resilience.errors.taxonomy import ErrorCategory as C
 
 __all__ = [
@@ -44,8 +45,20 @@ Rule = Callable[[Any], "ErrorCategory | str | ErrorInfo | None"]
 
 R = TypeVar("R", bound=Rule)
 
-_lock = threading.Lock()
-_rules: tuple[Rule, ...] = ()
+
+class _Registered:
+    """The rules of this process, the latest first: replaced as a whole, so that readers need no lock."""
+
+    def __init__(self) -> None:
+        self.rules: tuple[Rule, ...] = ()
+        self.new_lock()
+
+    def new_lock(self) -> None:
+        self.lock = threading.Lock()
+
+
+registered = _Registered()
+in_forked_child(registered.new_lock)
 
 
 def register_classifier(rule: Rule) -> None:
@@ -59,17 +72,15 @@ def register_classifier(rule: Rule) -> None:
         >>> str(classify(RuntimeError("too slow")).category)
         'timeout'
     """
-    global _rules
-    with _lock:
-        if rule not in _rules:
-            _rules = (rule, *_rules)
+    with registered.lock:
+        if rule not in registered.rules:
+            registered.rules = (rule, *registered.rules)
 
 
 def unregister_classifier(rule: Rule) -> None:
     """Ask `rule` no more; nothing happens when it was not registered."""
-    global _rules
-    with _lock:
-        _rules = tuple(known for known in _rules if known != rule)
+    with registered.lock:
+        registered.rules = tuple(known for known in registered.rules if known != rule)
 
 
 def classifier(rule: R) -> R:
@@ -86,9 +97,9 @@ def classifier(rule: R) -> R:
     return rule
 
 
-def ask(error: BaseException, rules: Sequence[Rule]) -> ErrorInfo | Finding | None:
+def ask(error: BaseException, rules: Sequence[Rule]) -> ErrorInfo | Opinion | None:
     """The first opinion of the given rules, then of the registered ones; None when nobody has one."""
-    for rule in (*rules, *_rules):
+    for rule in (*rules, *registered.rules):
         try:
             opinion = _opinion(rule(error))
         except Exception:  # noqa: BLE001 - a rule is somebody else's code
@@ -98,11 +109,11 @@ def ask(error: BaseException, rules: Sequence[Rule]) -> ErrorInfo | Finding | No
     return None
 
 
-def _opinion(said: object) -> ErrorInfo | Finding | None:
+def _opinion(said: object) -> ErrorInfo | Opinion | None:
     if isinstance(said, ErrorInfo):
         return said
     if isinstance(said, str):
-        return Finding(ErrorCategory(str(said).lower()))
+        return Opinion(ErrorCategory(str(said).lower()))
     return None
 
 
@@ -179,16 +190,20 @@ def _of_exception(error: BaseException, now: float, rules: tuple[Rule, ...], dep
         found = _merged(opinion, known)
         if found is not None:
             return _complete(
-                _deeper(found, link, chain, now), class_name(link), _message(error, link), error, link
+                _deeper(found, link, chain, now),
+                class_name(link),
+                read_text(error) or read_text(link),
+                error,
+                link,
             )
     for link in _chain(error):
         found = spoken_finding(link)
         if found is not None:
-            return _complete(found, class_name(link), _message(error, link), error, link)
+            return _complete(found, class_name(link), read_text(error) or read_text(link), error, link)
     return _complete(None, class_name(error), read_text(error), error)
 
 
-def _find(link: BaseException, now: float) -> Finding | None:
+def _find(link: BaseException, now: float) -> Opinion | None:
     from prefect_resilience.errors.classify.libraries import find
 
     try:
@@ -197,7 +212,7 @@ def _find(link: BaseException, now: float) -> Finding | None:
         return None
 
 
-def _merged(opinion: Finding | None, known: Finding | None) -> Finding | None:
+def _merged(opinion: Opinion | None, known: Opinion | None) -> Opinion | None:
     """A rule's category, with the code and the wait that the defaults found."""
     if opinion is None or known is None:
         return opinion or known
@@ -206,7 +221,7 @@ def _merged(opinion: Finding | None, known: Finding | None) -> Finding | None:
     return opinion._replace(code=known.code, retry_after=known.retry_after, details=known.details)
 
 
-def _deeper(found: Finding, link: BaseException, causes: Iterator[BaseException], now: float) -> Finding:
+def _deeper(found: Opinion, link: BaseException, causes: Iterator[BaseException], now: float) -> Opinion:
     """A failed sub-step is as what made it fail, by its cause or, where that got lost, by its text."""
     if found.category is not ErrorCategory.SUBTASK:
         return found
@@ -261,11 +276,11 @@ def _of_state(state: Any, kind: str, now: float, rules: tuple[Rule, ...], depth:
     message = read_text(read(state, "message") or "")
     name = read_text(read(state, "name") or kind.title())
     if kind == "CRASHED":
-        return _complete(Finding(ErrorCategory.AGENT_CRASH, "CRASHED"), "", message, None)
+        return _complete(Opinion(ErrorCategory.AGENT_CRASH, "CRASHED"), "", message, None)
     if kind in ("CANCELLED", "CANCELLING"):
-        return _complete(Finding(ErrorCategory.CANCELLED, "CANCELLED"), "", message, None)
+        return _complete(Opinion(ErrorCategory.CANCELLED, "CANCELLED"), "", message, None)
     if name == "TimedOut":
-        return _complete(Finding(ErrorCategory.TIMEOUT, "TIMEOUT"), "", message, None)
+        return _complete(Opinion(ErrorCategory.TIMEOUT, "TIMEOUT"), "", message, None)
     if kind == "FAILED" and depth > 0:
         inner = _inside(state_data(state), now, rules, depth - 1)
         if inner is not None:
@@ -284,19 +299,15 @@ def _inside(data: Any, now: float, rules: tuple[Rule, ...], depth: int) -> Error
     return min((_classify(state, now, rules, depth) for state in failed), key=_badness, default=None)
 
 
-def _message(error: BaseException, link: BaseException) -> str:
-    return read_text(error) or read_text(link)
-
-
 def _complete(
-    found: Finding | None,
+    found: Opinion | None,
     name: str,
     message: str,
     error: BaseException | None,
     link: BaseException | None = None,
 ) -> ErrorInfo:
     """An ErrorInfo of a finding: what it leaves open comes from its category, the code from `name`."""
-    found = found or Finding(ErrorCategory.UNEXPECTED)
+    found = found or Opinion(ErrorCategory.UNEXPECTED)
     category = found.category
     details = dict(found.details or {})
     if category.kind is ErrorKind.RESOURCE and "resource" not in details:
@@ -350,7 +361,7 @@ _BY_WORDS = (
 _LONGEST = 4_000
 
 
-def resource_details(found: Finding, error: object, message: str) -> dict[str, Any]:
+def resource_details(found: Opinion, error: object, message: str) -> dict[str, Any]:
     """`resource`, and `usage` and `limit` where they are known, of a failure of the kind `resource`."""
     known: dict[str, Any] = {"resource": _resource(found, error, message[:_LONGEST])}
     if found.category is C.OVERFLOW:
@@ -364,7 +375,7 @@ def resource_details(found: Finding, error: object, message: str) -> dict[str, A
     return known
 
 
-def _resource(found: Finding, error: object, message: str) -> str:
+def _resource(found: Opinion, error: object, message: str) -> str:
     if found.category is C.OVERFLOW:
         return "context"
     if found.code in _BY_CODE:

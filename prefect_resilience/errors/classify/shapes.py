@@ -144,7 +144,7 @@ def error_objects(error: object, text: str, answered: bool) -> list[dict[Any, An
     if answered:
         kept += [read(error, name) for name in _BODIES]
         kept.append(read(read(error, "response"), "data"))  # Slack
-    found = [_error_object(body) for body in (*kept, _parsed(text))]
+    found = [_error_object(body) for body in (*kept, parsed(text))]
     return [inner for inner in found if inner]
 
 
@@ -184,7 +184,8 @@ def _error_object(body: Any) -> dict[Any, Any]:
     return as_dict(plain.get("error")) or plain
 
 
-def _parsed(body: str) -> Any:
+def parsed(body: str) -> Any:
+    """The JSON object or list in a text; None for any other text."""
     if not body.lstrip().startswith(("{", "[")):
         return None
     try:
