@@ -1,4 +1,4 @@
-"""ErrorContext: what handlers, conditions, dead letters and events see of a failure."""
+"""ErrorContext: a failure as handlers, conditions, dead letters and events get it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _NAMES = {
     "partial_results": "partialResults",
     "failed_step": "failedStep",
 }
-"""Details of ours that have another name there; the others keep theirs."""
+"""Details that have another name in agent task systems."""
 
 
 def _subtask(cause: ErrorContext, request: Any) -> dict[str, Any]:
@@ -41,7 +41,7 @@ ATTRIBUTE = "__prefect_resilience_context__"
 STACK_LIMIT = 20_000
 PARTIAL_LIMIT = 64_000
 MOST_LEVELS = 20
-"""Sub-steps of sub-steps that a context carries; of more the innermost are left out."""
+"""The most nested sub-steps in a context; deeper ones are left out."""
 
 _FRAMES = 50
 
@@ -59,10 +59,10 @@ class AttemptRecord(BaseModel):
 
 
 class PartialOutput(BaseModel):
-    """What was produced before the failure.
+    """The output that was produced before the failure.
 
-    `original_size` is None unless it was cut: the characters of its JSON, or of values that were kept or
-    yielded one by one, and of which the later ones are missing, their number.
+    `original_size` is None unless the output was cut: the characters of its JSON, or the number of values if
+    they were kept or yielded one by one and the later ones are missing.
     """
 
     model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True, defer_build=True)
@@ -107,7 +107,7 @@ class ErrorContext(BaseModel):
 
     @classmethod
     def from_info(cls, info: ErrorInfo, *, timestamp: datetime, **fields: Any) -> ErrorContext:
-        """The context of a classified failure; `fields` are any others of this model."""
+        """The context of a classified failure; `fields` are further fields of this model."""
         known: dict[str, Any] = {name: getattr(info, name) for name in ErrorInfo.model_fields}
         known["circuit"] = info.details.get("circuit")
         return cls.model_validate({**known, "timestamp": timestamp, **fields})
@@ -133,22 +133,22 @@ class ErrorContext(BaseModel):
 
     @property
     def categories(self) -> tuple[str, ...]:
-        """The category, and of a failed sub-step also that of what made it fail, which it counts as."""
+        """The category, and for a failed sub-step also the categories of its cause."""
         own = (self.category.value,)
         if self.category is not ErrorCategory.SUBTASK or self.cause is None:
             return own
         return (*own, *self.cause.categories)
 
     def deeper(self, room: int = MOST_LEVELS) -> ErrorContext:
-        """The same as the context of a sub-step: one level further down, and all that caused it."""
+        """This context and its causes as those of a sub-step: one level deeper."""
         inner = None if self.cause is None or room <= 1 else self.cause.deeper(room - 1)
         return self.model_copy(update={"nesting_depth": self.nesting_depth + 1, "cause": inner})
 
     def to_task_error(self) -> dict[str, Any]:
-        """The same in the shape of agent task systems: `type`, `reason`, `message` and `details`, as JSON.
+        """This failure in the format of agent task systems: `type`, `reason`, `message`, `details`, as JSON.
 
-        Of an exhausted resource `type` is "RESOURCE_EXHAUSTION", with `resource` and `metrics` (`usage` and
-        `limit`), of any other failure "TASK_FAILURE"; a sub-step's error is in `details["subtaskError"]`.
+        For an exhausted resource `type` is "RESOURCE_EXHAUSTION", with `resource` and `metrics` (`usage` and
+        `limit`); else it is "TASK_FAILURE". A sub-step's error is in `details["subtaskError"]`.
         """
         own = dict(self.details)
         details: dict[str, Any] = {}
@@ -175,7 +175,7 @@ class ErrorContext(BaseModel):
 
 
 def _partial_output(error: BaseException) -> PartialOutput | None:
-    """What an exception itself says that the work had come to."""
+    """The exception's own `partial_output`, redacted and bounded."""
     kept = read(error, "partial_output")
     if kept is None or isinstance(kept, PartialOutput):
         return kept
@@ -193,7 +193,7 @@ def _shown(value: object) -> str:
 
 
 def _cause(error: BaseException, timestamp: datetime, room: int) -> ErrorContext | None:
-    """The context of what a failed sub-step was raised from."""
+    """The context of the exception that a failed sub-step was raised from."""
     behind = cast("object", read(error, "__cause__"))
     if not isinstance(behind, BaseException) or room <= 0:
         return None
@@ -207,9 +207,9 @@ def _cause(error: BaseException, timestamp: datetime, room: int) -> ErrorContext
 
 
 def attach_context(error: BaseException, context: ErrorContext) -> None:
-    """Keep a context on the exception it belongs to, where `error_context` finds it; never raises.
+    """Keep a context on its exception, where `error_context` finds it; never raises.
 
-    It goes along through pickle where the exception's `__dict__` does. What is no exception goes without.
+    It is pickled together with the exception's `__dict__`. A value that is no exception gets no context.
     """
     with suppress(TypeError, AttributeError):  # if it is no exception
         put(error, ATTRIBUTE, context)

@@ -1,9 +1,9 @@
 """classify: an exception, a Prefect state, an HTTP response or a text -> ErrorInfo.
 
-Rules are asked in this order, and the first opinion counts: those of the call, those of the process, the
-defaults. An exception that nobody knows is looked through to its `__cause__`, and to its `__context__` when
-it is no programming error of the handler itself; then the words of its name are asked. Of a group the worst
-member counts.
+The first rule with an opinion decides: the rules of the call, then those of the process, then the defaults.
+For an unknown exception its `__cause__` is classified, or its `__context__` unless the exception is a
+programming error of the handler itself; the last resort is the words in its class's name. For a group the
+worst member decides.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ __all__ = [
 ]
 
 Rule = Callable[[Any], "ErrorCategory | str | ErrorInfo | None"]
-"""Looks at an exception and says what it is: a category, its name, a whole ErrorInfo, or None: no opinion."""
+"""Classifies an exception: a category, its name, or a whole ErrorInfo; None is no opinion."""
 
 R = TypeVar("R", bound=Rule)
 
@@ -62,10 +62,10 @@ in_forked_child(registered.new_lock)
 
 
 def register_classifier(rule: Rule) -> None:
-    """Ask `rule` before the defaults from now on; the latest is asked first.
+    """Apply `rule` before the defaults from now on; the latest rule comes first.
 
-    A rule that returns None has no opinion, and one that raises is passed over. Registering twice does
-    nothing.
+    A rule that returns None has no opinion, and a rule that raises is skipped. Registering a rule twice has
+    no effect.
 
     Example:
         >>> register_classifier(lambda error: "timeout" if "too slow" in str(error) else None)
@@ -78,13 +78,13 @@ def register_classifier(rule: Rule) -> None:
 
 
 def unregister_classifier(rule: Rule) -> None:
-    """Ask `rule` no more; nothing happens when it was not registered."""
+    """Remove a registered rule. Does nothing if it is not registered."""
     with registered.lock:
         registered.rules = tuple(known for known in registered.rules if known != rule)
 
 
 def classifier(rule: R) -> R:
-    """Decorator: `register_classifier`, and hand the function back.
+    """Decorator: registers the function with `register_classifier` and returns it.
 
     Example:
         >>> @classifier
@@ -98,11 +98,11 @@ def classifier(rule: R) -> R:
 
 
 def ask(error: BaseException, rules: Sequence[Rule]) -> ErrorInfo | Opinion | None:
-    """The first opinion of the given rules, then of the registered ones; None when nobody has one."""
+    """The first opinion of the given rules, then of the registered ones; None if no rule has one."""
     for rule in (*rules, *registered.rules):
         try:
             opinion = _opinion(rule(error))
-        except Exception:  # noqa: BLE001 - a rule is somebody else's code
+        except Exception:  # noqa: BLE001 - a rule is the user's code
             continue
         if opinion is not None:
             return opinion
@@ -127,27 +127,27 @@ _MEMBERS = 1_000
 _DEPTH = 20
 
 WORST_FIRST = (ErrorKind.PERMANENT, ErrorKind.RESOURCE, ErrorKind.INFRASTRUCTURE, ErrorKind.TRANSIENT)
-"""Of several failures, the one whose kind stands first here decides: what will not pass by itself wins."""
+"""Of several failures, the one with the first kind in this order decides: permanent before transient."""
 
-# Raised while another was handled, these are a mistake in the handler, not a report of what it handled.
+# Raised while another exception was handled, these are a mistake in the handler, not a report of that one.
 _OWN_MISTAKES = (
     *(TypeError, AttributeError, NameError, LookupError, ArithmeticError, AssertionError, ImportError),
     *(NotImplementedError, ValueError, SyntaxError, StopIteration, StopAsyncIteration, RecursionError),
 )
 
 
-# Where SDKs keep what went wrong, in place of raising from it.
+# Attributes in which SDKs keep the original exception, in place of raising from it.
 _KEPT_CAUSES = ("original_exception", "original_error", "inner_exception", "orig")
 
 
 def classify(error: Any, *, now: float | None = None, rules: Sequence[Rule] = ()) -> ErrorInfo:
-    """What went wrong, whatever is handed in; never raises.
+    """The classification of an error of any kind; never raises.
 
     `error` is an exception, a Prefect state, an HTTP response or a text. `now` is in seconds since the epoch
-    (the wall clock when left out) and serves to turn dates into waits. `rules` are asked before all others.
+    (default: the wall clock), to convert dates to waits. `rules` come before all others.
 
-    Of an exception group the worst member counts: permanent before resource before infrastructure before
-    transient, what must not be retried before what may be, then the longest wait.
+    For an exception group the worst member decides: permanent before resource before infrastructure before
+    transient, not retryable before retryable, then the longest wait.
 
     Example:
         >>> found = classify(TimeoutError("no answer"))
@@ -176,7 +176,7 @@ def _classify(error: Any, now: float, rules: tuple[Rule, ...], depth: int) -> Er
 
 
 def _of_exception(error: BaseException, now: float, rules: tuple[Rule, ...], depth: int) -> ErrorInfo:
-    """The first link of the chain that anybody knows decides; the outermost gives class and text."""
+    """The first known exception of the chain decides; the outermost gives class and text."""
     chain = _chain(error)
     for link in chain:
         opinion = ask(link, rules)
@@ -222,7 +222,7 @@ def _merged(opinion: Opinion | None, known: Opinion | None) -> Opinion | None:
 
 
 def _deeper(found: Opinion, link: BaseException, causes: Iterator[BaseException], now: float) -> Opinion:
-    """A failed sub-step is as what made it fail, by its cause or, where that got lost, by its text."""
+    """A failed sub-step is classified by its cause or, if that is missing, by its text."""
     if found.category is not ErrorCategory.SUBTASK:
         return found
     known = (_find(cause, now) for cause in causes)
@@ -239,7 +239,7 @@ def _deeper(found: Opinion, link: BaseException, causes: Iterator[BaseException]
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
-    """The exception and what lies behind it, each once, at most 100 of them."""
+    """The exception and its causes, each once, at most 100."""
     seen: set[int] = set()
     link: object = error
     while isinstance(link, BaseException) and id(link) not in seen and len(seen) < _CHAIN:
@@ -289,7 +289,7 @@ def _of_state(state: Any, kind: str, now: float, rules: tuple[Rule, ...], depth:
 
 
 def _inside(data: Any, now: float, rules: tuple[Rule, ...], depth: int) -> ErrorInfo | None:
-    """What a failed state carries: an exception, a state, a text, or states of which the worst counts."""
+    """The data of a failed state: an exception, a state, a text, or states; the worst state decides."""
     if isinstance(data, BaseException | str) or state_type(data) == "FAILED":
         return _classify(data, now, rules, depth)
     if not isinstance(data, list | tuple):
@@ -306,7 +306,7 @@ def _complete(
     error: BaseException | None,
     link: BaseException | None = None,
 ) -> ErrorInfo:
-    """An ErrorInfo of a finding: what it leaves open comes from its category, the code from `name`."""
+    """An ErrorInfo from an opinion: defaults come from its category, the code from `name`."""
     found = found or Opinion(ErrorCategory.UNEXPECTED)
     category = found.category
     details = dict(found.details or {})
@@ -327,7 +327,7 @@ def _complete(
     )
 
 
-# -- which resource is used up, and how much of it, by type, code and the providers' words
+# -- the exhausted resource, its usage and its limit, by type, code and the providers' words
 
 _NUMBER = r"(\d[\d,_.]{0,15}\d|\d)"
 # Usage and limit, as OpenAI, Anthropic, Google and their like write them.
@@ -362,7 +362,7 @@ _LONGEST = 4_000
 
 
 def resource_details(found: Opinion, error: object, message: str) -> dict[str, Any]:
-    """`resource`, and `usage` and `limit` where they are known, of a failure of the kind `resource`."""
+    """`resource`, and `usage` and `limit` if known, for a failure of the kind `resource`."""
     known: dict[str, Any] = {"resource": _resource(found, error, message[:_LONGEST])}
     if found.category is C.OVERFLOW:
         known |= _usage_and_limit(message[:_LONGEST])

@@ -1,7 +1,7 @@
-"""Known exceptions by name: `package.Class` -> what it means. Other classes are as their nearest base.
+"""Known exceptions by name: `package.Class` -> category. Other classes are like their nearest base.
 
-Only the outermost package of the module is written, since libraries move classes between modules. A class
-that needs a closer look than its name is in `libraries`. Below: names that nobody knows, and texts.
+Only the outermost package of the module is given, since libraries move classes between modules. Classes whose
+name is not enough are in `libraries`. Below: rules for unknown names, and for texts.
 """
 
 from __future__ import annotations
@@ -167,11 +167,10 @@ BY_BARE_NAME = coded(
 )
 
 
-# Exceptions that nobody knows, by the words in their class's name: `ConnectionLost`, `LockTimeout`.
+# Unknown exceptions, by the words in their class's name: `ConnectionLost`, `LockTimeout`.
 #
-# The last thing that is asked, after the whole chain of causes: a cause that is known says more than a
-# name. A class that is a ValueError, a TypeError or the like reports a mistake, so its name never makes it
-# retryable.
+# The last resort, after the whole chain of causes: a known cause says more than a name. A ValueError, a
+# TypeError or the like reports a mistake, so its name never makes it retryable.
 
 _MISTAKES = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, AssertionError, NameError)
 
@@ -210,7 +209,7 @@ _SPOKEN = worded(r"""
 
 
 def spoken_finding(error: BaseException) -> Opinion | None:
-    """What the names of a class and its bases say, the nearest first; None if they say nothing."""
+    """An opinion from the names of a class and its bases, the nearest first; None if they give none."""
     for cls in takewhile(lambda one: one.__module__ != "builtins", type(error).__mro__):
         found = _spoken(cls.__name__)
         if found is not None:
@@ -241,7 +240,7 @@ def in_words(name: str) -> str:
     return "_".join(word[:1].upper() + word[1:] for word in parted.split("_") if word)
 
 
-# -- texts: what a message alone says, when there is no exception any more
+# -- texts: a message without its exception
 
 # "Task run encountered an exception ConnectionRefusedError: [Errno 111] ...", a line of a traceback, or
 # "step 'load' failed: ConnectionResetError: ...".
@@ -288,7 +287,7 @@ _NAMES = {**BY_BARE_NAME, **dict(_builtins())}
 
 
 def text_finding(text: str) -> Opinion | None:
-    """What a text says about the failure it tells of, or None when it says nothing that is known."""
+    """An opinion from the text of a failure; None if it has no known words."""
     text = text[:_LIMIT]
     if says_overflow(text):
         return Opinion(C.OVERFLOW, OVERFLOW_CODE)

@@ -34,8 +34,8 @@ def plain_headers(headers: Any) -> dict[str, str]:
     """Headers of any library as a dict with lower-case names; {} for what cannot be read as headers."""
     try:
         items = read(headers, "items")
-        pairs = dict(items() if callable(items) else headers)
-        return {_text(name).lower(): _text(value) for name, value in pairs.items()}
+        pairs: Any = items() if callable(items) else headers
+        return {_text(name).lower(): _text(value) for name, value in dict(pairs).items()}
     except Exception:  # noqa: BLE001 - any library's own mapping
         return {}
 

@@ -217,8 +217,8 @@ def _data(line: str) -> str:
 
 def _parsed(data: str) -> dict[str, Any] | None:
     """An event from its JSON; None for a text that is not the whole JSON of an object."""
-    found: object = parsed(data)
-    return as_dict(found) if isinstance(found, dict) else None
+    found = parsed(data)
+    return cast("dict[str, Any]", found) if isinstance(found, dict) else None
 
 
 def _is_line(line: str, after: str) -> bool:
