@@ -11,9 +11,7 @@ from typing import Any
 from weakref import WeakValueDictionary
 
 from prefect_resilience.durable.letters.kinds import DeadLetterError, attribute_at
-from prefect_resilience.durable.letters.model import Source
-
-LOADED_BY_PREFECT = "__prefect_loader_"
+from prefect_resilience.durable.letters.model import LOADED_BY_PREFECT, Source
 
 # What no import finds, as a task in a function or a notebook: good for as long as this process lives.
 _local: WeakValueDictionary[str, Any] = WeakValueDictionary()

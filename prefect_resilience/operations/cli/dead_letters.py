@@ -16,7 +16,7 @@ from rich.progress import TimeRemainingColumn
 
 from prefect_resilience.base.text import plural
 from prefect_resilience.durable.letters.edge import operations
-from prefect_resilience.durable.letters.edge.configured import check_task, queue_of
+from prefect_resilience.durable.letters.edge.known import check_task, queue_of
 from prefect_resilience.durable.letters.edge.replay import Replaying
 from prefect_resilience.durable.letters.model import DeadLetter, Status
 from prefect_resilience.durable.letters.report import LetterOutcome, Progress

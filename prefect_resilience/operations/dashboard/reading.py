@@ -15,7 +15,7 @@ from prefect.settings import PREFECT_API_URL
 
 from prefect_resilience.durable.batches.edge.flow_runs import ApiUnavailable, find_runs, run_id_of
 from prefect_resilience.durable.batches.edge.status import list_batches
-from prefect_resilience.durable.letters.edge.configured import queue_of
+from prefect_resilience.durable.letters.edge.known import queue_of
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.guards.budgets.policy import get_budgets
 from prefect_resilience.guards.circuits.fleet import read_values

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from prefect_resilience.durable.batches.audit import AUDITS, entries_of, scanned
 from prefect_resilience.durable.effects.ledger import open_ledger
-from prefect_resilience.durable.letters.edge.configured import queue_of
+from prefect_resilience.durable.letters.edge.known import queue_of
 from prefect_resilience.errors.exceptions import ConfigurationError, ResilienceError
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.guards.budgets.policy import get_budgets
