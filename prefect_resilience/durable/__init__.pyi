@@ -18,7 +18,7 @@ from .batches.strategies import RecoveryHint as RecoveryHint
 from .batches.strategies import RecoveryPolicy as RecoveryPolicy
 from .effects.append import AppendResult as AppendResult
 from .effects.append import append_once as append_once
-from .effects.claim import Claim as Claim
+from .effects.claim import EffectClaim as EffectClaim
 from .effects.current import idempotency_key as idempotency_key
 from .effects.current import send_idempotency_key as send_idempotency_key
 from .effects.ledger import open_ledger as open_ledger

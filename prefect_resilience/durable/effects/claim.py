@@ -34,16 +34,16 @@ from prefect_resilience.durable.effects.evidence import (
     watch_other_traffic,
 )
 from prefect_resilience.durable.effects.model import (
+    AlreadyDone,
     Ask,
     Doubted,
-    Failed,
+    FailedCall,
+    InProgress,
     LedgerDecision,
     Repeated,
-    Replay,
     Reused,
     Send,
     Undoing,
-    Wait,
     not_sent,
 )
 from prefect_resilience.durable.effects.policy import Done
@@ -63,7 +63,7 @@ class Taken(LimitRefused):
 
 
 @dataclass(slots=True)
-class Claim(LedgerSequences):
+class EffectClaim(LedgerSequences):
     """One attempt at one effect."""
 
     watchable: bool = True
@@ -131,7 +131,7 @@ class Claim(LedgerSequences):
             if isinstance(decision, Send):
                 self.clear = not self._claimed
                 return None
-            if isinstance(decision, Replay):
+            if isinstance(decision, AlreadyDone):
                 return (yield from self._replayed(decision))
             if isinstance(decision, Undoing):
                 raise self._doubt(decision.why)
@@ -142,7 +142,11 @@ class Claim(LedgerSequences):
                 continue
             waited = monotonic() - began
             if waited >= self.effect.max_wait:
-                if isinstance(decision, Wait) and decision.overdue_at is not None and self.effect.external:
+                if (
+                    isinstance(decision, InProgress)
+                    and decision.overdue_at is not None
+                    and self.effect.external
+                ):
                     raise self._doubt(f"its call still runs, {waited:.0f} s after another attempt was due")
                 raise EffectBusy(self.key, self.batch_id, waited)
             yield from slept(min(pause, self.effect.max_wait - waited))
@@ -194,7 +198,7 @@ class Claim(LedgerSequences):
             except StoreUnavailable:
                 self._ledger.report_later(self._place, event)
 
-    def _known_of(self, error: BaseException) -> Failed | Doubted:
+    def _known_of(self, error: BaseException) -> FailedCall | Doubted:
         """What the call's error proves, as an event."""
         info, witness = self._classified(error), self._witness
         entered = self._running.entered
@@ -203,7 +207,7 @@ class Claim(LedgerSequences):
         self.ambiguous = not proven
         said = None if info is None else {"code": info.code, "message": _brief(info.message)}
         if proven:
-            return Failed(self.name, said)
+            return FailedCall(self.name, said)
         self.why = "it was interrupted" if said is None else f"it ended in {said['code']}: {said['message']}"
         spared = spared_by(error, info, self.effect, witness)
         if spared is not None:
@@ -254,7 +258,7 @@ class Claim(LedgerSequences):
             return f"the effect {self.key!r} was done after its attempt was over; its result is recorded"
         event = self._known_of(outcome.error)
         yield Blocking(self._ledger.report_patiently, (self._place, event))
-        came = "did not take place" if isinstance(event, Failed) else "may have taken place"
+        came = "did not take place" if isinstance(event, FailedCall) else "may have taken place"
         return f"the effect {self.key!r} {came}: its call ended in an error after its attempt was over"
 
     def retry_refusal(self, error: BaseException) -> str | None:

@@ -14,16 +14,16 @@ from urllib.parse import quote
 from prefect_resilience.base import places
 from prefect_resilience.base.naming import digest
 from prefect_resilience.durable.effects.model import (
+    AlreadyDone,
     Asker,
     Doubted,
     EffectDocument,
     Event,
-    Failed,
+    FailedCall,
     Intend,
     LedgerDecision,
-    Look,
+    LookUp,
     Overdue,
-    Replay,
     Send,
     Succeeded,
     Verified,
@@ -102,7 +102,7 @@ class Ledger:
 
     def look(self, place: str, asker: Asker | None = None) -> LedgerDecision:
         """How the effect stands; for a run that asks for it, which is noted where it is replayed."""
-        return self._step(place, lambda alive: Look(alive, asker))
+        return self._step(place, lambda alive: LookUp(alive, asker))
 
     def intend(
         self,
@@ -132,7 +132,7 @@ class Ledger:
             self.owner.drop(claim)
         return decision
 
-    def report(self, place: str, event: Succeeded | Failed | Doubted) -> None:
+    def report(self, place: str, event: Succeeded | FailedCall | Doubted) -> None:
         """What became of a call."""
         self._step(place, lambda alive: event, seen=self._seen(place))
         self.owner.drop(event.claim)
@@ -144,7 +144,7 @@ class Ledger:
         except StoreUnavailable:
             self.owner.later(lambda: self._step(place, lambda alive: Overdue(claim)))
 
-    def report_patiently(self, place: str, event: Succeeded | Failed | Doubted) -> None:
+    def report_patiently(self, place: str, event: Succeeded | FailedCall | Doubted) -> None:
         """The same, tried for RECORD_FOR seconds, and then on in the background while StoreUnavailable is
         raised here."""
         until = time.monotonic() + RECORD_FOR
@@ -159,7 +159,7 @@ class Ledger:
             time.sleep(pause)
             pause = min(2 * pause, 1.0)
 
-    def report_later(self, place: str, event: Succeeded | Failed | Doubted) -> None:
+    def report_later(self, place: str, event: Succeeded | FailedCall | Doubted) -> None:
         """The same, in the background, until the store has taken it. Does not block."""
         self.owner.later(lambda: self.report(place, event))
 
@@ -201,7 +201,7 @@ class Ledger:
                     version = self.store.swap(place, 0 if found is None else found.version, after)
                 except StoreUnavailable:
                     # A store that may only be read still tells what is done.
-                    if isinstance(step, Look) and isinstance(decision, Replay):
+                    if isinstance(step, LookUp) and isinstance(decision, AlreadyDone):
                         return decision
                     raise
                 if version:

@@ -72,7 +72,7 @@ class Asker:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class LookUp:
     """How does it stand? `alive`: whether the owner of the intention, if there is one, is still busy."""
 
     alive: bool
@@ -113,16 +113,16 @@ class Succeeded:
 
 
 @dataclass(frozen=True, slots=True)
-class Failed:
+class FailedCall:
     """The call did not take effect, which is certain."""
 
     claim: str
     error: dict[str, Any] | None = None
 
 
-def not_sent(claim: str, why: str) -> Failed:
+def not_sent(claim: str, why: str) -> FailedCall:
     """The call was never made."""
-    return Failed(claim, {"code": "NOT_SENT", "message": why})
+    return FailedCall(claim, {"code": "NOT_SENT", "message": why})
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +143,7 @@ class Verified:
     asker: Asker | None = None
 
 
-Event = Look | Intend | Overdue | Succeeded | Failed | Doubted | Verified
+Event = LookUp | Intend | Overdue | Succeeded | FailedCall | Doubted | Verified
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +159,7 @@ class Send:
 
 
 @dataclass(frozen=True, slots=True)
-class Replay:
+class AlreadyDone:
     """It is done: this is what came of it."""
 
     result: Any
@@ -167,7 +167,7 @@ class Replay:
 
 
 @dataclass(frozen=True, slots=True)
-class Wait:
+class InProgress:
     """Another run is doing it. `overdue_at`: since when its attempt is over, in the store's seconds."""
 
     overdue_at: float | None = None
@@ -212,7 +212,7 @@ class Recorded:
     taken: bool
 
 
-LedgerDecision = Send | Replay | Wait | Ask | Undoing | Repeated | Reused | Recorded
+LedgerDecision = Send | AlreadyDone | InProgress | Ask | Undoing | Repeated | Reused | Recorded
 
 
 def decide(
@@ -220,7 +220,7 @@ def decide(
 ) -> tuple[EffectDocument | None, LedgerDecision]:
     """The document after `event`, and what whoever brought it is to do. No argument is changed."""
     match event:
-        case Look():
+        case LookUp():
             return _stand(document, event.alive, event.asker, now)
         case Intend():
             return _intend(document, event, now)
@@ -244,12 +244,12 @@ def _stand(
     if asker is not None and (alive or document["state"] == "done") and _repeats(document, asker):
         return document, Repeated(document["asked"]["run"])
     if document["state"] == "done":
-        return _asked_by(document, asker), Replay(document["result"], document["external_id"])
+        return _asked_by(document, asker), AlreadyDone(document["result"], document["external_id"])
     if document["state"] == "compensating":
-        return document, Wait() if alive else Undoing(_undoing(document))
+        return document, InProgress() if alive else Undoing(_undoing(document))
     if document["state"] == "intended":
         if alive:
-            return document, Wait(document.get("overdue_at"))
+            return document, InProgress(document.get("overdue_at"))
         document = {**document, "state": "unknown", "settled_at": now, "error": _OWNER_DIED}
     return document, Ask(document["claim"], document["error"], generation)
 
@@ -332,7 +332,7 @@ def _intend(
 
 
 def _report(
-    document: EffectDocument | None, event: Overdue | Succeeded | Failed | Doubted, now: float
+    document: EffectDocument | None, event: Overdue | Succeeded | FailedCall | Doubted, now: float
 ) -> tuple[EffectDocument | None, LedgerDecision]:
     """What an owner says of its own call. A late word counts as long as the claim is still the last one.
 
@@ -349,9 +349,9 @@ def _report(
     if isinstance(event, Succeeded):
         more = _done(event)
     elif document["state"] == "failed":
-        return document, Recorded(isinstance(event, Failed))
+        return document, Recorded(isinstance(event, FailedCall))
     else:
-        more = {"state": "failed" if isinstance(event, Failed) else "unknown", "error": event.error}
+        more = {"state": "failed" if isinstance(event, FailedCall) else "unknown", "error": event.error}
     return {**settled, **more}, Recorded(True)
 
 

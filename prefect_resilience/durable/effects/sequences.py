@@ -15,10 +15,10 @@ from prefect_resilience.durable.effects.current import EffectSurroundings, Repla
 from prefect_resilience.durable.effects.keys import effect_key
 from prefect_resilience.durable.effects.ledger import Ledger, place_of
 from prefect_resilience.durable.effects.model import (
+    AlreadyDone,
     Ask,
     Asker,
     LedgerDecision,
-    Replay,
     Send,
     Succeeded,
     Verified,
@@ -132,7 +132,7 @@ class LedgerSequences:
         except StoreUnavailable:
             # A store that may only be read still tells what is done.
             decision = self._look()
-            if not isinstance(decision, Replay):
+            if not isinstance(decision, AlreadyDone):
                 self._doing = _INTENDING
                 raise
             return decision
@@ -297,7 +297,7 @@ class LedgerSequences:
             packed = {"as": "stored", "ref": reference} if failure is None else {"as": "lost", "why": failure}
         return with_result(packed, value) if self.effect.compensate is not None else packed
 
-    def _replayed(self, decision: Replay) -> Steps[Replayed]:
+    def _replayed(self, decision: AlreadyDone) -> Steps[Replayed]:
         packed = decision.result
         try:
             if packed["as"] == "stored":

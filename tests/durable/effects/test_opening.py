@@ -15,7 +15,7 @@ from prefect_resilience.durable.effects import ledger as ledger_module
 from prefect_resilience.durable.effects import opening, owner
 from prefect_resilience.durable.effects.keys import effect_key
 from prefect_resilience.durable.effects.ledger import Ledger, place_of
-from prefect_resilience.durable.effects.model import Asker, Failed, Intend, Send, Succeeded, decide
+from prefect_resilience.durable.effects.model import Asker, FailedCall, Intend, Send, Succeeded, decide
 from prefect_resilience.durable.effects.opening import (
     batch_place,
     change_batch,
@@ -150,7 +150,7 @@ def test_what_a_batch_counts():
 
     first = made(None, "external", {})
     assert is_counted(first)
-    failed, _ = decide(first, Failed("c"), 2.0)
+    failed, _ = decide(first, FailedCall("c"), 2.0)
     assert is_counted(made(failed, "conditional", {})), "its kind was changed in the code since"
     assert not is_counted(made(None, "external", {"compensates": "k"}))
     assert not is_counted(made(None, "conditional", {}))
@@ -273,7 +273,7 @@ def test_a_later_pass_of_a_batch_that_never_recorded_anything(ledger):
 def test_an_effect_that_failed_first_is_counted_once(ledger):
     batch = opened(ledger)
     did(ledger, batch, end=False)
-    ledger.report(place_of("b", "k"), Failed("c-r1"))
+    ledger.report(place_of("b", "k"), FailedCall("c-r1"))
     did(ledger, batch, run="r2")
     assert sum(document(ledger)["created"].values()) == 1
 

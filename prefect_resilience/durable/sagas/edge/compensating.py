@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from prefect_resilience.base.drive import Blocking, Command, Invoke, Steps
 from prefect_resilience.base.edge.settings import enabled
-from prefect_resilience.durable.effects.claim import Claim
+from prefect_resilience.durable.effects.claim import EffectClaim
 from prefect_resilience.durable.effects.current import OutsideRuns, Replayed, sent_key
 from prefect_resilience.durable.effects.keys import effect_key
 from prefect_resilience.durable.effects.ledger import Ledger
@@ -114,7 +114,9 @@ class Compensating:
         here = _Here(self.log.ledger, self.log.batch_id, {"node_id": compensation_of(effect)})
         name = compensation_of(effect) or ""
         source = CodeSource(name)
-        claim = Claim(_effect_for(effect, None), function, self.asynchronous, source, here, watchable=False)
+        claim = EffectClaim(
+            _effect_for(effect, None), function, self.asynchronous, source, here, watchable=False
+        )
         make = partial(self._command, function, tuple(args), kwargs)
         outcome = yield from claim.once(lambda: claim.called(lambda _: make(), _classified))
         return outcome.value if isinstance(outcome, Replayed) else outcome
