@@ -1,11 +1,11 @@
 from .batches.batch import batch as batch
+from .batches.decisions import RecoveryReport as RecoveryReport
 from .batches.edge.known import prune as prune
 from .batches.edge.known import reopen as reopen
 from .batches.edge.marks import EXTERNAL_TAG as EXTERNAL_TAG
 from .batches.edge.marks import LABEL as LABEL
 from .batches.edge.marks import PrefectMarks as PrefectMarks
 from .batches.edge.marks import store_name as store_name
-from .batches.edge.recovery import RecoveryReport as RecoveryReport
 from .batches.edge.recovery import abandon as abandon
 from .batches.edge.recovery import recover as recover
 from .batches.edge.settling import settle as settle

@@ -26,22 +26,25 @@ def source_of(subject: Any) -> Source | None:
     qualname = getattr(fn, "__qualname__", "")
     if module is None or not qualname:
         return None
-    name = _bound_name(module, subject, qualname)
+    name = bound_name(module, subject, qualname, _same)
     source = Source(module=module.__name__, qualname=name or qualname, file=getattr(module, "__file__", None))
     if name is None:
         _local[f"{source}|{_key(subject)}"] = subject
     return source
 
 
-def _bound_name(module: ModuleType, subject: Any, qualname: str) -> str | None:
-    """The name that leads to the very task, or else to one of the same key, such as a variant of it."""
+def bound_name(
+    module: ModuleType, subject: Any, qualname: str, same: Callable[[Any, Any], bool]
+) -> str | None:
+    """The name by which a module has `subject`; else its qualified name, if `same` is found there."""
     for name, value in list(vars(module).items()):
         if value is subject:
             return name
-    return qualname if _same(attribute_at(module, qualname), subject) else None
+    return qualname if same(attribute_at(module, qualname), subject) else None
 
 
 def _same(found: Any, subject: Any) -> bool:
+    """Whether the task found is a variant of the subject."""
     return hasattr(found, "fn") and _key(found) == _key(subject)
 
 

@@ -41,33 +41,58 @@ class Replayed:
         return f"{self.key} was done before{known} in batch {self.batch_id}"
 
 
-class EffectSurroundings(Protocol):
-    """What a claim needs of the place where its task runs. Only the first six may raise, and block."""
+class OutsideRuns(Protocol):
+    """The half of `EffectSurroundings` that has defaults: outside of a run nothing is kept or reported.
+
+    The first four may raise, and block.
+    """
+
+    def passed(self) -> Pass:
+        """The pass of the code that the run belongs to. Raises StoreUnavailable as `batch_id` does."""
+        return ()
+
+    def marks(self) -> BatchMarks | None:
+        """What is known of the batch outside of the ledger; None: nothing can be."""
+        return None
+
+    def kept(self, reference: str) -> Any:
+        """What `keep` kept; LookupError when it is gone."""
+        raise LookupError(reference)
+
+    def flow(self) -> tuple[str | None, str | None]:
+        """The id of the flow run and the name of the flow."""
+        return None, None
+
+    def begun_external(self) -> None:
+        """An external effect is recorded as intended, and its call is about to be made."""
+
+    def replayed(self, replayed: Replayed) -> None:
+        """The recorded result is returned, and no call is made."""
+
+    def in_doubt(self, key: str, batch_id: str, why: str) -> None:
+        """`InDoubt` is about to be raised."""
+
+    def overdue(self, key: str, batch_id: str) -> None:
+        """The attempt is over, and its call still runs."""
+
+    def late(self, said: str) -> None:
+        """What an overdue call came to, from its own thread."""
+
+    def unrecorded(self, why: str) -> None:
+        """The store is unavailable, and the call is made all the same: it is not external."""
+
+
+class EffectSurroundings(OutsideRuns, Protocol):
+    """What a claim needs of the place where its task runs. The first three may raise, and block."""
 
     def batch_id(self) -> str:
         """The batch that the run belongs to. Raises StoreUnavailable while that cannot be found out."""
         ...
 
-    def passed(self) -> Pass:
-        """The pass of the code that the run belongs to. Raises StoreUnavailable as `batch_id` does."""
-        ...
-
-    def marks(self) -> BatchMarks | None:
-        """What is known of the batch outside of the ledger; None: nothing can be."""
-        ...
-
     def ledger(self) -> Ledger: ...
-
-    def kept(self, reference: str) -> Any:
-        """What `keep` kept; LookupError when it is gone."""
-        ...
 
     def keep(self, reference: str, value: Any) -> str | None:
         """Keep a result that is no JSON; what went wrong, if anything."""
-        ...
-
-    def flow(self) -> tuple[str | None, str | None]:
-        """The id of the flow run and the name of the flow."""
         ...
 
     @property
@@ -75,62 +100,6 @@ class EffectSurroundings(Protocol):
 
     @property
     def identity(self) -> dict[str, Any]: ...
-
-    def begun_external(self) -> None:
-        """An external effect is recorded as intended, and its call is about to be made."""
-        ...
-
-    def replayed(self, replayed: Replayed) -> None: ...
-
-    def in_doubt(self, key: str, batch_id: str, why: str) -> None: ...
-
-    def overdue(self, key: str, batch_id: str) -> None:
-        """The attempt is over, and its call still runs."""
-        ...
-
-    def late(self, said: str) -> None:
-        """What an overdue call came to, from its own thread."""
-        ...
-
-    def unrecorded(self, why: str) -> None:
-        """The store is unavailable, and the call is made all the same: it is not external."""
-        ...
-
-
-class OutsideRuns:
-    """The half of `EffectSurroundings` of a call outside of any run: nothing is kept, and nothing told."""
-
-    __slots__ = ()
-
-    def kept(self, reference: str) -> Any:
-        raise LookupError(reference)
-
-    def passed(self) -> Pass:
-        return ()
-
-    def flow(self) -> tuple[str | None, str | None]:
-        return None, None
-
-    def marks(self) -> None:
-        return None
-
-    def begun_external(self) -> None:
-        return
-
-    def overdue(self, key: str, batch_id: str) -> None:
-        return
-
-    def late(self, said: str) -> None:
-        return
-
-    def replayed(self, replayed: Replayed) -> None:
-        return
-
-    def in_doubt(self, key: str, batch_id: str, why: str) -> None:
-        return
-
-    def unrecorded(self, why: str) -> None:
-        return
 
 
 # The effect that is going on, for the code inside it and for the HTTP clients it uses.

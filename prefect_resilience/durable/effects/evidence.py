@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Iterable
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any, cast
 
 from prefect_resilience.durable.effects.policy import Effect
@@ -28,25 +29,20 @@ from prefect_resilience.errors.taxonomy import ErrorInfo
 # tells it what happens to each on the wire: retries of the transport and redirects are requests of their
 # own. Python's audit events tell it of what leaves by other clients, whose requests it cannot see.
 
+
+def _names(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
 OPEN_STATUSES = frozenset({408, 409, 499})
 """Of the 4xx: cut off half-way, or "I have it already", or the client itself went away."""
 
 _CONNECTS = ("connect_tcp", "connect_unix_socket")
-_SENDS = frozenset(
-    [
-        "http.client.send",
-        "smtplib.send",
-        "ftplib.sendcmd",
-        "imaplib.send",
-        "poplib.putline",
-        "socket.connect",
-        "socket.sendto",
-        "socket.sendmsg",
-        "subprocess.Popen",
-        "os.system",
-        "os.posix_spawn",
-        "sqlite3.connect",
-    ]
+_SENDS = _names(
+    """
+    http.client.send smtplib.send ftplib.sendcmd imaplib.send poplib.putline sqlite3.connect
+    socket.connect socket.sendto socket.sendmsg subprocess.Popen os.system os.posix_spawn
+    """
 )
 MOST_OTHERS = 5
 
@@ -170,9 +166,7 @@ def _is_local(event: str, args: tuple[Any, ...]) -> bool:
     return event == "subprocess.Popen" and list(args[1]) == ["uname", "-p"]
 
 
-_installed = False
-
-
+@cache
 def watch_other_traffic(current: ContextVar[Any]) -> None:
     """Tell the witness of the call that is going on, `current.get().witness`, of what leaves by other
     clients.
@@ -180,20 +174,12 @@ def watch_other_traffic(current: ContextVar[Any]) -> None:
     Python's audit hooks stay for the life of a process, so this is done once, when the first call is
     witnessed.
     """
-    global _installed
-    if _installed:
-        return
-    _installed = True
 
     def hook(event: str, args: tuple[Any, ...]) -> None:
         if event in _SENDS and (now := current.get(None)) is not None and not _is_local(event, args):
             now.witness.saw_other(event)
 
     sys.addaudithook(hook)
-
-
-def _names(text: str) -> frozenset[str]:
-    return frozenset(text.split())
 
 
 # No connection was made, or the receiver said no to what it got.

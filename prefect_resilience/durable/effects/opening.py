@@ -7,7 +7,6 @@ an older copy or evicted in part knows less than these two: then nothing externa
 
 from __future__ import annotations
 
-import os
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
@@ -15,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 from uuid import uuid4
 
+from prefect_resilience.base.process import per_process
 from prefect_resilience.durable.effects.ledger import Ledger, changed, place_of
 from prefect_resilience.durable.effects.model import EffectDocument, Pass, same_pass
 from prefect_resilience.durable.effects.recipes import (
@@ -209,9 +209,9 @@ class BatchCount:
     def _counted(self, document: dict[str, Any] | None, number: int) -> dict[str, Any] | None:
         if document is None or document["life"] != self.life:
             return document
-        if number <= document["created"].get(_process, -1):
+        if number <= document["created"].get(here.process, -1):
             return document
-        return {**document, "created": {**document["created"], _process: number}}
+        return {**document, "created": {**document["created"], here.process: number}}
 
     def begin_life(self, life: int) -> None:
         with self._lock:
@@ -241,10 +241,17 @@ class OpenBatch:
         return asked is not None and same_pass(asked["pass"], self.passed)
 
 
-_process = uuid4().hex
-_open: OrderedDict[tuple[int, str, Pass], OpenBatch] = OrderedDict()
-_counts: OrderedDict[tuple[int, str], BatchCount] = OrderedDict()
-_lock = threading.Lock()
+class OpenBatches:
+    """The batches that this process has open, and the name under which it counts their effects."""
+
+    def __init__(self) -> None:
+        self.process: str = uuid4().hex
+        self.lock = threading.Lock()
+        self.open: OrderedDict[tuple[int, str, Pass], OpenBatch] = OrderedDict()
+        self.counts: OrderedDict[tuple[int, str], BatchCount] = OrderedDict()
+
+
+here: OpenBatches = per_process(OpenBatches)
 
 
 def open_batch(
@@ -261,17 +268,17 @@ def open_batch(
     """
     anew = any(number > 1 for _, number in passed)
     key = (id(ledger.store), batch_id, passed if anew else passed[:1])
-    with _lock:
-        known = _open.get(key)
+    with here.lock:
+        known = here.open.get(key)
     if known is not None and known.count.ledger.store is ledger.store:
         return known
-    with _lock:
-        count = _counts.get(key[:2])
+    with here.lock:
+        count = here.counts.get(key[:2])
         if count is None or count.ledger.store is not ledger.store:
-            count = _remember(_counts, key[:2], BatchCount(ledger, batch_id))
+            count = _remember(here.counts, key[:2], BatchCount(ledger, batch_id))
     opened = _opened(count, passed, flow, marks())
-    with _lock:
-        return _remember(_open, key, opened)
+    with here.lock:
+        return _remember(here.open, key, opened)
 
 
 def _remember(registry: OrderedDict[Any, T], key: Any, value: T) -> T:
@@ -299,7 +306,7 @@ def _opened(
         completed = {} if marks is None else marks.completed()
         if document is not None:
             effects = [effect for effect, _ in ledger.effects(batch_id) if is_counted(effect)]
-            why = missing(document, effects, {_process: count.number}, completed)
+            why = missing(document, effects, {here.process: count.number}, completed)
         elif completed:
             why = f"Prefect knows of {len(completed)} completed effects of it, and the ledger of none"
     if why is not None:
@@ -308,7 +315,7 @@ def _opened(
         document = change_batch(ledger, batch_id, lambda there: there or new_batch(batch_id))
     if not unread and token != document["token"] and marks is not None:
         marks.leave(document["token"])
-    count.number = max(count.number, document["created"].get(_process, 0))
+    count.number = max(count.number, document["created"].get(here.process, 0))
     return OpenBatch(count, passed, earlier_effects(effects, passed, flow))
 
 
@@ -358,15 +365,3 @@ def change_batch(
 ) -> dict[str, Any]:
     """The batch's document after `step` (see `ledger.changed`)."""
     return changed(ledger.store, batch_place(batch_id), step, lasts)
-
-
-def _after_fork() -> None:
-    """A forked child counts for itself."""
-    global _process, _lock
-    _process, _lock = uuid4().hex, threading.Lock()
-    _open.clear()
-    _counts.clear()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)

@@ -6,7 +6,6 @@ machine that is gone is known to be dead at once.
 
 from __future__ import annotations
 
-import atexit
 import logging
 import os
 import socket
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+from prefect_resilience.base.process import at_exit, per_process, start_thread
 from prefect_resilience.errors.exceptions import StoreUnavailable
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.stores.base import Store
@@ -92,10 +92,11 @@ class Owner:
 
     def __init__(self, store: Store) -> None:
         self.store = store
-        self._forget()
+        self.forget()
         _owners.append(self)
 
-    def _forget(self) -> None:
+    def forget(self) -> None:
+        """Begin as a new owner that holds nothing."""
         self.id: str = uuid4().hex
         self._ids = {self.id}
         self._version = 0
@@ -115,7 +116,7 @@ class Owner:
         except BaseException:
             self._held.discard(claim)
             raise
-        _start_thread()
+        _ensure_thread()
         return self.id
 
     def now(self) -> float:
@@ -137,7 +138,7 @@ class Owner:
     def later(self, report: Callable[[], object]) -> None:
         """Make a report in the background, again and again until the store has taken it."""
         self._reports.append(report)
-        _start_thread()
+        _ensure_thread()
 
     def later_while_held(self, report: Callable[[], object]) -> None:
         """The same for a claim that is still held: takes no lock, so that a finalizer may call it at any
@@ -203,57 +204,52 @@ class Owner:
 # -- one thread for all owners of the process
 
 _owners: list[Owner] = []
-_lock = threading.Lock()
-_thread: threading.Thread | None = None
+
+
+class _RenewalState:
+    """The thread that renews the leases. A forked child has none, and nothing of its parent's is its own."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.running = False
+        for owner in _owners:
+            owner.forget()
+
+
+_state = per_process(_RenewalState)
+_nothing_to_wait_for = threading.Event()
 
 
 def owner_in(store: Store) -> Owner:
     """This process's owner in that store."""
-    with _lock:
+    with _state.lock:
         for owner in _owners:
             if owner.store is store:
                 return owner
         return Owner(store)
 
 
-def _start_thread() -> None:
-    global _thread
-    with _lock:
-        if _thread is None:
-            _thread = threading.Thread(target=_tick_all, name="prefect-resilience-effects", daemon=True)
-            _thread.start()
-
-
-_nothing_to_wait_for = threading.Event()
+def _ensure_thread() -> None:
+    with _state.lock:
+        if not _state.running:
+            start_thread("effects", _tick_all)
+            _state.running = True
 
 
 def _tick_all() -> None:
-    """The life of the thread: it ends when nothing is held any more."""
-    global _thread
+    """Runs in the thread, which ends when no owner holds a claim or has a report to make."""
     while True:
         _nothing_to_wait_for.wait(TICK_SECONDS)
-        with _lock:
+        with _state.lock:
             owners = [owner for owner in _owners if owner.busy]
             if not owners:
-                _thread = None
+                _state.running = False
                 return
         for owner in owners:
             owner.tick()
 
 
-@atexit.register
+@at_exit
 def _leave_all() -> None:
     for owner in list(_owners):
         owner.leave()
-
-
-def _after_fork() -> None:
-    """A forked child owns nothing of its parent's."""
-    global _lock, _thread
-    _lock, _thread = threading.Lock(), None
-    for owner in _owners:
-        owner._forget()  # pyright: ignore[reportPrivateUsage]
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)

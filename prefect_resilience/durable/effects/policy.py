@@ -9,18 +9,16 @@ import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Literal, cast, get_args
+from typing import Any, Literal, cast
 
 from pydantic import Field, TypeAdapter, field_validator
 
 from prefect_resilience.base.naming import template_fields
-from prefect_resilience.base.policy import Policy, nearest
-from prefect_resilience.durable.sagas.compensations import check_compensation
+from prefect_resilience.base.policy import Policy
+from prefect_resilience.durable.sagas.compensations import check_compensation, check_parameters, name_of
 from prefect_resilience.errors.exceptions import ConfigurationError
 
 EffectKind = Literal["idempotent", "conditional", "external"]
-KINDS: tuple[str, ...] = get_args(EffectKind)
-REPEATS = ("error", "replay")
 BATCH_FIELD = "batch_id"
 """What a key's template may name beside the parameters."""
 
@@ -90,13 +88,6 @@ class Effect(Policy):
     compensates: str | None = Field(default=None, repr=False)
     """Set by a rollback: the key of the effect that this one undoes."""
 
-    @field_validator("kind", mode="before")
-    @classmethod
-    def _known_kind(cls, kind: Any) -> Any:
-        if kind not in KINDS:
-            raise ValueError(f"there is no kind of effect {kind!r}{nearest(str(kind), KINDS)}")
-        return kind
-
     @field_validator("key")
     @classmethod
     def _key_can_be_read(cls, key: str | None) -> str | None:
@@ -105,15 +96,6 @@ class Effect(Policy):
         if key is not None:
             template_fields(key, "effect key")
         return key
-
-    @field_validator("repeat", mode="before")
-    @classmethod
-    def _known_repeat(cls, repeat: Any) -> Any:
-        if repeat not in ("error", "replay"):
-            raise ValueError(
-                f'repeat={repeat!r} is neither "error" nor "replay"{nearest(str(repeat), REPEATS)}'
-            )
-        return repeat
 
     @field_validator("was", mode="before")
     @classmethod
@@ -150,14 +132,6 @@ class Effect(Policy):
         """Whether it is never sent twice."""
         return self.kind == "external"
 
-    def verify_arguments(self, parameters: Mapping[str, Any]) -> dict[str, Any]:
-        """Those of the parameters that `verify` names beside the key; all, where it takes any."""
-        assert self.verify is not None
-        named = list(inspect.signature(self.verify).parameters.values())[1:]
-        if any(parameter.kind is parameter.VAR_KEYWORD for parameter in named):
-            return dict(parameters)
-        return {one.name: parameters[one.name] for one in named if one.name in parameters}
-
     def check_for(self, fn: Callable[..., Any], *, isasync: bool) -> None:
         """Refuse, at decoration, what could not be told apart, asked, or undone, later."""
         # A scope, such as a plan's node, is a name of its own.
@@ -173,28 +147,16 @@ class Effect(Policy):
             check_compensation(self.compensate, fn)
         if self.verify is None:
             return
-        asking = getattr(self.verify, "__name__", repr(self.verify))
-        name = getattr(fn, "__name__", repr(fn))
+        asking, name = name_of(self.verify), name_of(fn)
         if inspect.iscoroutinefunction(self.verify) and not isasync:
             raise ConfigurationError(
                 f"verify={asking} is async but {name!r} is not: write the task as `async def`, "
                 f"or give it a plain function to ask"
             )
-        given = inspect.signature(fn).parameters
         wanted = list(inspect.signature(self.verify).parameters.values())
         if not wanted:
             raise ConfigurationError(f"verify={asking} takes nothing: write def {asking}(key, ...)")
-        if any(parameter.kind is parameter.VAR_KEYWORD for parameter in given.values()):
-            return
-        for one in wanted[1:]:
-            if one.default is one.empty and one.name not in given and one.kind not in _VARIADIC:
-                raise ConfigurationError(
-                    f"verify={asking} needs {one.name!r}, which {name!r} does not have"
-                    f"{nearest(one.name, given)}"
-                )
-
-
-_VARIADIC = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
+        check_parameters(f"verify={asking}", wanted[1:], fn)
 
 
 def _needs_key(fn: Callable[..., Any]) -> str | None:

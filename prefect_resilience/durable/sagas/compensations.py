@@ -38,38 +38,58 @@ _VARIADIC = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
 
 def check_compensation(compensate: Callable[..., Any], primary: Callable[..., Any]) -> None:
     """Refuse what another process could not find, or could not call. Raises ConfigurationError."""
-    name = _name_of(compensate)
     _source_of(compensate, being_loaded=True)
+    wanted = list(inspect.signature(compensate).parameters.values())
+    check_parameters(f"compensate={name_of(compensate)}", wanted, primary, RECALLED)
+
+
+def check_parameters(
+    option: str, wanted: Iterable[inspect.Parameter], primary: Callable[..., Any], also: Iterable[str] = ()
+) -> None:
+    """Refuse a function that needs parameters which neither the task's function nor `also` has."""
     given = inspect.signature(primary).parameters
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in given.values()):
         return
-    for one in inspect.signature(compensate).parameters.values():
-        wanted = one.default is one.empty and one.kind not in _VARIADIC
-        if wanted and one.name not in given and one.name not in RECALLED:
+    known = [*given, *also]
+    for one in wanted:
+        if one.default is one.empty and one.kind not in _VARIADIC and one.name not in known:
             raise ConfigurationError(
-                f"compensate={name} needs {one.name!r}, which {_name_of(primary)!r} does not have"
-                f"{nearest(one.name, [*given, *RECALLED])}"
+                f"{option} needs {one.name!r}, which {name_of(primary)!r} does not have"
+                f"{nearest(one.name, known)}"
             )
 
 
+def named_by(
+    function: Callable[..., Any], given: Mapping[str, Any], *, beside_first: bool = False
+) -> dict[str, Any]:
+    """Those of the given arguments that a function names, or all if it has `**kwargs`.
+
+    `beside_first`: its first parameter is filled in otherwise.
+    """
+    parameters = inspect.signature(function).parameters
+    takes_all = any(one.kind is one.VAR_KEYWORD for one in parameters.values())
+    first = next(iter(parameters), None) if beside_first else None
+    return {
+        name: value for name, value in given.items() if (takes_all or name in parameters) and name != first
+    }
+
+
 def _source_of(function: Callable[..., Any], *, being_loaded: bool = False) -> dict[str, Any]:
-    """Where the function is imported from. `being_loaded`: its module may still be on its way."""
-    name = _name_of(function)
+    """Where the function is imported from. `being_loaded`: its module may not be complete yet."""
+    from prefect_resilience.durable.sources import bound_name
+
+    name = name_of(function)
     module = sys.modules.get(getattr(function, "__module__", None) or "")
     qualname = getattr(function, "__qualname__", None)
     if module is None or not isinstance(qualname, str):
         raise _not_found(name, "it has no name of its own")
     if "<" in qualname:
         raise _not_found(name, f"{qualname} is made where no import leads to")
-    file = getattr(module, "__file__", None)
-    if _is(_attribute(module, qualname), function):
-        return {"module": module.__name__, "qualname": qualname, "file": file}
-    for bound, value in list(vars(module).items()):
-        if value is function:
-            return {"module": module.__name__, "qualname": bound, "file": file}
-    if not (being_loaded and _is_being_loaded(module)):
+    bound = bound_name(module, function, qualname, _is)
+    if bound is None and not (being_loaded and _is_being_loaded(module)):
         raise _not_found(name, f"{module.__name__}:{qualname} is something else")
-    return {"module": module.__name__, "qualname": qualname, "file": file}
+    file = getattr(module, "__file__", None)
+    return {"module": module.__name__, "qualname": bound or qualname, "file": file}
 
 
 def _not_found(name: str, why: str) -> ConfigurationError:
@@ -86,19 +106,12 @@ def _is_being_loaded(module: Any) -> bool:
     )
 
 
-def _attribute(module: Any, qualname: str) -> Any:
-    found = module
-    for part in qualname.split("."):
-        found = getattr(found, part, None)
-    return found
-
-
 def _is(found: Any, function: Any) -> bool:
     # A classmethod is a new object, and equal, each time it is looked up.
     return found is function or (inspect.ismethod(function) and found == function)
 
 
-def _name_of(function: Any) -> str:
+def name_of(function: Any) -> str:
     return str(getattr(function, "__name__", None) or repr(function))
 
 
@@ -113,34 +126,25 @@ def recorded_compensation(effect: Effect, parameters: Mapping[str, Any]) -> Reco
         return {}
     from prefect_resilience.durable.letters.codec import encode_parameters
 
-    named, takes_all = _named(effect.compensate)
-    asked, asks_all = _named(effect.verify) if effect.verify is not None else (set[str](), False)
-    wanted = {
-        name: value
-        for name, value in parameters.items()
-        if takes_all or asks_all or name in named or name in asked
-    }
-    encoded = encode_parameters(wanted)
+    named = inspect.signature(effect.compensate).parameters
+    asked = {} if effect.verify is None else named_by(effect.verify, parameters)
+    encoded = encode_parameters({**named_by(effect.compensate, parameters), **asked})
     missing = {one.path.split(".")[0].split("[")[0]: one for one in encoded.left_out}
     for name, left_out in missing.items():
         if name in named:
             raise ConfigurationError(
-                f"nothing was sent: compensate={_name_of(effect.compensate)} needs {name!r}, which cannot be "
+                f"nothing was sent: compensate={name_of(effect.compensate)} needs {name!r}, which cannot be "
                 f"recorded ({left_out.path}: {left_out.why}); let it find that by itself"
             )
-    verify = None if asked & missing.keys() else _source_of_verify(effect.verify)
+    verify = effect.verify
+    if verify is not None and missing.keys() & inspect.signature(verify).parameters.keys():
+        verify = None
     compensation = {
         "call": _source_of(effect.compensate),
-        "verify": verify,
+        "verify": _source_of_verify(verify),
         "parameters": {name: value for name, value in encoded.parameters.items() if name not in missing},
     }
     return {"compensation": compensation}
-
-
-def _named(function: Callable[..., Any]) -> tuple[set[str], bool]:
-    """The names of a function's parameters, and whether it takes any others too."""
-    parameters = inspect.signature(function).parameters
-    return set(parameters), any(one.kind is one.VAR_KEYWORD for one in parameters.values())
 
 
 def _source_of_verify(verify: Callable[..., Any] | None) -> dict[str, Any] | None:
@@ -190,9 +194,8 @@ def recalled(document: Mapping[str, Any], function: Callable[..., Any], reader: 
 
     Raises DeadLetterError for what cannot be read back, LookupError for a result that was not kept.
     """
-    named, takes_all = _named(function)
-    given = document["compensation"]["parameters"]
-    arguments = reader.parameters({name: given[name] for name in given if takes_all or name in named})
+    named = inspect.signature(function).parameters
+    arguments = reader.parameters(named_by(function, document["compensation"]["parameters"]))
     if "external_id" in named:
         arguments["external_id"] = document["external_id"]
     if "result" in named:
@@ -204,11 +207,8 @@ def verify_arguments(
     document: Mapping[str, Any], verify: Callable[..., Any], reader: Reader
 ) -> dict[str, Any]:
     """The recorded parameters that a `verify` names beside the key, which comes first."""
-    named, takes_all = _named(verify)
-    first = next(iter(inspect.signature(verify).parameters))
     given = document["compensation"]["parameters"]
-    wanted = {name: given[name] for name in given if (takes_all or name in named) and name != first}
-    return reader.parameters(wanted)
+    return reader.parameters(named_by(verify, given, beside_first=True))
 
 
 def _result_of(packed: Record, reader: Reader, function: Callable[..., Any]) -> Any:

@@ -291,7 +291,7 @@ def test_a_forked_child_owns_nothing(store):
     here.intend(PLACE, "c1", "external", {})
 
     def look(answers):
-        answers.send((here.owner.id, bool(here.owner._held), owner._thread is None))
+        answers.send((here.owner.id, bool(here.owner._held), not owner._state.running))
 
     ours, theirs = multiprocessing.Pipe()
     child = multiprocessing.get_context("fork").Process(target=look, args=(theirs,))
