@@ -10,10 +10,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timezone
 from itertools import pairwise, zip_longest
 from typing import Literal
 
+from prefect_resilience.base.text import utc_text
 from prefect_resilience.durable.batches.audit import AuditEntry
 
 Cause = Literal[
@@ -369,12 +369,8 @@ def _alive(passes: Sequence[RunPass], heartbeats: Iterable[float]) -> set[int]:
 
 
 def _message(run: UnfinishedRun, one: RunPass) -> str:
-    was = f"{run.state} since {_utc(run.since)}"
-    if one.ended is None:
-        return f"Left behind by pass {one.number} of its flow run, whose end nobody reported. It was {was}."
-    how = f"ended {one.end} at {_utc(one.ended)}"
-    return f"Left behind by pass {one.number} of its flow run, which {how}. It was {was}."
-
-
-def _utc(at: float) -> str:
-    return f"{datetime.fromtimestamp(at, timezone.utc):%Y-%m-%d %H:%M:%S} UTC"
+    how = "whose end nobody reported"
+    if one.ended is not None:
+        how = f"which ended {one.end} at {utc_text(one.ended)}"
+    was = f"It was {run.state} since {utc_text(run.since)}."
+    return f"Left behind by pass {one.number} of its flow run, {how}. {was}"

@@ -23,6 +23,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from prefect_resilience.base.policy import Policy
 from prefect_resilience.durable.effects.model import EffectState
 from prefect_resilience.durable.effects.policy import EffectKind
+from prefect_resilience.durable.sagas.report import named_some
 from prefect_resilience.errors.taxonomy import ErrorCategory, ErrorInfo, ErrorKind
 from prefect_resilience.guards.retries.backoff import Backoff
 
@@ -33,7 +34,6 @@ STRATEGIES: tuple[Strategy, ...] = get_args(Strategy)
 RESTARTS: tuple[Strategy, ...] = ("restart_batch", "restart_from_last_external", "selective")
 
 ENDED_BADLY = frozenset({"FAILED", "CRASHED", "CANCELLED"})
-KEYS_SHOWN = 3
 
 
 class RecoveryPolicy(Policy):
@@ -140,7 +140,8 @@ def recovery_hint(
     if trail.abandoned_at is not None and (waiting or ended is None or ended.state != "COMPLETED"):
         return _with_keys("abandon", _abandoned(trail.abandoned_at), effects, waiting=waiting)
     if waiting:
-        why = f"whether {_named(waiting)} took place is unknown, and there is no verify to ask: settle it"
+        keys = named_some([*map(repr, waiting)])
+        why = f"whether {keys} took place is unknown, and there is no verify to ask: settle it"
         return _with_keys("manual_only", f"{_stands(ended)}{why}", effects, waiting=waiting)
     if any(effect.state == "compensating" for effect in effects):
         why = f"{_stands(ended)}a rollback of it was cut off, and is to be finished"
@@ -193,7 +194,7 @@ def _restart(effects: Sequence[SeenEffect], because: str, **more: Any) -> Recove
     else:
         meets = f"{len(done)} of {len(external)} external effects are done and will not be done again"
     verify = tuple(effect.key for effect in effects if effect.state == "unknown" and effect.verify)
-    asked = f"; the receiver is asked about {_named(verify)}" if verify else ""
+    asked = f"; the receiver is asked about {named_some([*map(repr, verify)])}" if verify else ""
     last = done[-1] if strategy == "restart_from_last_external" else None
     why = f"{because}; {meets}{asked}"
     return _with_keys(strategy, why, effects, verify=verify, skip_until=last, **more)
@@ -243,8 +244,3 @@ def _stands(ended: RunEnd | None) -> str:
 
 
 _VERBS = {"COMPLETED": "completed", "CRASHED": "crashed", "CANCELLED": "was cancelled"}
-
-
-def _named(keys: Sequence[str]) -> str:
-    more = len(keys) - KEYS_SHOWN
-    return ", ".join(repr(key) for key in keys[:KEYS_SHOWN]) + (f" and {more} more" if more > 0 else "")

@@ -74,8 +74,6 @@ class EffectClaim(LedgerSequences):
     """Whether this attempt is over and its call still runs."""
     why: str = ""
     """What is known of an ambiguous call."""
-    clear: bool = False
-    """Whether it is known that the effect did not take place so far, here or in an earlier run."""
     _classified: Classify = field(init=False)
     _running: RunningCall = field(default_factory=RunningCall)
     _witness: Witness = field(default_factory=Witness)

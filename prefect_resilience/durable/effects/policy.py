@@ -15,7 +15,12 @@ from pydantic import Field, TypeAdapter, field_validator
 
 from prefect_resilience.base.naming import template_fields
 from prefect_resilience.base.policy import Policy
-from prefect_resilience.durable.sagas.compensations import check_compensation, check_parameters, name_of
+from prefect_resilience.durable.sagas.compensations import (
+    check_compensation,
+    check_parameters,
+    name_of,
+    named_by,
+)
 from prefect_resilience.errors.exceptions import ConfigurationError
 
 EffectKind = Literal["idempotent", "conditional", "external"]
@@ -131,6 +136,11 @@ class Effect(Policy):
     def external(self) -> bool:
         """Whether it is never sent twice."""
         return self.kind == "external"
+
+    def verify_arguments(self, parameters: Mapping[str, Any]) -> dict[str, Any]:
+        """The parameters that `verify` names after the key, or all if it has `**kwargs`."""
+        assert self.verify is not None
+        return named_by(self.verify, parameters, beside_first=True)
 
     def check_for(self, fn: Callable[..., Any], *, isasync: bool) -> None:
         """Refuse, at decoration, what could not be told apart, asked, or undone, later."""

@@ -36,7 +36,7 @@ from prefect_resilience.durable.effects.policy import (
     unpack,
 )
 from prefect_resilience.durable.effects.recipes import CodeSource, Continues, suspected
-from prefect_resilience.durable.sagas.compensations import named_by, recorded_compensation, with_result
+from prefect_resilience.durable.sagas.compensations import recorded_compensation, with_result
 from prefect_resilience.errors.exceptions import (
     ConfigurationError,
     InDoubt,
@@ -255,7 +255,7 @@ class LedgerSequences:
         why = f"{said['code']}: {said.get('message', '')}" + (f"; {said['hint']}" if said.get("hint") else "")
         if self.effect.verify is None:
             return self._undecided(f"{why}; there is no verify to ask")
-        arguments = named_by(self.effect.verify, self.here.parameters, beside_first=True)
+        arguments = self.effect.verify_arguments(self.here.parameters)
         # A plain function under an async task would hold up the loop.
         kind = Blocking if self.isasync and not iscoroutinefunction(self.effect.verify) else Invoke
         key = sent_key(self.key, asked.generation)

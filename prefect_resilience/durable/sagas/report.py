@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, get_args
 
-from prefect_resilience.durable.effects.ledger import MOST_TRIES, PREFIX, Ledger, place_of
+from prefect_resilience.durable.effects.ledger import PREFIX, Ledger, changed, place_of
 from prefect_resilience.durable.effects.model import EffectDocument
 from prefect_resilience.durable.sagas import undo
 from prefect_resilience.durable.sagas.undo import to_undo, unsettled
-from prefect_resilience.errors.exceptions import ConfigurationError, StoreUnavailable
+from prefect_resilience.errors.exceptions import ConfigurationError
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +73,7 @@ _SAID = {
 
 
 KEYS_SHOWN = 3
+NotUndoneHow = Literal["failed", "in_doubt", "skipped"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +84,7 @@ class NotUndone:
     """
 
     key: str
-    how: Literal["skipped", "failed", "in_doubt"]
+    how: NotUndoneHow
     why: str
 
 
@@ -104,18 +105,16 @@ class Outline:
         yes, no = ("to undo", "not to be undone") if planned else ("undone", "not undone")
         if not self.undone and not self.not_undone:
             return "there is nothing to undo"
-        parts = [f"{yes}: {_named([repr(key) for key in self.undone])}" if self.undone else f"{yes}: nothing"]
+        parts = [f"{yes}: {named_some([*map(repr, self.undone)]) or 'nothing'}"]
         if self.not_undone:
-            parts.append(f"{no}: {_named([f'{one.key!r} ({one.why})' for one in self.not_undone])}")
+            parts.append(f"{no}: {named_some([f'{one.key!r} ({one.why})' for one in self.not_undone])}")
         return "; ".join(parts)
 
 
 def outline_of(report: RollbackReport) -> Outline:
     """What a rollback came to; what an earlier one had undone counts too."""
     left = [
-        *_left(report.failed, "failed"),
-        *_left(report.in_doubt, "in_doubt"),
-        *_left(report.skipped, "skipped"),
+        NotUndone(one.key, how, one.why) for how in get_args(NotUndoneHow) for one in getattr(report, how)
     ]
     return Outline(tuple(one.key for one in (*report.already, *report.compensated)), tuple(left))
 
@@ -141,11 +140,7 @@ def _doubt(effect: EffectDocument) -> str:
     return f"whether it took place is unknown: {asked}"
 
 
-def _left(found: Iterable[Compensation], how: Any) -> Iterable[NotUndone]:
-    return (NotUndone(one.key, how, one.why) for one in found)
-
-
-def _named(items: Sequence[str]) -> str:
+def named_some(items: Sequence[str]) -> str:
     more = len(items) - KEYS_SHOWN
     return ", ".join(items[:KEYS_SHOWN]) + (f" and {more} more" if more > 0 else "")
 
@@ -266,14 +261,15 @@ class SagaLog:
         return rollback is not None and self.ledger.owner.lives(rollback["owner"], rollback["claim"])
 
     def _changed(self, place: str, step: Callable[[Any, float], tuple[Any, T]]) -> T:
-        store = self.ledger.store
-        for _ in range(MOST_TRIES):
-            found = store.load(place)
-            before = None if found is None else found.value
-            after, decision = step(before, store.now())
-            if after is before or store.swap(place, 0 if found is None else found.version, after):
-                return decision
-        raise StoreUnavailable(f"what stands at {place!r} keeps being changed by others")
+        decisions: list[T] = []
+
+        def changed_by_step(before: Any) -> Any:
+            after, decision = step(before, self.ledger.store.now())
+            decisions.append(decision)
+            return after
+
+        changed(self.ledger.store, place, changed_by_step)
+        return decisions[-1]
 
 
 def _same(found: EffectDocument | None, effect: EffectDocument) -> bool:

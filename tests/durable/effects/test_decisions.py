@@ -15,6 +15,7 @@ from prefect_resilience.durable.batches.decisions import (
     ArchivedEffects,
     BatchSnapshot,
     RecoveryRequest,
+    decided,
     hint_for,
     rolled_back,
 )

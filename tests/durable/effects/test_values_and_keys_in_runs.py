@@ -32,7 +32,6 @@ from prefect_resilience.durable import (
     send_idempotency_key,
 )
 from prefect_resilience.durable.effects.ledger import open_ledger
-from prefect_resilience.durable.sagas.compensations import named_by
 from prefect_resilience.errors.exceptions import ResultNotKept
 
 
@@ -313,7 +312,7 @@ def test_ids_of_batches(batch_id):
 
 def test_what_may_be_written():
     many = resilient_task(effect=Effect(key="k", verify=verify_any), limits=Bulkhead(3))(lambda **them: 1)
-    assert named_by(many.guard.effect.verify, {"a": 1, "b": 2}, beside_first=True) == {"a": 1, "b": 2}
+    assert many.guard.effect.verify_arguments({"a": 1, "b": 2}) == {"a": 1, "b": 2}
     resilient_task(effect=Effect(verify=averify))(awork)
     assert resilient_task(effect={"kind": "conditional"})(work).guard.effect == Effect(kind="conditional")
     made = resilient_task(effect="external")(work)

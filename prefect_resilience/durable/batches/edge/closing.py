@@ -19,6 +19,8 @@ from prefect.states import Crashed
 from prefect.types._datetime import parse_datetime
 
 from prefect_resilience.base.drive import answers
+from prefect_resilience.base.text import utc_text
+from prefect_resilience.durable.batches.edge.marks import PAGE, pages
 from prefect_resilience.durable.batches.run_passes import (
     FINAL_TYPES,
     SETTLES,
@@ -44,7 +46,6 @@ logger: logging.Logger = logging.getLogger("prefect_resilience.effects")
 # first heartbeat does, and the trigger then waits for a second one. It also needs the name of every final
 # state, and a flow may return one with a name of its own. Here the run's state is asked for.
 
-PAGE = 200
 MOST_OF_A_RUN = 5_000
 """Unfinished task runs of one flow run that are looked at; the next look takes the others."""
 
@@ -132,15 +133,11 @@ def flow_runs_with_unfinished(client: SyncPrefectClient, ended_before: datetime,
 
 def _found(client: SyncPrefectClient, path: Any, body: dict[str, Any], most: int) -> Iterator[dict[str, Any]]:
     """What a filter of the API finds, page by page; at most so many."""
-    offset = 0
-    while offset < most:
-        limit = min(PAGE, most - offset)
-        asked = {**body, "limit": limit, "offset": offset}
-        page = client.request("POST", path, json=asked).raise_for_status().json()
-        yield from page
-        offset += len(page)
-        if len(page) < limit:
-            return
+
+    def read(**part: int) -> list[dict[str, Any]]:
+        return client.request("POST", path, json={**body, **part}).raise_for_status().json()
+
+    return pages(read, most)
 
 
 def states_of(client: SyncPrefectClient, flow_run_id: UUID) -> list[RunState]:
@@ -293,8 +290,9 @@ def _crash(client: SyncPrefectClient, one: SilentRun) -> bool:
     state = client.read_flow_run(one.id).state
     if state is None or state.type is not StateType.RUNNING:
         return False
-    beat = f"{datetime.fromtimestamp(one.beat, timezone.utc):%Y-%m-%d %H:%M:%S} UTC"
-    message = f"Its heartbeats stopped at {beat}. The machine, the worker or the process is gone."
+    message = (
+        f"Its heartbeats stopped at {utc_text(one.beat)}. The machine, the worker or the process is gone."
+    )
     # Not by force: one that has come to its own end meanwhile keeps that.
     answer = client.set_flow_run_state(one.id, Crashed(message=message))
     return answer.status is SetStateStatus.ACCEPT

@@ -8,18 +8,13 @@ from collections.abc import Generator, Iterable
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timezone
-from typing import Any, cast
+from functools import partial
+from typing import Any
 from uuid import UUID
 
 from prefect.client.orchestration import SyncPrefectClient, get_client
-from prefect.client.schemas.filters import (
-    FlowRunFilter,
-    FlowRunFilterEndTime,
-    FlowRunFilterId,
-    FlowRunFilterState,
-    FlowRunFilterStateType,
-)
-from prefect.client.schemas.objects import FlowRun, StateType
+from prefect.client.schemas.filters import FlowRunFilter
+from prefect.client.schemas.objects import FlowRun
 from prefect.client.schemas.responses import SetStateStatus
 from prefect.client.schemas.sorting import FlowRunSort
 from prefect.context import FlowRunContext
@@ -34,6 +29,7 @@ from prefect_resilience.durable.batches.decisions import (
     RecoveryRequest,
     hint_for,
 )
+from prefect_resilience.durable.batches.edge.marks import PAGE, pages
 from prefect_resilience.durable.batches.strategies import RecoveryHint, RecoveryPolicy, RunEnd, SeenEffect
 from prefect_resilience.durable.effects.ledger import Ledger
 from prefect_resilience.durable.effects.model import EffectDocument, EffectState
@@ -42,7 +38,6 @@ from prefect_resilience.errors.exceptions import ConfigurationError, ResilienceE
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.errors.taxonomy import ErrorInfo
 
-PAGE = 200
 RECOVERY_TAG = "recovery:auto"
 """On a flow run that may be recovered by itself: what the automation that does it looks for."""
 RECOVERY_LABEL = "prefect-resilience.recovery"
@@ -112,7 +107,7 @@ def find_runs(batch_ids: Iterable[str]) -> dict[str, BatchRun]:
     found: dict[str, BatchRun] = {}
     with _asking() as client:
         for start in range(0, len(wanted), PAGE):
-            some = FlowRunFilter(id=FlowRunFilterId(any_=wanted[start : start + PAGE]))
+            some = FlowRunFilter.model_validate({"id": {"any_": wanted[start : start + PAGE]}})
             for run in client.read_flow_runs(flow_run_filter=some, limit=PAGE):
                 found[str(run.id)] = _seen(run)
     return found
@@ -123,20 +118,11 @@ def runs_that_ended_badly(since: datetime, most: int) -> list[BatchRun]:
 
     Raises ApiUnavailable.
     """
-    wanted = FlowRunFilter(
-        state=FlowRunFilterState(type=FlowRunFilterStateType(any_=[StateType.FAILED, StateType.CRASHED])),
-        end_time=FlowRunFilterEndTime(after_=cast("Any", since)),
-    )
-    found: list[FlowRun] = []
+    asked = {"state": {"type": {"any_": [*FAILED_OR_CRASHED]}}, "end_time": {"after_": since}}
+    wanted = FlowRunFilter.model_validate(asked)
     with _asking() as client:
-        while len(found) < most:
-            some = client.read_flow_runs(
-                flow_run_filter=wanted, sort=FlowRunSort.END_TIME_DESC, limit=PAGE, offset=len(found)
-            )
-            found += some
-            if len(some) < PAGE:
-                break
-    return [_seen(run) for run in found[:most]]
+        read = partial(client.read_flow_runs, flow_run_filter=wanted, sort=FlowRunSort.END_TIME_DESC)
+        return [_seen(run) for run in pages(read, most)]
 
 
 def asks_for_recovery(batch_id: str) -> bool:

@@ -254,40 +254,23 @@ class _Rollback:
 
 # -- what people are told
 
-_EVENTS = {
-    "compensated": "effect.compensated",
-    "failed": "effect.compensation-failed",
-    "in_doubt": "effect.in-doubt",
+_TOLD = {
+    "compensated": (logging.INFO, "Compensated", "effect.compensated"),
+    "failed": (logging.ERROR, "Not compensated, a person must see to it", "effect.compensation-failed"),
+    "in_doubt": (logging.ERROR, "In doubt, a person must see to it", "effect.in-doubt"),
 }
+"""By the outcome: the level and the beginning of the log line, and the event."""
 
 
 def _tell(batch_id: str, one: Compensation, how: str) -> None:
-    said = {
-        "compensated": "Compensated",
-        "failed": "Not compensated, a person must see to it",
-        "in_doubt": "In doubt, a person must see to it",
-    }.get(how)
-    if said is None:
+    if how not in _TOLD:
         return
+    level, said, event = _TOLD[how]
     why = f": {one.why}" if one.why else ""
-    _logger().log(
-        logging.INFO if how == "compensated" else logging.ERROR,
-        "%s: %r of batch %r by %s%s",
-        said,
-        one.key,
-        batch_id,
-        one.function,
-        why,
-    )
-    payload = {
-        "key": one.key,
-        "batch_id": batch_id,
-        "generation": one.generation,
-        "compensation": one.function,
-        "external_id": one.external_id,
-        "why": one.why,
-    }
-    emit(_EVENTS[how], "effect", one.key, payload)
+    _logger().log(level, "%s: %r of batch %r by %s%s", said, one.key, batch_id, one.function, why)
+    payload = {"batch_id": batch_id, "compensation": one.function}
+    payload |= {name: getattr(one, name) for name in ("key", "generation", "external_id", "why")}
+    emit(event, "effect", one.key, payload)
 
 
 def _tell_of(report: RollbackReport) -> None:
