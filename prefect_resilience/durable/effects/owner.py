@@ -1,7 +1,7 @@
 """This process as an owner of effects: one lease in each store, renewed by one thread for all effects.
 
-An effect that is going on names its owner; whether the owner lives, its lease says. A process of the same
-machine that is gone is known to be dead at once.
+An effect in progress names its owner, and the owner's lease shows that it lives. On the same machine, a
+process that has ended is known to be dead at once.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ Process = list[Any]
 
 
 def this_process() -> Process | None:
-    """This process, or None where the system does not say as much (it needs Linux's /proc)."""
+    """This process; None on systems without Linux's /proc."""
     machine = _machine()
     stat = _stat(os.getpid())
     return None if machine is None or stat is None else [*machine, os.getpid(), stat[1]]
 
 
 def is_gone(process: Process | None) -> bool:
-    """Whether it is certain that this process has ended; False for one of another machine or container."""
+    """Whether this process has certainly ended; False for one of another machine or container."""
     if process is None:
         return False
     *machine, pid, started = process
@@ -45,7 +45,7 @@ def is_gone(process: Process | None) -> bool:
     except ProcessLookupError:
         return True
     except OSError:
-        return False  # somebody else's, and there
+        return False  # it exists and belongs to another user
     stat = _stat(pid)
     return stat is not None and (stat[1] != started or stat[0] in "ZX")
 
@@ -88,7 +88,7 @@ _BOOTTIME: int | None = getattr(time, "CLOCK_BOOTTIME", None)
 
 
 class Owner:
-    """What this process holds in one store."""
+    """The claims that this process holds in one store."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
@@ -107,7 +107,7 @@ class Owner:
         self._renewing = threading.Lock()
 
     def hold(self, claim: str) -> str:
-        """Hold a claim, whose owner lives from now on; the owner's id. Raises StoreUnavailable."""
+        """Hold a claim and make sure that the lease is valid; the owner's id. Raises StoreUnavailable."""
         self._held.add(claim)
         try:
             with self._renewing:
@@ -120,14 +120,14 @@ class Owner:
         return self.id
 
     def now(self) -> float:
-        """The store's clock, in seconds, as far as it is known without asking again."""
+        """The store's clock in seconds, computed from the last reading if there is one."""
         return self.store.now() if self._offset is None else ticking() + self._offset
 
     def drop(self, claim: str) -> None:
         self._held.discard(claim)
 
     def lives(self, owner: str, claim: str) -> bool:
-        """Whether somebody is still busy with that claim. Raises StoreUnavailable."""
+        """Whether the owner of a claim still works on it. Raises StoreUnavailable."""
         if claim in self._held:
             return True
         if owner in self._ids:
@@ -136,13 +136,12 @@ class Owner:
         return lease is not None and not is_gone(lease.value["process"])
 
     def later(self, report: Callable[[], object]) -> None:
-        """Make a report in the background, again and again until the store has taken it."""
+        """Make a report in the background, repeated until the store has recorded it."""
         self._reports.append(report)
         _ensure_thread()
 
     def later_while_held(self, report: Callable[[], object]) -> None:
-        """The same for a claim that is still held: takes no lock, so that a finalizer may call it at any
-        time."""
+        """The same for a claim that is still held. Takes no lock: a finalizer may call it at any time."""
         self._reports.append(report)
 
     @property
@@ -150,7 +149,7 @@ class Owner:
         return bool(self._held or self._reports)
 
     def tick(self) -> None:
-        """What the thread does for this owner; never raises."""
+        """Make the reports and renew the lease; called by the thread. Never raises."""
         try:
             self._make_reports()
             with self._renewing:
@@ -162,9 +161,9 @@ class Owner:
             logger.warning("an owner of effects could not renew its lease: %s", redact(repr(error)))
 
     def leave(self) -> None:
-        """The process ends in order: what it still holds has no owner any more. Never raises.
+        """The process ends normally: make the reports and give up the lease. Never raises.
 
-        A call that still runs in a thread does so until the process is gone: its lease stays until then.
+        While a call still runs in a thread, the lease stays, until it expires or the process is seen dead.
         """
         try:
             self._make_reports()
@@ -185,7 +184,7 @@ class Owner:
             self._reports.popleft()
 
     def _renew(self) -> None:
-        """Prolong the lease. One that ran out is somebody else's proof by now: begin another."""
+        """Prolong the lease, or begin a new one: other processes may count an expired owner as dead."""
         asked = ticking()
         if not self._prolonged():
             self.id, self._version = uuid4().hex, 0
