@@ -8,10 +8,9 @@
                    │                 verified: done, failed  │
                    └─────────────────────────────────────────┘
 
-Each intent has a claim of its own. A later report counts only while its claim is still the last one. `done`
-is
-final except for a rollback (`undo.py`), which leads over `compensating` to `compensated`; then the effect may
-be intended again, as its next generation. An external effect is never sent while it is `unknown`.
+Each intent has a claim of its own. A later report counts only while its claim is still the last one.
+`done` is final except for a rollback (`undo.py`), which leads over `compensating` to `compensated`; then the
+effect may be intended again, as its next generation. An external effect is never sent while it is `unknown`.
 
 A call that outlives its attempt stays `intended`, with `overdue_at`: its owner lives until the call has
 ended. `asked` names the run that asked for the effect last, and its pass.
