@@ -1,4 +1,4 @@
-"""What a recovery is to do, decided from how the batch stands and what was asked for; nothing is done."""
+"""Decides what a recovery does, from the state of the batch and the request. Pure: changes nothing."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ RecoveryAction = Literal["rescheduled", "compensated", "abandoned", "told", "ref
 
 @dataclass(frozen=True, slots=True)
 class RecoveryRequest:
-    """What somebody wants."""
+    """The options of a recovery."""
 
     strategy: str = AUTO
     to: str | None = None
     force: bool = False
     forget_doubts: bool = False
     policy: RecoveryPolicy | None = None
-    """None: the one that the run's flow says, else the default."""
+    """None: the policy of the run's flow, else the default."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,25 +60,25 @@ class ArchivedEffects:
 
 @dataclass(frozen=True, slots=True)
 class BatchSnapshot:
-    """How a batch stands."""
+    """The state of a batch."""
 
     batch_id: str
     effects: tuple[SeenEffect, ...]
     busy: tuple[str, ...]
-    """The keys of those that somebody is at."""
+    """The keys of the effects in progress."""
     run: BatchRun | None
     named_after_run: bool
-    """Whether the batch is called after a flow run, and not by somebody."""
+    """Whether the batch's id is that of a flow run, and not a name."""
     log: dict[str, Any]
     now: float
     begun_at: float | None = None
     """When the newest of its effects was last begun."""
     archived: ArchivedEffects | None = None
-    """What left the ledger, where nothing of the batch is in it any more."""
+    """The archived effects, if the ledger has none of the batch any more."""
 
     @property
     def trail(self) -> RecoveryTrail:
-        """What was tried so far. An effect that was begun later takes an abandonment back."""
+        """Earlier recoveries. An effect that was begun after an abandonment ends it."""
         trail = trail_of(self.log)
         again = (
             trail.abandoned_at is not None
@@ -143,7 +143,7 @@ def rolled_back(report: RecoveryReport, outline: Outline, *, planned: bool = Fal
 
 
 def hint_for(seen: BatchSnapshot, asked: RecoveryRequest, chance: float) -> RecoveryHint | None:
-    """How to go on, as far as `auto` may."""
+    """How to recover the batch by the policy."""
     run = seen.run
     ended = run.ended if run is not None else None
     if asked.force and ended is not None and ended.state not in ENDED_BADLY:
@@ -153,7 +153,7 @@ def hint_for(seen: BatchSnapshot, asked: RecoveryRequest, chance: float) -> Reco
 
 
 def decide(seen: BatchSnapshot, asked: RecoveryRequest, chance: float) -> RecoveryReport:
-    """What is to be done. `chance` in [0, 1) is for the pause's jitter."""
+    """What to do. `chance` in [0, 1) is for the jitter of the delay."""
     refusal = _refusal(seen, asked)
     if refusal is not None:
         return refusal
