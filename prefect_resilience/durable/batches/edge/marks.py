@@ -1,7 +1,7 @@
-"""What Prefect knows of a batch: the mark on its root flow run, and the task runs that completed its effects.
+"""A batch's records in Prefect: the mark on its root flow run, and the task runs that completed its effects.
 
-The mark is a label of the flow run, `prefect-resilience.ledger`; that of a batch with a name of its own ends
-in a digest of the name. The same label on a task run says in which store its effect was recorded.
+The mark is a label of the flow run, `prefect-resilience.ledger`; for a batch with a name it ends in a digest
+of the name. The same label on a task run names the store in which its effect was recorded.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ T = TypeVar("T")
 
 @lru_cache(maxsize=100)
 def store_name(url: str) -> str:
-    """What tells a store from others, without its user and password."""
+    """A digest that identifies a store, without its user and password."""
     address = urlsplit(url)
     return digest(f"{address.scheme.partition('+')[0]}://{address.netloc.rpartition('@')[2]}{address.path}")
 
@@ -48,7 +48,7 @@ class PrefectMarks:
     def __init__(self, batch_id: str, root: tuple[str, int] | None, store: str) -> None:
         self.batch_id = batch_id
         self.store = store
-        """The store that is asked, as `store_name` calls it."""
+        """The store's `store_name`."""
         self.root: UUID | None = None if root is None else UUID(root[0])
         self._count: int = 0 if root is None else root[1]
 
@@ -83,8 +83,7 @@ class PrefectMarks:
             return {str(run.id): _ended_at(run) for run in self._runs(client)}
 
     def _runs(self, client: SyncPrefectClient) -> Iterator[TaskRun]:
-        """Those whose function returned; a replay, a fallback and a cached result have states of other
-        names."""
+        """Task runs whose function returned; replays, fallbacks and cached results have other state names."""
         tags = [EXTERNAL_TAG] if self._own else [EXTERNAL_TAG, TAG + self.batch_id]
         asked: dict[str, Any] = {"state": {"name": {"any_": ["Completed"]}}, "tags": {"all_": tags}}
         if self._own:

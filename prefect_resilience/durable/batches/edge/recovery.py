@@ -1,10 +1,11 @@
-"""recover: go on with a batch whose run ended badly. The same flow run runs again; what is done stays done.
+"""recover: continue a batch whose run failed or crashed. The same flow run runs again; what is done stays
+done.
 
-    claim ──> look ──> decide ──> write down ──> do ──> say what came of it
-      └─ somebody else has it: refused
+    claim ──> look ──> decide ──> record ──> act ──> record the outcome
+      └─ another recovery has it: refused
 
-Killed anywhere in between, the claim falls to the next who asks, and that one looks again: a run that waits
-for a worker already is not scheduled a second time.
+If the process dies in between, the next recovery takes the claim and looks again: a run that already waits
+for a worker is not scheduled a second time.
 """
 
 from __future__ import annotations
@@ -47,14 +48,13 @@ from prefect_resilience.stores.base import Store
 from prefect_resilience.telemetry.edge.events import emit
 
 CRASH_SETTLES = 20.0
-"""So old, in seconds, is a crash before its run is scheduled again. Prefect's process worker reports it
-twice, and the second report would end what was scheduled in between; it comes once the worker has written the
-run's summary, for which it waits up to 15 s. Until then the worker keeps the run's place."""
+"""A crash must be this old, in seconds, before its run is rescheduled. Prefect's process worker reports it
+twice, and the second report would end the new schedule. The worker sends it after it has written the run's
+summary, for which it waits up to 15 s; until then it keeps the run's slot."""
 
 OWNER_SETTLES = LEASE_SECONDS + 5.0
-"""So long, in seconds, after its run ended badly somebody may be at an effect, or seem to be: a crash on
-another machine shows only in the end of a lease, and a call that outlives its attempt goes on until its
-process has ended."""
+"""For this long, in seconds, after its run failed or crashed an effect may be, or seem, in progress: on
+another machine a crash shows only when the lease expires, and an overdue call runs until its process ends."""
 
 BUSY_PAUSE = 0.5
 
@@ -163,7 +163,7 @@ def _recover(
 def _carry_out(
     ledger: Ledger, audit: Audit, entry: AuditEntry, seen: BatchSnapshot, asked: RecoveryRequest
 ) -> tuple[RecoveryReport, str | None]:
-    """Do what is decided; what came of it, and the state by which the run is to begin once more."""
+    """Act on the decision; the report, and the id of the state that reschedules the run."""
     if seen.run is not None:
         audit.ended(seen.run.state)
     report = decide(seen, asked, random.random())
@@ -191,14 +191,13 @@ def _carry_out(
 
 
 def _settled(ledger: Ledger, batch_id: str, asked: RecoveryRequest) -> BatchSnapshot:
-    """How the batch stands, once nobody will report an earlier crash of its run any more, and whoever was at
-    an effect when it ended is done or known to be dead. Refusing instead would leave it lying: nothing
-    reports its end again."""
+    """The state of the batch, once the crash of its run will not be reported again and no effect seems to be
+    in progress. Refusing instead would leave the batch unrecovered: nothing reports its end again."""
     seen = look(ledger, batch_id)
     if asked.force or not _ended_badly(seen):
         return seen
     assert seen.run is not None
-    # What was waited counts where the API's clock is not this machine's.
+    # The time waited counts, too: the API's clock may differ from this machine's.
     age = max(0.0, time.time() - seen.run.since)
     if seen.run.type == "CRASHED" and age < CRASH_SETTLES:
         time.sleep(CRASH_SETTLES - age)
@@ -213,7 +212,7 @@ def _ended_badly(seen: BatchSnapshot) -> bool:
     return seen.run is not None and seen.run.type in FAILED_OR_CRASHED
 
 
-# -- telling
+# -- reporting
 
 
 def _entry(entry: AuditEntry, report: RecoveryReport, **more: Any) -> AuditEntry:

@@ -1,4 +1,4 @@
-"""settle: a person says what became of an effect that is in doubt, or of one that could not be undone."""
+"""settle: a person records the outcome of an effect in doubt, or of one that could not be undone."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def _check(answer: str, result: Any, external_id: str | None) -> None:
 
 
 def _end_doubt(log: SagaLog, effect: EffectDocument, answer: Done | NotDone, person: str) -> None:
-    """Whether the effect took place."""
+    """Record whether the effect took place."""
     stands, by = _standing(log, effect), PERSON + person
     if isinstance(stands, AlreadyDone) and isinstance(answer, Done):
         more = _said_again(effect, answer, by)
@@ -121,7 +121,7 @@ def _end_doubt(log: SagaLog, effect: EffectDocument, answer: Done | NotDone, per
 
 
 def _standing(log: SagaLog, effect: EffectDocument) -> LedgerDecision:
-    """How the effect stands. Raises EffectBusy while somebody is at it."""
+    """The state of the effect. Raises EffectBusy while it is in progress."""
     stands = log.ledger.look(log.place_of(effect))
     if isinstance(stands, InProgress):
         raise EffectBusy(effect["key"], log.batch_id, 0.0)
@@ -136,18 +136,18 @@ def _change(
 
 
 def _said_again(effect: EffectDocument, answer: Done, by: str) -> dict[str, Any] | None:
-    """What it changes that an effect which is done is said to be done; None: nothing."""
+    """The changes to an effect that is done when a person says "done"; None: nothing to change."""
     if not str(effect.get("verified_by") or "").startswith(PERSON):
-        # A person knows that it is done: a pass of changed code, which does not ask for it, goes on.
+        # A person knows that it is done: a pass of changed code that does not ask for it may go on.
         return {"acknowledged": by}
     if answer.result["value"] is None and answer.external_id is None:
         return None
-    # Another result in the place of one that a person gave, such as one that did not fit.
+    # A person replaces a result that a person gave, such as one that did not fit.
     return {"result": answer.result, "external_id": answer.external_id, "verified_by": by}
 
 
 def _end_undoing(log: SagaLog, effect: EffectDocument, answer: str, person: str) -> None:
-    """Whether the effect is undone; its compensation, if that is in doubt, is settled with it."""
+    """Record whether the effect is undone; settles its compensation too, if that is in doubt."""
     key = effect["key"]
     if not isinstance(_standing(log, effect), Undoing | AlreadyDone) or effect.get("compensation") is None:
         raise ConfigurationError(

@@ -1,4 +1,4 @@
-"""What an operator sees of a batch, and of all of them."""
+"""The status of a batch for operators, and the list of all batches."""
 
 from __future__ import annotations
 
@@ -66,9 +66,9 @@ class EffectStatus:
 
 @dataclass(frozen=True, slots=True)
 class Archived:
-    """When a batch was archived, by whom and why, and how its savepoints and rollbacks stood.
+    """When a batch was archived, by whom and why, and its savepoints and last rollback then.
 
-    `last_rollback` is what came of the last one: its time, its savepoint and how many effects it left how.
+    `last_rollback`: its time, its savepoint and the counts of its report.
     """
 
     at: float
@@ -212,7 +212,7 @@ def _archived_status(ledger: Ledger, batch_id: str) -> BatchStatus:
 
 
 def _newest(kept: Iterable[dict[str, Any]]) -> list[EffectDocument]:
-    """Each effect as it was archived the last time: an archive has one for every call of it."""
+    """The latest copy of each effect: an archive has one for each call."""
     return list({one["effect"]["key"]: one["effect"] for one in kept}.values())
 
 
@@ -239,7 +239,7 @@ def list_batches(*, archived: bool = False, store: Store | str | None = None) ->
 
 
 def abandonments(ledger: Ledger) -> dict[str, float | None]:
-    """When each batch that has an audit log was abandoned; None: it was not."""
+    """When each batch with an audit log was abandoned; None: it was not."""
     return {
         found.value["batch"]: found.value.get("abandoned_at") for _, found in scanned(ledger.store, AUDITS)
     }
