@@ -1,9 +1,9 @@
-"""What is recorded of an effect so that any process can undo it later: which function, and its arguments.
+"""What is recorded of an effect so that any process can undo it later: the function and its arguments.
 
 {"call": {"module", "qualname", "file"}, "verify": the same or None, "parameters": {name: JSON}}
 
-Only the parameters that the two functions name are recorded. It is done before the effect itself, so that
-nothing is sent that could not be undone as its task promises.
+Only the parameters that the two functions name are recorded. They are recorded before the call: an effect
+that could not be compensated as promised is not sent.
 """
 
 from __future__ import annotations
@@ -19,15 +19,14 @@ from pydantic import TypeAdapter
 from prefect_resilience.base.policy import nearest
 from prefect_resilience.errors.exceptions import ConfigurationError
 
-# Dead letters know how to write parameters down. They are a large package, imported when there is something
-# to write.
+# Dead letters encode parameters. Their package is large, so it is imported only when needed.
 if TYPE_CHECKING:
     from prefect_resilience.durable.effects.policy import Effect
     from prefect_resilience.durable.letters.codec import Reader
     from prefect_resilience.durable.sources import Finder
 
 RECALLED = ("result", "external_id")
-"""What a compensation gets of the effect itself, beside the parameters."""
+"""What a compensation gets from the effect itself, beside the parameters."""
 
 Record = dict[str, Any]
 _VARIADIC = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
@@ -37,7 +36,7 @@ _VARIADIC = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
 
 
 def check_compensation(compensate: Callable[..., Any], primary: Callable[..., Any]) -> None:
-    """Refuse what another process could not find, or could not call. Raises ConfigurationError."""
+    """Refuse a compensation that another process could not find or call. Raises ConfigurationError."""
     _source_of(compensate, being_loaded=True)
     wanted = list(inspect.signature(compensate).parameters.values())
     check_parameters(f"compensate={name_of(compensate)}", wanted, primary, RECALLED)
@@ -100,7 +99,7 @@ def _not_found(name: str, why: str) -> ConfigurationError:
 
 
 def _is_being_loaded(module: Any) -> bool:
-    # A script that runs as __main__ is never marked; what is bound in it later is looked at before the call.
+    # A script that runs as __main__ has no such mark; its compensation is checked again before the call.
     return module.__name__ == "__main__" or bool(
         getattr(getattr(module, "__spec__", None), "_initializing", False)
     )
@@ -119,7 +118,7 @@ def name_of(function: Any) -> str:
 
 
 def recorded_compensation(effect: Effect, parameters: Mapping[str, Any]) -> Record:
-    """What stands in the ledger beside an intention. Raises ConfigurationError: nothing may be sent."""
+    """What the ledger records with an intent. Raises ConfigurationError: then nothing may be sent."""
     if effect.compensates is not None:
         return {"compensates": effect.compensates}
     if effect.compensate is None:
@@ -148,7 +147,7 @@ def recorded_compensation(effect: Effect, parameters: Mapping[str, Any]) -> Reco
 
 
 def _source_of_verify(verify: Callable[..., Any] | None) -> dict[str, Any] | None:
-    """A `verify` that no import finds serves its own runs only."""
+    """Where `verify` is imported from; None if no import finds it: only the task's own runs can call it."""
     try:
         return None if verify is None else _source_of(verify)
     except ConfigurationError:
@@ -168,7 +167,7 @@ def with_result(packed: Record, value: Any) -> Record:
 
 
 def compensation_of(document: Mapping[str, Any]) -> str | None:
-    """What can undo a recorded effect, as "module:name"."""
+    """The compensation of a recorded effect, as "module:name"."""
     recorded = document.get("compensation")
     return None if recorded is None else f"{recorded['call']['module']}:{recorded['call']['qualname']}"
 
@@ -181,7 +180,7 @@ def find(source: Mapping[str, Any], finder: Finder) -> Callable[..., Any]:
 
 
 def reader_of(document: Mapping[str, Any], finder: Finder, load_block: Callable[[str], Any]) -> Reader:
-    """What reads the recorded values of an effect; the classes in them are found where its function is."""
+    """A reader of an effect's recorded values; it finds their classes where the compensation is."""
     from prefect_resilience.durable.letters.codec import Reader
     from prefect_resilience.durable.letters.model import Source
 
@@ -192,7 +191,7 @@ def reader_of(document: Mapping[str, Any], finder: Finder, load_block: Callable[
 def recalled(document: Mapping[str, Any], function: Callable[..., Any], reader: Reader) -> dict[str, Any]:
     """The arguments that a compensation names: recorded parameters, `result` and `external_id`.
 
-    Raises DeadLetterError for what cannot be read back, LookupError for a result that was not kept.
+    Raises DeadLetterError for a value that cannot be read, LookupError for a result that was not kept.
     """
     named = inspect.signature(function).parameters
     arguments = reader.parameters(named_by(function, document["compensation"]["parameters"]))
@@ -225,7 +224,7 @@ def _result_of(packed: Record, reader: Reader, function: Callable[..., Any]) -> 
 
 
 def _as_annotated(value: Any, function: Callable[..., Any]) -> Any:
-    """JSON that a person gave as the result, as the compensation's own annotation wants it."""
+    """JSON that a person gave as the result, converted to the compensation's annotation."""
     try:
         wanted = typing.get_type_hints(getattr(function, "fn", function), include_extras=True).get("result")
         return value if wanted is None or value is None else TypeAdapter(wanted).validate_python(value)
@@ -234,7 +233,7 @@ def _as_annotated(value: Any, function: Callable[..., Any]) -> Any:
 
 
 def positional(function: Callable[..., Any], arguments: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
-    """Arguments by name as a call takes them."""
+    """Named arguments, split into positional-only and keyword arguments."""
     parameters = inspect.signature(function).parameters
     first: Iterable[str] = [
         name for name, one in parameters.items() if one.kind is one.POSITIONAL_ONLY and name in arguments

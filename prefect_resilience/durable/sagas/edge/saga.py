@@ -1,4 +1,4 @@
-"""Sagas: what a batch did is undone in reverse order, down to its beginning or to a savepoint.
+"""Sagas: a rollback undoes the effects of a batch in reverse order, to its beginning or to a savepoint.
 
     try:
         book_flight(trip); savepoint("booked"); charge(trip)
@@ -6,8 +6,8 @@
         rollback()          # or rollback(to="booked"); await arollback() in an async flow
         raise
 
-One rollback of a batch goes on at a time; one that was killed is finished by the next. Written once, for the
-two drivers of `drive.py`.
+One rollback of a batch runs at a time; the next one finishes one that was killed. Written once, for both
+drivers of `drive.py`.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ def savepoint(name: str, *, batch_id: str | None = None, store: Store | str | No
 def planned_rollback(ledger: Ledger, batch_id: str, to: str | None = None) -> Outline:
     """What `rollback` would undo and what not; nothing is changed.
 
-    Raises ConfigurationError for a savepoint or batch that there is not, and StoreUnavailable.
+    Raises ConfigurationError for an unknown savepoint or batch, and StoreUnavailable.
     """
     log = SagaLog(ledger, batch_id)
     decision = log.planned(to)
@@ -146,7 +146,7 @@ def _rollback(
 def _batch(batch_id: str | None) -> str:
     if batch_id is not None:
         return check_batch_id(batch_id)
-    # Only now: it is Prefect that knows, and it asks this package in turn.
+    # Imported here: tags imports this package in turn.
     from prefect_resilience.durable.batches.edge.tags import current_batch
 
     return current_batch()
@@ -162,7 +162,7 @@ class _Rollback:
     max_wait: float
     asynchronous: bool
     named: bool
-    """Whether the caller named the batch, perhaps one that there is not."""
+    """Whether the caller named the batch: then it may not exist."""
     claim: str = field(default_factory=lambda: uuid4().hex)
     found: dict[str, list[Compensation]] = field(default_factory=dict[str, list[Compensation]])
 
@@ -200,7 +200,7 @@ class _Rollback:
             pause = min(1.5 * pause, LONGEST_PAUSE)
 
     def _settled(self, compensating: Compensating, since: float | None, until: float) -> Steps[None]:
-        """Wait for what is going on, and find out what became of the effects in doubt."""
+        """Wait for effects in progress, and ask about those in doubt."""
         log = compensating.log
         pause, asked = SHORTEST_PAUSE, dict[str, str]()
         while True:
@@ -252,7 +252,7 @@ class _Rollback:
         _tell(self.batch_id, one, outcome.how)
 
 
-# -- what people are told
+# -- logs and events
 
 _TOLD = {
     "compensated": (logging.INFO, "Compensated", "effect.compensated"),
@@ -284,7 +284,7 @@ def _tell_of(report: RollbackReport) -> None:
 
 
 def _logger() -> Any:
-    """The run's logger, so that the UI shows it; outside of runs one of this package's."""
+    """The run's logger, visible in the UI; outside of runs this package's."""
     from prefect.exceptions import MissingContextError
     from prefect.logging import get_run_logger
 
