@@ -31,7 +31,7 @@ from prefect_resilience.guards.timeouts import process
 from prefect_resilience.guards.timeouts.timeout import deadline_around
 
 if TYPE_CHECKING:
-    from prefect_resilience.durable.effects.claim import Claim
+    from prefect_resilience.durable.effects.claim import EffectClaim
     from prefect_resilience.guards.budgets.policy import ErrorBudget
     from prefect_resilience.guards.outputs.promise import Expect
 
@@ -48,10 +48,10 @@ def guarded(guard: Guard, run: RunContext, args: tuple[Any, ...], kwargs: dict[s
     """
     began = time.monotonic()
     effect = guard.effect
-    claim: Claim | None = None
+    claim: EffectClaim | None = None
     if effect is not None:
         direct = guard.circuit is None and not guard.limits
-        claim = durable.Claim(effect, guard.fn, guard.isasync, guard.source, run, direct)
+        claim = durable.EffectClaim(effect, guard.fn, guard.isasync, guard.source, run, direct)
     if guard.expect is not None and (before := run.known()) is not None:
         args, kwargs = guard.expect.told(guard.fn, args, kwargs, before.notes)
     try:
@@ -77,7 +77,7 @@ def attempt(
     run: RunContext,
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
-    claim: Claim | None = None,
+    claim: EffectClaim | None = None,
 ) -> Steps[Any]:
     """Enter the circuit and the limits, make the call, and leave them."""
     held: Held = []
@@ -159,7 +159,7 @@ def succeeded(guard: Guard, run: RunContext, value: Any) -> Steps[None]:
 
 
 def failed(
-    guard: Guard, run: RunContext, began: float, error: Exception, claim: Claim | None = None
+    guard: Guard, run: RunContext, began: float, error: Exception, claim: EffectClaim | None = None
 ) -> Steps[Substitute | Decomposed | Replayed | BaseException]:
     """The outcome of a failed attempt: the merged result of its parts, the answer of a fallback, or the error
     to raise, without secrets.

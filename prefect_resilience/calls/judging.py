@@ -19,11 +19,11 @@ from prefect_resilience.guards.partials import left_by, partial_of
 from prefect_resilience.guards.retries.policy import Retry, Verdict, bucket_of
 
 if TYPE_CHECKING:
-    from prefect_resilience.durable.effects.claim import Claim
+    from prefect_resilience.durable.effects.claim import EffectClaim
 
 
 def judged(
-    guard: Guard, run: RunContext, began: float, error: BaseException, claim: Claim | None = None
+    guard: Guard, run: RunContext, began: float, error: BaseException, claim: EffectClaim | None = None
 ) -> Steps[tuple[ErrorContext, Verdict]]:
     """Put the failed attempt on record, and decide whether there is another one."""
     now = time.monotonic()

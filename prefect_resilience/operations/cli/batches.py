@@ -11,10 +11,10 @@ from typing import Annotated, Any, Literal
 from cyclopts import App, Parameter
 
 from prefect_resilience.base.text import plural
+from prefect_resilience.durable.batches.decisions import RecoveryReport
 from prefect_resilience.durable.batches.edge import known, recovery, settling
 from prefect_resilience.durable.batches.edge.flow_runs import ApiUnavailable
 from prefect_resilience.durable.batches.edge.known import check_known
-from prefect_resilience.durable.batches.edge.recovery import RecoveryReport
 from prefect_resilience.durable.batches.edge.status import BatchStatus, batch_status
 from prefect_resilience.durable.batches.strategies import Strategy
 from prefect_resilience.durable.effects.ledger import open_ledger

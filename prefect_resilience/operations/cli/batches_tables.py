@@ -16,9 +16,9 @@ from rich.text import Text
 
 from prefect_resilience.base.text import plural
 from prefect_resilience.durable.batches.audit import AuditEntry
+from prefect_resilience.durable.batches.decisions import RecoveryReport
 from prefect_resilience.durable.batches.edge import known
 from prefect_resilience.durable.batches.edge.flow_runs import ApiUnavailable, find_runs, hint_of
-from prefect_resilience.durable.batches.edge.recovery import RecoveryReport
 from prefect_resilience.durable.batches.edge.status import (
     Archived,
     BatchStatus,
