@@ -47,7 +47,7 @@ class Merged:
 
     document: CircuitDocument
     now: float
-    changes: tuple[machine.Change, ...]
+    changes: tuple[machine.CircuitChange, ...]
     won: bool
 
 
@@ -233,7 +233,7 @@ class Synchronizer:
         self,
         document: CircuitDocument,
         now: float,
-        changes: tuple[machine.Change, ...],
+        changes: tuple[machine.CircuitChange, ...],
         new_epoch: bool = False,
     ) -> None:
         if new_epoch or document["generation"] != self.epoch.generation:

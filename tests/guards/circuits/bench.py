@@ -6,7 +6,7 @@ from typing import Any
 
 from prefect_resilience.guards.circuits.machine import (
     Acquire,
-    Change,
+    CircuitChange,
     Event,
     Record,
     Refusal,
@@ -28,7 +28,7 @@ class Bench:
         self.policy = CircuitPolicy(**policy)
         self.document = new()
         self.now = NOW
-        self.changes: list[Change] = []
+        self.changes: list[CircuitChange] = []
 
     def __getitem__(self, key: str) -> Any:
         return self.document[key]
