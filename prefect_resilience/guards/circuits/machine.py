@@ -106,13 +106,6 @@ class CircuitChange:
     last_error: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class Refusal:
-    """A call may not be made; in `retry_in` seconds it may ask again, None: after a person did."""
-
-    retry_in: float | None
-
-
 def step(
     document: CircuitDocument, event: Event, now: float, policy: CircuitPolicy
 ) -> tuple[CircuitDocument, tuple[CircuitChange, ...]]:
@@ -126,19 +119,6 @@ def step(
     if after != document:
         after["updated_at"] = now
     return after, tuple(changes)
-
-
-def refusal(document: CircuitDocument, owner: str, now: float) -> Refusal | None:
-    """None when `owner` may call, as the document stands after its Acquire; else how long to wait."""
-    if document["state"] in PASSING:
-        return None
-    if document["state"] == "half_open" and owner in document["leases"]:
-        return None
-    if document["state"] == "half_open":
-        ends = [until for _, until in document["leases"].values()]
-        return Refusal(max(0.0, min(ends, default=now) - now))
-    retry_at = document["retry_at"]
-    return Refusal(None if retry_at is None else max(0.0, retry_at - now))
 
 
 class _Step:

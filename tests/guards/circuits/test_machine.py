@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from prefect_resilience.guards.circuits.machine import CircuitChange, Force, Refusal, Reset, Tick, new
-from tests.guards.circuits.bench import NOW, Bench
+from prefect_resilience.guards.circuits.machine import CircuitChange, Force, Reset, Tick, new
+from tests.guards.circuits.bench import NOW, Bench, Refusal
 
 # -- opening
 

@@ -16,15 +16,14 @@ from prefect_resilience.guards.circuits.machine import (
     Event,
     Force,
     Record,
-    Refusal,
     Reset,
     Tick,
     new,
     read,
-    refusal,
     step,
 )
 from prefect_resilience.guards.circuits.model import CircuitPolicy
+from tests.guards.circuits.bench import Refusal, refusal
 
 NOW = 1_000_000.0
 POLICY = CircuitPolicy(failure_threshold=3, slow_call=1.0, success_threshold=2, probe_lease=60)

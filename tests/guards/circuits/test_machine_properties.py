@@ -22,10 +22,10 @@ from prefect_resilience.guards.circuits.machine import (
     Tick,
     new,
     read,
-    refusal,
     step,
 )
 from prefect_resilience.guards.circuits.model import CircuitPolicy
+from tests.guards.circuits.bench import refusal
 
 pytestmark = [pytest.mark.no_cover, pytest.mark.slow]
 
