@@ -1,4 +1,4 @@
-"""One small storage idea, several homes: versioned JSON documents with compare-and-swap."""
+"""Stores: versioned JSON documents with compare-and-swap, in memory, SQLite, PostgreSQL or Redis."""
 
 from __future__ import annotations
 

@@ -110,9 +110,9 @@ logger: logging.Logger = logging.getLogger("prefect_resilience.budgets")
 
 # The runs that this process has counted, on their way into the store.
 #
-# A run costs a lock and an addition. Every SYNC_INTERVAL seconds, and at once after a failure, what was
-# counted is merged by compare-and-swap; the one process whose merge makes a budget burn tells of it. A
-# store that does not answer breaks nothing: its link gives it a rest, and what was counted waits.
+# Counting a run costs a lock and an addition. Every SYNC_INTERVAL seconds, and at once after a failure, the
+# counts are merged by compare-and-swap. The process whose merge makes a budget burn sends the alarm. If the
+# store does not answer, the counts wait for the next merge.
 
 PREFIX = "budgets/"
 SYNC_INTERVAL = 5.0

@@ -1,4 +1,4 @@
-"""CircuitBreaker: the handle that users hold. What it stands for lives in the registry of each process."""
+"""CircuitBreaker: the handle that users hold. Its state is in the registry of each process."""
 
 from __future__ import annotations
 
@@ -219,7 +219,7 @@ class CircuitBreaker(Guarding):
             else:
                 flush_aside(self)
 
-    # -- the steps of a guarded call, for those who make it themselves
+    # -- the steps of a guarded call, one by one
 
     def admit(self) -> Permit | None:
         """Leave to call, without I/O or a lock; None when `ask` must be called.
@@ -261,7 +261,7 @@ class CircuitBreaker(Guarding):
         """Merge what was counted into the store (which may block). Never raises."""
         self._current().flush()
 
-    # -- by eye and by hand
+    # -- state and commands
 
     def record_success(self, duration: float | None = None) -> bool:
         """Count a call that was made elsewhere and went well; `duration` in seconds tells slow calls.

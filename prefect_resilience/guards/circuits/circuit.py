@@ -1,4 +1,4 @@
-"""One named circuit in this process: what callers ask of it, and where outcomes are counted."""
+"""One named circuit in this process: admits calls and counts their outcomes."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ class Circuit(Synchronizer):
             logger.exception("circuit %r could not exchange its counts", self.name)
         self._tell()
 
-    # -- by hand and by eye
+    # -- commands and state
 
     def command(self, event: machine.Force | machine.Reset) -> None:
         """Change the circuit for the whole fleet; StoreUnavailable, and no change, if that cannot be done."""

@@ -1,4 +1,4 @@
-"""Who is told when a circuit changes its state, or when its store is lost and found."""
+"""Listeners for changes of a circuit's state and for the availability of its store."""
 
 from __future__ import annotations
 
