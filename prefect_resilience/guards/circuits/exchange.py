@@ -37,7 +37,7 @@ class Merged:
 
     document: CircuitDocument
     now: float
-    changes: tuple[machine.CircuitChange, ...]
+    changes: tuple[machine.EnteredState, ...]
     won: bool
 
 
@@ -209,7 +209,7 @@ class Synchronizer:
         self,
         document: CircuitDocument,
         now: float,
-        changes: tuple[machine.CircuitChange, ...],
+        changes: tuple[machine.EnteredState, ...],
         new_epoch: bool = False,
     ) -> None:
         if new_epoch or document["generation"] != self.epoch.generation:

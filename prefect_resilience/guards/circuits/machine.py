@@ -94,7 +94,7 @@ Event = Record | Acquire | Release | Force | Reset | Tick
 
 
 @dataclass(frozen=True, slots=True)
-class CircuitChange:
+class EnteredState:
     """One change of state; `Transition` without the circuit's name."""
 
     before: CircuitState
@@ -108,7 +108,7 @@ class CircuitChange:
 
 def step(
     document: CircuitDocument, event: Event, now: float, policy: CircuitPolicy
-) -> tuple[CircuitDocument, tuple[CircuitChange, ...]]:
+) -> tuple[CircuitDocument, tuple[EnteredState, ...]]:
     """The document after `event` at the time `now`, and the changes of state that it caused, in order.
 
     `document` comes from `new()`, `read()` or an earlier step, and is not changed. When nothing happened
@@ -128,9 +128,9 @@ class _Step:
         self.doc = doc
         self.now = now
         self.policy = policy
-        self.changes: list[CircuitChange] = []
+        self.changes: list[EnteredState] = []
 
-    def take(self, event: Event) -> list[CircuitChange]:
+    def take(self, event: Event) -> list[EnteredState]:
         self._follow_clock()
         match event:
             case Record():
@@ -352,5 +352,5 @@ class _Step:
         generation = doc["generation"] + 1
         doc.update(state=after, generation=generation, reason=reason)
         remember(doc, now)
-        change = CircuitChange(before, after, now, reason, generation, doc["retry_at"], doc["last_error"])
+        change = EnteredState(before, after, now, reason, generation, doc["retry_at"], doc["last_error"])
         self.changes.append(change)

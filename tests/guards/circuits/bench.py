@@ -8,8 +8,8 @@ from typing import Any
 from prefect_resilience.guards.circuits.machine import (
     PASSING,
     Acquire,
-    CircuitChange,
     CircuitDocument,
+    EnteredState,
     Event,
     Record,
     Tick,
@@ -49,7 +49,7 @@ class Bench:
         self.policy = CircuitPolicy(**policy)
         self.document = new()
         self.now = NOW
-        self.changes: list[CircuitChange] = []
+        self.changes: list[EnteredState] = []
 
     def __getitem__(self, key: str) -> Any:
         return self.document[key]

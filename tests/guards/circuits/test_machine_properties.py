@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from prefect_resilience.guards.circuits.machine import (
     Acquire,
-    CircuitChange,
+    EnteredState,
     Event,
     Force,
     Record,
@@ -112,7 +112,7 @@ class Circuit(RuleBasedStateMachine):
         self.happens(Reset())
         assert self.document["state"] == "closed"
 
-    def happens(self, event: Event) -> tuple[CircuitChange, ...]:
+    def happens(self, event: Event) -> tuple[EnteredState, ...]:
         before = copy.deepcopy(self.document)
         after, changes = step(self.document, event, self.now, self.policy)
         again, changes_again = step(self.document, event, self.now, self.policy)
