@@ -39,10 +39,14 @@ def at_exit(action: Action) -> Action:
 
 
 def start_thread(
-    name: str, work: Callable[..., Any], *args: Any, context: Context | None = None
+    name: str, work: Callable[..., Any], *args: Any, context: Context | None = None, daemon: bool = True
 ) -> threading.Thread:
-    """Run `work(*args)` in a daemon thread: in `context`, such as `copy_context()`, or in an empty one."""
+    """Run `work(*args)` in a thread: in `context`, such as `copy_context()`, or in an empty one.
+
+    The end of the process waits for a thread that is no `daemon`.
+    """
     run = (context or Context()).run
-    thread = threading.Thread(target=run, args=(work, *args), name=f"prefect-resilience-{name}", daemon=True)
+    name = f"prefect-resilience-{name}"
+    thread = threading.Thread(target=run, args=(work, *args), name=name, daemon=daemon)
     thread.start()
     return thread

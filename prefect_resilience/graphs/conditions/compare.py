@@ -55,7 +55,7 @@ PATTERN_SECONDS = 0.25
 _LOOKS_AT_CLOCK_EVERY = 1_024
 
 
-class Bounds:
+class EvaluationBounds:
     """One evaluation's bounds. `clock` gives seconds; without one, steps and each pattern are bounded."""
 
     __slots__ = ("_clock", "_ends", "_seconds", "_steps")
@@ -106,7 +106,7 @@ Instant = tuple[bool, int]
 """Whether there is an offset, and the attoseconds since the year 1 (in UTC if so)."""
 
 
-def equal(left: Any, right: Any, bounds: Bounds, *, instants: bool = True) -> bool:
+def equal(left: Any, right: Any, bounds: EvaluationBounds, *, instants: bool = True) -> bool:
     """Whether two values are the same, through and through. Without `instants`, texts are only texts."""
     if type(left) in _SCALARS or type(right) in _SCALARS:
         bounds.step()
@@ -264,7 +264,7 @@ def compiled_pattern(pattern: str) -> regex.Pattern[str]:
         raise PatternMistake(f"{shortly(pattern)} is no regular expression: {error}") from None
 
 
-def matches(pattern: str, text: str, bounds: Bounds, *, whole: bool = False) -> bool:
+def matches(pattern: str, text: str, bounds: EvaluationBounds, *, whole: bool = False) -> bool:
     """Whether the pattern is found in `text`, or matches all of it.
 
     Raises `ConditionError` when that takes longer than the bounds allow, or the text is too long.

@@ -12,8 +12,8 @@ from prefect_resilience.errors.classify.classify import classify
 from prefect_resilience.errors.secrets.redact import redact, redact_data
 from prefect_resilience.errors.taxonomy import ErrorCategory
 from prefect_resilience.graphs.conditions.compare import (
-    Bounds,
     ConditionError,
+    EvaluationBounds,
     equal,
     matches,
     ordered,
@@ -143,7 +143,7 @@ class Evaluation:
     error: Any
     scope: Mapping[str, Any] | None
     source: Source | None
-    bounds: Bounds
+    bounds: EvaluationBounds
 
     def of(self, condition: Condition) -> ConditionAnswer:
         self.bounds.step()
@@ -230,7 +230,7 @@ def _of_presence(condition: Condition, found: Any) -> ConditionAnswer:
     return ConditionAnswer(there is (condition.operator == "exists"), lambda: text)
 
 
-def _compared(condition: Condition, found: Any, bounds: Bounds) -> bool:
+def _compared(condition: Condition, found: Any, bounds: EvaluationBounds) -> bool:
     operator, value = condition.operator, condition.value
     if operator in _ORDERS:
         return ordered(found, value, _ORDERS[operator])
@@ -243,7 +243,7 @@ def _compared(condition: Condition, found: Any, bounds: Bounds) -> bool:
     return isinstance(found, str) and matches(value, found, bounds)
 
 
-def _contains(found: Any, value: Any, bounds: Bounds) -> bool:
+def _contains(found: Any, value: Any, bounds: EvaluationBounds) -> bool:
     """A piece of a text, a member of a list, a key of a mapping."""
     if isinstance(found, list):
         return any(equal(item, value, bounds) for item in cast("list[Any]", found))

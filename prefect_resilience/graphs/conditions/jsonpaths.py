@@ -39,8 +39,8 @@ from jsonpath.token import Token
 
 from prefect_resilience.base.plain import plain_or_cut
 from prefect_resilience.graphs.conditions.compare import (
-    Bounds,
     ConditionError,
+    EvaluationBounds,
     PatternMistake,
     compiled_pattern,
     equal,
@@ -52,7 +52,7 @@ from prefect_resilience.graphs.conditions.paths import Missing, Part, PathError,
 DEEPEST = 100
 MOST_NODES = 100_000
 
-_bounds: ContextVar[Bounds] = ContextVar("bounds of the $ path that is being followed")
+_bounds: ContextVar[EvaluationBounds] = ContextVar("bounds of the $ path that is being followed")
 _ORDERS = {"<": python.lt, ">": python.gt}
 _PIECE = re.compile(r"\\.|\[(?:\\.|[^\]\\])*\]|\.", re.DOTALL)
 
@@ -217,7 +217,7 @@ def compiled(path: str) -> JSONPath:
     raise mistake
 
 
-def found(path: str, value: Any, bounds: Bounds | None = None) -> Any:
+def found(path: str, value: Any, bounds: EvaluationBounds | None = None) -> Any:
     """What the path finds: the value of a singular query, else the list of what there is; or a `Missing`."""
     query = compiled(path)
     if query.singular_query():
@@ -229,7 +229,7 @@ def found(path: str, value: Any, bounds: Bounds | None = None) -> Any:
             f"or {MOST_NODES:,} parts",
             path,
         )
-    values = _all(query, data, bounds or Bounds(), path)
+    values = _all(query, data, bounds or EvaluationBounds(), path)
     return values or Missing(lambda: f"{shown_path(path)} finds nothing")
 
 
@@ -241,7 +241,7 @@ def _part(segment: JSONPathSegment) -> Part:
     return Part(f"[{selector.index}]", selector.index, is_key=False)
 
 
-def _all(query: JSONPath, data: Any, bounds: Bounds, path: str) -> list[Any]:
+def _all(query: JSONPath, data: Any, bounds: EvaluationBounds, path: str) -> list[Any]:
     token = _bounds.set(bounds)
     try:
         with suppress(JSONPathError, RecursionError):

@@ -24,7 +24,7 @@ from prefect_resilience.base.plain import not_json, shortly
 from prefect_resilience.base.policy import Policy
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.errors.secrets.redact import redact
-from prefect_resilience.graphs.conditions.compare import SECONDS, Bounds, ConditionError
+from prefect_resilience.graphs.conditions.compare import SECONDS, ConditionError, EvaluationBounds
 from prefect_resilience.graphs.conditions.evaluate import Evaluation, Explanation, Source, describe
 from prefect_resilience.graphs.conditions.reading import (
     WITH_VALUE,
@@ -99,7 +99,7 @@ class Condition(Policy):
             >>> Condition(operator="gte", path="score", value=0.9).evaluate({"score": 0.7})
             False
         """
-        return Evaluation(value, error, scope, source, Bounds(seconds=self.seconds)).of(self).holds
+        return Evaluation(value, error, scope, source, EvaluationBounds(seconds=self.seconds)).of(self).holds
 
     def explain(
         self,
@@ -115,7 +115,7 @@ class Condition(Policy):
             >>> (path("score") >= 0.9).explain({"score": 0.7}).text
             'score is 0.7, not >= 0.9'
         """
-        found = Evaluation(value, error, scope, source, Bounds(seconds=self.seconds)).of(self)
+        found = Evaluation(value, error, scope, source, EvaluationBounds(seconds=self.seconds)).of(self)
         return Explanation(found.holds, redact(found.why()))
 
     def describe(self, limit: int = 200) -> str:

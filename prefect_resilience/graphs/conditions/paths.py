@@ -21,7 +21,7 @@ from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.errors.secrets.redact import redact
 
 if TYPE_CHECKING:
-    from prefect_resilience.graphs.conditions.compare import Bounds
+    from prefect_resilience.graphs.conditions.compare import EvaluationBounds
 
 LONGEST = 1_000
 """Characters that a path may have."""
@@ -163,7 +163,7 @@ def look_up(
     path: str,
     value: Any,
     scope: Mapping[str, Any] | None = None,
-    bounds: Bounds | None = None,
+    bounds: EvaluationBounds | None = None,
 ) -> Any:
     """What stands at `path` in `value`, or a `Missing`.
 

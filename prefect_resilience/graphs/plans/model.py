@@ -46,7 +46,7 @@ __all__ = [
     "FanOut",
     "Node",
     "Plan",
-    "Transition",
+    "PlanTransition",
     "TriggerRule",
 ]
 
@@ -97,7 +97,7 @@ QUORUM, VOTE = "quorum", "vote"
 """The types of nodes that ask several actions, and that count answers."""
 
 
-class Transition(PlanPart):
+class PlanTransition(PlanPart):
     """A way out of a node: the first one whose condition holds is taken, the lowest `priority` first."""
 
     to: Text = Field(
@@ -185,7 +185,7 @@ class Node(PlanPart):
     on_success: Names = Field(default=(), description="Run next if it succeeded and the condition holds.")
     on_failure: Names = Field(default=(), description="Run next if it failed or the condition does not hold.")
     handles_error: Names = Field(default=(), description="The nodes whose failure it takes over.")
-    transitions: Annotated[tuple[Transition, ...], BeforeValidator(fields.listed)] = Field(
+    transitions: Annotated[tuple[PlanTransition, ...], BeforeValidator(fields.listed)] = Field(
         default=(), description="Ways out, of which at most one is taken."
     )
     retry_policy: RetryPolicy | None = Field(default=None, description="Whether and when to try again.")
@@ -238,7 +238,7 @@ class Bounds(PlanPart):
     seconds: Number | None = Field(default=None, gt=0, description="Seconds for the whole run.")
 
 
-PARTS.update(transitions=Transition, execution=Execution, map=FanOut, cache=Cache, bounds=Bounds)
+PARTS.update(transitions=PlanTransition, execution=Execution, map=FanOut, cache=Cache, bounds=Bounds)
 
 
 class PlanHead(PlanPart):

@@ -24,7 +24,7 @@ from prefect_resilience.graphs.conditions.compare import ConditionError
 from prefect_resilience.graphs.conditions.evaluate import Explanation
 from prefect_resilience.graphs.conditions.model import Condition
 from prefect_resilience.graphs.conditions.reading import OF_CONDITIONS, OF_ERRORS
-from prefect_resilience.graphs.plans.model import Node, Transition
+from prefect_resilience.graphs.plans.model import Node, PlanTransition
 
 LAST_ERROR = "_last_error"
 """In the state: the failure that led to where one is."""
@@ -205,6 +205,6 @@ def _transition(
     return []
 
 
-def in_order(transitions: tuple[Transition, ...]) -> list[Transition]:
+def in_order(transitions: tuple[PlanTransition, ...]) -> list[PlanTransition]:
     """The lowest priority first; of equal ones, as they are written."""
     return sorted(transitions, key=lambda way: way.priority)

@@ -50,7 +50,7 @@ class Skip(NamedTuple):
     reason: str
 
 
-class Step(NamedTuple):
+class ScheduleStep(NamedTuple):
     """What an event makes of the plan: the nodes to run now, and those that never will."""
 
     ready: tuple[str, ...] = ()
@@ -80,14 +80,14 @@ class Schedule:
         """Whether every node has settled."""
         return not self._open
 
-    def start(self) -> Step:
+    def start(self) -> ScheduleStep:
         """The nodes that wait for nothing."""
         if self._started:
             raise ConfigurationError("the plan has been started already")
         self._started = True
         return self._advance(list(self._states.values()))
 
-    def settle(self, node_id: str, ended: Ended) -> Step:
+    def settle(self, node_id: str, ended: Ended) -> ScheduleStep:
         """A ready node has ended for good."""
         state = self._state_of(node_id)
         if state.status is not Status.RUNNING:
@@ -103,7 +103,7 @@ class Schedule:
             state.trail = after_failure(state.trail, state.id, ended.error)
         return self._advance(_told(state))
 
-    def add(self, nodes: Sequence[Node], *, by: str, before: Iterable[str] = ()) -> Step:
+    def add(self, nodes: Sequence[Node], *, by: str, before: Iterable[str] = ()) -> ScheduleStep:
         """Nodes that `by` adds while the plan goes on; all of them come before the waiting nodes `before`.
 
         They may depend on any node, handle its error, and lead to each other or to conditional nodes that
@@ -125,7 +125,7 @@ class Schedule:
             return self.stop(self._stopped)
         return self._advance(list(new.values()))
 
-    def stop(self, reason: str) -> Step:
+    def stop(self, reason: str) -> ScheduleStep:
         """Skip every node that has not started, now or later; those that run are still to be settled."""
         self._started = True
         self._stopped = reason
@@ -134,7 +134,7 @@ class Schedule:
             if state.status is Status.WAITING:
                 self._settled(state, Status.SKIPPED)
                 skips.append(Skip(state.id, reason))
-        return Step(skipped=tuple(skips))
+        return ScheduleStep(skipped=tuple(skips))
 
     def error_seen_by(self, node_id: str) -> ErrorContext | None:
         """The node's `state._last_error` when it was made ready or skipped: see `trails`."""
@@ -156,7 +156,7 @@ class Schedule:
             if self._state_of(name) not in (state.targets or ()):
                 raise ConfigurationError(f"node {state.id!r} leads to {name!r}, which the plan does not say")
 
-    def _advance(self, told: list[NodeState]) -> Step:
+    def _advance(self, told: list[NodeState]) -> ScheduleStep:
         """Decide about the nodes that were told something; a skip tells others in turn."""
         ready: list[str] = []
         skips: list[Skip] = []
@@ -178,7 +178,7 @@ class Schedule:
         if self._open and not self._running:
             waiting = next(state.id for state in self._states.values() if state.status is Status.WAITING)
             raise ConfigurationError(f"node {waiting!r} waits for itself: the plan has a cycle")
-        return Step(tuple(ready), tuple(skips))
+        return ScheduleStep(tuple(ready), tuple(skips))
 
     def _settled(self, state: NodeState, status: Status) -> None:
         state.status = status

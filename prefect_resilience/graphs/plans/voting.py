@@ -7,16 +7,14 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, cast
 
-from prefect_resilience.base.plain import plain
 from prefect_resilience.base.policy import nearest
 from prefect_resilience.errors.context import ErrorContext
 from prefect_resilience.errors.exceptions import ConfigurationError
-from prefect_resilience.graphs.conditions.evaluate import shown
 from prefect_resilience.graphs.conditions.paths import Missing, PathError, check_path, look_up
 from prefect_resilience.graphs.plans.model import QUORUM, Node
 from prefect_resilience.graphs.plans.reading.mistakes import Mistake, quoted
 from prefect_resilience.graphs.plans.templates import has_template
-from prefect_resilience.graphs.routing.rounds import NoQuorum, same
+from prefect_resilience.graphs.routing.rounds import Votes
 
 if TYPE_CHECKING:
     from prefect_resilience.graphs.plans.actions import Actions
@@ -72,25 +70,17 @@ def run_vote(answers: list[Any], need: int | None = None, key: str | None = None
     Returns:
         The first of the answers that agree.
     """
-    needed, marked = majority(need, len(answers)), common_part(key)
-    votes: list[tuple[Any, Any, list[str]]] = []
-    errors: dict[str, str] = {}
+    votes = Votes(majority(need, len(answers)), common_part(key))
     for number, answer in enumerate(answers):
         name = f"answers[{number}]"
-        if answer is None:
-            continue
         try:
-            mark = plain(answer if marked is None else marked(answer))
+            if answer is not None:
+                votes.add(name, answer)
         except ValueError as error:
-            errors[name] = str(error)
-            continue
-        vote = next((one for one in votes if same(one[0], mark)), None)
-        if vote is None:
-            votes.append(vote := (mark, answer, []))
-        vote[2].append(name)
-        if len(vote[2]) >= needed:
-            return vote[1]
-    raise NoQuorum(needed, {shown(mark): tuple(names) for mark, _, names in votes}, errors)
+            votes.errors[name] = str(error)
+        if (winner := votes.winner) is not None:
+            return winner.answer
+    raise votes.failure()
 
 
 def mistakes_of(node: Node, place: str, actions: Actions) -> list[Mistake]:

@@ -13,7 +13,7 @@ Each can be pickled, and its message stands in `args` once.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -22,7 +22,8 @@ from prefect_resilience.errors.context import ErrorContext
 from prefect_resilience.errors.exceptions import ResilienceError
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.errors.taxonomy import bounded
-from prefect_resilience.graphs.conditions.compare import Bounds, ConditionError, equal
+from prefect_resilience.graphs.conditions.compare import ConditionError, EvaluationBounds, equal
+from prefect_resilience.graphs.conditions.evaluate import shown
 from prefect_resilience.guards.partials.current import LIMIT as PARTIAL
 from prefect_resilience.guards.partials.current import partial_output
 
@@ -117,9 +118,53 @@ STEPS = 5_000_000
 def same(one: Any, other: Any, steps: int = STEPS) -> bool:
     """Whether two plain values are the same, through and through; those too large to compare are not."""
     try:
-        return equal(one, other, Bounds(steps=steps))
+        return equal(one, other, EvaluationBounds(steps=steps))
     except ConditionError:
         return False
+
+
+@dataclass
+class Vote:
+    """One answer, the part of it that counts, and the names of those that gave it."""
+
+    answer: Any
+    mark: Any
+    names: list[str] = field(default_factory=list[str])
+
+
+@dataclass
+class Votes:
+    """The answers so far; `need` of them must have the same `key`, by default all of the answer."""
+
+    need: int
+    key: Callable[[Any], Any] | None = None
+    given: list[Vote] = field(default_factory=list[Vote])
+    errors: dict[str, str] = field(default_factory=dict[str, str])
+    """Those that failed, each with its error in one line."""
+
+    def add(self, name: str, answer: Any) -> None:
+        """Count an answer. Raises whatever `key` raises."""
+        mark = plain(answer if self.key is None else self.key(answer))
+        vote = next((vote for vote in self.given if same(vote.mark, mark)), None)
+        if vote is None:
+            vote = Vote(answer, mark)
+            self.given.append(vote)
+        vote.names.append(name)
+
+    @property
+    def winner(self) -> Vote | None:
+        return next((vote for vote in self.given if len(vote.names) >= self.need), None)
+
+    def can_win(self, left: int) -> bool:
+        """Whether `left` more answers may be enough."""
+        return max((len(vote.names) for vote in self.given), default=0) + left >= self.need
+
+    def failure(self) -> NoQuorum:
+        votes: dict[str, tuple[str, ...]] = {}
+        for vote in self.given:
+            text = shown(vote.mark)
+            votes[text] = (*votes.get(text, ()), *vote.names)
+        return NoQuorum(self.need, votes, self.errors)
 
 
 class _Told(ResilienceError):

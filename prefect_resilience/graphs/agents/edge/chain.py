@@ -22,7 +22,7 @@ from prefect_resilience.graphs.agents.edge.person import (
     notice_of,
     told,
 )
-from prefect_resilience.graphs.agents.edge.registry import AGENTS, PROVIDERS, Agent, Ran, Registry, Step
+from prefect_resilience.graphs.agents.edge.registry import AGENTS, PROVIDERS, Agent, AgentStep, Ran, Registry
 from prefect_resilience.graphs.agents.trace import Trace, trace
 from prefect_resilience.guards.fallbacks.model import Answered, Fallback
 
@@ -102,7 +102,7 @@ class AgentChain:
             raise ConfigurationError(f"the chain {name!r} begins with {first!r}: a person is its last step")
         found = [self._found(step, given) for step in steps[1:]]
         self._check(first, found)
-        self._first = Step(first, [self._fallback(step, first.name) for step in found], self._memories)
+        self._first = AgentStep(first, [self._fallback(step, first.name) for step in found], self._memories)
         self.steps: tuple[str, ...] = (first.name, *(step.name for step in found))
         self.__signature__: inspect.Signature = self._first.__signature__
 
@@ -137,7 +137,7 @@ class AgentChain:
             return step
         if isinstance(step, Person):
             return Fallback(PersonStep(step, self.name, first), name=step.name, degraded=step.degraded)
-        made = Step(step, [], self._memories)
+        made = AgentStep(step, [], self._memories)
         return Fallback(made, when=step.when, name=step.name, degraded=step.degraded)
 
     @property

@@ -23,7 +23,7 @@ from prefect_resilience.graphs.agents.edge.alone import Memories, alone
 from prefect_resilience.graphs.agents.trace import counted, note
 from prefect_resilience.graphs.routing.edge.nodes import value_of
 from prefect_resilience.graphs.routing.edge.targets import as_function
-from prefect_resilience.graphs.routing.edge.upstream import Failed, NeverRan, ending_of
+from prefect_resilience.graphs.routing.edge.upstream import FailedUpstream, NeverRan, ending_of
 from prefect_resilience.guards.circuits.breaker import CircuitBreaker
 from prefect_resilience.guards.decomposition.model import Decomposed
 from prefect_resilience.guards.fallbacks.model import Fallback
@@ -218,7 +218,7 @@ class Ran:
     degraded: bool = False
 
 
-class Step:
+class AgentStep:
     """A callable that a `Fallback` can ask: it looks like the agent's function."""
 
     def __init__(self, agent: Agent, fallbacks: Sequence[Fallback], memories: Memories) -> None:
@@ -249,7 +249,7 @@ class Step:
         ending = yield Blocking(ending_of, (state,))
         if isinstance(ending, NeverRan):
             raise RuntimeError(f"the run of {self.name!r} did not take place: {ending.why}")
-        if isinstance(ending, Failed):
+        if isinstance(ending, FailedUpstream):
             self._failed(ending.context)
             raise ending.error
         replaced = error_context(state)

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 from prefect.artifacts import create_markdown_artifact, create_progress_artifact, update_progress_artifact
 
+from prefect_resilience.base.process import start_thread
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.errors.taxonomy import bounded
 from prefect_resilience.graphs.plans.model import Plan
@@ -45,9 +46,7 @@ class Running(Protocol):
 def progress_shown(key: str, run: Running) -> Generator[None]:
     """Keep a progress artifact up to date while the block runs, from a thread beside it."""
     over = threading.Event()
-    follow = copy_context().run
-    thread = threading.Thread(target=follow, args=(_follow, key, run, over), name=key, daemon=True)
-    thread.start()
+    start_thread(key, _follow, key, run, over, context=copy_context())
     try:
         yield
     finally:

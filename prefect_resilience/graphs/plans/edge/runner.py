@@ -38,7 +38,7 @@ from prefect_resilience.graphs.plans.result import (
     failure_of,
 )
 from prefect_resilience.graphs.plans.routes import Routing, routes
-from prefect_resilience.graphs.plans.schedule import Ended, Schedule, Skip, Step
+from prefect_resilience.graphs.plans.schedule import Ended, Schedule, ScheduleStep, Skip
 from prefect_resilience.graphs.routing.edge.upstream import outside_transactions
 from prefect_resilience.telemetry.edge.events import emit
 
@@ -70,7 +70,7 @@ class Run:
         self.arrows: dict[str, EndedRun] = {}
         self.injected: dict[str, int] = {}
         self.overdue: str | None = None
-        self._steps: deque[Step] = deque()
+        self._steps: deque[ScheduleStep] = deque()
         self._jobs: deque[Job] = deque()
         self._branches: dict[str, Branches] = {}
         self._running: dict[UUID, Job] = {}

@@ -25,8 +25,8 @@ from prefect_resilience.graphs.plans.result import PlanFailed, PlanResult
 from prefect_resilience.graphs.plans.subplans import Nest
 from prefect_resilience.graphs.plans.templates import has_template
 from prefect_resilience.graphs.plans.voting import Ask, asking, common_part
-from prefect_resilience.graphs.routing.edge.targets import Request, call
-from prefect_resilience.graphs.routing.edge.upstream import Failed, Gave
+from prefect_resilience.graphs.routing.edge.targets import TargetCall, call
+from prefect_resilience.graphs.routing.edge.upstream import FailedUpstream, Gave
 from prefect_resilience.graphs.routing.edge.voting import Quorum
 
 
@@ -51,7 +51,7 @@ def _ask(
         voters.append(_Voter(found, found.converted(given)))
     if not 1 <= need <= len(of):
         raise ConfigurationError(f"quorum: {need} of {len(of)} actions cannot agree")
-    return Quorum(tuple(voters), need, common_part(key)).ask(Request(named={"error": error}))
+    return Quorum(tuple(voters), need, common_part(key)).ask(TargetCall(named={"error": error}))
 
 
 @dataclass(frozen=True)
@@ -65,11 +65,11 @@ class _Voter:
     def name(self) -> str:
         return self.action.name
 
-    def ask(self, request: Request) -> Any:
-        ended = call(self.action.target, Request((), self.given, named=request.named))
+    def ask(self, request: TargetCall) -> Any:
+        ended = call(self.action.target, TargetCall((), self.given, named=request.named))
         if isinstance(ended, Gave):
             return ended.value
-        raise ended.error if isinstance(ended, Failed) else RuntimeError(ended.context.summary())
+        raise ended.error if isinstance(ended, FailedUpstream) else RuntimeError(ended.context.summary())
 
     def check(self, what: str, args: tuple[Any, ...], kwargs: Mapping[str, Any], offers: bool) -> None:
         """Its input was looked at with the plan."""

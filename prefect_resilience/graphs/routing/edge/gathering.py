@@ -21,7 +21,7 @@ from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.errors.taxonomy import bounded
 from prefect_resilience.graphs.routing.edge.upstream import (
     Ending,
-    Failed,
+    FailedUpstream,
     Gave,
     NeverRan,
     check_upstream,
@@ -210,7 +210,7 @@ def _state_name(item: Any, ending: Ending) -> str:
         return str(state.name)
     return (
         ("Crashed" if isinstance(item, PrefectFuture) else "Failed")
-        if isinstance(ending, Failed)
+        if isinstance(ending, FailedUpstream)
         else "Completed"
     )
 

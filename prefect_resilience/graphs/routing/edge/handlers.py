@@ -22,9 +22,9 @@ from prefect_resilience.graphs.routing.edge.nodes import (
     submit_node,
     unwrap,
 )
-from prefect_resilience.graphs.routing.edge.targets import Request, call, check_target, following, name_of
+from prefect_resilience.graphs.routing.edge.targets import TargetCall, call, check_target, following, name_of
 from prefect_resilience.graphs.routing.edge.upstream import (
-    Failed,
+    FailedUpstream,
     Gave,
     NeverRan,
     check_upstream,
@@ -42,7 +42,7 @@ When = Condition | Callable[[ErrorContext], bool] | tuple[str, ...] | None
 
 
 @dataclass(frozen=True)
-class Handler:
+class ErrorHandler:
     """What an error-handler node does when it is needed."""
 
     target: Any
@@ -96,7 +96,7 @@ def on_error(
     """
     upstream = check_upstream(upstream, "on_error(...)")
     check_target("on_error(...)", handler, args, kwargs, offers=False)
-    node = Handler(handler, args, kwargs, _as_when(when), even_if_not_run)
+    node = ErrorHandler(handler, args, kwargs, _as_when(when), even_if_not_run)
     runs = runs_behind(upstream)
     expect_failures(runs)
     return submit_node("on_error", handle, (upstream, node, runs), runs=runs, name=f"on_error: {node.name}")
@@ -126,7 +126,7 @@ def _as_when(when: Any) -> When:
 def handle(upstream: Opaque, handed: list[Opaque]) -> State[Any]:
     """The work of an error handler's task run."""
     given, node, runs = unwrap(upstream, handed)
-    handler = cast("Handler", node)
+    handler = cast("ErrorHandler", node)
     ending = ending_of(given)
     if isinstance(ending, Gave):
         return ended("Skipped", f"The upstream gave a value, so {handler.name} was not needed", ending.value)
@@ -142,9 +142,9 @@ def handle(upstream: Opaque, handed: list[Opaque]) -> State[Any]:
             return not_run(ending, f"{handler.name} is not for this ({against})")
         passed_on(ending, f"{handler.name} is not for this ({against})")
     _announce(handler, context)
-    request = Request(handler.args, handler.kwargs, named={"error": context}, after=following(runs))
+    request = TargetCall(handler.args, handler.kwargs, named={"error": context}, after=following(runs))
     outcome = call(handler.target, request)
-    if isinstance(outcome, Failed):
+    if isinstance(outcome, FailedUpstream):
         raise after_failed_handler(outcome.error, handler.name, context)
     if isinstance(outcome, NeverRan):
         return not_run(outcome, f"{handler.name} was to handle {context.summary()}, but it never ran")
@@ -153,7 +153,7 @@ def handle(upstream: Opaque, handed: list[Opaque]) -> State[Any]:
     )
 
 
-def _against(when: When, ending: Failed | NeverRan) -> str | None:
+def _against(when: When, ending: FailedUpstream | NeverRan) -> str | None:
     """What speaks against calling the handler for this error, None if nothing does."""
     context = ending.context
     if when is None:
@@ -164,7 +164,7 @@ def _against(when: When, ending: Failed | NeverRan) -> str | None:
     if callable(when):
         return None if when(context) else f"{name_of(when)} says no"
     names = {*context.categories, context.kind.value, context.code}
-    if isinstance(ending, Failed):
+    if isinstance(ending, FailedUpstream):
         names.update(dotted(cls) for cls in type(ending.error).__mro__)
     return None if names.intersection(when) else f"it is for {', '.join(when)}"
 
@@ -184,7 +184,7 @@ def with_cause(context: ErrorContext, cause: ErrorContext, room: int = MOST_CAUS
     return context.model_copy(update={"cause": behind})
 
 
-def _announce(handler: Handler, context: ErrorContext) -> None:
+def _announce(handler: ErrorHandler, context: ErrorContext) -> None:
     payload: dict[str, Any] = {
         "task_run_id": task_run.get_id(),
         "chosen": handler.name,

@@ -27,7 +27,7 @@ from prefect_resilience.graphs.conditions.model import Condition
 from prefect_resilience.graphs.routing.edge.nodes import value_of
 from prefect_resilience.graphs.routing.edge.targets import (
     NOTHING,
-    Request,
+    TargetCall,
     arguments,
     as_function,
     check_target,
@@ -156,9 +156,9 @@ class Loop:
         """What one step of a round is called with."""
         target = self.steps[name]
         named = {"round": number, "history": history.told(), **given}
-        request = Request(value=previous, named=named)
+        request = TargetCall(value=previous, named=named)
         if previous is NOTHING and not _can_begin(target, request):
-            request = Request(value=None, named=named)
+            request = TargetCall(value=None, named=named)
         return arguments(target, request)
 
     def call(self, name: str, number: int, asked: Arguments) -> Invoke | Blocking:
@@ -288,7 +288,7 @@ def _steps(what: str, step: Any) -> dict[str, Any]:
     return steps
 
 
-def _can_begin(step: Any, request: Request) -> bool:
+def _can_begin(step: Any, request: TargetCall) -> bool:
     try:
         arguments(step, request)
     except ConfigurationError:

@@ -23,7 +23,13 @@ from prefect.utilities.collections import visit_collection
 from prefect_resilience.errors.context import ErrorContext
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.errors.secrets.redact import redact
-from prefect_resilience.graphs.routing.edge.upstream import Failed, Gave, NeverRan, futures_in, state_after
+from prefect_resilience.graphs.routing.edge.upstream import (
+    FailedUpstream,
+    Gave,
+    NeverRan,
+    futures_in,
+    state_after,
+)
 from prefect_resilience.tasks.edge.answers import ReplacedState
 from prefect_resilience.tasks.edge.logs import keep_secrets_out_of_logs
 
@@ -135,7 +141,7 @@ def not_run(ending: NeverRan, why: str) -> State[Any]:
     return Pending(name="NotReady", message=message)
 
 
-def passed_on(ending: Failed, why: str) -> NoReturn:
+def passed_on(ending: FailedUpstream, why: str) -> NoReturn:
     """The end of a node that lets its upstream's error through."""
     _logger().warning("%s: %s", redact(why), ending.context.summary())
     raise ending.error
@@ -145,8 +151,8 @@ def _logger() -> logging.LoggerAdapter[Any] | logging.Logger:
     return cast("Any", get_run_logger())
 
 
-def value_of(ending: Gave | Failed) -> Any:
+def value_of(ending: Gave | FailedUpstream) -> Any:
     """The value, or the error raised."""
-    if isinstance(ending, Failed):
+    if isinstance(ending, FailedUpstream):
         raise ending.error
     return ending.value

@@ -29,14 +29,14 @@ from prefect_resilience.graphs.routing.edge.nodes import (
 )
 from prefect_resilience.graphs.routing.edge.targets import (
     NOTHING,
-    Request,
+    TargetCall,
     call,
     check_target,
     following,
     name_of,
 )
 from prefect_resilience.graphs.routing.edge.upstream import (
-    Failed,
+    FailedUpstream,
     Gave,
     NeverRan,
     check_upstream,
@@ -171,7 +171,7 @@ class Decision:
     passed_over: list[tuple[Branch, str]] = field(default_factory=list[tuple[Branch, str]])
 
 
-def decide(branches: list[Branch], ending: Gave | Failed) -> Decision:
+def decide(branches: list[Branch], ending: Gave | FailedUpstream) -> Decision:
     """The first branch that is for this ending. Raises ConditionError for a condition without an answer."""
     decision = Decision()
     for branch, found in _asked(branches, ending):
@@ -182,8 +182,8 @@ def decide(branches: list[Branch], ending: Gave | Failed) -> Decision:
     return decision
 
 
-def _asked(branches: list[Branch], ending: Gave | Failed) -> Iterator[tuple[Branch, Explanation]]:
-    failed = isinstance(ending, Failed)
+def _asked(branches: list[Branch], ending: Gave | FailedUpstream) -> Iterator[tuple[Branch, Explanation]]:
+    failed = isinstance(ending, FailedUpstream)
     for branch in branches:
         if failed and not speaks_of_errors(branch.condition):
             yield branch, Explanation(False, "not for errors")
@@ -193,9 +193,9 @@ def _asked(branches: list[Branch], ending: Gave | Failed) -> Iterator[tuple[Bran
             yield branch, _explained(branch, branch.condition, ending)
 
 
-def _explained(branch: Branch, condition: Condition, ending: Gave | Failed) -> Explanation:
+def _explained(branch: Branch, condition: Condition, ending: Gave | FailedUpstream) -> Explanation:
     try:
-        if isinstance(ending, Failed):
+        if isinstance(ending, FailedUpstream):
             return condition.explain(ending.context.model_dump(mode="json"), error=ending.context)
         return condition.explain(ending.value)
     except ConditionError as error:
@@ -212,22 +212,22 @@ def take_route(upstream: Opaque, handed: list[Opaque]) -> State[Any]:
     decision = decide(branches, ending)
     branch = decision.branch
     if branch is None:
-        if isinstance(ending, Failed):
+        if isinstance(ending, FailedUpstream):
             passed_on(ending, "The upstream failed, and no branch is for that")
         raise NoRoute(shown(unfolded(ending.value)), tuple(branch.says for branch in branches))
     _announce(decision, branch, ending, runs)
-    value = NOTHING if isinstance(ending, Failed) else ending.value
-    error = ending.context if isinstance(ending, Failed) else None
-    asked = Request(branch.args, branch.kwargs, value, {"error": error}, following(runs))
+    value = NOTHING if isinstance(ending, FailedUpstream) else ending.value
+    error = ending.context if isinstance(ending, FailedUpstream) else None
+    asked = TargetCall(branch.args, branch.kwargs, value, {"error": error}, following(runs))
     outcome = call(branch.target, asked)
     if isinstance(outcome, NeverRan):
         return not_run(outcome, f"The branch {branch.name} was taken, but it never ran")
     return ended("Routed", f"{branch.name}, because {decision.why}", value_of(outcome), instead_of=error)
 
 
-def _announce(decision: Decision, branch: Branch, ending: Gave | Failed, runs: list[UUID]) -> None:
+def _announce(decision: Decision, branch: Branch, ending: Gave | FailedUpstream, runs: list[UUID]) -> None:
     """Tell the event feed which way it goes, before it goes there."""
-    failed: ErrorContext | None = ending.context if isinstance(ending, Failed) else None
+    failed: ErrorContext | None = ending.context if isinstance(ending, FailedUpstream) else None
     payload = {
         "task_run_id": task_run.get_id(),
         "chosen": branch.name,

@@ -16,7 +16,7 @@ from prefect.tasks import Task, task
 from prefect.utilities.annotations import quote
 
 from prefect_resilience.errors.exceptions import ConfigurationError, answered_for
-from prefect_resilience.graphs.routing.edge.upstream import Ending, Failed, Gave, context_of, ending_of
+from prefect_resilience.graphs.routing.edge.upstream import Ending, Gave, ending_of
 
 
 class _Nothing:
@@ -33,7 +33,7 @@ NOTHING: Any = _Nothing()
 class Asks(Protocol):
     """A target that calls several others, such as a quorum."""
 
-    def ask(self, request: Request) -> Any:
+    def ask(self, request: TargetCall) -> Any:
         """Call them, and return the value that they came to; raises when they come to none."""
         ...
 
@@ -41,7 +41,7 @@ class Asks(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class TargetCall:
     """What a target is called with: the upstream's value if there is one, and what was written beside it.
 
     `named` are offered by name to whoever declares them, such as `error`. `after` are states that say which
@@ -131,7 +131,7 @@ def _without(signature: inspect.Signature, names: list[str]) -> inspect.Signatur
     return signature.replace(parameters=[p for name, p in signature.parameters.items() if name not in names])
 
 
-def arguments(target: Any, request: Request) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def arguments(target: Any, request: TargetCall) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """The arguments of the call: the request's value first if there is one and it fits, then those written.
 
     A parameter of a name that the request offers gets that; where that is None, a default goes before it.
@@ -198,7 +198,7 @@ def is_async(target: Any) -> bool:
     return inspect.iscoroutinefunction(asked)
 
 
-def call(target: Any, request: Request) -> Ending:
+def call(target: Any, request: TargetCall) -> Ending:
     """Run a target as a task of its own, inside the run that is going on, and say how it ended.
 
     Blocks this thread, which must have no event loop going. What crashes it is raised.
@@ -222,14 +222,14 @@ def _ended(run: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Ending:
     return ending_of(asyncio.run(outcome) if inspect.iscoroutine(outcome) else outcome)
 
 
-def _asked(target: Asks, request: Request) -> Ending:
+def _asked(target: Asks, request: TargetCall) -> Ending:
     try:
         return Gave(target.ask(request))
     except Exception as error:  # noqa: BLE001 - how it ended is the caller's to judge
-        return Failed(error, context_of(error))
+        return ending_of(error)
 
 
-def _as_is(given: Any, request: Request) -> Any:
+def _as_is(given: Any, request: TargetCall) -> Any:
     ours = (request.value, *request.named.values())
 
     def keep(value: Any) -> Any:
@@ -256,7 +256,7 @@ def following(runs: list[Any]) -> tuple[State[Any], ...]:
     return tuple(Completed(data=True, state_details=StateDetails(task_run_id=run)) for run in runs)
 
 
-def as_plain_call(fn: Callable[..., Any], request: Request) -> Any:
+def as_plain_call(fn: Callable[..., Any], request: TargetCall) -> Any:
     """Call a function outside of any run; a coroutine is run to its end in this thread."""
     args, kwargs = arguments(fn, request)
     outcome = fn(*args, **kwargs)

@@ -37,7 +37,7 @@ class Gave:
 
 
 @dataclass(frozen=True, slots=True)
-class Failed:
+class FailedUpstream:
     """It ran and failed or crashed."""
 
     error: BaseException
@@ -65,7 +65,7 @@ class NeverRan:
         return ErrorContext.from_info(info, timestamp=_now(), **_ids(self.state))
 
 
-Ending = Gave | Failed | NeverRan
+Ending = Gave | FailedUpstream | NeverRan
 
 
 def _ids(state: State[Any]) -> dict[str, str]:
@@ -92,7 +92,7 @@ def ending_of(upstream: Any) -> Ending:
     if isinstance(upstream, State):
         return _ending_of_state(cast("State[Any]", upstream))
     if isinstance(upstream, BaseException):
-        return Failed(upstream, context_of(upstream))
+        return FailedUpstream(upstream, context_of(upstream))
     return _ending_of_collection(upstream)
 
 
@@ -110,7 +110,7 @@ def _ending_of_collection(upstream: Any) -> Ending:
         return None
 
     value = visit_collection(upstream, visit_fn=resolve, return_data=True)
-    failed = [ending for ending in bad if isinstance(ending, Failed)]
+    failed = [ending for ending in bad if isinstance(ending, FailedUpstream)]
     return next(iter([*failed, *bad]), Gave(value))
 
 
@@ -119,7 +119,7 @@ def _ending_of_state(state: State[Any]) -> Ending:
         return Gave(result_of(state))
     if state.is_failed() or state.is_crashed():
         error = cast("BaseException", get_state_exception(state, _sync=True))  # pyright: ignore
-        return Failed(error, context_of(error, state))
+        return FailedUpstream(error, context_of(error, state))
     return NeverRan(state)
 
 
