@@ -10,8 +10,9 @@ from __future__ import annotations
 import atexit
 import os
 import threading
-from collections.abc import Callable
-from contextvars import Context
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from contextvars import Context, ContextVar
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -50,3 +51,13 @@ def start_thread(
     thread = threading.Thread(target=run, args=(work, *args), name=name, daemon=daemon)
     thread.start()
     return thread
+
+
+@contextmanager
+def setting(variable: ContextVar[T], value: T) -> Generator[None]:
+    """`variable` has this value in the block."""
+    token = variable.set(value)
+    try:
+        yield
+    finally:
+        variable.reset(token)

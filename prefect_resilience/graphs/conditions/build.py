@@ -66,23 +66,13 @@ class PathBuilder:
         """Nothing is there."""
         return Condition(operator="not_exists", path=self._path)
 
-    def _unjoined(self) -> Condition:
+    def __and__(self, other: object) -> Condition:
         raise ConfigurationError(
             f"path({self._path!r}) stands beside & or | without a comparison: these bind tighter than >, == "
             f"and <, so put each comparison in brackets, as in (path({self._path!r}) > 1) & (path('b') > 2)"
         )
 
-    def __and__(self, other: object) -> Condition:
-        return self._unjoined()
-
-    def __rand__(self, other: object) -> Condition:
-        return self._unjoined()
-
-    def __or__(self, other: object) -> Condition:
-        return self._unjoined()
-
-    def __ror__(self, other: object) -> Condition:
-        return self._unjoined()
+    __rand__ = __or__ = __ror__ = __and__
 
     def __invert__(self) -> Condition:
         raise ConfigurationError(

@@ -7,7 +7,6 @@ they differ and have no order. Texts compare by code point, as they are written.
 
 from __future__ import annotations
 
-import math
 import re
 import time
 from collections.abc import Callable
@@ -170,13 +169,7 @@ def is_number(value: Any) -> bool:
 
 
 def _is_nan(value: int | float | Decimal) -> bool:
-    return (
-        value.is_nan()
-        if isinstance(value, Decimal)
-        else math.isnan(value)
-        if isinstance(value, float)
-        else False
-    )
+    return value.is_nan() if isinstance(value, Decimal) else value != value
 
 
 def instant(value: Any) -> Instant | None:

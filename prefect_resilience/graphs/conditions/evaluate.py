@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator as python
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
@@ -72,6 +72,15 @@ def _joined(conditions: tuple[Condition, ...], word: str, depth: int) -> str:
     if len(conditions) > _MOST_NAMED:
         parts.append("…")
     return word.join(parts)
+
+
+def parts(condition: Condition) -> Iterator[Condition]:
+    """The condition itself and everything inside it."""
+    waiting = [condition]
+    while waiting:
+        part = waiting.pop()
+        yield part
+        waiting.extend(part.conditions)
 
 
 def masked(path: str | None, value: Any) -> Any:

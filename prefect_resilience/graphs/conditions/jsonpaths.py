@@ -38,6 +38,7 @@ from jsonpath.stream import TokenStream
 from jsonpath.token import Token
 
 from prefect_resilience.base.plain import plain_or_cut
+from prefect_resilience.base.process import setting
 from prefect_resilience.graphs.conditions.compare import (
     ConditionError,
     EvaluationBounds,
@@ -81,18 +82,19 @@ def _counted(nodes: Iterable[JSONPathMatch]) -> Iterator[JSONPathMatch]:
         yield node
 
 
-class _Child(JSONPathChildSegment):
+class _Counting(JSONPathSegment):
     __slots__ = ()
 
     def resolve(self, nodes: Iterable[JSONPathMatch]) -> Iterable[JSONPathMatch]:
-        return super().resolve(_counted(nodes))
+        return super().resolve(_counted(nodes))  # pyright: ignore[reportAbstractUsage]
 
 
-class _Descent(JSONPathRecursiveDescentSegment):
+class _Child(_Counting, JSONPathChildSegment):
     __slots__ = ()
 
-    def resolve(self, nodes: Iterable[JSONPathMatch]) -> Iterable[JSONPathMatch]:
-        return super().resolve(_counted(nodes))
+
+class _Descent(_Counting, JSONPathRecursiveDescentSegment):
+    __slots__ = ()
 
 
 class _Current(RelativeFilterQuery):
@@ -242,10 +244,6 @@ def _part(segment: JSONPathSegment) -> Part:
 
 
 def _all(query: JSONPath, data: Any, bounds: EvaluationBounds, path: str) -> list[Any]:
-    token = _bounds.set(bounds)
-    try:
-        with suppress(JSONPathError, RecursionError):
-            return _followed(query, data, data).values()
-    finally:
-        _bounds.reset(token)
+    with setting(_bounds, bounds), suppress(JSONPathError, RecursionError):
+        return _followed(query, data, data).values()
     raise ConditionError(f"{shown_path(path)} cannot be followed: it or the value is nested too deep", path)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cached_property
 from typing import Any, Literal, cast
 
@@ -19,6 +19,7 @@ from pydantic import (
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, InitErrorDetails, PydanticCustomError
 from pydantic_core.core_schema import definition_reference_schema
+from typing_extensions import LiteralString
 
 from prefect_resilience.base.plain import not_json, shortly
 from prefect_resilience.base.policy import Policy
@@ -32,10 +33,10 @@ from prefect_resilience.graphs.conditions.reading import (
     Operator,
     Place,
     Reading,
+    json_schema,
     too_large,
     type_of,
 )
-from prefect_resilience.graphs.conditions.schema import json_schema
 
 __all__ = ["Condition", "ConditionError", "Explanation", "condition_mistakes", "place_text"]
 
@@ -201,7 +202,8 @@ class Condition(Policy):
             return data
         reading = Reading(data, Condition, json=info.mode == "json")
         if reading.mistakes:
-            raise _placed(cls.__name__, data, reading.mistakes)
+            mistakes = [(place, says, _at(data, place)) for place, says in reading.mistakes]
+            raise validation_error(cls.__name__, "condition", mistakes)
         return handler(_fields(reading.forms))
 
     @model_serializer(mode="plain")
@@ -280,18 +282,17 @@ def _made(form: Any) -> Condition:
     return Condition.model_construct(**form.fields) if isinstance(form, Form) else form
 
 
-def _placed(title: str, data: Any, mistakes: list[tuple[Place, str]]) -> ValidationError:
-    return ValidationError.from_exception_data(
-        title,
-        [
-            InitErrorDetails(
-                type=PydanticCustomError("condition", "{sentence}", {"sentence": sentence}),
-                loc=place,
-                input=_at(data, place),
-            )
-            for place, sentence in mistakes
-        ],
-    )
+def validation_error(
+    title: str, kind: LiteralString, mistakes: Iterable[tuple[Place, str, Any]]
+) -> ValidationError:
+    """Pydantic's own error with these mistakes of one kind: where each is, a sentence, and what is there."""
+    lines = [
+        InitErrorDetails(
+            type=PydanticCustomError(kind, "{sentence}", {"sentence": says}), loc=place, input=given
+        )
+        for place, says, given in mistakes
+    ]
+    return ValidationError.from_exception_data(title, lines)
 
 
 def _at(data: Any, place: Place) -> Any:

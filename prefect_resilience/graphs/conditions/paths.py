@@ -6,7 +6,6 @@ from the end when negative. Only what stands in mappings and lists is found, nev
 
 from __future__ import annotations
 
-import difflib
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -16,6 +15,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from prefect_resilience.base.plain import can_be_written, unfolded
+from prefect_resilience.base.policy import closest
 from prefect_resilience.base.regexes import Regex
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.errors.secrets.redact import redact
@@ -220,8 +220,8 @@ def _meant(here: dict[str, Any], key: str) -> str:
     if len(here) > _MOST_COMPARED:
         return ""
     short = [name for name in here if len(name) <= _LETTERS_COMPARED]
-    close = difflib.get_close_matches(key[:_LETTERS_COMPARED], short)
-    return f"; did you mean {redact(close[0])!r}?" if close else ""
+    close = closest(key[:_LETTERS_COMPARED], short)
+    return f"; did you mean {redact(close)!r}?" if close else ""
 
 
 def kind_of(value: Any) -> str:

@@ -16,14 +16,9 @@ from pydantic import BaseModel, ConfigDict
 
 from prefect_resilience.base.policy import nearest
 from prefect_resilience.errors.exceptions import ConfigurationError
-from prefect_resilience.graphs.plans import subplans, voting
-from prefect_resilience.graphs.plans.model import QUORUM, VOTE, Node
-from prefect_resilience.graphs.plans.parameters import (
-    Documentation,
-    Parameter,
-    documentation_of,
-    parameters_of,
-)
+from prefect_resilience.graphs.plans.builtin import mistakes_of_voting, run_quorum, run_subplan, run_vote
+from prefect_resilience.graphs.plans.model import QUORUM, SUBPLAN, VOTE, Node
+from prefect_resilience.graphs.plans.parameters import Parameter, documentation_of, parameters_of
 from prefect_resilience.graphs.plans.reading.mistakes import Mistake
 from prefect_resilience.graphs.plans.templates import has_template
 
@@ -106,19 +101,19 @@ class Action:
 
     def spec(self) -> ActionSpec:
         """The action described: this reads the docstring."""
-        written: Documentation = documentation_of(self.function)
+        description, described = documentation_of(self.function)
         parameters = [
             ParameterSpec(
                 name=name,
                 type=parameter.type_text,
                 required=parameter.required,
                 default=parameter.shown_default,
-                description=written.parameters.get(name, ""),
+                description=described.get(name, ""),
             )
             for name, parameter in self.parameters.items()
             if name != ERROR
         ]
-        return ActionSpec(name=self.name, description=written.description, parameters=parameters)
+        return ActionSpec(name=self.name, description=description, parameters=parameters)
 
 
 class Actions:
@@ -152,7 +147,7 @@ class Actions:
         """Register `target`. Raises ConfigurationError when the name is taken, or its inputs have none."""
         made = Action(name, target)
         _check(made)
-        known = self._known.get(name) or (BUILT_IN[name] if name == subplans.NAME else None)
+        known = self._known.get(name) or (BUILT_IN[name] if name == SUBPLAN else None)
         if known is not None and not _same(known, made):
             raise ConfigurationError(
                 f"the action {name!r} is registered twice: as {known.place} and as {made.place}; "
@@ -187,7 +182,7 @@ class Actions:
             *_not_taken(found, node, place),
             *_missing(found, offered, place),
             *_misfits(found, node, place),
-            *(voting.mistakes_of(node, place, self) if found.target in _VOTING else ()),
+            *(mistakes_of_voting(node, place, self) if found.target in (run_quorum, run_vote) else ()),
         ]
 
     def _unknown(self, name: str) -> str:
@@ -204,14 +199,10 @@ REGISTERED = Actions()
 """The actions of this process, made by `@action`."""
 
 BUILT_IN = {
-    subplans.NAME: Action(subplans.NAME, subplans.run_subplan),
-    QUORUM: Action(QUORUM, voting.run_quorum),
-    VOTE: Action(VOTE, voting.run_vote),
+    name: Action(name, target)
+    for name, target in {SUBPLAN: run_subplan, QUORUM: run_quorum, VOTE: run_vote}.items()
 }
 """The actions that every plan has; an action of yours may take the name of any but `plan`."""
-
-
-_VOTING = (voting.run_quorum, voting.run_vote)
 
 
 def action(name: str) -> Callable[[F], F]:

@@ -84,10 +84,6 @@ def _round(value: Any, digits: Any = 0) -> Any:
     return round(_number(value, "round"), max(-300, min(300, int(_number(digits, "round")))))
 
 
-def _int(value: Any, fallback: Any = 0) -> Any:
-    return do_int(value, fallback)
-
-
 def _float(value: Any, fallback: Any = 0) -> Any:
     return do_float(value, fallback)
 
@@ -115,7 +111,7 @@ FILTERS: dict[str, tuple[int, Callable[..., Any]]] = {
     "first": (0, _end(iter)),
     "last": (0, _end(reversed)),
     "round": (1, _round),
-    "int": (1, _int),
+    "int": (1, do_int),
     "float": (1, _float),
     "string": (0, as_text),
     "truncate": (1, _truncated),

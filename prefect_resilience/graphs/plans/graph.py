@@ -21,6 +21,11 @@ class Edge(NamedTuple):
     kind: EdgeKind
     place: str
 
+    @property
+    def other(self) -> str:
+        """The node that is named; the one that names it is at the other end."""
+        return self.source if self.kind in ("depends_on", "handles_error") else self.target
+
 
 def edges_of(node: Node) -> Iterator[Edge]:
     """The edges that one node names."""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Mapping, Sequence
 from enum import IntEnum
 from graphlib import CycleError, TopologicalSorter
 from itertools import islice
 from typing import NamedTuple, TypeVar
 
+from prefect_resilience.base.policy import closest
 from prefect_resilience.errors.context import ErrorContext
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.graphs.plans.model import Node, TriggerRule
@@ -199,8 +199,8 @@ def link(nodes: Iterable[Node], states: Mapping[str, NodeState]) -> None:
 
 
 def _near(name: str, known: Iterable[str]) -> str:
-    close = difflib.get_close_matches(name, [*islice(known, 1000)], n=1)
-    return f"; did you mean {close[0]!r}?" if close else ""
+    close = closest(name, [*islice(known, 1000)])
+    return f"; did you mean {close!r}?" if close else ""
 
 
 def _unknown(node_id: str, name: str, known: Iterable[str]) -> ConfigurationError:

@@ -7,7 +7,7 @@ import json
 import logging
 import types
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Union, get_args, get_origin
 
@@ -131,19 +131,11 @@ def _is_json(annotation: Any) -> bool:
     return isinstance(annotation, str) or any(annotation is known for known in JSON_TYPES)
 
 
-@dataclass(frozen=True)
-class Documentation:
-    """The text before the sections, and a description for each parameter that has one."""
-
-    description: str = ""
-    parameters: dict[str, str] = field(default_factory=dict[str, str])
-
-
-def documentation_of(function: Callable[..., Any]) -> Documentation:
-    """Read a docstring in Google's, numpy's or Sphinx's style."""
+def documentation_of(function: Callable[..., Any]) -> tuple[str, dict[str, str]]:
+    """The text of a docstring in Google's, numpy's or Sphinx's style, and the descriptions of parameters."""
     text = inspect.getdoc(function)
     if not text:
-        return Documentation()
+        return "", {}
     # Here and not above: only who asks for descriptions pays for the parser.
     import griffe
 
@@ -156,4 +148,4 @@ def documentation_of(function: Callable[..., Any]) -> Documentation:
             described = described or section.value.strip()
         elif isinstance(section, griffe.DocstringSectionParameters):
             parameters |= {one.name: " ".join(one.description.split()) for one in section.value}
-    return Documentation(described, parameters)
+    return described, parameters

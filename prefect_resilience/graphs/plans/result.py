@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Generator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import datetime
@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Literal
 from pydantic import BaseModel, ConfigDict, Field, field_serializer
 
 from prefect_resilience.base.plain import plain, plain_or_cut
+from prefect_resilience.base.process import setting
 from prefect_resilience.errors.classify.classify import classifier
 from prefect_resilience.errors.context import ErrorContext, attach_context
 from prefect_resilience.errors.exceptions import ResilienceError
@@ -97,17 +98,12 @@ Listener = Callable[[Progress], None]
 _listener: ContextVar[Listener | None] = ContextVar("prefect_resilience_plan_listener", default=None)
 
 
-@contextmanager
-def listening(listener: Listener) -> Generator[None]:
+def listening(listener: Listener) -> AbstractContextManager[None]:
     """Have `listener` called whenever a node of a plan that is run inside this block begins or ends.
 
     It is called in the thread that runs the plan, and must be quick; what it raises is dropped.
     """
-    token = _listener.set(listener)
-    try:
-        yield
-    finally:
-        _listener.reset(token)
+    return setting(_listener, listener)
 
 
 def current_listener() -> Listener | None:
@@ -166,7 +162,7 @@ def with_cause(context: ErrorContext, error: BaseException | None) -> ErrorConte
     inner = _plan_behind(error)
     if inner is None or context.cause is not None:
         return context
-    return context.model_copy(update={"cause": deeper(inner)})
+    return context.model_copy(update={"cause": inner.deeper()})
 
 
 def _plan_behind(error: BaseException | None) -> ErrorContext | None:
@@ -185,12 +181,6 @@ def _as_its_cause(error: BaseException) -> ErrorInfo | None:
         return None
     known = {name: getattr(error.context, name) for name in ErrorInfo.model_fields if name != "details"}
     return ErrorInfo(**known, details={"failed_step": error.context.node_id})
-
-
-def deeper(context: ErrorContext) -> ErrorContext:
-    """The context as seen from one step further out: it and all its causes lie one deeper."""
-    cause = None if context.cause is None else deeper(context.cause)
-    return context.model_copy(update={"nesting_depth": context.nesting_depth + 1, "cause": cause})
 
 
 def _message(result: PlanResult, overdue: str | None) -> str:
@@ -235,7 +225,7 @@ def _context(
         timestamp=now,
         exception_type=f"{PlanFailed.__module__}.{PlanFailed.__qualname__}",
         details=details,
-        cause=None if cause is None else deeper(cause),
+        cause=None if cause is None else cause.deeper(),
     )
 
 

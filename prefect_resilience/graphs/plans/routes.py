@@ -13,7 +13,7 @@ them after a failure. So nothing is asked more than twice.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, NamedTuple
@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 from prefect_resilience.errors.context import ErrorContext
 from prefect_resilience.errors.taxonomy import ErrorCategory, ErrorInfo, bounded
 from prefect_resilience.graphs.conditions.compare import ConditionError
-from prefect_resilience.graphs.conditions.evaluate import Explanation
+from prefect_resilience.graphs.conditions.evaluate import Explanation, parts
 from prefect_resilience.graphs.conditions.model import Condition
 from prefect_resilience.graphs.conditions.reading import OF_CONDITIONS, OF_ERRORS
 from prefect_resilience.graphs.plans.model import Node, PlanTransition
@@ -119,15 +119,6 @@ class _Seen:
     def ask(self, condition: Condition) -> Explanation:
         """Raises `ConditionError` where there is no answer."""
         return condition.explain(self.output, error=self.error, scope=self.scope, source=self.source)
-
-
-def parts(condition: Condition) -> Iterator[Condition]:
-    """The condition itself and everything inside it."""
-    waiting = [condition]
-    while waiting:
-        part = waiting.pop()
-        yield part
-        waiting.extend(part.conditions)
 
 
 def about_errors(condition: Condition) -> bool:

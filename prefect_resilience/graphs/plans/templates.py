@@ -20,6 +20,7 @@ from typing import Any, NamedTuple, cast
 
 from jinja2 import TemplateSyntaxError
 
+from prefect_resilience.base.process import setting
 from prefect_resilience.graphs.plans.expressions import KEPT, SANDBOX, Expression, expression, lone_path
 from prefect_resilience.graphs.plans.lookups import (
     NODE_FIELDS,
@@ -31,7 +32,7 @@ from prefect_resilience.graphs.plans.lookups import (
     TemplateView,
     within,
 )
-from prefect_resilience.graphs.plans.reading.mistakes import Names, quoted, shortened, suggestion
+from prefect_resilience.graphs.plans.reading.mistakes import Names, inside, quoted, shortened, suggestion
 
 LONGEST_TEMPLATE = 100_000
 MARKS = re.compile(r"\{\{|\{%|\{#")
@@ -83,15 +84,6 @@ def _parts(value: Any) -> Iterable[tuple[Any, Any]]:
     if isinstance(value, Mapping):
         return cast("Mapping[Any, Any]", value).items()
     return enumerate(cast("list[Any]", value)) if isinstance(value, list | tuple) else ()
-
-
-def inside(place: str, key: Any) -> str:
-    """The place of a field in an object, or of an item in a list."""
-    if isinstance(key, int):
-        return f"{place}[{key}]"
-    if isinstance(key, str) and re.fullmatch(r"[\w-]+", key):
-        return f"{place}.{key}" if place else key
-    return f"{place}[{quoted(key, 40)}]"
 
 
 def pieces(text: str) -> Pieces:
@@ -194,11 +186,8 @@ def render(value: Any, view: TemplateView, *, place: str = "input") -> Rendered:
     Mappings and lists are copied, keys stay as they are. A rendered value is not read as a template again.
     """
     rendering = Rendering(view)
-    token = RENDERING.set(rendering)
-    try:
+    with setting(RENDERING, rendering):
         return Rendered(_filled(value, place, rendering), tuple(rendering.warnings))
-    finally:
-        RENDERING.reset(token)
 
 
 def _filled(value: Any, place: str, rendering: Rendering) -> Any:

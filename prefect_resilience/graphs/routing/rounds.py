@@ -175,11 +175,8 @@ class _Told(ResilienceError):
         self._told = told
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), self._told, self._kept()
-
-    def _kept(self) -> dict[str, Any]:
-        """What was put on the exception after it was made, such as its ErrorContext and its notes."""
-        return {name: value for name, value in self.__dict__.items() if name != "_told"}
+        # With what was put on it after it was made, such as its ErrorContext and its notes.
+        return type(self), self._told, {key: kept for key, kept in self.__dict__.items() if key != "_told"}
 
 
 class NoRoute(_Told):

@@ -6,8 +6,8 @@ import inspect
 import logging
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Generator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import partial
@@ -19,6 +19,7 @@ from prefect.utilities.callables import explode_variadic_parameter, parameters_t
 from prefect.utilities.hashing import hash_objects
 
 from prefect_resilience.base.drive import Blocking, Steps, adrive, drive, slept
+from prefect_resilience.base.process import setting
 from prefect_resilience.calls.attempt import guarded
 from prefect_resilience.calls.judging import retry_told
 from prefect_resilience.calls.model import Guard, RunRecord, Substitute
@@ -197,17 +198,12 @@ def _notes_here(make: bool) -> Notes | None:
 add_notes_source(_notes_here)
 
 
-@contextmanager
-def _with_notes(here: Alone) -> Generator[None, None, None]:
+def _with_notes(here: Alone) -> AbstractContextManager[None]:
     def notes(make: bool) -> Notes | None:
         record = here.record(time.monotonic()) if make else here.known()
         return None if record is None else record.notes
 
-    reset = _source.set(notes)
-    try:
-        yield
-    finally:
-        _source.reset(reset)
+    return setting(_source, notes)
 
 
 @dataclass(frozen=True)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Callable, Generator, Iterable, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar, cast
 
-from prefect_resilience.base.drive import Steps, adrive, drive
+from prefect_resilience.base.drive import Blocking, Steps, adrive, drive
+from prefect_resilience.base.process import setting
 from prefect_resilience.errors.context import ErrorContext, attach_context, attached_context
 from prefect_resilience.errors.exceptions import ConfigurationError, add_note
 from prefect_resilience.errors.secrets.redact import redact
@@ -20,7 +20,7 @@ from prefect_resilience.graphs.agents.edge.person import (
     PersonStep,
     check_notify,
     notice_of,
-    told,
+    tell,
 )
 from prefect_resilience.graphs.agents.edge.registry import AGENTS, PROVIDERS, Agent, AgentStep, Ran, Registry
 from prefect_resilience.graphs.agents.trace import Trace, trace
@@ -165,7 +165,8 @@ class AgentChain:
         return f"{type(self).__name__}({' -> '.join(self.steps)})"
 
     def _asked(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Steps[ChainResult]:
-        with _traced() as here:
+        here = Trace()
+        with setting(trace, here):
             try:
                 ran: Ran = yield from self._first.ran(args, kwargs)
             except Exception as error:
@@ -187,7 +188,7 @@ class AgentChain:
             attach_context(error, context.model_copy(update={"details": details}))
         if self.notify is not None:
             notice = notice_of(self.name, f"{self.name}: nobody answered", errors)
-            trouble = yield from told(self.notify, notice)
+            trouble = yield Blocking(tell, (self.notify, notice))
             if trouble:
                 add_note(error, f"prefect-resilience: {trouble}")
         add_note(error, redact(f"prefect-resilience: nobody of the chain {' -> '.join(self.steps)} answered"))
@@ -251,13 +252,3 @@ def _listed(steps: Iterable[StepOption]) -> list[StepOption]:
     if isinstance(steps, str):
         raise ConfigurationError(f"the steps of a chain are a list: write [{steps!r}]")
     return list(steps)
-
-
-@contextmanager
-def _traced() -> Generator[Trace, None, None]:
-    here = Trace()
-    token = trace.set(here)
-    try:
-        yield here
-    finally:
-        trace.reset(token)

@@ -20,7 +20,6 @@ from prefect.tasks import Task
 from prefect.utilities.asyncutils import run_coro_as_sync
 from pydantic import BaseModel, create_model
 
-from prefect_resilience.base.drive import Blocking, Steps
 from prefect_resilience.errors.context import ErrorContext
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.errors.secrets.redact import redact
@@ -74,13 +73,8 @@ def check_notify(what: str, notify: Any) -> None:
         )
 
 
-def told(notify: Notify, notice: Notice) -> Steps[str | None]:
-    """Tell people; says why when they could not be told. Never raises: what failed before is what counts."""
-    return (yield Blocking(tell, (notify, notice)))
-
-
 def tell(notify: Notify, notice: Notice) -> str | None:
-    """As `told`, for a plain caller."""
+    """Send the notice; returns why it could not be sent, None if it was. Never raises."""
     try:
         if isinstance(notify, str):
             from prefect.blocks.core import Block

@@ -21,9 +21,8 @@ from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.errors.taxonomy import ErrorCategory
 from prefect_resilience.graphs.agents.edge.alone import Memories, alone
 from prefect_resilience.graphs.agents.trace import counted, note
-from prefect_resilience.graphs.routing.edge.nodes import value_of
 from prefect_resilience.graphs.routing.edge.targets import as_function
-from prefect_resilience.graphs.routing.edge.upstream import FailedUpstream, NeverRan, ending_of
+from prefect_resilience.graphs.routing.edge.upstream import FailedUpstream, NeverRan, ending_of, value_of
 from prefect_resilience.guards.circuits.breaker import CircuitBreaker
 from prefect_resilience.guards.decomposition.model import Decomposed
 from prefect_resilience.guards.fallbacks.model import Fallback

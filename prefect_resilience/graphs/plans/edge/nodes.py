@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Generator, Iterable, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager, suppress
 from contextvars import ContextVar
 from copy import copy
 from dataclasses import dataclass, field
@@ -22,6 +21,7 @@ from pydantic import ValidationError
 
 from prefect_resilience.base.naming import template_fields
 from prefect_resilience.base.policy import nearest, sentence
+from prefect_resilience.base.process import setting
 from prefect_resilience.durable.effects.policy import Effect
 from prefect_resilience.errors.context import ErrorContext
 from prefect_resilience.errors.exceptions import ConfigurationError
@@ -40,17 +40,12 @@ _recorder: ContextVar[dict[UUID, TaskRun] | None] = ContextVar(
 )
 
 
-@contextmanager
-def recording_task_runs(runs: dict[UUID, TaskRun]) -> Generator[None]:
+def recording_task_runs(runs: dict[UUID, TaskRun]) -> AbstractContextManager[None]:
     """Have each task run that is submitted in this block put itself into `runs` as it begins.
 
     There its attempts and times can be read. Task runs of other processes do not come in.
     """
-    token = _recorder.set(runs)
-    try:
-        yield
-    finally:
-        _recorder.reset(token)
+    return setting(_recorder, runs)
 
 
 class TaskFactory:
@@ -191,18 +186,8 @@ def _effect(written: str | Mapping[str, Any], name: str) -> Effect:
 
 def _key(node: Node, name: str) -> tuple[str, ...]:
     """The same for nodes and branches whose tasks may be the same."""
-    retry, circuit, effect, cache = node.retry, node.circuit, node.effect, node.cache
-    if retry is None and circuit is None and effect is None and not cache and node.timeout is None:
-        return (node.type,)
-    return (
-        node.type,
-        "" if effect is None else name,
-        "" if retry is None else repr(retry),
-        str(node.timeout),
-        json.dumps(circuit, default=repr, sort_keys=True),
-        json.dumps(effect, default=repr, sort_keys=True),
-        repr(cache),
-    )
+    options = repr((node.retry, node.timeout, node.circuit, node.effect, node.cache))
+    return node.type, "" if node.effect is None else name, options
 
 
 def _said(make: Callable[[], object]) -> str:

@@ -17,7 +17,7 @@ from prefect_resilience.graphs.plans.edge.outcomes import NodeOutcome, not_begun
 from prefect_resilience.graphs.plans.lookups import TemplateView
 from prefect_resilience.graphs.plans.model import Cache, FanOut, Node
 from prefect_resilience.graphs.plans.reading.mistakes import quoted
-from prefect_resilience.graphs.plans.result import NodeResult, deeper, partial_results
+from prefect_resilience.graphs.plans.result import NodeResult, partial_results
 from prefect_resilience.graphs.plans.routes import with_errors
 from prefect_resilience.graphs.plans.templates import render
 
@@ -171,7 +171,7 @@ class Branches:
             timestamp=now,
             node_id=self.node.id,
             action_id=self.node.type,
-            cause=None if first is None else deeper(first),
+            cause=None if first is None else first.deeper(),
             details=redact_data(
                 {
                     "branches": len(self.items),

@@ -19,7 +19,7 @@ from prefect_resilience.base.process import start_thread
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.errors.taxonomy import bounded
 from prefect_resilience.graphs.plans.model import Plan
-from prefect_resilience.graphs.plans.pictures.render import plan_to_svg
+from prefect_resilience.graphs.plans.pictures.picture import counts_of
 from prefect_resilience.graphs.plans.result import NodeResult, PlanResult, Progress
 from prefect_resilience.tasks.summaries.markdown import code, text
 
@@ -103,27 +103,16 @@ def markdown(plan: Plan, result: PlanResult, title: str) -> str:
     """The report as markdown, without secrets."""
     count = len(result.nodes)
     said = "succeeded" if result.succeeded else "failed"
-    lines = [f"# {text(title)}", "", f"The plan {said}: {_counts(result)}.", ""]
+    counts = ", ".join(counts_of(result)) or "it has no nodes"
+    lines = [f"# {text(title)}", "", f"The plan {said}: {counts}.", ""]
     lines += ["| node | status | attempts | seconds | why |", "|---|---|--:|--:|---|"]
-    rows = (
-        sorted(result.nodes.items(), key=lambda item: FAILED_FIRST[item[1].status])
-        if count > MOST_ROWS
-        else [*result.nodes.items()]
-    )
+    rows = [*result.nodes.items()]
+    if count > MOST_ROWS:
+        rows.sort(key=lambda item: FAILED_FIRST[item[1].status])
     lines += [_row(name, node) for name, node in rows[:MOST_ROWS]]
     if count > MOST_ROWS:
         lines += ["", f"and {count - MOST_ROWS:,} more nodes."]
     return "\n".join([*lines, "", *_picture(plan, result)])
-
-
-def _counts(result: PlanResult) -> str:
-    statuses = [node.status for node in result.nodes.values()]
-    told = [
-        f"{statuses.count(one)} {one}"
-        for one in ("succeeded", "handled", "failed", "skipped")
-        if one in statuses
-    ]
-    return ", ".join(told) or "it has no nodes"
 
 
 def _row(name: str, node: NodeResult) -> str:
@@ -139,7 +128,7 @@ def _picture(plan: Plan, result: PlanResult) -> list[str]:
     if len(result.nodes) > MOST_DRAWN:
         return []
     try:
-        svg = base64.b64encode(redact(plan_to_svg(plan, result, added=result.added)).encode()).decode()
+        svg = base64.b64encode(redact(plan.to_svg(result)).encode()).decode()
     except Exception:  # noqa: BLE001 - the table is there without it
         return []
     # No mermaid beside it: both UIs show the image, and the V1 UI no mermaid.

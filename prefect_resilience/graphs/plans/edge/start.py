@@ -13,18 +13,24 @@ from prefect_resilience.errors.context import ErrorContext
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.errors.taxonomy import bounded
-from prefect_resilience.graphs.plans import subplans
 from prefect_resilience.graphs.plans.actions import Action, Actions
+from prefect_resilience.graphs.plans.builtin import (
+    Ask,
+    Nest,
+    asking,
+    common_part,
+    current_nest,
+    located,
+    nested,
+)
 from prefect_resilience.graphs.plans.edge.nodes import TaskFactory
 from prefect_resilience.graphs.plans.edge.report import artifact_key, progress_shown, write_report
 from prefect_resilience.graphs.plans.edge.runner import Run
-from prefect_resilience.graphs.plans.model import Node, Plan
+from prefect_resilience.graphs.plans.model import SUBPLAN, Node, Plan
 from prefect_resilience.graphs.plans.reading.mistakes import Mistake, PlanError
 from prefect_resilience.graphs.plans.reading.reading import is_text, read_plan, written_data
 from prefect_resilience.graphs.plans.result import PlanFailed, PlanResult
-from prefect_resilience.graphs.plans.subplans import Nest
 from prefect_resilience.graphs.plans.templates import has_template
-from prefect_resilience.graphs.plans.voting import Ask, asking, common_part
 from prefect_resilience.graphs.routing.edge.targets import TargetCall, call
 from prefect_resilience.graphs.routing.edge.upstream import FailedUpstream, Gave
 from prefect_resilience.graphs.routing.edge.voting import Quorum
@@ -88,8 +94,8 @@ def carry_out(source: Any, inputs: Mapping[str, Any] | None, given: Any, inside:
     handled; ConfigurationError for actions that cannot be had.
     """
     actions = Actions.of(given)
-    around = subplans.current_nest()
-    source = subplans.located(source, around.files if around else ())
+    around = current_nest()
+    source = located(source, around.files if around else ())
     factory = TaskFactory(actions)
     plan = read_plan(source, actions=factory, inputs=inputs or {})
 
@@ -103,7 +109,7 @@ def carry_out(source: Any, inputs: Mapping[str, Any] | None, given: Any, inside:
     run = Run(plan, factory, {**plan.inputs, **(inputs or {})}, nest.level)
     title = title_of(plan, source)
     with (
-        subplans.inside(nest),
+        nested(nest),
         asking(asking_of(actions)),
         progress_shown(f"{artifact_key(title)}-progress", run),
     ):
@@ -121,7 +127,7 @@ def mistakes_inside(plan: Plan, actions: Actions, nest: Nest) -> list[Mistake]:
     return [
         mistake
         for number, node in enumerate(plan.tasks)
-        if node.type == subplans.NAME
+        if node.type == SUBPLAN
         for mistake in _of_inner(node, f"tasks[{number}].input.plan", actions, nest)
     ]
 
@@ -131,7 +137,7 @@ def _of_inner(node: Node, place: str, actions: Actions, nest: Nest) -> list[Mist
     if written is None or (isinstance(written, str) and has_template(written)):
         return []
     try:
-        source = subplans.located(written, nest.files)
+        source = located(written, nest.files)
         plan = read_plan(source, actions=TaskFactory(actions))
         inner = _nest(plan, source, nest, nest.run)
         return [_placed(place, one, source) for one in mistakes_inside(plan, actions, inner)]

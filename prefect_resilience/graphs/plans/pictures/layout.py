@@ -12,6 +12,7 @@ from bisect import bisect, insort
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from graphlib import TopologicalSorter
 from itertools import pairwise
 
 GAP = 26.0
@@ -122,22 +123,16 @@ def _row_numbers(sizes: Mapping[str, tuple[float, float]], lines: Sequence[Line]
 
 def _layers(sizes: Mapping[str, tuple[float, float]], lines: Sequence[Line]) -> dict[str, int]:
     """The longest way that leads to each box; what nothing leads to stands just above what it leads to."""
+    above: dict[str, list[str]] = {name: [] for name in sizes}
     below: dict[str, list[str]] = {name: [] for name in sizes}
-    waits = dict.fromkeys(sizes, 0)
     for line in lines:
+        above[line.target].append(line.source)
         below[line.source].append(line.target)
-        waits[line.target] += 1
-    free = [name for name, count in waits.items() if not count]
-    first = set(free)
     layers = dict.fromkeys(sizes, 0)
-    for name in free:
-        for target in below[name]:
-            layers[target] = max(layers[target], layers[name] + 1)
-            waits[target] -= 1
-            if not waits[target]:
-                free.append(target)
-    for name in first:
-        if below[name]:
+    for name in TopologicalSorter(above).static_order():
+        layers[name] = max((layers[source] + 1 for source in above[name]), default=0)
+    for name in sizes:
+        if below[name] and not above[name]:
             layers[name] = min(layers[target] for target in below[name]) - 1
     return layers
 

@@ -121,8 +121,7 @@ def _note(boxes: int, nodes: int, shown: int, arrows: int) -> str:
 
 
 def _verdict(result: PlanResult, nodes: int) -> str:
-    counted = Counter(end.status for end in result.nodes.values())
-    said = [f"{counted[status]:,} {status}" for status in _ORDER if counted[status]]
+    said = counts_of(result)
     if len(result.nodes) < nodes:
         said.append(f"{nodes - len(result.nodes):,} not run")
     begun = [end for end in result.nodes.values() if end.started_at is not None]
@@ -134,7 +133,11 @@ def _verdict(result: PlanResult, nodes: int) -> str:
     return f"{'succeeded' if result.succeeded else 'failed'}{took}: {', '.join(said) or 'nothing ran'}"
 
 
-_ORDER = ("succeeded", "handled", "failed", "skipped")
+def counts_of(result: PlanResult) -> list[str]:
+    """How many nodes there are of each status: "3 succeeded"."""
+    counted = Counter(end.status for end in result.nodes.values())
+    order = ("succeeded", "handled", "failed", "skipped")
+    return [f"{counted[status]:,} {status}" for status in order if counted[status]]
 
 
 def seconds(duration: float) -> str:

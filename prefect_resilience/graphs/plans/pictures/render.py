@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 
 from prefect_resilience.graphs.plans.model import Node, Plan
@@ -99,15 +100,9 @@ _HARMLESS = frozenset(" ,:;!?/()=+")
 def _title(picture: Picture) -> Iterable[str]:
     """A short one: mermaid makes everything smaller to fit a long one in."""
     whole = " - ".join(text for text in (picture.title, picture.verdict) if text)
-    title = (
-        whole if len(whole) <= _LONGEST_TITLE else picture.verdict or one_line(picture.title, _LONGEST_TITLE)
-    )
-    return [f"title: {_yaml(title.translate(_NO_MARKUP))}"] if title else []
-
-
-def _yaml(text: str) -> str:
-    """A text as a value of the front matter, in double quotes."""
-    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+    if len(whole) > _LONGEST_TITLE:
+        whole = picture.verdict or one_line(picture.title, _LONGEST_TITLE)
+    return [f"title: {json.dumps(whole.translate(_NO_MARKUP), ensure_ascii=False)}"] if whole else []
 
 
 MOST_BOXES = 300

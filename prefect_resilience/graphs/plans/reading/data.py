@@ -15,6 +15,7 @@ from typing import Any, NoReturn, cast
 
 import yaml
 
+from prefect_resilience.base.plain import can_be_written
 from prefect_resilience.graphs.plans.reading.mistakes import Mistake, Place, PlanError, quoted, shortened
 
 DEEPEST = 100
@@ -256,7 +257,7 @@ _HOLDS = (dict, list, tuple, Mapping)
 def _wrong_key(key: Any) -> str:
     if not isinstance(key, str):
         return f"{quoted(key)} is no key: write a text"
-    return "has half a character in a key (a lone surrogate): write valid text" if _odd(key) else ""
+    return "" if can_be_written(key) else "has half a character in a key (a lone surrogate): write valid text"
 
 
 def _wrong_scalar(value: Any) -> str:
@@ -266,20 +267,9 @@ def _wrong_scalar(value: Any) -> str:
     if isinstance(value, WrittenTwice):
         return str(value)
     if isinstance(value, str):
-        return "has half a character (a lone surrogate): write valid text" if _odd(value) else ""
+        return "" if can_be_written(value) else "has half a character (a lone surrogate): write valid text"
     if isinstance(value, float):
         return "" if math.isfinite(value) else f"write a finite number, not {value}"
     if isinstance(value, int):
         return "is a number of too many digits: write it as a text" if value.bit_length() > 4096 else ""
     return f"write data that JSON knows, not {shortened(quoted(value))}"
-
-
-def _odd(text: str) -> bool:
-    """Whether a text cannot be written down."""
-    if text.isascii():
-        return False
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return True
-    return False

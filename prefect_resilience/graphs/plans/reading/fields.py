@@ -13,7 +13,7 @@ from pydantic_core import CoreSchema
 
 from prefect_resilience.base.policy import nearest
 from prefect_resilience.graphs.plans.expressions import WORDS
-from prefect_resilience.graphs.plans.reading.mistakes import Place, quoted, refuse, told
+from prefect_resilience.graphs.plans.reading.mistakes import Place, quoted, refusal, told
 from prefect_resilience.graphs.plans.templates import RESERVED, is_one_template
 from prefect_resilience.guards.circuits.model import CircuitPolicy
 from prefect_resilience.guards.retries.backoff import Backoff
@@ -115,7 +115,7 @@ def retry_policy(value: Any) -> Any:
     found: list[tuple[Place, str]] = []
     made = _retry(value, (), found)
     if found:
-        refuse("Retry", found)
+        raise refusal("Retry", found)
     return made
 
 
@@ -198,7 +198,7 @@ def circuit(value: Any) -> Any:
     wrong: list[tuple[Place, str]] = []
     _placed(CircuitPolicy, {key: part for key, part in written.items() if key != "name"}, (), wrong)
     if wrong:
-        refuse("CircuitPolicy", wrong)
+        raise refusal("CircuitPolicy", wrong)
     return written
 
 

@@ -14,7 +14,6 @@ from prefect_resilience.graphs.plans.model import Bounds, Node
 from prefect_resilience.graphs.plans.reading.fields import RESERVED_IDS
 from prefect_resilience.graphs.plans.reading.mistakes import Mistake, Names, quoted
 from prefect_resilience.graphs.plans.templates import (
-    Pieces,
     is_node,
     mistakes_in,
     paths_in,
@@ -83,16 +82,10 @@ class Meaning:
         yield from self._in_order()
 
     def _counted(self) -> Numbered:
-        branches = sum(_branches(entry.node) for entry in self.entries)
-        if len(self.entries) + branches > self.bounds.nodes:
-            yield (
-                0,
-                Mistake(
-                    "tasks",
-                    f"{len(self.entries):,} nodes and {branches:,} branches are more than the "
-                    f"{self.bounds.nodes:,} that bounds.nodes allows",
-                ),
-            )
+        nodes, branches = len(self.entries), sum(_branches(entry.node) for entry in self.entries)
+        if nodes + branches > self.bounds.nodes:
+            most = f"the {self.bounds.nodes:,} that bounds.nodes allows"
+            yield 0, Mistake("tasks", f"{nodes:,} nodes and {branches:,} branches are more than {most}")
 
     def _of(self, n: int, entry: Entry) -> Iterator[tuple[str, str]]:
         """What is wrong with one node: places inside it, and sentences."""
@@ -107,11 +100,8 @@ class Meaning:
         yield from self._of_conditions(n, entry.node)
 
     def _of_edge(self, entry: Entry, edge: Edge) -> Iterator[tuple[str, str]]:
-        says = edge.kind in ("depends_on", "handles_error")
-        other = edge.source if says else edge.target
-        if other == UNREAD:
-            return
-        if other not in self.at:
+        other = edge.other
+        if other != UNREAD and other not in self.at:
             yield entry.place_of(edge), self._unknown(other)
         elif other == entry.id:
             yield entry.place_of(edge), _ITSELF[edge.kind].format(quoted(other))
@@ -139,31 +129,23 @@ class Meaning:
                 if len(self._computed) > MOST_COMPUTED:
                     return
                 found = pieces(text)
-                self._count_computed(found)
+                self._computed |= {
+                    piece.source for piece in found if isinstance(piece, Expression) and piece.computes
+                }
                 if len(self._computed) > MOST_COMPUTED:
-                    yield (
-                        at,
-                        f"the plan has more than {MOST_COMPUTED:,} expressions that compute: use actions",
-                    )
+                    says = f"the plan has more than {MOST_COMPUTED:,} expressions that compute: use actions"
+                    yield at, says
                     return
                 yield from ((at, says) for says in mistakes_in(found, self.at, names, self.names))
                 for path in paths_in(found):
                     if is_node(path, names) and path.root in self.at:
                         self.uses.append(Use(self.at[path.root], n, at, itself=False))
 
-    def _count_computed(self, found: Pieces) -> None:
-        for piece in found:
-            if isinstance(piece, Expression) and piece.computes:
-                self._computed.add(piece.source)
-
     def _of_conditions(self, n: int, node: Node) -> Iterator[tuple[str, str]]:
         for place, condition in _conditions(node):
             if condition.operator == "matches" and self._runs_away(condition.value):
-                yield (
-                    f"{place}.value",
-                    f"{quoted(condition.value)} takes for ever on a text that almost matches: "
-                    "write it without a repetition inside a repetition",
-                )
+                says = f"{quoted(condition.value)} takes for ever on a text that almost matches: write it"
+                yield f"{place}.value", f"{says} without a repetition inside a repetition"
             name = condition.source_task
             if name is None:
                 continue
@@ -184,11 +166,11 @@ class Meaning:
         written: dict[tuple[int, int], tuple[int, str]] = {}
         for n, entry in enumerate(self.entries):
             for edge in edges_of(entry.node):
-                says = edge.kind in ("depends_on", "handles_error")
-                other = self.at.get(edge.source if says else edge.target)
+                other = self.at.get(edge.other)
                 if other is not None and other != n:
                     place = f"{entry.place}.{entry.place_of(edge)}"
-                    written.setdefault((other, n) if says else (n, other), (n, place))
+                    pair = (other, n) if edge.other == edge.source else (n, other)
+                    written.setdefault(pair, (n, place))
         order = Order(len(self.entries), written)
         for cycle in order.cycles(MOST_CYCLES):
             n, place = written[cycle[-1], cycle[0]]
@@ -283,11 +265,8 @@ def unknown_inputs(entries: Sequence[Entry], known: Collection[str]) -> Numbered
     for n, entry in enumerate(entries):
         for place, name in _inputs_of(entry.node):
             if name not in known:
-                says = f"there is no input {quoted(name)}{names.suggestion(name)}"
-                yield (
-                    n,
-                    Mistake(f"{entry.place}.{place}", f"{says}; give it, or declare it in the plan's inputs"),
-                )
+                says = f"there is no input {quoted(name)}{names.suggestion(name)}; give it, or declare it in"
+                yield n, Mistake(f"{entry.place}.{place}", f"{says} the plan's inputs")
 
 
 def _inputs_of(node: Node) -> Iterator[tuple[str, str]]:

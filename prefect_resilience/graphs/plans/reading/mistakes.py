@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
-from typing import Any, NoReturn, cast
+from functools import cache, reduce
+from typing import Any, cast
 
 from pydantic import BaseModel, ValidationError
-from pydantic_core import ErrorDetails, InitErrorDetails, PydanticCustomError
+from pydantic_core import ErrorDetails
 
+from prefect_resilience.base.policy import closest
 from prefect_resilience.errors.exceptions import ConfigurationError
+from prefect_resilience.graphs.conditions.model import validation_error
 from prefect_resilience.guards.circuits.model import CircuitPolicy
 from prefect_resilience.guards.retries import Backoff, Retry, RetryBudget
 from prefect_resilience.guards.retries.policy import BACKOFF_SPELLINGS, CAMEL_CASE, SPELLINGS
@@ -127,7 +128,7 @@ class Names:
         if spelled is not None or self._left < len(few):
             return spelled
         self._left -= len(few)
-        return next(iter(difflib.get_close_matches(wrong, few, n=1)), None)
+        return closest(wrong, few)
 
 
 def _spelling(name: str) -> str:
@@ -143,7 +144,6 @@ MOST_TOLD = 200
 MOST_PARTS = 20
 """Steps of a place that are shown."""
 
-_OWN = "plan"
 _WRITE = {
     "string_type": "a text",
     "string_sub_type": "a text",
@@ -172,16 +172,17 @@ _BOUNDS = {
 
 def place_text(place: Iterable[str | int], start: str = "") -> str:
     """A place as it is read: `tasks[3].input['a key']`."""
-    text = start
     parts = list(place)
-    for part in parts[:MOST_PARTS]:
-        if isinstance(part, int):
-            text += f"[{part}]"
-        elif re.fullmatch(r"[\w-]+", part):
-            text += f".{part}" if text else part
-        else:
-            text += f"[{quoted(part, 40)}]"
-    return text + "…" if len(parts) > MOST_PARTS else text
+    return reduce(inside, parts[:MOST_PARTS], start) + ("…" if len(parts) > MOST_PARTS else "")
+
+
+def inside(place: str, key: Any) -> str:
+    """The place of a field in an object, or of an item in a list."""
+    if isinstance(key, int):
+        return f"{place}[{key}]"
+    if isinstance(key, str) and re.fullmatch(r"[\w-]+", key):
+        return f"{place}.{key}" if place else key
+    return f"{place}[{quoted(key, 40)}]"
 
 
 def mistakes_of(error: ValidationError, model: type[BaseModel], raw: Any, start: str = "") -> list[Mistake]:
@@ -204,17 +205,9 @@ def told(error: ValidationError, model: type[BaseModel], raw: Any) -> list[tuple
     return list(found)
 
 
-def refuse(title: str, mistakes: Sequence[tuple[Place, str]]) -> NoReturn:
-    """Raise pydantic's own error with these mistakes in it, each in its place."""
-    raise ValidationError.from_exception_data(
-        title,
-        [
-            InitErrorDetails(
-                type=PydanticCustomError(_OWN, "{sentence}", {"sentence": says}), loc=place, input=None
-            )
-            for place, says in mistakes
-        ],
-    )
+def refusal(title: str, mistakes: Iterable[tuple[Place, str]]) -> ValidationError:
+    """Pydantic's own error with these mistakes in it, each in its place."""
+    return validation_error(title, "plan", ((place, says, None) for place, says in mistakes))
 
 
 def as_validation_error(title: str, mistakes: Sequence[Mistake]) -> ValidationError:
@@ -222,10 +215,7 @@ def as_validation_error(title: str, mistakes: Sequence[Mistake]) -> ValidationEr
     shown = [(_loc(mistake.place), str(mistake)) for mistake in mistakes[:MOST_TOLD]]
     if len(mistakes) > MOST_TOLD:
         shown.append(((), f"and {len(mistakes) - MOST_TOLD:,} more"))
-    try:
-        refuse(title, shown)
-    except ValidationError as error:
-        return error
+    return refusal(title, shown)
 
 
 def _loc(place: str) -> Place:
@@ -267,7 +257,7 @@ def _inside(value: Any, part: str | int) -> Any:
 def _sentence(error: ErrorDetails, model: type[BaseModel], place: Place) -> str:
     kind, given = error["type"], error["input"]
     context = error.get("ctx", {})
-    if kind in (_OWN, "condition"):
+    if kind in ("plan", "condition"):
         return error["msg"]
     if kind == "value_error":
         return str(context.get("error", error["msg"]))

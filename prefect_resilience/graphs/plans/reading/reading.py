@@ -8,9 +8,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
+from prefect_resilience.base.policy import nearest_file
 from prefect_resilience.graphs.plans.model import Asked, CheckedActions, Plan
 from prefect_resilience.graphs.plans.reading.data import load_json, load_yaml, refuse, without_comments
-from prefect_resilience.graphs.plans.reading.mistakes import PlanError, quoted, shortened, suggestion
+from prefect_resilience.graphs.plans.reading.mistakes import PlanError, quoted, shortened
 from prefect_resilience.graphs.plans.reading.validate import built
 
 LARGEST_FILE = 32_000_000
@@ -111,9 +112,8 @@ def _text_of(path: Path, source: str) -> str:
     except PlanError:
         raise
     except FileNotFoundError:
-        refuse(
-            source, f"there is no such file in {shortened(str(path.parent.absolute()), 200)}{_similar(path)}"
-        )
+        place = shortened(str(path.parent.absolute()), 200)
+        refuse(source, f"there is no such file in {place}{nearest_file(path, SUFFIXES)}")
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else str(error)
         refuse(source, f"cannot be read: {shortened(str(why), 200)}")
@@ -122,14 +122,3 @@ def _text_of(path: Path, source: str) -> str:
     except UnicodeDecodeError as error:
         line = written.count(b"\n", 0, error.start) + 1
         refuse(f"{source}, line {line}", "is not encoded in UTF-8: save it as UTF-8")
-
-
-def _similar(path: Path) -> str:
-    """The file that may have been meant."""
-    try:
-        with os.scandir(path.parent) as found:
-            names = [entry.name for _, entry in zip(range(500), found, strict=False)]
-    except (OSError, ValueError):
-        return ""
-    near = suggestion(path.name, [name for name in names if name.lower().endswith(SUFFIXES)])
-    return near if near.startswith("; did") else ""

@@ -8,33 +8,30 @@ from typing import Any, cast
 
 from prefect.client.schemas.objects import State
 from prefect.futures import PrefectFuture
-from prefect.runtime import task_run
 
 from prefect_resilience.errors.context import ErrorContext, attach_context
 from prefect_resilience.errors.exceptions import ConfigurationError, add_note
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.graphs.conditions.model import Condition
-from prefect_resilience.graphs.routing.edge.nodes import (
-    Opaque,
-    ended,
-    not_run,
-    passed_on,
-    submit_node,
-    unwrap,
-)
 from prefect_resilience.graphs.routing.edge.targets import TargetCall, call, check_target, following, name_of
 from prefect_resilience.graphs.routing.edge.upstream import (
     FailedUpstream,
     Gave,
     NeverRan,
+    Opaque,
+    announce,
     check_upstream,
     context_of,
+    ended,
     ending_of,
+    not_run,
+    passed_on,
     runs_behind,
+    submit_node,
+    unwrap,
 )
 from prefect_resilience.guards.retries.policy import as_names, dotted
 from prefect_resilience.tasks.edge.logs import expect_failures
-from prefect_resilience.telemetry.edge.events import emit, error_payload
 
 MOST_CAUSES = 20
 
@@ -141,7 +138,7 @@ def handle(upstream: Opaque, handed: list[Opaque]) -> State[Any]:
         if isinstance(ending, NeverRan):
             return not_run(ending, f"{handler.name} is not for this ({against})")
         passed_on(ending, f"{handler.name} is not for this ({against})")
-    _announce(handler, context)
+    announce("on_error", handler.name, chosen=handler.name, why=context.summary(), error=context)
     request = TargetCall(handler.args, handler.kwargs, named={"error": context}, after=following(runs))
     outcome = call(handler.target, request)
     if isinstance(outcome, FailedUpstream):
@@ -182,14 +179,3 @@ def with_cause(context: ErrorContext, cause: ErrorContext, room: int = MOST_CAUS
         return context
     behind = cause if context.cause is None else with_cause(context.cause, cause, room - 1)
     return context.model_copy(update={"cause": behind})
-
-
-def _announce(handler: ErrorHandler, context: ErrorContext) -> None:
-    payload: dict[str, Any] = {
-        "task_run_id": task_run.get_id(),
-        "chosen": handler.name,
-        "why": context.summary(),
-        "passed_over": [],
-        "error": error_payload(context),
-    }
-    emit("plan.branched", "on_error", handler.name, payload)

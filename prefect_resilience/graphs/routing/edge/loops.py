@@ -24,7 +24,6 @@ from prefect_resilience.errors.requests import attach_request, subtask_request
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.errors.taxonomy import ErrorCategory, ErrorInfo
 from prefect_resilience.graphs.conditions.model import Condition
-from prefect_resilience.graphs.routing.edge.nodes import value_of
 from prefect_resilience.graphs.routing.edge.targets import (
     NOTHING,
     TargetCall,
@@ -34,7 +33,7 @@ from prefect_resilience.graphs.routing.edge.targets import (
     is_async,
     name_of,
 )
-from prefect_resilience.graphs.routing.edge.upstream import NeverRan, context_of, ending_of
+from prefect_resilience.graphs.routing.edge.upstream import NeverRan, context_of, ending_of, value_of
 from prefect_resilience.graphs.routing.rounds import (
     History,
     Iteration,

@@ -2,31 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, cast
-from uuid import UUID
 
 from prefect.client.schemas.objects import State
 from prefect.futures import PrefectFuture
 from prefect.runtime import task_run
 
 from prefect_resilience.base.plain import unfolded
-from prefect_resilience.errors.context import ErrorContext
 from prefect_resilience.errors.exceptions import ConfigurationError, add_note
 from prefect_resilience.graphs.conditions.compare import ConditionError
-from prefect_resilience.graphs.conditions.evaluate import Explanation, shown
+from prefect_resilience.graphs.conditions.evaluate import Explanation, parts, shown
 from prefect_resilience.graphs.conditions.model import Condition
 from prefect_resilience.graphs.conditions.reading import OF_ERRORS
-from prefect_resilience.graphs.routing.edge.nodes import (
-    Opaque,
-    ended,
-    not_run,
-    passed_on,
-    submit_node,
-    unwrap,
-    value_of,
-)
 from prefect_resilience.graphs.routing.edge.targets import (
     NOTHING,
     TargetCall,
@@ -39,12 +28,19 @@ from prefect_resilience.graphs.routing.edge.upstream import (
     FailedUpstream,
     Gave,
     NeverRan,
+    Opaque,
+    announce,
     check_upstream,
+    ended,
     ending_of,
+    not_run,
+    passed_on,
     runs_behind,
+    submit_node,
+    unwrap,
+    value_of,
 )
 from prefect_resilience.graphs.routing.rounds import NoRoute
-from prefect_resilience.telemetry.edge.events import emit, error_payload
 
 
 @dataclass(frozen=True)
@@ -153,13 +149,7 @@ def _check_branches(branches: tuple[Any, ...]) -> None:
 
 def speaks_of_errors(condition: Condition | None) -> bool:
     """Whether a failure may be what the condition is about."""
-    waiting = [condition] if condition is not None else []
-    while waiting:
-        part = waiting.pop()
-        if part.operator in OF_ERRORS:
-            return True
-        waiting.extend(part.conditions)
-    return False
+    return condition is not None and any(part.operator in OF_ERRORS for part in parts(condition))
 
 
 @dataclass
@@ -174,7 +164,8 @@ class Decision:
 def decide(branches: list[Branch], ending: Gave | FailedUpstream) -> Decision:
     """The first branch that is for this ending. Raises ConditionError for a condition without an answer."""
     decision = Decision()
-    for branch, found in _asked(branches, ending):
+    for branch in branches:
+        found = _explained(branch, ending)
         if found.holds:
             decision.branch, decision.why = branch, found.text
             return decision
@@ -182,18 +173,12 @@ def decide(branches: list[Branch], ending: Gave | FailedUpstream) -> Decision:
     return decision
 
 
-def _asked(branches: list[Branch], ending: Gave | FailedUpstream) -> Iterator[tuple[Branch, Explanation]]:
-    failed = isinstance(ending, FailedUpstream)
-    for branch in branches:
-        if failed and not speaks_of_errors(branch.condition):
-            yield branch, Explanation(False, "not for errors")
-        elif branch.condition is None:
-            yield branch, Explanation(True, "no other branch is for it")
-        else:
-            yield branch, _explained(branch, branch.condition, ending)
-
-
-def _explained(branch: Branch, condition: Condition, ending: Gave | FailedUpstream) -> Explanation:
+def _explained(branch: Branch, ending: Gave | FailedUpstream) -> Explanation:
+    condition = branch.condition
+    if isinstance(ending, FailedUpstream) and not speaks_of_errors(condition):
+        return Explanation(False, "not for errors")
+    if condition is None:
+        return Explanation(True, "no other branch is for it")
     try:
         if isinstance(ending, FailedUpstream):
             return condition.explain(ending.context.model_dump(mode="json"), error=ending.context)
@@ -215,26 +200,20 @@ def take_route(upstream: Opaque, handed: list[Opaque]) -> State[Any]:
         if isinstance(ending, FailedUpstream):
             passed_on(ending, "The upstream failed, and no branch is for that")
         raise NoRoute(shown(unfolded(ending.value)), tuple(branch.says for branch in branches))
-    _announce(decision, branch, ending, runs)
     value = NOTHING if isinstance(ending, FailedUpstream) else ending.value
     error = ending.context if isinstance(ending, FailedUpstream) else None
+    announce(
+        "route",
+        str(task_run.get_name() or "route"),
+        chosen=branch.name,
+        why=decision.why,
+        error=error,
+        passed_over=[{"branch": other.name, "why": why} for other, why in decision.passed_over],
+        condition=branch.says,
+        upstream=[str(run) for run in runs],
+    )
     asked = TargetCall(branch.args, branch.kwargs, value, {"error": error}, following(runs))
     outcome = call(branch.target, asked)
     if isinstance(outcome, NeverRan):
         return not_run(outcome, f"The branch {branch.name} was taken, but it never ran")
     return ended("Routed", f"{branch.name}, because {decision.why}", value_of(outcome), instead_of=error)
-
-
-def _announce(decision: Decision, branch: Branch, ending: Gave | FailedUpstream, runs: list[UUID]) -> None:
-    """Tell the event feed which way it goes, before it goes there."""
-    failed: ErrorContext | None = ending.context if isinstance(ending, FailedUpstream) else None
-    payload = {
-        "task_run_id": task_run.get_id(),
-        "chosen": branch.name,
-        "condition": branch.says,
-        "why": decision.why,
-        "passed_over": [{"branch": other.name, "why": why} for other, why in decision.passed_over],
-        "upstream": [str(run) for run in runs],
-        "error": None if failed is None else error_payload(failed),
-    }
-    emit("plan.branched", "route", str(task_run.get_name() or "route"), payload)

@@ -7,26 +7,37 @@ list or mapping of these, which has failed when one of them has.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Generator
+import logging
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import CancelledError
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import datetime, timezone
-from typing import Any, cast
+from typing import Any, NoReturn, TypeVar, cast
 from uuid import UUID
 
+from prefect.cache_policies import NO_CACHE
 from prefect.client.schemas.objects import State, StateDetails, TaskRunResult
+from prefect.context import FlowRunContext
 from prefect.exceptions import UpstreamTaskError
 from prefect.futures import PrefectFuture, PrefectFutureList
-from prefect.states import Cancelled, Crashed, Pending, get_state_exception
+from prefect.logging import get_run_logger
+from prefect.runtime import task_run
+from prefect.states import Cancelled, Completed, Crashed, Pending, get_state_exception
+from prefect.tasks import task
 from prefect.transactions import Transaction
 from prefect.utilities.collections import visit_collection
 from prefect.utilities.engine import collect_task_run_inputs_sync
 
+from prefect_resilience.base.process import setting
 from prefect_resilience.errors.classify.shapes import state_error
 from prefect_resilience.errors.context import ErrorContext, attached_context, error_context
 from prefect_resilience.errors.exceptions import ConfigurationError
+from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.errors.taxonomy import ErrorCategory, ErrorInfo
+from prefect_resilience.tasks.edge.answers import ReplacedState
+from prefect_resilience.tasks.edge.logs import keep_secrets_out_of_logs
+from prefect_resilience.telemetry.edge.events import emit, error_payload
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,15 +211,151 @@ def runs_behind(upstream: Any) -> list[UUID]:
     return sorted(run.id for run in found if isinstance(run, TaskRunResult))
 
 
-@contextmanager
-def outside_transactions() -> Generator[None]:
+def outside_transactions() -> AbstractContextManager[None]:
     """Tasks that begin in this block are in no transaction.
 
     Within a node they would be in that of the node's task: there one that fails, though another takes over,
     would roll back those that succeeded before it, and the node around them.
     """
-    token = Transaction.__var__.set(cast(Any, None))
-    try:
-        yield
-    finally:
-        Transaction.__var__.reset(token)
+    return setting(Transaction.__var__, cast(Any, None))
+
+
+LONGEST_NAME = 80
+
+T = TypeVar("T")
+
+
+class Opaque:
+    """What a node works on. Prefect finds no futures in here, and sends it anywhere.
+
+    Where it is pickled, for a worker process, its futures are waited for and replaced by their states.
+    """
+
+    __slots__ = ("content",)
+
+    def __init__(self, content: Any) -> None:
+        self.content: Any = content
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        states = {id(future): state_after(future) for future in futures_in(self.content)}
+        return Opaque, (_replaced(self.content, states),)
+
+
+def _replaced(content: Any, by_id: dict[int, Any]) -> Any:
+    """The content with its futures replaced by what `by_id` has for them."""
+    return visit_collection(content, visit_fn=lambda part: by_id.get(id(part), part), return_data=True)
+
+
+class _Slot:
+    """Stands for a future that the runner itself hands over, by its place in that list."""
+
+    __slots__ = ("number",)
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+
+def unwrap(opaque: Opaque, handed: list[Opaque]) -> Any:
+    """What is in the opaque, on the side of the node."""
+    if not handed:
+        return opaque.content
+
+    def fill(part: Any) -> Any:
+        return handed[part.number].content if isinstance(part, _Slot) else part
+
+    return visit_collection(opaque.content, visit_fn=fill, return_data=True)
+
+
+def submit_node(
+    what: str, work: Callable[..., Any], content: Any, *, runs: list[Any], name: str
+) -> PrefectFuture[Any]:
+    """Submit `work(upstream: Opaque, handed)` as a task run called `name`, with arrows from `runs` to it."""
+    flow_run = FlowRunContext.get()
+    if flow_run is None:
+        raise ConfigurationError(f"{what} is a step of a flow: call it while a @flow is running")
+    keep_secrets_out_of_logs()
+    shown = name if len(name) <= LONGEST_NAME else name[: LONGEST_NAME - 1] + "…"
+    node = task(
+        name=what,
+        task_run_name=shown.replace("{", "{{").replace("}", "}}"),
+        cache_policy=NO_CACHE,
+        retries=0,
+    )(work)
+    runner: Any = flow_run.task_runner
+    sent, handed = _for_dask(content, runner)
+    arrows: Any = {cast("Any", TaskRunResult(id=run)) for run in runs}
+    parameters = {"upstream": Opaque(sent), "handed": handed}
+    return cast("PrefectFuture[Any]", runner.submit(node, parameters, dependencies={"upstream": arrows}))
+
+
+def _for_dask(content: Any, runner: Any) -> tuple[Any, list[Any]]:
+    """Dask hands over results itself: its futures become dependencies that it packs on the worker.
+
+    Only packed they are safe from the engine, which would take a failed state for a reason not to start.
+    """
+    theirs = [future for future in futures_in(content) if _is_dask(future)]
+    if not theirs or not _is_dask(runner):
+        return content, []
+    slots = {id(future): _Slot(number) for number, future in enumerate(theirs)}
+    packed = [runner.client.submit(Opaque, cast("Any", future).wrapped_future) for future in theirs]
+    return _replaced(content, slots), packed
+
+
+def _is_dask(thing: object) -> bool:
+    return type(thing).__module__.partition(".")[0] == "prefect_dask"
+
+
+def announce(
+    kind: str,
+    name: str,
+    *,
+    chosen: str,
+    why: str,
+    error: ErrorContext | None,
+    passed_over: Sequence[Mapping[str, str]] = (),
+    **more: Any,
+) -> None:
+    """Emit the event of a decision, before it is carried out."""
+    payload = {"task_run_id": task_run.get_id(), "chosen": chosen, "why": why, "passed_over": [*passed_over]}
+    payload |= {**more, "error": None if error is None else error_payload(error)}
+    emit("plan.branched", kind, name, payload)
+
+
+# How a node ends.
+
+
+def ended(name: str, why: str, value: Any, *, instead_of: ErrorContext | None = None) -> State[Any]:
+    """Green, under a name that says what happened. `instead_of` is the error that was handled."""
+    message = redact(why)
+    _logger().info("%s: %s", name, message)
+    if instead_of is None:
+        return Completed(name=name, message=message, data=value)
+    state = Completed(cls=ReplacedState, name=name, message=message, data=value)
+    cast(ReplacedState, state)._error_context = instead_of  # pyright: ignore[reportPrivateUsage]
+    return state
+
+
+def not_run(ending: NeverRan, why: str) -> State[Any]:
+    """The end of a node that had nothing to work on: as its upstream's."""
+    message = redact(f"{why}: {ending.why}")
+    _logger().warning("%s", message)
+    if ending.state.is_cancelled() or ending.state.is_cancelling():
+        return Cancelled(message=message)
+    return Pending(name="NotReady", message=message)
+
+
+def passed_on(ending: FailedUpstream, why: str) -> NoReturn:
+    """The end of a node that lets its upstream's error through."""
+    _logger().warning("%s: %s", redact(why), ending.context.summary())
+    raise ending.error
+
+
+def _logger() -> logging.LoggerAdapter[Any] | logging.Logger:
+    return cast("Any", get_run_logger())
+
+
+def value_of(ending: Gave | FailedUpstream) -> Any:
+    """The value, or the error raised."""
+    if isinstance(ending, FailedUpstream):
+        raise ending.error
+    return ending.value

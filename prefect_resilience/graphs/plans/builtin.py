@@ -1,18 +1,26 @@
-"""The actions `quorum`, which asks several actions, and `vote`, which counts answers that are there."""
+"""The actions that every plan has.
+
+`plan` runs another plan as a flow run of its own, `quorum` asks several actions, `vote` counts answers.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from prefect_resilience.base.policy import nearest
+from prefect_resilience.base.process import setting
 from prefect_resilience.errors.context import ErrorContext
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.graphs.conditions.paths import Missing, PathError, check_path, look_up
 from prefect_resilience.graphs.plans.model import QUORUM, Node
 from prefect_resilience.graphs.plans.reading.mistakes import Mistake, quoted
+from prefect_resilience.graphs.plans.reading.reading import is_text
+from prefect_resilience.graphs.plans.result import PlanResult
 from prefect_resilience.graphs.plans.templates import has_template
 from prefect_resilience.graphs.routing.rounds import Votes
 
@@ -25,14 +33,9 @@ Ask = Callable[[list[str], dict[str, Any], int, "str | None", "ErrorContext | No
 _ask: ContextVar[Ask | None] = ContextVar("prefect_resilience_plan_quorum", default=None)
 
 
-@contextmanager
-def asking(ask: Ask) -> Generator[None]:
-    """A quorum in this block asks so."""
-    token = _ask.set(ask)
-    try:
-        yield
-    finally:
-        _ask.reset(token)
+def asking(ask: Ask) -> AbstractContextManager[None]:
+    """Nodes of the type `quorum` in this block use `ask`."""
+    return setting(_ask, ask)
 
 
 def run_quorum(
@@ -83,7 +86,7 @@ def run_vote(answers: list[Any], need: int | None = None, key: str | None = None
     raise votes.failure()
 
 
-def mistakes_of(node: Node, place: str, actions: Actions) -> list[Mistake]:
+def mistakes_of_voting(node: Node, place: str, actions: Actions) -> list[Mistake]:
     """What is wrong with the input of a `quorum` or a `vote`, as far as it is written out."""
     given = node.input
     made: list[Mistake] = []
@@ -144,3 +147,59 @@ def common_part(path: str | None) -> Callable[[Any], Any] | None:
         return found
 
     return key
+
+
+@dataclass(frozen=True)
+class Nest:
+    """Where a plan is.
+
+    run: runs a plan inside it. files: those it is inside of, its own last. level: how many plans are around
+    it. depth: how many there may still be inside each other in it.
+    """
+
+    run: Callable[[Any, Mapping[str, Any] | None], PlanResult]
+    files: tuple[Path, ...] = ()
+    level: int = 0
+    depth: int = 5
+
+
+_nest: ContextVar[Nest | None] = ContextVar("prefect_resilience_plan_nest", default=None)
+
+
+def current_nest() -> Nest | None:
+    return _nest.get()
+
+
+def nested(nest: Nest) -> AbstractContextManager[None]:
+    """Plans that are run in this block, also by the nodes of one, are inside `nest`."""
+    return setting(_nest, nest)
+
+
+def run_subplan(plan: str | dict[str, Any], inputs: dict[str, Any] | None = None) -> dict[str, Any]:
+    """Run another plan inside this node, as a flow run of its own.
+
+    Args:
+        plan: A file, relative to that of the plan around it, or the plan itself.
+        inputs: What the plan calls `inputs`.
+
+    Returns:
+        The output of each of its nodes that succeeded, by the node's id.
+    """
+    nest = _nest.get()
+    if nest is None:
+        raise ConfigurationError("the action 'plan' runs as a node of a plan: elsewhere call run_plan(...)")
+    return nest.run(located(plan, nest.files), inputs).outputs
+
+
+def located(plan: Any, files: tuple[Path, ...]) -> Any:
+    """A plan's file as an absolute path, anything else as it is.
+
+    Raises ConfigurationError for a file that is inside itself.
+    """
+    if not isinstance(plan, str | Path) or (isinstance(plan, str) and is_text(plan)):
+        return plan
+    path = ((files[-1].parent if files else Path.cwd()) / plan).resolve()
+    if path in files:
+        chain = " -> ".join(file.name for file in (*files[files.index(path) :], path))
+        raise ConfigurationError(f"the plan {path.name!r} is inside itself: {chain}")
+    return path
