@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from prefect_resilience.graphs.plans.actions import Actions
 
 Ask = Callable[[list[str], dict[str, Any], int, "str | None", "ErrorContext | None"], Any]
-"""Asks actions by their names, with an input; how many must agree, and on which path."""
+"""Runs a quorum: the names of the actions, their input, how many must agree, and on which path."""
 
 _ask: ContextVar[Ask | None] = ContextVar("prefect_resilience_plan_quorum", default=None)
 
@@ -48,7 +48,7 @@ def run_quorum(
     """Ask several actions at once; an answer counts when enough of them gave it.
 
     Args:
-        of: The actions, by their names; one may stand there several times.
+        of: The names of the actions; a name may occur several times.
         need: How many must give the same answer; more than half of them if not given.
         key: A path to what two answers must have in common, such as label; the whole answer if not given.
         input: What each of them gets.
@@ -63,7 +63,7 @@ def run_quorum(
 
 
 def run_vote(answers: list[Any], need: int | None = None, key: str | None = None) -> Any:
-    """The answer that enough of them are.
+    """The answer that occurs often enough.
 
     Args:
         answers: The answers, such as {{first.output}}; null, of a node that gave none, is no answer.
@@ -87,7 +87,7 @@ def run_vote(answers: list[Any], need: int | None = None, key: str | None = None
 
 
 def mistakes_of_voting(node: Node, place: str, actions: Actions) -> list[Mistake]:
-    """What is wrong with the input of a `quorum` or a `vote`, as far as it is written out."""
+    """The mistakes in the literal input of a `quorum` or a `vote`."""
     given = node.input
     made: list[Mistake] = []
     voters: Any = given.get("of" if node.type == QUORUM else "answers")
@@ -136,7 +136,7 @@ def majority(need: int | None, voters: int) -> int:
 
 
 def common_part(path: str | None) -> Callable[[Any], Any] | None:
-    """Gives what stands at `path` in an answer; ValueError where nothing does."""
+    """A function that gives the value at `path` in an answer; it raises ValueError if there is none."""
     if path is None:
         return None
 
@@ -151,10 +151,10 @@ def common_part(path: str | None) -> Callable[[Any], Any] | None:
 
 @dataclass(frozen=True)
 class Nest:
-    """Where a plan is.
+    """The position of a plan among nested plans.
 
-    run: runs a plan inside it. files: those it is inside of, its own last. level: how many plans are around
-    it. depth: how many there may still be inside each other in it.
+    run: runs a plan inside this one. files: the files of the outer plans, its own last. level: the number of
+    outer plans. depth: how many more levels of plans are allowed inside.
     """
 
     run: Callable[[Any, Mapping[str, Any] | None], PlanResult]
@@ -171,7 +171,7 @@ def current_nest() -> Nest | None:
 
 
 def nested(nest: Nest) -> AbstractContextManager[None]:
-    """Plans that are run in this block, also by the nodes of one, are inside `nest`."""
+    """Plans that run in this block are nested in `nest`."""
     return setting(_nest, nest)
 
 

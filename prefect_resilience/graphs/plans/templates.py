@@ -7,8 +7,8 @@
 Filters, comparisons, `and`/`or`/`not`, `a if b else c`, `+`, `-` and `~` may be used; nothing is called, and
 there are no statements. A text that is exactly one `{{...}}` gives the value itself, any other gives text:
 nothing for null and for what a skipped or failed node did not give, `true`, JSON for lists and objects. A
-missing part of a value that exists gives nothing too, with a warning. A rendered value is never read as a
-template again. `{{ "{{" }}` writes the braces themselves. Keys are no templates.
+missing part of a value that exists gives nothing too, with a warning. A rendered value is never rendered
+again. `{{ "{{" }}` writes the braces themselves. Keys are no templates.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ LONGEST_TEMPLATE = 100_000
 MARKS = re.compile(r"\{\{|\{%|\{#")
 ITEM_NAMES = frozenset({"item", "index"})
 RESERVED = frozenset({"state", "inputs", "nodes"}) | ITEM_NAMES
-"""Names that mean something of their own in a template, so that no node can have them."""
+"""Names with a meaning of their own in templates; no node can have such an id."""
 
 Pieces = tuple["str | Expression", ...]
 
 
 class Rendered(NamedTuple):
-    """A value with its templates filled in; `warnings` name the place, the expression and what is missing."""
+    """A value with its templates filled in. A warning has a place, an expression and the missing part."""
 
     value: Any
     warnings: tuple[str, ...] = ()
@@ -56,7 +56,7 @@ def has_template(value: Any) -> bool:
 
 
 def is_one_template(text: str) -> bool:
-    """Whether a text is nothing but one `{{...}}`, so that it gives a value; or tries to be one."""
+    """Whether a text is exactly one `{{...}}`, valid or not. Such a text gives a value of any type."""
     found = pieces(text)
     return len(found) == 1 and isinstance(found[0], Expression)
 
@@ -87,7 +87,7 @@ def _parts(value: Any) -> Iterable[tuple[Any, Any]]:
 
 
 def pieces(text: str) -> Pieces:
-    """A text cut into plain text and expressions. Unreadable braces are one expression with a mistake."""
+    """A text split into plain text and expressions. Unreadable braces give one expression with a mistake."""
     if len(text) > LONGEST_TEMPLATE:
         says = f"a template has at most {LONGEST_TEMPLATE:,} characters, this one has {len(text):,}"
         return (Expression(text, mistakes=(says,)),)
@@ -113,7 +113,7 @@ def _pieces(text: str) -> Pieces:
 
 
 def _lexed(text: str) -> Iterator[str | Expression]:
-    """A text as Jinja2 cuts it."""
+    """The pieces of a text, split by Jinja2's lexer."""
     inner: list[str] | None = None
     for _, kind, value in SANDBOX.lex(text):
         if kind == "variable_begin":
@@ -134,7 +134,7 @@ def _lexed(text: str) -> Iterator[str | Expression]:
 
 
 def references(value: Any, *, names: Collection[str] = ITEM_NAMES) -> set[str]:
-    """The ids of the nodes that the templates in a value look at. `names`: the other names in a fan-out."""
+    """The ids of the nodes that a value's templates use. `names` are the other names of a fan-out."""
     found = (path for _, text in texts(value, "") for path in paths_in(pieces(text)))
     return {path.root for path in found if is_node(path, names)}
 
@@ -165,7 +165,7 @@ def mistakes_in(found: Pieces, nodes: Collection[str], names: Collection[str], s
 
 
 def path_mistake(path: TemplatePath, nodes: Collection[str], names: Collection[str], suggest: Names) -> str:
-    """What is wrong with a path, "" if nothing is."""
+    """The mistake in a path, "" if there is none."""
     if not path.node:
         if path.root in names or path.root in ("state", "inputs"):
             return ""
@@ -183,7 +183,7 @@ def path_mistake(path: TemplatePath, nodes: Collection[str], names: Collection[s
 def render(value: Any, view: TemplateView, *, place: str = "input") -> Rendered:
     """A value with every template in it filled in. Raises TemplateError, which names the place.
 
-    Mappings and lists are copied, keys stay as they are. A rendered value is not read as a template again.
+    Mappings and lists are copied, keys stay as they are. A rendered value is not rendered again.
     """
     rendering = Rendering(view)
     with setting(RENDERING, rendering):

@@ -1,4 +1,4 @@
-"""`AgentChain` and `ProviderChain`: who is asked, in which order, and who answered."""
+"""`AgentChain` and `ProviderChain`: call agents in order until one answers."""
 
 from __future__ import annotations
 
@@ -31,11 +31,12 @@ StepOption = str | Fallback | Person | Callable[..., Any]
 
 @dataclass(frozen=True)
 class ChainResult(Answered):
-    """What a chain came to.
+    """The result of a chain.
 
-    value: the answer. answered_by: the name of who gave it. degraded: whether it is a lesser one.
-    attempts: how many calls each one was asked with, by name; 0 where a circuit let none through.
-    errors: the ErrorContext of each one that failed, by name.
+    value: the answer. answered_by: the name of the step that gave it. degraded: whether it is a degraded
+        answer.
+    attempts: the number of calls of each step, by name; 0 if its circuit rejected them.
+    errors: the ErrorContext of each failed step, by name.
 
     Example:
         >>> def exact(text: str) -> int:
@@ -50,7 +51,7 @@ class ChainResult(Answered):
 
 
 class AgentChain:
-    """An agent, and who is asked in its place when it fails: simpler agents in their order, a person last.
+    """An agent and its fallbacks in order: simpler agents, a person last.
 
         chain = AgentChain("builder", ["builder-simple", "manual-mode"])
         result = chain.call("a bridge")            # await chain.acall(...) for async agents
@@ -58,19 +59,19 @@ class AgentChain:
 
     agent, fallbacks: names of agents that `@agent` registered or that `agents={"builder": build, ...}` gives;
         among the fallbacks also functions and tasks, `Fallback`s and, as the last one, a `Person`.
-    notify: whom to tell when nobody answered: a notification block, the name of a saved one, or a function of
-        the `Notice`.
+    notify: gets a `Notice` when no step answered: a notification block, the name of a saved one, or a
+        function.
 
-    Every agent has its own circuit, retries and deadline, and its call is a task run of its own. The next one
-    is asked when the attempts of one are used up, at once when its circuit is open or its error is none that
-    passes. The first agent's run ends `Fallback`, or `Degraded`, when another one answered. Where no run is
-    going on the same happens in this process, without an API. Nobody is asked who is not in the chain.
+    Every agent has its own circuit, retries and deadline, and its call is a task run of its own. The next
+    agent is called when the attempts of one are used up; at once if its circuit is open or its error is
+    permanent. The first agent's run ends `Fallback` or `Degraded` if another agent answered. Outside of runs
+    all of this happens in this process, without an API. Only agents in the chain are called.
 
-    A chain is itself a fallback: `resilient_task(fallback=chain)`. It is called with what the first agent
-    takes; each other one gets those arguments that it names, and the ErrorContext as `error`.
+    A chain can be a fallback: `resilient_task(fallback=chain)`. It is called with the arguments of the first
+    agent. Each other agent gets the arguments that it declares, and the ErrorContext as `error`.
 
-    When nobody answers, the first agent's own error is raised, with the others in its notes; `PersonNeeded`
-    if a person must take over. Raises ConfigurationError for what cannot be meant.
+    If no step answers, the first agent's own error is raised, with the others in its notes; or `PersonNeeded`
+    if a person must take over. Raises ConfigurationError for invalid options.
     """
 
     registry: Registry = AGENTS
@@ -146,13 +147,13 @@ class AgentChain:
         return self._first.isasync
 
     def call(self, *args: Any, **kwargs: Any) -> ChainResult:
-        """Ask one after the other, until one answers. For async agents use `acall`."""
+        """Call one step after the other until one answers. For async agents use `acall`."""
         if self.isasync:
             raise ConfigurationError(f"{self.name!r} is async: write await chain.acall(...)")
         return drive(self._asked(args, kwargs))
 
     async def acall(self, *args: Any, **kwargs: Any) -> ChainResult:
-        """As `call`; plain agents get a thread."""
+        """As `call`; plain agents run in a thread."""
         if self.isasync:
             return await adrive(self._asked(args, kwargs))
         return await asyncio.to_thread(self.call, *args, **kwargs)
@@ -179,7 +180,7 @@ class AgentChain:
         )
 
     def _nobody(self, here: Trace, error: Exception) -> Steps[Exception | None]:
-        """Nobody answered: what is told to people, and the error to raise in place of the first one's."""
+        """No step answered: notify people. Returns the error to raise in place of the first agent's."""
         errors = self._in_order(here.errors)
         said = {name: context.summary() for name, context in errors.items()}
         context = attached_context(error)
@@ -202,7 +203,7 @@ V = TypeVar("V")
 
 
 class ProviderChain(AgentChain):
-    """Providers of one service in the order in which they are asked, and what there is when none answers.
+    """Providers of one service in the order in which they are called, and answers if all of them fail.
 
         llm = ProviderChain(
             "llm", {"claude": ask_claude, "openai": ask_openai},
@@ -210,14 +211,14 @@ class ProviderChain(AgentChain):
         )
 
     name: the chain's own. providers: names that `@provider` registered, or a mapping of names to functions.
-    last_known_good: seconds that an earlier answer of the first provider to the same call may be old; True
-        for any age. In a run it is kept in Prefect's result storage, elsewhere in this process.
-    degraded: a text or any other value, or a function of the call's arguments (and `error`), for the time
-        when nothing else is left; the run ends `Degraded`.
-    notify: whom to tell when that fails, too, or is not there.
+    last_known_good: the greatest age, in seconds, of an earlier answer of the first provider to the same
+        call; True for any age. In a run it is kept in Prefect's result storage, elsewhere in this process.
+    degraded: the last answer: a text or any other value, or a function of the call's arguments (and `error`).
+        The run ends `Degraded`.
+    notify: gets a `Notice` when no step answered.
 
-    Each provider has its circuit `provider:<name>`, which is the whole fleet's. Nothing switches to another
-    provider but a chain that names it.
+    Each provider has its circuit `provider:<name>`, shared by the whole fleet. Only a chain that names a
+    provider switches to it.
     """
 
     registry = PROVIDERS

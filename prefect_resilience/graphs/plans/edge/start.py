@@ -1,4 +1,4 @@
-"""From what `run_plan` is given to a plan that runs: read, checked whole, carried out and shown."""
+"""The work of `run_plan`: read, check, run and report a plan."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from prefect_resilience.graphs.routing.edge.voting import Quorum
 
 
 def asking_of(actions: Actions) -> Ask:
-    """How a plan with these actions asks them."""
+    """The quorum of a plan with these actions."""
     return partial(_ask, actions)
 
 
@@ -62,7 +62,7 @@ def _ask(
 
 @dataclass(frozen=True)
 class _Voter:
-    """An action with its own input."""
+    """An action with its converted input."""
 
     action: Action
     given: Mapping[str, Any]
@@ -78,20 +78,20 @@ class _Voter:
         raise ended.error if isinstance(ended, FailedUpstream) else RuntimeError(ended.context.summary())
 
     def check(self, what: str, args: tuple[Any, ...], kwargs: Mapping[str, Any], offers: bool) -> None:
-        """Its input was looked at with the plan."""
+        """The input was checked with the plan."""
 
 
 LONGEST_TITLE = 80
 
 RunInside = Callable[[Any, Mapping[str, Any] | None, Actions], PlanResult]
-"""Runs a plan as a flow run of its own inside the one that is going on."""
+"""Runs a plan as a flow run of its own inside the current one."""
 
 
 def carry_out(source: Any, inputs: Mapping[str, Any] | None, given: Any, inside: RunInside) -> PlanResult:
-    """Run a plan inside the flow run that is going on.
+    """Run a plan inside the current flow run.
 
-    Raises PlanError, with every mistake, before anything is run; PlanFailed when a node failed that nobody
-    handled; ConfigurationError for actions that cannot be had.
+    Raises PlanError with every mistake before anything runs, ConfigurationError for actions that cannot be
+    loaded, and PlanFailed if a node failed and was not handled.
     """
     actions = Actions.of(given)
     around = current_nest()
@@ -104,7 +104,7 @@ def carry_out(source: Any, inputs: Mapping[str, Any] | None, given: Any, inside:
 
     nest = _nest(plan, source, around, run_inside)
     if mistakes := mistakes_inside(plan, actions, nest):
-        raise PlanError(mistakes, _name(source))
+        raise PlanError(mistakes, source.name if isinstance(source, Path) else "the plan")
     factory.expect(plan.tasks)
     run = Run(plan, factory, {**plan.inputs, **(inputs or {})}, nest.level)
     title = title_of(plan, source)
@@ -123,7 +123,7 @@ def carry_out(source: Any, inputs: Mapping[str, Any] | None, given: Any, inside:
 
 
 def mistakes_inside(plan: Plan, actions: Actions, nest: Nest) -> list[Mistake]:
-    """What is wrong with the plans that a plan's nodes run, as far as they are written out."""
+    """The mistakes of inner plans that are literals or files."""
     return [
         mistake
         for number, node in enumerate(plan.tasks)
@@ -148,14 +148,14 @@ def _of_inner(node: Node, place: str, actions: Actions, nest: Nest) -> list[Mist
 
 
 def _placed(place: str, mistake: Mistake, source: Any) -> Mistake:
-    """A mistake inside a plan inside a plan: in its own place, or by the name of its file."""
+    """A mistake of an inner plan, with its place in the outer plan or the name of the inner file."""
     if isinstance(source, str | Path):
         return Mistake(place, f"{Path(source).name}: {mistake}")
     return Mistake(f"{place}.{mistake.place}" if mistake.place else place, mistake.message)
 
 
 def _nest(plan: Plan, source: Any, around: Nest | None, run: Any) -> Nest:
-    """Where this plan is. Raises ConfigurationError when it lies deeper than those around it allow."""
+    """The position of this plan. Raises ConfigurationError if it is nested too deep."""
     files = around.files if around else ()
     if isinstance(source, Path):
         files = (*files, source)
@@ -169,7 +169,7 @@ def _nest(plan: Plan, source: Any, around: Nest | None, run: Any) -> Nest:
 
 
 def title_of(plan: Any, source: Any = None) -> str:
-    """What a plan is called: its name, its intent, its file, or just that."""
+    """The title of a plan: its name, its intent, its file, or "plan"."""
     written = _written(plan) if isinstance(plan, str | Path) else plan
     known = cast("dict[str, Any]", written) if isinstance(written, dict) else {}
     if isinstance(plan, Plan):
@@ -184,12 +184,8 @@ def title_of(plan: Any, source: Any = None) -> str:
 
 
 def _written(source: str | Path) -> Any:
-    """What a plan's file or text holds; None where nothing can be read, which the run itself reports."""
+    """The data of a plan's file or text; None if it cannot be read, which the run itself reports."""
     try:
         return written_data(source)
     except PlanError:
         return None
-
-
-def _name(source: Any) -> str:
-    return source.name if isinstance(source, Path) else "the plan"

@@ -1,6 +1,6 @@
-"""A picture of a plan as SVG: one XML document that needs nothing else, readable on any background.
+"""A picture of a plan as one SVG document without references, readable on any background.
 
-Colours are Okabe and Ito's, which everybody can tell apart; signs, words and the kinds of lines say it again.
+Colours are Okabe and Ito's, for colour-blind readers. Signs, words and line styles repeat the meaning.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ LOOKS: dict[BoxStatus, tuple[str, str, float]] = {
     "skipped": ("#8c8c8c", "#f7f7f7", 1.2),
     "waiting": ("#4d4d4d", "#ffffff", 1.4),
 }
-"""Colour, ground and the strength of the border."""
+"""Colour, background and width of the border."""
 
 WORDS: dict[BoxStatus, str] = {
     "succeeded": "succeeded",
@@ -76,7 +76,7 @@ def draw(picture: Picture) -> str:
 
 
 def text_width(text: str, size: float, bold: bool = False) -> float:
-    """How wide a text is, in a wide sans-serif font: boxes are rather too wide than too narrow."""
+    """The width of a text, estimated for a wide sans-serif font."""
     ems = 0.0
     for letter in text:
         if east_asian_width(letter) in "WF":
@@ -120,7 +120,7 @@ def _header_texts(header: Sequence[tuple[str, float, str]]) -> Iterable[str]:
 
 
 def _drawing(picture: Picture, layout: Layout, sizes: dict[str, tuple[float, float]]) -> Iterable[str]:
-    """Faint arrows first, so that the others run over them, then boxes, then labels."""
+    """Faint arrows first, so that others cover them, then boxes, then labels."""
     arrows = sorted(zip(picture.arrows, layout.ways, strict=True), key=lambda pair: _weight(pair[0]))
     for arrow, way in arrows:
         yield from _arrow(arrow, way)
@@ -157,12 +157,13 @@ def _arrow(arrow: Arrow, way: Way) -> Iterable[str]:
     points.append((x, tip - head + 1))
     corners = [(x, tip - 1), (x - head / 2, tip - 1 - head), (x + head / 2, tip - 1 - head)]
     outline = "L".join(f"{number(at)} {number(down)}" for at, down in corners)
-    yield f"<g>{element('title', arrow.tooltip)}{_line(arrow, _path(points))}"
+    yield f"<g>{element('title', arrow.tooltip)}"
+    yield _line(arrow, _path(points))
     yield f"{element('path', d=f'M{outline}Z', fill=colour)}</g>"
 
 
 def _path(points: Sequence[tuple[float, float]]) -> str:
-    """Through all points, upright at each of them."""
+    """A path through all points, vertical at each point."""
     (x, y), *rest = ((round(x), round(y)) for x, y in points)
     said = [f"M{x} {y}"]
     for next_x, next_y in rest:
@@ -208,14 +209,14 @@ def _box(box: Box, x: float, y: float, width: float, height: float) -> Iterable[
 
 
 def _badge(status: BoxStatus, x: float, y: float) -> Iterable[str]:
-    """The sign, in white on the colour (in black on orange, which is too light for white)."""
+    """The sign of a status, white on its colour; black on orange, which is too light for white."""
     yield element("circle", cx=x, cy=y, r=_BADGE, fill=LOOKS[status][0])
     ink = INK if status == "handled" else "#ffffff"
     yield words(SIGNS[status], x, y + 4.5, 13, ink, bold=True, middle=True)
 
 
 def _legend(picture: Picture) -> tuple[list[str], float, float]:
-    """What the signs and lines that occur mean, side by side in rows; with its width and height."""
+    """The meaning of the signs and lines in this picture, with the width and height of the legend."""
     entries: list[tuple[str, list[str]]] = []
     for status in LOOKS:
         if picture.ran and any(box.status == status for box in picture.boxes):

@@ -1,4 +1,4 @@
-"""`on_error`: a node that takes over when what stands before it has failed."""
+"""`on_error`: a node that takes over when its upstream has failed."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ When = Condition | Callable[[ErrorContext], bool] | tuple[str, ...] | None
 
 @dataclass(frozen=True)
 class ErrorHandler:
-    """What an error-handler node does when it is needed."""
+    """The options of an error-handler node."""
 
     target: Any
     args: tuple[Any, ...]
@@ -61,22 +61,21 @@ def on_error(
     even_if_not_run: bool = False,
     **kwargs: Any,
 ) -> PrefectFuture[Any]:
-    """Let `handler` answer if `upstream` failed; else the upstream's value passes through.
+    """Call `handler` if `upstream` failed; else pass the upstream's value through.
 
-    upstream: as for `route`. For several handlers, put one node behind another:
-        `on_error(on_error(a, first), second)`.
+    upstream: as for `route`. For several handlers, nest the nodes: `on_error(on_error(a, first), second)`.
     handler: a function (which becomes a task run of its own), a task, which keeps its policies, a flow or a
         `quorum`, plain or async. It gets `args` and `kwargs`, and the ErrorContext if it declares `error`.
-    when: which errors it is for: a condition (its paths look at the ErrorContext), a function that is given
-        the ErrorContext, or categories, kinds, codes or exception classes. Any other error passes through.
-    even_if_not_run: call it as well when the upstream was cancelled, or blocked by what comes before it.
-        Otherwise the node then ends as the upstream did, since nothing has failed there.
+    when: the errors that it handles: a condition (its paths are followed in the ErrorContext), a function of
+        the ErrorContext, or categories, kinds, codes or exception classes. Other errors pass through.
+    even_if_not_run: call it also if the upstream was cancelled, or blocked by its own upstream. By default
+        the node then ends as the upstream did.
 
     Returns a future at once. The node is a task run that ends `Skipped` (the upstream gave a value) or
     `Handled`, with the reason as its message. An upstream that crashed has failed.
 
-    An error of the handler ends there: `result()` raises it, the upstream's error is in its notes and its
-    ErrorContext's `cause`.
+    `result()` raises an error of the handler, with the upstream's error in its notes and in the `cause` of
+    its ErrorContext.
 
     Example:
         >>> from prefect import flow
@@ -121,7 +120,7 @@ def _as_when(when: Any) -> When:
 
 
 def handle(upstream: Opaque, handed: list[Opaque]) -> State[Any]:
-    """The work of an error handler's task run."""
+    """The function of an error handler's task run."""
     given, node, runs = unwrap(upstream, handed)
     handler = cast("ErrorHandler", node)
     ending = ending_of(given)
@@ -132,7 +131,7 @@ def handle(upstream: Opaque, handed: list[Opaque]) -> State[Any]:
     context = ending.context
     try:
         against = _against(handler.when, ending)
-    except Exception as error:  # noqa: BLE001 - it is raised on, with what it was about
+    except Exception as error:  # noqa: BLE001 - it is raised again with the upstream's error
         raise after_failed_handler(error, f"when= of {handler.name}", context) from error.__cause__
     if against is not None:
         if isinstance(ending, NeverRan):
@@ -151,7 +150,7 @@ def handle(upstream: Opaque, handed: list[Opaque]) -> State[Any]:
 
 
 def _against(when: When, ending: FailedUpstream | NeverRan) -> str | None:
-    """What speaks against calling the handler for this error, None if nothing does."""
+    """Why the handler is not for this error, None if it is."""
     context = ending.context
     if when is None:
         return None
@@ -167,14 +166,14 @@ def _against(when: When, ending: FailedUpstream | NeverRan) -> str | None:
 
 
 def after_failed_handler(error: BaseException, name: str, handled: ErrorContext) -> BaseException:
-    """The handler's own error, with the error that it was to handle in its notes and behind its context."""
+    """The handler's own error, with the handled error in its notes and as a cause of its context."""
     add_note(error, redact(f"prefect-resilience: {name} failed while it handled: {handled.summary()}"))
     attach_context(error, with_cause(context_of(error), handled))
     return error
 
 
 def with_cause(context: ErrorContext, cause: ErrorContext, room: int = MOST_CAUSES) -> ErrorContext:
-    """`context` with `cause` behind everything that is known to have caused it, at most 20 deep."""
+    """`context` with `cause` at the end of its chain of causes, at most 20 deep."""
     if room <= 0:
         return context
     behind = cause if context.cause is None else with_cause(context.cause, cause, room - 1)

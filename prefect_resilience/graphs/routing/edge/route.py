@@ -1,4 +1,4 @@
-"""`route`: the first branch whose condition holds is the way that the flow takes."""
+"""`route`: runs the first branch with a condition that holds."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ from prefect_resilience.graphs.routing.rounds import NoRoute
 
 @dataclass(frozen=True)
 class Branch:
-    """One way to go: `when(...)` or `otherwise(...)`. Without a condition it is for every value."""
+    """A branch: `when(...)` or `otherwise(...)`. Without a condition it matches every value."""
 
     condition: Condition | None
     target: Any
@@ -64,7 +64,7 @@ def when(condition: Condition, target: Any, *args: Any, name: str | None = None,
     target: a function (which becomes a task run of its own, called as the function), a task, a flow, or a
         `quorum`, plain or async. It gets the upstream's value as its first argument if it takes one, then
         `args` and `kwargs`; a parameter named `error` gets the ErrorContext, or None if nothing failed.
-    name: how messages call the branch; the target's name by default.
+    name: the branch's name in messages; by default the target's name.
 
     A failed upstream has no value: then the target gets `args` and `kwargs` only, and `error`.
     """
@@ -84,32 +84,33 @@ def when(condition: Condition, target: Any, *args: Any, name: str | None = None,
 
 
 def otherwise(target: Any, *args: Any, name: str | None = None, **kwargs: Any) -> Branch:
-    """The last branch of `route`, for every value that no other branch is for. Arguments as in `when`.
+    """The last branch of `route`, for values that no other branch matches. Arguments as in `when`.
 
-    It is for values: an upstream that failed does not come here.
+    It is not for an upstream that failed.
     """
     check_target("otherwise(...)", target, args, kwargs, offers=True)
     return Branch(None, target, args, kwargs, name or name_of(target))
 
 
 def route(upstream: Any, *branches: Branch, name: str | None = None) -> PrefectFuture[Any]:
-    """Run the first branch whose condition holds, and give its value.
+    """Run the first branch with a condition that holds, and return its value.
 
     upstream: a Prefect future (of `.submit`, `.map`, `on_error` or another route), a state, a caught
         exception, or any value.
-    branches: `when(condition, target, ...)`, asked in their order, and perhaps `otherwise(target)` last.
-    name: how the UI calls the node; by default `route: ` and the names of its branches.
+    branches: `when(condition, target, ...)` in the order of evaluation, and optionally `otherwise(target)`
+        last.
+    name: the node's name in the UI; by default `route: ` and the names of its branches.
 
-    Returns a future at once. The node is a task run that ends `Routed`, with the reason as its message; the
-    branch that was taken is a task run inside it, behind the upstream. The others have no run at all. Inside
-    an async flow it is called just the same, as `.submit` is.
+    Returns a future at once. The node is a task run that ends `Routed`, with the reason as its message. The
+    chosen branch is a task run inside it, after the upstream. The other branches have no run. In an async
+    flow it is called in the same way, as `.submit` is.
 
-    A failed upstream is taken by the first branch that speaks of errors (`failed(...)`, `succeeded()`, also
-    within `&`, `|`, `~`) and holds; paths then look at the ErrorContext. Without any, the node fails with
-    the upstream's own error. An upstream that never ran takes no branch, and the node ends as it did.
+    For a failed upstream, only branches with a condition about errors (`failed(...)`, `succeeded()`, also
+    within `&`, `|`, `~`) are tried; paths are then followed in the ErrorContext. If none holds, the node
+    fails with the upstream's own error. If the upstream never ran, the node ends as the upstream did.
 
-    The future's `result()` raises `NoRoute` when no branch is for the value, and `ConditionError` when a
-    condition cannot be answered, such as one on a path that the value does not have.
+    The future's `result()` raises `NoRoute` if no branch matches the value, and `ConditionError` if a
+    condition cannot be evaluated, for example if the value does not have its path.
 
     Example:
         >>> from prefect import flow
@@ -148,13 +149,13 @@ def _check_branches(branches: tuple[Any, ...]) -> None:
 
 
 def speaks_of_errors(condition: Condition | None) -> bool:
-    """Whether a failure may be what the condition is about."""
+    """Whether the condition, or a part of it, is about errors."""
     return condition is not None and any(part.operator in OF_ERRORS for part in parts(condition))
 
 
 @dataclass
 class Decision:
-    """Which branch is taken, and what the others had against it."""
+    """The chosen branch, and why the others were not chosen."""
 
     branch: Branch | None = None
     why: str = ""
@@ -162,7 +163,7 @@ class Decision:
 
 
 def decide(branches: list[Branch], ending: Gave | FailedUpstream) -> Decision:
-    """The first branch that is for this ending. Raises ConditionError for a condition without an answer."""
+    """The first matching branch. Raises ConditionError if a condition cannot be evaluated."""
     decision = Decision()
     for branch in branches:
         found = _explained(branch, ending)
@@ -189,7 +190,7 @@ def _explained(branch: Branch, ending: Gave | FailedUpstream) -> Explanation:
 
 
 def take_route(upstream: Opaque, handed: list[Opaque]) -> State[Any]:
-    """The work of a route's task run."""
+    """The function of a route's task run."""
     given, branches, runs = unwrap(upstream, handed)
     ending = ending_of(given)
     if isinstance(ending, NeverRan):

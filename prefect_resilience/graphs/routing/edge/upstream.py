@@ -1,7 +1,7 @@
-"""What became of an upstream: it gave a value, it failed, or it never ran.
+"""The ending of an upstream (a value, a failure, or it never ran), and nodes that follow an upstream.
 
 An upstream is a Prefect future, a Prefect state, an exception that was caught, or any other value; also a
-list or mapping of these, which has failed when one of them has.
+list or mapping of these, which has failed if one of them has.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class FailedUpstream:
 
 @dataclass(frozen=True, slots=True)
 class NeverRan:
-    """It was cancelled, or it was blocked by what comes before it. `state` is its last state."""
+    """It was cancelled, or blocked by its own upstream. `state` is its last state."""
 
     state: State[Any]
 
@@ -68,7 +68,7 @@ class NeverRan:
 
     @property
     def context(self) -> ErrorContext:
-        """The same as an error, for whoever wants to treat it as one."""
+        """The ending as an ErrorContext, to handle it like a failure."""
         cancelled = error_context(self.state)
         if cancelled is not None:
             return cancelled
@@ -86,7 +86,7 @@ def _ids(state: State[Any]) -> dict[str, str]:
 
 
 def check_upstream(upstream: Any, what: str) -> Any:
-    """`upstream` as it is used from here on. Raises ConfigurationError for one that nobody awaited."""
+    """The upstream; a list of futures becomes a plain list. Raises ConfigurationError for an awaitable."""
     if inspect.isawaitable(upstream) and not isinstance(upstream, PrefectFuture):
         if inspect.iscoroutine(upstream):
             upstream.close()
@@ -97,7 +97,7 @@ def check_upstream(upstream: Any, what: str) -> Any:
 
 
 def ending_of(upstream: Any) -> Ending:
-    """Wait until `upstream` has come to its end, and say which. Blocks this thread."""
+    """Wait for `upstream` and return its ending. Blocks this thread."""
     if isinstance(upstream, PrefectFuture):
         return _ending_of_state(state_after(cast("PrefectFuture[Any]", upstream)))
     if isinstance(upstream, State):
@@ -108,7 +108,7 @@ def ending_of(upstream: Any) -> Ending:
 
 
 def _ending_of_collection(upstream: Any) -> Ending:
-    """A failure among its members is the whole's failure; one that never ran counts only after those."""
+    """The ending of a collection: its first failure, else its first member that never ran, else its value."""
     bad: list[Ending] = []
 
     def resolve(part: Any) -> Any:
@@ -135,12 +135,12 @@ def _ending_of_state(state: State[Any]) -> Ending:
 
 
 def result_of(state: State[Any]) -> Any:
-    """The value of a completed state; raises what Prefect raises when it was not kept."""
+    """The value of a completed state. Raises Prefect's error if the result was not persisted."""
     return state.result(raise_on_failure=False, _sync=True)  # pyright: ignore
 
 
 def context_of(error: BaseException, state: State[Any] | None = None) -> ErrorContext:
-    """The context of a failure: the one that the exception carries, else what the state knows."""
+    """The context of a failure, from the exception or else from the state."""
     found = attached_context(error)
     if found is None and state is not None and (state.is_crashed() or state_error(state) is not error):
         found = error_context(state)
@@ -156,16 +156,16 @@ def _now() -> datetime:
 
 
 def state_after(future: PrefectFuture[Any]) -> State[Any]:
-    """The last state of a future's run, waited for. A run that its runner lost has crashed.
+    """Wait for a future and return its last state. A run that its runner lost counts as crashed.
 
-    A run that crashed raises what crashed it in whoever waits, which here must not crash as well.
+    Waiting for a crashed run raises its error, which must not crash the waiting run too.
     """
     try:
         future.wait()
     except BaseException as error:
         lost = _lost(future)
         if lost is None or (lost is not error and type(lost) is not type(error)):
-            raise  # it is ours: the waiting itself was ended
+            raise  # not the run's error: the waiting was interrupted
         return _state_of_lost(future, error)
     state = future.state
     if not state.is_final() and (lost := _lost(future)) is not None:
@@ -174,13 +174,13 @@ def state_after(future: PrefectFuture[Any]) -> State[Any]:
 
 
 def _lost(future: PrefectFuture[Any]) -> BaseException | None:
-    """What the runner's own future has for an error: then there is no state."""
+    """The error of the runner's own future. The run then has no final state."""
     inner = getattr(future, "wrapped_future", None)
     if inner is None or not inner.done():
         return None
     try:
         return inner.exception()
-    except BaseException as error:  # noqa: BLE001 - a cancelled future raises that it was cancelled
+    except BaseException as error:  # noqa: BLE001 - a cancelled future raises CancelledError
         return error
 
 
@@ -194,7 +194,7 @@ def _state_of_lost(future: PrefectFuture[Any], error: BaseException) -> State[An
 
 
 def futures_in(expression: Any) -> list[PrefectFuture[Any]]:
-    """Every future inside lists, mappings, dataclasses and models, each once."""
+    """All futures inside lists, mappings, dataclasses and models, each once."""
     found: dict[int, PrefectFuture[Any]] = {}
 
     def note(part: Any) -> None:
@@ -206,7 +206,7 @@ def futures_in(expression: Any) -> list[PrefectFuture[Any]]:
 
 
 def runs_behind(upstream: Any) -> list[UUID]:
-    """The task runs that gave `upstream`, as Prefect knows them from futures, states and results."""
+    """The ids of the task runs of `upstream`, which Prefect finds in futures, states and results."""
     found = collect_task_run_inputs_sync(upstream)
     return sorted(run.id for run in found if isinstance(run, TaskRunResult))
 
@@ -214,8 +214,8 @@ def runs_behind(upstream: Any) -> list[UUID]:
 def outside_transactions() -> AbstractContextManager[None]:
     """Tasks that begin in this block are in no transaction.
 
-    Within a node they would be in that of the node's task: there one that fails, though another takes over,
-    would roll back those that succeeded before it, and the node around them.
+    Otherwise they would be in the transaction of the node's task. A failure that another task handles would
+    then roll back the succeeded tasks and the node.
     """
     return setting(Transaction.__var__, cast(Any, None))
 
@@ -226,9 +226,9 @@ T = TypeVar("T")
 
 
 class Opaque:
-    """What a node works on. Prefect finds no futures in here, and sends it anywhere.
+    """The input of a node, in which Prefect finds no futures.
 
-    Where it is pickled, for a worker process, its futures are waited for and replaced by their states.
+    When it is pickled for a worker process, its futures are waited for and replaced by their states.
     """
 
     __slots__ = ("content",)
@@ -242,12 +242,12 @@ class Opaque:
 
 
 def _replaced(content: Any, by_id: dict[int, Any]) -> Any:
-    """The content with its futures replaced by what `by_id` has for them."""
+    """The content with its futures replaced by the values in `by_id`."""
     return visit_collection(content, visit_fn=lambda part: by_id.get(id(part), part), return_data=True)
 
 
 class _Slot:
-    """Stands for a future that the runner itself hands over, by its place in that list."""
+    """Stands for a future that Dask passes itself, by its index in `handed`."""
 
     __slots__ = ("number",)
 
@@ -256,7 +256,7 @@ class _Slot:
 
 
 def unwrap(opaque: Opaque, handed: list[Opaque]) -> Any:
-    """What is in the opaque, on the side of the node."""
+    """The content of the opaque, inside the node."""
     if not handed:
         return opaque.content
 
@@ -289,9 +289,9 @@ def submit_node(
 
 
 def _for_dask(content: Any, runner: Any) -> tuple[Any, list[Any]]:
-    """Dask hands over results itself: its futures become dependencies that it packs on the worker.
+    """Dask passes results itself: its futures become dependencies, wrapped in `Opaque` on the worker.
 
-    Only packed they are safe from the engine, which would take a failed state for a reason not to start.
+    Unwrapped, a failed state would keep the engine from starting the node.
     """
     theirs = [future for future in futures_in(content) if _is_dask(future)]
     if not theirs or not _is_dask(runner):
@@ -325,7 +325,7 @@ def announce(
 
 
 def ended(name: str, why: str, value: Any, *, instead_of: ErrorContext | None = None) -> State[Any]:
-    """Green, under a name that says what happened. `instead_of` is the error that was handled."""
+    """A completed state with this name. `instead_of` is the error that was handled."""
     message = redact(why)
     _logger().info("%s: %s", name, message)
     if instead_of is None:
@@ -336,7 +336,7 @@ def ended(name: str, why: str, value: Any, *, instead_of: ErrorContext | None = 
 
 
 def not_run(ending: NeverRan, why: str) -> State[Any]:
-    """The end of a node that had nothing to work on: as its upstream's."""
+    """The state of a node whose upstream never ran: the same as the upstream's."""
     message = redact(f"{why}: {ending.why}")
     _logger().warning("%s", message)
     if ending.state.is_cancelled() or ending.state.is_cancelling():
@@ -345,7 +345,7 @@ def not_run(ending: NeverRan, why: str) -> State[Any]:
 
 
 def passed_on(ending: FailedUpstream, why: str) -> NoReturn:
-    """The end of a node that lets its upstream's error through."""
+    """Raise the upstream's error."""
     _logger().warning("%s: %s", redact(why), ending.context.summary())
     raise ending.error
 

@@ -1,4 +1,4 @@
-"""`quorum`: several handlers are asked at once, and enough of them must give the same answer."""
+"""`quorum`: several handlers run in parallel, and enough of them must give the same answer."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ Key = Callable[[Any], Any]
 
 @dataclass(frozen=True)
 class Quorum:
-    """Several handlers of which `need` must agree; `quorum` makes one.
+    """Several handlers; `need` of them must agree. Made by `quorum`.
 
-    It serves as the handler of `on_error`, as the target of a branch, or by itself: `vote(*args, **kwargs)`
+    It can be the handler of `on_error`, the target of a branch, or be called itself: `vote(*args, **kwargs)`
     calls every handler with these arguments, and `await vote.acall(...)` does so without blocking the loop.
     """
 
@@ -52,14 +52,14 @@ class Quorum:
         return f"quorum({', '.join(name_of(handler) for handler in self.handlers)})"
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """The answer that `need` handlers gave. Raises `NoQuorum` as soon as it is out of reach."""
+        """The answer of `need` handlers. Raises `NoQuorum` as soon as no answer can get enough votes."""
         return self.ask(TargetCall(args, kwargs))
 
     async def acall(self, *args: Any, **kwargs: Any) -> Any:
         return await asyncio.to_thread(self.ask, TargetCall(args, kwargs))
 
     def ask(self, request: TargetCall) -> Any:
-        """Ask all at once; those that are not needed any more are left to finish by themselves."""
+        """Call all handlers in parallel. Handlers that are not needed any more run to their end."""
         box: queue.SimpleQueue[tuple[int, Ending]] = queue.SimpleQueue()
         names = [name_of(handler) for handler in self.handlers]
         for number, handler in enumerate(self.handlers):
@@ -86,14 +86,14 @@ class Quorum:
 
 
 def quorum(*handlers: Any, need: int = 2, key: Key | None = None) -> Quorum:
-    """Ask several handlers in parallel; an answer counts when `need` of them gave it.
+    """Call several handlers in parallel; an answer wins when `need` of them gave it.
 
     handlers: functions, tasks or flows, plain or async. In a run each is a task run of its own.
-    need: how many must give the same answer: `len(handlers)` for all, 1 for whoever is first.
-    key: what two answers must have in common, as a function of the answer; by default all of it. Answers are
-        compared strictly: 1 is neither true nor "1".
+    need: how many must give the same answer: `len(handlers)` for all, 1 for the first answer.
+    key: the part of an answer that is compared, as a function; by default all of it. Comparison is strict: 1
+        is neither true nor "1".
 
-    The first of the equal answers is given. `NoQuorum` lists the votes and errors.
+    Returns the first of the equal answers. `NoQuorum` lists the votes and errors.
 
     Example:
         >>> def first(text: str) -> str:
@@ -118,7 +118,7 @@ def quorum(*handlers: Any, need: int = 2, key: Key | None = None) -> Quorum:
 
 
 def _answer(box: queue.SimpleQueue[Any], number: int, handler: Any, request: TargetCall) -> None:
-    """One handler's vote, in a thread of its own. Who fails may not roll back the others, or who asked."""
+    """One handler's vote, in a thread of its own. Its failure must not roll back other tasks."""
     try:
         with outside_transactions():
             box.put((number, _ending(handler, request)))
@@ -134,7 +134,7 @@ def _ending(handler: Any, request: TargetCall) -> Ending:
 
 
 def _counted(votes: Votes, name: str, ending: Ending) -> FailedUpstream | NeverRan | None:
-    """Count an answer; what went wrong where there is none, or where it has no key."""
+    """Count an answer. Returns the failure if there is no answer, or if `key` raised."""
     if not isinstance(ending, Gave):
         return ending
     try:
