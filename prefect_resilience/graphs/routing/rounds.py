@@ -26,8 +26,6 @@ from prefect_resilience.graphs.conditions.compare import ConditionError, Evaluat
 from prefect_resilience.graphs.conditions.evaluate import shown
 from prefect_resilience.guards.partials import LIMIT as PARTIAL
 from prefect_resilience.guards.partials import partial_output
-from prefect_resilience.guards.partials.current import LIMIT as PARTIAL
-from prefect_resilience.guards.partials.current import partial_output
 
 if TYPE_CHECKING:
     from prefect_resilience.graphs.routing.edge.gathering import Outcome
