@@ -19,9 +19,8 @@ from time import perf_counter, process_time
 from rich.console import Console
 from rich.table import Table
 
-from prefect_resilience.durable.letters.capture import letter_of
-from prefect_resilience.durable.letters.claims import entry_key, new_id
-from prefect_resilience.durable.letters.model import Source, as_stored
+from prefect_resilience.durable.letters.claims import entry_key
+from prefect_resilience.durable.letters.model import Source, as_stored, letter_of, new_id
 from prefect_resilience.durable.letters.queue import DeadLetterQueue
 from prefect_resilience.errors.context import ErrorContext
 from prefect_resilience.stores import open_store

@@ -50,7 +50,7 @@ from rich.table import Table
 from prefect_resilience import ResilientTask, classify, resilient_task
 from prefect_resilience.base.drive import Invoke, drive
 from prefect_resilience.durable import Effect
-from prefect_resilience.durable.effects.claim import Claim
+from prefect_resilience.durable.effects.claim import EffectClaim
 from prefect_resilience.durable.effects.current import RunningCall
 from prefect_resilience.durable.effects.ledger import Ledger, open_ledger
 from prefect_resilience.durable.effects.recipes import source_of
@@ -147,7 +147,9 @@ def effects_of(batch_id: str, url: str) -> Callable[[int], object]:
 
     def recorded(order: int) -> object:
         run = {"node_id": "work", "task_run_id": str(uuid4()), "flow_run_id": batch_id}
-        claim = Claim(effect, work, False, source, Alone(batch_id, url, {"order": order}, run), direct=True)
+        claim = EffectClaim(
+            effect, work, False, source, Alone(batch_id, url, {"order": order}, run), direct=True
+        )
         return drive(claim.once(lambda: claim.called(lambda running: made(running, order), classified)))
 
     return recorded

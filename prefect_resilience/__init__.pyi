@@ -107,7 +107,7 @@ from .guards.decomposition import concat as concat
 from .guards.decomposition import join as join
 from .guards.decomposition import split_list as split_list
 from .guards.decomposition import split_text as split_text
-from .guards.fallbacks.model import Fallback as Fallback
+from .guards.fallbacks import Fallback as Fallback
 from .guards.limits.bulkhead import Bulkhead as Bulkhead
 from .guards.limits.guarding import BulkheadFullError as BulkheadFullError
 from .guards.limits.guarding import LimitRefused as LimitRefused

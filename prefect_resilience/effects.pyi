@@ -3,10 +3,10 @@ from .durable import LABEL as LABEL
 from .durable import AppendResult as AppendResult
 from .durable import BatchStatus as BatchStatus
 from .durable import BatchSummary as BatchSummary
-from .durable import Claim as Claim
 from .durable import Compensation as Compensation
 from .durable import Done as Done
 from .durable import Effect as Effect
+from .durable import EffectClaim as EffectClaim
 from .durable import EffectStatus as EffectStatus
 from .durable import NotDone as NotDone
 from .durable import PrefectMarks as PrefectMarks

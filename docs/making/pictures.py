@@ -253,12 +253,12 @@ def call() -> str:
         ),
         (
             "effect",
-            "durable/effects/ledger.py",
-            "done before? else intended, the call, done",
+            "durable/effects/claim.py",
+            "replays a finished effect; else intent, call",
             GREEN,
         ),
-        ("circuit", "guards/circuits/breaker.py", "may it be called? count how it went", GREEN),
-        ("limits and timeout", "guards/limits/, guards/timeouts/", "a place, a turn, a deadline", GREEN),
+        ("circuit", "guards/circuits/breaker.py", "lets a call in or rejects it; counts", GREEN),
+        ("limits and timeout", "guards/limits/, guards/timeouts/", "a free slot, a rate, a deadline", GREEN),
         ("your function", "", "", PAPER),
     ]
     for number, (name, where, about, fill) in enumerate(steps):
@@ -279,12 +279,13 @@ def call() -> str:
     picture.text((740, 46), "after the attempt", weight="bold")
     picture.text(
         (740, 72),
-        "errors/ classifies the error,\nretries/ decides: retry, and when?\n"
-        "if not, fallbacks/ answer;\nif none does: a dead letter;\ntelemetry/ sends events and metrics,\n"
-        "the state's name shows it",
+        "errors/ classifies the error;\nguards/retries/: retry, and when?\n"
+        "If not: guards/fallbacks.py answers.\nNo answer: a dead letter.\ntelemetry/ sends events, metrics.\n"
+        "The state's name shows it.",
         size=12,
     )
     picture.arrow([(545, 178), (618, 178)])
+    picture.arrow([(619, 123), (530, 123)], "retry", (574, 115))
     return str(picture)
 
 

@@ -17,6 +17,7 @@ from contextvars import copy_context
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
+from prefect_resilience.base.process import start_thread
 from prefect_resilience.errors.secrets.redact import redact
 
 T = TypeVar("T")
@@ -121,8 +122,7 @@ def answers(jobs: Mapping[K, Callable[[], T]], until: float, at_once: int = AT_O
 
     threads = min(at_once, len(jobs))
     for _ in range(threads):
-        run = copy_context().run
-        threading.Thread(target=run, args=(work,), name="prefect-resilience-asks", daemon=True).start()
+        start_thread("request", work, context=copy_context())
     for _ in range(threads):
         if not busy.acquire(timeout=max(until - time.monotonic(), 0.0)):
             break

@@ -43,6 +43,9 @@ MOVED: dict[str, tuple[str, ...]] = {
 }
 """Where the modules of a path, and those below it, are today."""
 
+RENAMED = {"plans.model.Transition": "PlanTransition"}
+"""Classes that have another name today, by the path that a pickle names."""
+
 
 class _MovedFinder(MetaPathFinder, Loader):
     def find_spec(
@@ -52,9 +55,10 @@ class _MovedFinder(MetaPathFinder, Loader):
 
     def exec_module(self, module: ModuleType) -> None:
         def found(name: str) -> Any:
+            today = RENAMED.get(f"{module.__name__}.{name}".removeprefix(f"{PACKAGE}."), name)
             for place in _modules(module.__name__):
-                if name in vars(place):
-                    return vars(place)[name]
+                if today in vars(place):
+                    return vars(place)[today]
             raise AttributeError(f"{module.__name__} was moved, and has no {name} any more")
 
         module.__dict__["__getattr__"] = found

@@ -186,16 +186,12 @@ def json_value(value: Any) -> Any:
 
 def not_json(value: Any) -> str | None:
     """The sentence about a NaN or an infinity in a value that `json_value` gave, None if there is none."""
-    waiting = [value]
-    while waiting:
-        item = waiting.pop()
-        if isinstance(item, float) and not math.isfinite(item):
-            return f"JSON has no {item}: write a number that it has, or compare in Python"
-        if isinstance(item, dict):
-            waiting.extend(cast("dict[str, Any]", item).values())
-        elif isinstance(item, list):
-            waiting.extend(cast("list[Any]", item))
-    return None
+    if isinstance(value, float) and not math.isfinite(value):
+        return f"JSON has no {value}: write a number that it has, or compare in Python"
+    if isinstance(value, dict):
+        value = list(cast("dict[str, Any]", value).values())
+    parts = cast("list[Any]", value) if isinstance(value, list) else []
+    return next(filter(None, map(not_json, parts)), None)
 
 
 class _Reading:

@@ -10,8 +10,9 @@ from __future__ import annotations
 import atexit
 import os
 import threading
-from collections.abc import Callable
-from contextvars import Context
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from contextvars import Context, ContextVar
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -39,10 +40,24 @@ def at_exit(action: Action) -> Action:
 
 
 def start_thread(
-    name: str, work: Callable[..., Any], *args: Any, context: Context | None = None
+    name: str, work: Callable[..., Any], *args: Any, context: Context | None = None, daemon: bool = True
 ) -> threading.Thread:
-    """Run `work(*args)` in a daemon thread: in `context`, such as `copy_context()`, or in an empty one."""
+    """Run `work(*args)` in a thread: in `context`, such as `copy_context()`, or in an empty one.
+
+    The end of the process waits for a thread that is no `daemon`.
+    """
     run = (context or Context()).run
-    thread = threading.Thread(target=run, args=(work, *args), name=f"prefect-resilience-{name}", daemon=True)
+    name = f"prefect-resilience-{name}"
+    thread = threading.Thread(target=run, args=(work, *args), name=name, daemon=daemon)
     thread.start()
     return thread
+
+
+@contextmanager
+def setting(variable: ContextVar[T], value: T) -> Generator[None]:
+    """`variable` has this value in the block."""
+    token = variable.set(value)
+    try:
+        yield
+    finally:
+        variable.reset(token)

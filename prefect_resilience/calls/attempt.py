@@ -1,9 +1,9 @@
 """One attempt of a guarded call, and what follows it: another one, a fallback, or the error.
 
-The order is fixed, outside in: fallback( retry( circuit( limits( timeout( function ))))). An effect that is
-done is replayed before anything else is asked; its intention is written last, right before the call. Written
-once, as sequences for the two drivers of `drive.py`; nothing here knows Prefect. What surrounds the call
-(ids, log, events, where results are kept) comes in as `RunContext`.
+The order is fixed, outside in: fallback( retry( circuit( limits( timeout( function ))))). A finished
+effect is replayed first; its intent is recorded last, right before the call. Written once, as generators for
+the two drivers in `base/drive.py`; nothing here imports Prefect. Ids, log, events and result storage come in
+as `RunContext`.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from prefect_resilience.errors.secrets.scrub import learn_secrets, scrub_excepti
 from prefect_resilience.errors.taxonomy import ErrorKind
 from prefect_resilience.guards import budgets, faults
 from prefect_resilience.guards.decomposition.model import Decomposed
-from prefect_resilience.guards.fallbacks.model import Chain, despite_doubt
+from prefect_resilience.guards.fallbacks import Chain, despite_doubt
 from prefect_resilience.guards.retries.policy import bucket_of
 from prefect_resilience.guards.timeouts import process
 from prefect_resilience.guards.timeouts.timeout import deadline_around
 
 if TYPE_CHECKING:
-    from prefect_resilience.durable.effects.claim import Claim
+    from prefect_resilience.durable.effects.claim import EffectClaim
     from prefect_resilience.guards.budgets.policy import ErrorBudget
     from prefect_resilience.guards.outputs.promise import Expect
 
 Held = list[tuple[Guarding, Any]]
-"""What let the call in, and the ticket that it handed out for that."""
+"""The guards that were entered, each with its ticket."""
 
 
 def guarded(guard: Guard, run: RunContext, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Steps[Any]:
@@ -48,10 +48,10 @@ def guarded(guard: Guard, run: RunContext, args: tuple[Any, ...], kwargs: dict[s
     """
     began = time.monotonic()
     effect = guard.effect
-    claim: Claim | None = None
+    claim: EffectClaim | None = None
     if effect is not None:
         direct = guard.circuit is None and not guard.limits
-        claim = durable.Claim(effect, guard.fn, guard.isasync, guard.source, run, direct)
+        claim = durable.EffectClaim(effect, guard.fn, guard.isasync, guard.source, run, direct)
     if guard.expect is not None and (before := run.known()) is not None:
         args, kwargs = guard.expect.told(guard.fn, args, kwargs, before.notes)
     try:
@@ -77,7 +77,7 @@ def attempt(
     run: RunContext,
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
-    claim: Claim | None = None,
+    claim: EffectClaim | None = None,
 ) -> Steps[Any]:
     """Enter the circuit and the limits, make the call, and leave them."""
     held: Held = []
@@ -97,18 +97,26 @@ def attempt(
 
 
 def enter(guard: Guard, run: RunContext, held: Held) -> Steps[None]:
-    """Enter the circuit, then the limits. What was entered is in `held`, whatever happens."""
+    """Enter the circuit, then the limits. `held` has what was entered, also when one of them raises."""
     for each in guard.entered_in_order:
         bound = each.bind(run.parameters) if each.fields else each
         held.append((bound, (yield from bound.entered())))
 
 
 def leave(guard: Guard, held: Held, error: BaseException | None, took: float | None = None) -> Steps[None]:
-    """Leave what was entered, the last one first; `took` as in `Guarding.left`."""
+    """Leave what was entered, the last one first; `took` as in `Guarding.left`.
+
+    When one of them fails, the others are left all the same, and its error is raised.
+    """
     info = None if error is None or not held else guard.classified(error)
     while held:
         each, ticket = held.pop()
-        yield from each.left(ticket, error, info=info, took=took)
+        try:
+            yield from each.left(ticket, error, info=info, took=took)
+        except BaseException as failure:
+            # After a cancellation nothing may be awaited: the others learn of it.
+            yield from leave(guard, held, error if isinstance(failure, Exception) else failure, took)
+            raise
 
 
 def the_call(
@@ -119,7 +127,7 @@ def the_call(
     running: RunningCall | None = None,
 ) -> Invoke:
     """The function as a command, with what changes how it is called: injected faults, the effect that watches
-    it, the hedge, and the timeout outermost. `running` is told when the function begins and ends."""
+    it, the hedge, and the timeout outermost. `running` learns when the function begins and ends."""
     call, timeout = Invoke(guard.fn, args, kwargs), guard.timeout
     if timeout is not None and timeout.total is not None and timeout.mode == "process":
         begun = None if running is None else running.in_child()
@@ -151,12 +159,12 @@ def succeeded(guard: Guard, run: RunContext, value: Any) -> Steps[None]:
 
 
 def failed(
-    guard: Guard, run: RunContext, began: float, error: Exception, claim: Claim | None = None
+    guard: Guard, run: RunContext, began: float, error: Exception, claim: EffectClaim | None = None
 ) -> Steps[Substitute | Decomposed | Replayed | BaseException]:
-    """What follows a failed attempt: what its parts came to, the answer of a fallback, or the error to raise,
-    free of secrets.
+    """The outcome of a failed attempt: the merged result of its parts, the answer of a fallback, or the error
+    to raise, without secrets.
 
-    It is raised both for another attempt and for good; the run's record says which.
+    The error is raised for a retry as well as for good; the run's record says which.
     """
     learn_secrets(run.parameters)
     clean = scrub_exception(error)
@@ -202,7 +210,7 @@ def failed(
 
 
 def as_promised(expect: Expect, value: Any) -> Steps[Any]:
-    """The value, checked. An effect that is done stays done, whatever its result looks like."""
+    """The value, checked. A finished effect stays finished, also when its result is malformed."""
     if not isinstance(value, Replayed):
         return (yield from expect.checked(value))
     return replace(value, value=(yield from expect.checked(value.value)))

@@ -1,4 +1,4 @@
-"""The way of work that is too big: split, each part a run of its own, and merged."""
+"""Work that is too big is split, each part is a run of its own, and their results are merged."""
 
 from __future__ import annotations
 
@@ -29,16 +29,10 @@ from prefect_resilience.guards.decomposition.model import (
     stood_in,
 )
 from prefect_resilience.guards.decomposition.splitters import Split
-from prefect_resilience.guards.partials.current import partial_output, partial_results
+from prefect_resilience.guards.partials import partial_output, partial_results
 
-
-class _NotRun:
-    def __repr__(self) -> str:
-        return "not run"
-
-
-NOT_RUN: Any = _NotRun()
-"""Stands for the outcome of a call that was not begun."""
+NOT_RUN: Any = object()
+"""The outcome of a call that was not begun."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +45,7 @@ class Raised:
 def together(calls: Sequence[Callable[[], Any]], parallel: int | None) -> list[Any]:
     """What each call returned, `Raised` of what it raised, or NOT_RUN, in their order.
 
-    With `parallel=1` all of them run in this thread. What is no Exception, such as the end of the program,
-    is raised.
+    With `parallel=1` all of them run in this thread. `KeyboardInterrupt` and `SystemExit` are raised.
     """
     stop = threading.Event()
 
@@ -113,24 +106,24 @@ _depths: ContextVar[Mapping[Callable[..., Any], int]] = ContextVar(
     "prefect_resilience_depths",
     default=MappingProxyType({}),  # pyright: ignore
 )
-"""How deep in its own decomposition each function is at this place."""
+"""How deep in its own decomposition each function is in this context."""
 
 _in_turns: ContextVar[bool] = ContextVar("prefect_resilience_in_turns", default=False)
-"""Whether the parts here take turns in a place that the whole holds."""
+"""Whether the parts run one after the other, because the whole run holds a place of a tag's limit."""
 
 
 class Divisible(Protocol):
-    """What a decomposition needs of the place where the task runs."""
+    """What a decomposition needs from the run of the task."""
 
     @property
     def parameters(self) -> Mapping[str, Any]: ...
 
     def part(self, changes: Mapping[str, Any], label: str, without_tags: set[str]) -> Callable[[], Any]:
-        """What runs the same task with these arguments changed, as a run that the UI shows with a label."""
+        """A call of the same task with these arguments changed; the UI shows its run with the label."""
         ...
 
     def limited_tags(self) -> set[str]:
-        """Those of this run's tags that a limit counts, each of which it holds a place of. May block."""
+        """The tags of this run that have a limit: the run holds a place of each. May block."""
         ...
 
     def dividing(self, context: ErrorContext, parts: int, depth: int, most: int) -> None: ...
@@ -145,7 +138,7 @@ class Undone:
 
 
 def depth_of(fn: Callable[..., Any]) -> int:
-    """How often what runs here was split off from a call of this function: 0 for the whole."""
+    """How many times the work of this function was split on the way here: 0 for the whole."""
     return _depths.get().get(fn, 0)
 
 
@@ -251,29 +244,28 @@ def _merge(
     return (yield Invoke(merger, tuple(args), kwargs))
 
 
-# How it ends when it cannot be done in parts.
+# The error of work that could not be done in parts.
 
 
 def _undone(error: Exception, context: ErrorContext, place: dict[str, Any], why: str) -> Undone:
-    """Nothing was done in parts."""
+    """No part was run."""
     why = redact(why)
-    add_note(error, f"prefect-resilience: {why}")
     details: dict[str, Any] = {
         **context.details,
         "decomposition": {**place, "why": why},
         "partial_results": [],
     }
-    return _with(error, context, details=details, message=bounded(f"{context.message} ({why})"))
+    return _with(error, context, why, details=details, message=bounded(f"{context.message} ({why})"))
 
 
 def _part_failed(
     error: Exception, context: ErrorContext, place: dict[str, Any], outcomes: list[Any]
 ) -> Undone:
-    """Work that is still too big is the error of the whole; whatever else went wrong is the part's own."""
+    """The first error of a part is raised. A part that is too big raises the error of the whole instead."""
     number, failure = next(
         (number, outcome.error) for number, outcome in enumerate(outcomes, 1) if isinstance(outcome, Raised)
     )
-    cause = attached_context(failure) or ErrorContext.from_exception(failure, timestamp=context.timestamp)
+    cause = _cause(failure, context)
     done = _done(outcomes)
     found = [*((str(at), value) for at, value in done), *_done_below(number, cause)]
     told = (
@@ -289,44 +281,33 @@ def _part_failed(
     }
     changes: dict[str, Any] = {
         "details": details,
-        "message": bounded(told),
-        "cause": cause.model_copy(update={"stack_trace": None}).deeper(),
         "partial_output": partial_output([value for _, value in done] or None) or context.partial_output,
     }
     if cause.kind is not ErrorKind.RESOURCE:
         add_note(failure, redact(f"prefect-resilience: it was part {number} of: {context.summary()}"))
         changes |= _as_caused_by(cause)
         error = failure
-    add_note(error, redact(f"prefect-resilience: {told}"))
-    return _with(error, context, **changes)
+    return _with(error, context, told, cause, **changes)
 
 
 def _merge_failed(
     failure: Exception, context: ErrorContext, place: dict[str, Any], outcomes: list[Any]
 ) -> Undone:
-    """Every part is done, and what they gave cannot be put together."""
-    cause = attached_context(failure) or ErrorContext.from_exception(failure, timestamp=context.timestamp)
+    """All parts are done, but merging their results failed."""
+    cause = _cause(failure, context)
     told = f"all {len(outcomes)} parts are done, and merging them failed: {cause.summary()}"
-    add_note(failure, redact(f"prefect-resilience: {told}"))
-    results = partial_results(((str(at), value) for at, value in _done(outcomes)), named="part")
-    return _with(
-        failure,
-        context,
-        **_as_caused_by(cause),
-        message=bounded(told),
-        cause=cause.model_copy(update={"stack_trace": None}).deeper(),
-        partial_output=partial_output(list(outcomes)),
-        details={
-            **context.details,
-            "decomposition": {**place, "done": len(outcomes)},
-            "failed_step": "merge",
-            "partial_results": results,
-        },
-    )
+    details = {
+        **context.details,
+        "decomposition": {**place, "done": len(outcomes)},
+        "failed_step": "merge",
+        "partial_results": partial_results(((str(at), value) for at, value in _done(outcomes)), named="part"),
+    }
+    changes = {**_as_caused_by(cause), "partial_output": partial_output(list(outcomes)), "details": details}
+    return _with(failure, context, told, cause, **changes)
 
 
 def _as_caused_by(cause: ErrorContext) -> dict[str, Any]:
-    """A failed sub-step is as what made it fail."""
+    """A failed subtask keeps the kind, code and retryability of its cause."""
     same = ("kind", "code", "retryable", "retry_after", "exception_type")
     return {
         "category": ErrorCategory.SUBTASK,
@@ -335,7 +316,18 @@ def _as_caused_by(cause: ErrorContext) -> dict[str, Any]:
     }
 
 
-def _with(error: Exception, context: ErrorContext, **changes: Any) -> Undone:
+def _cause(failure: Exception, context: ErrorContext) -> ErrorContext:
+    return attached_context(failure) or ErrorContext.from_exception(failure, timestamp=context.timestamp)
+
+
+def _with(
+    error: Exception, context: ErrorContext, told: str, cause: ErrorContext | None = None, **changes: Any
+) -> Undone:
+    """The error with a note of what was `told`, and its context with these changes."""
+    add_note(error, redact(f"prefect-resilience: {told}"))
+    if cause is not None:
+        below = cause.model_copy(update={"stack_trace": None}).deeper()
+        changes |= {"message": bounded(told), "cause": below}
     found = context.model_copy(update=changes)
     attach_context(error, found)
     return Undone(error, found)

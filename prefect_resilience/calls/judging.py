@@ -14,16 +14,16 @@ from prefect_resilience.errors.context import AttemptRecord, ErrorContext, attac
 from prefect_resilience.errors.exceptions import InDoubt, add_note
 from prefect_resilience.errors.requests import subtask_request, with_inner
 from prefect_resilience.errors.secrets.redact import redact
-from prefect_resilience.guards.fallbacks.model import Answer, Chain
-from prefect_resilience.guards.partials.current import left_by, partial_of
+from prefect_resilience.guards.fallbacks import Answer, Chain
+from prefect_resilience.guards.partials import left_by, partial_of
 from prefect_resilience.guards.retries.policy import Retry, Verdict, bucket_of
 
 if TYPE_CHECKING:
-    from prefect_resilience.durable.effects.claim import Claim
+    from prefect_resilience.durable.effects.claim import EffectClaim
 
 
 def judged(
-    guard: Guard, run: RunContext, began: float, error: BaseException, claim: Claim | None = None
+    guard: Guard, run: RunContext, began: float, error: BaseException, claim: EffectClaim | None = None
 ) -> Steps[tuple[ErrorContext, Verdict]]:
     """Put the failed attempt on record, and decide whether there is another one."""
     now = time.monotonic()
@@ -49,7 +49,7 @@ def judged(
         )
     )
     inner = attached_context(error)
-    # What a sub-step had done is not where this run's next attempt goes on.
+    # The partial result of a sub-step is not what this run's next attempt continues.
     own_error = inner is None or inner.task_run_id == run.identity.get("task_run_id")
     left = left_by(error) if own_error else None
     kept = record.notes.told(left) or partial_of(error)
@@ -72,7 +72,7 @@ def judged(
 def verdict_of(retry: Retry, record: RunRecord, info: ErrorInfo, error: BaseException, now: float) -> Verdict:
     if record.must_not_restart:
         return Verdict(False, 0.0, "a chunk was handed on, and the task does not say restart_stream=True")
-    # By name: the policy may be another one by now.
+    # By name, because the policy may have been replaced since.
     rule = info.category.value if info.category in retry.rules else ""
     record.counted = record.counters[rule] = record.counters.get(rule, 0) + 1
     verdict = retry.decide(
@@ -111,8 +111,8 @@ def annotate(error: BaseException, context: ErrorContext, verdict: Verdict, chai
 
 
 def caused_by(doubt: InDoubt, error: BaseException, context: ErrorContext) -> InDoubt:
-    """The doubt that is raised in place of the function's own error, which stays its cause: whoever takes
-    that for a plain failure might send the same thing by another way."""
+    """The doubt, to be raised in place of the function's own error, which becomes its cause. A caller who
+    takes that error for a plain failure might send the same thing in another way."""
     doubt.__cause__ = error
     attach_context(doubt, context)
     return doubt

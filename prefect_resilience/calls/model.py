@@ -1,4 +1,4 @@
-"""The data of a guarded call: what stands around the function, where it runs, and what happened so far."""
+"""The data of a guarded call: the policies around the function, where it runs, and what happened so far."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from prefect_resilience.durable.effects.current import EffectSurroundings
 from prefect_resilience.durable.effects.recipes import NOWHERE, CodeSource
 from prefect_resilience.errors.classify.classify import ErrorInfo, Rule, classify
 from prefect_resilience.errors.context import AttemptRecord, ErrorContext
-from prefect_resilience.guards.fallbacks.model import Answer, Fallback, Memory
+from prefect_resilience.guards.fallbacks import Answer, Fallback, Memory
 from prefect_resilience.guards.limits.guarding import Limit
 from prefect_resilience.guards.limits.hedge import Hedge
-from prefect_resilience.guards.partials.current import Notes
+from prefect_resilience.guards.partials import Notes
 from prefect_resilience.guards.retries.policy import Retry, Verdict
 from prefect_resilience.guards.timeouts.timeout import Timeout
 
@@ -32,7 +32,7 @@ NO_RETRY = Retry(attempts=1)
 
 @dataclass(frozen=True)
 class Guard:
-    """What stands around one function: small, frozen, and able to travel to another process."""
+    """The policies around one function: small, frozen and picklable."""
 
     fn: Callable[..., Any]
     isasync: bool
@@ -52,7 +52,7 @@ class Guard:
     expect: Expect | None = None
     decompose: Decompose | None = None
     source: CodeSource = NOWHERE
-    """Where the function is defined, found out where it is decorated: keys of effects name it."""
+    """Where the function is defined, determined at decoration: keys of effects name it."""
 
     @property
     def retrying(self) -> Retry:
@@ -89,7 +89,7 @@ class RunRecord:
     must_not_restart: bool = False
     """Its stream was cut off after a chunk was handed on, and may not begin again."""
     notes: Notes = field(default_factory=Notes)
-    """What the code inside keeps of its work, and learns of the attempt before."""
+    """The partial results that the function keeps, and what it can read about the attempt before."""
 
 
 class RunContext(Memory, EffectSurroundings, Protocol):
@@ -118,15 +118,15 @@ class RunContext(Memory, EffectSurroundings, Protocol):
         ...
 
     def may_retry(self, error: Exception) -> Steps[bool]:
-        """What the user's own condition says, where the policy would try again."""
+        """The answer of the user's own condition, asked when the policy would retry."""
         ...
 
     def went_well(self) -> None:
-        """An attempt was made, and the function itself answered."""
+        """The function itself returned a value."""
         ...
 
     def leave_request(self, error: BaseException) -> None:
-        """Keep on the error that ends this run what it had been asked to do."""
+        """Attach to the error that ends this run the request that the run had."""
         ...
 
     def retrying(self, context: ErrorContext, verdict: Verdict) -> None: ...

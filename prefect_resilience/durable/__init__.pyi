@@ -1,11 +1,11 @@
 from .batches.batch import batch as batch
+from .batches.decisions import RecoveryReport as RecoveryReport
 from .batches.edge.known import prune as prune
 from .batches.edge.known import reopen as reopen
 from .batches.edge.marks import EXTERNAL_TAG as EXTERNAL_TAG
 from .batches.edge.marks import LABEL as LABEL
 from .batches.edge.marks import PrefectMarks as PrefectMarks
 from .batches.edge.marks import store_name as store_name
-from .batches.edge.recovery import RecoveryReport as RecoveryReport
 from .batches.edge.recovery import abandon as abandon
 from .batches.edge.recovery import recover as recover
 from .batches.edge.settling import settle as settle
@@ -18,7 +18,7 @@ from .batches.strategies import RecoveryHint as RecoveryHint
 from .batches.strategies import RecoveryPolicy as RecoveryPolicy
 from .effects.append import AppendResult as AppendResult
 from .effects.append import append_once as append_once
-from .effects.claim import Claim as Claim
+from .effects.claim import EffectClaim as EffectClaim
 from .effects.current import idempotency_key as idempotency_key
 from .effects.current import send_idempotency_key as send_idempotency_key
 from .effects.ledger import open_ledger as open_ledger

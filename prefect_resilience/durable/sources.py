@@ -1,4 +1,4 @@
-"""Where tasks and flows are, so that another process finds them again."""
+"""Where tasks and flows are defined, so that another process can find them."""
 
 from __future__ import annotations
 
@@ -11,37 +11,38 @@ from typing import Any
 from weakref import WeakValueDictionary
 
 from prefect_resilience.durable.letters.kinds import DeadLetterError, attribute_at
-from prefect_resilience.durable.letters.model import Source
+from prefect_resilience.durable.letters.model import LOADED_BY_PREFECT, Source
 
-LOADED_BY_PREFECT = "__prefect_loader_"
-
-# What no import finds, as a task in a function or a notebook: good for as long as this process lives.
+# Tasks that no import finds, as in a function or a notebook. Only this process can find them.
 _local: WeakValueDictionary[str, Any] = WeakValueDictionary()
 
 
 def source_of(subject: Any) -> Source | None:
-    """Where a task or flow is bound to a name; None for what only this process may find again, or nobody."""
+    """Where a task or flow is defined; None if its function has no module or name."""
     fn = getattr(subject, "fn", subject)
     module = sys.modules.get(getattr(fn, "__module__", "") or "")
     qualname = getattr(fn, "__qualname__", "")
     if module is None or not qualname:
         return None
-    name = _bound_name(module, subject, qualname)
+    name = bound_name(module, subject, qualname, _same)
     source = Source(module=module.__name__, qualname=name or qualname, file=getattr(module, "__file__", None))
     if name is None:
         _local[f"{source}|{_key(subject)}"] = subject
     return source
 
 
-def _bound_name(module: ModuleType, subject: Any, qualname: str) -> str | None:
-    """The name that leads to the very task, or else to one of the same key, such as a variant of it."""
+def bound_name(
+    module: ModuleType, subject: Any, qualname: str, same: Callable[[Any, Any], bool]
+) -> str | None:
+    """The name by which a module has `subject`; else its qualified name, if `same` is found there."""
     for name, value in list(vars(module).items()):
         if value is subject:
             return name
-    return qualname if _same(attribute_at(module, qualname), subject) else None
+    return qualname if same(attribute_at(module, qualname), subject) else None
 
 
 def _same(found: Any, subject: Any) -> bool:
+    """Whether the task found is a variant of the subject."""
     return hasattr(found, "fn") and _key(found) == _key(subject)
 
 
@@ -50,7 +51,7 @@ def _key(subject: Any) -> str:
 
 
 class Finder:
-    """Finds what letters name. `load_file` runs a Python file as a module; each file is run once."""
+    """Finds recorded tasks, flows and modules. `load_file` runs a Python file as a module, each file once."""
 
     def __init__(self, load_file: Callable[[str], ModuleType]) -> None:
         self._load_file = load_file
@@ -81,11 +82,11 @@ class Finder:
         return found
 
     def modules_of(self, source: Source | None) -> Callable[[str], ModuleType]:
-        """What finds the modules of a letter's classes."""
+        """A function that finds the modules of a letter's classes."""
         return lambda name: self.module(name, source)
 
     def module(self, name: str, source: Source | None) -> ModuleType:
-        """A module by its name; where that says little, by the file that the letter names."""
+        """A module by its name; `__main__` and modules that no import finds by the recorded file."""
         file = source.file if source is not None and source.module == name else None
         passing = name == "__main__" or name.startswith(LOADED_BY_PREFECT)
         known = sys.modules.get(name)
@@ -118,7 +119,7 @@ def _is_at(module: ModuleType, file: str) -> bool:
 
 
 def _present(file: str) -> str:
-    """The file itself or, where a worker had pulled it into a folder that is gone, its like in this one."""
+    """The file; if a worker had pulled it into a folder that is gone, the same path below this one."""
     path = Path(file)
     if path.is_file():
         return str(path)

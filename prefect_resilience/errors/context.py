@@ -1,9 +1,10 @@
-"""ErrorContext: what handlers, conditions, dead letters and events see of a failure."""
+"""ErrorContext: a failure as handlers, conditions, dead letters and events get it."""
 
 from __future__ import annotations
 
 import json
 import traceback
+from contextlib import suppress
 from datetime import datetime, timezone
 from typing import Any, ClassVar, cast
 
@@ -24,44 +25,15 @@ _NAMES = {
     "partial_results": "partialResults",
     "failed_step": "failedStep",
 }
-"""Details of ours that have another name there; the others keep theirs."""
-
-
-def to_task_error(context: ErrorContext) -> dict[str, Any]:
-    """`{"type", "reason", "message", "details"}`; of an exhausted resource also `resource` and `metrics`."""
-    own = dict(context.details)
-    details: dict[str, Any] = {}
-    if context.category.kind is ErrorKind.RESOURCE:
-        metrics = {"usage": own.pop("usage", None), "limit": own.pop("limit", None)}
-        head: dict[str, Any] = {
-            "type": RESOURCE_EXHAUSTION,
-            "resource": own.pop("resource", None),
-            "metrics": metrics,
-        }
-    else:
-        head = {"type": TASK_FAILURE, "reason": context.reason.value}
-    if context.cause is not None:
-        details |= _subtask(context.cause, own.pop("subtask_request", None))
-    details |= {_NAMES.get(name, name): value for name, value in own.items()}
-    if context.partial_output is not None:
-        details["partialOutput"] = context.partial_output.content
-        if context.partial_output.truncated:
-            details["partialOutputTruncated"] = True
-    return {**head, "message": context.message, "details": details}
+"""Details that have another name in agent task systems."""
 
 
 def _subtask(cause: ErrorContext, request: Any) -> dict[str, Any]:
-    known: dict[str, Any] = {"subtaskError": to_task_error(cause), "nestingDepth": cause.nesting_depth}
+    known: dict[str, Any] = {"subtaskError": cause.to_task_error(), "nestingDepth": cause.nesting_depth}
     asked = as_dict(request)
     if asked:
-        known = {
-            "subtaskRequest": {
-                "type": asked.get("type"),
-                "description": asked.get("name"),
-                "inputs": asked.get("inputs"),
-            },
-            **known,
-        }
+        names = {"type": "type", "description": "name", "inputs": "inputs"}
+        known["subtaskRequest"] = {name: asked.get(ours) for name, ours in names.items()}
     return known
 
 
@@ -69,7 +41,7 @@ ATTRIBUTE = "__prefect_resilience_context__"
 STACK_LIMIT = 20_000
 PARTIAL_LIMIT = 64_000
 MOST_LEVELS = 20
-"""Sub-steps of sub-steps that a context carries; of more the innermost are left out."""
+"""The most nested sub-steps in a context; deeper ones are left out."""
 
 _FRAMES = 50
 
@@ -87,10 +59,10 @@ class AttemptRecord(BaseModel):
 
 
 class PartialOutput(BaseModel):
-    """What was produced before the failure.
+    """The output that was produced before the failure.
 
-    `original_size` is None unless it was cut: the characters of its JSON, or of values that were kept or
-    yielded one by one, and of which the later ones are missing, their number.
+    `original_size` is None unless the output was cut: the characters of its JSON, or the number of values if
+    they were kept or yielded one by one and the later ones are missing.
     """
 
     model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True, defer_build=True)
@@ -135,7 +107,7 @@ class ErrorContext(BaseModel):
 
     @classmethod
     def from_info(cls, info: ErrorInfo, *, timestamp: datetime, **fields: Any) -> ErrorContext:
-        """The context of a classified failure; `fields` are any others of this model."""
+        """The context of a classified failure; `fields` are further fields of this model."""
         known: dict[str, Any] = {name: getattr(info, name) for name in ErrorInfo.model_fields}
         known["circuit"] = info.details.get("circuit")
         return cls.model_validate({**known, "timestamp": timestamp, **fields})
@@ -161,24 +133,38 @@ class ErrorContext(BaseModel):
 
     @property
     def categories(self) -> tuple[str, ...]:
-        """The category, and of a failed sub-step also that of what made it fail, which it counts as."""
+        """The category, and for a failed sub-step also the categories of its cause."""
         own = (self.category.value,)
         if self.category is not ErrorCategory.SUBTASK or self.cause is None:
             return own
         return (*own, *self.cause.categories)
 
     def deeper(self, room: int = MOST_LEVELS) -> ErrorContext:
-        """The same as the context of a sub-step: one level further down, and all that caused it."""
+        """This context and its causes as those of a sub-step: one level deeper."""
         inner = None if self.cause is None or room <= 1 else self.cause.deeper(room - 1)
         return self.model_copy(update={"nesting_depth": self.nesting_depth + 1, "cause": inner})
 
     def to_task_error(self) -> dict[str, Any]:
-        """The same in the shape of agent task systems: `type`, `reason`, `message` and `details`, as JSON.
+        """This failure in the format of agent task systems: `type`, `reason`, `message`, `details`, as JSON.
 
-        Of an exhausted resource `type` is "RESOURCE_EXHAUSTION", with `resource` and `metrics` (`usage` and
-        `limit`), of any other failure "TASK_FAILURE"; a sub-step's error is in `details["subtaskError"]`.
+        For an exhausted resource `type` is "RESOURCE_EXHAUSTION", with `resource` and `metrics` (`usage` and
+        `limit`); else it is "TASK_FAILURE". A sub-step's error is in `details["subtaskError"]`.
         """
-        return to_task_error(self)
+        own = dict(self.details)
+        details: dict[str, Any] = {}
+        head: dict[str, Any] = {"type": TASK_FAILURE, "reason": self.reason.value}
+        if self.category.kind is ErrorKind.RESOURCE:
+            resource = own.pop("resource", None)
+            metrics = {"usage": own.pop("usage", None), "limit": own.pop("limit", None)}
+            head = {"type": RESOURCE_EXHAUSTION, "resource": resource, "metrics": metrics}
+        if self.cause is not None:
+            details |= _subtask(self.cause, own.pop("subtask_request", None))
+        details |= {_NAMES.get(name, name): value for name, value in own.items()}
+        if self.partial_output is not None:
+            details["partialOutput"] = self.partial_output.content
+            if self.partial_output.truncated:
+                details["partialOutputTruncated"] = True
+        return {**head, "message": self.message, "details": details}
 
     def summary(self) -> str:
         """One line: `503 unavailable: Service Unavailable`."""
@@ -189,7 +175,7 @@ class ErrorContext(BaseModel):
 
 
 def _partial_output(error: BaseException) -> PartialOutput | None:
-    """What an exception itself says that the work had come to."""
+    """The exception's own `partial_output`, redacted and bounded."""
     kept = read(error, "partial_output")
     if kept is None or isinstance(kept, PartialOutput):
         return kept
@@ -207,7 +193,7 @@ def _shown(value: object) -> str:
 
 
 def _cause(error: BaseException, timestamp: datetime, room: int) -> ErrorContext | None:
-    """The context of what a failed sub-step was raised from."""
+    """The context of the exception that a failed sub-step was raised from."""
     behind = cast("object", read(error, "__cause__"))
     if not isinstance(behind, BaseException) or room <= 0:
         return None
@@ -221,14 +207,12 @@ def _cause(error: BaseException, timestamp: datetime, room: int) -> ErrorContext
 
 
 def attach_context(error: BaseException, context: ErrorContext) -> None:
-    """Keep a context on the exception it belongs to, where `error_context` finds it; never raises.
+    """Keep a context on its exception, where `error_context` finds it; never raises.
 
-    It goes along through pickle where the exception's `__dict__` does. What is no exception goes without.
+    It is pickled together with the exception's `__dict__`. A value that is no exception gets no context.
     """
-    try:
+    with suppress(TypeError, AttributeError):  # if it is no exception
         put(error, ATTRIBUTE, context)
-    except (TypeError, AttributeError):  # this is no exception
-        return
 
 
 def error_context(source: Any) -> ErrorContext | None:

@@ -26,7 +26,7 @@ Each can be pickled, and its message stands in `args` once.
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -367,7 +367,5 @@ def is_answered_for() -> bool:
 
 def add_note(error: BaseException, note: str) -> None:
     """Add a note that tracebacks show below the error. Never raises: not every exception takes one."""
-    try:
+    with suppress(Exception):  # a class may have its own __setattr__
         error.__notes__ = [*getattr(error, "__notes__", ()), note]  # pyright: ignore[reportAttributeAccessIssue]
-    except Exception:  # noqa: BLE001 - an exception with its own __setattr__
-        return

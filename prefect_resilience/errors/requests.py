@@ -1,4 +1,4 @@
-"""What a failed sub-step had been asked to do: data for the records, and a way to ask again."""
+"""The call of a failed sub-step: data for the records, and a way to make the call again."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import dataclasses
 import inspect
 import json
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,9 +29,8 @@ MOST_INPUTS = 50
 class SubtaskRequest:
     """A call of a task or flow that failed, to be made again as it was or with other arguments.
 
-    `name` is the task's or flow's, `kind` "task" or "flow", `inputs` are the arguments by name. Where it has
-    been sent to another process only the records are left: inputs cut short and without secrets, and nothing
-    to call.
+    `name` is the task's or flow's name, `kind` "task" or "flow", `inputs` are the arguments by name. After
+    pickling it is a record only: inputs are cut short and have no secrets, and it cannot be called.
 
         except Exception as error:
             return subtask_request(error).replace(mode="simple").call()
@@ -52,9 +52,9 @@ class SubtaskRequest:
         return dataclasses.replace(self, inputs=inputs, changes={**self.changes, **changes})
 
     def call(self) -> Any:
-        """Make the call, as a run of its own; to be awaited if the task or flow is async.
+        """Make the call in a run of its own; await the result if the task or flow is async.
 
-        Raises what it raises, and ConfigurationError where the request has come from another process.
+        Raises the exceptions of the call, and ConfigurationError if the request is from another process.
         """
         if self.again is None:
             raise ConfigurationError(
@@ -64,7 +64,7 @@ class SubtaskRequest:
         return self.again(dict(self.changes))
 
     def as_data(self) -> dict[str, Any]:
-        """As records have it: JSON, each input cut short, without secrets."""
+        """The request for records: JSON, each input cut short, without secrets."""
         given = list(self.inputs.items())[:MOST_INPUTS]
         inputs = {name: _short(value) for name, value in given}
         return {"type": self.kind, "name": redact(self.name), "inputs": redact_data(inputs)}
@@ -75,7 +75,7 @@ class SubtaskRequest:
 
 
 def _short(value: Any) -> Any:
-    """JSON as it is if it is short, else the beginning of its text."""
+    """The value as JSON if that is short, else the beginning of its text."""
     try:
         plain = to_jsonable_python(value, fallback=read_text)
         text = plain if isinstance(plain, str) else json.dumps(plain, ensure_ascii=False, default=str)
@@ -98,15 +98,13 @@ def _check_names(name: str, fn: Callable[..., Any], changes: Mapping[str, Any]) 
 
 
 def attach_request(error: BaseException, request: SubtaskRequest) -> None:
-    """Keep a request on the exception that it ended in. Never raises."""
-    try:
+    """Keep a request on the exception of its call. Never raises."""
+    with suppress(TypeError, AttributeError):
         put(error, ATTRIBUTE, request)
-    except (TypeError, AttributeError):
-        return
 
 
 def subtask_request(source: Any) -> SubtaskRequest | None:
-    """What the resilient task or flow that failed had been asked to do; None if it is of none.
+    """The request of a resilient task or flow that failed; None for any other failure.
 
     source: its exception, its state, or the future of its run.
     """
@@ -123,7 +121,7 @@ _OWN_PLACE = (
 
 
 def is_sub_step(inner: ErrorContext, own: ErrorContext) -> bool:
-    """Whether a context that an exception carries is that of another run, inside this one."""
+    """Whether the context of an exception belongs to another run inside this one."""
     if inner.task_run_id is not None:
         return inner.task_run_id != own.task_run_id
     return inner.flow_run_id is not None and inner.flow_run_id != own.flow_run_id
@@ -132,11 +130,11 @@ def is_sub_step(inner: ErrorContext, own: ErrorContext) -> bool:
 def with_inner(
     own: ErrorContext, inner: ErrorContext | None, request: SubtaskRequest | None = None
 ) -> ErrorContext:
-    """The context of a run's failure, with what the exception that ended it already carries.
+    """The context of a run's failure, combined with the context that its exception already has.
 
-    That of a sub-step (a nested task, a subflow) becomes the `cause`: the category is `subtask` then, whose
-    kind, code and wait are as the cause's, and `details` name the sub-step and its `request`. That of the run
-    itself, such as of a loop in it, is taken over.
+    The context of a sub-step (a nested task, a subflow) becomes the `cause`: the category is then `subtask`,
+    with the cause's kind, code and wait, and `details` name the sub-step and its `request`. A context of the
+    run itself, such as that of a loop in it, is merged.
     """
     if inner is None:
         return own
@@ -156,7 +154,7 @@ def with_inner(
 
 def _behind(own: ErrorContext, inner: ErrorContext, request: SubtaskRequest | None) -> ErrorContext:
     name = inner.node_id or "a sub-step"
-    # The frames and the attempts below stand in the outer stack trace, and in the sub-step's own events.
+    # The outer stack trace and the sub-step's own events have these frames and attempts.
     cause = inner.model_copy(update={"stack_trace": None}).deeper()
     details: dict[str, Any] = {**own.details, "failed_step": inner.node_id}
     if request is not None:

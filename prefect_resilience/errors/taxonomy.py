@@ -1,8 +1,7 @@
 """The words for what can go wrong: 20 categories, 4 kinds, 10 reasons.
 
-A category is what a policy is written against, a kind is what one does about it, a reason is the older
-vocabulary of agent systems that handlers written for those still ask for. Below them: how tables of codes and
-of words become categories.
+Policies are written against categories. A kind says how to react. A reason is the older vocabulary of agent
+systems, for handlers written for those. Below them: tables of codes and of words that give categories.
 """
 
 from __future__ import annotations
@@ -26,10 +25,10 @@ class _Word(str, Enum):
 
 
 class ErrorKind(_Word):
-    """What the failure says about trying again.
+    """Whether and how a retry helps.
 
-    `transient` passes by itself; `permanent` comes back until somebody changes something; `resource` means
-    that the work is too big as it stands; `infrastructure` means that the machinery failed, not the work.
+    `transient` passes by itself; `permanent` fails again until something is changed; `resource` means that
+    the work is too big as it is; `infrastructure` means that the machinery failed, not the work.
 
     Example:
         >>> ErrorKind("transient") is ErrorCategory.TIMEOUT.kind
@@ -63,7 +62,7 @@ class FailureReason(_Word):
 
 
 class ErrorCategory(_Word):
-    """What went wrong, as a policy sees it; `.kind`, `.retryable` and `.reason` are its defaults.
+    """What went wrong, for policies; `.kind`, `.retryable` and `.reason` are its defaults.
 
     Example:
         >>> ErrorCategory("rate_limit").retryable, str(ErrorCategory.OVERFLOW.kind)
@@ -93,27 +92,27 @@ class ErrorCategory(_Word):
 
     @property
     def kind(self) -> ErrorKind:
-        """The kind of this category; `subtask` says permanent here, and takes its cause's when classified."""
+        """The kind of this category. `subtask` is permanent, until it gets its cause's kind."""
         return _DEFAULTS[self][0]
 
     @property
     def retryable(self) -> bool:
-        """Whether a bare retry policy tries again.
+        """Whether a bare retry policy retries it.
 
-        `validation` is a matter of configuration and `subtask` follows its cause; both say False here.
+        `validation` depends on the configuration and `subtask` on its cause; both are False here.
         """
         return _DEFAULTS[self][1]
 
     @property
     def reason(self) -> FailureReason:
-        """The reason that this category stands for when nothing more exact is known."""
+        """The reason for this category if nothing more exact is known."""
         return _DEFAULTS[self][2]
 
 
 _DEFAULTS: dict[ErrorCategory, tuple[ErrorKind, bool, FailureReason]] = {
     ErrorCategory(category): (ErrorKind(kind), again == "again", FailureReason(reason))
     for category, kind, again, reason in (
-        # An unreachable service did not give what it was asked for; one that throttles stopped the work.
+        # An unreachable service did not return the data; a throttling service stopped the work.
         ("rate_limit", "transient", "again", "execution_halted"),
         ("timeout", "transient", "again", "execution_timeout"),
         ("network", "transient", "again", "context_retrieval_failure"),
@@ -141,20 +140,20 @@ _DEFAULTS: dict[ErrorCategory, tuple[ErrorKind, bool, FailureReason]] = {
 MESSAGE_LIMIT = 2_000
 DEFAULT_RETRIES = 2
 DEFAULT_DELAY = 1.0
-"""What the default policy does (`Retry()`), in seconds."""
+"""The delay of the default policy (`Retry()`), in seconds."""
 
 
 def bounded(text: str, limit: int = MESSAGE_LIMIT) -> str:
-    """`text`, cut to `limit` characters, of which the last then is an ellipsis."""
+    """`text`, cut to `limit` characters with an ellipsis at the end."""
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
 class ErrorInfo(BaseModel):
-    """One failure, classified. Whatever it is built from, `message` and `details` come out redacted.
+    """One failure, classified. `message` and `details` are always redacted.
 
-    `code` is the short text a person looks for ("429", "TIMEOUT", "context_length_exceeded", a class's name).
-    `retry_after` is in seconds, never negative, None when the other side said nothing. `exception_type` is
-    a dotted class name, None when there was no exception.
+    `code` is a short text to search for ("429", "TIMEOUT", "context_length_exceeded", a class's name).
+    `retry_after` is in seconds, never negative; None if the service did not ask for a wait. `exception_type`
+    is a dotted class name, None if there was no exception.
     """
 
     model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True, defer_build=True)
@@ -181,7 +180,7 @@ class ErrorInfo(BaseModel):
 
     @property
     def suggested_delay(self) -> float:
-        """Seconds before the first of these retries, without jitter; at least what the server asked for.
+        """Seconds before the first of these retries, without jitter; at least the server's `retry_after`.
 
         0.0 for an error that is not retryable.
         """
@@ -205,16 +204,12 @@ class ErrorInfo(BaseModel):
             >>> ErrorInfo.of(ErrorCategory.RATE_LIMIT, code="429").retryable
             True
         """
-        known: dict[str, Any] = {
-            "kind": category.kind,
-            "retryable": category.retryable,
-            "reason": category.reason,
-        }
+        known: dict[str, Any] = {name: getattr(category, name) for name in ("kind", "retryable", "reason")}
         return cls(category=category, code=code or category.value, **{**known, **fields})
 
 
-class Finding(NamedTuple):
-    """What one rule found out, before it becomes an ErrorInfo; None leaves the category's default."""
+class Opinion(NamedTuple):
+    """The result of one rule, before it becomes an ErrorInfo; None means the category's default."""
 
     category: ErrorCategory
     code: str | None = None
@@ -232,43 +227,49 @@ CATEGORY_CODES: dict[ErrorCategory, str] = {
     ErrorCategory.NETWORK: NETWORK_ERROR,
     ErrorCategory.CANCELLED: "CANCELLED",
 }
-"""A code for the categories whose members all mean the same to a person."""
+"""Codes for the categories whose members all mean the same to a person."""
 
-Look = Callable[[object, float], "Finding | None"]
-"""Looks at an exception, at a time in seconds since the epoch; None is no opinion."""
+Look = Callable[[object, float], "Opinion | None"]
+"""Classifies an exception at a time in seconds since the epoch; None is no opinion."""
 
 Words = tuple[str, ErrorCategory, str | None]
-"""A regular expression, without regard to case, what it means, and its code."""
+"""A regular expression, its category, and its code."""
 
 
 def coded(**table: str) -> dict[str, ErrorCategory]:
-    """`category="codes"` by code. A code with a `*` at its end stands for all that begin so."""
+    """A table from code to category. A code with a `*` at its end stands for all codes with that prefix."""
     return {code: ErrorCategory(category) for category, codes in table.items() for code in codes.split()}
 
 
 def category_of(table: Mapping[str, ErrorCategory], code: object) -> ErrorCategory | None:
-    """What a table of `coded` says of a code: the code itself first, then the longest beginning of it."""
+    """The category of a code in a table of `coded`: by the whole code, else by its longest prefix."""
     number = as_number(code)
     text = code[:80] if isinstance(code, str) else "" if number is None else f"{number:.0f}"
     known = (table[text[:end] + "*"] for end in range(len(text), 0, -1) if text[:end] + "*" in table)
     return table.get(text) or next(known, None) if text else None
 
 
-def found_by_code(table: Mapping[str, ErrorCategory], *codes: object, own: bool = False) -> Finding | None:
-    """What the first known code says; `own` keeps it where the category has a code for all its members."""
+def found_by_code(table: Mapping[str, ErrorCategory], *codes: object, own: bool = False) -> Opinion | None:
+    """An opinion from the first known code; `own` keeps that code even if the category has one."""
     for code in codes:
         category = category_of(table, code)
         if category is not None:
             shown = code if isinstance(code, str) else f"{as_number(code):.0f}"
-            return Finding(category, shown if own else CATEGORY_CODES.get(category, shown))
+            return Opinion(category, shown if own else CATEGORY_CODES.get(category, shown))
     return None
 
 
-def found_by_words(table: Iterable[Words], text: str) -> Finding | None:
-    """What the first line of a table says whose words are in the text."""
+def worded(table: str) -> list[Words]:
+    """A table with a line for each rule: the category, its code (- for none), the regular expression."""
+    rows = (line.split(None, 2) for line in table.strip().splitlines())
+    return [(words, ErrorCategory(category), None if code == "-" else code) for category, code, words in rows]
+
+
+def found_by_words(table: Iterable[Words], text: str) -> Opinion | None:
+    """The finding of the first rule whose words are in the text."""
     for words, category, code in table:
         if re.search(words, text, re.IGNORECASE):
-            return Finding(category, code)
+            return Opinion(category, code)
     return None
 
 
@@ -279,11 +280,12 @@ def by_attribute(name: str, **table: str) -> Look:
 
 
 def by_pattern(pattern: str, **table: str) -> Look:
-    """A rule: the code is in the text, where the pattern's group is."""
+    """A rule: the code is the pattern's group in the text."""
     known = coded(**table)
     return lambda error, now: found_by_code(known, *re.findall(pattern, read_text(error, 2_000))[:20])
 
 
-def by_words(*table: Words) -> Look:
-    """A rule: the text has these words in it."""
-    return lambda error, now: found_by_words(table, read_text(error, 4_000))
+def by_words(table: str) -> Look:
+    """A rule: the text has the words of a line of the table, as in `worded`."""
+    known = worded(table)
+    return lambda error, now: found_by_words(known, read_text(error, 4_000))

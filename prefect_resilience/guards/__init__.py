@@ -1,1 +1,1 @@
-"""What stands around one call."""
+"""The policies around one call: retries, circuits, limits, timeouts, fallbacks and others."""

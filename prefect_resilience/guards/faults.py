@@ -1,7 +1,7 @@
-"""Faults on purpose: a delay, an error or another answer in place of what a call would have given.
+"""Injected faults: a delay, an error or another answer in place of what a call would have returned.
 
 Nothing happens unless `prefect_resilience.testing.inject` asks for it; until then a call looks at one empty
-tuple. The kinds of behaviour are those of Polly's chaos strategies: latency, fault, outcome, each at a rate.
+list. The kinds of behaviour are those of Polly's chaos strategies: latency, fault, outcome, each at a rate.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ STATUS: dict[ErrorCategory, int] = {
 
 
 class InjectedFault(Exception):
-    """An error that no service gave. `status_code` is read like that of any HTTP client's error."""
+    """An injected error. `status_code` is read like that of any HTTP client's error."""
 
     def __init__(self, status_code: int) -> None:
         super().__init__(status_code)
@@ -101,7 +101,7 @@ class Injection(Policy):
 
 
 def error_of(fault: Any) -> BaseException | None:
-    """The exception that a fault stands for. Raises ConfigurationError for what stands for none."""
+    """The exception for a `fault=` option. Raises ConfigurationError for a value that names none."""
     if callable(fault):
         # A class of exceptions, or a function.
         fault = cast("Callable[[], Any]", fault)()
@@ -125,7 +125,7 @@ def error_of(fault: Any) -> BaseException | None:
 
 @dataclass(eq=False)
 class Injected:
-    """One injection that is going on: how many calls it met, and to how many it was done."""
+    """An active injection: how many calls it has seen, and how many of them it changed."""
 
     injection: Injection
     calls: int = 0
@@ -137,7 +137,7 @@ class Injected:
         self._random.seed(self.injection.seed)
 
     def draw(self) -> float | None:
-        """The latency of a call that it is done to; None for a call that is left alone."""
+        """The latency to inject into this call; None for a call that is left alone."""
         injection = self.injection
         with self._lock:
             self.calls += 1
@@ -151,28 +151,23 @@ class Injected:
             return latency
 
 
-active: tuple[Injected, ...] = ()
-"""What goes on in this process."""
-_changing = threading.Lock()
+active: list[Injected] = []
+"""The injections that are going on in this process."""
 
 
 def begin(injection: Injection) -> Injected:
-    global active
-    with _changing:
-        active = (*active, made := Injected(injection))
+    made = Injected(injection)
+    active.append(made)
     return made
 
 
-def end(injected: Injected) -> None:
-    global active
-    with _changing:
-        active = tuple(other for other in active if other is not injected)
+end = active.remove
 
 
 def around(call: Invoke, isasync: bool, *names: str) -> Invoke:
     """The call as it behaves under the injections that concern one of these names."""
     fn = call.fn
-    for injected in active:
+    for injected in tuple(active):
         if injected.injection.concerns(names):
             fn = _behaving(fn, isasync, injected)
     return call if fn is call.fn else Invoke(fn, call.args, call.kwargs)
@@ -195,7 +190,7 @@ def _call(
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
 ) -> Steps[Any]:
-    """One call, with what is done to it if it is its turn."""
+    """One call, with the injected fault if it is drawn."""
     latency = injected.draw()
     if latency is None:
         return (yield Invoke(fn, args, kwargs))

@@ -1,4 +1,4 @@
-"""What people set and see: the command line, the dashboard, reports, and the flows that an operator deploys.
+"""The operator's tools: the command line, the dashboard, reports, and the flows that an operator deploys.
 
 A deployment's entrypoint names a flow by this module: `prefect_resilience.operations.set_circuit`.
 """

@@ -1,8 +1,8 @@
-"""The flows that an operator deploys, and runs from the Prefect UI: circuits, plans, batches, dead letters.
+"""The flows that an operator deploys and runs from the Prefect UI: circuits, plans, batches, dead letters.
 
-In a prefect.yaml their entrypoint is a module path, with a dot before the flow, so that a worker finds them
-in the wheel and pulls no code: `entrypoint: prefect_resilience.operations.set_circuit`. The worker must be
-configured with the store of the fleet.
+In a prefect.yaml the entrypoint is a module path with a dot before the flow, such as
+`entrypoint: prefect_resilience.operations.set_circuit`. A worker then imports the flow from the installed
+package and pulls no code. Configure the worker with the store of the fleet.
 """
 
 from __future__ import annotations
@@ -43,8 +43,7 @@ from prefect_resilience.graphs.plans.result import PlanResult
 from prefect_resilience.guards.circuits import CircuitSnapshot, get_circuit, get_circuits
 from prefect_resilience.guards.circuits.registry import StoreReference
 from prefect_resilience.operations.reports import report as make_report
-from prefect_resilience.operations.reports.rendering import markdown_of
-from prefect_resilience.operations.reports.sections import headline
+from prefect_resilience.operations.reports.rendering import headline, markdown_of
 from prefect_resilience.tasks.edge.circuits_table import write_circuits_table
 from prefect_resilience.tasks.edge.flow import resilient_flow
 
@@ -75,7 +74,7 @@ ActionsOption = Annotated[
     Actions | Mapping[str, Callable[..., Any]] | list[str] | str | None,
     WithJsonSchema({"anyOf": [{"type": "array", "items": {"type": "string"}}, {"type": "null"}]}),
 ]
-"""The actions of a plan, as `Actions.of` takes them; in a form, the names of modules."""
+"""The actions of a plan, as `Actions.of` takes them. A form in the UI takes the names of modules."""
 
 DONE: dict[Action, str] = {"open": "opened", "close": "closed", "disable": "disabled", "reset": "reset"}
 NAMES_SHOWN = 10
@@ -99,7 +98,7 @@ class CircuitChange(BaseModel):
     after: CircuitSnapshot
 
 
-# -- changing circuits, in a flow or not
+# -- changing circuits, inside a flow run or outside
 
 
 def change_circuit(
@@ -109,9 +108,9 @@ def change_circuit(
     until: datetime | timedelta | None = None,
     store: StoreReference = None,
 ) -> CircuitSnapshot:
-    """Carry the action out for the whole fleet; the circuit as it then is. Raises StoreUnavailable."""
+    """Carry out the action for the whole fleet and return the circuit afterwards. Raises StoreUnavailable."""
     circuit = get_circuit(name, store)
-    # It is written into the store, and shown to whoever asks why calls are refused.
+    # The reason is kept in the store and shown with each rejected call, so it is redacted.
     why = redact(" ".join(reason.split())) or f"{DONE[action]} by hand"
     if action == "open":
         circuit.force_open(why, until)
@@ -123,9 +122,9 @@ def change_circuit(
 def find_circuit(
     name: str, circuits: Iterable[CircuitSnapshot], action: Action, create: bool = False
 ) -> CircuitSnapshot | None:
-    """The circuit of this name; None when there is none and the action may create it.
+    """The circuit of this name, or None if it does not exist and the action may create it.
 
-    Raises ConfigurationError, which names the nearest ones, otherwise.
+    Otherwise raises ConfigurationError, which names similar circuits.
     """
     known = {circuit.name: circuit for circuit in circuits}
     if name in known:
@@ -143,7 +142,7 @@ def find_circuit(
 
 
 def unknown_circuit(name: str, names: Iterable[str]) -> str:
-    """That there is no such circuit, and which ones are meant perhaps, in one sentence."""
+    """One sentence: no circuit has this name, and which names are similar."""
     options = sorted(names)
     if not options:
         return f"there is no circuit {name!r}, nor any other: a circuit is stored when it is first called"
@@ -172,11 +171,11 @@ def set_circuit(
 
     Args:
         name: The circuit as `prefect-resilience circuits list` and the events call it, as in llm:primary.
-        action: open refuses every call; close lets calls through and trips as usual; disable lets every
-            call through and counts nothing; reset begins anew.
-        reason: Why, for whoever meets the circuit next.
-        until: Only with open. From then on a probe decides; without it only a person does. A time
-            without an offset is in UTC.
+        action: open rejects every call; close lets calls through, and the circuit can trip again; disable
+            lets every call through and counts nothing; reset starts over with an empty window.
+        reason: Why, for the next person who looks at the circuit.
+        until: Only with open. After this time a probe decides; without it, only a person closes the circuit.
+            A time without an offset is in UTC.
         create: Whether open and disable may make a circuit that has never been called.
     """
     moment = _moment(action, until)
@@ -190,10 +189,10 @@ def set_circuit(
 
 @flow(name="reset-circuits")
 def reset_circuits(reason: str = "") -> list[dict[str, Any]]:
-    """Reset every circuit of the fleet: closed, windows empty, re-openings forgotten.
+    """Reset every circuit of the fleet: state closed, windows empty, re-openings set to 0.
 
     Args:
-        reason: Why, for whoever looks at the circuits next.
+        reason: Why, for the next person who looks at the circuits.
     """
     why = reason or f"reset by {_who()}"
     changes = [
@@ -211,12 +210,12 @@ def report(
     since: datetime | None = None,
     until: datetime | None = None,
 ) -> dict[str, Any]:
-    """What was retried, failed, replaced and recovered in a period, as the artifact "fleet-report".
+    """Report retries, failures, fallbacks and recoveries in a period, as the artifact "fleet-report".
 
     Args:
         hours: How far the report looks back from its end.
-        since: Its beginning, in place of hours. A time without an offset is in UTC.
-        until: Its end; now when left out.
+        since: Start of the period, instead of hours. A time without an offset is in UTC.
+        until: End of the period; the default is now.
     """
     begin = since or (until - timedelta(hours=hours) if until else timedelta(hours=hours))
     made = make_report(begin, until)
@@ -227,7 +226,7 @@ def report(
 
 @flow(name="show-circuits")
 def show_circuits() -> list[dict[str, Any]]:
-    """Write every circuit of the fleet into the artifact "circuits", those in trouble first."""
+    """Write every circuit of the fleet into the artifact "circuits", those that are not closed first."""
     circuits = write_circuits_table()
     get_run_logger().info("Circuits: %d", len(circuits))
     return [circuit.model_dump(mode="json") for circuit in circuits]
@@ -237,7 +236,7 @@ def _plan_run_name() -> str:
     return title_of(flow_run.parameters.get("plan"))
 
 
-# The plan itself says what is wrong with it, all at once; the types are for the form in the UI.
+# The plan reports all of its mistakes at once; the parameter types only make the form in the UI.
 @resilient_flow(name="run-plan", flow_run_name=_plan_run_name, validate_parameters=False)
 def run_plan(
     plan: Plan | dict[str, Any] | str | Path,
@@ -245,16 +244,16 @@ def run_plan(
     inputs: dict[str, Any] | None = None,
     actions: ActionsOption = None,
 ) -> PlanResult:
-    """Run a plan, each of its nodes as a task run; what became of each is returned.
+    """Run a plan, each of its nodes as a task run, and return the result of each node.
 
-    Raises PlanError with every mistake of a plan that cannot run, before anything has run, and PlanFailed
-    when a node failed that no other node took over. From a coroutine: `await arun_plan(...)`.
+    Raises PlanError with every mistake of the plan before any node runs, and PlanFailed if a node fails and
+    no other node handles the failure. From a coroutine: `await arun_plan(...)`.
 
     Args:
         plan: The plan itself, or a file with one in JSON or YAML.
-        inputs: What the plan calls inputs, in place of the values that it has for them.
+        inputs: Values for the inputs of the plan; they override the defaults in the plan.
         actions: The modules whose actions the plan uses, as in ["my_team.actions"]; in Python also a
-            mapping of names to functions, asked before those that are registered.
+            mapping of names to functions, which override registered actions.
     """
     return carry_out(plan, inputs, actions, _run_inside)
 
@@ -265,7 +264,7 @@ async def arun_plan(
     inputs: dict[str, Any] | None = None,
     actions: ActionsOption = None,
 ) -> PlanResult:
-    """`run_plan` from a coroutine, whose event loop goes on meanwhile."""
+    """`run_plan` from a coroutine; the event loop is not blocked."""
     return await asyncio.to_thread(run_plan, plan, inputs=inputs, actions=actions)
 
 
@@ -278,7 +277,7 @@ def _moment(action: Action, until: datetime | None) -> datetime | None:
         return None
     if action != "open":
         raise ConfigurationError(f"until={until} goes with action='open' alone: leave it out to {action}")
-    # Form and worker may be in different zones; UTC is what both can know.
+    # The form and the worker may be in different time zones.
     moment = until if until.tzinfo else until.replace(tzinfo=timezone.utc)
     if moment <= datetime.now(timezone.utc):
         raise ConfigurationError(f"until={moment.isoformat()} is over: name a time to come, or leave it out")
@@ -295,7 +294,7 @@ def _who() -> str:
 
 
 def _write_artifact(key: str, title: str, changes: list[CircuitChange], reason: str) -> None:
-    """Leave the record. The circuits are changed by now, so an API that fails is a warning."""
+    """Write the record. The circuits are already changed, so an API error is only a warning."""
     rows = [
         f"| {code_cell(change.name)} | {change.before.state if change.before else 'new'} "
         f"| {change.after.state} | {utc_text(change.after.retry_at)} |"
@@ -315,7 +314,7 @@ def _artifact(markdown: str, key: str, description: str) -> None:
 
 
 def _key(name: str) -> str:
-    """The artifact's key, one for each circuit: lowercase letters, digits and dashes are all it may have."""
+    """The key of a circuit's artifact. Prefect allows lowercase letters, digits and dashes."""
     slug = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:KEY_LIMIT]
     if slug == name:
         return f"circuit-{slug}"

@@ -1,12 +1,12 @@
-"""One small storage idea, several homes: versioned JSON documents with compare-and-swap."""
+"""Stores: versioned JSON documents with compare-and-swap, in memory, SQLite, PostgreSQL or Redis."""
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Generator
 from contextlib import contextmanager
 
+from prefect_resilience.base.process import per_process
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.stores.base import Document, Store
 from prefect_resilience.stores.memory import MemoryStore
@@ -15,7 +15,14 @@ from prefect_resilience.stores.urls import StoreUrl, parse_url
 __all__ = ["Document", "MemoryStore", "Store", "StoreUrl", "open_store", "parse_url"]
 
 _opened: dict[str, MemoryStore | Store] = {}
-_lock = threading.Lock()
+
+
+class _Opening:
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+
+
+_opening = per_process(_Opening)
 
 
 def open_store(url: str) -> Store:
@@ -35,7 +42,7 @@ def open_store(url: str) -> Store:
     if known is not None and not getattr(known, "closed", False):
         return known
     parsed = parse_url(url)
-    with _lock:
+    with _opening.lock:
         known = _opened.get(parsed.canonical)
         if known is None or getattr(known, "closed", False):
             known = _opened[parsed.canonical] = _open(parsed)
@@ -67,13 +74,3 @@ def _driver(extra: str, name: str) -> Generator[None, None, None]:
             f"this store needs {name}, which cannot be imported here ({error}): "
             f"pip install 'prefect-resilience[{extra}]'"
         ) from error
-
-
-def _after_fork() -> None:
-    # A store looks after its own connections; only this lock may have been held by another thread.
-    global _lock
-    _lock = threading.Lock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 import threading
-from collections.abc import Iterable
+import weakref
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar, cast, runtime_checkable
 
+from prefect_resilience.base.plain import can_be_written
+from prefect_resilience.base.process import in_forked_child
 from prefect_resilience.errors.exceptions import StoreUnavailable
 from prefect_resilience.errors.secrets.redact import redact
 
@@ -65,6 +67,14 @@ class Store(Protocol):
         ...
 
 
+def scan_all(store: Store, prefix: str, page: int = 500) -> Iterator[tuple[str, Document]]:
+    """Every live document whose key starts with `prefix`, by key, read `page` at a time."""
+    after = None
+    while found := store.scan(prefix, after, page):
+        yield from found
+        after = found[-1][0]
+
+
 T = TypeVar("T")
 
 
@@ -78,8 +88,8 @@ class ConnectedStore(Generic[T]):
         self.url = url
         self.closed: bool = False
         self._held: T | None = None
-        self._pid: int = os.getpid()
         self._lock = threading.Lock()
+        _stores.add(self)
 
     def _open(self) -> T:
         """New connections; may raise the driver's errors."""
@@ -95,7 +105,6 @@ class ConnectedStore(Generic[T]):
 
     def _connected(self) -> T:
         self._check_open()
-        self._after_fork()
         held = self._held
         if held is None or self._is_stale():
             with self._lock:
@@ -106,7 +115,6 @@ class ConnectedStore(Generic[T]):
 
     def _let_go(self) -> T | None:
         """The connections, which the next operation does not use any more."""
-        self._after_fork()
         with self._lock:
             held, self._held = self._held, None
         return held
@@ -114,16 +122,21 @@ class ConnectedStore(Generic[T]):
     def _unavailable(self, error: Exception) -> StoreUnavailable:
         return StoreUnavailable(redact(f"the store {self.url} could not answer: {error}"))
 
-    def _after_fork(self) -> None:
+    def after_fork(self) -> None:
         """In a child process: leave the parent's connections alone, even when they are collected."""
-        pid = os.getpid()
-        if pid == self._pid:
-            return
         _left_to_parents.append(self._held)
-        self._held, self._lock, self._pid = None, threading.Lock(), pid
+        self._held, self._lock = None, threading.Lock()
 
 
+_stores: weakref.WeakSet[ConnectedStore[Any]] = weakref.WeakSet()
 _left_to_parents: list[Any] = []
+
+
+@in_forked_child
+def _after_fork() -> None:
+    for store in list(_stores):
+        store.after_fork()
+
 
 LAST_CODE_POINT = sys.maxunicode
 LONGEST_KEY = 2_000
@@ -194,10 +207,8 @@ def check_key(key: str) -> str:
 
 def check_text(text: str) -> str:
     """`text` itself when it can be written as UTF-8; ValueError for a lone surrogate."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        raise ValueError(f"a key must be text that UTF-8 can hold: {text!r}") from None
+    if not can_be_written(text):
+        raise ValueError(f"a key must be text that UTF-8 can hold: {text!r}")
     return text
 
 

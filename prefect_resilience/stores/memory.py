@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from bisect import bisect_left, bisect_right
 from itertools import islice
@@ -30,7 +29,7 @@ class MemoryStore(ConnectedStore[None]):
     def load(self, key: str) -> Document | None:
         """The live document under `key`, or None."""
         check_key(key)
-        with self._alone():
+        with self._lock:
             found = self._live(key)
         return None if found is None else _document(key, found)
 
@@ -38,7 +37,7 @@ class MemoryStore(ConnectedStore[None]):
         """Write if the key still has `expected_version` (0: none); the new version, or 0."""
         check_key(key)
         text = encode(value)
-        with self._alone():
+        with self._lock:
             found = self._live(key)
             if (0 if found is None else found[1]) != expected_version:
                 return 0
@@ -52,7 +51,7 @@ class MemoryStore(ConnectedStore[None]):
     def delete(self, key: str, expected_version: int) -> bool:
         """Remove the document if it still has `expected_version`."""
         check_key(key)
-        with self._alone():
+        with self._lock:
             found = self._live(key)
             if found is None or found[1] != expected_version:
                 return False
@@ -62,7 +61,7 @@ class MemoryStore(ConnectedStore[None]):
     def scan(self, prefix: str, after: str | None = None, limit: int = 100) -> list[tuple[str, Document]]:
         """Up to `limit` live documents whose keys start with `prefix`, by key, from beyond `after`."""
         check_text(prefix)
-        with self._alone():
+        with self._lock:
             self._check_open()
             if self._keys is None:
                 self._keys = sorted(self._documents)
@@ -107,11 +106,6 @@ class MemoryStore(ConnectedStore[None]):
     def _remove(self, key: str) -> None:
         self._floor = max(self._floor, self._documents.pop(key)[1])
         self._keys = None
-
-    def _alone(self) -> threading.Lock:
-        """A lock that no thread of the parent process holds."""
-        self._after_fork()
-        return self._lock
 
 
 def _document(key: str, found: tuple[str, int, float | None]) -> Document:

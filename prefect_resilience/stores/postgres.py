@@ -15,7 +15,7 @@ import math
 import select
 import threading
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from functools import cached_property
 from typing import Any
 
@@ -24,7 +24,16 @@ from psycopg.conninfo import conninfo_to_dict
 
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.errors.secrets.redact import redact
-from prefect_resilience.stores.sql import EXPIRES, REMOVED, TABLE, Connection, ConnectionPool, SqlStore, alive
+from prefect_resilience.stores.sql import (
+    EXPIRES,
+    PURGE_AT_ONCE,
+    REMOVED,
+    TABLE,
+    Connection,
+    Dialect,
+    SqlStore,
+    alive,
+)
 from prefect_resilience.stores.urls import FORMS, StoreUrl
 
 
@@ -161,9 +170,6 @@ FRESH_SECONDS = 0.5
 
 GRACE = 600
 """Seconds between the end of a document and the removal of its row: longer than any statement runs."""
-PURGE_AT_ONCE = 50
-PURGE_PAUSE = 1.0
-"""Seconds between two attempts of one process to purge when there is little to do."""
 
 _CLOCK = "CAST(EXTRACT(epoch FROM clock_timestamp()) AS DOUBLE PRECISION)"
 _UNCHANGING = "CAST(EXTRACT(epoch FROM now()) AS DOUBLE PRECISION)"
@@ -206,7 +212,7 @@ def open_postgres(parsed: StoreUrl) -> SqlStore:
     return SqlStore(parsed.canonical, PostgresDialect(parsed.path, seconds))
 
 
-class PostgresDialect:
+class PostgresDialect(Dialect):
     """A pool of a few connections, each tried before it is used. `seconds` bound each operation."""
 
     errors: tuple[type[Exception], ...] = (psycopg.Error,)
@@ -218,14 +224,10 @@ class PostgresDialect:
         self.patience = seconds
         self._conninfo = conninfo
         self._deadline = Deadline(seconds)
-        self._purge_at = -math.inf
 
     def begin(self) -> None:
         """The seconds are counted from here."""
         self._deadline.begin()
-
-    def opened(self, pool: ConnectionPool) -> None:
-        """Nothing is connected to yet: each new connection looks for the schema itself."""
 
     def usable(self, connection: Connection) -> bool:
         """After a while that is asked, which costs a round trip."""
@@ -238,21 +240,13 @@ class PostgresDialect:
         connection.used_at = now
         return True
 
-    def stale(self) -> bool:
-        """Never: a server that went away shows itself."""
-        return False
-
-    def now(self, ask: Callable[[str], Any]) -> float:
-        """The server's clock."""
-        return float(ask(f"SELECT {_CLOCK}"))
-
     def swap(
         self, connection: Connection, key: str, expected_version: int, text: str, expires_at: float | None
     ) -> int:
         """One statement: an upsert over a document that is gone, or an update of one version."""
         written = {"key": key, "text": text, "expiry": expires_at, "expected": expected_version}
         if expected_version == 0:
-            self._tidy(connection)
+            self.tidy(connection)
             statement = _CREATE if expires_at is None else _CREATE_EXPIRING
         else:
             statement = _CHANGE if expires_at is None else _CHANGE_EXPIRING
@@ -264,13 +258,9 @@ class PostgresDialect:
         written = {"key": key, "expected": expected_version}
         return connection.execute(_REMOVE, written).fetchone() is not None
 
-    def _tidy(self, connection: Connection) -> None:
-        """Remove some rows of documents that ended a while ago, in passing; the next ones soon."""
-        now = time.monotonic()
-        if now < self._purge_at:
-            return
-        if connection.execute(_PURGE).rowcount < PURGE_AT_ONCE:
-            self._purge_at = now + PURGE_PAUSE
+    def purge(self, connection: Connection) -> int:
+        """Rows of documents that ended a while ago."""
+        return connection.execute(_PURGE).rowcount
 
     def connect(self) -> BoundedConnection:
         """A connection in autocommit, with timeouts at the server."""

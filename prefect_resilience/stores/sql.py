@@ -6,11 +6,12 @@ The statements are few and short, so they are written out. What differs from one
 
 from __future__ import annotations
 
-import os
+import math
 import threading
+import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from prefect_resilience.stores.base import (
     ConnectedStore,
@@ -100,6 +101,10 @@ EXPIRES = f"ix_{TABLE}_expires_at"
 REMOVED = ""
 """A row's value when its document was deleted; JSON is never empty."""
 
+PURGE_AT_ONCE = 50
+PURGE_PAUSE = 1.0
+"""Seconds between two attempts of one process to purge when there is little to do."""
+
 GREATEST_VERSION = 2**63 - 2
 """A version has a next one that fits into 64 bits, too."""
 
@@ -110,7 +115,7 @@ def alive(clock: str) -> str:
     return f"({TABLE}.value <> '{REMOVED}' AND ({expires_at} IS NULL OR {expires_at} > {clock}))"
 
 
-class Dialect(Protocol):
+class Dialect:
     """What differs from one database to the next.
 
     `errors` are the driver's own. `one_writer` says that the threads of a process had better write one after
@@ -123,40 +128,49 @@ class Dialect(Protocol):
     parameter: str
     clock: str
     patience: float
+    _purge_at = -math.inf
 
     def begin(self) -> None:
         """An operation begins in this thread: its time is counted from here."""
-        ...
 
     def connect(self) -> Connection:
-        """A new connection, which finds the schema in place; may raise the driver's errors."""
-        ...
+        """A new connection to a database that has the schema; may raise the driver's errors."""
+        raise NotImplementedError
 
     def usable(self, connection: Connection) -> bool:
-        """Whether a connection that was not used for a while is still there."""
-        ...
+        """Whether a connection that was not used for a while is still open."""
+        return True
 
     def opened(self, pool: ConnectionPool) -> None:
         """A pool is about to be used; may raise the driver's errors."""
-        ...
 
     def stale(self) -> bool:
-        """Whether the database that the last pool was opened for has been taken away."""
-        ...
+        """Whether the database that the last pool was opened for has been deleted or replaced."""
+        return False
 
     def now(self, ask: Callable[[str], Any]) -> float:
         """The database's clock; `ask` runs a statement that returns one value."""
-        ...
+        return float(ask(f"SELECT {self.clock}"))
+
+    def purge(self, connection: Connection) -> int:
+        """Remove up to PURGE_AT_ONCE rows that are no documents any more; how many there were."""
+        raise NotImplementedError
+
+    def tidy(self, connection: Connection) -> None:
+        """Purge now and then; the next swap goes on if there may be more to remove."""
+        now = time.monotonic()
+        if now >= self._purge_at and self.purge(connection) < PURGE_AT_ONCE:
+            self._purge_at = now + PURGE_PAUSE
 
     def swap(
         self, connection: Connection, key: str, expected_version: int, text: str, expires_at: float | None
     ) -> int:
-        """`Store.swap`, committed. After an error the connection is closed, which takes back what was not."""
-        ...
+        """`Store.swap`, committed. After an error the connection is closed, which rolls back the rest."""
+        raise NotImplementedError
 
     def delete(self, connection: Connection, key: str, expected_version: int) -> bool:
         """`Store.delete`, in the same way."""
-        ...
+        raise NotImplementedError
 
 
 class SqlStore(ConnectedStore[ConnectionPool]):
@@ -221,7 +235,6 @@ class SqlStore(ConnectedStore[ConnectionPool]):
         return self._dialect.parameter.format(name)
 
     def _changing(self, work: Callable[..., T], *arguments: Any) -> T:
-        self._after_fork()
         if not self._dialect.one_writer:
             return self._using(work, *arguments)
         with self._writing:
@@ -253,10 +266,9 @@ class SqlStore(ConnectedStore[ConnectionPool]):
         if (pool := self._let_go()) is not None:
             pool.close()
 
-    def _after_fork(self) -> None:
-        if os.getpid() != self._pid:
-            self._writing = threading.Lock()
-        super()._after_fork()
+    def after_fork(self) -> None:
+        self._writing = threading.Lock()
+        super().after_fork()
 
 
 def _rows(connection: Connection, statement: str, parameters: dict[str, Any]) -> list[Any]:

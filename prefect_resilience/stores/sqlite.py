@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import random
 import sqlite3
@@ -10,13 +9,19 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from prefect_resilience.stores.sql import EXPIRES, TABLE, Connection, ConnectionPool, SqlStore, alive
+from prefect_resilience.stores.sql import (
+    EXPIRES,
+    PURGE_AT_ONCE,
+    TABLE,
+    Connection,
+    ConnectionPool,
+    Dialect,
+    SqlStore,
+    alive,
+)
 from prefect_resilience.stores.urls import StoreUrl
 
 BUSY_SECONDS = 5.0
-PURGE_AT_ONCE = 50
-PURGE_PAUSE = 1.0
-"""Seconds between two attempts of one process to purge when there is little to do."""
 
 COUNTERS = "prefect_resilience_counters"
 """One row per number that must outlive the documents; today the greatest version ever deleted."""
@@ -57,7 +62,7 @@ def open_sqlite(parsed: StoreUrl) -> SqlStore:
     return SqlStore(parsed.canonical, SqliteDialect(parsed.path, patience))
 
 
-class SqliteDialect:
+class SqliteDialect(Dialect):
     """A file in WAL mode with synchronous=FULL: what was committed survives a power cut.
 
     A statement is a transaction of its own. Where it takes several, they take the file's write lock first, so
@@ -73,10 +78,6 @@ class SqliteDialect:
         self.patience = patience
         self._path = path
         self._file: tuple[int, int] | None = None
-        self._purge_at = -math.inf
-
-    def begin(self) -> None:
-        """Nothing to count: the driver itself waits for locks no longer than it was told to."""
 
     def connect(self) -> Connection:
         """A connection in which each statement commits by itself."""
@@ -91,10 +92,6 @@ class SqliteDialect:
             connection.close()
             raise
         return connection
-
-    def usable(self, connection: Connection) -> bool:
-        """A file does not hang up."""
-        return True
 
     def opened(self, pool: ConnectionPool) -> None:
         """Make the folder and the file where they are missing, and remember which file it is."""
@@ -114,7 +111,7 @@ class SqliteDialect:
         self, connection: Connection, key: str, expected_version: int, text: str, expires_at: float | None
     ) -> int:
         """One statement, as a rule: whether it changed a row says whether the version was the right one."""
-        self._tidy(connection)
+        self.tidy(connection)
         written = {"key": key, "text": text, "expiry": expires_at}
         if expected_version:
             version = expected_version + 1
@@ -142,19 +139,15 @@ class SqliteDialect:
         connection.execute("COMMIT")
         return removed
 
-    def _tidy(self, connection: Connection) -> None:
-        """Remove some expired documents in passing; more soon, where there are more."""
-        now = time.monotonic()
-        if now < self._purge_at:
-            return
+    def purge(self, connection: Connection) -> int:
+        """Without the write lock if nothing has expired."""
         rows = connection.execute(_FIND_EXPIRED).fetchall()
         if rows:
             connection.execute("BEGIN IMMEDIATE")
             rows = connection.execute(_FIND_EXPIRED).fetchall()
             _remove(connection, rows)
             connection.execute("COMMIT")
-        if len(rows) < PURGE_AT_ONCE:
-            self._purge_at = now + PURGE_PAUSE
+        return len(rows)
 
     def _identity(self) -> tuple[int, int] | None:
         try:

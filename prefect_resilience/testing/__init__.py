@@ -6,6 +6,7 @@ and hypothesis; nothing else here does.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import Any
@@ -62,18 +63,10 @@ def _name_of(target: Any) -> str | None:
     if isinstance(target, ResilientTask):
         return str(target.name)  # pyright: ignore[reportUnknownMemberType, reportUnknownArgumentType]
     if isinstance(target, CircuitBreaker):
-        return target.name if not target.fields else _any_text_for_fields(target)
+        return re.sub(r"\{[^{}]*\}", "*", target.name)  # "llm:{provider}": the circuits of all providers
     raise ConfigurationError(
         f"inject cannot reach {target!r}: hand in a resilient task, a CircuitBreaker, or the name of one"
     )
-
-
-def _any_text_for_fields(circuit: CircuitBreaker) -> str:
-    """ "llm:{provider}" concerns the circuits of all providers."""
-    name = circuit.name
-    for field in circuit.fields:
-        name = name.replace("{" + field + "}", "*")
-    return name
 
 
 @contextmanager

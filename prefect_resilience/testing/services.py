@@ -12,6 +12,7 @@ from typing import Any
 
 from typing_extensions import Self
 
+from prefect_resilience.base.process import start_thread
 from prefect_resilience.errors.exceptions import ConfigurationError
 
 
@@ -37,7 +38,7 @@ Line = int | Reply | Callable[[], Reply]
 
 
 @dataclass(frozen=True)
-class Request:
+class ReceivedRequest:
     """What came in. `at` is the time, in seconds since the epoch."""
 
     method: str
@@ -59,7 +60,7 @@ class ScriptedService:
     """
 
     def __init__(self, *script: Line) -> None:
-        self.requests: list[Request] = []
+        self.requests: list[ReceivedRequest] = []
         self._scripts: dict[str | None, list[Line]] = {}
         self._met: dict[str | None, int] = {}
         self._lock = threading.Lock()
@@ -67,7 +68,7 @@ class ScriptedService:
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler_of(self))
         self._server.daemon_threads = True
         self.url: str = f"http://127.0.0.1:{self._server.server_port}"
-        threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True).start()
+        start_thread("scripted-service", self._server.serve_forever, 0.02)
 
     def says(self, *script: Line) -> Self:
         """Begin this script, for every path that has none of its own."""
@@ -87,7 +88,7 @@ class ScriptedService:
             self._scripts[path], self._met[path] = list(script), 0
         return self
 
-    def answer(self, request: Request) -> Reply:
+    def answer(self, request: ReceivedRequest) -> Reply:
         """The next line of the script, for a request that came in."""
         path = request.path.partition("?")[0]
         with self._lock:
@@ -113,13 +114,13 @@ class ScriptedService:
 
 
 def _handler_of(service: ScriptedService) -> type[BaseHTTPRequestHandler]:
-    class Handler(BaseHTTPRequestHandler):
+    class ServiceHandler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 
         def _any(self) -> None:
             length = int(self.headers.get("Content-Length") or 0)
             body = self.rfile.read(length)
-            request = Request(self.command, self.path, dict(self.headers), body, time.time())
+            request = ReceivedRequest(self.command, self.path, dict(self.headers), body, time.time())
             _send(self, service.answer(request))
 
         do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = do_HEAD = _any
@@ -127,25 +128,19 @@ def _handler_of(service: ScriptedService) -> type[BaseHTTPRequestHandler]:
         def log_message(self, format: str, *args: Any) -> None:
             return
 
-    return Handler
+    return ServiceHandler
 
 
 def _send(handler: BaseHTTPRequestHandler, reply: Reply) -> None:
     time.sleep(reply.delay)
-    if reply.drop:
+    if not reply.drop:
+        content = reply.content
+        handler.send_response(reply.status)
+        for name, value in {**reply.headers, "Content-Length": str(len(content))}.items():
+            handler.send_header(name, value)
+        handler.end_headers()
+        if handler.command != "HEAD":
+            handler.wfile.write(content[: len(content) // 2] if reply.half else content)
+    if reply.drop or reply.half:
         handler.close_connection = True
         handler.connection.close()
-        return
-    content = reply.content
-    handler.send_response(reply.status)
-    for name, value in reply.headers.items():
-        handler.send_header(name, value)
-    handler.send_header("Content-Length", str(len(content)))
-    handler.end_headers()
-    if reply.half:
-        handler.wfile.write(content[: len(content) // 2])
-        handler.close_connection = True
-        handler.connection.close()
-        return
-    if handler.command != "HEAD":
-        handler.wfile.write(content)

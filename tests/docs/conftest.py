@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from prefect_resilience.errors.classify import classify
-from prefect_resilience.errors.secrets import redact as secret_registry
+from prefect_resilience.errors.secrets import redact
 from prefect_resilience.graphs.agents.edge.registry import AGENTS
 from prefect_resilience.graphs.plans.actions import REGISTERED
 from prefect_resilience.testing import no_wait
@@ -24,10 +24,10 @@ def as_a_reader(
     monkeypatch.syspath_prepend(str(tmp_path))
     for registered in (AGENTS, REGISTERED):
         monkeypatch.setattr(registered, "_known", dict(registered._known))
-    monkeypatch.setattr(classify, "_rules", classify._rules)
-    monkeypatch.setattr(secret_registry, "_values", secret_registry._values.copy())
-    monkeypatch.setattr(secret_registry, "_forms", None)
-    monkeypatch.setattr(secret_registry, "_patterns", secret_registry._patterns)
+    monkeypatch.setattr(classify.registered, "rules", classify.registered.rules)
+    monkeypatch.setattr(redact.registered, "values", redact.registered.values.copy())
+    monkeypatch.setattr(redact.registered, "forms", None)
+    monkeypatch.setattr(redact.registered, "patterns", redact.registered.patterns)
     before = set(sys.modules)
     with no_wait():
         yield tmp_path

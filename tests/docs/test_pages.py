@@ -60,6 +60,20 @@ def test_the_other_pages_have_tests_of_their_own() -> None:
         assert name in (ROOT / test).read_text(), f"{test} does not run {name}"
 
 
+def test_what_the_architecture_says_where_to_find_is_there() -> None:
+    table = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8").partition("| function |")[2]
+    rows = [
+        line.split("|")[2:4] for line in table.splitlines() if line.count("`") > 2 and line.count("|") == 4
+    ]
+    assert len(rows) > 10
+    for place, function in rows:
+        first, *beside = (Path(name) for name in re.findall(r"`([\w./]+\.py)`", place))
+        files = [first, *(file if file.parent.name else first.parent / file for file in beside)]
+        text = "".join((ROOT / PACKAGE / file).read_text(encoding="utf-8") for file in files)
+        for name in re.findall(r"`(?:\w+\.)?(\w+)`", function):
+            assert f"def {name}(" in text, (files, name)
+
+
 def inline(page: Path) -> list[str]:
     """The commands of this package within a sentence, as in `prefect-resilience doctor`."""
     return INLINE.findall(page.read_text(encoding="utf-8"))

@@ -27,7 +27,7 @@ LEAST = {
     "guards/circuits/*.py": 97,
     "guards/decomposition/*.py": 95,
     "guards/outputs/*.py": 97,
-    "guards/partials/*.py": 88,
+    "guards/partials.py": 88,
     "stores/*.py": 96,
     "telemetry/*.py": 94,
 }

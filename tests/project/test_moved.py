@@ -23,6 +23,11 @@ def test_a_class_is_found_by_its_old_path(row: str) -> None:
     assert found is getattr(prefect_resilience, name, found)
 
 
+def test_a_class_that_was_renamed_is_found_by_its_old_name() -> None:
+    found = pickle.loads(b"cprefect_resilience.plans.model\nTransition\n.")
+    assert found.__name__ == "PlanTransition"
+
+
 def test_a_path_that_never_was_is_not_found() -> None:
     with pytest.raises(ModuleNotFoundError, match="circutis"):
         __import__("prefect_resilience.circutis")

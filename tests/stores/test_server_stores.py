@@ -188,7 +188,7 @@ def test_any_time_is_a_time_to_expire_at(store: Store, expires_at: float) -> Non
 def test_a_deleted_row_stays_for_a_while_and_is_purged_some_at_a_time(
     postgres_url: str, sql: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(postgres, "PURGE_PAUSE", 0.0)
+    monkeypatch.setattr("prefect_resilience.stores.sql.PURGE_PAUSE", 0.0)
     store = open_store(postgres_url)
     assert store.delete("deleted", store.swap("deleted", 0, 1))
     assert store.swap("recent", 0, 1, expires_at=store.now() - 1)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from prefect_resilience.errors.exceptions import StoreUnavailable
-from prefect_resilience.stores import MemoryStore, Store, open_store, sqlite
+from prefect_resilience.stores import MemoryStore, Store, open_store
 
 
 @pytest.fixture
@@ -132,7 +132,7 @@ def test_a_full_disk_is_unavailable(store: Store, path: Path) -> None:
 def test_expired_rows_are_removed_in_passing_some_at_a_time(
     store: Store, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sqlite, "PURGE_PAUSE", 0.0)
+    monkeypatch.setattr("prefect_resilience.stores.sql.PURGE_PAUSE", 0.0)
     past = store.now() - 1
     store.swap("first", 0, 1)
     with sqlite3.connect(path) as connection:
@@ -159,7 +159,7 @@ def test_versions_grow_though_the_clock_is_set_back(
 ) -> None:
     clock = [2_000_000_000.0]
     monkeypatch.setattr(f"prefect_resilience.stores.{kind}.time.time", lambda: clock[0])
-    monkeypatch.setattr(sqlite, "PURGE_PAUSE", 0.0)
+    monkeypatch.setattr("prefect_resilience.stores.sql.PURGE_PAUSE", 0.0)
     store = MemoryStore() if kind == "memory" else open_store(f"sqlite:///{tmp_path}/clock.db")
     last = store.swap("key", 0, 1)
     for _ in range(5):

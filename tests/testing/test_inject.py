@@ -33,7 +33,7 @@ def answer() -> str:
 
 
 def test_without_it_nothing_happens(mode: Any) -> None:
-    assert faults.active == ()
+    assert faults.active == []
     assert mode.value(mode.task(answer)) == "the real one"
 
 
@@ -44,7 +44,7 @@ def test_a_fault_is_raised_retried_and_gone(mode: Any) -> None:
     with no_wait(), inject(task, fault=503, times=2) as injected:
         assert mode.value(task) == "the real one"
     assert (injected.calls, injected.done) == (3, 2)
-    assert faults.active == ()
+    assert faults.active == []
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
-"""Who did what to a batch, when and why: one bounded document for each, which is also what recoveries claim.
+"""The audit log of a batch, one bounded document, which recoveries also claim; and the archive of effects.
 
-One recovery at a time holds the claim. Whoever dies with it is found out as the owner of an effect is: at
-once on the same machine, after its lease elsewhere. What it had begun is then on record as cut off.
+One recovery at a time holds the claim. If its process dies, that is noticed as for owners of effects: at
+once on the same machine, after the lease elsewhere. Its entry is then marked as cut off.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from prefect_resilience.stores.base import Document, Store
 
 AUDITS = "effects-audit/"
 KEPT = 100
-"""So many entries of a batch are kept, the newest."""
+"""The number of entries that are kept for a batch, the newest."""
 
 AUDIT_SECONDS = 365 * 86_400.0
 TEXT = 500
@@ -70,7 +70,7 @@ class AuditEntry(BaseModel):
 
 
 def said(text: str | None) -> str | None:
-    """What somebody wrote, fit to be kept: one line, bounded, without secrets."""
+    """A text of a person for the log: one line, bounded, without secrets."""
     return None if text is None else bounded(redact(" ".join(text.split())), TEXT)
 
 
@@ -95,7 +95,7 @@ class Audit:
     # -- claiming
 
     def claim(self, by: str, asked: str, reason: str | None) -> AuditEntry | None:
-        """Begin a recovery; None while somebody else is at one, which goes on record."""
+        """Begin a recovery; None while another one runs. Either is recorded."""
         entry = self.entry(by, asked, reason)
         owner = self.ledger.owner.hold(entry.id)
         try:
@@ -118,10 +118,10 @@ class Audit:
         return _with({**document, "claim": {"owner": owner, "name": entry.id, "by": entry.by}}, entry)
 
     def begin_restart(self, entry: AuditEntry) -> bool:
-        """Write down, before it is done, that the run is about to run again; False: the claim was lost.
+        """Record that the run is about to run again; False: the claim was lost.
 
-        An automatic one counts from now on, whatever becomes of it; one that a person asked for begins anew.
-        A batch that was abandoned is so no longer.
+        An automatic recovery counts from now on; one that a person asked for resets the count. The batch is
+        no longer abandoned.
         """
 
         def step(document: dict[str, Any]) -> dict[str, Any]:
@@ -138,11 +138,11 @@ class Audit:
         return _holds(self._change(step), entry)
 
     def finish(self, entry: AuditEntry) -> None:
-        """Say what became of it, and give the claim back."""
+        """Record the outcome, and give the claim back."""
         try:
             self._finish(entry)
         except StoreUnavailable:
-            # It was done all the same; the owner's thread says so when the store is back.
+            # The work is done; the owner's thread records it when the store is available again.
             self.ledger.owner.later(lambda: self._finish(entry))
         finally:
             self.ledger.owner.drop(entry.id)
@@ -151,7 +151,7 @@ class Audit:
         self._change(lambda document: _finished(document, entry, self.ledger.store.now()))
 
     def ended(self, state: str) -> None:
-        """How the run stands that was last made to run again."""
+        """Record the state of the run that was last rescheduled."""
 
         def step(document: dict[str, Any]) -> dict[str, Any]:
             for entry in reversed(document["entries"]):
@@ -163,11 +163,11 @@ class Audit:
         self._change(step)
 
     def note(self, entry: AuditEntry) -> None:
-        """Record what was done at once, without a claim."""
+        """Record something that needs no claim."""
         self._change(lambda document: _with(document, entry))
 
     def settled(self, entry: AuditEntry) -> None:
-        """A person had a hand in it: automatic recoveries begin anew."""
+        """Record what a person did; resets the count of automatic recoveries."""
         self._change(lambda document: {**_with(document, entry), "automatic": 0, "automatic_at": None})
 
     def entry(self, by: str, asked: str, reason: str | None = None, **more: Any) -> AuditEntry:
@@ -236,7 +236,8 @@ ARCHIVE_SECONDS = 365 * 86_400.0
 
 
 def _archived(ledger: Ledger, batch_id: str, why: str, by: str) -> list[tuple[str, Document]]:
-    """Every effect of a batch, with its place, once a copy of it is kept: the last one of each call."""
+    """Archive every effect of a batch; the effects and their places. A call's later copy replaces an
+    earlier."""
     found = list(scanned(ledger.store, place_of(batch_id)))
     for _, document in found:
         place = place_of(batch_id, document.value["claim"], ARCHIVES)
@@ -255,16 +256,16 @@ def archived_effects(ledger: Ledger, batch_id: str) -> list[dict[str, Any]]:
 
 
 def clear(ledger: Ledger, batch_id: str, *, why: str, by: str, forget_doubts: bool) -> tuple[int, list[str]]:
-    """Archive every effect of a batch, then remove those that certainly were not done, or may be done again.
+    """Archive every effect of a batch, then remove those that were certainly not done, or may be repeated.
 
-    What is done stays, so that it is not done again; what is external and in doubt stays too, unless doubts
-    are forgotten. Returns how many were removed, and the keys that are still in doubt. Killed in between and
-    done again, it comes to the same.
+    Effects that are done stay, so that they are not done again. External effects in doubt stay too, unless
+    `forget_doubts`. Returns how many were removed, and the keys still in doubt. It may be killed and
+    repeated.
     """
     removed, counted, doubts = 0, 0, list[str]()
     for place, document in _archived(ledger, batch_id, why, by):
         if _may_go(ledger, document.value, forget_doubts):
-            # One that was changed meanwhile is somebody's again, and stays.
+            # An effect that has changed since is in use again, and stays.
             gone = ledger.store.delete(place, document.version)
             removed += gone
             counted += gone and is_counted(document.value)

@@ -1,4 +1,4 @@
-"""Batches: what belongs together, so that nothing in it is done twice however often it is run."""
+"""Batches: effects that belong together, so that a repeated run does none of them twice."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from prefect_resilience.errors.exceptions import ConfigurationError
 LONGEST = 200
 
 _explicit: ContextVar[tuple[str, str] | None] = ContextVar("prefect_resilience_batch", default=None)
-"""The batch that is named around the code, and which of its blocks this is."""
+"""The batch of the enclosing `with batch(...)`, and the id of that block."""
 
 _carrier: Callable[[str], AbstractContextManager[object]] = nullcontext
-"""What takes a batch along to where the context does not reach: other processes."""
+"""Entered in every batch: carries its id to other processes, which the context does not reach."""
 
 
 @contextmanager
@@ -40,25 +40,25 @@ def batch(batch_id: str) -> Generator[str, None, None]:
 
 
 def explicit_batch() -> str | None:
-    """The batch that a `with batch(...)` around this code names."""
+    """The batch of the `with batch(...)` around this code."""
     named = _explicit.get()
     return None if named is None else named[0]
 
 
 def batch_block() -> str | None:
-    """Which block of `with batch(...)` the code is in, by a name that no other one has."""
+    """The unique id of the `with batch(...)` around this code."""
     named = _explicit.get()
     return None if named is None else named[1]
 
 
 def carry_batches(carrier: Callable[[str], AbstractContextManager[object]]) -> None:
-    """Let `carrier(batch_id)` be entered in every batch; the Prefect edge says how runs take it along."""
+    """Let `carrier(batch_id)` be entered in every batch; the Prefect edge passes the id on to runs."""
     global _carrier
     _carrier = carrier
 
 
 def check_batch_id(batch_id: object) -> str:
-    """The id itself. Raises ConfigurationError for what is none."""
+    """The id itself. Raises ConfigurationError for an invalid one."""
     if not isinstance(batch_id, str) or not batch_id.strip() or len(batch_id) > LONGEST:
         raise ConfigurationError(
             f'a batch needs an id of 1 to {LONGEST} characters, such as batch("invoices-2026-11"), '

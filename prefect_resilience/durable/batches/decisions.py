@@ -1,12 +1,14 @@
-"""What a recovery is to do, decided from how the batch stands and what was asked for; nothing is done."""
+"""Decides what a recovery does, from the state of the batch and the request. Pure: changes nothing."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from prefect_resilience.durable.batches.audit import trail_of
+from pydantic import BaseModel, ConfigDict
+
+from prefect_resilience.durable.batches.audit import AuditEntry, trail_of
 from prefect_resilience.durable.batches.strategies import (
     ENDED_BADLY,
     RESTARTS,
@@ -20,7 +22,7 @@ from prefect_resilience.durable.batches.strategies import (
     recovery_hint,
     restart_strategy,
 )
-from prefect_resilience.durable.sagas.report import Outline
+from prefect_resilience.durable.sagas.report import NotUndone, Outline
 
 if TYPE_CHECKING:
     from prefect_resilience.durable.batches.edge.flow_runs import BatchRun
@@ -33,14 +35,14 @@ RecoveryAction = Literal["rescheduled", "compensated", "abandoned", "told", "ref
 
 @dataclass(frozen=True, slots=True)
 class RecoveryRequest:
-    """What somebody wants."""
+    """The options of a recovery."""
 
     strategy: str = AUTO
     to: str | None = None
     force: bool = False
     forget_doubts: bool = False
     policy: RecoveryPolicy | None = None
-    """None: the one that the run's flow says, else the default."""
+    """None: the policy of the run's flow, else the default."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,25 +60,25 @@ class ArchivedEffects:
 
 @dataclass(frozen=True, slots=True)
 class BatchSnapshot:
-    """How a batch stands."""
+    """The state of a batch."""
 
     batch_id: str
     effects: tuple[SeenEffect, ...]
     busy: tuple[str, ...]
-    """The keys of those that somebody is at."""
+    """The keys of the effects in progress."""
     run: BatchRun | None
     named_after_run: bool
-    """Whether the batch is called after a flow run, and not by somebody."""
+    """Whether the batch's id is that of a flow run, and not a name."""
     log: dict[str, Any]
     now: float
     begun_at: float | None = None
     """When the newest of its effects was last begun."""
     archived: ArchivedEffects | None = None
-    """What left the ledger, where nothing of the batch is in it any more."""
+    """The archived effects, if the ledger has none of the batch any more."""
 
     @property
     def trail(self) -> RecoveryTrail:
-        """What was tried so far. An effect that was begun later takes an abandonment back."""
+        """Earlier recoveries. An effect that was begun after an abandonment ends it."""
         trail = trail_of(self.log)
         again = (
             trail.abandoned_at is not None
@@ -86,33 +88,62 @@ class BatchSnapshot:
         return replace(trail, abandoned_at=None) if again else trail
 
 
-@dataclass(frozen=True, slots=True)
-class RecoveryDecision:
-    """What is to be done, and why; `next_at` is in seconds since the epoch.
+class RecoveryReport(BaseModel):
+    """What a recovery did, or with `dry_run` what it would have done.
 
-    outline: what of the batch is undone and what is not, where it is to be undone.
+    `action`: "rescheduled" (a worker runs the same flow run again, from `next_at` on), "compensated",
+    "abandoned"; "told" (a person must act, as `why` says), "refused" (not now, as `why` says), "nothing"
+    (there is nothing to recover, or it was abandoned). `next_at` is in seconds since the
+    epoch. `undone` and `not_undone`: what a rollback undid, or would undo, and what it leaves, with the
+    reasons. `audit` is the batch's audit log, the newest last.
     """
 
+    model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True)
+
+    batch_id: str
     strategy: Strategy | None
-    action: RecoveryAction
     why: str
+    action: RecoveryAction
+    flow_run_id: str | None = None
     next_at: float | None = None
-    outline: Outline | None = None
+    dry_run: bool = False
+    undone: tuple[str, ...] = ()
+    not_undone: tuple[NotUndone, ...] = ()
+    audit: tuple[AuditEntry, ...] = ()
 
 
-def rolled_back(decision: RecoveryDecision, outline: Outline, *, planned: bool = False) -> RecoveryDecision:
-    """The decision to undo a batch, with what that comes to: nothing at all is not called undone."""
+def decided(
+    seen: BatchSnapshot,
+    strategy: Strategy | None,
+    action: RecoveryAction,
+    why: str,
+    next_at: float | None = None,
+) -> RecoveryReport:
+    """A report of what is to be done about a batch."""
+    return RecoveryReport(
+        batch_id=seen.batch_id,
+        strategy=strategy,
+        why=why,
+        action=action,
+        flow_run_id=None if seen.run is None else str(seen.run.id),
+        next_at=next_at,
+    )
+
+
+def rolled_back(report: RecoveryReport, outline: Outline, *, planned: bool = False) -> RecoveryReport:
+    """The report of a rollback with its outcome. A rollback that undid nothing is not "compensated"."""
     left = "" if planned or outline.complete else "; the rest waits for a person"
     action: RecoveryAction = "told" if outline.not_undone else "nothing"
-    # What is in doubt before a rollback may turn out to be done, and is then undone.
+    # An effect in doubt may turn out to be done, and is then undone.
     if outline.undone or (planned and not outline.complete):
         action = "compensated"
-    why = f"{decision.why}; {outline.told(planned=planned)}{left}"
-    return replace(decision, action=action, why=why, outline=outline)
+    why = f"{report.why}; {outline.told(planned=planned)}{left}"
+    undone = {"undone": outline.undone, "not_undone": outline.not_undone}
+    return report.model_copy(update={"action": action, "why": why, **undone})
 
 
 def hint_for(seen: BatchSnapshot, asked: RecoveryRequest, chance: float) -> RecoveryHint | None:
-    """How to go on, as far as `auto` may."""
+    """How to recover the batch by the policy."""
     run = seen.run
     ended = run.ended if run is not None else None
     if asked.force and ended is not None and ended.state not in ENDED_BADLY:
@@ -121,73 +152,73 @@ def hint_for(seen: BatchSnapshot, asked: RecoveryRequest, chance: float) -> Reco
     return recovery_hint(seen.effects, ended, seen.trail, policy, seen.now, chance)
 
 
-def decide(seen: BatchSnapshot, asked: RecoveryRequest, chance: float) -> RecoveryDecision:
-    """What is to be done. `chance` in [0, 1) is for the pause's jitter."""
+def decide(seen: BatchSnapshot, asked: RecoveryRequest, chance: float) -> RecoveryReport:
+    """What to do. `chance` in [0, 1) is for the jitter of the delay."""
     refusal = _refusal(seen, asked)
     if refusal is not None:
         return refusal
     if asked.strategy == AUTO:
         return _by_hint(seen, asked, chance)
     if asked.strategy == "manual_only":
-        return RecoveryDecision("manual_only", "told", "it was asked to be left to a person")
+        return decided(seen, "manual_only", "told", "it was asked to be left to a person")
     if asked.strategy == "compensate" and seen.archived is not None:
-        return RecoveryDecision("compensate", "refused", f"{seen.archived}: no rollback finds them there")
+        return decided(seen, "compensate", "refused", f"{seen.archived}: no rollback finds them there")
     if asked.strategy == "compensate":
         down_to = "" if asked.to is None else f" to {asked.to!r}"
-        return RecoveryDecision("compensate", "compensated", f"a rollback{down_to} was asked for")
+        return decided(seen, "compensate", "compensated", f"a rollback{down_to} was asked for")
     if asked.strategy == "abandon":
-        return RecoveryDecision("abandon", "abandoned", "it was given up")
+        return decided(seen, "abandon", "abandoned", "it was given up")
     strategy = asked.strategy if asked.strategy in RESTARTS else restart_strategy(seen.effects)
     assert strategy in RESTARTS
     return _restart(seen, asked, strategy, "it was asked for", seen.now)
 
 
-def _refusal(seen: BatchSnapshot, asked: RecoveryRequest) -> RecoveryDecision | None:
+def _refusal(seen: BatchSnapshot, asked: RecoveryRequest) -> RecoveryReport | None:
     if seen.busy:
-        return RecoveryDecision(None, "refused", f"somebody is at {seen.busy[0]!r} at this moment")
+        return decided(seen, None, "refused", f"somebody is at {seen.busy[0]!r} at this moment")
     run = seen.run
     if run is None or asked.force or run.type in ENDED_BADLY | {"COMPLETED"}:
         return None
     if run.type == "SCHEDULED":
         why = f"its flow run {run.name!r} is {run.state} and waits for a worker already"
-        return RecoveryDecision(None, "refused", why, run.next_at)
+        return decided(seen, None, "refused", why, run.next_at)
     if run.type == "PAUSED":
-        return RecoveryDecision(None, "refused", f"its flow run {run.name!r} is {run.state}: resume it")
+        return decided(seen, None, "refused", f"its flow run {run.name!r} is {run.state}: resume it")
     why = (
         f"its flow run {run.name!r} is {run.state}: wait for its end, "
         "or use force where its process is gone for sure"
     )
-    return RecoveryDecision(None, "refused", why)
+    return decided(seen, None, "refused", why)
 
 
-def _by_hint(seen: BatchSnapshot, asked: RecoveryRequest, chance: float) -> RecoveryDecision:
+def _by_hint(seen: BatchSnapshot, asked: RecoveryRequest, chance: float) -> RecoveryReport:
     hint = hint_for(seen, asked, chance)
     if hint is None:
         known = "it has no effects" if not seen.effects else "nothing in it is missing or in doubt"
         known = known if seen.archived is None else str(seen.archived)
         completed = seen.run is not None and seen.run.type == "COMPLETED"
-        return RecoveryDecision(None, "nothing", "its flow run completed" if completed else known)
+        return decided(seen, None, "nothing", "its flow run completed" if completed else known)
     if seen.trail.abandoned_at is not None:
-        return RecoveryDecision(None, "nothing", hint.why)
+        return decided(seen, None, "nothing", hint.why)
     if hint.strategy in RESTARTS:
         return _restart(seen, asked, hint.strategy, hint.why, hint.next_at)
     if hint.automatic:
         action: RecoveryAction = "abandoned" if hint.strategy == "abandon" else "compensated"
-        return RecoveryDecision(hint.strategy, action, hint.why)
-    return RecoveryDecision(hint.strategy, "told", hint.why)
+        return decided(seen, hint.strategy, action, hint.why)
+    return decided(seen, hint.strategy, "told", hint.why)
 
 
 def _restart(
     seen: BatchSnapshot, asked: RecoveryRequest, strategy: Strategy, why: str, at: float | None
-) -> RecoveryDecision:
+) -> RecoveryReport:
     run = seen.run
     if seen.archived is not None and not asked.force:
         why = f"{seen.archived}: a restart would do them again, which force allows"
-        return RecoveryDecision(strategy, "refused", why)
+        return decided(seen, strategy, "refused", why)
     if run is not None and run.type == "COMPLETED" and not asked.force:
-        return RecoveryDecision(strategy, "refused", f"its flow run {run.name!r} completed")
+        return decided(seen, strategy, "refused", f"its flow run {run.name!r} completed")
     if run is not None and run.deployed:
-        return RecoveryDecision(strategy, "rescheduled", why, at)
+        return decided(seen, strategy, "rescheduled", why, at)
     if run is None or not seen.named_after_run:
         what = "no deployed flow run is known of it"
     else:
@@ -195,4 +226,4 @@ def _restart(
     how = (
         f"run your program again inside `with batch({seen.batch_id!r}):`, and what is done is not done again"
     )
-    return RecoveryDecision(strategy, "told", f"{why}; {what}: {how}")
+    return decided(seen, strategy, "told", f"{why}; {what}: {how}")

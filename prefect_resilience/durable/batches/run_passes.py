@@ -1,8 +1,9 @@
-"""The passes of one flow run, read from its states: when each began, how it ended, what started it.
+"""The passes of a flow run, read from its states: when each began, how it ended, what started it.
 
-A pass begins with a RUNNING state and lasts up to the next state that is final or scheduled. A pause that the
-process waits out is part of its pass. A crash that a worker reports a second time belongs to no pass. Pure:
-documents in, documents out; times are seconds since the epoch.
+A pass begins with a RUNNING state and ends with the next final or scheduled state. A pause in which the
+process
+waits is part of its pass. A crash that a worker reports a second time belongs to no pass. Pure; times are
+seconds since the epoch.
 """
 
 from __future__ import annotations
@@ -10,10 +11,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timezone
 from itertools import pairwise, zip_longest
 from typing import Literal
 
+from prefect_resilience.base.text import utc_text
 from prefect_resilience.durable.batches.audit import AuditEntry
 
 Cause = Literal[
@@ -33,14 +34,14 @@ Cause = Literal[
 
 FINAL_TYPES = frozenset({"COMPLETED", "FAILED", "CRASHED", "CANCELLED"})
 AUDIT_SLACK = 60.0
-"""So far apart, in seconds, an entry of the audit log and the state that it wrote may be: two clocks, and the
-recovery in between."""
+"""The most seconds between an audit entry and the state that it wrote: the clocks differ, and a recovery
+takes time."""
 
 RECOVERED = "Recovered by {by}: {why}"
-"""What a recovery writes into the state by which a run is to begin once more."""
+"""The message of the state by which a recovery reschedules a run."""
 _RECOVERED = re.compile(r"""Recovered by ((?:'[^']*'|"[^"]*"|[^:'"])+): (.*)""", re.DOTALL)
 _WAITING = frozenset({"Late", "AwaitingConcurrencySlot"})
-"""States of a run that was scheduled before, and waits for a worker."""
+"""States of a scheduled run that waits for a worker."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +57,9 @@ class RunState:
 
 @dataclass(frozen=True, slots=True)
 class RunOrigin:
-    """What the API knows of how a flow run came to be. `creator` is how the UI calls the one who created it.
+    """How a flow run was created, by the API. `creator` is the creator's name in the UI.
 
-    `creator_kind`: SCHEDULE, AUTOMATION, USER, ... as Prefect writes it; empty where it writes nothing.
+    `creator_kind`: SCHEDULE, AUTOMATION, USER, ... as Prefect writes it; may be empty.
     """
 
     creator_kind: str = ""
@@ -70,7 +71,7 @@ class RunOrigin:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """What made a pass begin: the kind, who did it (empty: nobody knows), and why as far as it was said."""
+    """What started a pass: the kind, who did it (empty if unknown), and why (empty if unknown)."""
 
     cause: Cause
     who: str = ""
@@ -80,10 +81,10 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class RunPass:
-    """One pass. `ended` is None while it goes on, and where no end of it was ever reported.
+    """One pass. `ended` is None while it goes on, and if its end was never reported.
 
-    `end` is the name of the state that it ended in, `end_type` its type. `over` says whether it is known
-    to go on no longer. `count` is the `flow_run_run_count` of its task runs, where that is known.
+    `end` is the name of its last state, `end_type` the type. `over`: whether it has certainly ended. `count`:
+    the `flow_run_run_count` of its task runs, if known.
     """
 
     number: int
@@ -103,7 +104,7 @@ class RunPass:
 
     @property
     def crashed(self) -> bool:
-        """Whether its process is said to be gone."""
+        """Whether it was reported as crashed."""
         return self.end_type == "CRASHED"
 
 
@@ -126,10 +127,11 @@ def passes_of(
 
     Args:
         states: All states of the flow run, in any order.
-        origin: How it came to be, which says who started the first pass.
-        audit: What was done to its batch; says who recovered it, and why.
-        run_count: How often the API counted that it began. Where that agrees with the states, a pass knows
-            the number that its task runs carry.
+        origin: How it was created, which tells who started the first pass.
+        audit: The audit log of its batch, which tells who recovered it, and why.
+        run_count: How often it began, by the API. If that agrees with the states, each pass has the `count`
+        of
+            its task runs.
     """
     read = _read(sorted(states, key=lambda state: state.at))
     known = origin or RunOrigin()
@@ -155,10 +157,10 @@ def passes_of(
 
 
 def pass_of_task_run(passes: Sequence[RunPass], count: int, at: float) -> RunPass | None:
-    """The pass that a task run belongs to: by the number of passes that it was begun in, else by time.
+    """The pass of a task run: by its `count`, else by time. None without passes.
 
-    `count` is its `flow_run_run_count`, which is 0 before it has begun; `at` is when it was made. Between two
-    passes, the nearer one counts: the clocks of worker and server may differ. None without passes.
+    `count` is its `flow_run_run_count`, which is 0 before it has begun; `at` is when it was created. Between
+    two passes, the nearer one counts: the clocks of worker and server may differ.
     """
     for one in passes:
         if count and one.count == count:
@@ -172,7 +174,7 @@ def pass_of_task_run(passes: Sequence[RunPass], count: int, at: float) -> RunPas
 
 
 def borders(passes: Sequence[RunPass]) -> list[float]:
-    """The moments between one pass and the next, as far from both as possible."""
+    """For each pass but the last, the middle between its end and the next pass."""
     return [
         (min(before.ended, after.began) + after.began) / 2 if before.ended is not None else after.began
         for before, after in pairwise(passes)
@@ -198,7 +200,7 @@ def _read(states: Sequence[RunState]) -> list[_Going]:
 
 
 def _first(going: _Going, origin: RunOrigin) -> Start:
-    """What started a run: what Prefect wrote down when it was created."""
+    """What started a run, by what Prefect recorded at its creation."""
     message = _last_message(going.before)
     at = going.before[0].at if going.before else None
     if origin.inner:
@@ -217,7 +219,7 @@ def _first(going: _Going, origin: RunOrigin) -> Start:
 
 
 def _again(going: _Going, before: _Going, audit: Sequence[AuditEntry]) -> Start:
-    """What made a run begin once more: the last state that scheduled it, and who wrote that."""
+    """What started a later pass: the last state that scheduled it, and who set that state."""
     states = going.before
     scheduled = [state for state in states if state.type == "SCHEDULED" and state.name not in _WAITING]
     if not scheduled:
@@ -267,22 +269,21 @@ def _last_message(states: Sequence[RunState]) -> str:
     return next((state.message for state in states if state.message), "")
 
 
-# Which task runs of a flow run a process left behind: unfinished, and nobody will ever finish them.
+# Task runs that a killed process left Running or Pending, and that nothing will ever finish.
 #
-# The process that runs a task run moves it through its states, and the Prefect API hears of that some
-# seconds later. A killed process tells nothing any more, so its task runs stay Running and Pending for
-# ever. This file decides which of them are to be closed as Crashed. In doubt a task run is left as it is: a
-# later look may know more. Pure; times are seconds since the epoch.
+# The process of a task run reports its states to the Prefect API, some seconds late. A killed process reports
+# nothing. The functions below decide which task runs to close as Crashed. In doubt, a task run is left as it
+# is.
 
 UNFINISHED = ("RUNNING", "PENDING", "SCHEDULED")
-"""Types of states in which nothing moves a task run but its own process."""
+"""Types of states that only the task run's own process can end."""
 
 SETTLES = 10.0
-"""So old, in seconds, the end of a pass and the state of its task run are at least: what the process had told
-by then has arrived."""
+"""The end of a pass and the state of its task run must be at least this old, in seconds: by then all reports
+of the process have arrived."""
 
 SKEW = 5.0
-"""So far apart, in seconds, the clocks of a worker and of the server may be."""
+"""The most seconds by which the clocks of a worker and of the server may differ."""
 
 LONG = 3_600.0
 """Seconds without a change after which a task run is closed although it moved after the end of its pass."""
@@ -290,10 +291,10 @@ LONG = 3_600.0
 
 @dataclass(frozen=True, slots=True)
 class UnfinishedRun:
-    """A task run without a final state. `since` is when it came to the state that the API knows.
+    """A task run without a final state. `since` is when it entered its current state.
 
-    `count` is its `flow_run_run_count`. `elsewhere`: it does not depend on the process of its flow run, as it
-    waits for a task worker, or stands for a flow run inside.
+    `count` is its `flow_run_run_count`. `elsewhere`: it does not run in the process of its flow run: it
+    waits for a task worker, or represents a subflow run.
     """
 
     id: str
@@ -307,7 +308,7 @@ class UnfinishedRun:
 
 @dataclass(frozen=True, slots=True)
 class LeftBehind:
-    """A task run to be called crashed, and what its state is to say."""
+    """A task run to set to Crashed, and the message of that state."""
 
     run: UnfinishedRun
     message: str
@@ -322,16 +323,17 @@ def left_behind(
     only_crashed: bool = False,
     settles: float = SETTLES,
 ) -> list[LeftBehind]:
-    """Those that no process is at any more.
+    """The task runs that no process works on any more.
 
     Args:
         runs: Unfinished task runs of one flow run.
         passes: The passes of that flow run.
         now: The time.
-        heartbeats: When the flow run gave a sign of life. One after the end of a pass is of a process that
-            lives although it was called crashed: its task runs are left.
-        only_crashed: Leave those of passes that ended in order: their process may still be there.
-        settles: For how many seconds nothing may have moved.
+        heartbeats: When the flow run sent heartbeats. One after the end of a pass shows that the process
+        lives
+            although the run is Crashed: its task runs are left.
+        only_crashed: Leave those of passes that ended without a crash: their process may still live.
+        settles: The seconds without a change after which a task run is closed.
     """
     found: list[LeftBehind] = []
     alive = _alive(passes, heartbeats)
@@ -350,15 +352,15 @@ def left_behind(
 def _is_over(one: RunPass, run: UnfinishedRun, now: float, settles: float) -> bool:
     if not one.over:
         return False
-    if one.ended is None:  # another pass has begun since, so that nobody reported how this one ended
+    if one.ended is None:  # another pass has begun since, and the end of this one was never reported
         return now - run.since >= settles and run.count > 0
-    if run.since > one.ended + SKEW:  # it moved on after the end: something of that pass lived
+    if run.since > one.ended + SKEW:  # its state changed after the end: a process of that pass lived
         return now - run.since >= max(LONG, settles)
     return now - max(one.ended, run.since) >= settles
 
 
 def _alive(passes: Sequence[RunPass], heartbeats: Iterable[float]) -> set[int]:
-    """The passes that gave a sign of life after their end, and before another one could be meant."""
+    """The passes with a heartbeat after their end and before the next pass."""
     beats = [*heartbeats]
     found: set[int] = set()
     for one, after in zip_longest(passes, passes[1:]):
@@ -369,12 +371,8 @@ def _alive(passes: Sequence[RunPass], heartbeats: Iterable[float]) -> set[int]:
 
 
 def _message(run: UnfinishedRun, one: RunPass) -> str:
-    was = f"{run.state} since {_utc(run.since)}"
-    if one.ended is None:
-        return f"Left behind by pass {one.number} of its flow run, whose end nobody reported. It was {was}."
-    how = f"ended {one.end} at {_utc(one.ended)}"
-    return f"Left behind by pass {one.number} of its flow run, which {how}. It was {was}."
-
-
-def _utc(at: float) -> str:
-    return f"{datetime.fromtimestamp(at, timezone.utc):%Y-%m-%d %H:%M:%S} UTC"
+    how = "whose end nobody reported"
+    if one.ended is not None:
+        how = f"which ended {one.end} at {utc_text(one.ended)}"
+    was = f"It was {run.state} since {utc_text(run.since)}."
+    return f"Left behind by pass {one.number} of its flow run, {how}. {was}"

@@ -1,14 +1,14 @@
-"""What is to become of a batch whose run ended badly, as a pure function: `recovery_hint(...)`.
+"""How to recover a batch whose run failed or crashed, as a pure function: `recovery_hint(...)`.
 
-    restart_batch               nothing was sent: run it all again
-    restart_from_last_external  everything up to some external effect is done: go on behind it
-    selective                   what is done and what is not lie mixed: do those that are missing
-    manual_only                 only a person can say how to go on
+    restart_batch               nothing was sent: run everything again
+    restart_from_last_external  everything up to some external effect is done: continue after it
+    selective                   done and missing effects are mixed: do the missing ones
+    manual_only                 only a person can decide
     compensate                  undo what was done
-    abandon                     leave it, and clear what was never done
+    abandon                     give up, and clear what was never done
 
-The first three run the same run again. What is done is not done again whichever of them is named: the names
-tell a person what such a run will meet.
+The first three run the same run again. None of them repeats an effect that is done; the names tell a person
+what the run will find.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from prefect_resilience.base.policy import Policy
 from prefect_resilience.durable.effects.model import EffectState
 from prefect_resilience.durable.effects.policy import EffectKind
+from prefect_resilience.durable.sagas.report import named_some
 from prefect_resilience.errors.taxonomy import ErrorCategory, ErrorInfo, ErrorKind
 from prefect_resilience.guards.retries.backoff import Backoff
 
@@ -33,16 +34,15 @@ STRATEGIES: tuple[Strategy, ...] = get_args(Strategy)
 RESTARTS: tuple[Strategy, ...] = ("restart_batch", "restart_from_last_external", "selective")
 
 ENDED_BADLY = frozenset({"FAILED", "CRASHED", "CANCELLED"})
-KEYS_SHOWN = 3
 
 
 class RecoveryPolicy(Policy):
-    """How far recovering goes by itself.
+    """How far automatic recovery goes.
 
-    attempts: so many times in a row, until a person has a hand in it.
-    backoff: the pause between one and the next, in seconds; the first comes at once.
-    permanent: what to do when the run failed for a reason that will not pass: leave it to a person
-        ("manual"), undo what was done ("compensate", as far as there is a `compensate=`), or "abandon" it.
+    attempts: the most recoveries in a row; then a person must act.
+    backoff: the delay between two recoveries, in seconds; the first comes at once.
+    permanent: what to do after a permanent error: leave the batch to a person ("manual"), undo what was done
+        ("compensate", as far as there is a `compensate=`), or "abandon" it.
     """
 
     attempts: int = Field(default=5, ge=0, le=100_000)
@@ -52,9 +52,9 @@ class RecoveryPolicy(Policy):
 
 @dataclass(frozen=True, slots=True)
 class SeenEffect:
-    """What counts of one effect here. `verify` and `compensate`: whether it has one.
+    """One effect, as far as it matters here. `verify` and `compensate`: whether it has one.
 
-    `stuck`: its compensation ended in a way that proves nothing.
+    `stuck`: the outcome of its compensation is unknown.
     """
 
     key: str
@@ -66,20 +66,20 @@ class SeenEffect:
 
     @property
     def waits(self) -> bool:
-        """Whether only a person can tell what became of it."""
+        """Whether only a person can settle its outcome."""
         return self.stuck or (self.state == "unknown" and self.kind == "external" and not self.verify)
 
 
 @dataclass(frozen=True, slots=True)
 class RunEnd:
-    """How the run stands, by the type of its state; `error`: what it failed with, classified."""
+    """The type of the run's state, and the classified error of a failure."""
 
     state: str
     error: ErrorInfo | None = None
 
     @property
     def permanent(self) -> bool:
-        """Whether it fails again until somebody changes something. An error that nobody knows need not."""
+        """Whether it fails again until something is changed. An unknown error does not count."""
         error = self.error
         if self.state != "FAILED" or error is None or error.category is ErrorCategory.UNEXPECTED:
             return False
@@ -88,9 +88,9 @@ class RunEnd:
 
 @dataclass(frozen=True, slots=True)
 class RecoveryTrail:
-    """What was tried so far: recoveries in a row without a person, and when the last of them was.
+    """Automatic recoveries in a row, and when the last one was.
 
-    `abandoned_at`: when the batch was given up; None where that was not, or something was begun since.
+    `abandoned_at`: when the batch was abandoned; None if it was not, or if an effect was begun since.
     """
 
     recoveries: int = 0
@@ -101,10 +101,11 @@ class RecoveryTrail:
 class RecoveryHint(BaseModel):
     """How to go on with a batch, and why.
 
-    `automatic`: whether `auto` does it. `skip` are the keys that are done, `skip_until` the last external one
-    where all before it are done too, `resume_from` the first that is not. The receivers of those in `verify`
-    will be asked; those in `waiting` a person must settle. `next_at` is when `auto` may, in seconds since the
-    epoch, and `attempt` its number, from 1.
+    `automatic`: whether `auto` does it. `skip`: the keys that are done. `skip_until`: the last external one,
+    if
+    all before it are done too. `resume_from`: the first that is not done. `verify`: keys whose receivers will
+    be asked. `waiting`: keys that a person must settle. `next_at`: when `auto` may recover, in seconds since
+    the epoch. `attempt`: its number, from 1.
     """
 
     model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True)
@@ -129,10 +130,10 @@ def recovery_hint(
     now: float,
     random: float = 0.5,
 ) -> RecoveryHint | None:
-    """How to go on; None when there is nothing to recover, or a run is still going on.
+    """How to recover; None if there is nothing to recover, or a run is still going on.
 
-    `effects` are in the order in which they were first intended. `ended` is None where nobody knows of a run:
-    then nobody can run it again but a person. `random` in [0, 1) is for the pause's jitter.
+    `effects` are in the order of their first intents. `ended` is None if no run is known: then only a person
+    can run it again. `random` in [0, 1) is for the jitter of the delay.
     """
     waiting = tuple(effect.key for effect in effects if effect.waits)
     if ended is not None and ended.state not in ENDED_BADLY | {"COMPLETED"}:
@@ -140,7 +141,8 @@ def recovery_hint(
     if trail.abandoned_at is not None and (waiting or ended is None or ended.state != "COMPLETED"):
         return _with_keys("abandon", _abandoned(trail.abandoned_at), effects, waiting=waiting)
     if waiting:
-        why = f"whether {_named(waiting)} took place is unknown, and there is no verify to ask: settle it"
+        keys = named_some([*map(repr, waiting)])
+        why = f"whether {keys} took place is unknown, and there is no verify to ask: settle it"
         return _with_keys("manual_only", f"{_stands(ended)}{why}", effects, waiting=waiting)
     if any(effect.state == "compensating" for effect in effects):
         why = f"{_stands(ended)}a rollback of it was cut off, and is to be finished"
@@ -174,7 +176,7 @@ def next_at(trail: RecoveryTrail, policy: RecoveryPolicy, now: float, random: fl
 
 
 def restart_strategy(effects: Sequence[SeenEffect]) -> Strategy:
-    """Which of the three restarts it is: what is done of the external effects decides."""
+    """Which of the three restarts it is: this depends on which external effects are done."""
     done = [effect.state == "done" for effect in effects if effect.kind == "external"]
     if not any(done):
         return "restart_batch"
@@ -193,7 +195,7 @@ def _restart(effects: Sequence[SeenEffect], because: str, **more: Any) -> Recove
     else:
         meets = f"{len(done)} of {len(external)} external effects are done and will not be done again"
     verify = tuple(effect.key for effect in effects if effect.state == "unknown" and effect.verify)
-    asked = f"; the receiver is asked about {_named(verify)}" if verify else ""
+    asked = f"; the receiver is asked about {named_some([*map(repr, verify)])}" if verify else ""
     last = done[-1] if strategy == "restart_from_last_external" else None
     why = f"{because}; {meets}{asked}"
     return _with_keys(strategy, why, effects, verify=verify, skip_until=last, **more)
@@ -236,15 +238,10 @@ def _how_it_ended(ended: RunEnd) -> str:
 
 
 def _stands(ended: RunEnd | None) -> str:
-    """How the run stands, before what the effects say; nothing where nobody knows."""
+    """The state of the run, to begin a reason with; empty if it is not known."""
     if ended is None:
         return ""
     return f"{_how_it_ended(ended) if ended.state == 'FAILED' else f'its run {_VERBS[ended.state]}'}; "
 
 
 _VERBS = {"COMPLETED": "completed", "CRASHED": "crashed", "CANCELLED": "was cancelled"}
-
-
-def _named(keys: Sequence[str]) -> str:
-    more = len(keys) - KEYS_SHOWN
-    return ", ".join(repr(key) for key in keys[:KEYS_SHOWN]) + (f" and {more} more" if more > 0 else "")

@@ -1,4 +1,4 @@
-"""append_once: add to the end of a text, even if the same was begun before and cut off."""
+"""append_once: append to a text once, even if an earlier attempt was interrupted."""
 
 from __future__ import annotations
 
@@ -8,17 +8,16 @@ from typing import Literal
 from prefect_resilience.errors.exceptions import ConfigurationError
 
 OVER = 20
-"""An overlap of at most so many characters is taken for a coincidence."""
+"""An overlap of at most this many characters counts as a coincidence."""
 COMPARED = 100
-"""So many characters of an overlap, from its start, are looked for elsewhere."""
+"""The number of characters from an overlap's start that must not occur elsewhere."""
 
 
 @dataclass(frozen=True, slots=True)
 class AppendResult:
-    """What became of an `append_once`.
+    """The outcome of `append_once`.
 
-    `text` is the whole text afterwards; `skipped` counts the characters of the addition that were there
-    already.
+    `text` is the whole text afterwards; `skipped` counts the characters of the addition that it already had.
 
     Example:
         >>> append_once("Met Ada. On Monday we sent her th", " On Monday we sent her the contract.").outcome
@@ -96,14 +95,14 @@ def _stands(text: str, addition: str) -> bool:
 
 
 def _begun(text: str, addition: str) -> int:
-    """How many characters of the addition stand at the end of the text already."""
+    """How many characters of the addition the text already ends with."""
     exact = overlap(addition, _tail(text, addition))
     if "\n" not in addition:
         return exact
     tail, folded = _tail(text, addition), _lines(addition)
     if not tail.endswith("\r"):
         return max(exact, _unfolded(addition, overlap(folded, _lines(tail))))
-    # Cut between CR and LF: what is missing begins with the LF.
+    # Cut between CR and LF: the rest begins with the LF.
     whole = _lines(tail + "\n")
     reached = len(folded) if whole.endswith(folded) else overlap(folded, whole)
     if not reached:
@@ -113,7 +112,7 @@ def _begun(text: str, addition: str) -> int:
 
 
 def _tail(text: str, addition: str) -> str:
-    """As much of the text's end as can matter: each line end may be longer by one than in the addition."""
+    """The end of the text that can matter: each line end may be one longer than in the addition."""
     return text[-(len(addition) + addition.count("\n") + 1) :]
 
 
@@ -130,7 +129,7 @@ def _unfolded(addition: str, seen: int) -> int:
 
 
 def overlap(beginning: str, text: str) -> int:
-    """The length of the longest beginning of the one, shorter than all of it, with which the other ends.
+    """The length of the longest proper prefix of `beginning` that `text` ends with.
 
     Linear in both lengths (Knuth, Morris, Pratt).
     """

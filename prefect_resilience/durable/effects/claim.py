@@ -1,9 +1,9 @@
-"""One attempt's way through the ledger, as sequences for the two drivers of `drive.py`.
+"""One attempt at one effect: look it up, record the intent, call, record the outcome. For both drivers.
 
     asked ──> (circuit, limits) ──> intended ──> the call ──> ended | broke | overdue
       └── done already: replayed
 
-The intent is recorded last, after circuit and limits, so that dying while queued leaves no doubt. Without
+The intent is recorded after circuit and limits: a process that dies in a queue leaves no doubt. Without
 circuit or limits, look-up and intent are one write.
 """
 
@@ -34,16 +34,16 @@ from prefect_resilience.durable.effects.evidence import (
     watch_other_traffic,
 )
 from prefect_resilience.durable.effects.model import (
+    AlreadyDone,
     Ask,
     Doubted,
-    Failed,
+    FailedCall,
+    InProgress,
     LedgerDecision,
     Repeated,
-    Replay,
     Reused,
     Send,
     Undoing,
-    Wait,
     not_sent,
 )
 from prefect_resilience.durable.effects.policy import Done
@@ -59,29 +59,28 @@ Classify = Callable[[BaseException], ErrorInfo | None]
 
 
 class Taken(LimitRefused):
-    """Somebody else claimed the effect while this one waited for a place; nothing was called."""
+    """Another run claimed the effect while this one waited in a queue; no call was made."""
 
 
 @dataclass(slots=True)
-class Claim(LedgerSequences):
+class EffectClaim(LedgerSequences):
     """One attempt at one effect."""
 
     watchable: bool = True
     """Whether the function runs in this process."""
     ambiguous: bool = False
-    """Whether this attempt's own call ended without anybody knowing what became of it."""
+    """Whether this attempt's call ended with an unknown outcome."""
     overdue: bool = False
     """Whether this attempt is over and its call still runs."""
     why: str = ""
     """What is known of an ambiguous call."""
-    clear: bool = False
-    """Whether it is known that the effect did not take place so far, here or in an earlier run."""
     _classified: Classify = field(init=False)
     _running: RunningCall = field(default_factory=RunningCall)
     _witness: Witness = field(default_factory=Witness)
 
     def once(self, attempt: Callable[[], Steps[Any]]) -> Steps[Any]:
-        """What was recorded if the effect is done, as `Replayed`, else the attempt, which uses `called`."""
+        """The recorded outcome if the effect is done, as `Replayed`; else the attempt, which uses
+        `called`."""
         while True:
             replayed = yield from self.asked()
             if replayed is not None:
@@ -92,9 +91,9 @@ class Claim(LedgerSequences):
                 continue
 
     def called(self, call: Callable[[RunningCall], Command], classified: Classify) -> Steps[Any]:
-        """Make the call; before it, record what is intended, and after it, what came of it.
+        """Record the intent, make the call, and record its outcome.
 
-        `call` makes the command, which tells the `RunningCall` when the function begins and ends.
+        `call` makes the command, which reports to the `RunningCall` when the function begins and ends.
         """
         yield from self.intended()
         self._classified = classified
@@ -120,7 +119,7 @@ class Claim(LedgerSequences):
     # -- before
 
     def asked(self) -> Steps[Replayed | None]:
-        """What was recorded if the effect is done; None when the call may be made."""
+        """The recorded outcome if the effect is done; None if the call may be made."""
         began, pause = monotonic(), SHORTEST_PAUSE
         while True:
             decision: LedgerDecision = yield from self._stands()
@@ -131,7 +130,7 @@ class Claim(LedgerSequences):
             if isinstance(decision, Send):
                 self.clear = not self._claimed
                 return None
-            if isinstance(decision, Replay):
+            if isinstance(decision, AlreadyDone):
                 return (yield from self._replayed(decision))
             if isinstance(decision, Undoing):
                 raise self._doubt(decision.why)
@@ -142,14 +141,18 @@ class Claim(LedgerSequences):
                 continue
             waited = monotonic() - began
             if waited >= self.effect.max_wait:
-                if isinstance(decision, Wait) and decision.overdue_at is not None and self.effect.external:
+                if (
+                    isinstance(decision, InProgress)
+                    and decision.overdue_at is not None
+                    and self.effect.external
+                ):
                     raise self._doubt(f"its call still runs, {waited:.0f} s after another attempt was due")
                 raise EffectBusy(self.key, self.batch_id, waited)
             yield from slept(min(pause, self.effect.max_wait - waited))
             pause = min(pause * 1.5, LONGEST_PAUSE)
 
     def intended(self) -> Steps[None]:
-        """Record that the call is about to be made. Raises `Taken` when somebody else was first."""
+        """Record that the call is about to be made. Raises `Taken` if another run was first."""
         if not self.recorded or self._claimed:
             return
         if not isinstance((yield from self._in_ledger(self._intend)), Send):
@@ -158,7 +161,7 @@ class Claim(LedgerSequences):
     # -- after
 
     def ended(self, value: Any) -> Steps[Any]:
-        """Record what the call returned, and only then hand it on."""
+        """Record the call's result, then return it."""
         done = value if isinstance(value, Done) else Done(value)
         if not self.recorded:
             return done.result
@@ -172,7 +175,7 @@ class Claim(LedgerSequences):
         return done.result
 
     def broke(self, error: BaseException, presence: weakref.ref[Any]) -> Steps[None]:
-        """The attempt is over with an error: record what is known of its call, now or when it has ended."""
+        """The attempt failed: record what is known of its call, now or when the call has ended."""
         if self.recorded and self.effect.external:
             if self._running.leave(self._ended_late):
                 yield from self._left_running(error)
@@ -194,8 +197,8 @@ class Claim(LedgerSequences):
             except StoreUnavailable:
                 self._ledger.report_later(self._place, event)
 
-    def _known_of(self, error: BaseException) -> Failed | Doubted:
-        """What the call's error proves, as an event."""
+    def _known_of(self, error: BaseException) -> FailedCall | Doubted:
+        """The event that the call's error proves."""
         info, witness = self._classified(error), self._witness
         entered = self._running.entered
         proven = proves_not_done(error, info, entered=entered, effect=self.effect, witness=witness)
@@ -203,7 +206,7 @@ class Claim(LedgerSequences):
         self.ambiguous = not proven
         said = None if info is None else {"code": info.code, "message": _brief(info.message)}
         if proven:
-            return Failed(self.name, said)
+            return FailedCall(self.name, said)
         self.why = "it was interrupted" if said is None else f"it ended in {said['code']}: {said['message']}"
         spared = spared_by(error, info, self.effect, witness)
         if spared is not None:
@@ -224,7 +227,7 @@ class Claim(LedgerSequences):
         self.here.overdue(self.key, self.batch_id)
 
     def _is_over(self, error: BaseException, presence: weakref.ref[Any]) -> Steps[bool]:
-        """Whether no thread and no task of a coroutine that has ended still runs."""
+        """Whether all threads and tasks of a finished coroutine have ended."""
         if presence() is None:
             return True
         drop_cancelled_timers()
@@ -241,7 +244,7 @@ class Claim(LedgerSequences):
         return when_gone(presence, partial(self._ledger.owner.later_while_held, report))
 
     def _ended_late(self, outcome: CallOutcome) -> None:
-        """The call has ended after its attempt: record what came of it, in its own thread."""
+        """Record the outcome of a call that outlived its attempt, in the call's own thread."""
         try:
             self.here.late(drive(self._late(outcome)))
         except Exception as error:  # noqa: BLE001 - nobody waits for this thread any more
@@ -254,11 +257,11 @@ class Claim(LedgerSequences):
             return f"the effect {self.key!r} was done after its attempt was over; its result is recorded"
         event = self._known_of(outcome.error)
         yield Blocking(self._ledger.report_patiently, (self._place, event))
-        came = "did not take place" if isinstance(event, Failed) else "may have taken place"
+        came = "did not take place" if isinstance(event, FailedCall) else "may have taken place"
         return f"the effect {self.key!r} {came}: its call ended in an error after its attempt was over"
 
     def retry_refusal(self, error: BaseException) -> str | None:
-        """Why there is no other attempt although the retry policy would make one; None: no objection."""
+        """Why the call must not be retried; None if it may be."""
         if isinstance(error, InDoubt):
             return "only a person can say whether it took place"
         if not self.ambiguous or not self.effect.external or self.effect.verify is not None:
@@ -266,8 +269,8 @@ class Claim(LedgerSequences):
         return "whether it took effect is unknown, and an external effect without verify is not sent again"
 
     def doubted(self) -> Steps[Replayed | InDoubt | None]:
-        """What is said of an external call that ended in doubt and is not made again: `verify` is asked, if
-        there is one. None: it took no effect, or its call still runs."""
+        """Ask `verify` about an external call that ended in doubt and is not retried. None: it took no
+        effect, or its call still runs."""
         if not self.ambiguous or not self.effect.external or not self.recorded:
             return None
         if self.effect.verify is None:
@@ -288,11 +291,11 @@ class Claim(LedgerSequences):
 
     @property
     def bars_fallbacks(self) -> bool:
-        """Whether another answer might do the same thing a second time."""
+        """Whether a fallback might do the same thing a second time."""
         return self.effect.external and not self.clear
 
 
 def _brief(message: str) -> str:
-    """The first line of a message, of a bearable length."""
+    """The first line of a message, at most 200 characters."""
     lines = message.strip().splitlines()
     return bounded(lines[0], 200) if lines else ""

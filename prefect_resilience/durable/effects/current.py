@@ -1,4 +1,4 @@
-"""The effect that is going on, for the code inside it and for the HTTP clients it uses."""
+"""The current effect: what surrounds it, its key for the code inside it, and the life of its call."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     from prefect_resilience.durable.effects.model import Pass
     from prefect_resilience.durable.effects.opening import BatchMarks
 
-# What the ledger needs of the place where a task runs.
+# What a claim needs from the place where a task runs.
 
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """The outcome of a call that was not made, since the effect is done."""
+    """The recorded outcome of an effect that is done: no call was made."""
 
     value: Any
     key: str
@@ -41,33 +41,58 @@ class Replayed:
         return f"{self.key} was done before{known} in batch {self.batch_id}"
 
 
-class EffectSurroundings(Protocol):
-    """What a claim needs of the place where its task runs. Only the first six may raise, and block."""
+class OutsideRuns(Protocol):
+    """The half of `EffectSurroundings` that has defaults: outside of a run nothing is kept or reported.
+
+    The first four may raise, and block.
+    """
+
+    def passed(self) -> Pass:
+        """The pass of the code that the run belongs to. Raises StoreUnavailable as `batch_id` does."""
+        return ()
+
+    def marks(self) -> BatchMarks | None:
+        """What is known of the batch outside of the ledger; None: nothing can be."""
+        return None
+
+    def kept(self, reference: str) -> Any:
+        """What `keep` kept; LookupError when it is gone."""
+        raise LookupError(reference)
+
+    def flow(self) -> tuple[str | None, str | None]:
+        """The id of the flow run and the name of the flow."""
+        return None, None
+
+    def begun_external(self) -> None:
+        """An external effect is recorded as intended, and its call is about to be made."""
+
+    def replayed(self, replayed: Replayed) -> None:
+        """The recorded result is returned, and no call is made."""
+
+    def in_doubt(self, key: str, batch_id: str, why: str) -> None:
+        """`InDoubt` is about to be raised."""
+
+    def overdue(self, key: str, batch_id: str) -> None:
+        """The attempt is over, and its call still runs."""
+
+    def late(self, said: str) -> None:
+        """What an overdue call came to, from its own thread."""
+
+    def unrecorded(self, why: str) -> None:
+        """The store is unavailable, and the call is made all the same: it is not external."""
+
+
+class EffectSurroundings(OutsideRuns, Protocol):
+    """What a claim needs of the place where its task runs. The first three may raise, and block."""
 
     def batch_id(self) -> str:
         """The batch that the run belongs to. Raises StoreUnavailable while that cannot be found out."""
         ...
 
-    def passed(self) -> Pass:
-        """The pass of the code that the run belongs to. Raises StoreUnavailable as `batch_id` does."""
-        ...
-
-    def marks(self) -> BatchMarks | None:
-        """What is known of the batch outside of the ledger; None: nothing can be."""
-        ...
-
     def ledger(self) -> Ledger: ...
-
-    def kept(self, reference: str) -> Any:
-        """What `keep` kept; LookupError when it is gone."""
-        ...
 
     def keep(self, reference: str, value: Any) -> str | None:
         """Keep a result that is no JSON; what went wrong, if anything."""
-        ...
-
-    def flow(self) -> tuple[str | None, str | None]:
-        """The id of the flow run and the name of the flow."""
         ...
 
     @property
@@ -76,64 +101,8 @@ class EffectSurroundings(Protocol):
     @property
     def identity(self) -> dict[str, Any]: ...
 
-    def begun_external(self) -> None:
-        """An external effect is recorded as intended, and its call is about to be made."""
-        ...
 
-    def replayed(self, replayed: Replayed) -> None: ...
-
-    def in_doubt(self, key: str, batch_id: str, why: str) -> None: ...
-
-    def overdue(self, key: str, batch_id: str) -> None:
-        """The attempt is over, and its call still runs."""
-        ...
-
-    def late(self, said: str) -> None:
-        """What an overdue call came to, from its own thread."""
-        ...
-
-    def unrecorded(self, why: str) -> None:
-        """The store is unavailable, and the call is made all the same: it is not external."""
-        ...
-
-
-class OutsideRuns:
-    """The half of `EffectSurroundings` of a call outside of any run: nothing is kept, and nothing told."""
-
-    __slots__ = ()
-
-    def kept(self, reference: str) -> Any:
-        raise LookupError(reference)
-
-    def passed(self) -> Pass:
-        return ()
-
-    def flow(self) -> tuple[str | None, str | None]:
-        return None, None
-
-    def marks(self) -> None:
-        return None
-
-    def begun_external(self) -> None:
-        return
-
-    def overdue(self, key: str, batch_id: str) -> None:
-        return
-
-    def late(self, said: str) -> None:
-        return
-
-    def replayed(self, replayed: Replayed) -> None:
-        return
-
-    def in_doubt(self, key: str, batch_id: str, why: str) -> None:
-        return
-
-    def unrecorded(self, why: str) -> None:
-        return
-
-
-# The effect that is going on, for the code inside it and for the HTTP clients it uses.
+# The current effect, for the code inside it and for its HTTP clients.
 
 HEADER = "Idempotency-Key"
 _WRITES = frozenset({"POST", "PUT", "PATCH", "DELETE"})
@@ -143,8 +112,8 @@ _WRITES = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 class EffectInProgress:
     """One effect while its function runs.
 
-    Nothing holds it but the contexts in which the function, its tasks and its threads run: when it is gone,
-    nothing of the call goes on (see `running.py`).
+    Only the contexts of the function, its tasks and its threads hold it: when it is garbage, the call and all
+    that it started have ended.
     """
 
     key: str
@@ -154,7 +123,7 @@ class EffectInProgress:
 
     @property
     def sent_key(self) -> str:
-        """What the receiver gets: an effect that was undone is a new one when it is done again."""
+        """The key for the receiver: an effect that was compensated is a new one when it is done again."""
         return sent_key(self.key, self.generation)
 
     def __reduce__(self) -> tuple[type[EffectInProgress], tuple[str, str, int]]:
@@ -162,7 +131,7 @@ class EffectInProgress:
 
 
 def sent_key(key: str, generation: int) -> str:
-    """The key of an effect as its receiver sees it: the n-th generation's ends in `~n`."""
+    """The key of an effect as its receiver gets it: from the second generation on it ends in `~n`."""
     return key if generation == 1 else f"{key}~{generation}"
 
 
@@ -200,7 +169,7 @@ class _SendIdempotencyKey:
 
 
 class _Awaitable:
-    """What an `AsyncClient` awaits, and a `Client` ignores: so it tells which of them has the request."""
+    """An `AsyncClient` awaits it and a `Client` ignores it, which shows whose request it is."""
 
     def __init__(self, awaited: Callable[[], None] | None = None) -> None:
         self._awaited = awaited
@@ -211,12 +180,11 @@ class _Awaitable:
         return iter(())
 
 
-# The life of one call of an effect's function: whether it was entered, and whether anything of it still
-# runs.
+# The life of one call of an effect's function: whether it was entered, and whether it still runs.
 #
-# An attempt may be over long before its call: a thread that was left at its deadline goes on, and so does
-# one that `asyncio.to_thread` started for a coroutine that was cancelled. Such a call is overdue. It owns
-# its effect until it has ended, and what it comes to is recorded then.
+# A call may outlive its attempt: a thread that was abandoned at its deadline, or one that `asyncio.to_thread`
+# started for a cancelled coroutine. Such a call is overdue. It owns its effect until it ends; its outcome is
+# recorded then.
 
 _nothing = _Awaitable()
 send_idempotency_key: _SendIdempotencyKey = _SendIdempotencyKey()
@@ -231,7 +199,7 @@ TIMERS = 1_000
 
 @dataclass(frozen=True, slots=True)
 class CallOutcome:
-    """What a call came to: the value that it returned, or its error."""
+    """The outcome of a call: the value that it returned, or its error."""
 
     returned: bool
     value: Any = None
@@ -240,17 +208,17 @@ class CallOutcome:
 
 @dataclass(slots=True)
 class RunningCall:
-    """One call of the function. `watched` goes around it, in the thread or the task in which it runs."""
+    """One call of the function. `watched` wraps it, in the thread or task in which it runs."""
 
     entered: bool = False
     interrupted: bool = False
-    """Whether a coroutine was cancelled: what it had started in threads may go on."""
+    """Whether a coroutine was cancelled: threads that it started may still run."""
     _outcome: CallOutcome | None = None
     _late: Callable[[CallOutcome], None] | None = None
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def watched(self, fn: Callable[..., Any], *, isasync: bool) -> Callable[..., Any]:
-        """The function, which tells here when it begins and when it ends."""
+        """The function, wrapped to report here when it begins and ends."""
         if isasync:
 
             @functools.wraps(fn)
@@ -284,26 +252,25 @@ class RunningCall:
         return run
 
     def unwatched(self) -> None:
-        """The function runs where it cannot be watched, and has ended with its attempt."""
+        """The function cannot be watched, and ends with its attempt."""
         self.entered, self._outcome = True, CallOutcome(False)
 
     def in_child(self) -> Callable[[], None]:
-        """The function runs in a child process, where it ends with its attempt. What is returned has to be
-        called right before it begins."""
+        """The function runs in a child process and ends with its attempt. Call the returned function right
+        before it begins."""
         self._outcome = CallOutcome(False)
         return partial(setattr, self, "entered", True)
 
     @property
     def returned(self) -> CallOutcome | None:
-        """What the function returned, whatever its attempt came to; None while and where it did not."""
+        """The outcome if the function has returned, even if its attempt failed; else None."""
         outcome = self._outcome
         return outcome if outcome is not None and outcome.returned else None
 
     def leave(self, late: Callable[[CallOutcome], None]) -> bool:
-        """The attempt is over. Whether its call still runs: then `late` is told what it comes to, in its
-        thread.
+        """End the attempt. Returns whether its call still runs; `late` then gets its outcome, in its thread.
 
-        A call that has not begun by now never does.
+        A call that has not begun by now never begins.
         """
         with self._lock:
             self._late = late
@@ -325,7 +292,7 @@ class RunningCall:
 
 
 def when_gone(presence: weakref.ref[Any], then: Callable[[], None]) -> bool:
-    """Whether nothing holds the object any more; else `then` is called, once, when nothing does."""
+    """Whether the object is gone; if not, `then` is called once when it is."""
     there = presence()
     if there is None:
         return True
@@ -349,9 +316,9 @@ _waiting: set[weakref.ref[Any]] = set()
 
 
 def drop_cancelled_timers() -> None:
-    """Let the event loop forget its cancelled timers, each of which holds the context that it was made in.
+    """Make the event loop drop its cancelled timers: each holds the context in which it was made.
 
-    A loop does so in its next turn when most of its timers are cancelled, so it gets that many.
+    A loop drops them in its next turn if most of its timers are cancelled, so this adds that many.
     """
     loop = asyncio.get_running_loop()
     for _ in range(TIMERS):
@@ -359,7 +326,7 @@ def drop_cancelled_timers() -> None:
 
 
 async def next_turn() -> None:
-    """Let the event loop go round."""
+    """Wait for the next turn of the event loop."""
     await asyncio.sleep(0)
     await asyncio.sleep(0)
 

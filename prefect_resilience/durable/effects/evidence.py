@@ -1,8 +1,8 @@
-"""What is known of a call that ended in an error: that it took no effect, or nothing.
+"""Whether an error proves that a call took no effect.
 
-An exception proves nothing by itself, since the function may have made several requests. It is proof where
-the function was never entered; where it raised `NotSent`; where a witness saw all that left (`witness.py`);
-and where the author promised one request, and nothing in the error speaks against that.
+An exception alone proves nothing, since the function may have made several requests. It is proof if the
+function was never entered, if it raised `NotSent`, if a witness saw all requests, or if the author promised
+one request (`one_request=True`) and the error does not contradict that.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Iterable
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any, cast
 
 from prefect_resilience.durable.effects.policy import Effect
@@ -22,59 +23,53 @@ from prefect_resilience.errors.exceptions import NotRecorded, NotSent
 from prefect_resilience.errors.taxonomy import ErrorCategory as C
 from prefect_resilience.errors.taxonomy import ErrorInfo
 
-# A witness of one call: which requests left, and what each was answered.
+# The witness of a call records its requests and their answers.
 #
-# `send_idempotency_key`, an httpx event hook, hands every request to it, and httpcore's `trace` extension
-# tells it what happens to each on the wire: retries of the transport and redirects are requests of their
-# own. Python's audit events tell it of what leaves by other clients, whose requests it cannot see.
+# The httpx event hook `send_idempotency_key` passes every request to it. httpcore's `trace` extension reports
+# what happens on the wire, where transport retries and redirects are requests of their own. Python's audit
+# events report traffic of other clients, whose requests the witness cannot see.
+
+
+def _names(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
 
 OPEN_STATUSES = frozenset({408, 409, 499})
-"""Of the 4xx: cut off half-way, or "I have it already", or the client itself went away."""
+"""4xx that prove nothing: a timeout half-way, a conflict with an earlier request, a client that went away."""
 
 _CONNECTS = ("connect_tcp", "connect_unix_socket")
-_SENDS = frozenset(
-    [
-        "http.client.send",
-        "smtplib.send",
-        "ftplib.sendcmd",
-        "imaplib.send",
-        "poplib.putline",
-        "socket.connect",
-        "socket.sendto",
-        "socket.sendmsg",
-        "subprocess.Popen",
-        "os.system",
-        "os.posix_spawn",
-        "sqlite3.connect",
-    ]
+_SENDS = _names(
+    """
+    http.client.send smtplib.send ftplib.sendcmd imaplib.send poplib.putline sqlite3.connect
+    socket.connect socket.sendto socket.sendmsg subprocess.Popen os.system os.posix_spawn
+    """
 )
 MOST_OTHERS = 5
 
 
 def is_refusal(status: int) -> bool:
-    """Whether an answer of that status says that the request was not taken."""
+    """Whether an answer with that status proves that the request took no effect."""
     return 400 <= status < 500 and status not in OPEN_STATUSES
 
 
 @dataclass(slots=True)
 class SeenRequest:
-    """One request of a client that the witness was told of. `statuses`: of each time that it left, what it
-    was answered; None: nothing so far."""
+    """One request. `statuses`: the status of each time that it was sent; None: no answer so far."""
 
     method: str
     url: str
     tried: bool = False
-    """Whether a connection for it was asked for; not so where the client has a transport of its own."""
+    """Whether a connection was requested; a client with a transport of its own never does."""
     statuses: list[int | None] = field(default_factory=list[int | None])
 
     @property
     def not_taken(self) -> bool:
-        """Whether it never left, or was refused each time."""
+        """Whether it was never sent, or refused each time."""
         return self.tried and all(status is not None and is_refusal(status) for status in self.statuses)
 
 
 class Witness:
-    """What left during one call. Safe between threads and tasks: each appends."""
+    """The requests of one call, and other traffic during it. Safe across threads and tasks."""
 
     def __init__(self) -> None:
         self.requests: list[SeenRequest] = []
@@ -83,20 +78,20 @@ class Witness:
         self._lock = threading.Lock()
 
     def shows_nothing_taken(self) -> bool:
-        """Whether all that left was refused, and nothing left that nobody saw."""
+        """Whether all requests were refused, and there was no other traffic."""
         return bool(self.requests) and not self.others and all(one.not_taken for one in self.requests)
 
     def seen(self) -> tuple[list[SeenRequest], list[str]]:
-        """What it saw, for the witness of another process."""
+        """The record, to be sent to another process."""
         return self.requests, self.others
 
     def add(self, requests: list[SeenRequest], others: list[str]) -> None:
-        """Take over what the witness of the same call in another process saw."""
+        """Add the record of the same call's witness in another process."""
         self.requests += requests
         self.others += others
 
     def saw_other(self, what: str) -> None:
-        """Something left by a way that tells no more about it."""
+        """Record traffic of another client."""
         own = what == "socket.connect" and self._connecting > 0
         if not own and len(self.others) < MOST_OTHERS:
             self.others.append(what)
@@ -117,7 +112,7 @@ class Witness:
 
 
 def _is_tunnel(info: dict[str, Any]) -> bool:
-    """Whether the request is the client's own to a proxy, which opens a way and carries nothing."""
+    """Whether it is a CONNECT to a proxy, which carries no request."""
     return getattr(info.get("request"), "method", None) == b"CONNECT"
 
 
@@ -130,7 +125,7 @@ def _status_in(answer: object) -> int | None:
 
 
 class _Trace:
-    """What httpcore calls with every step of a request; a callback of the user's own goes on being called."""
+    """httpcore's trace callback; the user's own callback is still called."""
 
     def __init__(self, witness: Witness, seen: SeenRequest, wrapped: Callable[..., Any] | None) -> None:
         self.witness = witness
@@ -150,8 +145,7 @@ class _AsyncTrace(_Trace):
 
 
 def attend(witness: Witness, request: Any) -> Callable[[], None]:
-    """Let the witness see an httpx request, of a `Client`; what is returned makes it one of an
-    `AsyncClient`."""
+    """Let the witness see an httpx request of a `Client`. Call the returned function for an `AsyncClient`."""
     seen = SeenRequest(str(request.method), str(request.url))
     witness.requests.append(seen)
     before = request.extensions.get("trace")
@@ -170,20 +164,12 @@ def _is_local(event: str, args: tuple[Any, ...]) -> bool:
     return event == "subprocess.Popen" and list(args[1]) == ["uname", "-p"]
 
 
-_installed = False
-
-
+@cache
 def watch_other_traffic(current: ContextVar[Any]) -> None:
-    """Tell the witness of the call that is going on, `current.get().witness`, of what leaves by other
-    clients.
+    """Report traffic of other clients to the witness of the current call, `current.get().witness`.
 
-    Python's audit hooks stay for the life of a process, so this is done once, when the first call is
-    witnessed.
+    Python cannot remove an audit hook, so it is added once per process, with the first call of an effect.
     """
-    global _installed
-    if _installed:
-        return
-    _installed = True
 
     def hook(event: str, args: tuple[Any, ...]) -> None:
         if event in _SENDS and (now := current.get(None)) is not None and not _is_local(event, args):
@@ -192,11 +178,7 @@ def watch_other_traffic(current: ContextVar[Any]) -> None:
     sys.addaudithook(hook)
 
 
-def _names(text: str) -> frozenset[str]:
-    return frozenset(text.split())
-
-
-# No connection was made, or the receiver said no to what it got.
+# No connection was made, or the receiver refused the request.
 _NOT_DONE = _names(
     """
     builtins.ConnectionRefusedError socket.gaierror socket.herror ssl.SSLCertVerificationError
@@ -212,7 +194,7 @@ _NOT_DONE = _names(
     """
 )
 
-# The call was on its way, and what became of it was not heard.
+# The request was sent, and its outcome is unknown.
 _UNKNOWN = _names(
     """
     prefect_resilience.AttemptTimeout prefect_resilience.ProcessDied
@@ -245,9 +227,9 @@ _WITNESSED = ("httpx", "httpcore")
 def proves_not_done(
     error: BaseException, info: ErrorInfo | None, *, entered: bool, effect: Effect, witness: Witness | None
 ) -> bool:
-    """Whether it is certain that the call took no effect. `info` is what `classify` says of the error.
+    """Whether the call certainly took no effect. `info` is the classified error.
 
-    `entered`: whether the function was called at all. `witness` saw what left; None where none could.
+    `entered`: whether the function was called at all. `witness`: None if there was none.
     """
     if not entered or says_not_sent(error):
         return True
@@ -259,8 +241,7 @@ def proves_not_done(
 
 
 def says_not_sent(error: BaseException) -> bool:
-    """Whether the function's own word is that nothing was sent; an effect inside it speaks for itself
-    alone."""
+    """Whether the function raised `NotSent` itself. One from an effect inside it does not count."""
     members = _members(error)
     if members:
         return all(says_not_sent(member) for member in members)
@@ -268,16 +249,15 @@ def says_not_sent(error: BaseException) -> bool:
 
 
 def speaks_for_itself(error: BaseException, info: ErrorInfo) -> bool:
-    """Whether the error of one single request says that it took no effect: it never arrived, or was refused.
+    """Whether the error of a single request proves that it took no effect: it never arrived, or was refused.
 
-    Whatever shows that there was more than one request, a redirect or a call that was cut off half-way,
-    outweighs it; of a group each member must prove it.
+    Signs of more than one request, such as a redirect or an interrupted call, outweigh it. In a group, each
+    member must prove it.
     """
     if any(_leaves_open(link) for link in _closure(error, everything=True)):
         return False
     members = _members(error)
     if members:
-        # What is known of a group is what is known of one of its members.
         return all(says_not_sent(one) or speaks_for_itself(one, classify(one)) for one in members)
     if info.category is C.RATE_LIMIT and _is_answer(error):
         return True
@@ -288,13 +268,12 @@ def speaks_for_itself(error: BaseException, info: ErrorInfo) -> bool:
 
 
 def _is_answer(error: BaseException) -> bool:
-    """Whether it is somebody else's error: what a guard of ours refuses inside the function proves
-    nothing."""
+    """Whether the error is not this package's: a guard inside the function may refuse after a request."""
     return not any(name.startswith("prefect_resilience.") for name in class_names(error))
 
 
 def _other_traffic(error: BaseException) -> bool:
-    """Whether the error comes of a request that no witness saw."""
+    """Whether the error comes from a request that the witness did not see."""
     names = (_first_named(link) for link in _closure(error, everything=True))
     return any(name in _UNKNOWN and not name.startswith(_WITNESSED) for name in names if name is not None)
 
@@ -310,8 +289,8 @@ def _leaves_open(link: BaseException) -> bool:
 
 
 def _was_redirected(link: BaseException) -> bool:
-    """Whether the error belongs to the last of several requests: its response has a history, or its request
-    is what a redirect makes of a POST."""
+    """Whether the error belongs to a redirected request: its response has a history, or its request is the
+    GET that a redirect makes of a POST."""
     response, request = read(link, "response"), read(link, "request")
     if read(response, "history"):
         return True
@@ -331,7 +310,7 @@ def _refuses(link: BaseException) -> bool:
 
 
 def _first_named(link: BaseException) -> str | None:
-    """The nearest of an exception's classes that is known here."""
+    """The first of an exception's classes that the tables above name."""
     return next((name for name in class_names(link) if name in _NOT_DONE or name in _UNKNOWN), None)
 
 
@@ -364,7 +343,7 @@ def _members(error: BaseException) -> tuple[BaseException, ...]:
 
 
 def spared_by(error: BaseException, info: ErrorInfo | None, effect: Effect, witness: Witness) -> str | None:
-    """What would have turned this doubt into proof; None: nothing would."""
+    """A hint how to make such an error proof next time; None: nothing would."""
     if info is None or not speaks_for_itself(error, info):
         return None
     if witness.others:

@@ -1,4 +1,4 @@
-"""Keys of effects, and the recipes that say what they were made of; the same in every process, for ever."""
+"""Keys of effects and their recipes. They must stay the same in every process and every version."""
 
 from __future__ import annotations
 
@@ -28,10 +28,9 @@ from prefect_resilience.durable.effects.policy import BATCH_FIELD, Effect
 from prefect_resilience.durable.effects.recipes import Recipe, class_name, task_name
 from prefect_resilience.errors.exceptions import ConfigurationError
 
-# Arguments as JSON that tells types apart, or that does not; both the same in every process, for ever.
-#
-# `typed(17)` and `typed("17")` differ; `loose(17)` and `loose("17")` agree. A secret counts by a keyed
-# hash, which `hasher` makes: it never stands in a key, and never as asterisks either.
+# Two encodings of arguments as JSON: `typed(17)` and `typed("17")` differ, `loose(17)` and `loose("17")`
+# agree.
+# A secret is encoded as a keyed hash, made by `hasher`; it never appears in a key.
 
 DEEPEST = 100
 Hasher = Callable[[str], str]
@@ -43,7 +42,7 @@ _SECRETS = (SecretStr, SecretBytes, Secret)
 canonical: Callable[[Any], str] = json.JSONEncoder(
     ensure_ascii=False, sort_keys=True, separators=(",", ":"), allow_nan=False
 ).encode
-"""The one JSON text of what `typed` or `loose` made."""
+"""The canonical JSON text of what `typed` or `loose` returned."""
 
 
 def digest(plain: Any, size: int = 32) -> str:
@@ -52,10 +51,10 @@ def digest(plain: Any, size: int = 32) -> str:
 
 
 def typed(value: Any, hasher: Hasher, depth: int = DEEPEST) -> Any:
-    """The value as JSON in which values of different types never look alike.
+    """The value as JSON in which values of different types always differ.
 
-    Raises TypeError for what has no value of its own, ValueError for NaN, infinities and what is nested too
-    deep.
+    Raises TypeError for an object without a comparable value, ValueError for NaN, infinities and values
+    nested too deep.
     """
     if depth == 0:
         raise ValueError(f"nested more than {DEEPEST} levels deep")
@@ -99,7 +98,7 @@ def loose(value: Any, hasher: Hasher, depth: int = DEEPEST) -> Any:
 
 
 def _inside(value: Any, each: Callable[[Any], Any], hasher: Hasher) -> Any:
-    """What a value that is not plain JSON consists of; fields as a dict, the items of a mapping as pairs."""
+    """The parts of a value that is not plain JSON: fields as a dict, the items of a mapping as pairs."""
     if isinstance(value, Enum):
         return each(value.value)
     if isinstance(value, _SECRETS):
@@ -137,7 +136,7 @@ def _scalar(value: Any) -> Any:
         return value.isoformat()
     if isinstance(value, Decimal):
         return str(_finite(value))
-    # What prints as an object does shows its address, which is another one in every process.
+    # The default repr shows an address, which differs between processes.
     if isinstance(value, _TEXTS) or (
         isinstance(value, tzinfo) and type(value).__repr__ is not object.__repr__
     ):
@@ -150,7 +149,7 @@ def _scalar(value: Any) -> Any:
 
 
 def _number(value: Decimal) -> str:
-    """A number's one text: without zeros behind the point, and without an exponent."""
+    """A number's canonical text: no trailing zeros and no exponent."""
     text = format(value, "f")
     text = text.rstrip("0").rstrip(".") if "." in text else text
     return "0" if text == "-0" else text
@@ -250,7 +249,7 @@ def _argument(value: Any, is_default: bool, in_key: bool, hasher: Hasher) -> dic
 
 
 def _defaults(fn: Callable[..., Any] | None) -> dict[str, Any]:
-    """The defaults that do not count: those of a function made by another one are its own."""
+    """The defaults that do not count. A function made by another one has none: its defaults may vary."""
     if fn is None or "<locals>" in getattr(fn, "__qualname__", ""):
         return {}
     given = inspect.signature(fn).parameters
@@ -265,7 +264,7 @@ def _is(value: Any, default: Any) -> bool:
 
 
 class _Escaping(string.Formatter):
-    """Fills a template in. The punctuation that separates its fields is escaped in their values."""
+    """Fills in a template, and escapes in the values the punctuation that separates its fields."""
 
     def __init__(self, template: str, hasher: Hasher) -> None:
         literal = "".join(text for text, *_ in string.Formatter().parse(template))
@@ -295,7 +294,7 @@ def _percent(found: re.Match[str]) -> str:
 
 
 def _printable(text: str) -> str:
-    """Whatever a header cannot carry, percent-encoded; distinct texts stay distinct."""
+    """The text with all that a header cannot carry percent-encoded; distinct texts stay distinct."""
     return (
         text
         if _fits(text)

@@ -1,4 +1,4 @@
-"""The ledger: what was intended and what became of it, each step one compare-and-swap on one document."""
+"""The ledger: intents and outcomes of effects. Each step is one compare-and-swap on one document."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from urllib.parse import quote
 from prefect_resilience.base import places
 from prefect_resilience.base.naming import digest
 from prefect_resilience.durable.effects.model import (
+    AlreadyDone,
     Asker,
     Doubted,
     EffectDocument,
     Event,
-    Failed,
+    FailedCall,
     Intend,
     LedgerDecision,
-    Look,
+    LookUp,
     Overdue,
-    Replay,
     Send,
     Succeeded,
     Verified,
@@ -39,20 +39,20 @@ PREFIX = "effects/"
 HASH_KEY = "effects-hash-key"
 MOST_TRIES = 1_000
 RECORD_FOR = 10.0
-"""Seconds for which a result is tried to be recorded, before whoever made the call is told that it is not."""
+"""Seconds in which recording a result is tried again before the caller gets StoreUnavailable."""
 
 PAGE = 500
 
 
 def place_of(batch_id: str, key: str = "", prefix: str = PREFIX) -> str:
-    """Where an effect stands in the store; without a key, what all effects of the batch begin with."""
+    """The store key of an effect; without a key, the prefix of all effects of the batch."""
     quoted = quote(batch_id, safe="", errors="surrogatepass")
     short = quoted if len(quoted) <= 600 else f"{quoted[:580]}~{digest(batch_id)}"
     return f"{prefix}{short}/{key}"
 
 
 def changed(store: Store, place: str, step: Callable[[Any], Any], lasts: float | None = None) -> Any:
-    """The value at `place` after `step`, which gets the value there is (None: none) and may be called again.
+    """The value at `place` after `step`, which gets the current value or None, and may be called repeatedly.
 
     A `step` that returns its argument itself changes nothing. `lasts`: seconds until the value expires.
     """
@@ -92,7 +92,7 @@ class Ledger:
         self._last: LastSeen | None = None
 
     def keyed_hash(self, text: str) -> str:
-        """A digest of a secret that only who has this store can make: its key is made once and kept there."""
+        """A keyed digest of a secret. The key is created once and kept in this store."""
         return hmac.new(self._hash_key, text.encode("utf-8", "surrogatepass"), hashlib.sha256).hexdigest()
 
     @cached_property
@@ -101,8 +101,8 @@ class Ledger:
         return bytes.fromhex(changed(self.store, HASH_KEY, lambda known: known or made)["key"])
 
     def look(self, place: str, asker: Asker | None = None) -> LedgerDecision:
-        """How the effect stands; for a run that asks for it, which is noted where it is replayed."""
-        return self._step(place, lambda alive: Look(alive, asker))
+        """The state of the effect; if it is replayed, the asking run is recorded."""
+        return self._step(place, lambda alive: LookUp(alive, asker))
 
     def intend(
         self,
@@ -113,10 +113,10 @@ class Ledger:
         despite_doubt: bool = False,
         asker: Asker | None = None,
     ) -> LedgerDecision:
-        """Claim the effect; after `Send` the call is the caller's to make, and to report.
+        """Claim the effect; after `Send` the caller makes the call and reports its outcome.
 
-        Whoever did not look before takes it for a new one, which the swap then confirms or denies.
-        When the store fails in between, whatever it may have taken is withdrawn in the background.
+        Without an earlier look, the effect is assumed to be new; the swap confirms or denies this. If the
+        store fails, an intent that it may have recorded is withdrawn in the background.
         """
         owner = self.owner.hold(claim)
         try:
@@ -132,21 +132,21 @@ class Ledger:
             self.owner.drop(claim)
         return decision
 
-    def report(self, place: str, event: Succeeded | Failed | Doubted) -> None:
-        """What became of a call."""
+    def report(self, place: str, event: Succeeded | FailedCall | Doubted) -> None:
+        """Record the outcome of a call."""
         self._step(place, lambda alive: event, seen=self._seen(place))
         self.owner.drop(event.claim)
 
     def overdue(self, place: str, claim: str) -> None:
-        """The attempt is over and its call still runs, so the claim stays held. Best effort: never raises."""
+        """Record that the call outlives its attempt; the claim stays held. Never raises StoreUnavailable."""
         try:
             self._step(place, lambda alive: Overdue(claim), seen=self._seen(place))
         except StoreUnavailable:
             self.owner.later(lambda: self._step(place, lambda alive: Overdue(claim)))
 
-    def report_patiently(self, place: str, event: Succeeded | Failed | Doubted) -> None:
-        """The same, tried for RECORD_FOR seconds, and then on in the background while StoreUnavailable is
-        raised here."""
+    def report_patiently(self, place: str, event: Succeeded | FailedCall | Doubted) -> None:
+        """`report`, tried for RECORD_FOR seconds. Then it raises StoreUnavailable and goes on in the
+        background."""
         until = time.monotonic() + RECORD_FOR
         pause = 0.05
         while True:
@@ -159,36 +159,35 @@ class Ledger:
             time.sleep(pause)
             pause = min(2 * pause, 1.0)
 
-    def report_later(self, place: str, event: Succeeded | Failed | Doubted) -> None:
-        """The same, in the background, until the store has taken it. Does not block."""
+    def report_later(self, place: str, event: Succeeded | FailedCall | Doubted) -> None:
+        """`report` in the background, until the store has recorded it. Does not block."""
         self.owner.later(lambda: self.report(place, event))
 
     def verified(self, place: str, event: Verified) -> LedgerDecision:
-        """Take the receiver's, or a person's, answer."""
+        """Record the answer of the receiver or of a person."""
         return self._step(place, lambda alive: event)
 
     def effects(self, batch_id: str) -> list[tuple[EffectDocument, bool]]:
-        """Every effect of a batch, the one that was intended first first, and whether somebody is busy with
-        it."""
+        """Every effect of a batch in the order of their first intents, and whether each is in progress."""
         found = [document.value for _, document in scanned(self.store, place_of(batch_id))]
         found.sort(key=lambda one: (one["first_at"], one["key"]))
         return [(one, self.is_busy(one)) for one in found]
 
     def is_busy(self, document: EffectDocument) -> bool:
-        """Whether somebody makes the call at this moment, or undoes the effect."""
+        """Whether a call or a compensation of the effect runs at this moment."""
         held: Any = document["compensation"] if document["state"] == "compensating" else document
         going_on = document["state"] in ("intended", "compensating") and held["owner"]
         return bool(going_on) and self.owner.lives(held["owner"], held["claim"])
 
     def _seen(self, place: str) -> LastSeen | None:
-        """What this ledger saw last, if that was of this effect."""
+        """What this ledger saw last, if it was this effect."""
         return self._last if self._last is not None and self._last.place == place else None
 
     def _step(
         self, place: str, event: Callable[[bool], Event], seen: LastSeen | None = None
     ) -> LedgerDecision:
-        """One step of the effect. It begins with what was seen of it before, since the swap finds out whether
-        that still stands; this saves a question at every step of a call."""
+        """One step of the effect. It starts from the document seen last, which saves a read at every step of
+        a call: the swap fails if the document has changed."""
         self._last = None
         again = seen is not None
         found = self.store.load(place) if seen is None else seen.document
@@ -200,8 +199,8 @@ class Ledger:
                 try:
                     version = self.store.swap(place, 0 if found is None else found.version, after)
                 except StoreUnavailable:
-                    # A store that may only be read still tells what is done.
-                    if isinstance(step, Look) and isinstance(decision, Replay):
+                    # A read-only store still shows what is done.
+                    if isinstance(step, LookUp) and isinstance(decision, AlreadyDone):
                         return decision
                     raise
                 if version:
@@ -215,11 +214,11 @@ class Ledger:
         raise StoreUnavailable(f"the effect at {place!r} keeps being changed by others")
 
 
-# -- the ledger that is configured
+# -- the configured ledger
 
 
 def open_ledger(store: Store | str | None = None) -> Ledger:
-    """The ledger in a store: one that is open, a URL's, or the configured one. StoreUnavailable: no such."""
+    """The ledger in an open store, in that of a URL, or in the configured one. Raises StoreUnavailable."""
     if store is None or isinstance(store, str):
         try:
             store = open_store(store or places.documents())

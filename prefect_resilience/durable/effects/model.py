@@ -1,6 +1,6 @@
 """One effect as a pure function: `decide(document, event, now) -> (document, decision)`.
 
-`document` is JSON, the whole truth about one effect of one batch; `now` is the store's clock in seconds.
+`document` is JSON: the state of one effect of one batch. `now` is the store's clock in seconds.
 
                    ┌────── never arrived ──────> failed ─────┐
     (none) ──> intended ────── succeeded ──────> done        │
@@ -8,13 +8,12 @@
                    │                 verified: done, failed  │
                    └─────────────────────────────────────────┘
 
-Whoever intends an effect gets a claim of its own; what it reports later counts only while nobody else has
-claimed the effect since. `done` is final, but for a rollback (`undo.py`): by way of `compensating` it becomes
-`compensated`, from where the effect may be intended anew, as its next generation. Nobody sends an external
-effect from `unknown`.
+Each intent has a claim of its own. A later report counts only while its claim is still the last one.
+`done` is final except for a rollback (`undo.py`), which leads over `compensating` to `compensated`; then the
+effect may be intended again, as its next generation. An external effect is never sent while it is `unknown`.
 
-A call whose attempt is over while the call itself still runs stays `intended`, with `overdue_at`: its owner
-lives until the call has ended. `asked` names the run that asked for the effect last, and its pass.
+A call that outlives its attempt stays `intended`, with `overdue_at`: its owner lives until the call has
+ended. `asked` names the run that asked for the effect last, and its pass.
 """
 
 from __future__ import annotations
@@ -26,17 +25,16 @@ from typing import Any, Literal
 from prefect_resilience.durable.effects.policy import Done, EffectKind, NotDone
 from prefect_resilience.durable.effects.recipes import Recipe, difference
 
-# Passes: one way of the code through its flow, from its beginning to its end or to its crash.
-#
-# A pass is a list of (run id, how often that run was begun), the outermost first: the flow runs around a
-# task run and the task runs that it is nested in. A flow that is retried, a run that is recovered, the
-# Retry button: each begins a run once more, and so a new pass. A loop over the same call does not.
+# A pass is one execution of a flow's code, from its beginning to its end or crash: a list of (run id, how
+# often
+# that run began), the outermost run first. It names the flow runs around a task run and the task runs that it
+# is nested in. A flow retry, a recovery and the Retry button begin a new pass; a loop over a call does not.
 
 Pass = tuple[tuple[str, int], ...]
 
 
 def same_pass(earlier: Iterable[Any], now: Iterable[Any]) -> bool:
-    """Whether both belong to one pass: they share a run, and none of those that they share was begun anew.
+    """Whether both are one pass: they share a run, and no shared run has begun again in between.
 
     `earlier` may have come back from JSON, as lists.
 
@@ -52,16 +50,15 @@ def same_pass(earlier: Iterable[Any], now: Iterable[Any]) -> bool:
 EffectState = Literal["intended", "done", "failed", "unknown", "compensating", "compensated"]
 EffectDocument = dict[str, Any]
 MOST_RUNS = 20
-"""So many task runs at most that had intended an effect before are remembered."""
+"""The most task runs that an effect's document remembers."""
 
 
 @dataclass(frozen=True, slots=True)
 class Asker:
     """The run that asks for an effect.
 
-    `run` is its task run, `passed` the pass of the code that it belongs to (see `passes.py`), `recipe` what
-    its key was made of. `names`: the names of the task that the recorded effect may bear. `replays`: whether
-    the same key may be asked for again in one pass, and is then replayed.
+    `run` is its task run, `passed` its pass, `recipe` what its key was made of. `names`: the task names that
+    the recorded effect may have. `replays`: a key that is asked for again in one pass is replayed.
     """
 
     run: str | None = None
@@ -72,8 +69,8 @@ class Asker:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
-    """How does it stand? `alive`: whether the owner of the intention, if there is one, is still busy."""
+class LookUp:
+    """What is the state of the effect? `alive`: whether the owner of its claim is still busy."""
 
     alive: bool
     asker: Asker | None = None
@@ -83,8 +80,8 @@ class Look:
 class Intend:
     """`owner` is about to make the call, under the name `claim`.
 
-    `about` is what an operator reads: key, batch, task and runs. `despite_doubt`: the effect may be done
-    again though its outcome is unknown.
+    `about` is for operators: key, batch, task and runs. `despite_doubt`: call again even if the outcome of
+    the earlier call is unknown.
     """
 
     owner: str
@@ -105,7 +102,7 @@ class Overdue:
 
 @dataclass(frozen=True, slots=True)
 class Succeeded:
-    """The call came back. `result` is packed JSON (see `results.py`)."""
+    """The call returned. `result` is packed JSON (see `policy.pack`)."""
 
     claim: str
     result: Any
@@ -113,21 +110,21 @@ class Succeeded:
 
 
 @dataclass(frozen=True, slots=True)
-class Failed:
-    """The call did not take effect, which is certain."""
+class FailedCall:
+    """The call certainly took no effect."""
 
     claim: str
     error: dict[str, Any] | None = None
 
 
-def not_sent(claim: str, why: str) -> Failed:
+def not_sent(claim: str, why: str) -> FailedCall:
     """The call was never made."""
-    return Failed(claim, {"code": "NOT_SENT", "message": why})
+    return FailedCall(claim, {"code": "NOT_SENT", "message": why})
 
 
 @dataclass(frozen=True, slots=True)
 class Doubted:
-    """The call went wrong in a way that proves nothing."""
+    """The call failed, and whether it took effect is unknown."""
 
     claim: str
     error: dict[str, Any] | None = None
@@ -135,7 +132,8 @@ class Doubted:
 
 @dataclass(frozen=True, slots=True)
 class Verified:
-    """What the receiver, or a person, says about the call of that claim. A `Done` carries a packed result."""
+    """The answer of the receiver, or of a person, about the call of that claim. A `Done` has a packed
+    result."""
 
     claim: str
     answer: Done | NotDone
@@ -143,46 +141,47 @@ class Verified:
     asker: Asker | None = None
 
 
-Event = Look | Intend | Overdue | Succeeded | Failed | Doubted | Verified
+Event = LookUp | Intend | Overdue | Succeeded | FailedCall | Doubted | Verified
 
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """Nothing stands in the way; after an `Intend`: the call is the asker's to make.
+    """The effect may be done; after an `Intend`, the asker makes the call.
 
-    `generation`: how often the effect is begun from nothing, since what was done before was compensated.
+    `generation`: 1, and one more for each time that the effect was compensated.
     """
 
     generation: int = 1
     known: bool = True
-    """Whether the ledger had heard of the effect before."""
+    """Whether the ledger has a document of the effect."""
 
 
 @dataclass(frozen=True, slots=True)
-class Replay:
-    """It is done: this is what came of it."""
+class AlreadyDone:
+    """The effect is done; its recorded outcome."""
 
     result: Any
     external_id: str | None
 
 
 @dataclass(frozen=True, slots=True)
-class Wait:
-    """Another run is doing it. `overdue_at`: since when its attempt is over, in the store's seconds."""
+class InProgress:
+    """Another run makes the call now. `overdue_at`: when its attempt ended, by the store's clock in
+    seconds."""
 
     overdue_at: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Repeated:
-    """The same pass of the code has asked for it before, in the task run `by`."""
+    """The task run `by` of the same pass has asked for the effect before."""
 
     by: str | None
 
 
 @dataclass(frozen=True, slots=True)
 class Reused:
-    """The key is that of another effect: `recipe` is what that was made of. `why`: "task" or "values"."""
+    """The key belongs to another effect, which was made of `recipe`. `why`: "task" or "values"."""
 
     recipe: Recipe
     why: str
@@ -191,7 +190,7 @@ class Reused:
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """The outcome of that claim's call is unknown: only the receiver or a person can tell."""
+    """The outcome of that claim's call is unknown: ask the receiver or a person."""
 
     claim: str
     error: dict[str, Any] | None
@@ -200,27 +199,27 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Undoing:
-    """It was done, and whether its compensation has undone it is open, with nobody at it."""
+    """A compensation of the effect was begun, its outcome is unknown, and no rollback is running."""
 
     why: str
 
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """A report was taken, or came too late: then somebody else's word stands."""
+    """Whether a report was recorded. It is not if another claim or a final state came first."""
 
     taken: bool
 
 
-LedgerDecision = Send | Replay | Wait | Ask | Undoing | Repeated | Reused | Recorded
+LedgerDecision = Send | AlreadyDone | InProgress | Ask | Undoing | Repeated | Reused | Recorded
 
 
 def decide(
     document: EffectDocument | None, event: Event, now: float
 ) -> tuple[EffectDocument | None, LedgerDecision]:
-    """The document after `event`, and what whoever brought it is to do. No argument is changed."""
+    """The document after `event`, and what its sender has to do. No argument is changed."""
     match event:
-        case Look():
+        case LookUp():
             return _stand(document, event.alive, event.asker, now)
         case Intend():
             return _intend(document, event, now)
@@ -233,7 +232,7 @@ def decide(
 def _stand(
     document: EffectDocument | None, alive: bool, asker: Asker | None, now: float
 ) -> tuple[EffectDocument | None, LedgerDecision]:
-    """How things stand; an intention whose owner died becomes a doubt, and a replay is noted."""
+    """The current state. An intent whose owner died becomes `unknown`; a replay records who asked."""
     generation = generation_of(document)
     if document is None:
         return None, Send(generation, known=False)
@@ -244,18 +243,18 @@ def _stand(
     if asker is not None and (alive or document["state"] == "done") and _repeats(document, asker):
         return document, Repeated(document["asked"]["run"])
     if document["state"] == "done":
-        return _asked_by(document, asker), Replay(document["result"], document["external_id"])
+        return _asked_by(document, asker), AlreadyDone(document["result"], document["external_id"])
     if document["state"] == "compensating":
-        return document, Wait() if alive else Undoing(_undoing(document))
+        return document, InProgress() if alive else Undoing(_undoing(document))
     if document["state"] == "intended":
         if alive:
-            return document, Wait(document.get("overdue_at"))
+            return document, InProgress(document.get("overdue_at"))
         document = {**document, "state": "unknown", "settled_at": now, "error": _OWNER_DIED}
     return document, Ask(document["claim"], document["error"], generation)
 
 
 def _another(document: EffectDocument, asker: Asker) -> Reused | None:
-    """Whether the document is that of another effect, whose key happens to be the same."""
+    """Whether the document belongs to another effect with the same key."""
     recorded: Recipe | None = document.get("recipe")
     if recorded is None or asker.recipe is None:
         return None
@@ -277,7 +276,7 @@ def _in_one_pass(document: EffectDocument, asker: Asker) -> bool:
 
 
 def _asked_by(document: EffectDocument, asker: Asker | None) -> EffectDocument:
-    """The document, in which stands who asked last: so the next pass knows what this one asked for."""
+    """The document with the run that asked last, so that the next pass knows what this one asked for."""
     if asker is None:
         return document
     asked = {"run": asker.run, "pass": [list(one) for one in asker.passed]}
@@ -285,7 +284,7 @@ def _asked_by(document: EffectDocument, asker: Asker | None) -> EffectDocument:
 
 
 def generation_of(document: EffectDocument | None) -> int:
-    """How often the effect was begun from nothing, or will have been with the next call: 1, 2, ..."""
+    """The generation of the effect, or after a compensation that of its next call: 1, 2, ..."""
     if document is None:
         return 1
     return document.get("generation", 1) + (document["state"] == "compensated")
@@ -332,11 +331,11 @@ def _intend(
 
 
 def _report(
-    document: EffectDocument | None, event: Overdue | Succeeded | Failed | Doubted, now: float
+    document: EffectDocument | None, event: Overdue | Succeeded | FailedCall | Doubted, now: float
 ) -> tuple[EffectDocument | None, LedgerDecision]:
-    """What an owner says of its own call. A late word counts as long as the claim is still the last one.
+    """An owner's report on its own call. A late report counts while its claim is still the last one.
 
-    That a call succeeded is true whatever was believed meanwhile; the other two only end an open question.
+    A success counts whatever was recorded meanwhile. A failure or a doubt only settles an open outcome.
     """
     if document is None or document["claim"] != event.claim:
         return document, Recorded(False)
@@ -349,16 +348,16 @@ def _report(
     if isinstance(event, Succeeded):
         more = _done(event)
     elif document["state"] == "failed":
-        return document, Recorded(isinstance(event, Failed))
+        return document, Recorded(isinstance(event, FailedCall))
     else:
-        more = {"state": "failed" if isinstance(event, Failed) else "unknown", "error": event.error}
+        more = {"state": "failed" if isinstance(event, FailedCall) else "unknown", "error": event.error}
     return {**settled, **more}, Recorded(True)
 
 
 def _verified(
     document: EffectDocument | None, event: Verified, now: float
 ) -> tuple[EffectDocument | None, LedgerDecision]:
-    """An answer to `Ask`. It counts for the call that was asked about, while that is still in doubt."""
+    """An answer to `Ask`. It counts while the call in question is still in doubt."""
     if document is None or document["claim"] != event.claim or document["state"] != "unknown":
         return _stand(document, True, event.asker, now)
     more = _done(event.answer) if isinstance(event.answer, Done) else {"state": "failed"}

@@ -1,13 +1,12 @@
-"""Opening a batch: whether the ledger still has all that it ever recorded of it, and what earlier passes did.
+"""Opening a batch: whether the ledger still has all its records of the batch, and what earlier passes did.
 
-A batch has a document with a token and with how many effects each process recorded. The token also stands
-where the batch's run is kept, which is another place (`marks.py`). A ledger that was emptied, restored from
-an older copy or evicted in part knows less than these two: then nothing external is sent.
+A batch has a document with a token and the number of effects that each process recorded. The token is also
+written on the batch's flow run (`marks.py`). A ledger that was emptied, restored from an older copy or partly
+evicted has fewer records than these two say: then no external effect is sent.
 """
 
 from __future__ import annotations
 
-import os
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
@@ -15,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 from uuid import uuid4
 
+from prefect_resilience.base.process import per_process
 from prefect_resilience.durable.effects.ledger import Ledger, changed, place_of
 from prefect_resilience.durable.effects.model import EffectDocument, Pass, same_pass
 from prefect_resilience.durable.effects.recipes import (
@@ -28,13 +28,14 @@ from prefect_resilience.durable.effects.recipes import (
 from prefect_resilience.errors.exceptions import NotRecorded
 
 RecordedCall = tuple[str, tuple[str, ...], tuple[Any, ...]]
-"""A task, its parameters, and what they loosely were."""
+"""A task, its parameters, and the loose digests of their arguments."""
 
 
 class EarlierEffects:
-    """The external effects of one flow that earlier passes did or began, less those that this pass asked for.
+    """The external effects that earlier passes of one flow did or began, without those that this pass asked
+    for.
 
-    Indexed, since a recovery may ask for thousands that they do not have.
+    Indexed: a recovery may ask for thousands of other effects.
     """
 
     def __init__(self, effects: Iterable[EffectDocument] = ()) -> None:
@@ -53,14 +54,14 @@ class EarlierEffects:
         return key in self._by_key
 
     def asked(self, key: str) -> None:
-        """This pass has asked for that one."""
+        """Remove an effect: this pass has asked for it."""
         with self._lock:
             effect = self._by_key.pop(key, None)
             if effect is not None:
                 self._by_call[_call_of(effect["recipe"])].discard(key)
 
     def compare(self, recipe: Recipe, was: tuple[str, ...], source: CodeSource) -> Continues | list[Suspect]:
-        """What a call, whose key the ledger does not know, has to do with them (see `recipes.compared`)."""
+        """How a call with a key that is new to the ledger relates to them (see `recipes.compared`)."""
         with self._lock:
             keys = self._candidates(recipe, was, source)
             found = [self._by_key[key] for key in keys]
@@ -75,7 +76,7 @@ class EarlierEffects:
             if task != mine[0]:
                 may_be = task in was or self._is_gone(task, source)
             else:
-                # Where the parameters are the same ones, only the same arguments can be the same call.
+                # With the same parameters, only the same arguments can be the same call.
                 may_be = call == mine or names != mine[1] or None in (*args, *mine[2])
             if may_be:
                 yield from keys
@@ -89,7 +90,8 @@ class EarlierEffects:
 def earlier_effects(
     effects: Iterable[EffectDocument], passed: Pass, flow: tuple[str | None, str | None]
 ) -> EarlierEffects:
-    """Those of the same flow, by its run's id or by its name: the code of another flow may not be here."""
+    """Those of the same flow, by its run's id or name: the code of another flow may not be in this
+    process."""
     run, name = flow
     return EarlierEffects(
         effect
@@ -119,7 +121,7 @@ class BatchMarks(Protocol):
 
     @property
     def begins(self) -> bool:
-        """Whether this is the first pass of the batch for certain, of which nothing can have been lost."""
+        """Whether this is certainly the first pass of the batch: then no record can have been lost."""
         ...
 
     def token(self) -> str | None:
@@ -129,8 +131,8 @@ class BatchMarks(Protocol):
     def leave(self, token: str) -> None: ...
 
     def completed(self) -> dict[str, float]:
-        """The task runs of the batch that are known to have completed an external effect, and when they did,
-        in seconds since the epoch."""
+        """The ids of task runs that completed an external effect of the batch, and when: in seconds since the
+        epoch."""
         ...
 
 
@@ -142,7 +144,7 @@ def batch_place(batch_id: str) -> str:
 
 
 def lost(document: dict[str, Any] | None, token: str | None) -> str | None:
-    """Why the ledger is not the one that this batch was recorded in; None: no reason to think so."""
+    """Why this is not the ledger in which the batch was recorded; None: it may be."""
     if token is None or (document is not None and (document["token"] == token or document["reopened_at"])):
         return None
     if document is None:
@@ -151,15 +153,15 @@ def lost(document: dict[str, Any] | None, token: str | None) -> str | None:
 
 
 def is_counted(effect: EffectDocument) -> bool:
-    """Whether the batch counts an effect: those that undo others, and those that may be done again, it does
-    not."""
+    """Whether the batch counts an effect. It does not count compensations and effects that may be
+    repeated."""
     return bool(effect.get("counted"))
 
 
 def missing(
     document: dict[str, Any], effects: list[EffectDocument], own: dict[str, int], completed: dict[str, float]
 ) -> str | None:
-    """Why some of a batch's effects must be gone. `own`: how many this process counted, as {process:
+    """Why effects of a batch must be missing; None: none is. `own`: this process's count, {process:
     number}."""
     created = {**document["created"]}
     for process, number in own.items():
@@ -182,7 +184,7 @@ def missing(
 
 @dataclass(slots=True)
 class BatchCount:
-    """How many effects of a batch this process recorded, in all its passes."""
+    """The number of effects of a batch that this process recorded, in all passes."""
 
     ledger: Ledger
     batch_id: str
@@ -193,8 +195,7 @@ class BatchCount:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def one_more(self) -> None:
-        """An effect was recorded that the ledger had not known. The batch's document follows within a
-        second."""
+        """Count an effect that is new to the ledger; the batch's document is updated within a second."""
         with self._lock:
             self.number += 1
             begin, self._flushing = not self._flushing, True
@@ -209,9 +210,9 @@ class BatchCount:
     def _counted(self, document: dict[str, Any] | None, number: int) -> dict[str, Any] | None:
         if document is None or document["life"] != self.life:
             return document
-        if number <= document["created"].get(_process, -1):
+        if number <= document["created"].get(here.process, -1):
             return document
-        return {**document, "created": {**document["created"], _process: number}}
+        return {**document, "created": {**document["created"], here.process: number}}
 
     def begin_life(self, life: int) -> None:
         with self._lock:
@@ -221,14 +222,14 @@ class BatchCount:
 
 @dataclass(slots=True)
 class OpenBatch:
-    """A batch of which this process records effects, in one pass of the code."""
+    """A batch in which this process records effects, in one pass."""
 
     count: BatchCount
     passed: Pass
     earlier: EarlierEffects
 
     def compare(self, recipe: Recipe, was: tuple[str, ...], source: CodeSource) -> Continues | list[Suspect]:
-        """What a call, whose key the ledger does not know, has to do with what earlier passes left."""
+        """How a call with a key that is new to the ledger relates to the effects of earlier passes."""
         found = self.earlier.compare(recipe, was, source)
         if isinstance(found, Continues):
             return found
@@ -241,10 +242,17 @@ class OpenBatch:
         return asked is not None and same_pass(asked["pass"], self.passed)
 
 
-_process = uuid4().hex
-_open: OrderedDict[tuple[int, str, Pass], OpenBatch] = OrderedDict()
-_counts: OrderedDict[tuple[int, str], BatchCount] = OrderedDict()
-_lock = threading.Lock()
+class OpenBatches:
+    """The batches that this process has open, and the name under which it counts their effects."""
+
+    def __init__(self) -> None:
+        self.process: str = uuid4().hex
+        self.lock = threading.Lock()
+        self.open: OrderedDict[tuple[int, str, Pass], OpenBatch] = OrderedDict()
+        self.counts: OrderedDict[tuple[int, str], BatchCount] = OrderedDict()
+
+
+here: OpenBatches = per_process(OpenBatches)
 
 
 def open_batch(
@@ -254,24 +262,23 @@ def open_batch(
     flow: tuple[str | None, str | None],
     marks: Callable[[], BatchMarks | None],
 ) -> OpenBatch:
-    """The batch, opened once in this process for each pass. `flow`: the id and the name of the flow run that
-    asks.
+    """The batch, opened once per process and pass. `flow`: the flow run's id and the flow's name.
 
-    Raises NotRecorded where the ledger has lost something, and StoreUnavailable.
+    Raises NotRecorded if the ledger has lost records, and StoreUnavailable.
     """
     anew = any(number > 1 for _, number in passed)
     key = (id(ledger.store), batch_id, passed if anew else passed[:1])
-    with _lock:
-        known = _open.get(key)
+    with here.lock:
+        known = here.open.get(key)
     if known is not None and known.count.ledger.store is ledger.store:
         return known
-    with _lock:
-        count = _counts.get(key[:2])
+    with here.lock:
+        count = here.counts.get(key[:2])
         if count is None or count.ledger.store is not ledger.store:
-            count = _remember(_counts, key[:2], BatchCount(ledger, batch_id))
+            count = _remember(here.counts, key[:2], BatchCount(ledger, batch_id))
     opened = _opened(count, passed, flow, marks())
-    with _lock:
-        return _remember(_open, key, opened)
+    with here.lock:
+        return _remember(here.open, key, opened)
 
 
 def _remember(registry: OrderedDict[Any, T], key: Any, value: T) -> T:
@@ -288,7 +295,7 @@ def _opened(
     found = ledger.store.load(batch_place(batch_id))
     document = None if found is None else found.value
     begins = marks is not None and marks.begins
-    # In its first pass a batch that the ledger knows was begun by another process of that pass.
+    # In the first pass, another process of the same pass created the document: the mark need not be read.
     unread = marks is None or (begins and document is not None)
     token = None if unread or marks is None else marks.token()
     effects: list[EffectDocument] = []
@@ -299,7 +306,7 @@ def _opened(
         completed = {} if marks is None else marks.completed()
         if document is not None:
             effects = [effect for effect, _ in ledger.effects(batch_id) if is_counted(effect)]
-            why = missing(document, effects, {_process: count.number}, completed)
+            why = missing(document, effects, {here.process: count.number}, completed)
         elif completed:
             why = f"Prefect knows of {len(completed)} completed effects of it, and the ledger of none"
     if why is not None:
@@ -308,7 +315,7 @@ def _opened(
         document = change_batch(ledger, batch_id, lambda there: there or new_batch(batch_id))
     if not unread and token != document["token"] and marks is not None:
         marks.leave(document["token"])
-    count.number = max(count.number, document["created"].get(_process, 0))
+    count.number = max(count.number, document["created"].get(here.process, 0))
     return OpenBatch(count, passed, earlier_effects(effects, passed, flow))
 
 
@@ -334,14 +341,14 @@ def new_batch(batch_id: str) -> dict[str, Any]:
 
 
 def reopened_batch(document: dict[str, Any] | None, batch_id: str, known: int, now: float) -> dict[str, Any]:
-    """The batch as a person accepts it, with the effects that the ledger has: so many are `known`."""
+    """The batch's document once a person accepts the `known` effects of the ledger as all there are."""
     document = document or new_batch(batch_id)
     life = document["life"] + 1
     return {**document, "created": {"reopened": known}, "removed": 0, "life": life, "reopened_at": now}
 
 
 def removed_effects(ledger: Ledger, batch_id: str, number: int) -> None:
-    """So many effects of the batch were taken out of the ledger on purpose."""
+    """Record that so many effects were removed from the ledger on purpose."""
 
     def step(document: dict[str, Any] | None) -> dict[str, Any] | None:
         return None if document is None else {**document, "removed": document["removed"] + number}
@@ -358,15 +365,3 @@ def change_batch(
 ) -> dict[str, Any]:
     """The batch's document after `step` (see `ledger.changed`)."""
     return changed(ledger.store, batch_place(batch_id), step, lasts)
-
-
-def _after_fork() -> None:
-    """A forked child counts for itself."""
-    global _process, _lock
-    _process, _lock = uuid4().hex, threading.Lock()
-    _open.clear()
-    _counts.clear()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)

@@ -1,12 +1,11 @@
 """This process as an owner of effects: one lease in each store, renewed by one thread for all effects.
 
-An effect that is going on names its owner; whether the owner lives, its lease says. A process of the same
-machine that is gone is known to be dead at once.
+An effect in progress names its owner, and the owner's lease shows that it lives. On the same machine, a
+process that has ended is known to be dead at once.
 """
 
 from __future__ import annotations
 
-import atexit
 import logging
 import os
 import socket
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+from prefect_resilience.base.process import at_exit, per_process, start_thread
 from prefect_resilience.errors.exceptions import StoreUnavailable
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.stores.base import Store
@@ -27,14 +27,14 @@ Process = list[Any]
 
 
 def this_process() -> Process | None:
-    """This process, or None where the system does not say as much (it needs Linux's /proc)."""
+    """This process; None on systems without Linux's /proc."""
     machine = _machine()
     stat = _stat(os.getpid())
     return None if machine is None or stat is None else [*machine, os.getpid(), stat[1]]
 
 
 def is_gone(process: Process | None) -> bool:
-    """Whether it is certain that this process has ended; False for one of another machine or container."""
+    """Whether this process has certainly ended; False for one of another machine or container."""
     if process is None:
         return False
     *machine, pid, started = process
@@ -45,7 +45,7 @@ def is_gone(process: Process | None) -> bool:
     except ProcessLookupError:
         return True
     except OSError:
-        return False  # somebody else's, and there
+        return False  # it exists and belongs to another user
     stat = _stat(pid)
     return stat is not None and (stat[1] != started or stat[0] in "ZX")
 
@@ -88,14 +88,15 @@ _BOOTTIME: int | None = getattr(time, "CLOCK_BOOTTIME", None)
 
 
 class Owner:
-    """What this process holds in one store."""
+    """The claims that this process holds in one store."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
-        self._forget()
+        self.forget()
         _owners.append(self)
 
-    def _forget(self) -> None:
+    def forget(self) -> None:
+        """Begin as a new owner that holds nothing."""
         self.id: str = uuid4().hex
         self._ids = {self.id}
         self._version = 0
@@ -106,7 +107,7 @@ class Owner:
         self._renewing = threading.Lock()
 
     def hold(self, claim: str) -> str:
-        """Hold a claim, whose owner lives from now on; the owner's id. Raises StoreUnavailable."""
+        """Hold a claim and make sure that the lease is valid; the owner's id. Raises StoreUnavailable."""
         self._held.add(claim)
         try:
             with self._renewing:
@@ -115,18 +116,18 @@ class Owner:
         except BaseException:
             self._held.discard(claim)
             raise
-        _start_thread()
+        _ensure_thread()
         return self.id
 
     def now(self) -> float:
-        """The store's clock, in seconds, as far as it is known without asking again."""
+        """The store's clock in seconds, computed from the last reading if there is one."""
         return self.store.now() if self._offset is None else ticking() + self._offset
 
     def drop(self, claim: str) -> None:
         self._held.discard(claim)
 
     def lives(self, owner: str, claim: str) -> bool:
-        """Whether somebody is still busy with that claim. Raises StoreUnavailable."""
+        """Whether the owner of a claim still works on it. Raises StoreUnavailable."""
         if claim in self._held:
             return True
         if owner in self._ids:
@@ -135,13 +136,12 @@ class Owner:
         return lease is not None and not is_gone(lease.value["process"])
 
     def later(self, report: Callable[[], object]) -> None:
-        """Make a report in the background, again and again until the store has taken it."""
+        """Make a report in the background, repeated until the store has recorded it."""
         self._reports.append(report)
-        _start_thread()
+        _ensure_thread()
 
     def later_while_held(self, report: Callable[[], object]) -> None:
-        """The same for a claim that is still held: takes no lock, so that a finalizer may call it at any
-        time."""
+        """The same for a claim that is still held. Takes no lock: a finalizer may call it at any time."""
         self._reports.append(report)
 
     @property
@@ -149,7 +149,7 @@ class Owner:
         return bool(self._held or self._reports)
 
     def tick(self) -> None:
-        """What the thread does for this owner; never raises."""
+        """Make the reports and renew the lease; called by the thread. Never raises."""
         try:
             self._make_reports()
             with self._renewing:
@@ -161,9 +161,9 @@ class Owner:
             logger.warning("an owner of effects could not renew its lease: %s", redact(repr(error)))
 
     def leave(self) -> None:
-        """The process ends in order: what it still holds has no owner any more. Never raises.
+        """The process ends normally: make the reports and give up the lease. Never raises.
 
-        A call that still runs in a thread does so until the process is gone: its lease stays until then.
+        While a call still runs in a thread, the lease stays, until it expires or the process is seen dead.
         """
         try:
             self._make_reports()
@@ -184,7 +184,7 @@ class Owner:
             self._reports.popleft()
 
     def _renew(self) -> None:
-        """Prolong the lease. One that ran out is somebody else's proof by now: begin another."""
+        """Prolong the lease, or begin a new one: other processes may count an expired owner as dead."""
         asked = ticking()
         if not self._prolonged():
             self.id, self._version = uuid4().hex, 0
@@ -203,57 +203,52 @@ class Owner:
 # -- one thread for all owners of the process
 
 _owners: list[Owner] = []
-_lock = threading.Lock()
-_thread: threading.Thread | None = None
+
+
+class _RenewalState:
+    """The thread that renews the leases. A forked child has none, and nothing of its parent's is its own."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.running = False
+        for owner in _owners:
+            owner.forget()
+
+
+_state = per_process(_RenewalState)
+_nothing_to_wait_for = threading.Event()
 
 
 def owner_in(store: Store) -> Owner:
     """This process's owner in that store."""
-    with _lock:
+    with _state.lock:
         for owner in _owners:
             if owner.store is store:
                 return owner
         return Owner(store)
 
 
-def _start_thread() -> None:
-    global _thread
-    with _lock:
-        if _thread is None:
-            _thread = threading.Thread(target=_tick_all, name="prefect-resilience-effects", daemon=True)
-            _thread.start()
-
-
-_nothing_to_wait_for = threading.Event()
+def _ensure_thread() -> None:
+    with _state.lock:
+        if not _state.running:
+            start_thread("effects", _tick_all)
+            _state.running = True
 
 
 def _tick_all() -> None:
-    """The life of the thread: it ends when nothing is held any more."""
-    global _thread
+    """Runs in the thread, which ends when no owner holds a claim or has a report to make."""
     while True:
         _nothing_to_wait_for.wait(TICK_SECONDS)
-        with _lock:
+        with _state.lock:
             owners = [owner for owner in _owners if owner.busy]
             if not owners:
-                _thread = None
+                _state.running = False
                 return
         for owner in owners:
             owner.tick()
 
 
-@atexit.register
+@at_exit
 def _leave_all() -> None:
     for owner in list(_owners):
         owner.leave()
-
-
-def _after_fork() -> None:
-    """A forked child owns nothing of its parent's."""
-    global _lock, _thread
-    _lock, _thread = threading.Lock(), None
-    for owner in _owners:
-        owner._forget()  # pyright: ignore[reportPrivateUsage]
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)

@@ -1,4 +1,4 @@
-"""Effect: what a task does to the world outside, and what its receiver can say about it."""
+"""Effect: the policy of a task with side effects, and the answers of a `verify`."""
 
 from __future__ import annotations
 
@@ -9,27 +9,30 @@ import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Literal, cast, get_args
+from typing import Any, Literal, cast
 
 from pydantic import Field, TypeAdapter, field_validator
 
 from prefect_resilience.base.naming import template_fields
-from prefect_resilience.base.policy import Policy, nearest
-from prefect_resilience.durable.sagas.compensations import check_compensation
+from prefect_resilience.base.policy import Policy
+from prefect_resilience.durable.sagas.compensations import (
+    check_compensation,
+    check_parameters,
+    name_of,
+    named_by,
+)
 from prefect_resilience.errors.exceptions import ConfigurationError
 
 EffectKind = Literal["idempotent", "conditional", "external"]
-KINDS: tuple[str, ...] = get_args(EffectKind)
-REPEATS = ("error", "replay")
 BATCH_FIELD = "batch_id"
-"""What a key's template may name beside the parameters."""
+"""A key's template may name this field beside the parameters."""
 
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """It happened: the answer of a `verify`, or what an effect returns to record the receiver's own id.
+    """The effect took place: the answer of a `verify`, or returned by an effect to record the receiver's id.
 
-    `result` is what the caller of the task gets, `external_id` how the receiver calls it.
+    `result` is what the caller of the task gets, `external_id` the receiver's id.
     """
 
     result: Any
@@ -38,7 +41,7 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class NotDone:
-    """It did not happen, and no call made so far will still make it happen: it may be sent again."""
+    """The effect did not take place, and no earlier call can still cause it: it may be sent again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,13 +93,6 @@ class Effect(Policy):
     compensates: str | None = Field(default=None, repr=False)
     """Set by a rollback: the key of the effect that this one undoes."""
 
-    @field_validator("kind", mode="before")
-    @classmethod
-    def _known_kind(cls, kind: Any) -> Any:
-        if kind not in KINDS:
-            raise ValueError(f"there is no kind of effect {kind!r}{nearest(str(kind), KINDS)}")
-        return kind
-
     @field_validator("key")
     @classmethod
     def _key_can_be_read(cls, key: str | None) -> str | None:
@@ -105,15 +101,6 @@ class Effect(Policy):
         if key is not None:
             template_fields(key, "effect key")
         return key
-
-    @field_validator("repeat", mode="before")
-    @classmethod
-    def _known_repeat(cls, repeat: Any) -> Any:
-        if repeat not in ("error", "replay"):
-            raise ValueError(
-                f'repeat={repeat!r} is neither "error" nor "replay"{nearest(str(repeat), REPEATS)}'
-            )
-        return repeat
 
     @field_validator("was", mode="before")
     @classmethod
@@ -151,16 +138,13 @@ class Effect(Policy):
         return self.kind == "external"
 
     def verify_arguments(self, parameters: Mapping[str, Any]) -> dict[str, Any]:
-        """Those of the parameters that `verify` names beside the key; all, where it takes any."""
+        """The parameters that `verify` names after the key, or all if it has `**kwargs`."""
         assert self.verify is not None
-        named = list(inspect.signature(self.verify).parameters.values())[1:]
-        if any(parameter.kind is parameter.VAR_KEYWORD for parameter in named):
-            return dict(parameters)
-        return {one.name: parameters[one.name] for one in named if one.name in parameters}
+        return named_by(self.verify, parameters, beside_first=True)
 
     def check_for(self, fn: Callable[..., Any], *, isasync: bool) -> None:
-        """Refuse, at decoration, what could not be told apart, asked, or undone, later."""
-        # A scope, such as a plan's node, is a name of its own.
+        """Refuse, at decoration, an effect whose key, `verify` or `compensate` could not work later."""
+        # A scope, such as a plan's node, already makes the key unique.
         named = self.key is not None or self.compensates is not None or bool(self.scope)
         if not named and (why := _needs_key(fn)) is not None:
             given = [name for name in inspect.signature(fn).parameters if name not in ("self", "cls")]
@@ -173,32 +157,20 @@ class Effect(Policy):
             check_compensation(self.compensate, fn)
         if self.verify is None:
             return
-        asking = getattr(self.verify, "__name__", repr(self.verify))
-        name = getattr(fn, "__name__", repr(fn))
+        asking, name = name_of(self.verify), name_of(fn)
         if inspect.iscoroutinefunction(self.verify) and not isasync:
             raise ConfigurationError(
                 f"verify={asking} is async but {name!r} is not: write the task as `async def`, "
                 f"or give it a plain function to ask"
             )
-        given = inspect.signature(fn).parameters
         wanted = list(inspect.signature(self.verify).parameters.values())
         if not wanted:
             raise ConfigurationError(f"verify={asking} takes nothing: write def {asking}(key, ...)")
-        if any(parameter.kind is parameter.VAR_KEYWORD for parameter in given.values()):
-            return
-        for one in wanted[1:]:
-            if one.default is one.empty and one.name not in given and one.kind not in _VARIADIC:
-                raise ConfigurationError(
-                    f"verify={asking} needs {one.name!r}, which {name!r} does not have"
-                    f"{nearest(one.name, given)}"
-                )
-
-
-_VARIADIC = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
+        check_parameters(f"verify={asking}", wanted[1:], fn)
 
 
 def _needs_key(fn: Callable[..., Any]) -> str | None:
-    """Why the function's name and arguments do not tell its effect from others'; None: they do."""
+    """Why the function's name and arguments do not identify its effect; None: they do."""
     function: Any = inspect.unwrap(fn)
     name: str = getattr(function, "__qualname__", "")
     if not name or name.endswith("<lambda>"):
@@ -216,16 +188,16 @@ def _needs_key(fn: Callable[..., Any]) -> str | None:
     return None
 
 
-# What an effect returned, as JSON in the ledger, so that a replay gives an equal value back.
+# The result of an effect as JSON in the ledger, so that a replay returns an equal value.
 #
 # {"as": "json", "value": ...}     plain JSON
 # {"as": "typed", "value": ...}    JSON that the function's return type turns back into the value
-# {"as": "stored", "ref": ...}     where else it is kept: it is no JSON, or too long
-# {"as": "told", "value": ...}     JSON that a person gave; the return type makes the value of it
+# {"as": "stored", "ref": ...}     kept elsewhere: it is not JSON, or too long
+# {"as": "told", "value": ...}     JSON that a person gave; the return type turns it into the value
 # {"as": "lost", "why": ...}       it could not be kept at all
 
 MOST_BYTES = 1_000_000
-"""The longest JSON of a result that stands in the ledger itself."""
+"""The longest JSON of a result that is kept in the ledger itself."""
 
 LONGEST_INTEGER = 10**4000
 
@@ -252,13 +224,13 @@ def pack(value: Any, fn: Callable[..., Any] | None = None) -> Packed | None:
 
 
 def pack_told(value: Any) -> Packed | None:
-    """What somebody says that the function returned, as plain JSON; None when it is none."""
+    """A result that a person gave, packed; None when it is not plain JSON."""
     packed = pack(value)
     return None if packed is None else {**packed, "as": "told"}
 
 
 def rebuilt(value: Any, fn: Callable[..., Any] | None) -> Any:
-    """JSON as the function's return type has it; unchanged where it does not fit, or is no JSON."""
+    """JSON converted to the function's return type; unchanged if it does not fit, or is not JSON."""
     adapter = _adapter(fn) if _is_plain(value) else None
     try:
         return value if adapter is None or value is None else adapter.validate_python(value)
@@ -269,7 +241,7 @@ def rebuilt(value: Any, fn: Callable[..., Any] | None) -> Any:
 def unpack(packed: Packed, fn: Callable[..., Any] | None = None) -> Any:
     """The value of a result with a "value". LookupError when the function's type does not fit, or is gone.
 
-    What was told by somebody is taken as it is where there is no type, and None in any case.
+    A value that a person gave is returned unchanged if there is no return type, or if it is None.
     """
     if packed["as"] == "json":
         return packed["value"]
@@ -285,7 +257,7 @@ def unpack(packed: Packed, fn: Callable[..., Any] | None = None) -> Any:
 
 
 def shown(packed: Packed | None) -> Any:
-    """What an operator sees of a result: its JSON, or None."""
+    """A result as operators see it: its JSON, or None."""
     return None if packed is None else packed.get("value")
 
 
@@ -295,7 +267,7 @@ def _short(packed: Packed) -> Packed | None:
 
 
 def _is_plain(value: Any, depth: int = 200) -> bool:
-    """Whether JSON gives back exactly this: no tuples, no subclasses, no keys that are not strings."""
+    """Whether the value survives JSON unchanged: no tuples, no subclasses, only string keys."""
     kind = cast("type[Any]", type(value))
     if value is None or kind in (bool, str):
         return True
@@ -313,9 +285,9 @@ def _is_plain(value: Any, depth: int = 200) -> bool:
 
 @lru_cache(maxsize=1_000)
 def _adapter(fn: Callable[..., Any] | None) -> TypeAdapter[Any] | None:
-    """What dumps and rebuilds values of the function's return type, or None."""
+    """The adapter of the function's return type, or None."""
     try:
         wanted = typing.get_type_hints(fn, include_extras=True)["return"] if fn else Any
         return None if wanted in (Any, None, type(None), Done) else TypeAdapter(wanted)
-    except Exception:  # noqa: BLE001 - hints that cannot be read say nothing
+    except Exception:  # noqa: BLE001 - hints that cannot be read count as none
         return None

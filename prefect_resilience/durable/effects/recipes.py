@@ -1,5 +1,5 @@
-"""What a key was made of, kept beside the effect: tells two effects with one key apart, and one effect whose
-code was changed between two passes.
+"""Recipes: what a key was made of, kept with the effect. They tell two effects with the same key apart, and
+find an effect again whose code was changed between two passes.
 
 A recipe is JSON: {"task": dotted name, "template": the key's template or None, "scope": ..., "names": every
 parameter of the function, "args": {parameter: {"type", "typed", "loose", "default"}}}. `typed` and `loose`
@@ -28,7 +28,7 @@ MOST_PACKAGES = 20
 
 
 class CodeSource(NamedTuple):
-    """Where a task's function stands: its dotted name, its module, and the file if there is one."""
+    """Where a task's function is defined: its dotted name, its module, and the file if there is one."""
 
     name: str = ""
     module: str = ""
@@ -39,7 +39,7 @@ NOWHERE = CodeSource()
 
 
 def source_of(fn: Callable[..., Any]) -> CodeSource:
-    """Where a function is defined. A body that was changed does not count, nor does the folder of a clone."""
+    """Where a function is defined: neither its body nor the folder of the project counts."""
     function = inspect.unwrap(fn)
     while isinstance(function, partial):
         function = inspect.unwrap(cast("Callable[..., Any]", function.func))
@@ -55,7 +55,7 @@ def task_name(fn: Callable[..., Any]) -> str:
 
 
 def class_name(cls: type[Any]) -> str:
-    """The dotted name of a class; those of the standard library's builtins bare."""
+    """The dotted name of a class; the bare name of a builtin."""
     if cls.__module__ == "builtins":
         return cls.__qualname__
     file = getattr(sys.modules.get(cls.__module__), "__file__", None) or ""
@@ -64,7 +64,7 @@ def class_name(cls: type[Any]) -> str:
 
 @lru_cache(maxsize=1_000)
 def module_name(module: str, file: str) -> str:
-    """The name of a module; of a script and of a file that Prefect loaded, what it would be imported by."""
+    """The name of a module; for a script and a file that Prefect loaded, the name to import it by."""
     path = PurePath(file)
     by_path = module in ("", "__main__", path.stem) or module.startswith("__prefect_loader")
     if not by_path:
@@ -80,9 +80,9 @@ def module_name(module: str, file: str) -> str:
 
 
 def is_gone(recorded: str, asker: CodeSource) -> bool:
-    """Whether a task is no longer in the code, as far as the files say; False when nothing can tell.
+    """Whether the source files no longer define a task; False if they cannot tell.
 
-    Nothing is imported for it: the sources are read, in which a lambda has no name.
+    Nothing is imported; the sources are read. A lambda has no name there.
     """
     if recorded.endswith("<lambda>"):
         return False
@@ -96,7 +96,7 @@ def is_gone(recorded: str, asker: CodeSource) -> bool:
 
 
 def _splits(name: str) -> list[tuple[str, str]]:
-    """The ways to take a dotted name apart, the longest module first; a module ends before `<locals>`."""
+    """The ways to split a dotted name into module and rest, the longest module first."""
     head = name.split(".<locals>", 1)[0].split(".")
     return [(".".join(head[:n]), name[len(".".join(head[:n])) + 1 :]) for n in range(len(head) - 1, 0, -1)]
 
@@ -157,9 +157,9 @@ Recipe = dict[str, Any]
 
 
 def difference(recorded: Recipe, mine: Recipe, names: Iterable[str]) -> str | None:
-    """Why an effect that bears the same key is another one: "task", "values", or None when it is the same.
+    """Why an effect with the same key is another one: "task", "values", or None if it is the same.
 
-    `names` are those that the task may have had.
+    `names`: the names that the task may have had.
     """
     if recorded["task"] != mine["task"] and recorded["task"] not in names:
         return "task"
@@ -173,9 +173,9 @@ def difference(recorded: Recipe, mine: Recipe, names: Iterable[str]) -> str | No
 
 
 def same_call(recorded: Recipe, mine: Recipe) -> bool:
-    """Whether a changed function may be making the call that was recorded: all that both have agrees.
+    """Whether a changed function may be making the recorded call: their common parameters agree.
 
-    Types do not count. Functions that have no parameter in common may be each other's.
+    Types do not count.
     """
     common = [name for name in mine["names"] if name in recorded["names"]]
     if not common:
@@ -196,14 +196,14 @@ def changed_types(recorded: Recipe, mine: Recipe) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Continues:
-    """The call goes on with an effect that is recorded under another key."""
+    """The call is an effect that is recorded under another key."""
 
     key: str
 
 
 @dataclass(frozen=True, slots=True)
 class Suspect:
-    """An effect of an earlier pass that this call may be, under code that was changed since."""
+    """An effect of an earlier pass that may be this call, if the code was changed since."""
 
     key: str
     task: str
@@ -217,9 +217,9 @@ Earlier = dict[str, Any]
 def compared(
     earlier: Iterable[Earlier], mine: Recipe, was: tuple[str, ...], gone: Callable[[Recipe], bool]
 ) -> Continues | list[Suspect]:
-    """What a call whose key the ledger does not know has to do with what earlier passes did.
+    """How a call with a key that is new to the ledger relates to the effects of earlier passes.
 
-    `earlier`: the effects that this pass has not asked for so far. `was`: names that the task had before.
+    `earlier`: the effects that this pass has not asked for yet. `was`: earlier names of the task.
     `gone`: whether the task of a recipe is no longer in the code.
     """
     suspects: list[Suspect] = []
@@ -243,7 +243,7 @@ def compared(
 
 
 def _of_one_task(recorded: Recipe, mine: Recipe) -> bool:
-    """Whether both are of one task, and not of two that a function made, each with a key of its own."""
+    """Whether both belong to one task, and not to two that one function made with keys of their own."""
     templates = recorded["template"], mine["template"]
     own_keys = "<locals>" in mine["task"] and None not in templates and templates[0] != templates[1]
     return recorded["scope"] == mine["scope"] and not own_keys
@@ -266,14 +266,14 @@ def _loose(recipe: Recipe, name: str) -> str | None:
 
 
 def _agree(one: str | None, other: str | None) -> bool:
-    """What has no digest may be anything."""
+    """Whether two digests agree. An argument without a digest agrees with all."""
     return one is None or other is None or one == other
 
 
 def clash(reused: Reused, asker: Asker, source: CodeSource, key: str, batch_id: str) -> Asker:
-    """Who asks on, where the recorded effect is the same one under code that was changed since.
+    """The asker to continue with if the recorded effect is the same one and its code was changed since.
 
-    Raises EffectKeyReused where it is another effect, and InDoubt where it may be the same one.
+    Raises EffectKeyReused if it is another effect, and InDoubt if it may be the same one.
     """
     recorded = reused.recipe
     assert asker.recipe is not None
@@ -294,7 +294,7 @@ def clash(reused: Reused, asker: Asker, source: CodeSource, key: str, batch_id: 
 
 
 def suspected(found: list[Suspect], batch_id: str) -> str:
-    """Why a call whose key is new may be one that an earlier pass made."""
+    """Why a call with a new key may be one that an earlier pass made."""
     first = found[0]
     more = "" if len(found) == 1 else f" and {len(found) - 1} more"
     return (

@@ -1,5 +1,4 @@
-"""What a claim asks of the ledger and of the receiver, as sequences: how an effect stands, what `verify`
-says, and its recorded result."""
+"""The steps of a claim without its call, as sequences: the state of the effect, its `verify`, its result."""
 
 from __future__ import annotations
 
@@ -15,10 +14,10 @@ from prefect_resilience.durable.effects.current import EffectSurroundings, Repla
 from prefect_resilience.durable.effects.keys import effect_key
 from prefect_resilience.durable.effects.ledger import Ledger, place_of
 from prefect_resilience.durable.effects.model import (
+    AlreadyDone,
     Ask,
     Asker,
     LedgerDecision,
-    Replay,
     Send,
     Succeeded,
     Verified,
@@ -46,9 +45,6 @@ from prefect_resilience.errors.exceptions import (
 )
 from prefect_resilience.errors.secrets.redact import redact
 
-# The steps of one attempt in the ledger: opening the batch, looking an effect up, recording the intent. All
-# may block.
-
 _INTENDING = "the intent could not be recorded"
 
 
@@ -56,7 +52,7 @@ _QUOTED = re.compile(r"'[^']*'|\"[^\"]*\"")
 _URL = "PREFECT_RESILIENCE_STORE_URL"
 _WRITABLE = f"let this program write there, or name another store in {_URL}"
 
-# The first that is found counts: a refused connection names a port, and an error of a script its line.
+# The first match counts, so the order matters: later signs occur in other errors, too.
 _REMEDIES = (
     ("root flow run|found out", "let the Prefect API answer, or name the batch: `with batch(...)`"),
     ("oom command|out of memory|maxmemory", "give Redis more memory (maxmemory), or make room there"),
@@ -77,8 +73,8 @@ _REMEDIES = (
 
 
 def remedy(said: str) -> str:
-    """How to mend a store, in a few words. `said` is why it could not answer."""
-    # Neither the URL nor a path says what is wrong.
+    """How to repair a store, in a few words. `said` is its error."""
+    # URLs and paths may contain any of the signs.
     said = _QUOTED.sub("", said.rpartition("could not answer: ")[2].casefold())
     for signs, words in _REMEDIES:
         if re.search(signs, said):
@@ -96,7 +92,7 @@ class LedgerSequences:
     source: CodeSource
     here: EffectSurroundings
     direct: bool = False
-    """Whether nothing stands between the question and the call: no circuit, no limit."""
+    """Whether the call follows the look-up at once: no circuit, no limit."""
     name: str = field(default_factory=lambda: uuid4().hex)
     key: str = ""
     batch_id: str = ""
@@ -109,7 +105,7 @@ class LedgerSequences:
     """Above 1: the effect was compensated before, and this call is a new one to its receiver."""
     _place: str = ""
     _doing: str = "the ledger cannot be opened"
-    """What it is that has failed when the store is unavailable."""
+    """The step that failed, for messages when the store is unavailable."""
     _claimed: bool = False
     _gone: bool = False
     _undo: dict[str, Any] = field(default_factory=dict[str, Any])
@@ -122,7 +118,7 @@ class LedgerSequences:
         return self.ledger
 
     def _stand(self) -> LedgerDecision:
-        """How the effect stands; where nothing else has to be asked, it is claimed at once."""
+        """The state of the effect; without circuit and limits, it is claimed at once."""
         if self.ledger is None:
             self._open()
         if not self.direct or (self._opened is not None and self._opened.earlier):
@@ -130,9 +126,9 @@ class LedgerSequences:
         try:
             return self._intend(in_doubt=False)
         except StoreUnavailable:
-            # A store that may only be read still tells what is done.
+            # A read-only store still shows what is done.
             decision = self._look()
-            if not isinstance(decision, Replay):
+            if not isinstance(decision, AlreadyDone):
                 self._doing = _INTENDING
                 raise
             return decision
@@ -191,7 +187,7 @@ class LedgerSequences:
         return InDoubt(self.key, self.batch_id, why)
 
     def _intend(self, in_doubt: bool = True) -> LedgerDecision:
-        """Claim the effect. `in_doubt`: also one that is not external, and of which nothing is known."""
+        """Claim the effect. `in_doubt`: also one with an unknown outcome, unless it is external."""
         self._doing = _INTENDING
         _, name = self.here.flow()
         about = {"key": self.key, "batch": self.batch_id, "task": self.source.name, **self.here.identity}
@@ -216,7 +212,7 @@ class LedgerSequences:
     def _withdraw(self) -> None:
         self._ledger.report_later(self._place, not_sent(self.name, "cancelled before it was sent"))
 
-    # -- what goes on around the steps
+    # -- around the steps
 
     def _stands(self) -> Steps[LedgerDecision]:
         if not self.recorded:
@@ -224,7 +220,7 @@ class LedgerSequences:
         return (yield from self._in_ledger(self._stand))
 
     def _in_ledger(self, step: Callable[[], LedgerDecision]) -> Steps[LedgerDecision]:
-        """A step of this claim; `Send` where the effect is one that goes on without the store."""
+        """A step of this claim; `Send` if the store is unavailable and the effect may go on without it."""
         try:
             return (yield Blocking(step))
         except NotRecorded:
@@ -235,7 +231,7 @@ class LedgerSequences:
         except Exception:
             raise
         except BaseException:
-            # Cancelled beside a thread that may still be writing: it withdraws what it wrote.
+            # Cancelled while a thread may still be writing: that thread then withdraws what it wrote.
             self._gone = True
             if self.ledger is not None:
                 self._withdraw()
@@ -250,13 +246,13 @@ class LedgerSequences:
         self.here.unrecorded(f"{what}: {error}")
 
     def _resolved(self, asked: Ask) -> Steps[LedgerDecision]:
-        """Ask the receiver what became of an earlier call. Raises InDoubt when nothing can tell."""
+        """Ask the receiver about an earlier call. Raises InDoubt if the outcome stays unknown."""
         said = asked.error or {"code": "INTERRUPTED", "message": "nothing is known of the call"}
         why = f"{said['code']}: {said.get('message', '')}" + (f"; {said['hint']}" if said.get("hint") else "")
         if self.effect.verify is None:
             return self._undecided(f"{why}; there is no verify to ask")
         arguments = self.effect.verify_arguments(self.here.parameters)
-        # A plain function under an async task would hold up the loop.
+        # A plain function of an async task would block the loop.
         kind = Blocking if self.isasync and not iscoroutinefunction(self.effect.verify) else Invoke
         key = sent_key(self.key, asked.generation)
         answer: Any = yield kind(self.effect.verify, (key,), arguments)
@@ -297,7 +293,7 @@ class LedgerSequences:
             packed = {"as": "stored", "ref": reference} if failure is None else {"as": "lost", "why": failure}
         return with_result(packed, value) if self.effect.compensate is not None else packed
 
-    def _replayed(self, decision: Replay) -> Steps[Replayed]:
+    def _replayed(self, decision: AlreadyDone) -> Steps[Replayed]:
         packed = decision.result
         try:
             if packed["as"] == "stored":

@@ -1,14 +1,14 @@
-"""Who may replay a letter, as pure functions of the letter and the store's time.
+"""The states of a letter and its claims, as pure functions of the letter and the store's time.
 
     waiting ── claimed ──> replaying ── succeeded ──> replayed
        ^                    │    │
        └── failed, let go ──┘    └── cut off: in_doubt ── resolved, or claimed by force
 
-What later passes of the flow run do to a letter is in `passes`: one that waits is settled when its call
-succeeds there, and one that is done with waits again when its call fails there.
+`report` has the effect of later passes of the flow run: a waiting letter is settled when its call succeeds
+there, and a replayed or settled letter waits again when its call fails there.
 
-A claim that has run out leaves its letter in doubt: its owner died, and how far the call had come is unknown.
-One whose process is known to be gone runs out at once.
+An expired claim leaves its letter in doubt: the owner died, and nobody knows how far the call got. The claim
+of a process that is known to be dead expires at once.
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
+from prefect_resilience.durable.effects.ledger import scanned
 from prefect_resilience.durable.letters.model import (
+    MESSAGE,
     PASSES_KEPT,
     REPLAYS_KEPT,
     Claim,
@@ -31,12 +33,11 @@ from prefect_resilience.durable.letters.model import (
 from prefect_resilience.durable.letters.report import may_be_same
 from prefect_resilience.stores import Document, Store
 
-MESSAGE = 300
 SETTLED = "its call succeeded when its flow run was run again"
 
 
 def standing(letter: DeadLetter, now: datetime) -> DeadLetter:
-    """The letter as it is to be seen now: in doubt, where a claim has run out."""
+    """The letter in its current status: in doubt if its claim has expired."""
     claim = letter.claim
     if letter.status == "replaying" and (claim is None or claim.until <= now):
         return letter.model_copy(update={"status": "in_doubt"})
@@ -44,7 +45,7 @@ def standing(letter: DeadLetter, now: datetime) -> DeadLetter:
 
 
 def orphaned(letter: DeadLetter, now: datetime) -> DeadLetter:
-    """The letter of an owner that is gone: its claim runs out now, whatever was agreed."""
+    """The letter of an owner that is dead: its claim expires now."""
     claim = letter.claim
     if letter.status != "replaying" or claim is None or claim.until <= now:
         return letter
@@ -52,12 +53,10 @@ def orphaned(letter: DeadLetter, now: datetime) -> DeadLetter:
 
 
 def refusal(letter: DeadLetter, now: datetime, *, despite_doubt: bool) -> str | None:
-    """Why nobody may claim the letter now, in words; None when it is free."""
+    """The reason why the letter cannot be claimed now; None when it is free."""
     letter = standing(letter, now)
-    if letter.status == "replayed":
-        return "it has been replayed already"
-    if letter.status == "settled":
-        return SETTLED
+    if letter.status in ("replayed", "settled"):
+        return SETTLED if letter.status == "settled" else "it has been replayed already"
     if letter.status == "replaying":
         assert letter.claim is not None
         left = (letter.claim.until - now).total_seconds()
@@ -76,7 +75,7 @@ def claimed(
     run_id: str | None,
     process: list[Any] | None = None,
 ) -> DeadLetter:
-    """The letter in the hands of `owner` for `lease` seconds. A cut-off replay before goes on record."""
+    """The letter, claimed by `owner` for `lease` seconds. An earlier replay that was cut off is recorded."""
     letter = standing(letter, now)
     if letter.status == "in_doubt" and letter.claim is not None:
         letter = ended(letter, "in_doubt", now, "it was cut off")
@@ -92,7 +91,7 @@ def claimed(
 
 
 def renewed(letter: DeadLetter, token: str, now: datetime, lease: float) -> DeadLetter | None:
-    """The claim, good for another while; None when it is somebody else's by now."""
+    """The claim, extended by `lease` seconds from now; None when it is no longer this owner's."""
     claim = letter.claim
     if claim is None or claim.token != token:
         return None
@@ -103,21 +102,23 @@ def renewed(letter: DeadLetter, token: str, now: datetime, lease: float) -> Dead
 def settled(
     letter: DeadLetter, token: str, outcome: Outcome, now: datetime, message: str = ""
 ) -> DeadLetter | None:
-    """The letter after its replay; None when the claim is somebody else's by now."""
-    if letter.claim is None or letter.claim.token != token:
-        return None
-    return ended(letter, outcome, now, message)
+    """The letter after its replay; None when the claim is no longer this owner's."""
+    return ended(letter, outcome, now, message) if _holds(letter, token) else None
 
 
 def released(letter: DeadLetter, token: str) -> DeadLetter | None:
-    """The letter as if it had not been claimed: nothing was called; None when another has the claim."""
-    if letter.claim is None or letter.claim.token != token:
+    """The letter without its claim: nothing was called; None when the claim is no longer this owner's."""
+    if not _holds(letter, token):
         return None
     return letter.model_copy(update={"status": _after(letter), "claim": None})
 
 
+def _holds(letter: DeadLetter, token: str) -> bool:
+    return letter.claim is not None and letter.claim.token == token
+
+
 def _after(letter: DeadLetter) -> Status:
-    """What a letter comes to without a replay: its run may have made the call in the meantime."""
+    """The status of a letter that was not replayed: its run may have made the call in the meantime."""
     made = bool(letter.passes) and letter.passes[-1].outcome == "succeeded"
     return "settled" if made else "waiting"
 
@@ -125,9 +126,9 @@ def _after(letter: DeadLetter) -> Status:
 def ended(
     letter: DeadLetter, outcome: Outcome, now: datetime, message: str = "", run_id: str | None = None
 ) -> DeadLetter:
-    """The replay that is going on, or was cut off, put on record with its outcome.
+    """The letter with its current or cut-off replay recorded with this outcome.
 
-    `run_id` is the run that it was, where the claim could not name it.
+    `run_id` is the run of the replay if the claim does not name it.
     """
     claim = letter.claim
     replay = Replay(
@@ -154,96 +155,60 @@ CONTENTS = "dead-letter-contents:"
 SAME_WORK = "dead-letter-same:"
 
 _ALL = (1 << 128) - 1
-_RANDOM_BITS = 62
-
-
-def new_id(now: float, chance: int) -> str:
-    """A UUID of version 7 (RFC 9562, method 3): the time in milliseconds and 4096ths of one, then chance.
-
-    `now` is in seconds since the epoch, `chance` any integer, of which 62 bits are used.
-    """
-    ticks = max(0, int(now * 1000 * 4096))
-    milliseconds, fraction = (ticks >> 12) & ((1 << 48) - 1), ticks & 0xFFF
-    number = milliseconds << 80 | 0x7 << 76 | fraction << 64 | 0b10 << _RANDOM_BITS
-    return str(UUID(int=number | chance & ((1 << _RANDOM_BITS) - 1)))
-
-
-def first_id_at(now: float) -> str:
-    """The smallest id that a letter of this moment may have."""
-    return new_id(now, 0)
-
-
-def is_id(text: str) -> bool:
-    """Whether this is an id as `new_id` writes them."""
-    try:
-        return str(UUID(text)) == text
-    except (ValueError, AttributeError, TypeError):
-        return False
 
 
 def entry_key(letter_id: str) -> str:
-    """Where the letter's entry is. Stores scan upwards: the id is turned round, so new ones come first."""
+    """The key of the letter's entry. The id is inverted: stores scan upwards, so new letters come first."""
     return f"{ENTRY}{_ALL ^ UUID(letter_id).int:032x}"
 
 
 def contents_key(letter_id: str) -> str:
-    """Where its parameters and its error are kept, which a listing does not read."""
+    """The key of its parameters and its error, which a listing does not read."""
     return f"{CONTENTS}{letter_id}"
 
 
 def same_work_prefix(identity: str) -> str:
-    """Below this stand the letters that failed over one and the same piece of work."""
+    """The prefix of the keys of all letters of one call."""
     return f"{SAME_WORK}{identity}:"
 
 
-def batch_prefix(batch: str) -> str:
-    """Below this stand those of every call of a batch: identities begin with its digest and a dot."""
-    return f"{SAME_WORK}{batch}."
-
-
-def identity_in(key: str) -> str:
-    """The identity that a key below `batch_prefix` names."""
-    return key.removeprefix(SAME_WORK).rpartition(":")[0]
-
-
-# Which letter is of which call: a small document beside each letter, found by what the call is.
+# An index from calls to letters: a small document beside each letter, under the call's identity.
 #
-# It holds the places in runs that the letter is known from. Whoever adds one has the letter for its pass,
-# so that of two equal calls that fail at the same moment each finds a letter of its own.
-
-PAGE = 1_000
+# It holds the passes of flow runs in which the call failed. A pass takes a letter by adding itself with a
+# swap, so two equal calls that fail at the same moment get a letter each.
 
 
 def note(store: Store, letter: DeadLetter) -> None:
-    """Write down what call a new letter is of."""
+    """Add a new letter to the index."""
     store.swap(_key(letter.identity, letter.id), 0, _value(one.starts for one in letter.passes))
 
 
 def forget(store: Store, letter: DeadLetter) -> None:
-    """The letter is gone."""
-    key = _key(letter.identity, letter.id)
-    if (found := store.load(key)) is not None:
-        store.delete(key, found.version)
+    """Remove the documents beside the entry of a letter that is gone."""
+    for key in (contents_key(letter.id), _key(letter.identity, letter.id)):
+        if (found := store.load(key)) is not None:
+            store.delete(key, found.version)
 
 
 def of_call(
     store: Store, identity: str, starts: Starts, *, in_replay: bool = False
 ) -> Iterator[tuple[str, Document]]:
-    """The letters that may be of the call in this place, the oldest first: ids, and what `take` needs."""
-    for key, document in _below(store, same_work_prefix(identity)):
+    """The letters that may belong to this call, the oldest first: ids, and documents for `take`."""
+    for key, document in scanned(store, same_work_prefix(identity)):
         if may_be_same(_places(document.value), starts, in_replay=in_replay):
             yield key.rpartition(":")[2], document
 
 
 def take(store: Store, identity: str, letter_id: str, document: Document, starts: Starts) -> bool:
-    """Have the letter for the pass of this place; False when somebody else was faster."""
+    """Take the letter for this pass; False when another process was faster."""
     known = [*_places(document.value), starts][-PASSES_KEPT:]
     return bool(store.swap(_key(identity, letter_id), document.version, _value(known)))
 
 
 def in_batch(store: Store, batch: str) -> set[str]:
-    """What calls of a batch, named by its digest, there are letters of."""
-    return {identity_in(key) for key, _ in _below(store, batch_prefix(batch))}
+    """The identities of the calls of a batch that have letters; `batch` is the batch's digest."""
+    below = scanned(store, f"{SAME_WORK}{batch}.")
+    return {key.removeprefix(SAME_WORK).rpartition(":")[0] for key, _ in below}
 
 
 def _value(places: Iterable[Starts]) -> dict[str, Any]:
@@ -252,15 +217,6 @@ def _value(places: Iterable[Starts]) -> dict[str, Any]:
 
 def _key(identity: str, letter_id: str) -> str:
     return f"{same_work_prefix(identity)}{letter_id}"
-
-
-def _below(store: Store, prefix: str) -> Iterator[tuple[str, Document]]:
-    after: str | None = None
-    while page := store.scan(prefix, after, PAGE):
-        yield from page
-        if len(page) < PAGE:
-            return
-        after = page[-1][0]
 
 
 def _places(value: Any) -> list[Starts]:

@@ -1,11 +1,11 @@
 """A call's parameters as JSON without the secrets in them, and back.
 
-Plain JSON stands as it is. Everything else is an object with a `$kind`: the scalars of `kinds`, tuples, sets,
-mappings with keys that are no texts, enumerations, pydantic models, dataclasses, attrs classes, named tuples,
-and saved Prefect blocks by name (their secrets stay with Prefect).
+Plain JSON is kept as it is. Everything else becomes an object with a `$kind`: the scalars of `kinds`, tuples,
+sets, mappings with keys that are not strings, enumerations, pydantic models, dataclasses, attrs classes,
+named tuples, and saved Prefect blocks by name (their secrets stay with Prefect).
 
-A value that is secret, too large, inside itself, or of no known kind is left out, and a `LeftOut` marks its
-place. Reading runs no constructor, validator or pickle: objects are put together the way `copy` does.
+A value that is secret, too large, inside itself, or of an unknown kind is left out and replaced by a
+`LeftOut`. Reading runs no constructor, validator or pickle: objects are built as `copy` builds them.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import json
 import math
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from decimal import Decimal
 from enum import Enum
@@ -55,10 +56,10 @@ Why = Literal["secret", "too large", "too deep", "inside itself", "unknown kind"
 
 
 class LeftOut(BaseModel):
-    """What stands where a value was left out of a letter.
+    """Stands for a value that was left out of a letter. A replay needs the value from another source.
 
-    `path` leads there, as in "order.card.number"; `type` is the value's class; `hint` shows, redacted, what
-    it was like. A replay needs it from elsewhere.
+    `path` is its place, as in "order.card.number"; `type` is the value's class; `hint` is the redacted
+    beginning of the value.
     """
 
     model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True)
@@ -71,7 +72,7 @@ class LeftOut(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Encoded:
-    """The parameters of a call as JSON, and what is missing from them. `size` is in characters of JSON."""
+    """The parameters of a call as JSON, and the values left out of them. `size` is in characters of JSON."""
 
     parameters: dict[str, Any]
     left_out: tuple[LeftOut, ...]
@@ -87,9 +88,9 @@ class _Unknown(Exception):
 
 
 def encode_parameters(parameters: Mapping[str, Any], largest: int = LARGEST) -> Encoded:
-    """A call's parameters as JSON of at most `largest` characters. What there is no room for is left out.
+    """A call's parameters as JSON of at most `largest` characters; larger values are left out.
 
-    Never raises: what goes wrong with one value leaves that one out.
+    Never raises: a value that cannot be encoded is left out.
     """
     encoded: dict[str, Any] = {}
     left_out: list[LeftOut] = []
@@ -104,7 +105,7 @@ def encode_parameters(parameters: Mapping[str, Any], largest: int = LARGEST) -> 
 
 
 class _Encoder:
-    """One parameter on its way into JSON. `room` is what there still is, in characters."""
+    """Encodes one parameter as JSON. `room` is the number of characters that are left."""
 
     def __init__(self, room: int) -> None:
         self.room = room
@@ -114,19 +115,17 @@ class _Encoder:
     def parameter(self, name: str, value: Any) -> tuple[Any, int]:
         """A parameter as JSON, and how many characters that takes."""
         most = self.room
-        try:
+        with suppress(_TooLarge):
             encoded = self.value(value, name, name)
             size = len(json.dumps(encoded, separators=(",", ":")))
             if size <= most:
                 return encoded, size
-        except _TooLarge:
-            pass
         self.left_out.clear()
         mark = self._leave_out(name, "too large", value)
         return mark, len(json.dumps(mark))
 
     def value(self, value: Any, path: str, name: str | None = None) -> Any:
-        """A value as JSON, or the mark that it was left out. Its name may say that it is secret."""
+        """A value as JSON, or the mark that it was left out. `name` may be that of a secret."""
         self._spend(_NODE)
         if len(self._around) >= DEEPEST:
             return self._leave_out(path, "too deep", value)
@@ -140,7 +139,7 @@ class _Encoder:
             return self._known(value, path)
         except _TooLarge:
             raise
-        except Exception:  # noqa: BLE001 - the user's objects may raise anything when they are looked at
+        except Exception:  # noqa: BLE001 - reading a user's object may raise anything
             del self.left_out[missing:]  # of its parts; now it is missing as a whole
             return self._leave_out(path, "unknown kind", value)
         finally:
@@ -199,7 +198,7 @@ class _Encoder:
         return encoded
 
     def _object(self, kind: str, value: Any, names: Iterable[str], path: str) -> dict[str, Any]:
-        """The object's fields and what else is in its `__dict__`, but not what it can work out again."""
+        """The object's fields and the rest of its `__dict__`, without the values of cached properties."""
         cls = cast("type[Any]", type(value))
         members = {name: getattr(value, name) for name in names if hasattr(value, name)}
         for name, member in getattr(value, "__dict__", {}).items():
@@ -254,7 +253,7 @@ def _enum(value: Enum) -> Any:
 
 
 def _block(value: Any) -> Any:
-    """A saved block is kept as its name: whoever replays the letter loads it again."""
+    """A saved block as its name: the replay loads it again."""
     name, slug = getattr(value, "_block_document_name", None), getattr(value, "get_block_type_slug", None)
     if not name or not callable(slug) or getattr(value, "_is_anonymous", None):
         return None
@@ -288,8 +287,8 @@ class BlockReference:
 class Reader:
     """How to read one letter.
 
-    `values` are what was left out, by path; `load_block` turns the name of a saved block into the block.
-    `missing` gathers what was left out and is not given.
+    `values` replace the values that were left out, by path; `load_block` loads a saved block by its name.
+    `missing` collects the values that were left out and are not in `values`.
     """
 
     values: Mapping[str, Any] = field(default_factory=dict[str, Any])
@@ -298,7 +297,7 @@ class Reader:
     missing: list[LeftOut] = field(default_factory=list[LeftOut])
 
     def parameters(self, encoded: Mapping[str, Any]) -> dict[str, Any]:
-        """The parameters of the call. Raises DeadLetterError for what cannot be read here or any more."""
+        """The parameters of the call. Raises DeadLetterError for a value that cannot be read."""
         read: dict[str, Any] = {}
         for name, value in encoded.items():
             try:
@@ -376,7 +375,7 @@ class Reader:
 
 
 def wrapped(value: Any, type_name: str) -> Any:
-    """A text that is given for a value that was left out, as that value's type."""
+    """The text given for a value that was left out, converted to that value's type."""
     made = _OF_TEXT.get(type_name)
     return made(value) if made is not None and isinstance(value, str) else value
 

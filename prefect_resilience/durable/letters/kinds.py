@@ -1,4 +1,4 @@
-"""What a letter keeps: scalars as JSON and back, classes by their import path, and what names a secret.
+"""The values that a letter keeps: scalars as JSON, classes by import path; and the names of secrets.
 
 Reading a class may import its module. It never calls the class.
 """
@@ -34,7 +34,7 @@ FindModule = Callable[[str], ModuleType]
 
 
 class DeadLetterError(ResilienceError, ValueError):
-    """What was asked of a dead letter cannot be done; the message says what would help."""
+    """An operation on a dead letter is not possible; the message says how to make it possible."""
 
 
 # -- scalars: values without parts
@@ -136,14 +136,14 @@ SCALARS: dict[str, Scalar] = {
     "float": Scalar((), str, float),
 }
 _ARRAY_KINDS = "biufcmM"
-"""Truth values, numbers and times: what else an array may hold is not kept, as texts may be secret."""
+"""Arrays of booleans, numbers and times. Arrays of other elements are not kept: texts may be secret."""
 
 
 def scalar_of(value: Any) -> str | None:
-    """The kind that this value is of; None also where it would not come back equal."""
+    """The kind of this value; None if there is none, or if reading would not give an equal value."""
     for name, scalar in SCALARS.items():
         if isinstance(value, scalar.types):
-            # Subclasses may know more than what is written of them, such as nanoseconds.
+            # A subclass may hold more than the text that is written, such as nanoseconds.
             known = type(value) in scalar.types or scalar.read(scalar.write(value)) == value
             return name if known else None
     numpy: Any = sys.modules.get("numpy")
@@ -154,7 +154,7 @@ def scalar_of(value: Any) -> str | None:
 
 # -- classes that hold data
 
-# Classes that no import finds, as those in a function or a notebook: good for as long as this process lives.
+# Classes that cannot be imported, such as those of a function or a notebook: found in this process only.
 _local: WeakValueDictionary[str, type[Any]] = WeakValueDictionary()
 
 
@@ -167,7 +167,7 @@ def class_path(cls: type[Any]) -> str:
 
 
 def find_class(path: str, find_module: FindModule = importlib.import_module) -> type[Any]:
-    """The class of this path. Raises DeadLetterError where there is none, or it is not made for data."""
+    """The class of this path. Raises DeadLetterError if there is none, or if it is not a data class."""
     module, _, qualname = path.partition(":")
     found: Any = _local.get(path)
     if found is None:
@@ -188,7 +188,7 @@ def find_class(path: str, find_module: FindModule = importlib.import_module) -> 
 
 
 def _holds_data(cls: Any) -> bool:
-    """Whether instances of this class are data and nothing else, as far as its kind tells."""
+    """Whether this is a model, dataclass, attrs class, enumeration or named tuple."""
     if not isinstance(cls, type):
         return False
     found = cast("type[Any]", cls)
@@ -201,7 +201,7 @@ def is_named_tuple(cls: type[Any]) -> bool:
 
 
 def check_fields(cls: type[Any], members: dict[str, Any]) -> None:
-    """Raise DeadLetterError where the class has lost a field, or has a new one without a default."""
+    """Raise DeadLetterError if the class lost a field, or has a new one without a default."""
     known: Iterable[str] = ()
     if issubclass(cls, BaseModel):
         known = cls.model_fields
@@ -234,7 +234,7 @@ def object_of(cls: Any, members: dict[str, Any]) -> Any:
 
 
 def attribute_at(module: ModuleType | None, qualname: str) -> Any:
-    """What a dotted name leads to in a module; None where it leads nowhere."""
+    """The object of a dotted name in a module; None if there is none."""
     found: Any = module
     for part in qualname.split("."):
         found = getattr(found, part, None)
@@ -250,10 +250,10 @@ _TEXTS = _CODES | {"jwt", "bearer"}
 
 
 def hides(name: str, value: Any) -> bool:
-    """Whether a value is left out for its name: texts, and containers that may have texts anywhere.
+    """Whether a value is left out because of its name: a text, or a container that may hold texts.
 
-    Numbers where the name is that of a secret number, and a pair under "auth". Models and dataclasses are
-    looked into: their own fields have names.
+    Also a number if the name is that of a secret number, and a pair under "auth". Models and dataclasses are
+    not hidden as a whole: their fields have names of their own.
     """
     if isinstance(value, int | float | Decimal) and not isinstance(value, bool):
         return _last_word(name) in _CODES
@@ -264,11 +264,11 @@ def hides(name: str, value: Any) -> bool:
 
 @lru_cache(maxsize=10_000)
 def _names_secret(name: str) -> bool:
-    """Whether a value of this name is a secret whatever it looks like: "password", "api_keys"."""
+    """Whether every value of this name is a secret: "password", "api_keys"."""
     if redact_data({name: "any text"}) != {name: "any text"} or _last_word(name) in _TEXTS:
         return True
     singular = name.removesuffix("s")
-    # Tokens are parts of a text more often than not.
+    # "tokens" usually are parts of a text.
     return singular != name and singular.casefold() != "token" and _names_secret(singular)
 
 
@@ -278,6 +278,6 @@ def _last_word(name: str) -> str:
 
 
 def masked(text: str) -> str | None:
-    """The text with the secrets in it masked; None where there are none."""
+    """The text with its secrets masked; None if it has none."""
     shown = redact(text)
     return None if shown == text else shown

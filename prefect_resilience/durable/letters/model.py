@@ -1,28 +1,39 @@
-"""DeadLetter: a call that finally failed, with all it takes to make it again."""
+"""DeadLetter: a call that finally failed, with the data to make it again; how one is made and stored."""
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Callable, Mapping
 from datetime import datetime
+from pathlib import PurePath
 from typing import Any, ClassVar, Literal, get_args
+from uuid import UUID
 
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr
 
-from prefect_resilience.durable.letters.codec import LeftOut, Reader
+from prefect_resilience.durable.letters.codec import LARGEST, LeftOut, Reader, encode_parameters
 from prefect_resilience.errors.context import ErrorContext
+from prefect_resilience.errors.secrets.redact import redact, redact_data
 
 Status = Literal["waiting", "replaying", "in_doubt", "replayed", "settled"]
 STATUSES: tuple[str, ...] = get_args(Status)
 Outcome = Literal["replayed", "failed", "in_doubt"]
 REPLAYS_KEPT = 20
+MESSAGE = 300
+"""Characters of an error that a listing shows."""
 PASSES_KEPT = 20
 
 Starts = tuple[tuple[str, int], ...]
 """The flow runs around a call, the root first, and which start of each it was."""
 
 
+LOADED_BY_PREFECT = "__prefect_loader_"
+"""How the name of a module begins that Prefect loaded from a file."""
+
+
 class Source(BaseModel):
-    """Where a task or flow is found again: `module:qualname`, and the file for what no import finds."""
+    """Where to find a task or flow: `module:qualname`, and the file if the module cannot be imported."""
 
     model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True)
 
@@ -35,10 +46,10 @@ class Source(BaseModel):
 
 
 class Claim(BaseModel):
-    """Who replays a letter right now. It holds until `until`, unless it is renewed or given back before.
+    """The current replay of a letter. The claim holds until `until`, unless it is renewed or released.
 
-    `token` is this claim's own; `run_id` the task or flow run that is the replay; `process` whose it is, as
-    far as the system says.
+    `token` identifies this claim; `run_id` is the task or flow run of the replay; `process` identifies the
+    owner's process, if the system can.
     """
 
     model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True)
@@ -52,7 +63,7 @@ class Claim(BaseModel):
 
 
 class Replay(BaseModel):
-    """One replay that has come to an end; `message` says why it failed, or what is unknown about it."""
+    """One replay that has ended; `message` says why it failed, or what is unknown about it."""
 
     model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True)
 
@@ -65,10 +76,10 @@ class Replay(BaseModel):
 
 
 class Pass(BaseModel):
-    """What became of the call in one pass of its flow run: it failed for good, or it succeeded.
+    """The outcome of the call in one pass of its flow run: it finally failed, or it succeeded.
 
     `starts` are the flow runs around it with the number of their start, the root first; `attempts`, `code`,
-    `category` and `message` are those of a failure.
+    `category` and `message` describe a failure.
     """
 
     model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True)
@@ -84,7 +95,7 @@ class Pass(BaseModel):
 
 
 class Contents(BaseModel):
-    """What a listing does not read: the parameters as JSON (see `codec`), and the error."""
+    """The part of a letter that a listing does not read: the parameters as JSON, and the error."""
 
     model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True)
 
@@ -96,22 +107,22 @@ class DeadLetter(BaseModel):
     """A call that finally failed.
 
     status: "waiting" for its replay; "replaying" by the owner of `claim`; "in_doubt" when a replay was cut
-        off and nobody knows how far it had come; "replayed" with success; "settled" when the call succeeded
-        in a later pass of its flow run, without a replay.
-    kind: of what, a task or a flow; `name` is what the UI calls it, `key` what Prefect knows it by, `source`
-        where it is found again (None: nowhere, it was made in passing).
-    batch_id: the batch that a replay belongs to as well, so that no effect is done twice: the root flow run,
-        or the batch that the code named.
-    deployment_id: of a flow that was run by its deployment; a replay makes a run of it.
-    run_count: how often the flow run had been started when this failed last.
-    failures: in how many passes of its flow run the call failed: a run that is run again, and fails again,
-        makes no second letter of the same call. `passes` says what became of it in each, the latest last; at
-        most 20.
-    attempts: of the task, until it gave up in the latest pass.
+        off and nobody knows how far it got; "replayed" with success; "settled" when the call succeeded in a
+        later pass of its flow run, without a replay.
+    kind: a task or a flow; `name` is its name in the UI, `key` its key in Prefect, `source` where to find its
+        function (None if it is bound to no name).
+    batch_id: the batch of the call and of its replay, so that no effect is done twice: the root flow run, or
+        the batch that the code named.
+    deployment_id: the deployment that the flow was run by; a replay creates a run of it.
+    run_count: the number of starts of the flow run at the latest failure.
+    failures: the number of passes of its flow run in which the call failed. A run that is started again and
+        fails again creates no second letter of the same call. `passes` has the outcome of each pass, the
+        latest last; at most 20.
+    attempts: the attempts of the task in the latest pass.
     settled_at: when it was replayed or settled.
     category, code, message: the error in short; `error` is all of it.
-    left_out: what is missing from the parameters, such as secrets.
-    replays: those that ended, the latest last; at most 20.
+    left_out: the values missing from the parameters, such as secrets.
+    replays: the replays that ended, the latest last; at most 20.
     """
 
     model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True)
@@ -144,7 +155,7 @@ class DeadLetter(BaseModel):
     _contents: Contents | Callable[[], Contents] | None = PrivateAttr(default=None)
 
     def __eq__(self, other: object) -> bool:
-        # Whether its contents have been read yet makes no difference.
+        # Letters are equal whether or not their contents have been read yet.
         return isinstance(other, DeadLetter) and self.__dict__ == other.__dict__
 
     def __hash__(self) -> int:
@@ -152,41 +163,40 @@ class DeadLetter(BaseModel):
 
     @property
     def contents(self) -> Contents:
-        """The parameters as JSON and the error, read from the store when they are first asked for."""
+        """The parameters as JSON and the error, read from the store on first use."""
         if callable(self._contents):
             self._contents = self._contents()
         return self._contents or Contents(parameters={})
 
     @property
     def parameters(self) -> dict[str, Any]:
-        """The call's parameters, equal to what they were; a `LeftOut` stands for each that is missing.
+        """The call's parameters, equal to the original ones; a `LeftOut` stands for each missing value.
 
-        Reading them may import the modules that their classes are defined in. Raises DeadLetterError where
-        that fails.
+        Reading them may import the modules of their classes. Raises DeadLetterError if that fails.
         """
         return Reader().parameters(self.contents.parameters)
 
     @property
     def error(self) -> ErrorContext | None:
-        """What went wrong, with the history of the attempts."""
+        """The error, with the history of the attempts."""
         return self.contents.error
 
     def holding(self, contents: Contents | Callable[[], Contents]) -> DeadLetter:
-        """This letter with its contents, or with what reads them."""
+        """This letter with its contents, or with a function that reads them."""
         made = self.model_copy()
         made._contents = contents
         return made
 
     @property
     def flow_runs(self) -> tuple[str, ...]:
-        """Every flow run that may make the call, as far as the letter knows."""
+        """Every known flow run that may make the call."""
         known = [run_id for one in self.passes for run_id, _ in one.starts]
         own = [self.flow_run_id] if self.flow_run_id else []
         return tuple(dict.fromkeys([*known, *own, *self.replay_runs]))
 
     @property
     def replay_runs(self) -> tuple[str, ...]:
-        """The flow runs that replayed the letter of a flow and failed: they may be run again as well."""
+        """The flow runs that replayed the letter of a flow and failed: they may be retried, too."""
         return tuple(one.run_id for one in self.replays if one.run_id) if self.kind == "flow" else ()
 
     def summary(self) -> str:
@@ -204,7 +214,113 @@ def as_stored(letter: DeadLetter) -> dict[str, Any]:
 def from_stored(
     value: Mapping[str, Any], contents: Contents | Callable[[], Contents] | None = None
 ) -> DeadLetter:
-    """The letter of a stored entry, with its contents or what reads them."""
+    """The letter of a stored entry, with its contents or a function that reads them."""
     letter = DeadLetter.model_validate(value)
     letter._contents = contents  # pyright: ignore[reportPrivateUsage]
     return letter
+
+
+# -- ids
+_RANDOM_BITS = 62
+
+
+def new_id(now: float, chance: int) -> str:
+    """A UUID of version 7 (RFC 9562, method 3): the time in milliseconds and 4096ths of one, then chance.
+
+    `now` is in seconds since the epoch, `chance` any integer, of which 62 bits are used.
+    """
+    ticks = max(0, int(now * 1000 * 4096))
+    milliseconds, fraction = (ticks >> 12) & ((1 << 48) - 1), ticks & 0xFFF
+    number = milliseconds << 80 | 0x7 << 76 | fraction << 64 | 0b10 << _RANDOM_BITS
+    return str(UUID(int=number | chance & ((1 << _RANDOM_BITS) - 1)))
+
+
+def first_id_at(now: float) -> str:
+    """The smallest id that a letter of this moment may have."""
+    return new_id(now, 0)
+
+
+def is_id(text: str) -> bool:
+    """Whether this is an id as `new_id` writes them."""
+    try:
+        return str(UUID(text)) == text
+    except (ValueError, AttributeError, TypeError):
+        return False
+
+
+# -- making a letter of a call that failed, without its secrets
+
+_OF_A_PASS = ("task_run_id", "attempts", "category", "code", "message")
+
+
+def letter_of(
+    parameters: Mapping[str, Any],
+    error: ErrorContext | None,
+    *,
+    now: datetime,
+    largest: int = LARGEST,
+    starts: Starts = (),
+    **fields: Any,
+) -> tuple[DeadLetter, Contents]:
+    """The letter of a failed call and its contents; `fields` are further fields of `DeadLetter`.
+
+    Secrets are left out of the parameters, and at most `largest` characters of JSON are kept. `starts` are
+    the flow runs around the call; the default is its own flow run.
+    """
+    encoded = encode_parameters(parameters, largest)
+    known: dict[str, Any] = {"created_at": now, "left_out": encoded.left_out, "size": encoded.size}
+    if error is not None:
+        # Secrets may have become known since the error was described.
+        error = ErrorContext.model_validate(redact_data(error.model_dump(mode="json")))
+        lines = error.message.strip().splitlines() or [""]
+        known |= {"category": str(error.category), "code": error.code, "attempts": error.attempt}
+        known["message"] = lines[0][:MESSAGE]
+    letter = DeadLetter.model_validate({**known, **fields})
+    if not starts and letter.flow_run_id is not None:
+        starts = ((letter.flow_run_id, letter.run_count),)
+    failed = {name: getattr(letter, name) for name in _OF_A_PASS}
+    changes: dict[str, Any] = {
+        "passes": (Pass(at=now, starts=starts, **failed),),
+        "identity": identity_of(
+            letter.batch_id, letter.kind, letter.name, letter.source, letter.key, encoded.parameters
+        ),
+    }
+    return letter.model_copy(update=changes), Contents(parameters=encoded.parameters, error=error)
+
+
+def identity_of(
+    batch_id: str | None, kind: str, name: str, source: Source | None, key: str, parameters: Mapping[str, Any]
+) -> str:
+    """A digest that is the same for the same call in every pass: of the batch, the function's name and
+    place, and the parameters as JSON without secrets.
+
+    The code is not part of it, since a fix changes it: Prefect's key of a task ends with its code's digest.
+    The identity begins with the batch's digest, so that all letters of a batch can be found.
+    """
+    where = [key.rpartition("-")[0] or key] if source is None else [_place(source), source.qualname]
+    call = json.dumps([kind, name, where, parameters], sort_keys=True)
+    return f"{batch_digest(batch_id)}.{_digest(call)}"
+
+
+def batch_digest(batch_id: str | None) -> str:
+    """The beginning of the identities of a batch's calls."""
+    return _digest(str(batch_id))
+
+
+def _place(source: Source) -> str:
+    """The module; the name of its file if the module has another name in each process."""
+    passing = source.module == "__main__" or source.module.startswith(LOADED_BY_PREFECT)
+    return PurePath(source.file).name if passing and source.file else source.module
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()[:24]
+
+
+def loss(letter: DeadLetter, error: BaseException) -> str:
+    """The log line of a letter that could not be kept, with which a person can find the call."""
+    run = letter.task_run_id or letter.flow_run_id or "no run"
+    return redact(
+        f"The dead letter of {letter.kind} {letter.name!r} ({run}) is lost, since nothing could keep it: "
+        f"{error!r}. The call failed with {letter.summary()}"
+    )

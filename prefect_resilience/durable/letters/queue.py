@@ -1,8 +1,8 @@
 """DeadLetterQueue: the letters of one store.
 
-A letter is two documents: a short entry, which a listing reads and which says who replays it, and its
-contents, written before the entry and removed after it. A third, small document lets a flow run that is run
-again find the letter of the same call (see `claims.of_call`).
+A letter is two documents: a short entry with its status and claim, which a listing reads, and its contents,
+written before the entry and removed after it. With a third, small document a flow run that is started again
+finds the letter of the same call (see `claims.of_call`).
 """
 
 from __future__ import annotations
@@ -13,25 +13,19 @@ import json
 import os
 import random
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from datetime import datetime, timedelta, timezone
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import TextIO
 from uuid import uuid4
 
+from prefect_resilience.base.naming import digest
 from prefect_resilience.base.policy import nearest
+from prefect_resilience.durable.effects.ledger import scanned
 from prefect_resilience.durable.effects.owner import is_gone, this_process
 from prefect_resilience.durable.letters import claims, report
-from prefect_resilience.durable.letters.claims import (
-    ENTRY,
-    contents_key,
-    entry_key,
-    first_id_at,
-    is_id,
-    new_id,
-)
+from prefect_resilience.durable.letters.claims import ENTRY, contents_key, entry_key
 from prefect_resilience.durable.letters.kinds import DeadLetterError
 from prefect_resilience.durable.letters.model import (
     STATUSES,
@@ -41,13 +35,17 @@ from prefect_resilience.durable.letters.model import (
     Pass,
     Starts,
     as_stored,
+    first_id_at,
     from_stored,
+    is_id,
+    new_id,
 )
 from prefect_resilience.durable.letters.report import run_again
 from prefect_resilience.errors.exceptions import ConfigurationError, StoreUnavailable
 from prefect_resilience.stores import Document, Store
 
-PAGE = 1_000
+NAMED = 1_000
+"""The newest letters whose ids an unknown id is compared with."""
 MOST_SWAPS = 100
 SHORTEST_START = 6
 
@@ -65,24 +63,18 @@ class DeadLetterQueue:
     # -- letters come in
 
     def put(self, letter: DeadLetter, contents: Contents, *, in_replay: bool = False) -> DeadLetter:
-        """Keep a letter. Unless it has an id, it is given one and its time here.
+        """Store a letter. A letter without an id gets an id and the current time.
 
-        Where another pass of the same flow run left a letter of the same call, that one is brought up to date
-        instead; likewise, `in_replay`, where another run of the batch did.
+        If another pass of the same flow run left a letter of the same call, that letter is updated instead;
+        with `in_replay` also a letter of another run of the batch.
         """
-        if letter.identity and (in_replay or run_again(_starts(letter))):
-            again = self._failed_again(letter, contents, in_replay)
-            if again is not None:
-                return again
+        may_be_known = letter.identity and (in_replay or run_again(_starts(letter)))
+        if may_be_known and (known := self._failed_again(letter, contents, in_replay)) is not None:
+            return known
         if not letter.id:
             now = self.now()  # in whole microseconds, so that the id and the time say the same
-            latest = tuple(one.model_copy(update={"at": now}) for one in letter.passes)
-            fresh = {
-                "id": new_id(now.timestamp(), random.getrandbits(64)),
-                "created_at": now,
-                "passes": latest,
-            }
-            letter = letter.model_copy(update=fresh)
+            dated = tuple(one.model_copy(update={"at": now}) for one in letter.passes)
+            letter = _with_id(letter, now).model_copy(update={"passes": dated})
         # A letter with an id may be here already; then these writes change nothing.
         self.store.swap(contents_key(letter.id), 0, contents.model_dump(mode="json"))
         if letter.identity:
@@ -91,7 +83,7 @@ class DeadLetterQueue:
         return letter.holding(contents)
 
     def _failed_again(self, letter: DeadLetter, contents: Contents, in_replay: bool) -> DeadLetter | None:
-        """The letter of the same call, brought up to date; None where there is none."""
+        """The updated letter of the same call; None if there is none."""
         for known in self._of_call(letter.identity, _starts(letter), STATUSES, in_replay):
             changed = self._change(known, lambda old: report.failed(old, letter, self.now()))
             if changed is not None:
@@ -104,8 +96,8 @@ class DeadLetterQueue:
     def _of_call(
         self, identity: str, starts: Starts, statuses: Collection[str], in_replay: bool = False
     ) -> Iterator[str]:
-        """The letters of one call, each taken for its pass. Of equal calls, those that wait come first: they
-        are what is made again, since the others had been made."""
+        """The letters of one call, each taken for this pass. Waiting letters come first: of several equal
+        calls, those are the ones that were not made yet."""
         for waiting in (True, False):
             for known, document in claims.of_call(self.store, identity, starts, in_replay=in_replay):
                 found = self.store.load(entry_key(known))
@@ -115,33 +107,27 @@ class DeadLetterQueue:
                     yield known
 
     def call_succeeded(self, identity: str, one: Pass) -> DeadLetter | None:
-        """A call has succeeded in a later pass of its flow run: its letter, if it waited; else None."""
+        """Record that a call succeeded in a later pass: its letter if that is settled now, else None."""
         for known in self._of_call(identity, one.starts, ("waiting", "replaying", "in_doubt")):
             if (changed := self.made_by_run(known, one)) is not None:
                 return changed if changed.status == "settled" else None
         return None
 
     def made_by_run(self, letter_id: str, one: Pass) -> DeadLetter | None:
-        """Write down that a letter's call succeeded in a later pass; None when it is done with, or gone."""
+        """Record that a letter's call succeeded in a later pass; None if it was done already, or is gone."""
         dated = one.model_copy(update={"at": self.now()})
         return self._change(letter_id, lambda letter: report.succeeded(letter, dated))
 
     # -- looking
 
     def letters(self, newer_than: datetime | None = None) -> Iterator[DeadLetter]:
-        """Every letter, the newest first, as it stands now."""
+        """Every letter in its current status, the newest first."""
         now = self.now()
         end = entry_key(first_id_at(newer_than.timestamp())) if newer_than else None
-        after: str | None = None
-        while True:
-            page = self.store.scan(ENTRY, after, PAGE)
-            for key, document in page:
-                if end is not None and key > end:
-                    return
-                yield self._read(document, now)
-            if len(page) < PAGE:
+        for key, document in scanned(self.store, ENTRY):
+            if end is not None and key > end:
                 return
-            after = page[-1][0]
+            yield self._read(document, now)
 
     def list(
         self,
@@ -161,14 +147,9 @@ class DeadLetterQueue:
         wanted = check_statuses(status)
         if limit is not None and limit < 1:
             raise ConfigurationError(f"limit={limit} must be 1 or more; leave it out for all")
-        after = self.moment(since)
+        found = (one for one in self.letters(self.moment(since)) if wanted is None or one.status in wanted)
         with _no_collecting():
-            fitting = (
-                letter
-                for letter in self.letters(after)
-                if (wanted is None or letter.status in wanted) and (task is None or is_of(letter, task))
-            )
-            return [*islice(fitting, limit)]
+            return [*islice((one for one in found if task is None or is_of(one, task)), limit)]
 
     def get(self, letter_id: str) -> DeadLetter:
         """One letter with its contents. Raises DeadLetterError when there is none of this id."""
@@ -178,15 +159,15 @@ class DeadLetterQueue:
         return self._read(found).holding(self.contents(letter_id))
 
     def _nearest(self, letter_id: str) -> str:
-        known = [letter.id for letter in islice(self.letters(), PAGE)]
+        known = [letter.id for letter in islice(self.letters(), NAMED)]
         begun = [one for one in known if len(letter_id) >= SHORTEST_START and one.startswith(letter_id)]
-        # Ids of letters of one day are alike: only a slip of the pen is as near as that.
+        # Ids of one day are similar: only a typing error gives a match as close as this.
         for near in (*begun, *difflib.get_close_matches(letter_id, known, n=1, cutoff=0.9)):
             return f"; did you mean {near!r}?"
         return ": `dead-letters list` names those that there are" if known else ", nor any other"
 
     def _read(self, document: Document, now: datetime | None = None) -> DeadLetter:
-        """A stored letter as it stands now."""
+        """A stored letter in its current status."""
         now = now or self.now()
         contents = partial(self.contents, document.value["id"])
         return claims.standing(_known(document, lambda: now, contents), now)
@@ -207,7 +188,7 @@ class DeadLetterQueue:
     def claim(
         self, letter_id: str, owner: str, lease: float, *, run_id: str | None, despite_doubt: bool
     ) -> tuple[DeadLetter, str | None]:
-        """Take a letter for a replay: the letter with its claim; or as it is, and why it cannot be taken."""
+        """Claim a letter for a replay: the letter and None, or the letter and why it is not free."""
         token, process = uuid4().hex, this_process()
         why: str | None = None
 
@@ -221,22 +202,22 @@ class DeadLetterQueue:
         return (taken, None) if taken is not None else (self.get(letter_id), why)
 
     def renew(self, letter_id: str, token: str, lease: float) -> bool:
-        """Hold a claim for another `lease` seconds; False when it is somebody else's by now."""
+        """Extend a claim by `lease` seconds; False when it is no longer this owner's."""
         renewed = self._change(letter_id, lambda letter: claims.renewed(letter, token, self.now(), lease))
         return renewed is not None
 
     def settle(self, letter_id: str, token: str, outcome: Outcome, message: str = "") -> DeadLetter | None:
-        """Write down how a replay ended; None when the claim is somebody else's by now."""
+        """Record the end of a replay; None when the claim is no longer this owner's."""
         return self._change(
             letter_id, lambda letter: claims.settled(letter, token, outcome, self.now(), message)
         )
 
     def release(self, letter_id: str, token: str) -> DeadLetter | None:
-        """Give a claim back; the call was not made."""
+        """Release a claim; the call was not made."""
         return self._change(letter_id, lambda letter: claims.released(letter, token))
 
     def failed_again(self, letter_id: str, run_id: str, message: str) -> DeadLetter | None:
-        """A flow run that replayed a letter has failed: the letter waits again, with the run on record."""
+        """Record that a flow run that replayed a letter failed: the letter waits again."""
 
         def reopened(letter: DeadLetter) -> DeadLetter | None:
             if letter.status not in ("replayed", "replaying"):
@@ -246,7 +227,7 @@ class DeadLetterQueue:
         return self._change(letter_id, reopened)
 
     def resolve(self, letter_id: str, outcome: Outcome, message: str) -> DeadLetter | None:
-        """End the doubt about a replay that was cut off, by what somebody who knows says about it."""
+        """Record the known outcome of a replay that was cut off; None if the letter is not in doubt."""
 
         def known(letter: DeadLetter) -> DeadLetter | None:
             now = self.now()
@@ -256,7 +237,7 @@ class DeadLetterQueue:
         return self._change(letter_id, known)
 
     def _change(self, letter_id: str, change: Callable[[DeadLetter], DeadLetter | None]) -> DeadLetter | None:
-        """Swap the entry for what `change` makes of it; None when it declines or the letter is gone."""
+        """Replace the entry with the result of `change`; None if that is None or the letter is gone."""
         key = entry_key(letter_id)
         for _ in range(MOST_SWAPS):
             document = self.store.load(key)
@@ -290,32 +271,25 @@ class DeadLetterQueue:
         chosen = [letter for letter in self.letters() if _may_go(letter, before, include_waiting)]
         if dry_run or not chosen:
             return chosen
-        with ExitStack() as stack:
-            if archive is not None:
-                file = stack.enter_context(Path(archive).open("a", encoding="utf-8"))
-                _archive(file, chosen)
+        if archive is not None:
+            _archive(Path(archive), chosen)
         return [letter for letter in chosen if self._remove(letter, before, include_waiting)]
 
     def _remove(self, letter: DeadLetter, before: datetime, include_waiting: bool) -> bool:
         document = self.store.load(entry_key(letter.id))
-        if document is None:
-            return False
-        # Somebody may have claimed it since it was chosen.
-        if not _may_go(self._read(document), before, include_waiting):
+        # The letter may have been claimed since it was chosen.
+        if document is None or not _may_go(self._read(document), before, include_waiting):
             return False
         if not self.store.delete(entry_key(letter.id), document.version):
             return False
-        if (found := self.store.load(contents_key(letter.id))) is not None:
-            self.store.delete(contents_key(letter.id), found.version)
-        if letter.identity:
-            claims.forget(self.store, letter)
+        claims.forget(self.store, letter)
         return True
 
 
 def _known(
     document: Document, now: Callable[[], datetime], contents: Callable[[], Contents] | None = None
 ) -> DeadLetter:
-    """A stored letter. Who died on this machine in the middle of its replay is known to be gone at once."""
+    """A stored letter. If its owner died on this machine, its claim expires at once."""
     letter = from_stored(document.value, contents)
     gone = letter.claim is not None and is_gone(letter.claim.process)
     return claims.orphaned(letter, now()) if gone else letter
@@ -323,19 +297,23 @@ def _known(
 
 @contextmanager
 def _no_collecting() -> Generator[None, None, None]:
-    """Thousands of letters at once look like leaks to the garbage collector, which takes half the time."""
-    if not gc.isenabled():
-        yield
-        return
+    """Pause the garbage collector: with thousands of new letters it takes half of the time."""
+    enabled = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
-        gc.enable()
+        if enabled:
+            gc.enable()
+
+
+def _with_id(letter: DeadLetter, now: datetime) -> DeadLetter:
+    fresh = {"id": new_id(now.timestamp(), random.getrandbits(64)), "created_at": now}
+    return letter.model_copy(update=fresh)
 
 
 def _starts(letter: DeadLetter) -> Starts:
-    """Where the call stands that a letter is made of."""
+    """The flow runs around the call in its latest pass."""
     return letter.passes[-1].starts if letter.passes else ()
 
 
@@ -345,16 +323,17 @@ def _may_go(letter: DeadLetter, before: datetime, include_waiting: bool) -> bool
     return include_waiting and letter.status in ("waiting", "in_doubt") and letter.created_at < before
 
 
-def _archive(file: TextIO, letters: Iterable[DeadLetter]) -> None:
-    for letter in letters:
-        line = {**letter.model_dump(mode="json"), "contents": letter.contents.model_dump(mode="json")}
-        file.write(json.dumps(line) + "\n")
-    file.flush()
-    os.fsync(file.fileno())
+def _archive(path: Path, letters: Iterable[DeadLetter]) -> None:
+    with path.open("a", encoding="utf-8") as file:
+        for letter in letters:
+            line = {**letter.model_dump(mode="json"), "contents": letter.contents.model_dump(mode="json")}
+            file.write(json.dumps(line) + "\n")
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def check_statuses(status: str | Iterable[str] | None) -> set[str] | None:
-    """The statuses that are meant; None for all. Raises ConfigurationError for one that does not exist."""
+    """The given statuses; None for all. Raises ConfigurationError for one that does not exist."""
     if status is None:
         return None
     wanted = {status} if isinstance(status, str) else set(status)
@@ -365,9 +344,52 @@ def check_statuses(status: str | Iterable[str] | None) -> set[str] | None:
 
 
 def is_of(letter: DeadLetter, task: str) -> bool:
-    """Whether a letter is of the task or flow of this name, key or import path."""
+    """Whether a letter belongs to the task or flow of this name, key or import path."""
     return task in (letter.name, letter.key, str(letter.source))
 
 
 def _utc(seconds: float) -> datetime:
     return datetime.fromtimestamp(seconds, timezone.utc)
+
+
+# -- letters on this host while the store is unavailable
+
+ENDING = ".letter.json"
+
+
+class Spool:
+    """A folder that holds the letters of one store while the store is unavailable."""
+
+    def __init__(self, folder: Path, store_url: str) -> None:
+        self.folder: Path = folder / digest(store_url)
+
+    def keep(self, letter: DeadLetter, contents: Contents, now: datetime) -> DeadLetter:
+        """Write a letter and sync it to the disk; only this user can read it. May raise OSError."""
+        letter = _with_id(letter, now)
+        self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        part = self.folder / f"{letter.id}.part"
+        written = {"letter": as_stored(letter), "contents": contents.model_dump(mode="json")}
+        with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+            json.dump(written, file)
+            file.flush()
+            os.fsync(file.fileno())
+        part.rename(self.folder / f"{letter.id}{ENDING}")
+        return letter
+
+    def flush(self, queue: DeadLetterQueue) -> int:
+        """Move the letters to the store; their number. May raise StoreUnavailable and OSError.
+
+        Two processes may do this at once, and one may be cut off: a letter keeps the id that it got here, so
+        it is stored once.
+        """
+        if not self.folder.is_dir():
+            return 0
+        waiting = sorted(self.folder.glob(f"*{ENDING}"))
+        for path in waiting:
+            try:
+                written = json.loads(path.read_text())
+            except FileNotFoundError:
+                continue  # another process was first
+            queue.put(from_stored(written["letter"]), Contents.model_validate(written["contents"]))
+            path.unlink(missing_ok=True)
+        return len(waiting)

@@ -1,4 +1,4 @@
-"""What became of the letters of one replay."""
+"""The outcomes of a replay, and the effect of later passes of a flow run on a letter."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from pydantic import BaseModel, ConfigDict
 from prefect_resilience.durable.letters.model import PASSES_KEPT, DeadLetter, Pass, Starts
 
 RUN_CREATED = "a run of its deployment was created"
-"""How the message of a replay begins of which another flow run says how it ends."""
+"""The beginning of the message when a deployment's run does the replay, which may end later."""
 
 Result = Literal["replayed", "failed", "skipped", "would_replay"]
 Reason = Literal["run_goes_on", "settled", "unclear", "api_unavailable"]
 
 
 class LetterOutcome(BaseModel):
-    """What became of one letter.
+    """The outcome of one letter.
 
-    result: "replayed" with success (a deployment's run: created); "failed" again, so that it waits on;
+    result: "replayed" with success (a deployment's run: created); "failed" again, so it keeps waiting;
         "skipped", nothing was called; "would_replay" in a dry run.
-    message: why, or what would be called. run_id: the task or flow run that was the replay.
-    reason: of a skipped one, where its flow run is why: "run_goes_on" (it may make the call itself, or is
-        being recovered), "settled" (it has made the call), "unclear" (it has completed, and nobody knows
-        whether it made the call), "api_unavailable" (Prefect could not be asked).
+    message: why, or what would be called. run_id: the task or flow run of the replay.
+    reason: if a letter was skipped because of its flow run: "run_goes_on" (the run may make the call itself,
+        or is being recovered), "settled" (it made the call), "unclear" (it ended, and nobody knows whether it
+        made the call), "api_unavailable" (the Prefect API did not answer).
     """
 
     model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True)
@@ -40,7 +40,7 @@ class LetterOutcome(BaseModel):
 
 
 class ReplayReport(BaseModel):
-    """What became of every letter, in the order they were taken: the oldest first."""
+    """The outcome of every letter, in the order of the replay: the oldest first."""
 
     model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True)
 
@@ -58,7 +58,7 @@ class ReplayReport(BaseModel):
 
     @property
     def failed(self) -> int:
-        """How many failed again, and wait on."""
+        """How many failed again, and keep waiting."""
         return len(self.of("failed"))
 
     @property
@@ -68,12 +68,12 @@ class ReplayReport(BaseModel):
 
     @property
     def left_to_runs(self) -> int:
-        """How many were skipped because their flow runs go on, and may make the calls themselves."""
+        """How many were skipped because their flow runs are active and may make the calls themselves."""
         return sum(one.reason == "run_goes_on" for one in self.outcomes)
 
     @property
     def well(self) -> bool:
-        """Whether nothing failed, and nothing was skipped but what its flow run makes or has made."""
+        """Whether nothing failed, and letters were skipped only if their flow runs make or made the calls."""
         skipped = self.of("skipped")
         return not self.failed and all(one.reason in ("run_goes_on", "settled") for one in skipped)
 
@@ -89,7 +89,7 @@ class ReplayReport(BaseModel):
 
 
 Progress = Callable[[int, int, LetterOutcome], None]
-"""Told after each letter: how many are done, of how many, and what became of this one."""
+"""Called after each letter with the number done, the total, and the outcome of this letter."""
 
 
 def outcome_of(
@@ -100,20 +100,20 @@ def outcome_of(
     )
 
 
-# The passes of a flow run, and what each does to the letter of a call in it. Pure.
+# The passes of a flow run, and their effect on the letter of a call in it. Pure functions.
 #
-# A flow run that is retried, whose Retry button is pressed, or which is recovered is the same run, started
-# once more. A subflow in it may be a new run. So where a call stands is told by all flow runs around it
-# with the number of their start: [(root, 2), (sub, 1)] comes later than [(root, 1), (an earlier sub, 1)].
+# A flow run that is retried (by policy, by the Retry button, or by recovery) is the same run, started again.
+# A subflow in it may be a new run. So the place of a call is the list of all flow runs around it with the
+# number of their start: [(root, 2), (sub, 1)] comes later than [(root, 1), (an earlier sub, 1)].
 
 Relation = Literal["same", "another pass", "elsewhere"]
 
 _FRESH = {"task_run_id", "flow_run_id", "run_count", "attempts", "category", "code", "message"}
-"""What a letter takes over from a later failure of the same call."""
+"""The fields that a later failure of the same call updates."""
 
 
 def relation(one: Starts, other: Starts) -> Relation:
-    """How two places in runs relate: in the same pass, in two passes of one run, or side by side."""
+    """The relation of two places: in the same pass, in two passes of one run, or in different runs."""
     for (run, count), (other_run, other_count) in zip(one, other, strict=False):
         if run != other_run:
             return "elsewhere"
@@ -123,15 +123,15 @@ def relation(one: Starts, other: Starts) -> Relation:
 
 
 def run_again(starts: Starts) -> bool:
-    """Whether a flow run around the call had been started before: only then it may have failed before."""
+    """Whether a flow run around the call was started before: only then it can have failed before."""
     return any(count > 1 for _, count in starts)
 
 
 def may_be_same(known: Iterable[Starts], starts: Starts, *, in_replay: bool = False) -> bool:
-    """Whether a letter of equal calls, known from these places, may be of the call in this place.
+    """Whether a letter that is known from these places may belong to an equal call in this place.
 
-    Equal calls of one pass are different ones, so a letter is of one call in each pass. `in_replay`: also one
-    that is known from other runs alone, since a replay makes a run of its own.
+    Equal calls in one pass are different calls, so a letter belongs to one call per pass. `in_replay`: a
+    letter that is known only from other runs fits, too, since a replay creates a run of its own.
     """
     near = [place for place in known if place and starts and place[0][0] == starts[0][0]]
     if not near:
@@ -140,9 +140,9 @@ def may_be_same(known: Iterable[Starts], starts: Starts, *, in_replay: bool = Fa
 
 
 def failed(letter: DeadLetter, anew: DeadLetter, now: datetime) -> DeadLetter:
-    """The letter after its call has failed in another pass, as `anew` tells.
+    """The letter after its call has failed in another pass, for which `anew` was made.
 
-    One that was done with waits again: its run asked for the call once more, and this time nobody made it.
+    A replayed or settled letter waits again: its run made the call again, and the call failed.
     """
     changes: dict[str, Any] = anew.model_dump(include=_FRESH)
     if letter.status in ("replayed", "settled"):
@@ -153,9 +153,9 @@ def failed(letter: DeadLetter, anew: DeadLetter, now: datetime) -> DeadLetter:
 
 
 def succeeded(letter: DeadLetter, one: Pass) -> DeadLetter | None:
-    """The letter after its call has succeeded in another pass; None for one that is done with already.
+    """The letter after its call has succeeded in another pass; None if it was replayed or settled before.
 
-    One whose replay goes on, or was cut off, stays what it is: the call may have been made twice.
+    A letter that is being replayed or in doubt keeps its status: the call may have been made twice.
     """
     if letter.status in ("replayed", "settled"):
         return None
@@ -166,8 +166,6 @@ def succeeded(letter: DeadLetter, one: Pass) -> DeadLetter | None:
 
 
 FINAL = ("COMPLETED", "FAILED", "CRASHED", "CANCELLED")
-
-Made = Literal["yes", "unknown"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +188,7 @@ class CallSeen:
 
 
 def going_on(runs: Iterable[RunSeen]) -> str | None:
-    """Why a replay has to leave the call to its run, in words; None when none of the runs goes on."""
+    """The reason to leave the call to an active run; None if no run is active."""
     for run in runs:
         if run.type not in FINAL:
             return f"its flow run {run.name!r} is {run.state}: it may make the call itself"
@@ -198,7 +196,7 @@ def going_on(runs: Iterable[RunSeen]) -> str | None:
 
 
 def known_starts(letter: DeadLetter) -> dict[str, int]:
-    """The latest start of each flow run that the letter knows a pass of."""
+    """The latest known start of each flow run of the letter."""
     latest = {letter.flow_run_id: letter.run_count} if letter.flow_run_id else dict[str, int]()
     for one in letter.passes:
         for run_id, count in one.starts:
@@ -213,32 +211,31 @@ def completed_since(letter: DeadLetter, runs: Iterable[RunSeen]) -> list[RunSeen
 
 
 def cut_off_since(letter: DeadLetter, runs: Iterable[RunSeen]) -> list[RunSeen]:
-    """Those that were started again and were cut off: they may have made calls that nobody told of."""
+    """The flow runs that were started again and cut off: they may have made calls without a record."""
     latest = known_starts(letter)
     again = [run for run in runs if run.run_count > latest.get(run.id, 0)]
     return [run for run in again if run.type in ("CRASHED", "CANCELLED") or run.state == "TimedOut"]
 
 
-def made_since(key: str, before: Iterable[CallSeen], after: Iterable[CallSeen]) -> Made:
-    """Whether the call was made in a later pass, by the runs of its task there and in the pass that failed.
+def made_since(key: str, before: Iterable[CallSeen], after: Iterable[CallSeen]) -> bool:
+    """Whether the call was certainly made in a later pass, by its task's runs there and in the failed pass.
 
-    Prefect keeps no parameters of them. It is certain only where all completed, and there are no fewer.
+    Prefect does not keep their parameters. It is certain only when all of them completed, and there are at
+    least as many as before.
     """
     earlier, later = (
         [call for call in calls if _function(call.key) == _function(key)] for calls in (before, after)
     )
-    return (
-        "yes" if later and len(later) >= len(earlier) and all(one.completed for one in later) else "unknown"
-    )
+    return bool(later) and len(later) >= len(earlier) and all(one.completed for one in later)
 
 
 def _function(key: str) -> str:
-    """A task's key without the digest of its code, which may have been mended."""
+    """A task's key without the digest of its code, which a fix changes."""
     return key.rpartition("-")[0] or key
 
 
 def unclear(run: RunSeen) -> str:
-    """Why a letter is left to a person whose run has ended since."""
+    """The reason why a person has to decide about a letter: its run was started again, and has ended."""
     return (
         f"its flow run {run.name!r} was run again and is {run.state}, and nobody knows whether it made this "
         "call: look, then replay this letter by its id, with force"
@@ -246,7 +243,7 @@ def unclear(run: RunSeen) -> str:
 
 
 def later_pass(letter: DeadLetter, run: RunSeen, now: datetime) -> Pass:
-    """The pass in which a run of the letter, started again, has made the call."""
+    """The pass of a run of the letter that was started again and made the call."""
     around = next((one.starts for one in reversed(letter.passes) if run.id in dict(one.starts)), ())
     ids = [run_id for run_id, _ in around]
     above = around[: ids.index(run.id)] if run.id in ids else ()

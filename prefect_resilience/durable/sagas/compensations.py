@@ -1,9 +1,9 @@
-"""What is recorded of an effect so that any process can undo it later: which function, and its arguments.
+"""What is recorded of an effect so that any process can undo it later: the function and its arguments.
 
 {"call": {"module", "qualname", "file"}, "verify": the same or None, "parameters": {name: JSON}}
 
-Only the parameters that the two functions name are recorded. It is done before the effect itself, so that
-nothing is sent that could not be undone as its task promises.
+Only the parameters that the two functions name are recorded. They are recorded before the call: an effect
+that could not be compensated as promised is not sent.
 """
 
 from __future__ import annotations
@@ -19,15 +19,14 @@ from pydantic import TypeAdapter
 from prefect_resilience.base.policy import nearest
 from prefect_resilience.errors.exceptions import ConfigurationError
 
-# Dead letters know how to write parameters down. They are a large package, imported when there is something
-# to write.
+# Dead letters encode parameters. Their package is large, so it is imported only when needed.
 if TYPE_CHECKING:
     from prefect_resilience.durable.effects.policy import Effect
     from prefect_resilience.durable.letters.codec import Reader
     from prefect_resilience.durable.sources import Finder
 
 RECALLED = ("result", "external_id")
-"""What a compensation gets of the effect itself, beside the parameters."""
+"""What a compensation gets from the effect itself, beside the parameters."""
 
 Record = dict[str, Any]
 _VARIADIC = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
@@ -37,39 +36,59 @@ _VARIADIC = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
 
 
 def check_compensation(compensate: Callable[..., Any], primary: Callable[..., Any]) -> None:
-    """Refuse what another process could not find, or could not call. Raises ConfigurationError."""
-    name = _name_of(compensate)
+    """Refuse a compensation that another process could not find or call. Raises ConfigurationError."""
     _source_of(compensate, being_loaded=True)
+    wanted = list(inspect.signature(compensate).parameters.values())
+    check_parameters(f"compensate={name_of(compensate)}", wanted, primary, RECALLED)
+
+
+def check_parameters(
+    option: str, wanted: Iterable[inspect.Parameter], primary: Callable[..., Any], also: Iterable[str] = ()
+) -> None:
+    """Refuse a function that needs parameters which neither the task's function nor `also` has."""
     given = inspect.signature(primary).parameters
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in given.values()):
         return
-    for one in inspect.signature(compensate).parameters.values():
-        wanted = one.default is one.empty and one.kind not in _VARIADIC
-        if wanted and one.name not in given and one.name not in RECALLED:
+    known = [*given, *also]
+    for one in wanted:
+        if one.default is one.empty and one.kind not in _VARIADIC and one.name not in known:
             raise ConfigurationError(
-                f"compensate={name} needs {one.name!r}, which {_name_of(primary)!r} does not have"
-                f"{nearest(one.name, [*given, *RECALLED])}"
+                f"{option} needs {one.name!r}, which {name_of(primary)!r} does not have"
+                f"{nearest(one.name, known)}"
             )
 
 
+def named_by(
+    function: Callable[..., Any], given: Mapping[str, Any], *, beside_first: bool = False
+) -> dict[str, Any]:
+    """Those of the given arguments that a function names, or all if it has `**kwargs`.
+
+    `beside_first`: its first parameter is filled in otherwise.
+    """
+    parameters = inspect.signature(function).parameters
+    takes_all = any(one.kind is one.VAR_KEYWORD for one in parameters.values())
+    first = next(iter(parameters), None) if beside_first else None
+    return {
+        name: value for name, value in given.items() if (takes_all or name in parameters) and name != first
+    }
+
+
 def _source_of(function: Callable[..., Any], *, being_loaded: bool = False) -> dict[str, Any]:
-    """Where the function is imported from. `being_loaded`: its module may still be on its way."""
-    name = _name_of(function)
+    """Where the function is imported from. `being_loaded`: its module may not be complete yet."""
+    from prefect_resilience.durable.sources import bound_name
+
+    name = name_of(function)
     module = sys.modules.get(getattr(function, "__module__", None) or "")
     qualname = getattr(function, "__qualname__", None)
     if module is None or not isinstance(qualname, str):
         raise _not_found(name, "it has no name of its own")
     if "<" in qualname:
         raise _not_found(name, f"{qualname} is made where no import leads to")
-    file = getattr(module, "__file__", None)
-    if _is(_attribute(module, qualname), function):
-        return {"module": module.__name__, "qualname": qualname, "file": file}
-    for bound, value in list(vars(module).items()):
-        if value is function:
-            return {"module": module.__name__, "qualname": bound, "file": file}
-    if not (being_loaded and _is_being_loaded(module)):
+    bound = bound_name(module, function, qualname, _is)
+    if bound is None and not (being_loaded and _is_being_loaded(module)):
         raise _not_found(name, f"{module.__name__}:{qualname} is something else")
-    return {"module": module.__name__, "qualname": qualname, "file": file}
+    file = getattr(module, "__file__", None)
+    return {"module": module.__name__, "qualname": bound or qualname, "file": file}
 
 
 def _not_found(name: str, why: str) -> ConfigurationError:
@@ -80,17 +99,10 @@ def _not_found(name: str, why: str) -> ConfigurationError:
 
 
 def _is_being_loaded(module: Any) -> bool:
-    # A script that runs as __main__ is never marked; what is bound in it later is looked at before the call.
+    # A script that runs as __main__ has no such mark; its compensation is checked again before the call.
     return module.__name__ == "__main__" or bool(
         getattr(getattr(module, "__spec__", None), "_initializing", False)
     )
-
-
-def _attribute(module: Any, qualname: str) -> Any:
-    found = module
-    for part in qualname.split("."):
-        found = getattr(found, part, None)
-    return found
 
 
 def _is(found: Any, function: Any) -> bool:
@@ -98,7 +110,7 @@ def _is(found: Any, function: Any) -> bool:
     return found is function or (inspect.ismethod(function) and found == function)
 
 
-def _name_of(function: Any) -> str:
+def name_of(function: Any) -> str:
     return str(getattr(function, "__name__", None) or repr(function))
 
 
@@ -106,45 +118,36 @@ def _name_of(function: Any) -> str:
 
 
 def recorded_compensation(effect: Effect, parameters: Mapping[str, Any]) -> Record:
-    """What stands in the ledger beside an intention. Raises ConfigurationError: nothing may be sent."""
+    """What the ledger records with an intent. Raises ConfigurationError: then nothing may be sent."""
     if effect.compensates is not None:
         return {"compensates": effect.compensates}
     if effect.compensate is None:
         return {}
     from prefect_resilience.durable.letters.codec import encode_parameters
 
-    named, takes_all = _named(effect.compensate)
-    asked, asks_all = _named(effect.verify) if effect.verify is not None else (set[str](), False)
-    wanted = {
-        name: value
-        for name, value in parameters.items()
-        if takes_all or asks_all or name in named or name in asked
-    }
-    encoded = encode_parameters(wanted)
+    named = inspect.signature(effect.compensate).parameters
+    asked = {} if effect.verify is None else named_by(effect.verify, parameters)
+    encoded = encode_parameters({**named_by(effect.compensate, parameters), **asked})
     missing = {one.path.split(".")[0].split("[")[0]: one for one in encoded.left_out}
     for name, left_out in missing.items():
         if name in named:
             raise ConfigurationError(
-                f"nothing was sent: compensate={_name_of(effect.compensate)} needs {name!r}, which cannot be "
+                f"nothing was sent: compensate={name_of(effect.compensate)} needs {name!r}, which cannot be "
                 f"recorded ({left_out.path}: {left_out.why}); let it find that by itself"
             )
-    verify = None if asked & missing.keys() else _source_of_verify(effect.verify)
+    verify = effect.verify
+    if verify is not None and missing.keys() & inspect.signature(verify).parameters.keys():
+        verify = None
     compensation = {
         "call": _source_of(effect.compensate),
-        "verify": verify,
+        "verify": _source_of_verify(verify),
         "parameters": {name: value for name, value in encoded.parameters.items() if name not in missing},
     }
     return {"compensation": compensation}
 
 
-def _named(function: Callable[..., Any]) -> tuple[set[str], bool]:
-    """The names of a function's parameters, and whether it takes any others too."""
-    parameters = inspect.signature(function).parameters
-    return set(parameters), any(one.kind is one.VAR_KEYWORD for one in parameters.values())
-
-
 def _source_of_verify(verify: Callable[..., Any] | None) -> dict[str, Any] | None:
-    """A `verify` that no import finds serves its own runs only."""
+    """Where `verify` is imported from; None if no import finds it: only the task's own runs can call it."""
     try:
         return None if verify is None else _source_of(verify)
     except ConfigurationError:
@@ -164,7 +167,7 @@ def with_result(packed: Record, value: Any) -> Record:
 
 
 def compensation_of(document: Mapping[str, Any]) -> str | None:
-    """What can undo a recorded effect, as "module:name"."""
+    """The compensation of a recorded effect, as "module:name"."""
     recorded = document.get("compensation")
     return None if recorded is None else f"{recorded['call']['module']}:{recorded['call']['qualname']}"
 
@@ -177,7 +180,7 @@ def find(source: Mapping[str, Any], finder: Finder) -> Callable[..., Any]:
 
 
 def reader_of(document: Mapping[str, Any], finder: Finder, load_block: Callable[[str], Any]) -> Reader:
-    """What reads the recorded values of an effect; the classes in them are found where its function is."""
+    """A reader of an effect's recorded values; it finds their classes where the compensation is."""
     from prefect_resilience.durable.letters.codec import Reader
     from prefect_resilience.durable.letters.model import Source
 
@@ -188,11 +191,10 @@ def reader_of(document: Mapping[str, Any], finder: Finder, load_block: Callable[
 def recalled(document: Mapping[str, Any], function: Callable[..., Any], reader: Reader) -> dict[str, Any]:
     """The arguments that a compensation names: recorded parameters, `result` and `external_id`.
 
-    Raises DeadLetterError for what cannot be read back, LookupError for a result that was not kept.
+    Raises DeadLetterError for a value that cannot be read, LookupError for a result that was not kept.
     """
-    named, takes_all = _named(function)
-    given = document["compensation"]["parameters"]
-    arguments = reader.parameters({name: given[name] for name in given if takes_all or name in named})
+    named = inspect.signature(function).parameters
+    arguments = reader.parameters(named_by(function, document["compensation"]["parameters"]))
     if "external_id" in named:
         arguments["external_id"] = document["external_id"]
     if "result" in named:
@@ -204,11 +206,8 @@ def verify_arguments(
     document: Mapping[str, Any], verify: Callable[..., Any], reader: Reader
 ) -> dict[str, Any]:
     """The recorded parameters that a `verify` names beside the key, which comes first."""
-    named, takes_all = _named(verify)
-    first = next(iter(inspect.signature(verify).parameters))
     given = document["compensation"]["parameters"]
-    wanted = {name: given[name] for name in given if (takes_all or name in named) and name != first}
-    return reader.parameters(wanted)
+    return reader.parameters(named_by(verify, given, beside_first=True))
 
 
 def _result_of(packed: Record, reader: Reader, function: Callable[..., Any]) -> Any:
@@ -225,7 +224,7 @@ def _result_of(packed: Record, reader: Reader, function: Callable[..., Any]) -> 
 
 
 def _as_annotated(value: Any, function: Callable[..., Any]) -> Any:
-    """JSON that a person gave as the result, as the compensation's own annotation wants it."""
+    """JSON that a person gave as the result, converted to the compensation's annotation."""
     try:
         wanted = typing.get_type_hints(getattr(function, "fn", function), include_extras=True).get("result")
         return value if wanted is None or value is None else TypeAdapter(wanted).validate_python(value)
@@ -234,7 +233,7 @@ def _as_annotated(value: Any, function: Callable[..., Any]) -> Any:
 
 
 def positional(function: Callable[..., Any], arguments: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
-    """Arguments by name as a call takes them."""
+    """Named arguments, split into positional-only and keyword arguments."""
     parameters = inspect.signature(function).parameters
     first: Iterable[str] = [
         name for name, one in parameters.items() if one.kind is one.POSITIONAL_ONLY and name in arguments

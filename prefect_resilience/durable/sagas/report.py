@@ -1,24 +1,24 @@
-"""What a rollback came to."""
+"""The report of a rollback, and the log of a batch's savepoints and rollbacks."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, get_args
 
-from prefect_resilience.durable.effects.ledger import MOST_TRIES, PREFIX, Ledger, place_of
+from prefect_resilience.durable.effects.ledger import PREFIX, Ledger, changed, place_of
 from prefect_resilience.durable.effects.model import EffectDocument
 from prefect_resilience.durable.sagas import undo
 from prefect_resilience.durable.sagas.undo import to_undo, unsettled
-from prefect_resilience.errors.exceptions import ConfigurationError, StoreUnavailable
+from prefect_resilience.errors.exceptions import ConfigurationError
 
 
 @dataclass(frozen=True, slots=True)
 class Compensation:
     """One effect of a batch that was rolled back.
 
-    `function` is what undoes it, as "module:name"; None: it has no compensation. `why` says what went wrong,
-    or what is to be known. `generation` counts how often the effect was begun from nothing.
+    `function` is its compensation, as "module:name"; None if it has none. `why` says what went wrong, or
+    gives a note. `generation` is one more than the number of times that it was compensated.
     """
 
     key: str
@@ -31,12 +31,12 @@ class Compensation:
 
 @dataclass(frozen=True, slots=True)
 class RollbackReport:
-    """What a rollback did, in the order in which it did it.
+    """The outcome of a rollback; each list is in the order of work.
 
-    compensated: undone now. already: undone by an earlier rollback, also by one that was cut off.
-    failed: the compensation raised, or could not be called: a person must see to it.
-    in_doubt: nothing can tell whether the effect, or its compensation, took place: a person must.
-    skipped: done, and has no compensation, or a person gave it up: it stays done.
+    compensated: undone now. already: undone by an earlier rollback, even an interrupted one.
+    failed: the compensation raised, or could not be called: a person must act.
+    in_doubt: whether the effect, or its compensation, took place is unknown: a person must act.
+    skipped: done without a compensation, or a person gave that up: it stays done.
     """
 
     batch_id: str
@@ -49,12 +49,12 @@ class RollbackReport:
 
     @property
     def counts(self) -> dict[str, int]:
-        """How many there are of each."""
+        """The number of effects in each list."""
         return {how: len(getattr(self, how)) for how in _SAID}
 
     @property
     def complete(self) -> bool:
-        """Whether nothing is left for a person: what was skipped does not count."""
+        """Whether nothing is left for a person to do. Skipped effects do not count."""
         return not self.failed and not self.in_doubt
 
     def __str__(self) -> str:
@@ -73,30 +73,31 @@ _SAID = {
 
 
 KEYS_SHOWN = 3
+NotUndoneHow = Literal["failed", "in_doubt", "skipped"]
 
 
 @dataclass(frozen=True, slots=True)
 class NotUndone:
     """An effect that a rollback does not undo.
 
-    how: "skipped" (it stays done), "failed" (its compensation failed) or "in_doubt" (nothing can tell).
+    how: "skipped" (it stays done), "failed" (its compensation failed) or "in_doubt" (outcome unknown).
     """
 
     key: str
-    how: Literal["skipped", "failed", "in_doubt"]
+    how: NotUndoneHow
     why: str
 
 
 @dataclass(frozen=True, slots=True)
 class Outline:
-    """What of a batch is undone, or is to be, in that order, and what is not."""
+    """What a rollback of a batch undoes, in order, and what it does not."""
 
     undone: tuple[str, ...] = ()
     not_undone: tuple[NotUndone, ...] = ()
 
     @property
     def complete(self) -> bool:
-        """Whether nothing is left for a person: what has no compensation does not count."""
+        """Whether nothing is left for a person to do. Effects without a compensation do not count."""
         return all(one.how == "skipped" for one in self.not_undone)
 
     def told(self, *, planned: bool = False) -> str:
@@ -104,18 +105,16 @@ class Outline:
         yes, no = ("to undo", "not to be undone") if planned else ("undone", "not undone")
         if not self.undone and not self.not_undone:
             return "there is nothing to undo"
-        parts = [f"{yes}: {_named([repr(key) for key in self.undone])}" if self.undone else f"{yes}: nothing"]
+        parts = [f"{yes}: {named_some([*map(repr, self.undone)]) or 'nothing'}"]
         if self.not_undone:
-            parts.append(f"{no}: {_named([f'{one.key!r} ({one.why})' for one in self.not_undone])}")
+            parts.append(f"{no}: {named_some([f'{one.key!r} ({one.why})' for one in self.not_undone])}")
         return "; ".join(parts)
 
 
 def outline_of(report: RollbackReport) -> Outline:
-    """What a rollback came to; what an earlier one had undone counts too."""
+    """The outline of a rollback; includes what earlier rollbacks had undone."""
     left = [
-        *_left(report.failed, "failed"),
-        *_left(report.in_doubt, "in_doubt"),
-        *_left(report.skipped, "skipped"),
+        NotUndone(one.key, how, one.why) for how in get_args(NotUndoneHow) for one in getattr(report, how)
     ]
     return Outline(tuple(one.key for one in (*report.already, *report.compensated)), tuple(left))
 
@@ -141,11 +140,7 @@ def _doubt(effect: EffectDocument) -> str:
     return f"whether it took place is unknown: {asked}"
 
 
-def _left(found: Iterable[Compensation], how: Any) -> Iterable[NotUndone]:
-    return (NotUndone(one.key, how, one.why) for one in found)
-
-
-def _named(items: Sequence[str]) -> str:
+def named_some(items: Sequence[str]) -> str:
     more = len(items) - KEYS_SHOWN
     return ", ".join(items[:KEYS_SHOWN]) + (f" and {more} more" if more > 0 else "")
 
@@ -155,12 +150,12 @@ T = TypeVar("T")
 
 
 def saga_place(batch_id: str) -> str:
-    """Where a batch's savepoints and rollbacks stand in the store."""
+    """The store key of a batch's savepoints and rollbacks."""
     return SAGAS + place_of(batch_id)[len(PREFIX) : -1]
 
 
 class SagaLog:
-    """One batch's. Every method may block, and raises StoreUnavailable when the store does."""
+    """The savepoints and rollbacks of one batch. Every method may block and raise StoreUnavailable."""
 
     def __init__(self, ledger: Ledger, batch_id: str) -> None:
         self.ledger = ledger
@@ -168,9 +163,9 @@ class SagaLog:
         self.place: str = saga_place(batch_id)
 
     def begin(self, claim: str, to: str | None) -> undo.Begun | undo.Busy | undo.NoSavepoint:
-        """Take the batch's rollback; after `Begun` it is the caller's, until it ends or `drop`s it.
+        """Claim the batch's rollback; after `Begun` the caller has it, until `end` or `drop`.
 
-        Raises ConfigurationError if `to` is a batch that still goes on.
+        Raises ConfigurationError if `to` is a batch with effects in progress.
         """
         ended = self._end_of(to)
         owner = self.ledger.owner.hold(claim)
@@ -188,12 +183,12 @@ class SagaLog:
         return decision
 
     def planned(self, to: str | None) -> undo.Begun | undo.Busy | undo.NoSavepoint:
-        """What `begin` would say with no other rollback of the batch under way; nothing is changed."""
+        """What `begin` would return if no other rollback ran; nothing is changed."""
         now, ended = self.ledger.store.now(), self._end_of(to)
         return undo.begin(self.saga(), self.batch_id, "", "", False, to, now, ended)[1]
 
     def _end_of(self, to: str | None) -> float | None:
-        """When the other batch of that id ended; None if there is none, or a savepoint is called so."""
+        """When the other batch `to` ended; None if there is none, or `to` is a savepoint."""
         saga = self.saga()
         if (
             to is None
@@ -214,7 +209,7 @@ class SagaLog:
         self.drop(claim)
 
     def drop(self, claim: str) -> None:
-        """Nobody is at this rollback any more. Does not block."""
+        """Give the claim back. Does not block."""
         self.ledger.owner.drop(claim)
 
     def mark(self, name: str) -> float | undo.Busy | undo.Interrupted:
@@ -223,7 +218,7 @@ class SagaLog:
         )
 
     def saga(self) -> Any:
-        """The batch's savepoints and rollbacks, as they stand; None where there are none."""
+        """The document of the batch's savepoints and rollbacks, or None."""
         found = self.ledger.store.load(self.place)
         return None if found is None else found.value
 
@@ -238,7 +233,7 @@ class SagaLog:
         return place_of(self.batch_id, effect["key"])
 
     def fence(self, effect: EffectDocument, claim: str) -> EffectDocument | None:
-        """The effect as this rollback's; None when it has changed since it was listed."""
+        """Fence the effect for this rollback; None if it has changed since it was listed."""
         owner = self.ledger.owner.hold(claim)
 
         def fenced(found: Any, now: float) -> tuple[Any, EffectDocument | None]:
@@ -252,8 +247,7 @@ class SagaLog:
     def decide(
         self, effect: EffectDocument, change: Callable[[EffectDocument, float], EffectDocument]
     ) -> bool:
-        """What became of an effect that is fenced, or what a person says of one; False when it has changed
-        meanwhile."""
+        """Record the outcome of a fenced effect, or a person's answer; False if it has changed meanwhile."""
 
         def decided(found: Any, now: float) -> tuple[Any, bool]:
             ours = _same(found, effect)
@@ -266,14 +260,15 @@ class SagaLog:
         return rollback is not None and self.ledger.owner.lives(rollback["owner"], rollback["claim"])
 
     def _changed(self, place: str, step: Callable[[Any, float], tuple[Any, T]]) -> T:
-        store = self.ledger.store
-        for _ in range(MOST_TRIES):
-            found = store.load(place)
-            before = None if found is None else found.value
-            after, decision = step(before, store.now())
-            if after is before or store.swap(place, 0 if found is None else found.version, after):
-                return decision
-        raise StoreUnavailable(f"what stands at {place!r} keeps being changed by others")
+        decisions: list[T] = []
+
+        def changed_by_step(before: Any) -> Any:
+            after, decision = step(before, self.ledger.store.now())
+            decisions.append(decision)
+            return after
+
+        changed(self.ledger.store, place, changed_by_step)
+        return decisions[-1]
 
 
 def _same(found: EffectDocument | None, effect: EffectDocument) -> bool:

@@ -1,11 +1,11 @@
-"""A rollback as pure functions: what is to be undone and in which order, and each step of one effect.
+"""A rollback as pure functions: what to undo, in which order, and each step of one effect.
 
-    done ── fenced ──> compensating ── undone ──> compensated ── intended anew ──> (the next generation)
-      ^                     │  └─ nothing can tell: stays, until a person says "undone" or "kept"
+    done ── fenced ──> compensating ── undone ──> compensated ── intended again ──> (the next generation)
+      ^                     │  └─ outcome unknown: stays, until a person says "undone" or "kept"
       └── failed, or kept ──┘
 
-Every effect that is to be undone is fenced first, so that a rollback which dies half-way leaves nothing
-behind that a later run would take for done. `now` is the store's clock.
+All effects are fenced before the first is undone: if a rollback dies half-way, no later run takes one of them
+for done. `now` is the store's clock.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from prefect_resilience.durable.effects.model import EffectDocument, generation_
 
 SagaDocument = dict[str, Any]
 """Of a batch: {"batch", "savepoints": [{"name", "at"}], "rollback": {"claim", "owner", "to", "since", "at"} |
-None, "last": what came of the last one | None}."""
+None, "last": the counts of the last rollback | None}."""
 
 
 # -- one effect
 
 
 def fenced(document: EffectDocument, claim: str, owner: str) -> EffectDocument:
-    """The effect as one that this rollback undoes; one that a rollback left behind changes hands."""
+    """The effect, claimed by this rollback; also one that an interrupted rollback had claimed."""
     held = {**document["compensation"], "claim": claim, "owner": owner}
     if document["state"] == "done":
         held["error"] = None
@@ -38,29 +38,29 @@ def undone(document: EffectDocument, now: float) -> EffectDocument:
 
 
 def still_done(document: EffectDocument, now: float, error: dict[str, Any]) -> EffectDocument:
-    """Its compensation certainly did nothing."""
+    """The effect after a compensation that certainly did nothing."""
     return {**_released(document, now, error), "state": "done"}
 
 
 def doubted(document: EffectDocument, now: float, error: dict[str, Any]) -> EffectDocument:
-    """Whether its compensation did anything, only a person can say."""
+    """The effect after a compensation with an unknown outcome: a person must settle it."""
     return _released(document, now, error)
 
 
 def kept(document: EffectDocument, now: float, by: str) -> EffectDocument:
-    """A person gives its compensation up: it stays done, and no rollback undoes it any more."""
+    """A person gives the compensation up: the effect stays done, and no rollback undoes it."""
     released = _released(document, now, document["compensation"].get("error"))
     held = {**released["compensation"], "given_up": by}
     return {**released, "state": "done", "compensation": held, "verified_by": by}
 
 
 def undone_by(document: EffectDocument, now: float, by: str) -> EffectDocument:
-    """A person knows that it is undone, or has done so by hand."""
+    """A person confirms that the effect is undone."""
     return {**undone(document, now), "verified_by": by}
 
 
 def can_be_undone(document: EffectDocument) -> bool:
-    """Whether there is a compensation of it that nobody has given up."""
+    """Whether it has a compensation that was not given up."""
     held = document.get("compensation")
     return held is not None and not held.get("given_up")
 
@@ -73,16 +73,16 @@ def _released(document: EffectDocument, now: float, error: dict[str, Any] | None
 
 
 def compensation_key(document: EffectDocument) -> str:
-    """The key of the effect that undoes this one, each generation of it its own."""
+    """The key of the effect that undoes this one; each generation has its own."""
     return f"compensate:{sent_key(document['key'], generation_of(document))}"
 
 
-# -- what is to be done
+# -- what to undo
 
 
 @dataclass(frozen=True, slots=True)
 class ToUndo:
-    """What a rollback has before it. `effects` in the order in which they are undone."""
+    """The work of a rollback. `effects` are in the order in which they are undone."""
 
     effects: tuple[EffectDocument, ...]
     already: tuple[EffectDocument, ...]
@@ -90,10 +90,10 @@ class ToUndo:
 
 
 def to_undo(documents: Iterable[EffectDocument], since: float | None) -> ToUndo:
-    """What is undone of a batch, the last one that was completed first.
+    """What to undo of a batch, in reverse order of completion.
 
-    `since`: the savepoint's time; what was completed up to it stays. What an earlier rollback had fenced is
-    finished wherever it stands.
+    `since`: the savepoint's time; effects completed up to it stay. Effects that an earlier rollback had
+    fenced are always finished.
     """
     effects = [one for one in documents if "compensates" not in one]
     after = [one for one in effects if _is_after(one, since)]
@@ -111,7 +111,7 @@ def _last_first(documents: Iterable[EffectDocument]) -> tuple[EffectDocument, ..
 
 
 def unsettled(documents: Iterable[EffectDocument], since: float | None) -> list[EffectDocument]:
-    """Effects of which it is not known yet whether there is anything to undo."""
+    """Effects that may or may not have taken place."""
     return [
         one
         for one in documents
@@ -129,29 +129,29 @@ def _completed(document: EffectDocument) -> tuple[float, float, str]:
     return at, document["intended_at"], document["key"]
 
 
-# -- a batch's savepoints, and who rolls it back
+# -- a batch's savepoints, and its rollback
 
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """The rollback is the asker's; `since` is None for the beginning of the batch."""
+    """The caller has the rollback; `since` is None for the beginning of the batch."""
 
     since: float | None
 
 
 @dataclass(frozen=True, slots=True)
 class Busy:
-    """Somebody else is rolling back."""
+    """Another rollback of the batch is running."""
 
 
 @dataclass(frozen=True, slots=True)
 class Interrupted:
-    """A rollback of the batch was cut off, and is to be finished first."""
+    """A rollback of the batch was interrupted and must be finished first."""
 
 
 @dataclass(frozen=True, slots=True)
 class NoSavepoint:
-    """There is none of that name; these there are."""
+    """There is no savepoint of that name; `names` are the existing ones."""
 
     names: tuple[str, ...]
 
@@ -166,10 +166,10 @@ def begin(
     now: float,
     earlier_ended: float | None = None,
 ) -> tuple[SagaDocument | None, Begun | Busy | NoSavepoint]:
-    """Take the rollback of a batch. `alive`: whether whoever took it before is still at it.
+    """Claim the rollback of a batch. `alive`: whether an earlier rollback still runs.
 
-    `to` is one of its savepoints, or else another batch, which ended at `earlier_ended`. A rollback that was
-    cut off is finished with this one: the farther back of the two counts.
+    `to` is one of its savepoints, or else another batch, which ended at `earlier_ended`. This rollback also
+    finishes an interrupted one, and goes back as far as the farther of the two.
     """
     saga = document or {"batch": batch_id, "savepoints": [], "rollback": None, "last": None}
     earlier = saga["rollback"]
@@ -186,12 +186,12 @@ def begin(
 
 
 def ended_at(documents: Iterable[EffectDocument]) -> float | None:
-    """When a batch did the last of its effects; None if it has none."""
+    """When the last effect of a batch was completed; None if it has none."""
     return max((_completed(one)[0] for one in documents), default=None)
 
 
 def end(document: SagaDocument | None, claim: str, outcome: dict[str, Any]) -> SagaDocument | None:
-    """The rollback is over: the savepoints behind it are gone, as in SQL."""
+    """End the rollback; later savepoints are removed, as in SQL."""
     if document is None or document["rollback"] is None or document["rollback"]["claim"] != claim:
         return document
     since = document["rollback"]["since"]
@@ -202,7 +202,7 @@ def end(document: SagaDocument | None, claim: str, outcome: dict[str, Any]) -> S
 def mark(
     document: SagaDocument | None, batch_id: str, name: str, alive: bool, now: float
 ) -> tuple[SagaDocument | None, float | Busy | Interrupted]:
-    """Set a savepoint, or find it where it was set before; its time."""
+    """Set a savepoint, or find an existing one; its time."""
     saga = document or {"batch": batch_id, "savepoints": [], "rollback": None, "last": None}
     if saga["rollback"] is not None:
         return document, Busy() if alive else Interrupted()

@@ -1,9 +1,9 @@
 """classify: an exception, a Prefect state, an HTTP response or a text -> ErrorInfo.
 
-Rules are asked in this order, and the first opinion counts: those of the call, those of the process, the
-defaults. An exception that nobody knows is looked through to its `__cause__`, and to its `__context__` when
-it is no programming error of the handler itself; then the words of its name are asked. Of a group the worst
-member counts.
+The first rule with an opinion decides: the rules of the call, then those of the process, then the defaults.
+For an unknown exception its `__cause__` is classified, or its `__context__` unless the exception is a
+programming error of the handler itself; the last resort is the words in its class's name. For a group the
+worst member decides.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar, cast
 
+from prefect_resilience.base.process import in_forked_child
 from prefect_resilience.errors.classify.http import http_finding, is_response, response_message, status_of
 from prefect_resilience.errors.classify.names import spoken_finding, text_finding
 from prefect_resilience.errors.classify.shapes import (
@@ -26,7 +27,7 @@ from prefect_resilience.errors.classify.shapes import (
     state_data,
     state_type,
 )
-from prefect_resilience.errors.taxonomy import ErrorCategory, ErrorInfo, ErrorKind, Finding
+from prefect_resilience.errors.taxonomy import ErrorCategory, ErrorInfo, ErrorKind, Opinion
 from prefect_resilience.errors.taxonomy import ErrorCategory as C
 
 __all__ = [
@@ -40,40 +41,50 @@ __all__ = [
 ]
 
 Rule = Callable[[Any], "ErrorCategory | str | ErrorInfo | None"]
-"""Looks at an exception and says what it is: a category, its name, a whole ErrorInfo, or None: no opinion."""
+"""Classifies an exception: a category, its name, or a whole ErrorInfo; None is no opinion."""
 
 R = TypeVar("R", bound=Rule)
 
-_lock = threading.Lock()
-_rules: tuple[Rule, ...] = ()
+
+class _Registered:
+    """The rules of this process, the latest first: replaced as a whole, so that readers need no lock."""
+
+    def __init__(self) -> None:
+        self.rules: tuple[Rule, ...] = ()
+        self.new_lock()
+
+    def new_lock(self) -> None:
+        self.lock = threading.Lock()
+
+
+registered = _Registered()
+in_forked_child(registered.new_lock)
 
 
 def register_classifier(rule: Rule) -> None:
-    """Ask `rule` before the defaults from now on; the latest is asked first.
+    """Apply `rule` before the defaults from now on; the latest rule comes first.
 
-    A rule that returns None has no opinion, and one that raises is passed over. Registering twice does
-    nothing.
+    A rule that returns None has no opinion, and a rule that raises is skipped. Registering a rule twice has
+    no effect.
 
     Example:
         >>> register_classifier(lambda error: "timeout" if "too slow" in str(error) else None)
         >>> str(classify(RuntimeError("too slow")).category)
         'timeout'
     """
-    global _rules
-    with _lock:
-        if rule not in _rules:
-            _rules = (rule, *_rules)
+    with registered.lock:
+        if rule not in registered.rules:
+            registered.rules = (rule, *registered.rules)
 
 
 def unregister_classifier(rule: Rule) -> None:
-    """Ask `rule` no more; nothing happens when it was not registered."""
-    global _rules
-    with _lock:
-        _rules = tuple(known for known in _rules if known != rule)
+    """Remove a registered rule. Does nothing if it is not registered."""
+    with registered.lock:
+        registered.rules = tuple(known for known in registered.rules if known != rule)
 
 
 def classifier(rule: R) -> R:
-    """Decorator: `register_classifier`, and hand the function back.
+    """Decorator: registers the function with `register_classifier` and returns it.
 
     Example:
         >>> @classifier
@@ -86,23 +97,23 @@ def classifier(rule: R) -> R:
     return rule
 
 
-def ask(error: BaseException, rules: Sequence[Rule]) -> ErrorInfo | Finding | None:
-    """The first opinion of the given rules, then of the registered ones; None when nobody has one."""
-    for rule in (*rules, *_rules):
+def ask(error: BaseException, rules: Sequence[Rule]) -> ErrorInfo | Opinion | None:
+    """The first opinion of the given rules, then of the registered ones; None if no rule has one."""
+    for rule in (*rules, *registered.rules):
         try:
             opinion = _opinion(rule(error))
-        except Exception:  # noqa: BLE001 - a rule is somebody else's code
+        except Exception:  # noqa: BLE001 - a rule is the user's code
             continue
         if opinion is not None:
             return opinion
     return None
 
 
-def _opinion(said: object) -> ErrorInfo | Finding | None:
+def _opinion(said: object) -> ErrorInfo | Opinion | None:
     if isinstance(said, ErrorInfo):
         return said
     if isinstance(said, str):
-        return Finding(ErrorCategory(str(said).lower()))
+        return Opinion(ErrorCategory(str(said).lower()))
     return None
 
 
@@ -116,27 +127,27 @@ _MEMBERS = 1_000
 _DEPTH = 20
 
 WORST_FIRST = (ErrorKind.PERMANENT, ErrorKind.RESOURCE, ErrorKind.INFRASTRUCTURE, ErrorKind.TRANSIENT)
-"""Of several failures, the one whose kind stands first here decides: what will not pass by itself wins."""
+"""Of several failures, the one with the first kind in this order decides: permanent before transient."""
 
-# Raised while another was handled, these are a mistake in the handler, not a report of what it handled.
+# Raised while another exception was handled, these are a mistake in the handler, not a report of that one.
 _OWN_MISTAKES = (
     *(TypeError, AttributeError, NameError, LookupError, ArithmeticError, AssertionError, ImportError),
     *(NotImplementedError, ValueError, SyntaxError, StopIteration, StopAsyncIteration, RecursionError),
 )
 
 
-# Where SDKs keep what went wrong, in place of raising from it.
+# Attributes in which SDKs keep the original exception, in place of raising from it.
 _KEPT_CAUSES = ("original_exception", "original_error", "inner_exception", "orig")
 
 
 def classify(error: Any, *, now: float | None = None, rules: Sequence[Rule] = ()) -> ErrorInfo:
-    """What went wrong, whatever is handed in; never raises.
+    """The classification of an error of any kind; never raises.
 
     `error` is an exception, a Prefect state, an HTTP response or a text. `now` is in seconds since the epoch
-    (the wall clock when left out) and serves to turn dates into waits. `rules` are asked before all others.
+    (default: the wall clock), to convert dates to waits. `rules` come before all others.
 
-    Of an exception group the worst member counts: permanent before resource before infrastructure before
-    transient, what must not be retried before what may be, then the longest wait.
+    For an exception group the worst member decides: permanent before resource before infrastructure before
+    transient, not retryable before retryable, then the longest wait.
 
     Example:
         >>> found = classify(TimeoutError("no answer"))
@@ -165,7 +176,7 @@ def _classify(error: Any, now: float, rules: tuple[Rule, ...], depth: int) -> Er
 
 
 def _of_exception(error: BaseException, now: float, rules: tuple[Rule, ...], depth: int) -> ErrorInfo:
-    """The first link of the chain that anybody knows decides; the outermost gives class and text."""
+    """The first known exception of the chain decides; the outermost gives class and text."""
     chain = _chain(error)
     for link in chain:
         opinion = ask(link, rules)
@@ -179,16 +190,20 @@ def _of_exception(error: BaseException, now: float, rules: tuple[Rule, ...], dep
         found = _merged(opinion, known)
         if found is not None:
             return _complete(
-                _deeper(found, link, chain, now), class_name(link), _message(error, link), error, link
+                _deeper(found, link, chain, now),
+                class_name(link),
+                read_text(error) or read_text(link),
+                error,
+                link,
             )
     for link in _chain(error):
         found = spoken_finding(link)
         if found is not None:
-            return _complete(found, class_name(link), _message(error, link), error, link)
+            return _complete(found, class_name(link), read_text(error) or read_text(link), error, link)
     return _complete(None, class_name(error), read_text(error), error)
 
 
-def _find(link: BaseException, now: float) -> Finding | None:
+def _find(link: BaseException, now: float) -> Opinion | None:
     from prefect_resilience.errors.classify.libraries import find
 
     try:
@@ -197,7 +212,7 @@ def _find(link: BaseException, now: float) -> Finding | None:
         return None
 
 
-def _merged(opinion: Finding | None, known: Finding | None) -> Finding | None:
+def _merged(opinion: Opinion | None, known: Opinion | None) -> Opinion | None:
     """A rule's category, with the code and the wait that the defaults found."""
     if opinion is None or known is None:
         return opinion or known
@@ -206,8 +221,8 @@ def _merged(opinion: Finding | None, known: Finding | None) -> Finding | None:
     return opinion._replace(code=known.code, retry_after=known.retry_after, details=known.details)
 
 
-def _deeper(found: Finding, link: BaseException, causes: Iterator[BaseException], now: float) -> Finding:
-    """A failed sub-step is as what made it fail, by its cause or, where that got lost, by its text."""
+def _deeper(found: Opinion, link: BaseException, causes: Iterator[BaseException], now: float) -> Opinion:
+    """A failed sub-step is classified by its cause or, if that is missing, by its text."""
     if found.category is not ErrorCategory.SUBTASK:
         return found
     known = (_find(cause, now) for cause in causes)
@@ -224,7 +239,7 @@ def _deeper(found: Finding, link: BaseException, causes: Iterator[BaseException]
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
-    """The exception and what lies behind it, each once, at most 100 of them."""
+    """The exception and its causes, each once, at most 100."""
     seen: set[int] = set()
     link: object = error
     while isinstance(link, BaseException) and id(link) not in seen and len(seen) < _CHAIN:
@@ -261,11 +276,11 @@ def _of_state(state: Any, kind: str, now: float, rules: tuple[Rule, ...], depth:
     message = read_text(read(state, "message") or "")
     name = read_text(read(state, "name") or kind.title())
     if kind == "CRASHED":
-        return _complete(Finding(ErrorCategory.AGENT_CRASH, "CRASHED"), "", message, None)
+        return _complete(Opinion(ErrorCategory.AGENT_CRASH, "CRASHED"), "", message, None)
     if kind in ("CANCELLED", "CANCELLING"):
-        return _complete(Finding(ErrorCategory.CANCELLED, "CANCELLED"), "", message, None)
+        return _complete(Opinion(ErrorCategory.CANCELLED, "CANCELLED"), "", message, None)
     if name == "TimedOut":
-        return _complete(Finding(ErrorCategory.TIMEOUT, "TIMEOUT"), "", message, None)
+        return _complete(Opinion(ErrorCategory.TIMEOUT, "TIMEOUT"), "", message, None)
     if kind == "FAILED" and depth > 0:
         inner = _inside(state_data(state), now, rules, depth - 1)
         if inner is not None:
@@ -274,7 +289,7 @@ def _of_state(state: Any, kind: str, now: float, rules: tuple[Rule, ...], depth:
 
 
 def _inside(data: Any, now: float, rules: tuple[Rule, ...], depth: int) -> ErrorInfo | None:
-    """What a failed state carries: an exception, a state, a text, or states of which the worst counts."""
+    """The data of a failed state: an exception, a state, a text, or states; the worst state decides."""
     if isinstance(data, BaseException | str) or state_type(data) == "FAILED":
         return _classify(data, now, rules, depth)
     if not isinstance(data, list | tuple):
@@ -284,19 +299,15 @@ def _inside(data: Any, now: float, rules: tuple[Rule, ...], depth: int) -> Error
     return min((_classify(state, now, rules, depth) for state in failed), key=_badness, default=None)
 
 
-def _message(error: BaseException, link: BaseException) -> str:
-    return read_text(error) or read_text(link)
-
-
 def _complete(
-    found: Finding | None,
+    found: Opinion | None,
     name: str,
     message: str,
     error: BaseException | None,
     link: BaseException | None = None,
 ) -> ErrorInfo:
-    """An ErrorInfo of a finding: what it leaves open comes from its category, the code from `name`."""
-    found = found or Finding(ErrorCategory.UNEXPECTED)
+    """An ErrorInfo from an opinion: defaults come from its category, the code from `name`."""
+    found = found or Opinion(ErrorCategory.UNEXPECTED)
     category = found.category
     details = dict(found.details or {})
     if category.kind is ErrorKind.RESOURCE and "resource" not in details:
@@ -316,7 +327,7 @@ def _complete(
     )
 
 
-# -- which resource is used up, and how much of it, by type, code and the providers' words
+# -- the exhausted resource, its usage and its limit, by type, code and the providers' words
 
 _NUMBER = r"(\d[\d,_.]{0,15}\d|\d)"
 # Usage and limit, as OpenAI, Anthropic, Google and their like write them.
@@ -350,8 +361,8 @@ _BY_WORDS = (
 _LONGEST = 4_000
 
 
-def resource_details(found: Finding, error: object, message: str) -> dict[str, Any]:
-    """`resource`, and `usage` and `limit` where they are known, of a failure of the kind `resource`."""
+def resource_details(found: Opinion, error: object, message: str) -> dict[str, Any]:
+    """`resource`, and `usage` and `limit` if known, for a failure of the kind `resource`."""
     known: dict[str, Any] = {"resource": _resource(found, error, message[:_LONGEST])}
     if found.category is C.OVERFLOW:
         known |= _usage_and_limit(message[:_LONGEST])
@@ -364,7 +375,7 @@ def resource_details(found: Finding, error: object, message: str) -> dict[str, A
     return known
 
 
-def _resource(found: Finding, error: object, message: str) -> str:
+def _resource(found: Opinion, error: object, message: str) -> str:
     if found.category is C.OVERFLOW:
         return "context"
     if found.code in _BY_CODE:

@@ -23,9 +23,8 @@ from prefect_resilience.errors.classify.shapes import (
 from prefect_resilience.errors.taxonomy import (
     CATEGORY_CODES,
     NETWORK_ERROR,
-    TIMEOUT,
-    Finding,
     Look,
+    Opinion,
     by_words,
     coded,
     found_by_code,
@@ -47,55 +46,46 @@ _SQLSTATES = coded(
 _SQLSTATE = Regex(r"[0-9A-Z]{5}")
 
 
-def sqlstate_finding(error: object, now: float = 0.0) -> Finding | None:
+def sqlstate_finding(error: object, now: float = 0.0) -> Opinion | None:
     """By `sqlstate` (psycopg, asyncpg) or `pgcode` (psycopg2); None when the exception carries neither."""
     return _by_sqlstate(read(error, "sqlstate") or read(error, "pgcode"), error)
 
 
-def _by_sqlstate(state: object, error: object) -> Finding | None:
+def _by_sqlstate(state: object, error: object) -> Opinion | None:
     if not isinstance(state, str) or not _SQLSTATE.fullmatch(state):
         return None
     if state == "57014":  # cancelled, by the server's statement_timeout or by a person
-        return Finding(C.TIMEOUT if "timeout" in read_text(error, 2_000) else C.CANCELLED, state)
+        return Opinion(C.TIMEOUT if "timeout" in read_text(error, 2_000) else C.CANCELLED, state)
     return found_by_code(_SQLSTATES, state, own=True)
 
 
-postgres: list[Look | Finding] = [
+postgres: list[Look | Opinion] = [
     sqlstate_finding,
     # what libpq and the server say before there is a connection, when no SQLSTATE comes along
-    by_words(
-        (
-            r"authentication failed|no pg_hba\.conf entry|no password supplied|role .{1,80} does not exist",
-            C.AUTH,
-            None,
-        ),
-        (r"database .{1,80} does not exist", C.NOT_FOUND, None),
-        (
-            r"starting up|shutting down|in recovery|too many (?:connections|clients)|connection slots",
-            C.UNAVAILABLE,
-            None,
-        ),
-        (r"timeout expired|timed out|timeout", C.TIMEOUT, TIMEOUT),
-    ),
+    by_words(r"""
+        auth        -       authentication failed|no pg_hba\.conf entry|no password supplied
+        auth        -       role .{1,80} does not exist
+        not_found   -       database .{1,80} does not exist
+        unavailable -       starting up|shutting down|in recovery|too many (?:connections|clients)
+        unavailable -       connection slots
+        timeout     TIMEOUT timeout expired|timed out|timeout
+    """),
     # Without a SQLSTATE the server never answered a statement: the connection is at fault.
-    Finding(C.NETWORK, NETWORK_ERROR),
+    Opinion(C.NETWORK, NETWORK_ERROR),
 ]
 
-sqlite: Look = by_words(
-    (r"is locked|database is busy|schema has changed", C.UNAVAILABLE, "SQLITE_BUSY"),
-    (r"unique constraint|primary key|must be unique|is not unique", C.CONFLICT, "SQLITE_CONSTRAINT"),
-    (r"constraint failed", C.INVALID, "SQLITE_CONSTRAINT"),
-    (r"unable to open", C.NOT_FOUND, "SQLITE_CANTOPEN"),
-    (r"is full", C.RESOURCE_EXHAUSTED, "SQLITE_FULL"),
-    (r"disk i/o error|malformed", C.INFRASTRUCTURE, "SQLITE_IOERR"),
-    (r"readonly|not authorized|access .{0,40}prohibited", C.AUTH, "SQLITE_READONLY"),
-    (r"interrupted", C.CANCELLED, "SQLITE_INTERRUPT"),
-    (
-        r"no such (?:table|column|index|function)|syntax error|not a database|incomplete input",
-        C.INVALID,
-        None,
-    ),
-)
+sqlite: Look = by_words(r"""
+    unavailable        SQLITE_BUSY       is locked|database is busy|schema has changed
+    conflict           SQLITE_CONSTRAINT unique constraint|primary key|must be unique|is not unique
+    invalid            SQLITE_CONSTRAINT constraint failed
+    not_found          SQLITE_CANTOPEN   unable to open
+    resource_exhausted SQLITE_FULL       is full
+    infrastructure     SQLITE_IOERR      disk i/o error|malformed
+    auth               SQLITE_READONLY   readonly|not authorized|access .{0,40}prohibited
+    cancelled          SQLITE_INTERRUPT  interrupted
+    invalid            -                 no such (?:table|column|index|function)|syntax error
+    invalid            -                 not a database|incomplete input
+""")
 """By words, which are the same on every Python version."""
 
 _REDIS = coded(
@@ -105,10 +95,10 @@ _REDIS = coded(
 )
 
 
-def redis_finding(error: object, now: float) -> Finding:
+def redis_finding(error: object, now: float) -> Opinion:
     """An error reply of Redis, by its first word."""
     word = read_text(error, 200).partition(" ")[0].rstrip(":")
-    return found_by_code(_REDIS, word, own=True) or Finding(C.INVALID)
+    return found_by_code(_REDIS, word, own=True) or Opinion(C.INVALID)
 
 
 _MYSQL = coded(
@@ -123,12 +113,12 @@ _MYSQL = coded(
 )
 
 
-def mysql_finding(error: object, now: float) -> Finding | None:
+def mysql_finding(error: object, now: float) -> Opinion | None:
     """By the server's number, in `errno` or first in `args`; a conversation that broke off has none."""
     found = found_by_code(_MYSQL, read(error, "errno") or first_argument(error), own=True)
     text = read_text(error, 2_000).lower()
     if found is None and ("lost connection" in text or text == "(0, '')"):  # a closed connection was used
-        return Finding(C.NETWORK, NETWORK_ERROR)
+        return Opinion(C.NETWORK, NETWORK_ERROR)
     return found
 
 
@@ -147,7 +137,7 @@ _MONGO = coded(
 _MONGO_RETRYABLE = ("TransientTransactionError", "RetryableWriteError", "UnknownTransactionCommitResult")
 
 
-def mongo_finding(error: object, now: float) -> Finding | None:
+def mongo_finding(error: object, now: float) -> Opinion | None:
     """An error of pymongo: by its labels, else by the server's number."""
     number = read(error, "code")
     written = as_dict(read(error, "details")).get("writeErrors")
@@ -157,7 +147,7 @@ def mongo_finding(error: object, now: float) -> Finding | None:
     labels = read(error, "has_error_label")
     again = callable(labels) and any(labels(label) is True for label in _MONGO_RETRYABLE)
     if again and not (found and found.category.retryable):
-        return Finding(C.UNAVAILABLE, None if number is None else str(number))
+        return Opinion(C.UNAVAILABLE, None if number is None else str(number))
     return found
 
 
@@ -176,19 +166,19 @@ _SNOWFLAKE_HTTP = 290_000
 """Added to the HTTP status of an answer that was none of the service's own."""
 
 
-def snowflake_finding(error: object, now: float) -> Finding | None:
+def snowflake_finding(error: object, now: float) -> Opinion | None:
     """An error of snowflake.connector: a lost race, its number, its SQLSTATE, or its words."""
     text, number = read_text(error, 4_000), read(error, "errno")
     code = None if as_number(number) is None else str(number)
     found = found_by_code(_SNOWFLAKE, number)
     if found is not None and found.category is C.NETWORK and "username or password" in text:
-        return Finding(C.AUTH, code)
+        return Opinion(C.AUTH, code)
     status = as_status((as_number(number) or 0) - _SNOWFLAKE_HTTP)
     category = status_category(status) if status else None
     if found is None and category is not None:
-        return Finding(category, CATEGORY_CODES.get(category, code))
+        return Opinion(category, CATEGORY_CODES.get(category, code))
     if found is None and says_lost_race(text):
-        return Finding(C.UNAVAILABLE, code)
+        return Opinion(C.UNAVAILABLE, code)
     return found or sqlstate_finding(error)
 
 
@@ -205,7 +195,7 @@ _SQL_SERVER = coded(
 )
 
 
-def sql_server_finding(error: object, now: float) -> Finding | None:
+def sql_server_finding(error: object, now: float) -> Opinion | None:
     """pyodbc, whose first argument is an SQLSTATE, and pymssql, whose first argument is a number."""
     first = first_argument(error)
     if not isinstance(first, str):
@@ -225,14 +215,14 @@ _ORACLE = coded(
 _ORACLE_CODE = Regex(r"\b(?:ORA|DPY|DPI)-0*(\d{1,5})\b")
 
 
-def oracle_finding(error: object, now: float) -> Finding | None:
+def oracle_finding(error: object, now: float) -> Opinion | None:
     """oracledb and cx_Oracle, by the number in the text."""
     match = _ORACLE_CODE.search(read_text(error, 2_000))
     found = found_by_code(_ORACLE, match[1]) if match else None
     return found._replace(code=match[0]) if found and match and found.code == match[1] else found
 
 
-def pg8000_finding(error: object, now: float) -> Finding | None:
+def pg8000_finding(error: object, now: float) -> Opinion | None:
     """pg8000 keeps the server's fields in a dict: `C` is the SQLSTATE."""
     return _by_sqlstate(as_dict(first_argument(error)).get("C"), error)
 
@@ -240,7 +230,7 @@ def pg8000_finding(error: object, now: float) -> Finding | None:
 _DBAPI_CLASSES = {"IntegrityError": C.CONFLICT, "ProgrammingError": C.INVALID, "DataError": C.INVALID}
 
 
-def worded_finding(error: object, now: float) -> Finding | None:
+def worded_finding(error: object, now: float) -> Opinion | None:
     """An exception that only quotes what another system said, such as dbt's of a database: by its words."""
     named = _DBAPI_CLASSES.get(type(error).__name__)
-    return text_finding(read_text(error, 8_000)) or (Finding(named) if named else None)
+    return text_finding(read_text(error, 8_000)) or (Opinion(named) if named else None)

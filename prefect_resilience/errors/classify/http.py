@@ -30,7 +30,7 @@ from prefect_resilience.errors.classify.shapes import (
     retry_infos,
 )
 from prefect_resilience.errors.taxonomy import ErrorCategory as C
-from prefect_resilience.errors.taxonomy import ErrorKind, Finding, category_of, coded
+from prefect_resilience.errors.taxonomy import ErrorKind, Opinion, category_of, coded
 
 DECISIVE = coded(
     overflow="context_length_exceeded string_above_max_length request_too_large",
@@ -159,16 +159,13 @@ def status_category(status: int) -> C | None:
 def status_of(error: object) -> int | None:
     """The HTTP status that an exception or response carries under one of the usual names, else None."""
     response = read(error, "response")
-    candidates = (
-        read(error, "status_code"),
-        read(error, "status"),
-        read(error, "http_status"),
-        read(error, "response_code"),  # python-gitlab
-        read(error, "code"),
+    own = ("status_code", "status", "http_status", "response_code", "code")  # response_code: python-gitlab
+    candidates = [read(error, name) for name in own]
+    candidates += [
         read(response, "status_code"),
         read(response, "status"),
         read(read(error, "meta"), "status"),
-    )
+    ]
     return next((status for status in map(as_status, candidates) if status is not None), None)
 
 
@@ -181,7 +178,7 @@ def headers_of(error: object) -> dict[str, str]:
     return next((headers for headers in found if headers), none)
 
 
-def http_finding(error: object, now: float) -> Finding | None:
+def http_finding(error: object, now: float) -> Opinion | None:
     """What an exception or response says in the terms of HTTP, or None when it says nothing in them."""
     status = status_of(error)
     body = body_text(error)
@@ -211,7 +208,7 @@ def http_finding(error: object, now: float) -> Finding | None:
         retry_after_seconds(headers, status=429 if category is C.RATE_LIMIT else status, now=now),
     )
     wait = next((wait for wait in waits if wait is not None), None)
-    return Finding(category, code, wait, details, retryable=_told_to_retry(headers, category))
+    return Opinion(category, code, wait, details, retryable=_told_to_retry(headers, category))
 
 
 def _by_status(status: int, text: str) -> tuple[C, str] | None:

@@ -16,8 +16,8 @@ from prefect_resilience.errors.taxonomy import (
     CATEGORY_CODES,
     ErrorKind,
     FailureReason,
-    Finding,
     Look,
+    Opinion,
     bounded,
     coded,
     found_by_code,
@@ -36,51 +36,47 @@ _ERRNOS = coded(
     infrastructure="EIO",
     auth="EROFS",
 )
-_DBAPI = {"OperationalError": Finding(C.UNAVAILABLE), "IntegrityError": Finding(C.CONFLICT)}
+_DBAPI = {"OperationalError": Opinion(C.UNAVAILABLE), "IntegrityError": Opinion(C.CONFLICT)}
 
 
-def _os_error(error: object, now: float) -> Finding | None:
+def _os_error(error: object, now: float) -> Opinion | None:
     """OSError by its number; the code is the number's name, such as ENOSPC."""
     number = read(error, "errno")
     return found_by_code(_ERRNOS, errno.errorcode.get(number) if isinstance(number, int) else None)
 
 
-def _called_process(error: object, now: float) -> Finding:
-    """A command that failed is a tool's report; one that a signal ended is a process that died."""
-    returned = as_number(read(error, "returncode"))
-    if returned is not None and returned < 0:
-        return _signalled(-returned)
-    return Finding(C.TOOL_ERROR, None if returned is None else f"EXIT_{returned:.0f}")
+def _by_exit_code(name: str, category: C) -> Look:
+    """A process that ended by itself is of this category; one that a signal ended has crashed."""
+
+    def look(error: object, now: float) -> Opinion:
+        code = as_number(read(error, name))
+        if code is not None and code < 0:
+            return _signalled(-code)
+        return Opinion(category, None if code is None else f"EXIT_{code:.0f}")
+
+    return look
 
 
-def _process_died(error: object, now: float) -> Finding:
-    """A child process that ended before its call did, by a signal or by itself."""
-    code = as_number(read(error, "exit_code"))
-    if code is not None and code < 0:
-        return _signalled(-code)
-    return Finding(C.AGENT_CRASH, None if code is None else f"EXIT_{code:.0f}")
-
-
-def _termination(error: object, now: float) -> Finding:
+def _termination(error: object, now: float) -> Opinion:
     number = as_number(read(error, "signal"))
-    return _signalled(number) if number else Finding(C.AGENT_CRASH)
+    return _signalled(number) if number else Opinion(C.AGENT_CRASH)
 
 
-def _signalled(number: float) -> Finding:
+def _signalled(number: float) -> Opinion:
     try:
-        return Finding(C.AGENT_CRASH, signal.Signals(int(number)).name)
+        return Opinion(C.AGENT_CRASH, signal.Signals(int(number)).name)
     except ValueError:
-        return Finding(C.AGENT_CRASH, f"SIGNAL_{number:.0f}")
+        return Opinion(C.AGENT_CRASH, f"SIGNAL_{number:.0f}")
 
 
-def _circuit_open(error: object, now: float) -> Finding:
+def _circuit_open(error: object, now: float) -> Opinion:
     wait = as_number(read(error, "retry_in"))
     name = read(error, "name")
     details = {"circuit": name} if isinstance(name, str) else None
-    return Finding(C.CIRCUIT_OPEN, "CIRCUIT_OPEN", None if wait is None else max(0.0, wait), details)
+    return Opinion(C.CIRCUIT_OPEN, "CIRCUIT_OPEN", None if wait is None else max(0.0, wait), details)
 
 
-def _prefect_api(error: object, now: float) -> Finding | None:
+def _prefect_api(error: object, now: float) -> Opinion | None:
     """Prefect's own API: when it fails, the machinery failed and not the work."""
     found = http_finding(error, now)
     if found is None or (found.details or {}).get("status", 0) < 500:
@@ -88,26 +84,26 @@ def _prefect_api(error: object, now: float) -> Finding | None:
     return found._replace(category=C.INFRASTRUCTURE)
 
 
-def _wrapped_by_sqlalchemy(error: object, now: float) -> Finding | None:
+def _wrapped_by_sqlalchemy(error: object, now: float) -> Opinion | None:
     """SQLAlchemy's wrapper around a driver's exception, which it keeps as `orig`."""
     if read(error, "connection_invalidated") is True:
-        return Finding(C.NETWORK, CATEGORY_CODES[C.NETWORK])
+        return Opinion(C.NETWORK, CATEGORY_CODES[C.NETWORK])
     original = read(error, "orig")
     found = find(original, now) if isinstance(original, BaseException) and original is not error else None
     # For a driver that nobody here knows, the DB-API's own classes still tell two things apart.
     return found or _DBAPI.get(type(error).__name__)
 
 
-def _by_reason(error: object, now: float) -> Finding | None:
+def _by_reason(error: object, now: float) -> Opinion | None:
     """urllib's and urllib3's wrappers say why in `reason`."""
     reason = read(error, "reason")
     found = find(reason, now) if isinstance(reason, BaseException) and reason is not error else None
     return found or http_finding(error, now) or text_finding(read_text(error, 4_000))
 
 
-def _google_auth(error: object, now: float) -> Finding | None:
+def _google_auth(error: object, now: float) -> Opinion | None:
     """google-auth says itself whether a failure to get a token may be tried again."""
-    return Finding(C.UNAVAILABLE) if read(error, "retryable") is True else None
+    return Opinion(C.UNAVAILABLE) if read(error, "retryable") is True else None
 
 
 # -- failures of this package's own classes
@@ -129,28 +125,28 @@ _BY_REASON = coded(
 )
 
 
-def _resource_exhausted(error: object, now: float) -> Finding:
+def _resource_exhausted(error: object, now: float) -> Opinion:
     known = {name: read(error, name) for name in ("resource", "usage", "limit")}
     details = {name: value for name, value in known.items() if value is not None}
-    return Finding(C.RESOURCE_EXHAUSTED, details=details)
+    return Opinion(C.RESOURCE_EXHAUSTED, details=details)
 
 
-def _task_failure(error: object, now: float) -> Finding:
+def _task_failure(error: object, now: float) -> Opinion:
     """By its reason. What matched badly may match better the next time."""
     reason = FailureReason(str(read(error, "reason")))
     again = True if reason is FailureReason.CONTEXT_MATCHING_FAILURE else None
     details: dict[str, Any] = as_dict(read(error, "details"))
-    return Finding(_BY_REASON[reason.value], reason.value, details=details, retryable=again, reason=reason)
+    return Opinion(_BY_REASON[reason.value], reason.value, details=details, retryable=again, reason=reason)
 
 
-def _subtask_error(error: object, now: float) -> Finding:
+def _subtask_error(error: object, now: float) -> Opinion:
     request = {"type": "step", "name": read(error, "name"), "inputs": as_dict(read(error, "inputs"))}
     step = read(error, "failed_step")
     details = {"subtask_request": request, "failed_step": request["name"] if step is None else step}
-    return Finding(C.SUBTASK, details=details)
+    return Opinion(C.SUBTASK, details=details)
 
 
-def _output_format_error(error: object, now: float) -> Finding:
+def _output_format_error(error: object, now: float) -> Opinion:
     details: dict[str, Any] = {
         "expected_type": read(error, "expected_type"),
         "actual_type": read(error, "actual_type"),
@@ -158,33 +154,33 @@ def _output_format_error(error: object, now: float) -> Finding:
     }
     original = read(error, "original_output")
     if original is not None:
-        text = original if isinstance(original, str) else None
-        details["original_output"] = original if text is None else bounded(text, LONGEST_OUTPUT)
-        if text is None and len(read_text(original)) > LONGEST_OUTPUT:
-            details["original_output"] = bounded(read_text(original), LONGEST_OUTPUT)
-    return Finding(C.VALIDATION, details=details)
+        text = original if isinstance(original, str) else read_text(original)
+        details["original_output"] = (
+            original if len(text) <= LONGEST_OUTPUT else bounded(text, LONGEST_OUTPUT)
+        )
+    return Opinion(C.VALIDATION, details=details)
 
 
 # -- the table: by class, a look, a finding, or several of them of which the first that is one counts
 
-_Looks = Look | Finding | Sequence[Look | Finding]
+_Looks = Look | Opinion | Sequence[Look | Opinion]
 _TABLE: tuple[tuple[str, _Looks], ...] = (
     # SystemExit carries a `code` that is no HTTP status.
-    ("builtins.SystemExit", Finding(C.CANCELLED, CATEGORY_CODES[C.CANCELLED])),
+    ("builtins.SystemExit", Opinion(C.CANCELLED, CATEGORY_CODES[C.CANCELLED])),
     ("builtins.OSError", _os_error),
-    ("subprocess.CalledProcessError", _called_process),
-    ("xml.ParseError", Finding(C.VALIDATION, reason=FailureReason.XML_VALIDATION_FAILURE)),
+    ("subprocess.CalledProcessError", _by_exit_code("returncode", C.TOOL_ERROR)),
+    ("xml.ParseError", Opinion(C.VALIDATION, reason=FailureReason.XML_VALIDATION_FAILURE)),
     ("urllib3.MaxRetryError urllib.URLError", _by_reason),
     ("prefect.TerminationSignal", _termination),
     ("prefect.PrefectHTTPStatusError", _prefect_api),
     # Nobody resumed the flow run in time. It stays paused, so that another attempt would fail at once.
     (
         "prefect.FlowPauseTimeout",
-        Finding(C.TIMEOUT, CATEGORY_CODES[C.TIMEOUT], kind=ErrorKind.PERMANENT, retryable=False),
+        Opinion(C.TIMEOUT, CATEGORY_CODES[C.TIMEOUT], kind=ErrorKind.PERMANENT, retryable=False),
     ),
-    ("prefect_resilience.ProcessDied", _process_died),
+    ("prefect_resilience.ProcessDied", _by_exit_code("exit_code", C.AGENT_CRASH)),
     ("prefect_resilience.CircuitOpenError", _circuit_open),
-    ("prefect_resilience.ConfigurationError", Finding(C.INVALID)),
+    ("prefect_resilience.ConfigurationError", Opinion(C.INVALID)),
     ("prefect_resilience.ResourceExhausted", _resource_exhausted),
     ("prefect_resilience.TaskFailure", _task_failure),
     ("prefect_resilience.SubtaskError", _subtask_error),
@@ -193,11 +189,11 @@ _TABLE: tuple[tuple[str, _Looks], ...] = (
     ("grpc.RpcError grpclib.GRPCError", services.grpc_finding),
     ("google.GoogleAPICallError", services.google_finding),
     ("google.GoogleAuthError", _google_auth),
-    ("databricks.InternalError", Finding(C.SERVER_ERROR)),
-    ("psycopg.IntegrityError", [databases.sqlstate_finding, Finding(C.CONFLICT)]),
+    ("databricks.InternalError", Opinion(C.SERVER_ERROR)),
+    ("psycopg.IntegrityError", [databases.sqlstate_finding, Opinion(C.CONFLICT)]),
     (
         "psycopg.ProgrammingError psycopg.DataError psycopg.NotSupportedError",
-        [databases.sqlstate_finding, Finding(C.INVALID)],
+        [databases.sqlstate_finding, Opinion(C.INVALID)],
     ),
     ("psycopg.OperationalError psycopg2.OperationalError", databases.postgres),
     ("pg8000.DatabaseError", databases.pg8000_finding),
@@ -243,13 +239,13 @@ _TABLE: tuple[tuple[str, _Looks], ...] = (
 _LOOKS = {name: look for names, look in _TABLE for name in names.split()}
 
 
-def _look(looks: _Looks, error: BaseException, now: float) -> Finding | None:
-    several = [looks] if isinstance(looks, Finding) or callable(looks) else looks
-    found = (look if isinstance(look, Finding) else look(error, now) for look in several)
+def _look(looks: _Looks, error: BaseException, now: float) -> Opinion | None:
+    several = [looks] if isinstance(looks, Opinion) or callable(looks) else looks
+    found = (look if isinstance(look, Opinion) else look(error, now) for look in several)
     return next((one for one in found if one is not None), None)
 
 
-def find(error: BaseException, now: float) -> Finding | None:
+def find(error: BaseException, now: float) -> Opinion | None:
     """What the default rules know about one exception, looking at nothing but itself; None is no opinion.
 
     The order: a closer look by class, a declared `error_category`, HTTP by shape, SQLSTATE by shape, the
@@ -274,29 +270,29 @@ def find(error: BaseException, now: float) -> Finding | None:
     return _too_big(error, names) or found or _asks_for_a_wait(error, now)
 
 
-def _too_big(error: BaseException, names: list[str]) -> Finding | None:
+def _too_big(error: BaseException, names: list[str]) -> Opinion | None:
     """A class that says by its name that the work is too big, whatever status it came with."""
     bare = {name.rpartition(".")[2] for name in names}
     named = next((name for name in bare if BY_BARE_NAME.get(name) is C.OVERFLOW), None)
-    return Finding(C.OVERFLOW, OVERFLOW_CODE) if named else None
+    return Opinion(C.OVERFLOW, OVERFLOW_CODE) if named else None
 
 
-def _asks_for_a_wait(error: object, now: float) -> Finding | None:
+def _asks_for_a_wait(error: object, now: float) -> Opinion | None:
     """An exception nobody knows that says when to come back, such as a chat client's flood control."""
     wait = wait_of_value(read(error, "retry_after"), now)
-    return None if wait is None else Finding(C.RATE_LIMIT, retry_after=wait)
+    return None if wait is None else Opinion(C.RATE_LIMIT, retry_after=wait)
 
 
-def _declared(error: BaseException) -> Finding | None:
+def _declared(error: BaseException) -> Opinion | None:
     """A class may say itself what it means: `error_category = "tool_error"`."""
     declared = read(error, "error_category")
     try:
-        return Finding(C(declared)) if isinstance(declared, str) else None
+        return Opinion(C(declared)) if isinstance(declared, str) else None
     except ValueError:
         return None
 
 
-def _named(error: BaseException, names: list[str]) -> Finding | None:
+def _named(error: BaseException, names: list[str]) -> Opinion | None:
     category = next((BY_NAME[name] for name in names if name in BY_NAME), None)
     if category is None:
         bare = (name.rpartition(".")[2] for name in names)
@@ -305,5 +301,5 @@ def _named(error: BaseException, names: list[str]) -> Finding | None:
         return None
     if category is C.NETWORK and "CERTIFICATE_VERIFY_FAILED" in read_text(error, 4_000):
         # A peer that cannot prove who it is will not prove it a second later.
-        return Finding(C.AUTH, "CERTIFICATE_VERIFY_FAILED")
-    return Finding(category, CATEGORY_CODES.get(category))
+        return Opinion(C.AUTH, "CERTIFICATE_VERIFY_FAILED")
+    return Opinion(category, CATEGORY_CODES.get(category))

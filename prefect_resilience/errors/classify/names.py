@@ -1,7 +1,7 @@
-"""Known exceptions by name: `package.Class` -> what it means. Other classes are as their nearest base.
+"""Known exceptions by name: `package.Class` -> category. Other classes are like their nearest base.
 
-Only the outermost package of the module is written, since libraries move classes between modules. A class
-that needs a closer look than its name is in `libraries`. Below: names that nobody knows, and texts.
+Only the outermost package of the module is given, since libraries move classes between modules. Classes whose
+name is not enough are in `libraries`. Below: rules for unknown names, and for texts.
 """
 
 from __future__ import annotations
@@ -24,12 +24,10 @@ from prefect_resilience.errors.classify.http import (
 from prefect_resilience.errors.classify.retry_after import wait_in_text
 from prefect_resilience.errors.taxonomy import (
     CATEGORY_CODES,
-    NETWORK_ERROR,
-    TIMEOUT,
-    Finding,
-    Words,
+    Opinion,
     coded,
     found_by_words,
+    worded,
 )
 from prefect_resilience.errors.taxonomy import ErrorCategory as C
 
@@ -169,57 +167,49 @@ BY_BARE_NAME = coded(
 )
 
 
-# Exceptions that nobody knows, by the words in their class's name: `ConnectionLost`, `LockTimeout`.
+# Unknown exceptions, by the words in their class's name: `ConnectionLost`, `LockTimeout`.
 #
-# The last thing that is asked, after the whole chain of causes: a cause that is known says more than a
-# name. A class that is a ValueError, a TypeError or the like reports a mistake, so its name never makes it
-# retryable.
+# The last resort, after the whole chain of causes: a known cause says more than a name. A ValueError, a
+# TypeError or the like reports a mistake, so its name never makes it retryable.
 
 _MISTAKES = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, AssertionError, NameError)
 
-_SPOKEN: tuple[tuple[str, C], ...] = (
-    (r"(Invalid|Bad|Expired|Wrong|Missing|No)_(Token|Credential|Password|Api_Key|Auth|Signature)", C.AUTH),
-    (
-        r"Un_?authori[sz]ed|Un_?authenticated|Forbidden|Access_Denied|Not_Authori[sz]ed|Permission_?Denied",
-        C.AUTH,
-    ),
-    (r"(Permission|Authentication|Authori[sz]ation|Auth|Login)_(Failed|Failure|Error|Exception)", C.AUTH),
-    (r"Rate_?Limit|Too_Many_Requests|Throttl|Flood_(Wait|Control)|Slow_?Down", C.RATE_LIMIT),
-    (r"Invalid|Bad_Request|Malformed|Unsupported|Syntax|Parser?_|Validation|Config", C.INVALID),
-    (r"Not_Found|No_Such|Does_Not_Exist|Unknown_(Host|Topic|Table)|No_Node\b|No_Node_Error", C.NOT_FOUND),
-    (r"^(Programming|Data|Not_Supported)_Error$", C.INVALID),  # PEP 249
-    (
-        r"Already_Exists|Conflict|Duplicate|Node_Exists|Bad_Version|Constraint|Integrity|Version_Mismatch",
-        C.CONFLICT,
-    ),
-    (
-        r"Dead_?lock|Serialization_(Failure|Error)|Lock_Wait|Not_A?_?Leader|Retry_?able|Try_Again",
-        C.UNAVAILABLE,
-    ),
-    (r"Time_?out|Timed_Out|Deadline_Exceeded|Time_Limit", C.TIMEOUT),
-    (r"Out_Of_Memory|Memory_Limit|Quota_Exceeded|Disk_Full|No_Space", C.RESOURCE_EXHAUSTED),
-    (
-        r"Unavailable|Over_?load|Bad_Gateway|(Server|Service|Is)_Busy|Busy_(Error|Result)\b|Bootstrapping",
-        C.UNAVAILABLE,
-    ),
-    (
-        r"Temporar(y|ily)|Transient|^Aborted|No_Responders|Server_Down|Shutting_Down|Maintenance",
-        C.UNAVAILABLE,
-    ),
-    (
-        r"Connect(ion)?_?(Lost|Loss|Closed|Error|Failed|Failure|Reset|Refused|Aborted|Broken|Interrupted)",
-        C.NETWORK,
-    ),
-    (r"(?<!Neural_)Network_(Error|Exception|Failure|Unreachable)|Disconnect|Stale_Connection", C.NETWORK),
-    (r"No_(Host|Servers?|Brokers?)_|Connection_Exception|Communication_(Error|Exception|Link)", C.NETWORK),
-    (r"Socket_(Open|Receive|Send|Error|Closed)|Transport_(Closed|Error|Connection)|Broken_Pipe", C.NETWORK),
-    (r"Internal_Server_|Server_(Error|Exception)\b", C.SERVER_ERROR),
-    (r"Worker_Lost|Process_Died|Killed_Worker", C.AGENT_CRASH),
-)
+# PEP 249 names the last of the `invalid` rules.
+_SPOKEN = worded(r"""
+    auth               -             (Invalid|Bad|Expired|Wrong|Missing|No)_(Token|Credential|Password|Auth)
+    auth               -             (Invalid|Bad|Expired|Wrong|Missing|No)_(Api_Key|Signature)
+    auth               -             Un_?authori[sz]ed|Un_?authenticated|Forbidden|Access_Denied
+    auth               -             Not_Authori[sz]ed|Permission_?Denied
+    auth               -             (Permission|Auth(entication|ori[sz]ation)?|Login)_(Failed|Failure)
+    auth               -             (Permission|Auth(entication|ori[sz]ation)?|Login)_(Error|Exception)
+    rate_limit         -             Rate_?Limit|Too_Many_Requests|Throttl|Flood_(Wait|Control)|Slow_?Down
+    invalid            -             Invalid|Bad_Request|Malformed|Unsupported|Syntax|Parser?_
+    invalid            -             Validation|Config
+    not_found          -             Not_Found|No_Such|Does_Not_Exist|Unknown_(Host|Topic|Table)
+    not_found          -             No_Node\b|No_Node_Error
+    invalid            -             ^(Programming|Data|Not_Supported)_Error$
+    conflict           -             Already_Exists|Conflict|Duplicate|Node_Exists|Bad_Version|Constraint
+    conflict           -             Integrity|Version_Mismatch
+    unavailable        -             Dead_?lock|Serialization_(Failure|Error)|Lock_Wait|Not_A?_?Leader
+    unavailable        -             Retry_?able|Try_Again
+    timeout            TIMEOUT       Time_?out|Timed_Out|Deadline_Exceeded|Time_Limit
+    resource_exhausted -             Out_Of_Memory|Memory_Limit|Quota_Exceeded|Disk_Full|No_Space
+    unavailable        -             Unavailable|Over_?load|Bad_Gateway|(Server|Service|Is)_Busy
+    unavailable        -             Busy_(Error|Result)\b|Bootstrapping|Temporar(y|ily)|Transient|^Aborted
+    unavailable        -             No_Responders|Server_Down|Shutting_Down|Maintenance
+    network            NETWORK_ERROR Connect(ion)?_?(Lost|Loss|Closed|Error|Failed|Failure|Reset|Refused)
+    network            NETWORK_ERROR Connect(ion)?_?(Aborted|Broken|Interrupted)
+    network            NETWORK_ERROR (?<!Neural_)Network_(Error|Exception|Failure|Unreachable)|Disconnect
+    network            NETWORK_ERROR Stale_Connection|No_(Host|Servers?|Brokers?)_|Connection_Exception
+    network            NETWORK_ERROR Communication_(Error|Exception|Link)|Socket_(Open|Receive|Send)
+    network            NETWORK_ERROR Socket_(Error|Closed)|Transport_(Closed|Error|Connection)|Broken_Pipe
+    server_error       -             Internal_Server_|Server_(Error|Exception)\b
+    agent_crash        -             Worker_Lost|Process_Died|Killed_Worker
+""")
 
 
-def spoken_finding(error: BaseException) -> Finding | None:
-    """What the names of a class and its bases say, the nearest first; None if they say nothing."""
+def spoken_finding(error: BaseException) -> Opinion | None:
+    """An opinion from the names of a class and its bases, the nearest first; None if they give none."""
     for cls in takewhile(lambda one: one.__module__ != "builtins", type(error).__mro__):
         found = _spoken(cls.__name__)
         if found is not None:
@@ -227,16 +217,16 @@ def spoken_finding(error: BaseException) -> Finding | None:
     return None
 
 
-def _spoken(name: str) -> Finding | None:
+def _spoken(name: str) -> Opinion | None:
     if len(name) > 100:
         return None
     words = in_words(name)
     status = re.search(r"(?i)\bhttp_?(\d{3})", words)
     if status is not None:
         category = status_category(int(status[1]))
-        return None if category is None else Finding(category, status[1])
-    said = next((category for pattern, category in _SPOKEN if re.search(pattern, words)), None)
-    return None if said is None else Finding(said, CATEGORY_CODES.get(said))
+        return None if category is None else Opinion(category, status[1])
+    said = next((rule for rule in _SPOKEN if re.search(rule[0], words)), None)
+    return None if said is None else Opinion(said[1], said[2])
 
 
 def in_words(name: str) -> str:
@@ -250,7 +240,7 @@ def in_words(name: str) -> str:
     return "_".join(word[:1].upper() + word[1:] for word in parted.split("_") if word)
 
 
-# -- texts: what a message alone says, when there is no exception any more
+# -- texts: a message without its exception
 
 # "Task run encountered an exception ConnectionRefusedError: [Errno 111] ...", a line of a traceback, or
 # "step 'load' failed: ConnectionResetError: ...".
@@ -264,26 +254,22 @@ _STATUS = Regex(
     r"|\b([45]\d\d) (?-i:[A-Z][a-z])",
     re.IGNORECASE,
 )
-_WORDS: tuple[Words, ...] = (
-    (r"rate.?limit|too many requests|throttl|exceeded your current quota", C.RATE_LIMIT, "429"),
-    (
-        r"overloaded|service unavailable|bad gateway|temporarily unavailable|try again later"
-        r"|(?:high|experiencing) (?:demand|load)|(?:at|over|insufficient) capacity",
-        C.UNAVAILABLE,
-        "503",
-    ),
-    (r"timed? ?out|deadline exceeded", C.TIMEOUT, TIMEOUT),
-    (
-        r"connection (?:refused|reset|aborted|closed|error)|name or service not known|name resolution"
-        r"|network is unreachable|no route to host|broken pipe|server disconnected",
-        C.NETWORK,
-        NETWORK_ERROR,
-    ),
-    (r"database is locked|could not serialize", C.UNAVAILABLE, None),
-    (r"unauthori[sz]ed|forbidden|permission denied|authentication failed|invalid api key", C.AUTH, None),
-    (r"internal server error|server had an error|error while processing your request", C.SERVER_ERROR, "500"),
-    (r"out of memory|oomkilled", C.RESOURCE_EXHAUSTED, None),
-)
+_WORDS = worded(r"""
+    rate_limit         429           rate.?limit|too many requests|throttl|exceeded your current quota
+    unavailable        503           overloaded|service unavailable|bad gateway|temporarily unavailable
+    unavailable        503           try again later|(?:high|experiencing) (?:demand|load)
+    unavailable        503           (?:at|over|insufficient) capacity
+    timeout            TIMEOUT       timed? ?out|deadline exceeded
+    network            NETWORK_ERROR connection (?:refused|reset|aborted|closed|error)
+    network            NETWORK_ERROR name or service not known|name resolution|network is unreachable
+    network            NETWORK_ERROR no route to host|broken pipe|server disconnected
+    unavailable        -             database is locked|could not serialize
+    auth               -             unauthori[sz]ed|forbidden|permission denied|authentication failed
+    auth               -             invalid api key
+    server_error       500           internal server error|server had an error
+    server_error       500           error while processing your request
+    resource_exhausted -             out of memory|oomkilled
+""")
 _LIMIT = 8_000
 
 
@@ -300,40 +286,40 @@ def _builtins() -> Iterator[tuple[str, C]]:
 _NAMES = {**BY_BARE_NAME, **dict(_builtins())}
 
 
-def text_finding(text: str) -> Finding | None:
-    """What a text says about the failure it tells of, or None when it says nothing that is known."""
+def text_finding(text: str) -> Opinion | None:
+    """An opinion from the text of a failure; None if it has no known words."""
     text = text[:_LIMIT]
     if says_overflow(text):
-        return Finding(C.OVERFLOW, OVERFLOW_CODE)
+        return Opinion(C.OVERFLOW, OVERFLOW_CODE)
     if says_too_large(text):
-        return Finding(C.OVERFLOW, "MESSAGE_TOO_LARGE", details={"resource": "message"})
+        return Opinion(C.OVERFLOW, "MESSAGE_TOO_LARGE", details={"resource": "message"})
     wait = wait_in_text(text)
     if wait is None and ("insufficient_quota" in text or says_spent(text)):
-        return Finding(C.RESOURCE_EXHAUSTED, "insufficient_quota")
+        return Opinion(C.RESOURCE_EXHAUSTED, "insufficient_quota")
     found = _exception_in(text) or _status_in(text) or _words_in(text)
     if found is not None and found.category in WAITING:
         return found._replace(retry_after=wait)
     return found
 
 
-def _status_in(text: str) -> Finding | None:
+def _status_in(text: str) -> Opinion | None:
     status = next((int(match[1] or match[2]) for match in _STATUS.finditer(text)), None)
     category = status_category(status) if status else None
-    return Finding(category, str(status), details={"status": status}) if category else None
+    return Opinion(category, str(status), details={"status": status}) if category else None
 
 
-def _words_in(text: str) -> Finding | None:
+def _words_in(text: str) -> Opinion | None:
     if says_lost_race(text):
-        return Finding(C.UNAVAILABLE)
+        return Opinion(C.UNAVAILABLE)
     return found_by_words(_WORDS, text)
 
 
-def _exception_in(text: str) -> Finding | None:
+def _exception_in(text: str) -> Opinion | None:
     """The first exception in the text whose name is known, such as the last line of a traceback."""
     for match in _EXCEPTION.finditer(text):
         head, _, name = match[1].rpartition(".")
         category = BY_NAME.get(f"{head.partition('.')[0]}.{name}") if head else _NAMES.get(name)
         category = category or BY_BARE_NAME.get(name)
         if category is not None:
-            return Finding(category, CATEGORY_CODES.get(category, name))
+            return Opinion(category, CATEGORY_CODES.get(category, name))
     return None

@@ -22,37 +22,22 @@ _EPOCH_MS = 100_000_000_000.0
 
 _MILLISECONDS = ("retry-after-ms", "x-ms-retry-after-ms")
 _LIMITED = frozenset({429, 503})
-_RESETS = (
-    "x-ratelimit-reset",
-    "ratelimit-reset",
-    "x-rate-limit-reset",
-    "x-ratelimit-reset-requests",
-    "x-ratelimit-reset-tokens",
-    "anthropic-ratelimit-requests-reset",
-    "anthropic-ratelimit-tokens-reset",
-    "anthropic-ratelimit-input-tokens-reset",
-    "anthropic-ratelimit-output-tokens-reset",
-)
+_RESET_NAMES = """
+    x-ratelimit-reset ratelimit-reset x-rate-limit-reset x-ratelimit-reset-requests x-ratelimit-reset-tokens
+    anthropic-ratelimit-requests-reset anthropic-ratelimit-tokens-reset
+    anthropic-ratelimit-input-tokens-reset anthropic-ratelimit-output-tokens-reset
+"""
+_RESETS = _RESET_NAMES.split()
 
 
-def plain_headers(headers: object) -> dict[str, str]:
+def plain_headers(headers: Any) -> dict[str, str]:
     """Headers of any library as a dict with lower-case names; {} for what cannot be read as headers."""
     try:
-        pairs = _pairs(headers)
-        return {_text(name).lower(): _text(value) for name, value in pairs}
-    except Exception:  # noqa: BLE001 - somebody else's mapping
+        items = read(headers, "items")
+        pairs: Any = items() if callable(items) else headers
+        return {_text(name).lower(): _text(value) for name, value in dict(pairs).items()}
+    except Exception:  # noqa: BLE001 - any library's own mapping
         return {}
-
-
-def _pairs(headers: object) -> Iterable[tuple[object, object]]:
-    if isinstance(headers, Mapping):
-        return cast("Mapping[object, object]", headers).items()
-    items = read(headers, "items")
-    if callable(items):
-        return cast("Iterable[tuple[object, object]]", items())
-    if isinstance(headers, list | tuple):
-        return cast("Iterable[tuple[object, object]]", headers)
-    return ()
 
 
 def _text(value: object) -> str:

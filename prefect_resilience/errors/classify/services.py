@@ -34,18 +34,16 @@ from prefect_resilience.errors.classify.shapes import (
     read,
     read_text,
 )
+from prefect_resilience.errors.taxonomy import ErrorCategory as C
 from prefect_resilience.errors.taxonomy import (
-    NETWORK_ERROR,
-    TIMEOUT,
-    Finding,
     Look,
+    Opinion,
     by_attribute,
     by_pattern,
     by_words,
     coded,
     found_by_code,
 )
-from prefect_resilience.errors.taxonomy import ErrorCategory as C
 
 _AWS_CODES = coded(
     rate_limit="""
@@ -97,7 +95,7 @@ GRPC = coded(
 )
 
 
-def aws_finding(error: object, now: float) -> Finding | None:
+def aws_finding(error: object, now: float) -> Opinion | None:
     """botocore's ClientError: by the service's code, else by the HTTP status of the answer."""
     response = as_dict(read(error, "response"))
     code = as_code(as_dict(response.get("Error")).get("Code"))
@@ -115,9 +113,9 @@ def aws_finding(error: object, now: float) -> Finding | None:
         details["reasons"] = reasons
     # A throttle may talk of "too many tokens" too: only a code that blames the request can mean an overflow.
     if category in (None, C.INVALID) and says_overflow(read_text(error, 4_000)):
-        return Finding(C.OVERFLOW, OVERFLOW_CODE, wait, details)
+        return Opinion(C.OVERFLOW, OVERFLOW_CODE, wait, details)
     category = category or (status_category(status) if status else None)
-    return Finding(category, code or str(status), wait, details) if category else None
+    return Opinion(category, code or str(status), wait, details) if category else None
 
 
 def _aws_code(code: str | None) -> C | None:
@@ -132,7 +130,7 @@ def _cancellation_reasons(response: dict[Any, Any]) -> list[str]:
     return [code for code in codes if code is not None and code != "None"]
 
 
-def grpc_finding(error: object, now: float) -> Finding | None:
+def grpc_finding(error: object, now: float) -> Opinion | None:
     """grpc.RpcError: by the status its `code()` returns."""
     name = _grpc_status(error)
     if name is None:
@@ -144,19 +142,19 @@ def grpc_finding(error: object, now: float) -> Finding | None:
     trailing = plain_headers(list(cast("Iterable[Any]", pairs)) if isinstance(pairs, Iterable) else None)
     pushback = trailing.get("grpc-retry-pushback-ms")
     if pushback is not None and (as_number(pushback) or 0) < 0:
-        return Finding(GRPC[name], name, retryable=False)  # gRFC A6: a negative pushback forbids retries
-    return Finding(GRPC[name], name, _grpc_wait(error, trailing, now))
+        return Opinion(GRPC[name], name, retryable=False)  # gRFC A6: a negative pushback forbids retries
+    return Opinion(GRPC[name], name, _grpc_wait(error, trailing, now))
 
 
-def _grpc_too_big(name: str, text: str) -> Finding | None:
+def _grpc_too_big(name: str, text: str) -> Opinion | None:
     if name not in ("INVALID_ARGUMENT", "RESOURCE_EXHAUSTED"):
         return None
     if says_too_large(text):
-        return Finding(C.OVERFLOW, "MESSAGE_TOO_LARGE", details={"resource": "message"})
-    return Finding(C.OVERFLOW, OVERFLOW_CODE) if says_overflow(text) else None
+        return Opinion(C.OVERFLOW, "MESSAGE_TOO_LARGE", details={"resource": "message"})
+    return Opinion(C.OVERFLOW, OVERFLOW_CODE) if says_overflow(text) else None
 
 
-def google_finding(error: object, now: float) -> Finding | None:
+def google_finding(error: object, now: float) -> Opinion | None:
     """google-api-core's GoogleAPICallError: an HTTP status, and a gRPC status that is more exact."""
     found = http_finding(error, now)
     name = _enum_name(read(error, "grpc_status_code"))
@@ -167,7 +165,7 @@ def google_finding(error: object, now: float) -> Finding | None:
     too_big = _grpc_too_big(name, read_text(error, 4_000))
     if too_big is not None:
         return too_big._replace(details={**details, **(too_big.details or {})})
-    return Finding(GRPC[name], str(code) if code else name, found.retry_after if found else None, details)
+    return Opinion(GRPC[name], str(code) if code else name, found.retry_after if found else None, details)
 
 
 # What the body of an answer says is more exact than its gRPC status.
@@ -232,7 +230,7 @@ _TRINO_TYPES = coded(
 )
 
 
-def trino_finding(error: object, now: float) -> Finding | None:
+def trino_finding(error: object, now: float) -> Opinion | None:
     """A query that Trino gave up, by the error's name, else by its type."""
     name = read(error, "error_name")
     by_type = found_by_code(_TRINO_TYPES, read(error, "error_type"))
@@ -241,7 +239,7 @@ def trino_finding(error: object, now: float) -> Finding | None:
     )
 
 
-def trino_http_finding(error: object, now: float) -> Finding | None:
+def trino_http_finding(error: object, now: float) -> Opinion | None:
     """An answer of the coordinator that is no result: the status stands in the text."""
     return found_by_code(STATUSES, *re.findall(r"\berror (\d{3})\b", read_text(error, 500))[:1])
 
@@ -261,7 +259,7 @@ _CLICKHOUSE = coded(
 )
 
 
-def clickhouse_finding(error: object, now: float) -> Finding | None:
+def clickhouse_finding(error: object, now: float) -> Opinion | None:
     """By the number; clickhouse-connect has it in the text alone."""
     told = re.findall(r"(?i)\bcode: (\d{1,4})\b", read_text(error, 2_000))
     return found_by_code(_CLICKHOUSE, read(error, "code"), *told[:1])
@@ -278,7 +276,7 @@ ftp: Look = by_pattern(
 )
 """RFC 959: 4yz passes, 5yz stays."""
 
-mailbox: list[Look | Finding] = [
+mailbox: list[Look | Opinion] = [
     by_pattern(
         r"\[([A-Z/-]+)[^\]]*\]",
         auth="AUTHENTICATIONFAILED AUTHORIZATIONFAILED EXPIRED NOPERM PRIVACYREQUIRED AUTH",
@@ -288,22 +286,20 @@ mailbox: list[Look | Finding] = [
         conflict="ALREADYEXISTS",
         resource_exhausted="OVERQUOTA",
     ),
-    by_words((r"too many (?:simultaneous |concurrent )?(?:connections|logins)", C.RATE_LIMIT, None)),
+    by_words(r"rate_limit - too many (?:simultaneous |concurrent )?(?:connections|logins)"),
 ]
 """A refusal of an IMAP or POP3 server, by its response code in brackets: RFC 5530, RFC 3206."""
 
-ldap_bind: Look = by_words(
-    (r"invalidCredentials\Z", C.AUTH, None),
-    (r"(?:busy|unavailable)\Z", C.UNAVAILABLE, None),
-)
+ldap_bind: Look = by_words(r"""
+    auth        - invalidCredentials\Z
+    unavailable - (?:busy|unavailable)\Z
+""")
 """A bind that ldap3 made by itself, which has the result in its text alone."""
 
-asyncpg_client: Look = by_words(
-    (r"connection (?:is|was|has been) closed|pool is clos", C.NETWORK, NETWORK_ERROR)
-)
+asyncpg_client: Look = by_words("network NETWORK_ERROR connection (?:is|was|has been) closed|pool is clos")
 """A mistake in using asyncpg, unless it is a connection that somebody has closed."""
 
-ssh: Look = by_words((r"timeout", C.TIMEOUT, TIMEOUT), (r"", C.NETWORK, NETWORK_ERROR))
+ssh: Look = by_words("timeout TIMEOUT timeout\nnetwork NETWORK_ERROR .|\\Z")
 """paramiko's SSHException, whose text alone tells a slow peer from a lost one."""
 
 amqp: Look = by_attribute(
@@ -334,16 +330,16 @@ _KAFKA = coded(
 )
 
 
-def kafka_finding(error: object, now: float) -> Finding | None:
+def kafka_finding(error: object, now: float) -> Opinion | None:
     """confluent_kafka's KafkaException, by the KafkaError in it; kafka-python's, by its `retriable`."""
     inner = first_argument(error)
     name = called(inner, "name")
     retriable = read(error, "retriable") is True or called(inner, "retriable") is True
-    passing = Finding(C.UNAVAILABLE, name if isinstance(name, str) else None) if retriable else None
+    passing = Opinion(C.UNAVAILABLE, name if isinstance(name, str) else None) if retriable else None
     return found_by_code(_KAFKA, name) or passing
 
 
-def smtp_finding(error: object, now: float) -> Finding | None:
+def smtp_finding(error: object, now: float) -> Opinion | None:
     """SMTP replies, RFC 5321: 4yz passes (greylisting, a busy server), 5yz stays.
 
     Of several refused recipients the worst reply counts: a permanent one before those that pass.
@@ -353,9 +349,9 @@ def smtp_finding(error: object, now: float) -> Finding | None:
         return None
     worst = max(replies)
     if worst < 500:
-        return Finding(C.UNAVAILABLE, str(worst))
+        return Opinion(C.UNAVAILABLE, str(worst))
     refused = worst in _SMTP_AUTH or "authentication" in type(error).__name__.lower()
-    return Finding(C.AUTH if refused else C.INVALID, str(worst))
+    return Opinion(C.AUTH if refused else C.INVALID, str(worst))
 
 
 _SMTP_AUTH = frozenset({530, 534, 535, 538})

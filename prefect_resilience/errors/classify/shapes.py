@@ -1,4 +1,4 @@
-"""Reading objects whose manners are unknown: every helper here answers, whatever the object does."""
+"""Safe reading of unknown objects: no helper here raises, whatever the object does."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def read_text(source: object, limit: int = TEXT_LIMIT) -> str:
 
 
 def called(source: object, name: str) -> Any:
-    """What the method `source.name()` returns, or None where there is none or it fails."""
+    """The result of the method `source.name()`; None if there is no such method or it fails."""
     method = read(source, name)
     try:
         return method() if callable(method) else None
@@ -95,7 +95,7 @@ def class_names(error: object) -> list[str]:
 
 
 def package(cls: type) -> str:
-    """The outermost package in which a class says that it lives."""
+    """The outermost package of a class."""
     module = cast("object", cls.__module__)  # a class body may set anything
     return module.partition(".")[0] if isinstance(module, str) else ""
 
@@ -119,7 +119,7 @@ def dotted_name(error: object) -> str:
 
 _BODY_LIMIT = 64_000
 _BODIES = ("data", "content", "json_body", "details", "info")
-"""Where SDKs keep the body beside `body`: GitHub's; Salesforce's; Stripe's; Google's; Elastic's."""
+"""Attributes other than `body` that hold the body: of GitHub, Salesforce, Stripe, Google, Elastic."""
 
 
 def body_text(error: object) -> str:
@@ -136,15 +136,15 @@ def body_text(error: object) -> str:
 
 
 def error_objects(error: object, text: str, answered: bool) -> list[dict[Any, Any]]:
-    """The objects that describe the error, from what the SDK kept and from the body's text.
+    """The objects that describe the error, from the SDK's attributes and from the body's text.
 
-    Without an answer's status, `data` or `details` may be anything, such as an order's: they are passed over.
+    Without an HTTP status, `data` or `details` may be anything, such as an order's, and are not read.
     """
     kept = [read(error, "body")]
     if answered:
         kept += [read(error, name) for name in _BODIES]
         kept.append(read(read(error, "response"), "data"))  # Slack
-    found = [_error_object(body) for body in (*kept, _parsed(text))]
+    found = [_error_object(body) for body in (*kept, parsed(text))]
     return [inner for inner in found if inner]
 
 
@@ -184,7 +184,8 @@ def _error_object(body: Any) -> dict[Any, Any]:
     return as_dict(plain.get("error")) or plain
 
 
-def _parsed(body: str) -> Any:
+def parsed(body: str) -> Any:
+    """The JSON object or list in a text; None for any other text."""
     if not body.lstrip().startswith(("{", "[")):
         return None
     try:
@@ -210,7 +211,7 @@ def state_type(source: object) -> str | None:
 
 
 def state_data(state: object) -> Any:
-    """What a state carries, taken out of its ResultRecord where there is one."""
+    """The data of a state, taken out of its ResultRecord if there is one."""
     data = read(state, "data")
     if isinstance(data, BaseException | str | list | tuple | None) or state_type(data):
         return cast("Any", data)
@@ -219,6 +220,6 @@ def state_data(state: object) -> Any:
 
 
 def state_error(state: object) -> BaseException | None:
-    """The exception that a state carries, in itself or in its ResultRecord, else None."""
+    """The exception in a state or in its ResultRecord, else None."""
     data = state_data(state)
     return data if isinstance(data, BaseException) else None

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator
 from typing import Any, ClassVar, TypeVar, cast, overload
 
-from prefect_resilience.errors.classify.shapes import as_dict, as_number, read
+from prefect_resilience.errors.classify.shapes import as_dict, as_number, parsed, read
 from prefect_resilience.errors.exceptions import ResilienceError, ResourceExhausted
 
 T = TypeVar("T")
@@ -37,8 +36,7 @@ def ensure_complete(response: T) -> T:
         ...     print(error.resource, "-", error.partial_output)
         output - Half of
     """
-    reasons = [str(getattr(one, "name", one)) for path in _REASONS for one in _at(response, path)]
-    resource = next((STOPS[one] for one in reasons if one in STOPS), None)
+    resource = _spent(response)
     if resource is not None:
         tokens = [as_number(one) for path in _USAGES for one in _at(response, path)]
         used = next((int(one) for one in tokens if one is not None), None)
@@ -47,64 +45,51 @@ def ensure_complete(response: T) -> T:
     return response
 
 
-_USAGES = (
-    ("usage", "output_tokens"),
-    ("usage", "completion_tokens"),
-    ("usage_metadata", "candidates_token_count"),
-)
-_WHOLE_TEXTS = (
-    ("content", "text"),
-    ("choices", "message", "content"),
-    ("candidates", "content", "parts", "text"),
-    ("output", "content", "text"),
+def _spent(answer: Any) -> str | None:
+    """The resource whose limit cut an answer; None if no limit did."""
+    reasons = (str(getattr(one, "name", one)) for path in _REASONS for one in _at(answer, path))
+    return next((STOPS[one] for one in reasons if one in STOPS), None)
+
+
+def _paths(table: str) -> list[list[str]]:
+    """Paths of fields, such as "choices.message.content", from a table of them."""
+    return [path.split(".") for path in table.split()]
+
+
+_USAGES = _paths("usage.output_tokens usage.completion_tokens usage_metadata.candidates_token_count")
+_WHOLE_TEXTS = _paths(
+    "content.text choices.message.content candidates.content.parts.text output.content.text"
 )
 """Where a whole answer has its text."""
 
 End = str | Callable[[Any], bool]
 
-# Of a chunk or an event: the path to a field, and the values that end a stream; None for any that is there.
-_ENDS: tuple[tuple[tuple[str, ...], frozenset[Any] | None], ...] = (
-    (("choices", "finish_reason"), None),  # OpenAI's chat, Mistral, Groq and many more
-    (("data", "choices", "finish_reason"), None),  # Mistral's SDK
-    (("candidates", "finish_reason"), None),  # Google
-    (("candidates", "finishReason"), None),
-    (("type",), frozenset({"message_stop", "message-end", "stream-end", "done"})),  # Anthropic, Cohere
-    (
-        ("type",),
-        frozenset({"response.completed", "response.incomplete", "response.failed"}),
-    ),  # OpenAI Responses
-    (("event_type",), frozenset({"stream-end"})),  # Cohere, version 1
-    (("is_finished",), frozenset({True})),
-    (("messageStop",), None),  # Amazon Bedrock
-    (("done",), frozenset({True})),  # Ollama
-)
-_REASONS = (
-    ("choices", "finish_reason"),
-    ("data", "choices", "finish_reason"),
-    ("candidates", "finish_reason"),
-    ("candidates", "finishReason"),
-    ("delta", "stop_reason"),
-    ("delta", "finish_reason"),
-    ("stop_reason",),
-    ("incomplete_details", "reason"),
-    ("response", "incomplete_details", "reason"),
-    ("messageStop", "stopReason"),
-    ("done_reason",),
-)
+# In a chunk or an event: paths to fields that end a stream by being there.
+_ENDS = _paths("""
+    choices.finish_reason data.choices.finish_reason candidates.finish_reason candidates.finishReason
+    messageStop
+""")
+# Field and value that end a stream: Anthropic and Cohere, OpenAI Responses, Cohere version 1, Ollama.
+_END_VALUES: dict[str, tuple[object, ...]] = {
+    "type": (
+        *("message_stop", "message-end", "stream-end", "done"),
+        *("response.completed", "response.incomplete", "response.failed"),
+    ),
+    "event_type": ("stream-end",),
+    "is_finished": (True,),
+    "done": (True,),
+}
+_REASONS = _paths("""
+    choices.finish_reason data.choices.finish_reason candidates.finish_reason candidates.finishReason
+    delta.stop_reason delta.finish_reason stop_reason incomplete_details.reason
+    response.incomplete_details.reason messageStop.stopReason done_reason
+""")
 """Where a stream says why it ended."""
 
-_TEXTS = (
-    ("choices", "delta", "content"),
-    ("data", "choices", "delta", "content"),
-    ("candidates", "content", "parts", "text"),
-    ("delta", "text"),
-    ("delta",),
-    ("delta", "message", "content", "text"),
-    ("contentBlockDelta", "delta", "text"),
-    ("message", "content"),
-    ("response",),
-    ("text",),
-)
+_TEXTS = _paths("""
+    choices.delta.content data.choices.delta.content candidates.content.parts.text delta.text delta
+    delta.message.content.text contentBlockDelta.delta.text message.content response text
+""")
 """Where a chunk has its piece of the text: the first of these that is a text counts."""
 
 _FIELDS = ("data:", "event:", "id:", "retry:", ":")
@@ -216,10 +201,9 @@ class _Reader:
             self._take_event(event)
 
     def _take_event(self, event: Any) -> None:
-        reasons = [str(getattr(one, "name", one)) for path in _REASONS for one in _at(event, path)]
-        self._spent = next((STOPS[one] for one in reasons if one in STOPS), self._spent)
+        self._spent = _spent(event) or self._spent
         if self._end is None:
-            self._ended |= any(_ends(event, path, values) for path, values in _ENDS)
+            self._ended |= _ends(event)
         for path in _TEXTS:
             texts = [one for one in _at(event, path) if isinstance(one, str)]
             if texts:
@@ -232,13 +216,9 @@ def _data(line: str) -> str:
 
 
 def _parsed(data: str) -> dict[str, Any] | None:
-    """An event of its JSON; None for what is none, or not all of one."""
-    if not data.startswith("{"):
-        return None
-    try:
-        return json.loads(data)
-    except (ValueError, RecursionError):
-        return None
+    """An event from its JSON; None for a text that is not the whole JSON of an object."""
+    found = parsed(data)
+    return cast("dict[str, Any]", found) if isinstance(found, dict) else None
 
 
 def _is_line(line: str, after: str) -> bool:
@@ -249,16 +229,14 @@ def _is_line(line: str, after: str) -> bool:
     return line.startswith(("event:", "id:", "retry:", ":")) and after.startswith(_FIELDS)
 
 
-def _ends(event: Any, path: tuple[str, ...], values: frozenset[Any] | None) -> bool:
-    found = [one for one in _at(event, path) if one is not None]
-    return bool(found) if values is None else any(one in values for one in found if _hashable(one))
+def _ends(event: Any) -> bool:
+    if any(_at(event, path) for path in _ENDS):
+        return True
+    found = ((one, values) for name, values in _END_VALUES.items() for one in _at(event, [name]))
+    return any(one in values for one, values in found if isinstance(one, str | bool))
 
 
-def _hashable(value: object) -> bool:
-    return isinstance(value, str | bool)
-
-
-def _at(source: Any, path: tuple[str, ...]) -> list[Any]:
+def _at(source: Any, path: list[str]) -> list[Any]:
     """What is found at a path of fields; of a list, in each of its items."""
     found = [source]
     for name in path:

@@ -106,10 +106,6 @@ _AUTHORIZATION = (
 )
 
 
-def _mask_cookie(match: re.Match[str]) -> str:
-    return f"{match[1]}{match[2] or ''}{MASK}"
-
-
 _GAP = r"""(?:[\s"',\[]{1,6})"""
 """Between the words of a command, also in a list of them."""
 
@@ -205,11 +201,8 @@ RULES: tuple[SecretRule, ...] = (
     ),
     _rule(
         "</",
-        find=rf"<[\w:.\-]{{0,40}}{KEY}(?:\s[^<>]{{0,200}})?>\s{{0,40}}(?P<secret>[^<>\s][^<>]{{0,2048}})</",
-    ),
-    _rule(
-        "</",
-        find=rf"""\bname=["'][\w:.\-]{{0,60}}{KEY}["'][^<>]{{0,200}}>\s{{0,40}}(?P<secret>[^<>\s][^<>]{{0,2048}})</""",
+        find=rf"""(?:<[\w:.\-]{{0,40}}{KEY}(?:\s[^<>]{{0,200}})?|\bname=["'][\w:.\-]{{0,60}}{KEY}["'][^<>]{{0,200}})"""
+        r">\s{0,40}(?P<secret>[^<>\s][^<>]{0,2048})</",
     ),
     _rule(
         "variable",
@@ -369,7 +362,7 @@ RULES: tuple[SecretRule, ...] = (
     _rule(
         "cookie",
         find=r"""((?:set-)?cookie\d?(?:\\{0,8}["']){0,2}\s{0,8}[:=,](?!\s{0,8}(?:none|null)\b)\s{0,8}(?:b(?=["']))?)(?:("|')(?:(?!\2)[^\r\n])*|(?!["'])[^\r\n"']+)""",
-        mask=_mask_cookie,
+        mask=rf"\1\2{MASK}",
     ),
     _rule(*_PREFIXES, find=rf"(?<![A-Za-z0-9])(?:{'|'.join(_PREFIXED)})", flags=_CASED),
     _rule(

@@ -21,6 +21,7 @@ from urllib.parse import quote, quote_plus
 
 from pydantic import BaseModel
 
+from prefect_resilience.base.process import in_forked_child
 from prefect_resilience.base.regexes import Regex
 from prefect_resilience.errors.classify.shapes import read
 from prefect_resilience.errors.exceptions import ConfigurationError
@@ -59,7 +60,7 @@ def _once(text: str) -> str:
     for form in known_forms():
         if form in text:
             text = text.replace(form, MASK)
-    for pattern in _patterns:
+    for pattern in registered.patterns:
         text = pattern.sub(mask_secret, text)
     where = f"{text}\n{text.lower()}"
     for triggers, mask in RULES:
@@ -119,10 +120,25 @@ MINIMUM_LENGTH = 4
 MAXIMUM_VALUES = 500
 MAXIMUM_PATTERNS = 100
 
-_lock = threading.Lock()
-_values: OrderedDict[str, tuple[str, ...]] = OrderedDict()
-_forms: tuple[str, ...] | None = ()  # None: to be made anew when asked for
-_patterns: tuple[re.Pattern[str], ...] = ()
+
+class _Registered:
+    """The secrets of this process; its tuples are replaced as a whole, so that `redact` needs no lock.
+
+    A forked child keeps them all. Only its lock is a new one, since the parent's may be held for ever.
+    """
+
+    def __init__(self) -> None:
+        self.values: OrderedDict[str, tuple[str, ...]] = OrderedDict()
+        self.forms: tuple[str, ...] | None = ()  # None: to be made again when asked for
+        self.patterns: tuple[re.Pattern[str], ...] = ()
+        self.new_lock()
+
+    def new_lock(self) -> None:
+        self.lock = threading.Lock()
+
+
+registered = _Registered()
+in_forked_child(registered.new_lock)
 
 
 def register_secret(value: str | bytes) -> None:
@@ -136,29 +152,30 @@ def register_secret(value: str | bytes) -> None:
         >>> redact("it is blue-monday-91")
         'it is ***'
     """
-    global _forms
-    text = value.decode("utf-8", "replace") if isinstance(value, bytes) else value
-    # Stars at the ends would grow together with a mask, and the second pass would see another text.
-    core = text.strip().strip("*")
+    core = _core(value)
     if len(core) < MINIMUM_LENGTH or "***" in core:
         return
-    with _lock:
-        if core in _values:
-            _values.move_to_end(core)
+    with registered.lock:
+        if core in registered.values:
+            registered.values.move_to_end(core)
             return
-        _values[core] = _forms_of(core)
-        while len(_values) > MAXIMUM_VALUES:
-            _values.popitem(last=False)
-        _forms = None
+        registered.values[core] = _forms_of(core)
+        while len(registered.values) > MAXIMUM_VALUES:
+            registered.values.popitem(last=False)
+        registered.forms = None
 
 
 def unregister_secret(value: str | bytes) -> None:
     """Forget a registered value, for tests."""
-    global _forms
+    with registered.lock:
+        registered.values.pop(_core(value), None)
+        registered.forms = None
+
+
+def _core(value: str | bytes) -> str:
     text = value.decode("utf-8", "replace") if isinstance(value, bytes) else value
-    with _lock:
-        _values.pop(text.strip().strip("*"), None)
-        _forms = None
+    # Stars at the ends would grow together with a mask, and the second pass would see another text.
+    return text.strip().strip("*")
 
 
 def register_secret_pattern(pattern: str | re.Pattern[str]) -> None:
@@ -172,35 +189,32 @@ def register_secret_pattern(pattern: str | re.Pattern[str]) -> None:
         >>> redact("patient-123456")
         'patient-***'
     """
-    global _patterns
     try:
         compiled = re.compile(pattern)
     except re.error as error:
         raise ConfigurationError(f"the secret pattern is no regular expression: {error}") from None
-    with _lock:
-        if compiled in _patterns:
+    with registered.lock:
+        if compiled in registered.patterns:
             return
-        if len(_patterns) >= MAXIMUM_PATTERNS:
+        if len(registered.patterns) >= MAXIMUM_PATTERNS:
             raise ConfigurationError(f"{MAXIMUM_PATTERNS} secret patterns are registered; merge some of them")
-        _patterns = (*_patterns, compiled)
+        registered.patterns = (*registered.patterns, compiled)
 
 
 def unregister_secret_pattern(pattern: str | re.Pattern[str]) -> None:
     """Forget a registered pattern, for tests."""
-    global _patterns
     text = pattern if isinstance(pattern, str) else pattern.pattern
-    with _lock:
-        _patterns = tuple(known for known in _patterns if known.pattern != text)
+    with registered.lock:
+        registered.patterns = tuple(known for known in registered.patterns if known.pattern != text)
 
 
 def known_forms() -> tuple[str, ...]:
     """Every spelling of every registered value, the longest first."""
-    global _forms
-    forms = _forms
+    forms = registered.forms
     if forms is None:
-        with _lock:
-            found = {form for forms in _values.values() for form in forms}
-            forms = _forms = tuple(sorted(found, key=lambda form: (-len(form), form)))
+        with registered.lock:
+            found = {form for forms in registered.values.values() for form in forms}
+            forms = registered.forms = tuple(sorted(found, key=lambda form: (-len(form), form)))
     return forms
 
 

@@ -297,10 +297,8 @@ def _hidden(parameters: Any) -> Any:
 
 
 def _set(node: BaseException, name: str, value: Any) -> None:
-    try:
+    with suppress(Exception):  # a read-only property; `leaks` checks afterwards whether its text shows
         put(node, name, value)
-    except Exception:  # noqa: BLE001 - a read-only property; whether its text shows is checked afterwards
-        return
 
 
 def _relink(node: BaseException, replaced: dict[int, BaseException]) -> None:
@@ -320,11 +318,8 @@ def _relink(node: BaseException, replaced: dict[int, BaseException]) -> None:
 def learn_secrets(parameters: Mapping[str, Any]) -> None:
     """Register every `SecretStr` and every block's secret in the parameters, and what stands under a secret's
     name. Never raises."""
-    try:
-        named = (
-            value for name, value in parameters.items() if is_secret_name(name) and isinstance(value, str)
-        )
+    with suppress(Exception):  # objects of any kind are read here, while a failure is being reported
+        texts = ((name, value) for name, value in parameters.items() if isinstance(value, str))
+        named = (value for name, value in texts if is_secret_name(name))
         for secret in (*collect_secrets(dict(parameters)), *named):
             register_secret(secret)
-    except Exception:  # noqa: BLE001 - objects of any kind are looked at, and a failure is being reported
-        return

@@ -1,4 +1,4 @@
-"""Agents and providers in chains: the able one first, simpler ones after it, a person last."""
+"""Chains of agents and providers: the best one first, then simpler ones, a person last."""
 
 from prefect_resilience.graphs.agents.edge.alone import Memories
 from prefect_resilience.graphs.agents.edge.chain import AgentChain, ChainResult, ProviderChain

@@ -1,4 +1,4 @@
-"""What one call of a chain has come across so far."""
+"""The trace of one call of a chain: attempts and errors by agent."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from prefect_resilience.errors.exceptions import ResilienceError
 
 @dataclass
 class Trace:
-    """Shared by the steps of one call, also where they run in threads."""
+    """Shared by the steps of one call, also across threads."""
 
     attempts: dict[str, int] = field(default_factory=dict[str, int])
     errors: dict[str, ErrorContext] = field(default_factory=dict[str, ErrorContext])
@@ -26,7 +26,7 @@ trace: ContextVar[Trace | None] = ContextVar("prefect_resilience_agents", defaul
 
 
 def counted(fn: Callable[..., Any], name: str) -> Callable[..., Any]:
-    """The same function, whose calls are counted under that name in the trace."""
+    """The function, with its calls counted under that name in the trace."""
     if inspect.iscoroutinefunction(fn):
 
         @functools.wraps(fn)
@@ -51,7 +51,7 @@ def _count(name: str) -> None:
 
 
 def note(name: str, at_least: int, error: ErrorContext | None = None) -> None:
-    """How one's call ended, after at least so many attempts: those in another process are not counted."""
+    """Record how a call ended. `at_least` counts attempts that ran in other processes too."""
     here = trace.get()
     if here is None:
         return
@@ -60,15 +60,11 @@ def note(name: str, at_least: int, error: ErrorContext | None = None) -> None:
         here.errors[name] = error
 
 
-def current_trace() -> Trace | None:
-    return trace.get()
-
-
 class PersonNeeded(ResilienceError):
-    """Every step of a chain failed, and the person who is its last one has not answered.
+    """Every step of a chain failed, and the person who is the last step has not answered.
 
-    `chain` and `person` are their names, `why` says what kept the person from answering. The first agent's
-    error is its `__cause__`. It is not tried again: nothing changes until somebody does something.
+    `chain` and `person` are names; `why` is the reason why there is no answer. `__cause__` is the first
+    agent's error. It is not retried, because a person must act first.
     """
 
     error_category: ClassVar[str] = "unexpected"

@@ -1,4 +1,4 @@
-"""Conditions: what a result or an error says, asked in Python or in JSON."""
+"""Conditions on results and errors, written in Python or in JSON."""
 
 import lazy_loader
 

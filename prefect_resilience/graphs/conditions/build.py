@@ -18,7 +18,7 @@ class PathBuilder:
     """A place in a result; comparing it gives a `Condition`. Made by `path`."""
 
     __slots__ = ("_path",)
-    # It has no hash: its == compares nothing yet.
+    # No hash, because == makes a condition.
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -42,15 +42,15 @@ class PathBuilder:
         return self._asks("lte", value)
 
     def contains(self, value: Any) -> Condition:
-        """`value` is a piece of the text, a member of the list, or a key of the mapping there."""
+        """`value` is a part of the text, a member of the list, or a key of the mapping at the path."""
         return self._asks("contains", value)
 
     def matches(self, pattern: str) -> Condition:
-        """The regular expression is found in the text there; `^...$` for all of it."""
+        """The regular expression matches somewhere in the text at the path; `^...$` for the whole text."""
         return self._asks("matches", pattern)
 
     def is_in(self, values: Iterable[Any]) -> Condition:
-        """What is there is one of `values`."""
+        """The value at the path is one of `values`."""
         if isinstance(values, str | bytes) or not isinstance(cast("Any", values), list | tuple | Set | range):
             raise ConfigurationError(
                 f"path({self._path!r}).is_in() takes a list of values, not {shortly(values)}"
@@ -59,30 +59,20 @@ class PathBuilder:
         return self._asks("in", listed)
 
     def exists(self) -> Condition:
-        """Something is there, be it null."""
+        """The path exists; its value may be null."""
         return Condition(operator="exists", path=self._path)
 
     def not_exists(self) -> Condition:
-        """Nothing is there."""
+        """The path does not exist."""
         return Condition(operator="not_exists", path=self._path)
 
-    def _unjoined(self) -> Condition:
+    def __and__(self, other: object) -> Condition:
         raise ConfigurationError(
             f"path({self._path!r}) stands beside & or | without a comparison: these bind tighter than >, == "
             f"and <, so put each comparison in brackets, as in (path({self._path!r}) > 1) & (path('b') > 2)"
         )
 
-    def __and__(self, other: object) -> Condition:
-        return self._unjoined()
-
-    def __rand__(self, other: object) -> Condition:
-        return self._unjoined()
-
-    def __or__(self, other: object) -> Condition:
-        return self._unjoined()
-
-    def __ror__(self, other: object) -> Condition:
-        return self._unjoined()
+    __rand__ = __or__ = __ror__ = __and__
 
     def __invert__(self) -> Condition:
         raise ConfigurationError(
@@ -116,7 +106,7 @@ def path(path: str) -> PathBuilder:
 
 
 def succeeded() -> Condition:
-    """The task came to a result.
+    """The task succeeded.
 
     Example:
         >>> succeeded().evaluate({"any": "value"})
@@ -126,7 +116,7 @@ def succeeded() -> Condition:
 
 
 def failed(category: ErrorCategory | str | None = None, code: str | int | None = None) -> Condition:
-    """The task failed, for good; with `category` and `code`, with such an error.
+    """The task failed after all its retries; with `category` and `code`, only with such an error.
 
     Example:
         >>> failed(category="timeout").evaluate(None, error=TimeoutError())

@@ -1,4 +1,4 @@
-"""How plain values compare: strictly, exactly, and within bounds of steps and seconds.
+"""Comparison of plain values: strict, exact, and bounded in steps and seconds.
 
 A bool is no number; int, float and Decimal compare by their exact value; NaN equals nothing. Two date-times,
 as objects or as RFC 3339 texts, are compared as instants when both have an offset or neither has; otherwise
@@ -7,7 +7,6 @@ they differ and have no order. Texts compare by code point, as they are written.
 
 from __future__ import annotations
 
-import math
 import re
 import time
 from collections.abc import Callable
@@ -25,14 +24,14 @@ if TYPE_CHECKING:
 
 
 def computing_clock() -> float:
-    """Seconds that this thread has computed: a busy machine makes no condition fail."""
+    """CPU seconds of this thread, so that a busy machine makes no condition fail."""
     return time.thread_time()
 
 
 class ConditionError(ResilienceError, ValueError):
-    """A condition that has no answer: its path leads nowhere, or its pattern or value takes too long.
+    """A condition that cannot be evaluated: its path does not exist, or it takes too long.
 
-    `path` is the path that was followed, None when there was none. Can be pickled.
+    `path` is the missing path, None if there is none. Can be pickled.
     """
 
     def __init__(self, message: str, path: str | None = None) -> None:
@@ -44,19 +43,19 @@ class ConditionError(ResilienceError, ValueError):
 
 
 STEPS = 1_000_000
-"""Parts of a value that one evaluation may look at."""
+"""The most parts of a value that one evaluation may visit."""
 
 SECONDS = 0.5
-"""How long one evaluation may compute."""
+"""The CPU time of one evaluation."""
 
 PATTERN_SECONDS = 0.25
-"""How long one regular expression may search."""
+"""The time that one regular expression may search."""
 
 _LOOKS_AT_CLOCK_EVERY = 1_024
 
 
-class Bounds:
-    """One evaluation's bounds. `clock` gives seconds; without one, steps and each pattern are bounded."""
+class EvaluationBounds:
+    """The bounds of one evaluation. Without a `clock`, only steps and each pattern are bounded."""
 
     __slots__ = ("_clock", "_ends", "_seconds", "_steps")
 
@@ -73,7 +72,7 @@ class Bounds:
         self._ends = seconds if clock is None else clock() + seconds
 
     def step(self) -> None:
-        """Count one part looked at; raises `ConditionError` past the bounds."""
+        """Count one visited part. Raises `ConditionError` past the bounds."""
         self._steps -= 1
         if self._steps < 0:
             raise ConditionError("the condition has too many parts of the value to look at")
@@ -81,7 +80,7 @@ class Bounds:
             self.left()
 
     def left(self) -> float:
-        """The seconds that are left; raises `ConditionError` when none are."""
+        """The seconds that are left. Raises `ConditionError` if there are none."""
         if self._clock is None:
             return self._seconds
         left = self._ends - self._clock()
@@ -98,19 +97,15 @@ _INSTANT = Regex(
     re.ASCII,
 )
 _DATE = Regex(r"\d{4}-\d\d-\d\d", re.ASCII)
-_SCALARS = frozenset({str, int, float, bool, type(None)})
 _START = datetime(1, 1, 1)
 _SECOND = 10**18
 
 Instant = tuple[bool, int]
-"""Whether there is an offset, and the attoseconds since the year 1 (in UTC if so)."""
+"""Whether it has an offset, and the attoseconds since the year 1 (then in UTC)."""
 
 
-def equal(left: Any, right: Any, bounds: Bounds, *, instants: bool = True) -> bool:
-    """Whether two values are the same, through and through. Without `instants`, texts are only texts."""
-    if type(left) in _SCALARS or type(right) in _SCALARS:
-        bounds.step()
-        return _equal_scalars(unfolded(left), unfolded(right), instants)
+def equal(left: Any, right: Any, bounds: EvaluationBounds, *, instants: bool = True) -> bool:
+    """Whether two values are equal, with all their parts. Without `instants`, texts are never times."""
     waiting = [(left, right)]
     while waiting:
         bounds.step()
@@ -138,13 +133,13 @@ def _equal_scalars(one: Any, other: Any, instants: bool) -> bool:
 
 
 def ordered(left: Any, right: Any, holds: Callable[[Any, Any], bool], *, instants: bool = True) -> bool:
-    """Whether `holds` of two values that have an order between them; False of any others."""
+    """Whether `holds(left, right)`; False if the two values have no order."""
     pair = _comparable(left, right, instants)
     return pair is not None and holds(*pair)
 
 
 def _comparable(one: Any, other: Any, instants: bool) -> tuple[Any, Any] | None:
-    """Both as something that Python compares rightly, None if they cannot be compared."""
+    """Both converted so that Python compares them correctly; None if they cannot be compared."""
     if is_number(one) and is_number(other):
         return None if _is_nan(one) or _is_nan(other) else _exact(one, other)
     first, second = (instant(one), instant(other)) if instants else (None, None)
@@ -157,7 +152,7 @@ def _comparable(one: Any, other: Any, instants: bool) -> tuple[Any, Any] | None:
 
 
 def _exact(one: Any, other: Any) -> tuple[Any, Any]:
-    """Two numbers; a float beside a Decimal as the Decimal that it is, whatever the decimal context traps."""
+    """Two numbers. A float next to a Decimal becomes an exact Decimal, whatever the decimal context traps."""
     if isinstance(one, Decimal) and isinstance(other, float):
         return one, Decimal.from_float(other)
     if isinstance(one, float) and isinstance(other, Decimal):
@@ -170,17 +165,11 @@ def is_number(value: Any) -> bool:
 
 
 def _is_nan(value: int | float | Decimal) -> bool:
-    return (
-        value.is_nan()
-        if isinstance(value, Decimal)
-        else math.isnan(value)
-        if isinstance(value, float)
-        else False
-    )
+    return value.is_nan() if isinstance(value, Decimal) else value != value
 
 
 def instant(value: Any) -> Instant | None:
-    """The instant that a datetime or an RFC 3339 text means, None if it means none."""
+    """The instant of a datetime or an RFC 3339 text; None for other values."""
     if isinstance(value, datetime):
         return _of_datetime(value)
     found = _INSTANT.fullmatch(value) if isinstance(value, str) else None
@@ -207,7 +196,7 @@ def _of_datetime(value: datetime) -> Instant | None:
 
 
 def _attoseconds(local: datetime, offset: timedelta) -> int:
-    """Whole arithmetic: no instant is out of the range of years."""
+    """Integer arithmetic, so that no instant is out of the range of years."""
     return ((local - _START - offset) // timedelta(microseconds=1)) * (_SECOND // 1_000_000)
 
 
@@ -222,7 +211,7 @@ def _day(value: Any) -> date | None:
     return None
 
 
-# Regular expressions that cannot run for ever: bounded when they are read, and while they search.
+# Regular expressions, bounded when they are compiled and while they search.
 #
 # The syntax is that of the `regex` library, without recursion, comments and flags other than a, i, m, s and
 # u.
@@ -254,9 +243,9 @@ class PatternMistake(ValueError):
 
 @lru_cache(maxsize=200)
 def compiled_pattern(pattern: str) -> regex.Pattern[str]:
-    """The pattern, ready to search. Raises `PatternMistake`."""
+    """The compiled pattern. Raises `PatternMistake`."""
     _affordable(pattern)
-    import regex  # takes its time to load
+    import regex  # slow to load
 
     try:
         return regex.compile(pattern, cache_pattern=False)
@@ -264,7 +253,7 @@ def compiled_pattern(pattern: str) -> regex.Pattern[str]:
         raise PatternMistake(f"{shortly(pattern)} is no regular expression: {error}") from None
 
 
-def matches(pattern: str, text: str, bounds: Bounds, *, whole: bool = False) -> bool:
+def matches(pattern: str, text: str, bounds: EvaluationBounds, *, whole: bool = False) -> bool:
     """Whether the pattern is found in `text`, or matches all of it.
 
     Raises `ConditionError` when that takes longer than the bounds allow, or the text is too long.
@@ -285,9 +274,9 @@ def matches(pattern: str, text: str, bounds: Bounds, *, whole: bool = False) -> 
 
 @lru_cache(maxsize=1_000)
 def runs_away(pattern: str) -> bool:
-    """Whether the search takes for ever on short texts that almost match, made of the pattern's own letters.
+    """Whether the search takes too long on short texts that almost match, made of the pattern's own letters.
 
-    A trial and no proof: what it does not find is stopped when it searches.
+    This is a trial and no proof. Other slow searches are stopped while they search.
     """
     if _REPEATED_GROUP.search(pattern) is None:
         return False
@@ -302,7 +291,7 @@ def runs_away(pattern: str) -> bool:
 
 
 def _affordable(pattern: str) -> None:
-    """Refuses what would be slow to compile: the library writes out `{n}` n times."""
+    """Refuse patterns that are slow to compile: the library expands `{n}` n times."""
     if len(pattern) > LONGEST_PATTERN:
         raise PatternMistake(
             f"a pattern may have {LONGEST_PATTERN:,} characters at most, not {len(pattern):,}"

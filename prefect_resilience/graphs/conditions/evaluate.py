@@ -1,9 +1,9 @@
-"""What a condition says of a value: strict, bounded, and with the reason in words."""
+"""Evaluates and describes conditions: strict, bounded, with the reason in words."""
 
 from __future__ import annotations
 
 import operator as python
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
@@ -12,8 +12,8 @@ from prefect_resilience.errors.classify.classify import classify
 from prefect_resilience.errors.secrets.redact import redact, redact_data
 from prefect_resilience.errors.taxonomy import ErrorCategory
 from prefect_resilience.graphs.conditions.compare import (
-    Bounds,
     ConditionError,
+    EvaluationBounds,
     equal,
     matches,
     ordered,
@@ -52,8 +52,7 @@ def _text(condition: Condition, depth: int) -> str:
         return f"not ({_text(condition.conditions[0], depth - 1)})" if depth else "not (…)"
     of = f"{condition.source_task}: " if condition.source_task else ""
     if operator == "failed":
-        named = [text for text in (condition.category, condition.code) if text]
-        return f"{of}failed with {' '.join(named)}" if named else f"{of}failed"
+        return f"{of}failed with {wanted}" if (wanted := _wanted(condition)) else f"{of}failed"
     if operator in ("error_occurred", "success"):
         return of + {"error_occurred": "an error occurred", "success": "succeeded"}[operator]
     path = shown_path(cast("str", condition.path))[1:-1]
@@ -74,10 +73,19 @@ def _joined(conditions: tuple[Condition, ...], word: str, depth: int) -> str:
     return word.join(parts)
 
 
-def masked(path: str | None, value: Any) -> Any:
-    """The beginning of a text, `***` if it stands under the name of a secret such as `api_key`.
+def parts(condition: Condition) -> Iterator[Condition]:
+    """The condition itself and everything inside it."""
+    waiting = [condition]
+    while waiting:
+        part = waiting.pop()
+        yield part
+        waiting.extend(part.conditions)
 
-    So are the texts of a list that is short enough to be shown.
+
+def masked(path: str | None, value: Any) -> Any:
+    """The beginning of a text, or `***` if the path is the name of a secret such as `api_key`.
+
+    Texts in a short list are masked in the same way.
     """
     if isinstance(value, str):
         return redact_data({path: value[:_LETTERS]})[path]
@@ -88,7 +96,7 @@ def masked(path: str | None, value: Any) -> Any:
 
 
 def shown(value: Any) -> str:
-    """A plain value in a few characters, as JSON would write it where that is short; secrets masked."""
+    """A plain value in a few characters, as short JSON if possible, with secrets masked."""
     if isinstance(value, bool) or value is None:
         return {None: "null", True: "true", False: "false"}[value]
     if isinstance(value, list):
@@ -104,7 +112,7 @@ def shown(value: Any) -> str:
 
 
 Source = Callable[[str], tuple[Any, Any]]
-"""Gives (value, error) of the task that a condition names in `source_task`."""
+"""Returns (value, error) of the task that a condition names in `source_task`."""
 
 _MOST_REASONS = 3
 _CAUSES = 20
@@ -129,7 +137,7 @@ class Explanation:
 
 @dataclass(frozen=True, slots=True)
 class ConditionAnswer:
-    """Whether a condition or a part of it holds, and a function that says why."""
+    """Whether a condition or a part of it holds, and a function for the reason."""
 
     holds: bool
     why: Callable[[], str]
@@ -137,13 +145,13 @@ class ConditionAnswer:
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """One evaluation: what is looked at, and the bounds."""
+    """One evaluation: its values and its bounds."""
 
     value: Any
     error: Any
     scope: Mapping[str, Any] | None
     source: Source | None
-    bounds: Bounds
+    bounds: EvaluationBounds
 
     def of(self, condition: Condition) -> ConditionAnswer:
         self.bounds.step()
@@ -168,7 +176,7 @@ class Evaluation:
         return ConditionAnswer(holds, lambda: _reason(condition, found, holds))
 
     def _several(self, condition: Condition) -> ConditionAnswer:
-        """From left to right, as far as is needed."""
+        """Evaluate from left to right, until the answer is known."""
         stops_at = condition.operator == "any"
         reasons: list[ConditionAnswer] = []
         for part in condition.conditions:
@@ -203,7 +211,7 @@ def _named(error: Any) -> tuple[str, str]:
 
 
 def _behind(error: Any, category: str) -> tuple[str, ...]:
-    """A failed sub-step counts as what made it fail: the categories of its causes."""
+    """The categories of the causes of a failed subtask, which count as its own."""
     found: list[str] = []
     while category == ErrorCategory.SUBTASK.value and len(found) < _CAUSES:
         mapping = isinstance(error, Mapping)
@@ -230,7 +238,7 @@ def _of_presence(condition: Condition, found: Any) -> ConditionAnswer:
     return ConditionAnswer(there is (condition.operator == "exists"), lambda: text)
 
 
-def _compared(condition: Condition, found: Any, bounds: Bounds) -> bool:
+def _compared(condition: Condition, found: Any, bounds: EvaluationBounds) -> bool:
     operator, value = condition.operator, condition.value
     if operator in _ORDERS:
         return ordered(found, value, _ORDERS[operator])
@@ -243,8 +251,8 @@ def _compared(condition: Condition, found: Any, bounds: Bounds) -> bool:
     return isinstance(found, str) and matches(value, found, bounds)
 
 
-def _contains(found: Any, value: Any, bounds: Bounds) -> bool:
-    """A piece of a text, a member of a list, a key of a mapping."""
+def _contains(found: Any, value: Any, bounds: EvaluationBounds) -> bool:
+    """A part of a text, a member of a list, a key of a mapping."""
     if isinstance(found, list):
         return any(equal(item, value, bounds) for item in cast("list[Any]", found))
     return isinstance(value, str) and isinstance(found, str | dict) and value in found

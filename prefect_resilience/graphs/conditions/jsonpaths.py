@@ -1,6 +1,6 @@
 """`$` paths, RFC 9535, through python-jsonpath: bounded in nodes, depth and time, and strict like conditions.
 
-Imported where a `$` path is first met, because the library takes its time to load.
+Imported lazily, because the library is slow to load.
 """
 
 from __future__ import annotations
@@ -38,9 +38,10 @@ from jsonpath.stream import TokenStream
 from jsonpath.token import Token
 
 from prefect_resilience.base.plain import plain_or_cut
+from prefect_resilience.base.process import setting
 from prefect_resilience.graphs.conditions.compare import (
-    Bounds,
     ConditionError,
+    EvaluationBounds,
     PatternMistake,
     compiled_pattern,
     equal,
@@ -52,13 +53,13 @@ from prefect_resilience.graphs.conditions.paths import Missing, Part, PathError,
 DEEPEST = 100
 MOST_NODES = 100_000
 
-_bounds: ContextVar[Bounds] = ContextVar("bounds of the $ path that is being followed")
+_bounds: ContextVar[EvaluationBounds] = ContextVar("bounds of the $ path that is being followed")
 _ORDERS = {"<": python.lt, ">": python.gt}
 _PIECE = re.compile(r"\\.|\[(?:\\.|[^\]\\])*\]|\.", re.DOTALL)
 
 
 class _Node(JSONPathMatch):
-    """A node that counts itself, and keeps neither its place nor its children."""
+    """A node that counts a step when it is made, and keeps neither its place nor its children."""
 
     __slots__ = ()
 
@@ -81,22 +82,23 @@ def _counted(nodes: Iterable[JSONPathMatch]) -> Iterator[JSONPathMatch]:
         yield node
 
 
-class _Child(JSONPathChildSegment):
+class _Counting(JSONPathSegment):
     __slots__ = ()
 
     def resolve(self, nodes: Iterable[JSONPathMatch]) -> Iterable[JSONPathMatch]:
-        return super().resolve(_counted(nodes))
+        return super().resolve(_counted(nodes))  # pyright: ignore[reportAbstractUsage]
 
 
-class _Descent(JSONPathRecursiveDescentSegment):
+class _Child(_Counting, JSONPathChildSegment):
     __slots__ = ()
 
-    def resolve(self, nodes: Iterable[JSONPathMatch]) -> Iterable[JSONPathMatch]:
-        return super().resolve(_counted(nodes))
+
+class _Descent(_Counting, JSONPathRecursiveDescentSegment):
+    __slots__ = ()
 
 
 class _Current(RelativeFilterQuery):
-    """`@`, from where the library would forget what `$` is; alone it is there, whatever stands at it."""
+    """`@`. It keeps `$`, which the library loses here. A lone `@` always exists, whatever its value is."""
 
     __slots__ = ()
 
@@ -125,7 +127,7 @@ class _Parser(Parser):
             yield kind(env=segment.env, token=segment.token, selectors=segment.selectors)
 
     def parse_integer_literal(self, stream: TokenStream) -> BaseExpression:
-        """Exact, where the library goes through a float."""
+        """An exact integer; the library converts it through a float."""
         token = stream.current()
         try:
             literal = super().parse_integer_literal(stream)
@@ -148,7 +150,7 @@ class _Match(Match):
             return False
         try:
             return matches(_as_regex(pattern), value, _bounds.get(), whole=self.whole)
-        except PatternMistake:  # of a pattern that comes from the value: RFC 9535 says false
+        except PatternMistake:  # RFC 9535 says false for an invalid pattern in the value
             return False
 
 
@@ -185,14 +187,14 @@ class _Environment(JSONPathEnvironment):
 
 
 def _side(side: object) -> object:
-    """One side of a comparison: Nothing, or a value that JSON has."""
+    """One side of a comparison: undefined, or a JSON value."""
     if isinstance(side, NodeList):
         return UNDEFINED
     return side.isoformat() if isinstance(side, date) else side
 
 
 def _as_regex(pattern: str) -> str:
-    """An I-Regexp: its dot matches anything but the ends of lines."""
+    """An I-Regexp as a regular expression: its dot matches all but line ends."""
     return _PIECE.sub(lambda found: r"[^\r\n]" if found[0] == "." else found[0], pattern)
 
 
@@ -201,7 +203,7 @@ _environment = _Environment(strict=True)
 
 @lru_cache(maxsize=500)
 def compiled(path: str) -> JSONPath:
-    """The `$` path, ready to follow. Raises `PathError`."""
+    """The compiled `$` path. Raises `PathError`."""
     try:
         return cast("JSONPath", _environment.compile(path))
     except JSONPathError as error:
@@ -213,12 +215,12 @@ def compiled(path: str) -> JSONPath:
         mistake = PathError(f"{shown_path(path)} cannot be read at column {at}: {why}; RFC 9535 says how", at)
     except (PatternMistake, RecursionError, ValueError) as error:
         mistake = PathError(f"{shown_path(path)} cannot be read: {error}")
-    # Not within the handlers: Dask pickles an error's context too, and one a thousand calls deep cannot be.
+    # Raised outside the handlers: Dask pickles an error's context too, and a very deep one cannot be pickled.
     raise mistake
 
 
-def found(path: str, value: Any, bounds: Bounds | None = None) -> Any:
-    """What the path finds: the value of a singular query, else the list of what there is; or a `Missing`."""
+def found(path: str, value: Any, bounds: EvaluationBounds | None = None) -> Any:
+    """The value of a singular query, else the list of all values found; or a `Missing`."""
     query = compiled(path)
     if query.singular_query():
         return follow([_part(segment) for segment in query.segments], value)
@@ -229,23 +231,19 @@ def found(path: str, value: Any, bounds: Bounds | None = None) -> Any:
             f"or {MOST_NODES:,} parts",
             path,
         )
-    values = _all(query, data, bounds or Bounds(), path)
+    values = _all(query, data, bounds or EvaluationBounds(), path)
     return values or Missing(lambda: f"{shown_path(path)} finds nothing")
 
 
 def _part(segment: JSONPathSegment) -> Part:
-    """A singular query's step: a name is a key only, a number a place only."""
+    """A step of a singular query: a name is only a key, a number only an index."""
     selector = cast("Any", segment.selectors[0])
     if isinstance(selector, NameSelector):
         return Part(selector.name)
     return Part(f"[{selector.index}]", selector.index, is_key=False)
 
 
-def _all(query: JSONPath, data: Any, bounds: Bounds, path: str) -> list[Any]:
-    token = _bounds.set(bounds)
-    try:
-        with suppress(JSONPathError, RecursionError):
-            return _followed(query, data, data).values()
-    finally:
-        _bounds.reset(token)
+def _all(query: JSONPath, data: Any, bounds: EvaluationBounds, path: str) -> list[Any]:
+    with setting(_bounds, bounds), suppress(JSONPathError, RecursionError):
+        return _followed(query, data, data).values()
     raise ConditionError(f"{shown_path(path)} cannot be followed: it or the value is nested too deep", path)

@@ -1,9 +1,9 @@
-"""Condition: a question about a result or an error, the same in Python, in JSON and in Prefect's forms."""
+"""The class `Condition`: in Python, in JSON and in Prefect's forms."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cached_property
 from typing import Any, Literal, cast
 
@@ -19,12 +19,13 @@ from pydantic import (
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, InitErrorDetails, PydanticCustomError
 from pydantic_core.core_schema import definition_reference_schema
+from typing_extensions import LiteralString
 
 from prefect_resilience.base.plain import not_json, shortly
 from prefect_resilience.base.policy import Policy
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.errors.secrets.redact import redact
-from prefect_resilience.graphs.conditions.compare import SECONDS, Bounds, ConditionError
+from prefect_resilience.graphs.conditions.compare import SECONDS, ConditionError, EvaluationBounds
 from prefect_resilience.graphs.conditions.evaluate import Evaluation, Explanation, Source, describe
 from prefect_resilience.graphs.conditions.reading import (
     WITH_VALUE,
@@ -32,10 +33,10 @@ from prefect_resilience.graphs.conditions.reading import (
     Operator,
     Place,
     Reading,
+    json_schema,
     too_large,
     type_of,
 )
-from prefect_resilience.graphs.conditions.schema import json_schema
 
 __all__ = ["Condition", "ConditionError", "Explanation", "condition_mistakes", "place_text"]
 
@@ -45,12 +46,12 @@ _MOST_TOLD = 5
 class Condition(Policy):
     """A question about a result or an error; build one with `path`, `succeeded` and `failed`, or from JSON.
 
-    operator: what is asked; see `operators.py`.
-    path: where to look: `a.b[0].c`, or `$...` as in RFC 9535 (`$` alone is the whole value).
-    value: what to compare with, as JSON can carry it; datetimes are kept as their ISO texts.
-    source_task: the task whose result is looked at; None for the one that the condition belongs to.
-    conditions: those that `all`, `any` and `not` put together.
-    category, code: the error that `failed` asks for, as an ErrorContext names it; None for any.
+    operator: the comparison or check; see `Operator`.
+    path: the place in the value: `a.b[0].c`, or `$...` as in RFC 9535 (`$` alone is the whole value).
+    value: the JSON value to compare with; datetimes are kept as ISO texts.
+    source_task: the task with the result; None for the task that the condition belongs to.
+    conditions: the parts of `all`, `any` and `not`.
+    category, code: the error that `failed` is for, as in an ErrorContext; None for any.
     timeout_ms: milliseconds that an evaluation may compute, 500 if not given; of several, put together, the
         longest.
 
@@ -84,22 +85,23 @@ class Condition(Policy):
         scope: Mapping[str, Any] | None = None,
         source: Source | None = None,
     ) -> bool:
-        """Whether the condition holds of `value`.
+        """Whether the condition holds for `value`.
 
         error: the failure, if there was one: an ErrorContext, an ErrorInfo, the JSON of one or an exception.
-        scope: mappings in which a path is followed that begins with their name, such as `state` and `inputs`.
-        source: gives (value, error) of the task that a part names in `source_task`; without it, such a part
-            looks at `value` and `error` too.
+        scope: mappings by name, such as `state` and `inputs`. A path that begins with such a name is followed
+            there.
+        source: returns (value, error) of the task that a part names in `source_task`; without it, such a part
+            uses `value` and `error` too.
 
-        Values of kinds that do not compare make a comparison false, and `not_equals` true. Raises
-        `ConditionError` when a path leads nowhere, except for `exists` and `not_exists`, and when the
-        evaluation computes for longer than `timeout_ms`, or takes 1,000,000 steps.
+        Comparisons of values of different types are false, and `not_equals` is true. Raises `ConditionError`
+        if a path does not exist, except for `exists` and `not_exists`, and if the evaluation computes for
+        longer than `timeout_ms` or takes 1,000,000 steps.
 
         Example:
             >>> Condition(operator="gte", path="score", value=0.9).evaluate({"score": 0.7})
             False
         """
-        return Evaluation(value, error, scope, source, Bounds(seconds=self.seconds)).of(self).holds
+        return Evaluation(value, error, scope, source, EvaluationBounds(seconds=self.seconds)).of(self).holds
 
     def explain(
         self,
@@ -115,7 +117,7 @@ class Condition(Policy):
             >>> (path("score") >= 0.9).explain({"score": 0.7}).text
             'score is 0.7, not >= 0.9'
         """
-        found = Evaluation(value, error, scope, source, Bounds(seconds=self.seconds)).of(self)
+        found = Evaluation(value, error, scope, source, EvaluationBounds(seconds=self.seconds)).of(self)
         return Explanation(found.holds, redact(found.why()))
 
     def describe(self, limit: int = 200) -> str:
@@ -131,7 +133,7 @@ class Condition(Policy):
 
     @cached_property
     def seconds(self) -> float:
-        """How long an evaluation may compute."""
+        """The CPU seconds of an evaluation."""
         named = [part.seconds for part in self.conditions if part.bounded]
         if self.timeout_ms is not None:
             named.append(self.timeout_ms / 1000)
@@ -176,7 +178,7 @@ class Condition(Policy):
         return f"Condition({self.describe() if made else '?'})"
 
     def _canonical(self) -> str:
-        """Text that is the same for the same condition; unlike Python's ==, it tells 1 from true."""
+        """A text that is equal for equal conditions. Unlike Python's ==, it distinguishes 1 and true."""
         return json.dumps(self._form(), sort_keys=True)
 
     def _with(self, operator: Literal["all", "any"], other: Condition, sign: str) -> Condition:
@@ -201,7 +203,8 @@ class Condition(Policy):
             return data
         reading = Reading(data, Condition, json=info.mode == "json")
         if reading.mistakes:
-            raise _placed(cls.__name__, data, reading.mistakes)
+            mistakes = [(place, says, _at(data, place)) for place, says in reading.mistakes]
+            raise validation_error(cls.__name__, "condition", mistakes)
         return handler(_fields(reading.forms))
 
     @model_serializer(mode="plain")
@@ -218,7 +221,7 @@ class Condition(Policy):
             part._refuse_nan()
 
     def _form(self) -> dict[str, Any]:
-        """The JSON form: what applies, and nothing else."""
+        """The JSON form, with only the fields that apply."""
         kind = type_of(self.operator)
         form: dict[str, Any] = {"type": kind}
         if kind != self.operator:
@@ -245,7 +248,7 @@ class Condition(Policy):
 
 
 def _composed(operator: Operator, parts: tuple[Condition, ...], extent: tuple[int, int]) -> Condition:
-    """Conditions put together: each is right already, so that only the whole is looked at."""
+    """A combined condition. Its parts are valid already, so that only its size is checked."""
     sentence = too_large(*extent)
     if sentence:
         raise ConfigurationError(f"Condition: {sentence}")
@@ -255,7 +258,7 @@ def _composed(operator: Operator, parts: tuple[Condition, ...], extent: tuple[in
 
 
 def condition_mistakes(data: Any, *, json: bool = False) -> list[tuple[Place, str]]:
-    """Every mistake of a condition as it is written: where, and the sentence about it; never raises.
+    """Every mistake of a condition's data: place and sentence. Never raises.
 
     With `json`, NaN and the infinities are mistakes too.
     """
@@ -269,7 +272,7 @@ def place_text(place: Place) -> str:
 
 
 def _fields(forms: list[Any]) -> dict[str, Any]:
-    """The fields of the outermost condition, after those inside it have been made."""
+    """The fields of the outermost condition, with the inner conditions made."""
     for form in reversed(forms):
         if isinstance(form, Form) and form.inside:
             form.fields["conditions"] = tuple(_made(forms[index]) for index in form.inside)
@@ -280,22 +283,21 @@ def _made(form: Any) -> Condition:
     return Condition.model_construct(**form.fields) if isinstance(form, Form) else form
 
 
-def _placed(title: str, data: Any, mistakes: list[tuple[Place, str]]) -> ValidationError:
-    return ValidationError.from_exception_data(
-        title,
-        [
-            InitErrorDetails(
-                type=PydanticCustomError("condition", "{sentence}", {"sentence": sentence}),
-                loc=place,
-                input=_at(data, place),
-            )
-            for place, sentence in mistakes
-        ],
-    )
+def validation_error(
+    title: str, kind: LiteralString, mistakes: Iterable[tuple[Place, str, Any]]
+) -> ValidationError:
+    """Pydantic's own error with these mistakes of one kind: place, sentence, and input of each."""
+    lines = [
+        InitErrorDetails(
+            type=PydanticCustomError(kind, "{sentence}", {"sentence": says}), loc=place, input=given
+        )
+        for place, says, given in mistakes
+    ]
+    return ValidationError.from_exception_data(title, lines)
 
 
 def _at(data: Any, place: Place) -> Any:
-    """What stands at a place, shortened."""
+    """The value at a place, shortened."""
     for part in place:
         try:
             data = data[part]

@@ -1,12 +1,11 @@
 """Paths into a result: `a.b[0].c`, `results.-1.id`, `a["x.y"]`, or `$...` as in RFC 9535.
 
 A name between dots is a key of a mapping; whole numbers are a key of a mapping and a place in a list, counted
-from the end when negative. Only what stands in mappings and lists is found, never an attribute.
+from the end when negative. Paths find parts of mappings and lists, never attributes.
 """
 
 from __future__ import annotations
 
-import difflib
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -16,15 +15,16 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from prefect_resilience.base.plain import can_be_written, unfolded
+from prefect_resilience.base.policy import closest
 from prefect_resilience.base.regexes import Regex
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.errors.secrets.redact import redact
 
 if TYPE_CHECKING:
-    from prefect_resilience.graphs.conditions.compare import Bounds
+    from prefect_resilience.graphs.conditions.compare import EvaluationBounds
 
 LONGEST = 1_000
-"""Characters that a path may have."""
+"""The most characters of a path."""
 
 _INDEX = Regex(r"0|-?[1-9][0-9]{0,17}", re.ASCII)
 _NAME = Regex(r"""[^.\[\]"']+""")
@@ -48,20 +48,18 @@ class PathError(ConfigurationError):
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One step of a path: the key of a mapping, the place in a list, or whichever is there."""
+    """One step of a path: the key of a mapping, the index of a list, or both."""
 
     key: str
     index: int | None = None
     is_key: bool = True
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class Missing:
-    """Nothing is there; `why` says what was there instead."""
+    """The path does not exist; `why` says where it ends."""
 
-    __slots__ = ("_why",)
-
-    def __init__(self, why: Callable[[], str]) -> None:
-        self._why = why
+    _why: Callable[[], str]
 
     @property
     def why(self) -> str:
@@ -69,7 +67,7 @@ class Missing:
 
 
 def check_path(path: str) -> None:
-    """Raises `PathError` unless `path` can be followed."""
+    """Raises `PathError` if `path` is invalid."""
     if path.startswith("$"):
         _as_text(path)
         from prefect_resilience.graphs.conditions.jsonpaths import compiled
@@ -147,7 +145,7 @@ def _unquoted(path: str, at: int, quoted: str) -> str:
 
 
 def _requoted(text: str) -> str:
-    """A piece of a text in single quotes, as it stands in double ones."""
+    """A piece of a text in single quotes, as written in double quotes."""
     return {"\\'": "'", '"': '\\"'}.get(text, text)
 
 
@@ -163,13 +161,13 @@ def look_up(
     path: str,
     value: Any,
     scope: Mapping[str, Any] | None = None,
-    bounds: Bounds | None = None,
+    bounds: EvaluationBounds | None = None,
 ) -> Any:
-    """What stands at `path` in `value`, or a `Missing`.
+    """The value at `path` in `value`, or a `Missing`.
 
-    A dotted path whose first name stands in `scope` is followed there. A `$` path that can only lead to one
-    place gives what stands there, any other one the list of what it finds. Raises `PathError` for a path that
-    cannot be read, `ConditionError` for one whose following passes `bounds`.
+    A dotted path that begins with a name in `scope` is followed there. A `$` path for a single place returns
+    its value, any other `$` path the list of values found. Raises `PathError` for an invalid path, and
+    `ConditionError` if following it exceeds `bounds`.
     """
     if path.startswith("$"):
         from prefect_resilience.graphs.conditions.jsonpaths import found
@@ -182,10 +180,10 @@ def look_up(
 
 
 def follow(parts: Sequence[Part], value: Any) -> Any:
-    """What the steps lead to, or a `Missing`."""
+    """The value after these steps, or a `Missing`."""
     here = value
     for steps, part in enumerate(parts):
-        if type(here) is not dict or part.key not in here:  # else the whole mapping need not be looked at
+        if type(here) is not dict or part.key not in here:  # else the mapping need not be copied
             here = unfolded(here)
         step = _step(here, part)
         if step is _NOTHING:
@@ -208,7 +206,7 @@ def _missing(here: Any, part: Part, before: Sequence[Part]) -> Missing:
 
 
 def _why(here: Any, part: Part, before: Sequence[Part]) -> str:
-    """What there was instead."""
+    """Why the step failed, in words."""
     name = shown_path(".".join(each.key for each in before)) if before else "the value"
     key = shown_path(part.key) if part.is_key else part.key
     if isinstance(here, dict) and part.is_key:
@@ -220,12 +218,12 @@ def _meant(here: dict[str, Any], key: str) -> str:
     if len(here) > _MOST_COMPARED:
         return ""
     short = [name for name in here if len(name) <= _LETTERS_COMPARED]
-    close = difflib.get_close_matches(key[:_LETTERS_COMPARED], short)
-    return f"; did you mean {redact(close[0])!r}?" if close else ""
+    close = closest(key[:_LETTERS_COMPARED], short)
+    return f"; did you mean {redact(close)!r}?" if close else ""
 
 
 def kind_of(value: Any) -> str:
-    """What a plain value is, in a few words."""
+    """The kind of a plain value, in a few words."""
     if value is None:
         return "null"
     if isinstance(value, bool):

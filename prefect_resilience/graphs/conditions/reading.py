@@ -1,4 +1,4 @@
-"""The JSON forms of conditions: read with every mistake in its place, and without recursion."""
+"""Reads conditions from JSON, with every mistake in its place and without recursion; their JSON Schema."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ FAMILIES: dict[str, tuple[str, ...]] = {
     "output_check": ("contains", "equals", "not_equals", "in", "matches", *OF_PRESENCE),
     "comparison": (*OF_ORDER, "equals", "not_equals"),
 }
-"""The types that stand for several operators, each with its own. An operator's name is a type as well."""
+"""The types that have several operators. An operator's name is a type as well."""
 
 TYPES: tuple[str, ...] = (*FAMILIES, *OPERATORS)
 
 
 def type_of(operator: str) -> str:
-    """The type under which an operator is written."""
+    """The type that is written for an operator."""
     if operator in OF_ERRORS:
         return "error_catch"
     if operator in OF_ORDER:
@@ -63,7 +63,7 @@ def type_of(operator: str) -> str:
 
 
 def operators_of(kind: str) -> tuple[str, ...]:
-    """The operators that may stand under a type."""
+    """The operators that a type may have."""
     return FAMILIES.get(kind, (kind,))
 
 
@@ -91,7 +91,7 @@ _EXAMPLE = "{'operator': 'gte', 'path': 'confidence', 'value': 0.9}"
 
 @dataclass(slots=True)
 class Form:
-    """One condition as it was written: its fields, as far as they are right, and where its parts are kept."""
+    """One written condition: its valid fields, and the indices of its parts in `Reading.forms`."""
 
     data: Mapping[Any, Any]
     place: Place
@@ -100,7 +100,7 @@ class Form:
     inside: list[int] = field(default_factory=list[int])
 
     def has(self, name: str) -> bool:
-        """Whether something is written there: what a form leaves empty is not."""
+        """Whether the field has a value. Forms leave fields empty."""
         value = self.data.get(name)
         return value is not None and value != [] and value != ()
 
@@ -108,8 +108,8 @@ class Form:
 class Reading:
     """One condition with everything inside it.
 
-    `mistakes` are (place, sentence) pairs. `forms` has every part, an outer one before those inside it;
-    a part that is a condition already (an instance of `known`) stands there itself. `json`: NaN is a mistake.
+    `mistakes` are (place, sentence) pairs. `forms` has every part, outer ones first; a part that is already
+    a condition (an instance of `known`) is in it unchanged. `json`: NaN is a mistake.
     """
 
     def __init__(self, data: Any, known: type[Any], *, json: bool) -> None:
@@ -179,7 +179,7 @@ class Reading:
     def _only_operator(self, form: Form, kind: str | None) -> str | None:
         if kind in OPERATORS:
             return kind
-        if form.has("type") and kind is None:  # told already
+        if form.has("type") and kind is None:  # reported already
             return None
         words = f"the type {kind!r}" if kind else "a condition"
         right = ", ".join(operators_of(kind) if kind else OPERATORS)
@@ -187,7 +187,7 @@ class Reading:
         return None
 
     def _belongs(self, form: Form, operator: str) -> None:
-        """Everything the operator needs is there, and nothing else."""
+        """Check that the operator has all the fields that it needs, and no others."""
         inside = operator in OF_CONDITIONS
         takes = {
             "path": operator in WITH_PATH,
@@ -224,7 +224,7 @@ class Reading:
         form.fields["path"] = path
 
     def _field(self, form: Form) -> tuple[Place, Any]:
-        """The path inside `field`, which is another way to write one."""
+        """The path inside `field`, an alternative spelling of `path`."""
         place, data = (*form.place, "field"), form.data["field"]
         if form.has("path"):
             self._wrong(place, "a path stands here and in 'path': write one of them")
@@ -293,7 +293,7 @@ class Reading:
 
 
 def too_large(levels: int, parts: int) -> str | None:
-    """The sentence about a condition that is too deep or has too many parts, None if it is neither."""
+    """The mistake of a condition that is too deep or too large, None if there is none."""
     if levels > DEEPEST:
         return f"conditions are nested more than {DEEPEST} levels deep"
     return f"a condition may have {MOST_PARTS:,} parts at most" if parts > MOST_PARTS else None
@@ -315,7 +315,7 @@ def _instead(operator: str, name: str) -> str:
 
 
 def _unfit(operator: str | None, value: Any) -> str | None:
-    """What is wrong with a value for this operator, None if nothing is."""
+    """The mistake in a value for this operator, None if there is none."""
     if operator == "in" and not isinstance(value, list):
         return f"'in' needs a list of values, not {shortly(value)}"
     if operator != "matches":
@@ -327,3 +327,65 @@ def _unfit(operator: str | None, value: Any) -> str | None:
     except PatternMistake as error:
         return str(error)
     return None
+
+
+# The JSON Schema of a condition, for editors and for Prefect's forms.
+
+_FORMS = """A question about a task's result or error, written in one of these forms:
+{"type": "comparison", "operator": "gt | gte | lt | lte", "path": "confidence", "value": 0.9},
+{"type": "output_check", "operator": "contains | equals | not_equals", "path": "text", "value": "x"},
+{"type": "in", "path": "status", "value": ["done", "partial"]},
+{"type": "matches", "path": "id", "value": "^DB[0-9]+$"},
+{"type": "exists", "path": "state._last_error"}, {"type": "not_exists", "path": "a.b[0]"},
+{"type": "error_catch", "operator": "error_occurred | success"},
+{"type": "error_catch", "operator": "failed", "category": "timeout"},
+{"type": "all", "conditions": [...]}, {"type": "any", "conditions": [...]},
+{"type": "not", "condition": {...}}."""
+
+
+def json_schema(reference: dict[str, Any]) -> dict[str, Any]:
+    """The schema. `reference` is a reference to it, for nested conditions."""
+    return {
+        "title": "Condition",
+        "type": "object",
+        "description": _FORMS.replace("\n", " "),
+        "additionalProperties": False,
+        "properties": {
+            "type": _word(TYPES, "The kind of question; an operator's name, or a kind that has several."),
+            "operator": _word(OPERATORS, "What is asked; may be left out where the type says it."),
+            "path": {
+                "type": "string",
+                "maxLength": 1_000,
+                "description": "Where to look: a.b[0].c, or $... as in RFC 9535; $ alone is the whole. "
+                "In a plan, state... and inputs... look there.",
+            },
+            "field": {
+                "type": "object",
+                "description": "Another way to write the path.",
+                "properties": {"type": {"const": "field"}, "path": {"type": "string"}},
+                "required": ["type", "path"],
+                "additionalProperties": False,
+            },
+            "value": {"description": "What to compare with: any JSON; a list for in, a pattern for matches."},
+            "source_task": {"type": "string", "description": "The task whose result is looked at."},
+            "conditions": {
+                "type": "array",
+                "minItems": 1,
+                "items": reference,
+                "description": "For all and any.",
+            },
+            "condition": {**reference, "description": "For not."},
+            "category": _word(tuple(word.value for word in ErrorCategory), "The error that failed asks for."),
+            "code": {"type": "string", "description": "The error's code, such as 429 or TIMEOUT."},
+            "timeout_ms": {
+                "type": "number",
+                "exclusiveMinimum": 0,
+                "maximum": LONGEST_MS,
+                "description": "Milliseconds that its evaluation may compute; 500 if not given.",
+            },
+        },
+    }
+
+
+def _word(words: tuple[str, ...], description: str) -> dict[str, Any]:
+    return {"type": "string", "enum": list(words), "description": description}

@@ -1,6 +1,6 @@
-"""What the nodes of a plan do: functions and tasks, registered under the names that plans use as `type`.
+"""Actions: functions and tasks under the names that plans use as `type`.
 
-Nothing here imports Prefect: a task is known by its shape, as a fallback's is.
+Nothing here imports Prefect: a task is recognised by its attributes.
 """
 
 from __future__ import annotations
@@ -16,26 +16,21 @@ from pydantic import BaseModel, ConfigDict
 
 from prefect_resilience.base.policy import nearest
 from prefect_resilience.errors.exceptions import ConfigurationError
-from prefect_resilience.graphs.plans import subplans, voting
-from prefect_resilience.graphs.plans.model import QUORUM, VOTE, Node
-from prefect_resilience.graphs.plans.parameters import (
-    Documentation,
-    Parameter,
-    documentation_of,
-    parameters_of,
-)
+from prefect_resilience.graphs.plans.builtin import mistakes_of_voting, run_quorum, run_subplan, run_vote
+from prefect_resilience.graphs.plans.model import QUORUM, SUBPLAN, VOTE, Node
+from prefect_resilience.graphs.plans.parameters import Parameter, documentation_of, parameters_of
 from prefect_resilience.graphs.plans.reading.mistakes import Mistake
 from prefect_resilience.graphs.plans.templates import has_template
 
 F = TypeVar("F", bound=Callable[..., Any])
 ERROR = "error"
-"""The parameter that is filled with the ErrorContext of what led to the node, or None."""
+"""The parameter that gets the ErrorContext of the failure that led to the node, or None."""
 
 RESERVED = ("return_state", "wait_for")
 
 
 class ParameterSpec(BaseModel):
-    """One input of an action. `type` is as it was annotated; `default` counts when it is not required."""
+    """One input of an action. `type` is the annotation as text; `default` applies if it is not required."""
 
     model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True)
 
@@ -47,7 +42,7 @@ class ParameterSpec(BaseModel):
 
 
 class ActionSpec(BaseModel):
-    """What an action is for and what it takes, as its docstring and its annotations say."""
+    """The description of an action, from its docstring and its annotations."""
 
     model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True)
 
@@ -58,7 +53,7 @@ class ActionSpec(BaseModel):
 
 @dataclass(frozen=True)
 class Action:
-    """A name and the function or the Prefect task that stands behind it."""
+    """A name and its function or Prefect task."""
 
     name: str
     target: Callable[..., Any]
@@ -69,12 +64,12 @@ class Action:
 
     @cached_property
     def function(self) -> Callable[..., Any]:
-        """The user's own function, without what tasks and decorators put around it."""
+        """The user's own function, without its task and decorators."""
         return inspect.unwrap(getattr(self.target, "fn", self.target))
 
     @cached_property
     def parameters(self) -> dict[str, Parameter]:
-        """What the node's input may name, `error` included."""
+        """The names that a node's input may have, `error` included."""
         return parameters_of(self.function)
 
     @cached_property
@@ -88,13 +83,13 @@ class Action:
 
     @property
     def place(self) -> str:
-        """Where it was written: `package.module:function (line 12)`."""
+        """The place of the function: `package.module:function (line 12)`."""
         code = getattr(self.function, "__code__", None)
         line = f" (line {code.co_firstlineno})" if code else ""
         return f"{self.function.__module__}:{_qualname(self.function)}{line}"
 
     def converted(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """The inputs as the annotations want them: JSON becomes a model, a date, an enum.
+        """The inputs converted to the annotations: JSON becomes a model, a date, an enum.
 
         Raises ValueError, in one sentence, for what does not fit.
         """
@@ -105,24 +100,24 @@ class Action:
         }
 
     def spec(self) -> ActionSpec:
-        """The action described: this reads the docstring."""
-        written: Documentation = documentation_of(self.function)
+        """The description of the action. Reads the docstring."""
+        description, described = documentation_of(self.function)
         parameters = [
             ParameterSpec(
                 name=name,
                 type=parameter.type_text,
                 required=parameter.required,
                 default=parameter.shown_default,
-                description=written.parameters.get(name, ""),
+                description=described.get(name, ""),
             )
             for name, parameter in self.parameters.items()
             if name != ERROR
         ]
-        return ActionSpec(name=self.name, description=written.description, parameters=parameters)
+        return ActionSpec(name=self.name, description=description, parameters=parameters)
 
 
 class Actions:
-    """Actions by their names. `parent` is asked for the names that are not here."""
+    """Actions by name. Names that are not here are looked up in `parent`."""
 
     def __init__(self, parent: Actions | None = None) -> None:
         self._parent = parent
@@ -130,7 +125,7 @@ class Actions:
 
     @classmethod
     def of(cls, given: Actions | Mapping[str, Callable[..., Any]] | Iterable[str] | None = None) -> Actions:
-        """What `actions=` may be.
+        """The actions that an `actions=` option means.
 
         None: whatever `@action` registered. A mapping: its functions, before the registered ones. Names of
         modules, such as ["my_team.actions"]: they are imported, so that their `@action`s are registered.
@@ -149,10 +144,10 @@ class Actions:
         return REGISTERED
 
     def add(self, name: str, target: Callable[..., Any]) -> None:
-        """Register `target`. Raises ConfigurationError when the name is taken, or its inputs have none."""
+        """Register `target`. Raises ConfigurationError if the name is taken, or an input has no name."""
         made = Action(name, target)
         _check(made)
-        known = self._known.get(name) or (BUILT_IN[name] if name == subplans.NAME else None)
+        known = self._known.get(name) or (BUILT_IN[name] if name == SUBPLAN else None)
         if known is not None and not _same(known, made):
             raise ConfigurationError(
                 f"the action {name!r} is registered twice: as {known.place} and as {made.place}; "
@@ -178,7 +173,7 @@ class Actions:
         return [one.spec() for one in found if one is not None]
 
     def mistakes(self, node: Node, place: str) -> list[Mistake]:
-        """What is wrong with a node's type and input, each with its place: `tasks[3].input.query`."""
+        """The mistakes in a node's type and input, each with its place: `tasks[3].input.query`."""
         found = self.get(node.type)
         if found is None:
             return [Mistake(f"{place}.type", self._unknown(node.type))]
@@ -187,7 +182,7 @@ class Actions:
             *_not_taken(found, node, place),
             *_missing(found, offered, place),
             *_misfits(found, node, place),
-            *(voting.mistakes_of(node, place, self) if found.target in _VOTING else ()),
+            *(mistakes_of_voting(node, place, self) if found.target in (run_quorum, run_vote) else ()),
         ]
 
     def _unknown(self, name: str) -> str:
@@ -204,21 +199,17 @@ REGISTERED = Actions()
 """The actions of this process, made by `@action`."""
 
 BUILT_IN = {
-    subplans.NAME: Action(subplans.NAME, subplans.run_subplan),
-    QUORUM: Action(QUORUM, voting.run_quorum),
-    VOTE: Action(VOTE, voting.run_vote),
+    name: Action(name, target)
+    for name, target in {SUBPLAN: run_subplan, QUORUM: run_quorum, VOTE: run_vote}.items()
 }
 """The actions that every plan has; an action of yours may take the name of any but `plan`."""
 
 
-_VOTING = (voting.run_quorum, voting.run_vote)
-
-
 def action(name: str) -> Callable[[F], F]:
-    """Register a function, plain or async, or a Prefect task as an action; gives back the very same object.
+    """Register a function, plain or async, or a Prefect task as an action; returns it unchanged.
 
-    The node's `input` fills its parameters; one called `error` gets the ErrorContext of what led to the
-    node, or None. Raises ConfigurationError when the name is taken.
+    The node's `input` fills its parameters; one called `error` gets the ErrorContext of the
+    failure that led to the node, or None. Raises ConfigurationError when the name is taken.
 
     Example:
         >>> @action("shout")
@@ -251,7 +242,7 @@ def _check(made: Action) -> None:
 
 
 def _same(known: Action, made: Action) -> bool:
-    """Whether a module that is imported again registers what it did; a notebook may change its mind."""
+    """Whether this is the same action again: a module was re-imported, or a notebook cell was run again."""
     if known.function is made.function:
         return True
     if made.function.__module__ == "__main__":
@@ -306,7 +297,7 @@ def _missing(found: Action, offered: set[str], place: str) -> list[Mistake]:
 
 
 def _misfits(found: Action, node: Node, place: str) -> list[Mistake]:
-    """Inputs that are written out, and that the annotation of their parameter does not take."""
+    """Literal inputs that do not fit the annotation of their parameter."""
     made: list[Mistake] = []
     for name, value in node.input.items():
         parameter = found.parameters.get(name)

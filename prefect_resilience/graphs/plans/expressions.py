@@ -41,7 +41,7 @@ KEPT = 2_000
 WORDS = frozenset(
     ["and", "else", "false", "if", "in", "is", "none", "not", "or", "true", "False", "None", "True"]
 )
-"""Words of the template language, which name nothing."""
+"""Keywords of the template language; no node can have such an id."""
 
 
 def _number(value: Any, wanted_by: str) -> int | float:
@@ -84,10 +84,6 @@ def _round(value: Any, digits: Any = 0) -> Any:
     return round(_number(value, "round"), max(-300, min(300, int(_number(digits, "round")))))
 
 
-def _int(value: Any, fallback: Any = 0) -> Any:
-    return do_int(value, fallback)
-
-
 def _float(value: Any, fallback: Any = 0) -> Any:
     return do_float(value, fallback)
 
@@ -97,7 +93,7 @@ def _changed(change: Callable[[str], str]) -> Callable[[Any], str]:
 
 
 def _listed(values: list[Any]) -> list[Any]:
-    """A list that was written out: a missing value is null in it."""
+    """A list literal: a missing value is null in it."""
     return [value.use() if isinstance(value, Absent) else value for value in values]
 
 
@@ -115,7 +111,7 @@ FILTERS: dict[str, tuple[int, Callable[..., Any]]] = {
     "first": (0, _end(iter)),
     "last": (0, _end(reversed)),
     "round": (1, _round),
-    "int": (1, _int),
+    "int": (1, do_int),
     "float": (1, _float),
     "string": (0, as_text),
     "truncate": (1, _truncated),
@@ -172,7 +168,7 @@ SANDBOX.tests = cast("Any", TESTS)
 
 @dataclass(frozen=True)
 class Expression:
-    """One `{{...}}`. `paths` are what it looks up, `tree` what it does with that: None for a lone path.
+    """One `{{...}}`: it looks up `paths` and computes `tree` with the values; None if it is only a path.
 
     `mistakes` are sentences; an expression that has any is never evaluated.
     """
@@ -209,7 +205,7 @@ class Expression:
                 value = self._compiled({f"p{n}": rendering.plain(value) for n, value in enumerate(values)})
             except TemplateError:
                 raise
-            except Exception as error:  # noqa: BLE001 - whatever operators say of values that do not fit
+            except Exception as error:  # noqa: BLE001 - operators raise many kinds of errors
                 missing = [str(value) for value in values if isinstance(value, Absent)]
                 why = missing[0] if missing else shortened(str(error), 200)
                 raise TemplateError(f"{self} cannot be evaluated: {why}") from None
@@ -221,7 +217,7 @@ _STEP = re.compile(r"\.(\w+)|\[(\d+)\]")
 
 
 def lone_path(source: str) -> Expression | None:
-    """An expression that is nothing but a path, which needs no parser; None if it is more, or wrong."""
+    """An expression that is only a path, read without the parser; None if it is anything else."""
     found = _LONE.fullmatch(source)
     if found is None or "__" in source or found[1] in WORDS or found[1] == "nodes":
         return None
@@ -230,7 +226,7 @@ def lone_path(source: str) -> Expression | None:
 
 
 def expression(source: str) -> Expression:
-    """The expression between `{{` and `}}`, with its mistakes. Each short one is read once."""
+    """The expression between `{{` and `}}`, with its mistakes. Short ones are cached."""
     return lone_path(source) or (_read if len(source) <= KEPT else _read.__wrapped__)(source)
 
 
@@ -267,7 +263,7 @@ def _parsed(source: str) -> nodes.Expr:
 
 
 class _Rewriting(NodeTransformer):
-    """Notes what is not allowed in a tree, and puts the names p0, p1... in the place of paths."""
+    """Collects what a template may not contain, and replaces each path by a name: p0, p1..."""
 
     def __init__(self) -> None:
         self.paths: list[TemplatePath] = []
@@ -311,7 +307,7 @@ class _Rewriting(NodeTransformer):
         return self.generic_visit(node)
 
     def visit_Name(self, node: Any) -> nodes.Node:
-        """A path becomes a name; of any other step, its parts are looked at."""
+        """Replace a path by a name; visit the parts of any other expression."""
         path = self._path(node)
         if path is None:
             return self.generic_visit(node)
@@ -324,7 +320,7 @@ class _Rewriting(NodeTransformer):
     visit_Getattr = visit_Getitem = visit_Name
 
     def _path(self, node: nodes.Node) -> TemplatePath | None:
-        """The path that a tree is; None if it computes."""
+        """The tree as a path; None if it computes something."""
         if isinstance(node, nodes.Name):
             return TemplatePath(node.name)
         if not isinstance(node, nodes.Getattr | nodes.Getitem):
@@ -342,7 +338,7 @@ class _Rewriting(NodeTransformer):
 
 
 def _key(node: nodes.Getattr | nodes.Getitem) -> Any:
-    """A key that is written out, else the expression that gives it."""
+    """A literal key, else the expression that computes it."""
     key: Any = node.attr if isinstance(node, nodes.Getattr) else node.arg
     if isinstance(key, nodes.Neg) and isinstance(key.node, nodes.Const) and type(key.node.value) is int:
         return -key.node.value

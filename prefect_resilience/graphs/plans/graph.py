@@ -1,4 +1,4 @@
-"""The graph of a plan: who waits for whom, who leads where, and what comes before what."""
+"""The graph of a plan: its edges, their order, and cycles."""
 
 from __future__ import annotations
 
@@ -8,30 +8,35 @@ from typing import Literal, NamedTuple
 from prefect_resilience.graphs.plans.model import Node
 
 MOST_ASKED = 2_048
-"""Pairs whose order is looked up at a time: they bound the memory that it takes."""
+"""Pairs that are ordered at a time, to bound memory."""
 
 EdgeKind = Literal["depends_on", "on_success", "on_failure", "handles_error", "transitions"]
+KINDS: tuple[EdgeKind, ...] = ("depends_on", "on_success", "on_failure", "handles_error")
+"""The fields of a node that name other nodes."""
+BEFORE = ("depends_on", "handles_error")
+"""Those that name nodes which come before it."""
 
 
 class Edge(NamedTuple):
-    """`source` comes before `target`. `place` is where it is written, from the node that says it."""
+    """`source` comes before `target`. `place` is relative to the node that has the field."""
 
     source: str
     target: str
     kind: EdgeKind
     place: str
 
+    @property
+    def other(self) -> str:
+        """The node that is named; the one that names it is at the other end."""
+        return self.source if self.kind in BEFORE else self.target
+
 
 def edges_of(node: Node) -> Iterator[Edge]:
     """The edges that one node names."""
-    for n, name in enumerate(node.depends_on):
-        yield Edge(name, node.id, "depends_on", f"depends_on[{n}]")
-    for n, name in enumerate(node.on_success):
-        yield Edge(node.id, name, "on_success", f"on_success[{n}]")
-    for n, name in enumerate(node.on_failure):
-        yield Edge(node.id, name, "on_failure", f"on_failure[{n}]")
-    for n, name in enumerate(node.handles_error):
-        yield Edge(name, node.id, "handles_error", f"handles_error[{n}]")
+    for kind in KINDS:
+        for n, name in enumerate(getattr(node, kind)):
+            source, target = (name, node.id) if kind in BEFORE else (node.id, name)
+            yield Edge(source, target, kind, f"{kind}[{n}]")
     for n, way in enumerate(node.transitions):
         yield Edge(node.id, way.to, "transitions", f"transitions[{n}].to")
 
@@ -39,7 +44,7 @@ def edges_of(node: Node) -> Iterator[Edge]:
 class Order:
     """The order of `count` numbered nodes with edges (before, after), and the cycles among them.
 
-    Nodes in cycles, and those after them, have no place in `order`.
+    `order` leaves out nodes in cycles and all nodes after them.
     """
 
     def __init__(self, count: int, pairs: Iterable[tuple[int, int]]) -> None:
@@ -59,7 +64,7 @@ class Order:
         self._place: dict[int, int] = {node: n for n, node in enumerate(self.order)}
 
     def cycles(self, most: int) -> Iterator[list[int]]:
-        """Cycles, each once, from its first node; those that share their way back are one."""
+        """Up to `most` cycles, each from its first node. Cycles with the same closing edge count as one."""
         seen: set[int] = set()
         told: set[frozenset[int]] = set()
         for root in self._stuck:
@@ -85,9 +90,9 @@ class Order:
                     ways.pop()
 
     def not_before(self, asked: Iterable[tuple[int, int]]) -> set[tuple[int, int]]:
-        """Of pairs (first, then), those where `first` need not have ended when `then` runs.
+        """The pairs (first, then) for which `first` may still run when `then` runs.
 
-        Nothing is said of nodes in cycles, or after them.
+        Pairs with nodes in or after cycles are ignored.
         """
         failed: set[tuple[int, int]] = set()
         far: list[tuple[int, int]] = []
@@ -105,7 +110,7 @@ class Order:
         return failed
 
     def _reached(self, asked: Sequence[tuple[int, int]]) -> set[tuple[int, int]]:
-        """Of pairs, those whose first node reaches the other: each first node is one bit, handed on."""
+        """The pairs in which the first node reaches the other. Each first node is one bit of a mask."""
         bit: dict[int, int] = {}
         for first, _ in asked:
             bit.setdefault(first, 1 << len(bit))

@@ -41,9 +41,9 @@ def read_added(
     plan: Plan,
     actions: CheckedActions,
 ) -> list[Node]:
-    """The nodes to add, read and checked. Raises PlanError, whose places are `inject[0].type` and so on.
+    """The nodes to add, read and checked. Raises PlanError with places such as `inject[0].type`.
 
-    nodes: those that the plan has. ended: the ids of which the outcome is known.
+    nodes: the nodes of the plan so far. ended: the ids of the nodes that have ended.
     """
     entries: list[Entry] = []
     mistakes: list[Mistake] = []
@@ -63,12 +63,12 @@ def read_added(
 
 
 def _known(node: Node) -> Entry:
-    """A node of the plan, which was looked at before: only its name counts."""
+    """A node of the plan that was checked before: only its id is needed."""
     return Entry(node.id, "the plan", Node.model_construct(id=node.id, type=node.type), True)
 
 
 def _after(entry: Entry, by: set[str], ended: Container[str]) -> Entry:
-    """The node as one that waits for what has ended already: it may look at all of that."""
+    """The node with dependencies on the ended nodes that its templates use: it may use their outputs."""
     node = entry.node
     looked_at = references([node.input, node.map and node.map.over], names=node.names) | by
     sources = {name for name in looked_at if name in by or name in ended} - {node.id}

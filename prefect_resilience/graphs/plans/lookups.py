@@ -1,4 +1,4 @@
-"""The values of a template's paths: nodes, state, inputs and items, looked at as plain data."""
+"""The values of a template's paths: nodes, state, inputs and items, as plain data."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ TEXT_LIMIT = 1_000_000
 """Characters that one rendered text may have."""
 
 DATA_LIMIT = 1_000_000
-"""Parts that a value may have which is compared, counted or written as JSON."""
+"""The most parts of a value that is compared, counted or written as JSON."""
 
 MOST_SUGGESTIONS = 20
-"""Warnings of one rendering that suggest another name."""
+"""Only so many warnings of one rendering suggest another name."""
 
 NODE_FIELDS = ("error", "output", "status")
 ERRORS = ("_last_error", "_plan_error")
-"""Parts of the state that are there only after a failure."""
+"""Keys of the state that exist only after a failure."""
 
 
 class TemplateError(ResilienceError, ValueError):
-    """A template that cannot be rendered with these values; the message says which, where and why."""
+    """A template that cannot be rendered with these values."""
 
 
 @dataclass(frozen=True)
 class TemplateView:
-    """What the templates of one node may see.
+    """The values that the templates of one node can use.
 
-    nodes: the results of the nodes that have ended, by id; any other node gives nothing.
+    nodes: the results of the nodes that have ended, by id.
     state: with `_last_error` and `_plan_error` as JSON, where there is one.
     names: in a fan-out the item, under the name that the plan gives it, and `index`.
     """
@@ -64,9 +64,9 @@ class TemplatePath(NamedTuple):
 
 
 class Absent:
-    """The value of a path that leads nowhere: empty and false.
+    """The value of a path that does not exist: empty and false.
 
-    Using it leaves a warning. There is none (`says` is None) for what a skipped or failed node did not give.
+    Using it adds a warning, unless `says` is None: then a skipped or failed node gave no output.
     """
 
     def __init__(self, says: Callable[[], str] | None = None) -> None:
@@ -105,7 +105,7 @@ class Absent:
 
 
 class Rendering:
-    """One rendering: the values in view, the warnings so far, and the plain copies that were made."""
+    """The state of one rendering: its values, the warnings so far, and plain copies of values."""
 
     def __init__(self, view: TemplateView) -> None:
         self.view = view
@@ -129,7 +129,7 @@ class Rendering:
         return Absent() if base is None and wanted == "error" else _walked(base, path, 1)
 
     def plain(self, value: Any) -> Any:
-        """A value as plain data, to be compared, counted or written; each object is converted once."""
+        """A value as plain data. Each object is converted once."""
         if isinstance(value, str | int | float | bool | Absent | None):
             return value
         if id(value) not in self._plain:
@@ -193,14 +193,14 @@ def _has_not(level: Any, key: str | int) -> str:
 
 
 def within(text: str) -> str:
-    """The text, or the error that it is too long."""
+    """The text. Raises TemplateError if it is too long."""
     if len(text) > TEXT_LIMIT:
         raise TemplateError(f"the text has more than {TEXT_LIMIT:,} characters")
     return text
 
 
 def as_text(value: Any) -> str:
-    """Plain data inside a text: nothing for null and what is missing, JSON for lists and objects."""
+    """Plain data as text: empty for null and missing values, JSON for lists and objects."""
     if isinstance(value, Absent):
         value.use()
         return ""

@@ -1,4 +1,4 @@
-"""A plan: nodes, what they wait for, and where each one leads. Its JSON and YAML are read in `reading.py`."""
+"""The model of a plan: nodes, their dependencies and their routes. `reading` reads it from JSON and YAML."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ __all__ = [
     "FanOut",
     "Node",
     "Plan",
-    "Transition",
+    "PlanTransition",
     "TriggerRule",
 ]
 
@@ -64,14 +64,14 @@ RetryPolicy = Annotated[Retry, BeforeValidator(fields.retry_policy), fields.Retr
 
 
 class CheckedActions(Protocol):
-    """What a plan's actions are asked: the mistakes of one node, whose place is `tasks[3]`."""
+    """Actions that can check a node. `place` is where the node is written: `tasks[3]`."""
 
     def mistakes(self, node: Node, place: str, /) -> list[Mistake]: ...
 
 
 @dataclass
 class Asked:
-    """What a plan is read for, handed along as pydantic's context; `mistakes` are filled in."""
+    """Pydantic's context while a plan is read: what to check it against, and the mistakes found so far."""
 
     actions: CheckedActions | None = None
     inputs: Mapping[str, Any] | None = None
@@ -79,7 +79,7 @@ class Asked:
 
 
 class PlanPart(Policy):
-    """A part of a plan. Everything that is wrong with it is raised at once, as a `PlanError`."""
+    """A part of a plan. All its mistakes are raised at once, as a `PlanError`."""
 
     def __init__(self, /, **values: Any) -> None:
         try:
@@ -94,11 +94,11 @@ class PlanPart(Policy):
 SUBPLAN = "plan"
 """The type of a node that runs another plan."""
 QUORUM, VOTE = "quorum", "vote"
-"""The types of nodes that ask several actions, and that count answers."""
+"""The types of the nodes that run a quorum or count votes."""
 
 
-class Transition(PlanPart):
-    """A way out of a node: the first one whose condition holds is taken, the lowest `priority` first."""
+class PlanTransition(PlanPart):
+    """A way out of a node. The first transition that holds is taken; the lowest `priority` is tried first."""
 
     to: Text = Field(
         validation_alias=AliasChoices("to", "to_node_id"), description="The id of the node that runs next."
@@ -110,7 +110,7 @@ class Transition(PlanPart):
 
 
 class FanOut(PlanPart):
-    """One branch per item of `over`: a list, or a template that gives one; `as` is its name in the input."""
+    """One branch per item of `over`, a list or a template that gives one; `as` names the item."""
 
     model_config: ClassVar[ConfigDict] = ConfigDict(populate_by_name=True)
 
@@ -159,8 +159,8 @@ class Execution(PlanPart):
 class Node(PlanPart):
     """One step of a plan.
 
-    It runs when the nodes in `depends_on` have settled, by its `trigger_rule`. A node that others lead to
-    (`on_success`, `on_failure`, `transitions`) or that `handles_error` of others runs only if led to.
+    It runs when the nodes in `depends_on` have settled, by its `trigger_rule`. A node that is a target of
+    another node (`on_success`, `on_failure`, `transitions`) or has `handles_error` runs only if it is chosen.
     """
 
     id: NodeId = Field(description="The node's name: letters, digits, _ and -; templates call it so.")
@@ -185,7 +185,7 @@ class Node(PlanPart):
     on_success: Names = Field(default=(), description="Run next if it succeeded and the condition holds.")
     on_failure: Names = Field(default=(), description="Run next if it failed or the condition does not hold.")
     handles_error: Names = Field(default=(), description="The nodes whose failure it takes over.")
-    transitions: Annotated[tuple[Transition, ...], BeforeValidator(fields.listed)] = Field(
+    transitions: Annotated[tuple[PlanTransition, ...], BeforeValidator(fields.listed)] = Field(
         default=(), description="Ways out, of which at most one is taken."
     )
     retry_policy: RetryPolicy | None = Field(default=None, description="Whether and when to try again.")
@@ -216,14 +216,14 @@ class Node(PlanPart):
 
     @property
     def templated(self) -> dict[str, Any]:
-        """What of its input may have templates: those of a plan that is written out in it are its own."""
+        """The input without an inner plan: templates in there belong to the inner plan."""
         if self.type != SUBPLAN or not isinstance(self.input.get("plan"), Mapping):
             return self.input
         return {name: value for name, value in self.input.items() if name != "plan"}
 
     @property
     def names(self) -> frozenset[str]:
-        """What templates in its input may name beside nodes: in a fan-out the item and `index`."""
+        """Names that templates of the input may use beside nodes: in a fan-out the item and `index`."""
         return frozenset({self.map.item, "index"}) if self.map else frozenset()
 
 
@@ -238,11 +238,11 @@ class Bounds(PlanPart):
     seconds: Number | None = Field(default=None, gt=0, description="Seconds for the whole run.")
 
 
-PARTS.update(transitions=Transition, execution=Execution, map=FanOut, cache=Cache, bounds=Bounds)
+PARTS.update(transitions=PlanTransition, execution=Execution, map=FanOut, cache=Cache, bounds=Bounds)
 
 
 class PlanHead(PlanPart):
-    """What a plan says beside its nodes."""
+    """The fields of a plan other than its nodes."""
 
     name: Text = Field(default="", description="The plan's name.")
     version: Text = Field(default="", description="Which version of the plan this is, as you count them.")
@@ -256,7 +256,7 @@ class PlanHead(PlanPart):
 
 
 class Plan(PlanHead):
-    """A flow as data: read whole, with every mistake in its place, or refused with a `PlanError`."""
+    """A flow as data. A plan with mistakes is refused with a `PlanError` that lists all of them."""
 
     tasks: Annotated[tuple[Node, ...], BeforeValidator(fields.listed)] = Field(
         min_length=1, description="The nodes."
@@ -293,7 +293,7 @@ class Plan(PlanHead):
 
     @classmethod
     def from_text(cls, text: str) -> Plan:
-        """The plan that a text is, in JSON or YAML. Raises `PlanError` with every mistake.
+        """The plan in a JSON or YAML text. Raises `PlanError` with every mistake.
 
         Example:
             >>> Plan.from_text("tasks: [{id: hello, type: shout}]").tasks[0].id
@@ -306,22 +306,22 @@ class Plan(PlanHead):
     def check(
         self, actions: CheckedActions | None = None, inputs: Mapping[str, Any] | None = None
     ) -> list[Mistake]:
-        """What keeps this plan from being run with these actions and these inputs; nothing does if empty.
+        """The mistakes that keep this plan from running with these actions and inputs.
 
-        What can be seen without them was seen when the plan was made.
+        Mistakes of the plan itself were raised when it was made.
         """
         from prefect_resilience.graphs.plans.reading.validate import mistakes_of_run
 
         return mistakes_of_run(self, actions, inputs)
 
     def to_mermaid(self, result: PlanResult | None = None) -> str:
-        """The plan as a mermaid flowchart; with `result`, as it went."""
+        """The plan as a mermaid flowchart; with `result`, the outcome of each node too."""
         from prefect_resilience.graphs.plans.pictures.render import plan_to_mermaid
 
         return plan_to_mermaid(self, result, added=result.added if result else ())
 
     def to_svg(self, result: PlanResult | None = None) -> str:
-        """The plan as a picture that stands alone; with `result`, as it went."""
+        """The plan as an SVG document; with `result`, the outcome of each node too."""
         from prefect_resilience.graphs.plans.pictures.render import plan_to_svg
 
         return plan_to_svg(self, result, added=result.added if result else ())

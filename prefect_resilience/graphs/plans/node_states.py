@@ -1,36 +1,36 @@
-"""The state of each node in a schedule, linked to those that wait for it; additions; reasons of skips."""
+"""The state of each node in a schedule, its links, added nodes, and the reasons of skips."""
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from enum import IntEnum
 from graphlib import CycleError, TopologicalSorter
 from itertools import islice
 from typing import NamedTuple, TypeVar
 
+from prefect_resilience.base.policy import closest
 from prefect_resilience.errors.context import ErrorContext
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.graphs.plans.model import Node, TriggerRule
 
 T = TypeVar("T")
 
-# Which error a node sees: that of a failure on the way to it which no success has followed since.
+# Which error a node sees: the error of a failure before it that no success has followed.
 #
-# A failure is *healed* for a node when something that succeeded lies on a way from the failed node to it:
-# what a handler has put right does not concern what comes after the handler, even if that waited for the
-# failed node too.
+# A failure is *healed* for a node if there is a succeeded node on a path from the failed node to it. So nodes
+# after a handler do not see the error that it handled, even if they also depend on the failed node.
 
 MOST = 16
-"""A trail remembers this many failures of each kind, the nearest first, so that long plans stay linear."""
+"""A trail has at most this many failures of each kind, the nearest first, to keep long plans linear."""
 
 
 class Trail(NamedTuple):
-    """What comes along with the ways that lead to a node. The keys are ids of nodes that failed.
+    """The failures on the paths to a node, by the id of the failed node.
 
-    open: the errors that are told on; the first one is seen.
-    unhealed: every failure on the way that no success has followed.
-    healed: every one that a success has followed.
+    open: the errors that are passed on; the node sees the first one.
+    unhealed: every failure that no success has followed.
+    healed: every failure that a success has followed.
     """
 
     open: Mapping[str, ErrorContext]
@@ -39,12 +39,12 @@ class Trail(NamedTuple):
 
     @property
     def error(self) -> ErrorContext | None:
-        """The error that is seen from here."""
+        """The error that the node sees."""
         return next(iter(self.open.values()), None)
 
 
 def joined(trails: Iterable[Trail | None]) -> Trail | None:
-    """The trail to a node at which several ways meet; None when nothing failed on any of them."""
+    """The trail of a node with several incoming paths; None if nothing failed on them."""
     told = [trail for trail in trails if trail is not None]
     if len(told) < 2:
         return told[0] if told else None
@@ -57,14 +57,14 @@ def joined(trails: Iterable[Trail | None]) -> Trail | None:
 
 
 def after_success(trail: Trail | None) -> Trail | None:
-    """The trail behind a node that succeeded: all is healed."""
+    """The trail after a node that succeeded: all failures are healed."""
     if trail is None or not (trail.open or trail.unhealed):
         return trail
     return Trail({}, {}, _merged([trail.unhealed, trail.healed]))
 
 
 def after_failure(trail: Trail | None, node_id: str, error: ErrorContext | None) -> Trail:
-    """The trail behind a node that failed: its own error is what is seen from here."""
+    """The trail after a node that failed: its own error is seen."""
     errors = {} if error is None else {node_id: error}
     if trail is None:
         return Trail(errors, {node_id: None}, {})
@@ -72,7 +72,7 @@ def after_failure(trail: Trail | None, node_id: str, error: ErrorContext | None)
 
 
 def _merged(kinds: Sequence[Mapping[str, T]]) -> Mapping[str, T]:
-    """All of them, in this order, up to the bound; the first one itself where nothing is added to it."""
+    """All mappings merged in this order, up to the bound; the first one itself if nothing is added."""
     first = kinds[0]
     found = dict(first)
     for more in kinds[1:]:
@@ -96,7 +96,7 @@ MOST_NAMES = 5
 
 
 class Status(IntEnum):
-    """Where a node stands; from `SUCCEEDED` on it has settled."""
+    """The status of a node. From `SUCCEEDED` on it has settled."""
 
     WAITING = 0
     RUNNING = 1
@@ -105,45 +105,28 @@ class Status(IntEnum):
     SKIPPED = 4
 
 
+@dataclass(slots=True, eq=False)
 class NodeState:
-    """A node in the schedule: what it waits for, counted, and who waits for it."""
+    """A node in the schedule: what it waits for, counted, and the nodes that wait for it."""
 
-    __slots__ = (
-        "deps",
-        "followers",
-        "id",
-        "last_error",
-        "routed_by",
-        "routed_to",
-        "routers",
-        "routers_left",
-        "rule",
-        "status",
-        "targets",
-        "trail",
-        "values",
-        "waits",
-    )
-
-    def __init__(self, node_id: str, rule: TriggerRule) -> None:
-        self.id: str = node_id
-        self.rule = rule
-        self.status: Status = Status.WAITING
-        self.deps: Sequence[NodeState] = ()
-        self.waits: int = 0
-        """Dependencies that have not settled."""
-        self.values: int = 0
-        """Dependencies that produced a value, or that failed and led here."""
-        self.followers: Sequence[NodeState] = ()
-        self.routers: Sequence[NodeState] = ()
-        self.routers_left: int = 0
-        self.routed_by: Sequence[NodeState] = ()
-        self.targets: dict[NodeState, None] | None = None
-        """Where it may lead."""
-        self.routed_to: tuple[str, ...] = ()
-        self.last_error: ErrorContext | None = None
-        self.trail: Trail | None = None
-        """The trail of those that come after it."""
+    id: str
+    rule: TriggerRule
+    status: Status = Status.WAITING
+    deps: Sequence[NodeState] = ()
+    waits: int = 0
+    """Dependencies that have not settled."""
+    values: int = 0
+    """Dependencies that produced a value, or that failed and led here."""
+    followers: Sequence[NodeState] = ()
+    routers: Sequence[NodeState] = ()
+    routers_left: int = 0
+    routed_by: Sequence[NodeState] = ()
+    targets: dict[NodeState, None] | None = None
+    """The nodes that it may route to."""
+    routed_to: tuple[str, ...] = ()
+    last_error: ErrorContext | None = None
+    trail: Trail | None = None
+    """The trail of the nodes that come after it."""
 
     def depend_on(self, dep: NodeState) -> None:
         self.deps = _with(self.deps, dep)
@@ -154,7 +137,7 @@ class NodeState:
             self.values += dep.status is Status.SUCCEEDED
 
     def may_lead_to(self, target: NodeState) -> None:
-        """Once for each target, however often the plan says it."""
+        """Link a possible target. A second link to the same target is ignored."""
         if self.targets is None:
             self.targets = {}
         elif target in self.targets:
@@ -168,7 +151,7 @@ class NodeState:
 
 
 def _with(states: Sequence[NodeState], one: NodeState) -> Sequence[NodeState]:
-    """`states` and one more. Most nodes have none of most kinds: they have no list for them either."""
+    """`states` and one more. Most nodes have no links of a kind, so they share an empty tuple."""
     if isinstance(states, list):
         states.append(one)
         return states
@@ -176,7 +159,7 @@ def _with(states: Sequence[NodeState], one: NodeState) -> Sequence[NodeState]:
 
 
 def leads(node: Node) -> list[str]:
-    """Where a node says that it may lead, in the order of its fields, each once."""
+    """The nodes that a node may route to, in the order of its fields, each once."""
     if not (node.on_success or node.on_failure or node.transitions):
         return []
     ways = (*node.on_success, *node.on_failure, *(way.to for way in node.transitions))
@@ -184,7 +167,7 @@ def leads(node: Node) -> list[str]:
 
 
 def link(nodes: Iterable[Node], states: Mapping[str, NodeState]) -> None:
-    """Link each node's state with those of the nodes that it names."""
+    """Link the state of each node with the states of the nodes that it names."""
     for node in nodes:
         state = states[node.id]
         try:
@@ -199,8 +182,8 @@ def link(nodes: Iterable[Node], states: Mapping[str, NodeState]) -> None:
 
 
 def _near(name: str, known: Iterable[str]) -> str:
-    close = difflib.get_close_matches(name, [*islice(known, 1000)], n=1)
-    return f"; did you mean {close[0]!r}?" if close else ""
+    close = closest(name, [*islice(known, 1000)])
+    return f"; did you mean {close!r}?" if close else ""
 
 
 def _unknown(node_id: str, name: str, known: Iterable[str]) -> ConfigurationError:
@@ -212,7 +195,7 @@ def _unknown(node_id: str, name: str, known: Iterable[str]) -> ConfigurationErro
 def check_addition(
     nodes: Sequence[Node], states: Mapping[str, NodeState], *, by: str, before: Iterable[str]
 ) -> None:
-    """Refuse nodes that cannot be added any more, with a ConfigurationError; changes nothing."""
+    """Raise ConfigurationError for nodes that cannot be added. Changes nothing."""
     if by not in states:
         raise ConfigurationError(f"{by!r} adds nodes, but is no node of the plan{_near(by, states)}")
     if states[by].status in (Status.WAITING, Status.SKIPPED):
@@ -256,7 +239,7 @@ def _check_target(node_id: str, name: str, states: Mapping[str, NodeState], new:
 def _check_order(
     new: Mapping[str, Node], states: Mapping[str, NodeState], by: str, before: Iterable[str]
 ) -> None:
-    """Refuse nodes that would wait for each other, among themselves or through what waits already."""
+    """Refuse cycles among the new nodes and the waiting nodes."""
     order: TopologicalSorter[str] = TopologicalSorter()
     held_up: list[NodeState] = [states[name] for name in before]
     for name in before:
@@ -284,25 +267,25 @@ def _check_order(
 
 
 def not_led_to(state: NodeState) -> str:
-    """Why nothing led to a conditional node, in words."""
+    """The reason why no router chose a conditional node."""
     said = [_why_not(router) for router in state.routers[:MOST_NAMES]]
-    return f"nothing led to it: {_listed(said, len(state.routers))}"
+    return f"nothing led to it: {listed(said, len(state.routers))}"
 
 
 def _why_not(router: NodeState) -> str:
     stands = _in_words(router)
     if not router.routed_to:
         return stands
-    others = _listed(router.routed_to[:MOST_NAMES], len(router.routed_to))
+    others = listed(router.routed_to[:MOST_NAMES], len(router.routed_to))
     return f"{stands} and led to {others}"
 
 
 def not_met(state: NodeState) -> str:
-    """Why the trigger rule of a node will never hold, in words. Every dependency has settled."""
+    """The reason why the trigger rule of a node does not hold. Every dependency has settled."""
     lacking = state.deps
     if state.rule == "all_success":
         lacking = [dep for dep in lacking if not met(dep, state)]
-    said = _listed([_in_words(dep) for dep in lacking[:MOST_NAMES]], len(lacking))
+    said = listed([_in_words(dep) for dep in lacking[:MOST_NAMES]], len(lacking))
     match state.rule:
         case "all_success":
             return f"not all of its dependencies succeeded: {said}"
@@ -313,7 +296,7 @@ def not_met(state: NodeState) -> str:
 
 
 def met(dep: NodeState, state: NodeState) -> bool:
-    """Whether a settled dependency gives the node what it waits for: a value, or the failure it handles."""
+    """Whether a settled dependency is met: it has a value, or the node handles its failure."""
     return dep.status is Status.SUCCEEDED or state.id in dep.routed_to
 
 
@@ -330,5 +313,6 @@ _WORDS = {
 }
 
 
-def _listed(said: Sequence[str], total: int) -> str:
+def listed(said: Sequence[str], total: int) -> str:
+    """The first of `total` names or sentences, and how many more there are."""
     return ", ".join(said) + (f" and {total - len(said)} more" if total > len(said) else "")

@@ -1,4 +1,4 @@
-"""The parameters of an action, and what may be written for them."""
+"""The parameters of an action: types, defaults, checks of written values, descriptions."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import json
 import logging
 import types
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Union, get_args, get_origin
 
@@ -18,7 +18,7 @@ JSON_TYPES = (
     *(Any, object, str, int, float, bool, None, type(None), inspect.Parameter.empty),
     *(list, dict, Mapping, Sequence),
 )
-"""What a plan's JSON is made of: values of these are handed on as they are."""
+"""Values of these types are passed on unchanged."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Parameter:
 
     @cached_property
     def adapter(self) -> TypeAdapter[Any] | None:
-        """What checks values, where the annotation is one that can be checked."""
+        """Validates values; None if pydantic cannot use the annotation."""
         if self.annotation is inspect.Parameter.empty or isinstance(self.annotation, str):
             return None
         try:
@@ -63,7 +63,7 @@ class Parameter:
         return _is_json(self.annotation)
 
     def refuses(self, value: Any) -> str:
-        """Why a value that was written out does not fit, in one sentence; "" when it does."""
+        """Why a literal value does not fit, in one sentence; "" if it fits."""
         if self.adapter is None:
             return ""
         try:
@@ -83,7 +83,7 @@ class Parameter:
         return ""
 
     def converted(self, value: Any) -> Any:
-        """The value as the annotation wants it; plain JSON types are left alone. Raises ValueError."""
+        """The value converted to the annotation; JSON types are unchanged. Raises ValueError."""
         return value if self.is_json else self._converted(value)
 
     def _converted(self, value: Any) -> Any:
@@ -113,41 +113,33 @@ def parameters_of(function: Callable[..., Any]) -> dict[str, Parameter]:
 
 
 def _evaluated(annotation: Any, function: Callable[..., Any]) -> Any:
-    """An annotation that is written as text, as what it names; as it is where that cannot be found."""
+    """A string annotation evaluated; unchanged if its names cannot be resolved."""
     if not isinstance(annotation, str):
         return annotation
     known = getattr(inspect.unwrap(function), "__globals__", {})
     try:
         return eval(annotation, known)
-    except Exception:  # noqa: BLE001 - a name of a function's inside, or one for type checkers only
+    except Exception:  # noqa: BLE001 - a local name, or one that only type checkers import
         return annotation
 
 
 def _is_json(annotation: Any) -> bool:
-    """Whether values of this type are what JSON gives, all the way down."""
+    """Whether the type, with all its type arguments, consists of JSON types."""
     origin = get_origin(annotation)
     if origin in (Union, types.UnionType, list, dict, Mapping, Sequence):
         return all(_is_json(argument) for argument in get_args(annotation))
     return isinstance(annotation, str) or any(annotation is known for known in JSON_TYPES)
 
 
-@dataclass(frozen=True)
-class Documentation:
-    """The text before the sections, and a description for each parameter that has one."""
-
-    description: str = ""
-    parameters: dict[str, str] = field(default_factory=dict[str, str])
-
-
-def documentation_of(function: Callable[..., Any]) -> Documentation:
-    """Read a docstring in Google's, numpy's or Sphinx's style."""
+def documentation_of(function: Callable[..., Any]) -> tuple[str, dict[str, str]]:
+    """The text of a docstring in Google's, numpy's or Sphinx's style, and the descriptions of parameters."""
     text = inspect.getdoc(function)
     if not text:
-        return Documentation()
-    # Here and not above: only who asks for descriptions pays for the parser.
+        return "", {}
+    # Imported here because griffe is slow to load.
     import griffe
 
-    logging.getLogger("griffe").setLevel(logging.CRITICAL)  # it warns of types that only the signature has
+    logging.getLogger("griffe").setLevel(logging.CRITICAL)  # it warns when types are only in the signature
     sections = griffe.parse_auto(griffe.Docstring(text))
     described = ""
     parameters: dict[str, str] = {}
@@ -156,4 +148,4 @@ def documentation_of(function: Callable[..., Any]) -> Documentation:
             described = described or section.value.strip()
         elif isinstance(section, griffe.DocstringSectionParameters):
             parameters |= {one.name: " ".join(one.description.split()) for one in section.value}
-    return Documentation(described, parameters)
+    return described, parameters

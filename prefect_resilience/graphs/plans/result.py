@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Generator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import datetime
@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Literal
 from pydantic import BaseModel, ConfigDict, Field, field_serializer
 
 from prefect_resilience.base.plain import plain, plain_or_cut
+from prefect_resilience.base.process import setting
 from prefect_resilience.errors.classify.classify import classifier
 from prefect_resilience.errors.context import ErrorContext, attach_context
 from prefect_resilience.errors.exceptions import ResilienceError
@@ -26,9 +27,9 @@ NodeStatus = Literal["succeeded", "failed", "handled", "skipped"]
 class NodeResult(BaseModel):
     """One node after the run. `handled`: it failed, and another node took over.
 
-    `output` is what the action gave; in JSON, what JSON cannot have is replaced by a short text. `attempts`
-    of a fan-out are those of all its branches. `reason` says why it was skipped, or which way it led and
-    why. `routed_to` are the nodes that it led to. `duration` is in seconds, all attempts and pauses together.
+    `output` is the action's output; in JSON, values that JSON cannot write become short texts. `attempts` of
+    a fan-out counts all its branches. `reason` says why it was skipped, or why it took its routes.
+    `routed_to` are the nodes that it routed to. `duration` is in seconds, with all attempts and delays.
     """
 
     model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True)
@@ -49,7 +50,7 @@ class NodeResult(BaseModel):
 
 
 class PlanResult(BaseModel):
-    """The whole run. `succeeded`: no node failed that nobody handled.
+    """The whole run. `succeeded`: every failure of a node was handled.
 
     `nodes` are in the plan's order; then come those that were `added` while it ran.
     """
@@ -62,16 +63,16 @@ class PlanResult(BaseModel):
 
     @property
     def outputs(self) -> dict[str, Any]:
-        """What each node that succeeded gave, by its id."""
+        """The output of each succeeded node, by id."""
         return {name: node.output for name, node in self.nodes.items() if node.status == "succeeded"}
 
     @property
     def failed(self) -> list[str]:
-        """The nodes that failed and that nobody handled."""
+        """The nodes that failed and were not handled."""
         return [name for name, node in self.nodes.items() if node.status == "failed"]
 
     def portable(self) -> PlanResult:
-        """The same with every output as JSON has it: it can be pickled, whatever the actions gave."""
+        """The same with every output as plain data, so that it can always be pickled."""
         nodes = {
             name: node.model_copy(update={"output": plain(node.output)}) for name, node in self.nodes.items()
         }
@@ -80,7 +81,7 @@ class PlanResult(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """`ended` of the `total` nodes of a plan have ended, `running` of them are at work, `latest` ended last.
+    """`ended` of the `total` nodes have ended, `running` of them run now, `latest` was the last to end.
 
     `depth` is 0 for the plan itself and 1 for a plan in one of its nodes. `total` grows when nodes are added.
     """
@@ -97,17 +98,12 @@ Listener = Callable[[Progress], None]
 _listener: ContextVar[Listener | None] = ContextVar("prefect_resilience_plan_listener", default=None)
 
 
-@contextmanager
-def listening(listener: Listener) -> Generator[None]:
+def listening(listener: Listener) -> AbstractContextManager[None]:
     """Have `listener` called whenever a node of a plan that is run inside this block begins or ends.
 
-    It is called in the thread that runs the plan, and must be quick; what it raises is dropped.
+    It is called in the thread that runs the plan and must be quick. Its exceptions are ignored.
     """
-    token = _listener.set(listener)
-    try:
-        yield
-    finally:
-        _listener.reset(token)
+    return setting(_listener, listener)
 
 
 def current_listener() -> Listener | None:
@@ -115,19 +111,19 @@ def current_listener() -> Listener | None:
 
 
 NAMED = 5
-"""The failed nodes that the message names, each with its error."""
+"""The most failed nodes that the message names."""
 CHAIN = 20
-"""How far behind an exception a failed plan is looked for."""
+"""The most causes of an exception that are searched for a failed plan."""
 EACH_RESULT = 4_000
 ALL_RESULTS = 40_000
 """Characters of JSON that one partial result, and all of them together, may take in the context."""
 
 
 class PlanFailed(ResilienceError):
-    """A node failed that nobody handled, or the plan's time was up; `result` says what became of each node.
+    """A node failed and was not handled, or the plan's time was over. `result` has the outcome of each node.
 
-    The message names the nodes and their errors. `context` (also by `error_context`) gives the chain down to
-    the cause, with the outputs of what had succeeded in `details`. When it is pickled, outputs become JSON.
+    The message names the nodes and their errors. `context` (also by `error_context`) has the chain of causes,
+    and in `details` the outputs of the nodes that succeeded. When pickled, outputs become plain data.
     """
 
     context: ErrorContext | None = None
@@ -151,7 +147,7 @@ def failure_of(
 ) -> PlanFailed:
     """The exception of a plan that failed, with its context attached.
 
-    first: the node that failed first. overdue: that the plan's time was up, in words.
+    first: the node that failed first. overdue: the sentence that the plan's time was over.
     """
     message = redact(_message(result, overdue))
     failure = PlanFailed(message, result)
@@ -162,15 +158,15 @@ def failure_of(
 
 
 def with_cause(context: ErrorContext, error: BaseException | None) -> ErrorContext:
-    """A node's context, with that of the plan inside it as its cause if that is what failed."""
+    """A node's context; if a plan inside the node failed, with that plan's context as its cause."""
     inner = _plan_behind(error)
     if inner is None or context.cause is not None:
         return context
-    return context.model_copy(update={"cause": deeper(inner)})
+    return context.model_copy(update={"cause": inner.deeper()})
 
 
 def _plan_behind(error: BaseException | None) -> ErrorContext | None:
-    """The context of the first failed plan among an exception and what it was raised from."""
+    """The context of the first failed plan among an exception and its causes."""
     for _ in range(CHAIN):
         if error is None or isinstance(error, PlanFailed):
             break
@@ -180,17 +176,11 @@ def _plan_behind(error: BaseException | None) -> ErrorContext | None:
 
 @classifier
 def _as_its_cause(error: BaseException) -> ErrorInfo | None:
-    """A failed plan inside a task is as its first failed node: the task is retried if that one might be."""
+    """A failed plan is classified as its first failed node, so that it is retried if that node would be."""
     if not isinstance(error, PlanFailed) or error.context is None:
         return None
     known = {name: getattr(error.context, name) for name in ErrorInfo.model_fields if name != "details"}
     return ErrorInfo(**known, details={"failed_step": error.context.node_id})
-
-
-def deeper(context: ErrorContext) -> ErrorContext:
-    """The context as seen from one step further out: it and all its causes lie one deeper."""
-    cause = None if context.cause is None else deeper(context.cause)
-    return context.model_copy(update={"nesting_depth": context.nesting_depth + 1, "cause": cause})
 
 
 def _message(result: PlanResult, overdue: str | None) -> str:
@@ -235,12 +225,12 @@ def _context(
         timestamp=now,
         exception_type=f"{PlanFailed.__module__}.{PlanFailed.__qualname__}",
         details=details,
-        cause=None if cause is None else deeper(cause),
+        cause=None if cause is None else cause.deeper(),
     )
 
 
 def partial_results(outputs: Mapping[str, Any]) -> dict[str, Any]:
-    """What had succeeded, without secrets. What is too long is cut, and says so."""
+    """The outputs of succeeded nodes, without secrets. Long ones are cut and marked as truncated."""
     left = ALL_RESULTS
     told: dict[str, Any] = {}
     for name, output in outputs.items():
@@ -254,7 +244,7 @@ def partial_results(outputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _told(output: Any, most: int) -> tuple[Any, int]:
-    """One output within so many characters of JSON, and how many it takes."""
+    """One output within `most` characters of JSON, and its length."""
     copy, cut = plain_or_cut(output, depth=40, items=EACH_RESULT)
     value = redact_data(copy)
     text = json.dumps(value, ensure_ascii=False, default=str)

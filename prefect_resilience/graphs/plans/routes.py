@@ -1,19 +1,19 @@
-"""Where a node leads once it has ended, and why.
+"""The routes from a node that has ended, and the reason.
 
-- It succeeded: its condition decides, which counts as true where there is none: `on_success` or `on_failure`.
-  Of `on_failure`, nodes with `handles_error` for it are left out: an answer that is too weak is no error.
-- It failed for good: `on_failure`, and the nodes that handle its error. A condition about nothing but errors
-  is asked all the same; when it holds, `on_success` stands in place of `on_failure`.
-- Either way, the first transition whose condition holds is taken besides.
+- It succeeded: its condition chooses between `on_success` and `on_failure`. No condition counts as true.
+  Nodes in `on_failure` that also have `handles_error` for this node are skipped: a weak answer is no error.
+- It failed after all retries: `on_failure`, and the nodes that handle its error. A condition that is only
+  about errors is evaluated too; if it holds, `on_success` replaces `on_failure`.
+- In both cases the first transition that holds is taken as well.
 
-A condition that has no answer after a success makes the node fail (category `invalid`), and then what is said
-for failures applies. Two kinds without an answer only do not hold: those about nothing but errors, and all of
-them after a failure. So nothing is asked more than twice.
+If a condition raises `ConditionError` after a success, the node fails (category `invalid`), and the rules for
+failures apply. After a failure, or in a condition that is only about errors, `ConditionError` means that the
+condition does not hold.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, NamedTuple
@@ -21,25 +21,25 @@ from typing import Any, NamedTuple
 from prefect_resilience.errors.context import ErrorContext
 from prefect_resilience.errors.taxonomy import ErrorCategory, ErrorInfo, bounded
 from prefect_resilience.graphs.conditions.compare import ConditionError
-from prefect_resilience.graphs.conditions.evaluate import Explanation
+from prefect_resilience.graphs.conditions.evaluate import Explanation, parts
 from prefect_resilience.graphs.conditions.model import Condition
 from prefect_resilience.graphs.conditions.reading import OF_CONDITIONS, OF_ERRORS
-from prefect_resilience.graphs.plans.model import Node, Transition
+from prefect_resilience.graphs.plans.model import Node, PlanTransition
 
 LAST_ERROR = "_last_error"
-"""In the state: the failure that led to where one is."""
+"""In the state: the failure that led to the current node."""
 
 PLAN_ERROR = "_plan_error"
-"""In the state: the latest failure in the whole plan so far, wherever it was and whoever handled it."""
+"""In the state: the latest failure of the whole plan so far, handled or not."""
 
 
 class Routing(NamedTuple):
-    """The way out of a node.
+    """The routes that a node takes.
 
-    to: the nodes that it leads to, each once.
-    why: a sentence for people, "" when there was nothing to decide.
-    error: what the node failed of: its own error, or that of a condition without an answer.
-    handled: it failed, and leads somewhere because of that.
+    to: the target nodes, each once.
+    why: the reason in a sentence, "" if there was nothing to decide.
+    error: the error of the node, or of a condition that could not be evaluated.
+    handled: the node failed and has targets because of that.
     """
 
     to: tuple[str, ...]
@@ -60,11 +60,11 @@ def routes(
     inputs: Mapping[str, Any] | None = None,
     now: datetime,
 ) -> Routing:
-    """Where `node` leads after it gave `output`, or failed for good with `error`.
+    """The routes of `node` after it returned `output`, or failed after all retries with `error`.
 
-    `handlers` are the nodes whose `handles_error` names it. `outputs` and `errors` are those of the nodes
-    that ended, by id, for conditions with a `source_task`; `state` and `inputs` are the plan's. `now` dates
-    the error of a condition without an answer.
+    `handlers` are the nodes that have it in `handles_error`. `outputs` and `errors` are those of ended nodes,
+    by id, for conditions with a `source_task`. `state` and `inputs` are the plan's. `now` is the time of the
+    error of a condition that cannot be evaluated.
     """
     if error is not None and error.action_id is None:
         error = error.model_copy(update={"action_id": node.type})
@@ -87,9 +87,9 @@ def routes(
 def with_errors(
     state: Mapping[str, Any], error: ErrorContext | None, others: dict[str, ErrorContext] | None = None
 ) -> dict[str, Any]:
-    """The plan's state as a node or a condition sees it: without an error there is none in it.
+    """The plan's state for a node or a condition, with the errors if there are any.
 
-    `error` led here; `others` are those of all nodes that failed so far, the latest one last.
+    `error` led to this node. `others` are the errors of all failed nodes so far, the latest one last.
     """
     told = {LAST_ERROR: error, PLAN_ERROR: next(reversed((others or {}).values()), None) or error}
     plain = {name: value for name, value in state.items() if name not in told}
@@ -98,7 +98,7 @@ def with_errors(
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """What the conditions of one node are asked about."""
+    """The values that the conditions of one node are evaluated on."""
 
     output: Any
     error: ErrorContext | None
@@ -113,25 +113,16 @@ class _Seen:
         return {"state": with_errors(self.state, self.error, others), "inputs": self.inputs}
 
     def source(self, task: str) -> tuple[Any, Any]:
-        """What a `source_task` gave. One that was skipped gave nothing, and nothing went wrong there."""
+        """The output and the error of a `source_task`. A skipped node has neither."""
         return self.outputs.get(task), self.errors.get(task)
 
     def ask(self, condition: Condition) -> Explanation:
-        """Raises `ConditionError` where there is no answer."""
+        """Raises `ConditionError` if the condition cannot be evaluated."""
         return condition.explain(self.output, error=self.error, scope=self.scope, source=self.source)
 
 
-def parts(condition: Condition) -> Iterator[Condition]:
-    """The condition itself and everything inside it."""
-    waiting = [condition]
-    while waiting:
-        part = waiting.pop()
-        yield part
-        waiting.extend(part.conditions)
-
-
 def about_errors(condition: Condition) -> bool:
-    """Whether a condition asks about nothing but whether, and how, a node failed."""
+    """Whether a condition is only about failures."""
     asked = [part for part in parts(condition) if part.operator not in OF_CONDITIONS]
     return all(part.operator in OF_ERRORS or _names_an_error(part.path) for part in asked)
 
@@ -180,12 +171,12 @@ def _clause(reason: str, way: str) -> str:
 
 
 def _strictly(condition: Condition, seen: _Seen) -> Explanation:
-    """The answer after a success. That there is no error then is the usual case, and no mistake."""
+    """The answer after a success. A condition about a missing error is then false, not a mistake."""
     return _leniently(condition, seen) if about_errors(condition) else seen.ask(condition)
 
 
 def _leniently(condition: Condition, seen: _Seen) -> Explanation:
-    """The answer after a failure, when there is no output to ask about."""
+    """The answer after a failure: false if the condition needs an output."""
     try:
         return seen.ask(condition)
     except ConditionError as unanswered:
@@ -195,7 +186,7 @@ def _leniently(condition: Condition, seen: _Seen) -> Explanation:
 def _transition(
     node: Node, seen: _Seen, ask: Callable[[Condition, _Seen], Explanation], clauses: list[str]
 ) -> list[str]:
-    """Where the first transition leads whose condition holds; adds the clause that says why."""
+    """The target of the first transition that holds. Adds its reason to `clauses`."""
     for way in in_order(node.transitions):
         answer = Explanation(True, "") if way.condition is None else ask(way.condition, seen)
         if answer.holds:
@@ -205,6 +196,6 @@ def _transition(
     return []
 
 
-def in_order(transitions: tuple[Transition, ...]) -> list[Transition]:
-    """The lowest priority first; of equal ones, as they are written."""
+def in_order(transitions: tuple[PlanTransition, ...]) -> list[PlanTransition]:
+    """Transitions by priority, the lowest first; equal ones in their written order."""
     return sorted(transitions, key=lambda way: way.priority)

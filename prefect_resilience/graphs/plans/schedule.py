@@ -1,17 +1,17 @@
-"""Which node of a plan may run now, and which is skipped: events in, decisions out.
+"""Decides which nodes of a plan may run and which are skipped. Events in, decisions out.
 
 The rules, for a node that waits:
 
-- What others may lead to (their `on_success`, `on_failure`, `transitions`, its own `handles_error`) is
-  *conditional*: it waits until one of its routers leads to it, and is skipped once all of them have settled
-  and none did.
-- Then its trigger rule is asked. A dependency that failed and led to the node counts as met: a handler may
-  depend on what it handles.
-- The rule is asked when every dependency has settled (`any_success`: as soon as one succeeded), so that
-  neither what runs nor the reason of a skip depends on the order in which the others end. Only what led to
-  a node first, of several at the same time, is a matter of chance, and with it the error that it sees.
+- A node that other nodes can route to (their `on_success`, `on_failure`, `transitions`, its own
+  `handles_error`) is *conditional*. It waits until one of these routers chooses it, and is skipped when all
+  routers have settled and none chose it.
+- Then its trigger rule is checked. A dependency that failed and routed to the node counts as met: a handler
+  may depend on the node that it handles.
+- The rule is checked when every dependency has settled (`any_success`: as soon as one succeeded). So the
+  order in which nodes end changes neither what runs nor the reason of a skip. It only changes which of
+  several routers is the first, and so which error the node sees.
 
-Whatever a node waits for comes earlier in the graph, so that a plan without a cycle always comes to its end.
+A node waits only for earlier nodes of the graph, so that a plan without a cycle always ends.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from prefect_resilience.graphs.plans.node_states import (
 
 
 class Ended(NamedTuple):
-    """How a node ended: whether it produced a value, its error if it did not, the nodes that it leads to."""
+    """How a node ended: whether it produced a value, its error if not, and the nodes it routes to."""
 
     produced: bool
     error: ErrorContext | None = None
@@ -44,14 +44,14 @@ class Ended(NamedTuple):
 
 
 class Skip(NamedTuple):
-    """A node that will not run, and why."""
+    """A node that will not run, and the reason."""
 
     node: str
     reason: str
 
 
-class Step(NamedTuple):
-    """What an event makes of the plan: the nodes to run now, and those that never will."""
+class ScheduleStep(NamedTuple):
+    """The effect of an event: the nodes to run now, and the nodes that will never run."""
 
     ready: tuple[str, ...] = ()
     skipped: tuple[Skip, ...] = ()
@@ -60,8 +60,8 @@ class Step(NamedTuple):
 class Schedule:
     """The course of a plan: `start`, then `settle` for every node that was ready, until it is `over`.
 
-    A node is ready once or skipped once. Whoever is given ready nodes runs them, at the same time if he
-    likes. Not for several threads at once. Mistakes in its use raise `ConfigurationError`.
+    A node is ready once or skipped once. The caller runs ready nodes in any order or in parallel. Not
+    thread-safe. Wrong calls raise `ConfigurationError`.
     """
 
     def __init__(self, nodes: Iterable[Node]) -> None:
@@ -80,15 +80,15 @@ class Schedule:
         """Whether every node has settled."""
         return not self._open
 
-    def start(self) -> Step:
+    def start(self) -> ScheduleStep:
         """The nodes that wait for nothing."""
         if self._started:
             raise ConfigurationError("the plan has been started already")
         self._started = True
         return self._advance(list(self._states.values()))
 
-    def settle(self, node_id: str, ended: Ended) -> Step:
-        """A ready node has ended for good."""
+    def settle(self, node_id: str, ended: Ended) -> ScheduleStep:
+        """A ready node has ended, after all its retries."""
         state = self._state_of(node_id)
         if state.status is not Status.RUNNING:
             raise ConfigurationError(f"node {node_id!r} cannot end, because it {_IS[state.status]}")
@@ -103,12 +103,12 @@ class Schedule:
             state.trail = after_failure(state.trail, state.id, ended.error)
         return self._advance(_told(state))
 
-    def add(self, nodes: Sequence[Node], *, by: str, before: Iterable[str] = ()) -> Step:
-        """Nodes that `by` adds while the plan goes on; all of them come before the waiting nodes `before`.
+    def add(self, nodes: Sequence[Node], *, by: str, before: Iterable[str] = ()) -> ScheduleStep:
+        """Add nodes while the plan runs, on behalf of `by`. They run before the waiting nodes `before`.
 
-        They may depend on any node, handle its error, and lead to each other or to conditional nodes that
-        wait. One that neither depends on anything nor is led to is ready at once. A ConfigurationError
-        refuses all of them.
+        They may depend on any node, handle its error, and route to each other or to waiting conditional
+        nodes. A node without dependencies and routers is ready at once. If one of them is invalid, none is
+        added and ConfigurationError is raised.
         """
         if not self._started:
             raise ConfigurationError(f"{by!r} adds nodes before the plan has been started")
@@ -125,7 +125,7 @@ class Schedule:
             return self.stop(self._stopped)
         return self._advance(list(new.values()))
 
-    def stop(self, reason: str) -> Step:
+    def stop(self, reason: str) -> ScheduleStep:
         """Skip every node that has not started, now or later; those that run are still to be settled."""
         self._started = True
         self._stopped = reason
@@ -134,14 +134,14 @@ class Schedule:
             if state.status is Status.WAITING:
                 self._settled(state, Status.SKIPPED)
                 skips.append(Skip(state.id, reason))
-        return Step(skipped=tuple(skips))
+        return ScheduleStep(skipped=tuple(skips))
 
     def error_seen_by(self, node_id: str) -> ErrorContext | None:
-        """The node's `state._last_error` when it was made ready or skipped: see `trails`."""
+        """The node's `state._last_error` at the time it became ready or was skipped."""
         return self._state_of(node_id).last_error
 
     def took_over(self, node_id: str) -> tuple[str, ...]:
-        """Of the nodes that this one led to, those that ran or still may: a skipped one took nothing over."""
+        """The nodes that this one routed to and that were not skipped."""
         led_to = self._state_of(node_id).routed_to
         return tuple(name for name in led_to if self._states[name].status is not Status.SKIPPED)
 
@@ -156,8 +156,8 @@ class Schedule:
             if self._state_of(name) not in (state.targets or ()):
                 raise ConfigurationError(f"node {state.id!r} leads to {name!r}, which the plan does not say")
 
-    def _advance(self, told: list[NodeState]) -> Step:
-        """Decide about the nodes that were told something; a skip tells others in turn."""
+    def _advance(self, told: list[NodeState]) -> ScheduleStep:
+        """Decide about these nodes. A skip adds the nodes that wait for it."""
         ready: list[str] = []
         skips: list[Skip] = []
         for state in told:  # grows while it is walked through
@@ -178,7 +178,7 @@ class Schedule:
         if self._open and not self._running:
             waiting = next(state.id for state in self._states.values() if state.status is Status.WAITING)
             raise ConfigurationError(f"node {waiting!r} waits for itself: the plan has a cycle")
-        return Step(tuple(ready), tuple(skips))
+        return ScheduleStep(tuple(ready), tuple(skips))
 
     def _settled(self, state: NodeState, status: Status) -> None:
         state.status = status
@@ -194,7 +194,7 @@ _IS = {
 
 
 def _told(state: NodeState) -> list[NodeState]:
-    """Tell those that wait for a settled node; the ones to decide about. All are told before any is asked."""
+    """Update the nodes that wait for a settled node and return them. All are updated before any decision."""
     produced = state.status is Status.SUCCEEDED
     led_to = frozenset(state.routed_to)
     for follower in state.followers:
@@ -211,7 +211,7 @@ def _told(state: NodeState) -> list[NodeState]:
 
 
 def _decision(state: NodeState) -> str | None:
-    """None: it waits. "": it may run. Anything else: it is skipped, for this reason."""
+    """None if the node waits, "" if it may run, else the reason to skip it."""
     if state.routers and not state.routed_by:
         return None if state.routers_left else not_led_to(state)
     if state.rule == "any_success" and state.values:
@@ -225,10 +225,10 @@ def _decision(state: NodeState) -> str | None:
 
 
 def _look_back(state: NodeState) -> None:
-    """Join the trails of what led to a node and of what it depends on.
+    """Join the trails of the routers that chose a node and of its dependencies.
 
-    What nothing led to passes on what its routers saw. Of what has not settled nothing is taken, and where
-    one success is enough nothing of the others either: how far they are is a matter of chance.
+    A node that no router chose passes on the trails of its routers. Dependencies of `any_success` are left
+    out: which of them have settled is a matter of timing.
     """
     if state.routers and not state.routed_by:
         ways = state.routers

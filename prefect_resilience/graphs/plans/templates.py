@@ -7,8 +7,8 @@
 Filters, comparisons, `and`/`or`/`not`, `a if b else c`, `+`, `-` and `~` may be used; nothing is called, and
 there are no statements. A text that is exactly one `{{...}}` gives the value itself, any other gives text:
 nothing for null and for what a skipped or failed node did not give, `true`, JSON for lists and objects. A
-missing part of a value that exists gives nothing too, with a warning. A rendered value is never read as a
-template again. `{{ "{{" }}` writes the braces themselves. Keys are no templates.
+missing part of a value that exists gives nothing too, with a warning. A rendered value is never rendered
+again. `{{ "{{" }}` writes the braces themselves. Keys are no templates.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from typing import Any, NamedTuple, cast
 
 from jinja2 import TemplateSyntaxError
 
+from prefect_resilience.base.process import setting
 from prefect_resilience.graphs.plans.expressions import KEPT, SANDBOX, Expression, expression, lone_path
 from prefect_resilience.graphs.plans.lookups import (
     NODE_FIELDS,
@@ -31,19 +32,19 @@ from prefect_resilience.graphs.plans.lookups import (
     TemplateView,
     within,
 )
-from prefect_resilience.graphs.plans.reading.mistakes import Names, quoted, shortened, suggestion
+from prefect_resilience.graphs.plans.reading.mistakes import Names, inside, quoted, shortened, suggestion
 
 LONGEST_TEMPLATE = 100_000
 MARKS = re.compile(r"\{\{|\{%|\{#")
 ITEM_NAMES = frozenset({"item", "index"})
 RESERVED = frozenset({"state", "inputs", "nodes"}) | ITEM_NAMES
-"""Names that mean something of their own in a template, so that no node can have them."""
+"""Names with a meaning of their own in templates; no node can have such an id."""
 
 Pieces = tuple["str | Expression", ...]
 
 
 class Rendered(NamedTuple):
-    """A value with its templates filled in; `warnings` name the place, the expression and what is missing."""
+    """A value with its templates filled in. A warning has a place, an expression and the missing part."""
 
     value: Any
     warnings: tuple[str, ...] = ()
@@ -55,7 +56,7 @@ def has_template(value: Any) -> bool:
 
 
 def is_one_template(text: str) -> bool:
-    """Whether a text is nothing but one `{{...}}`, so that it gives a value; or tries to be one."""
+    """Whether a text is exactly one `{{...}}`, valid or not. Such a text gives a value of any type."""
     found = pieces(text)
     return len(found) == 1 and isinstance(found[0], Expression)
 
@@ -85,17 +86,8 @@ def _parts(value: Any) -> Iterable[tuple[Any, Any]]:
     return enumerate(cast("list[Any]", value)) if isinstance(value, list | tuple) else ()
 
 
-def inside(place: str, key: Any) -> str:
-    """The place of a field in an object, or of an item in a list."""
-    if isinstance(key, int):
-        return f"{place}[{key}]"
-    if isinstance(key, str) and re.fullmatch(r"[\w-]+", key):
-        return f"{place}.{key}" if place else key
-    return f"{place}[{quoted(key, 40)}]"
-
-
 def pieces(text: str) -> Pieces:
-    """A text cut into plain text and expressions. Unreadable braces are one expression with a mistake."""
+    """A text split into plain text and expressions. Unreadable braces give one expression with a mistake."""
     if len(text) > LONGEST_TEMPLATE:
         says = f"a template has at most {LONGEST_TEMPLATE:,} characters, this one has {len(text):,}"
         return (Expression(text, mistakes=(says,)),)
@@ -121,7 +113,7 @@ def _pieces(text: str) -> Pieces:
 
 
 def _lexed(text: str) -> Iterator[str | Expression]:
-    """A text as Jinja2 cuts it."""
+    """The pieces of a text, split by Jinja2's lexer."""
     inner: list[str] | None = None
     for _, kind, value in SANDBOX.lex(text):
         if kind == "variable_begin":
@@ -142,7 +134,7 @@ def _lexed(text: str) -> Iterator[str | Expression]:
 
 
 def references(value: Any, *, names: Collection[str] = ITEM_NAMES) -> set[str]:
-    """The ids of the nodes that the templates in a value look at. `names`: the other names in a fan-out."""
+    """The ids of the nodes that a value's templates use. `names` are the other names of a fan-out."""
     found = (path for _, text in texts(value, "") for path in paths_in(pieces(text)))
     return {path.root for path in found if is_node(path, names)}
 
@@ -173,7 +165,7 @@ def mistakes_in(found: Pieces, nodes: Collection[str], names: Collection[str], s
 
 
 def path_mistake(path: TemplatePath, nodes: Collection[str], names: Collection[str], suggest: Names) -> str:
-    """What is wrong with a path, "" if nothing is."""
+    """The mistake in a path, "" if there is none."""
     if not path.node:
         if path.root in names or path.root in ("state", "inputs"):
             return ""
@@ -191,14 +183,11 @@ def path_mistake(path: TemplatePath, nodes: Collection[str], names: Collection[s
 def render(value: Any, view: TemplateView, *, place: str = "input") -> Rendered:
     """A value with every template in it filled in. Raises TemplateError, which names the place.
 
-    Mappings and lists are copied, keys stay as they are. A rendered value is not read as a template again.
+    Mappings and lists are copied, keys stay as they are. A rendered value is not rendered again.
     """
     rendering = Rendering(view)
-    token = RENDERING.set(rendering)
-    try:
+    with setting(RENDERING, rendering):
         return Rendered(_filled(value, place, rendering), tuple(rendering.warnings))
-    finally:
-        RENDERING.reset(token)
 
 
 def _filled(value: Any, place: str, rendering: Rendering) -> Any:

@@ -1,4 +1,4 @@
-"""Where to go next: branches, error handlers, votes, partial failure, and loops that must get on."""
+"""Routing between tasks: branches, error handlers, votes, partial failure, and loops."""
 
 from __future__ import annotations
 

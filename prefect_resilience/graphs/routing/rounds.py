@@ -1,19 +1,19 @@
-"""The rounds of a loop, kept within bounds; and the exceptions of routing.
+"""The rounds of a loop, votes, and the exceptions of routing.
 
     ResilienceError
-    ├── NoRoute            a value came that no branch is for
-    ├── NoQuorum           not enough handlers gave the same answer
-    ├── TooManyFailures    more items failed than were allowed to
-    ├── NoProgress         rounds passed and nothing changed
-    └── RoundsExhausted    the last allowed round did not end the loop
+    ├── NoRoute            no branch matches the value
+    ├── NoQuorum           too few handlers gave the same answer
+    ├── TooManyFailures    more items failed than allowed
+    ├── NoProgress         several rounds changed nothing
+    └── RoundsExhausted    the last allowed round was not good enough
 
-Each can be pickled, and its message stands in `args` once.
+All of them can be pickled.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -22,9 +22,10 @@ from prefect_resilience.errors.context import ErrorContext
 from prefect_resilience.errors.exceptions import ResilienceError
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.errors.taxonomy import bounded
-from prefect_resilience.graphs.conditions.compare import Bounds, ConditionError, equal
-from prefect_resilience.guards.partials.current import LIMIT as PARTIAL
-from prefect_resilience.guards.partials.current import partial_output
+from prefect_resilience.graphs.conditions.compare import ConditionError, EvaluationBounds, equal
+from prefect_resilience.graphs.conditions.evaluate import shown
+from prefect_resilience.guards.partials import LIMIT as PARTIAL
+from prefect_resilience.guards.partials import partial_output
 
 if TYPE_CHECKING:
     from prefect_resilience.graphs.routing.edge.gathering import Outcome
@@ -34,17 +35,17 @@ __all__ = ["PARTIAL", "History", "Iteration", "Round", "brief", "history_details
 T = TypeVar("T")
 
 KEPT_VALUES = 50
-"""Rounds whose values are kept; of those before only number, duration and error are."""
+"""The last rounds keep their values; older ones keep only number, duration and error."""
 
 BRIEF = 1_000
 
 
 @dataclass(frozen=True)
 class Round(Generic[T]):
-    """One round: its number from 1, what the step gave, its mark of progress, and the seconds it took.
+    """One round: its number from 1, the step's value, its mark of progress, and its seconds.
 
-    `progress` is plain data. `steps` has what each step of the round gave, by name, where there are several.
-    `truncated`: value, mark and steps were dropped, since newer rounds took their place.
+    `progress` is plain data. `steps` has the value of each step by name, if there are several. `truncated`:
+    value, mark and steps were dropped, because only the newest rounds keep them.
     """
 
     number: int
@@ -58,9 +59,9 @@ class Round(Generic[T]):
 
 @dataclass(frozen=True)
 class Iteration(Generic[T]):
-    """A loop that came to its end: the last round's value, how many rounds it took, and each of them.
+    """The result of a loop: the last round's value, the number of rounds, and each round.
 
-    `steps` has what each step of the last round gave, by name, where a round has several.
+    `steps` has the value of each step of the last round by name, if there are several.
     """
 
     value: T
@@ -97,7 +98,7 @@ def brief(value: Any, limit: int = BRIEF) -> str:
 
 
 def history_details(rounds: Iterable[Round[Any]]) -> list[dict[str, Any]]:
-    """The last rounds as an ErrorContext carries them: texts, each of bounded length."""
+    """The last rounds for an ErrorContext: texts of bounded length."""
     return [
         {
             "round": made.number,
@@ -115,30 +116,71 @@ STEPS = 5_000_000
 
 
 def same(one: Any, other: Any, steps: int = STEPS) -> bool:
-    """Whether two plain values are the same, through and through; those too large to compare are not."""
+    """Whether two plain values are equal, with all their parts. Values too large to compare are different."""
     try:
-        return equal(one, other, Bounds(steps=steps))
+        return equal(one, other, EvaluationBounds(steps=steps))
     except ConditionError:
         return False
 
 
+@dataclass
+class Vote:
+    """One answer, the part of it that counts, and the names of those that gave it."""
+
+    answer: Any
+    mark: Any
+    names: list[str] = field(default_factory=list[str])
+
+
+@dataclass
+class Votes:
+    """The answers so far; `need` of them must have the same `key`, by default all of the answer."""
+
+    need: int
+    key: Callable[[Any], Any] | None = None
+    given: list[Vote] = field(default_factory=list[Vote])
+    errors: dict[str, str] = field(default_factory=dict[str, str])
+    """Those that failed, each with its error in one line."""
+
+    def add(self, name: str, answer: Any) -> None:
+        """Count an answer. Raises whatever `key` raises."""
+        mark = plain(answer if self.key is None else self.key(answer))
+        vote = next((vote for vote in self.given if same(vote.mark, mark)), None)
+        if vote is None:
+            vote = Vote(answer, mark)
+            self.given.append(vote)
+        vote.names.append(name)
+
+    @property
+    def winner(self) -> Vote | None:
+        return next((vote for vote in self.given if len(vote.names) >= self.need), None)
+
+    def can_win(self, left: int) -> bool:
+        """Whether `left` more answers may be enough."""
+        return max((len(vote.names) for vote in self.given), default=0) + left >= self.need
+
+    def failure(self) -> NoQuorum:
+        votes: dict[str, tuple[str, ...]] = {}
+        for vote in self.given:
+            text = shown(vote.mark)
+            votes[text] = (*votes.get(text, ()), *vote.names)
+        return NoQuorum(self.need, votes, self.errors)
+
+
 class _Told(ResilienceError):
-    """An exception that is made again from its arguments wherever it is sent."""
+    """An exception that is pickled with the arguments of its class."""
 
     def __init__(self, message: str, *told: Any) -> None:
         super().__init__(message)
         self._told = told
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), self._told, self._kept()
-
-    def _kept(self) -> dict[str, Any]:
-        """What was put on the exception after it was made, such as its ErrorContext and its notes."""
-        return {name: value for name, value in self.__dict__.items() if name != "_told"}
+        # With attributes that were added later, such as its ErrorContext and notes.
+        return type(self), self._told, {key: kept for key, kept in self.__dict__.items() if key != "_told"}
 
 
 class NoRoute(_Told):
-    """No branch is for this value, and there is no `otherwise`. `branches` are the conditions asked."""
+    """No branch matches this value, and there is no `otherwise`. `branches` are the conditions."""
 
     error_category = "validation"
 
@@ -153,10 +195,10 @@ class NoRoute(_Told):
 
 
 class NoQuorum(_Told):
-    """Fewer than `need` handlers gave the same answer, and no more can.
+    """Fewer than `need` handlers gave the same answer.
 
-    `votes` has each answer, in short, with the names of the handlers that gave it; `errors` the handlers that
-    failed, each with its error in one line.
+    `votes` has each answer, shortened, with the names of its handlers. `errors` has the error of each failed
+    handler in one line.
     """
 
     error_category = "subtask"
@@ -173,7 +215,7 @@ class NoQuorum(_Told):
 
 
 class TooManyFailures(_Told):
-    """More items failed than were allowed to: `failed` of `total`. `failures` has the first 100 of them."""
+    """More items failed than allowed: `failed` of `total`. `failures` has the first 100 of them."""
 
     error_category = "subtask"
 
@@ -190,7 +232,7 @@ class TooManyFailures(_Told):
 
 
 class _Halted(_Told):
-    """A loop that ended without being done. Its last round is the last of `iteration_history`."""
+    """A loop that ended before `until` held. `iteration_history` includes its last round."""
 
     def __init__(self, message: str, rounds: int, value: Any, history: tuple[Round[Any], ...]) -> None:
         self.rounds = rounds
@@ -200,7 +242,7 @@ class _Halted(_Told):
 
 
 class NoProgress(_Halted):
-    """Rounds passed and nothing changed: `rounds` were made, and `value` is what the last one gave."""
+    """Several rounds changed nothing. `rounds` were made, and `value` is the value of the last one."""
 
     error_category = "no_progress"
 
@@ -212,7 +254,7 @@ class NoProgress(_Halted):
 
 
 class RoundsExhausted(_Halted):
-    """All `rounds` that may be were made, and it is still not done; `value` is what the last one gave."""
+    """All allowed `rounds` were made and `until` never held. `value` is the value of the last round."""
 
     error_category = "resource_exhausted"
 

@@ -9,6 +9,8 @@ from typing import Any, ClassVar, cast
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from prefect_resilience.guards.circuits.listeners import Listeners
+
 
 class BudgetStatus(BaseModel):
     """An error budget as its store knows it.
@@ -230,13 +232,9 @@ def _index(seconds: float, now: float) -> int:
 
 BurnListener = Callable[["BudgetStatus"], object]
 
-listeners: tuple[BurnListener, ...] = ()
-"""Replaced, never changed, so that reading it needs no lock."""
+burn_listeners = Listeners[BurnListener]()
 
 
 def add_burn_listener(listener: BurnListener) -> BurnListener:
-    """Call `listener(status)` when a budget begins to burn, in the one process that brought it about."""
-    global listeners
-    if listener not in listeners:
-        listeners = (*listeners, listener)
-    return listener
+    """Call `listener(status)` when a budget begins to burn, in the process whose runs made it burn."""
+    return burn_listeners.add(listener)

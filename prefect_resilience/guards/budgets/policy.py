@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import atexit
 import logging
-import os
 import random
 import threading
 import time
 from collections.abc import Callable
+from functools import cache
 from time import monotonic
 from typing import Any, ClassVar, cast
 from urllib.parse import quote
@@ -18,12 +17,13 @@ from pydantic import Field
 from prefect_resilience.base.durations import Seconds
 from prefect_resilience.base.naming import digest
 from prefect_resilience.base.policy import Policy
+from prefect_resilience.base.process import at_exit, per_process
 from prefect_resilience.errors.exceptions import ConfigurationError, StoreUnavailable
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.guards.budgets import model
 from prefect_resilience.guards.budgets.model import BudgetStatus
 from prefect_resilience.guards.circuits import registry
-from prefect_resilience.stores.base import Store
+from prefect_resilience.stores.base import Store, scan_all
 
 SHORTEST = 60.0
 LONGEST = 90 * 86_400.0
@@ -73,14 +73,10 @@ class ErrorBudget(Policy):
 
         `name` is the task's or flow's, where the budget has none of its own. Raises StoreUnavailable.
         """
-        from prefect_resilience.guards.budgets.policy import read_status
-
         return read_status(self, self._called(name), store)
 
     def count(self, good: bool, name: str | None = None) -> None:
         """Count a run that ended, by hand; never raises because of the store."""
-        from prefect_resilience.guards.budgets.policy import count
-
         due = count(self, self._called(name), good)
         if due is not None:
             due()
@@ -114,9 +110,9 @@ logger: logging.Logger = logging.getLogger("prefect_resilience.budgets")
 
 # The runs that this process has counted, on their way into the store.
 #
-# A run costs a lock and an addition. Every SYNC_INTERVAL seconds, and at once after a failure, what was
-# counted is merged by compare-and-swap; the one process whose merge makes a budget burn tells of it. A
-# store that does not answer breaks nothing: its link gives it a rest, and what was counted waits.
+# Counting a run costs a lock and an addition. Every SYNC_INTERVAL seconds, and at once after a failure, the
+# counts are merged by compare-and-swap. The process whose merge makes a budget burn sends the alarm. If the
+# store does not answer, the counts wait for the next merge.
 
 PREFIX = "budgets/"
 SYNC_INTERVAL = 5.0
@@ -126,9 +122,15 @@ LONGEST_NAME = 600
 KEPT_FOR = 7 * 86_400.0
 """Seconds for which a budget is kept beyond its window, when nothing is counted in it any more."""
 
-_counters: dict[str, Counter] = {}
-_lock = threading.Lock()
-_leaving = False
+
+class _Counted:
+    def __init__(self) -> None:
+        # In a forked child: what was counted before is the parent's to merge.
+        self.lock = threading.Lock()
+        self.counters: dict[str, Counter] = {}
+
+
+_state = per_process(_Counted)
 
 
 def place_of(name: str) -> str:
@@ -139,7 +141,7 @@ def place_of(name: str) -> str:
 
 def count(budget: ErrorBudget, name: str, good: bool) -> Callable[[], None] | None:
     """Count a run; what is to be called now to merge it, which may block, or None when there is time."""
-    counter = _counters.get(name)
+    counter = _state.counters.get(name)
     if counter is None:
         counter = _counter(name, budget)
     return counter.count(budget, good)
@@ -147,14 +149,14 @@ def count(budget: ErrorBudget, name: str, good: bool) -> Callable[[], None] | No
 
 def flush(name: str | None = None) -> None:
     """Merge what was counted, of one budget or all. Never raises."""
-    for counter in list(_counters.values()):
+    for counter in list(_state.counters.values()):
         if name is None or counter.name == name:
             counter.sync(wait=True)
 
 
 def forget_budgets() -> None:
     """Forget what this process has counted and not merged; for tests and notebooks."""
-    _counters.clear()
+    _state.counters.clear()
 
 
 class Counter:
@@ -230,41 +232,25 @@ def merge(
 
 
 def _counter(name: str, budget: ErrorBudget) -> Counter:
-    global _leaving
-    with _lock:
-        if not _leaving:
-            _leaving = True
-            atexit.register(_leave)
-        return _counters.setdefault(name, Counter(name, budget))
+    _merge_at_exit()
+    with _state.lock:
+        return _state.counters.setdefault(name, Counter(name, budget))
+
+
+@cache
+def _merge_at_exit() -> None:
+    at_exit(_leave)
 
 
 def _leave() -> None:
-    """At the end of the process: nobody would hear of a burn, so it is left to the next merge to tell."""
-    for counter in list(_counters.values()):
+    """Merge without looking for a burn: no listener would hear of it, and the next merge finds it."""
+    for counter in list(_state.counters.values()):
         counter.sync(judge=False, wait=True)
 
 
 def _tell(status: BudgetStatus) -> None:
     logger.warning("error budget %r: %s", status.name, status.why)
-    for hear in model.listeners:
-        try:
-            hear(status)
-        except Exception:
-            logger.exception("a listener failed on %s", status)
-
-
-def _after_fork() -> None:
-    global _lock
-    _lock = threading.Lock()
-    # What was counted before is the parent's to merge.
-    _counters.clear()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
-
-
-PAGE = 100
+    model.burn_listeners.tell(status)
 
 
 def read_status(budget: ErrorBudget, name: str, store: registry.StoreReference = None) -> BudgetStatus:
@@ -288,12 +274,5 @@ def get_budgets(store: registry.StoreReference = None) -> list[BudgetStatus]:
 
 def _read_all(store: Store) -> list[BudgetStatus]:
     now = store.now()
-    found: list[BudgetStatus] = []
-    after = None
-    while page := store.scan(PREFIX, after, PAGE):
-        for _, document in page:
-            known = model.read(document.value)
-            if known is not None:
-                found.append(model.status_of(known["name"], known, now))
-        after = page[-1][0]
-    return found
+    documents = [model.read(document.value) for _, document in scan_all(store, PREFIX)]
+    return [model.status_of(known["name"], known, now) for known in documents if known is not None]

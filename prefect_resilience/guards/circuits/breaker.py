@@ -1,4 +1,4 @@
-"""CircuitBreaker: the handle that users hold. What it stands for lives in the registry of each process."""
+"""CircuitBreaker: the handle that users hold. Its state is in the registry of each process."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from time import monotonic
 from types import CoroutineType
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast
 
-from prefect_resilience.base.drive import Blocking, Invoke, Steps, drive
+from typing_extensions import Self
+
+from prefect_resilience.base.drive import Blocking, Invoke, Steps
 from prefect_resilience.base.durations import Duration, seconds_of
 from prefect_resilience.base.naming import fill, shorten, template_fields
 from prefect_resilience.base.policy import in_one_sentence
@@ -92,25 +94,12 @@ class CircuitBreaker(Guarding):
 
         `apart`: an operator chose the policy, for the circuit that the code may use with its own.
         """
-        return cls._make(name, policy, store, literal=False, apart=apart)
+        return cls.__new__(cls)._set_up(name, policy, store, literal=False, apart=apart)
 
     def beside(self, policy: CircuitPolicy, name: str | None = None) -> CircuitBreaker:
         """A breaker with an operator's policy, for this circuit or another one of the same store."""
         literal = name is None and not self._fields
-        return self._make(name or self.name, policy, self._store, literal, apart=True)
-
-    @classmethod
-    def _make(
-        cls,
-        name: str,
-        policy: CircuitPolicy,
-        store: registry.StoreReference,
-        literal: bool,
-        apart: bool = False,
-    ) -> CircuitBreaker:
-        breaker = cls.__new__(cls)
-        breaker._set_up(name, policy, store, literal, apart)
-        return breaker
+        return remake(name or self.name, policy, self._store, literal, apart=True)
 
     def _set_up(
         self,
@@ -119,7 +108,7 @@ class CircuitBreaker(Guarding):
         store: registry.StoreReference,
         literal: bool,
         apart: bool = False,
-    ) -> None:
+    ) -> Self:
         fields = () if literal else template_fields(name, "circuit")
         # Without fields, doubled braces are the only thing left of the template.
         self.name: str = name if literal or fields else shorten(name.format())
@@ -130,6 +119,7 @@ class CircuitBreaker(Guarding):
         # A template is declared, too, so that two of the same name agree; it is never called.
         self._apart = apart
         self._circuit = registry.declare(self.name, policy, store, apart)
+        return self
 
     # -- templates
 
@@ -148,7 +138,7 @@ class CircuitBreaker(Guarding):
         name = fill(self.name, parameters, "circuit")
         bound = self._bound.get(name)
         if bound is None:
-            bound = self._make(name, self.policy, self._store, literal=True, apart=self._apart)
+            bound = remake(name, self.policy, self._store, apart=self._apart)
             self._bound[name] = bound
             while len(self._bound) > BOUND_KEPT:
                 self._bound.popitem(last=False)
@@ -189,9 +179,7 @@ class CircuitBreaker(Guarding):
                 raise
             next(successes)
         else:
-            if inspect.iscoroutinefunction(fn):
-                raise self._is_async(fn)
-            result = drive(self._around(Invoke(fn, args, kwargs)))
+            return super().call(fn, *args, **kwargs)
         if type(result) is CoroutineType:
             raise self._is_async(fn, result)
         return result
@@ -231,7 +219,7 @@ class CircuitBreaker(Guarding):
             else:
                 flush_aside(self)
 
-    # -- the steps of a guarded call, for those who make it themselves
+    # -- the steps of a guarded call, one by one
 
     def admit(self) -> Permit | None:
         """Leave to call, without I/O or a lock; None when `ask` must be called.
@@ -273,7 +261,7 @@ class CircuitBreaker(Guarding):
         """Merge what was counted into the store (which may block). Never raises."""
         self._current().flush()
 
-    # -- by eye and by hand
+    # -- state and commands
 
     def record_success(self, duration: float | None = None) -> bool:
         """Count a call that was made elsewhere and went well; `duration` in seconds tells slow calls.
@@ -330,16 +318,26 @@ class CircuitBreaker(Guarding):
 
     def __reduce__(self) -> tuple[Any, ...]:
         store = self._store if isinstance(self._store, str | None) else self._store.url
-        return _remake, (self.name, self.policy, store, not self._fields, self._apart)
+        return remake, (self.name, self.policy, store, not self._fields, self._apart)
 
     def __repr__(self) -> str:
         return f"CircuitBreaker({self.name!r})"
 
 
-def _remake(
-    name: str, policy: CircuitPolicy, store: str | None, literal: bool, apart: bool
+def remake(
+    name: str,
+    policy: CircuitPolicy,
+    store: registry.StoreReference,
+    literal: bool = True,
+    apart: bool = False,
 ) -> CircuitBreaker:
-    return CircuitBreaker._make(name, policy, store, literal, apart)  # pyright: ignore[reportPrivateUsage]
+    """The breaker with these parts, such as those that a pickle has."""
+    breaker = CircuitBreaker.__new__(CircuitBreaker)
+    return breaker._set_up(name, policy, store, literal, apart)  # pyright: ignore[reportPrivateUsage]
+
+
+_remake = remake
+"""The name in older pickles."""
 
 
 def circuit_policy(name: object, given: dict[str, Any]) -> CircuitPolicy:

@@ -1,4 +1,4 @@
-"""One named circuit in this process: what callers ask of it, and where outcomes are counted."""
+"""One named circuit in this process: admits calls and counts their outcomes."""
 
 from __future__ import annotations
 
@@ -7,14 +7,13 @@ import threading
 import uuid
 from collections.abc import Callable, Iterator
 from time import monotonic
-from weakref import WeakMethod
 
 from prefect_resilience.errors.exceptions import CircuitOpenError
 from prefect_resilience.guards.circuits import machine
 from prefect_resilience.guards.circuits.exchange import UNSEEN, Synchronizer
-from prefect_resilience.guards.circuits.link import NEVER, Epoch, Permit, StoreLink, View, snapshot_of
+from prefect_resilience.guards.circuits.link import NEVER, Epoch, Permit, View, snapshot_of
 from prefect_resilience.guards.circuits.listeners import logger, tell
-from prefect_resilience.guards.circuits.model import CircuitPolicy, CircuitSnapshot
+from prefect_resilience.guards.circuits.model import CircuitSnapshot
 from prefect_resilience.guards.circuits.window import Outcome
 
 PATIENCE = 1.0
@@ -23,29 +22,24 @@ PATIENCE = 1.0
 Fresh = tuple[float, Iterator[int], Permit]
 
 
-class Circuit:
+class Circuit(Synchronizer):
     """The state behind every `CircuitBreaker` of one name and one store in this process.
 
     Two locks: the synchronizer's `lock` guards fields and is held for moments only; `_talking` is held by
     the one thread that talks with the store. Neither is held during a user's call or a listener's.
     """
 
-    def __init__(self, name: str, policy: CircuitPolicy, link: StoreLink) -> None:
-        self.name = name
-        self.policy = policy
-        self.link = link
-        self.retired: bool = False
-        self._begin()
+    retired: bool = False
 
-    def _begin(self) -> None:
+    def begin(self) -> None:
         # All that CircuitBreaker.call looks at: until when by monotonic(), the counter, the permit.
         nothing = Permit(Epoch(UNSEEN))
         self.fresh: Fresh = (NEVER, nothing.epoch.successes, nothing)
         self._talking = threading.Lock()
-        self._synchronizer = Synchronizer(self.name, self.policy, self.link, WeakMethod(self._look))
+        super().begin()
 
-    def _look(self, view: View) -> None:
-        """A new view has been taken; called under the synchronizer's lock."""
+    def _on_view(self) -> None:
+        view = self.view
         permit = view.permit
         if permit is None or view.waiting or self.retired or self.policy.slow_call is not None:
             self.fresh = (NEVER, *self.fresh[1:])
@@ -56,7 +50,7 @@ class Circuit:
 
     def admit(self) -> Permit | None:
         """Leave to call, at once; None when the store must be asked; CircuitOpenError when it is known."""
-        view = self._synchronizer.view
+        view = self.view
         now = monotonic()
         if now < view.until or (now < view.grace and self._talking.locked()):
             return self._by_view(view, now)
@@ -84,26 +78,26 @@ class Circuit:
 
     def _known_by_now(self) -> Permit | None:
         """The answer that another thread got while this one waited, if it is still fresh."""
-        view = self._synchronizer.view
+        view = self.view
         now = monotonic()
         return self._by_view(view, now) if now < view.until else None
 
     def _ask_store(self) -> Permit:
         owner = f"{os.getpid()}-{uuid.uuid4().hex[:16]}"
-        self._synchronizer.sync(machine.Acquire(owner))
-        return self._synchronizer.granted(owner) or self._refuse()
+        self._sync(machine.Acquire(owner))
+        return self._granted(owner) or self._refuse()
 
     def _without_asking(self) -> Permit:
         """Decide by what is known, because another thread still waits for the store."""
-        view = self._synchronizer.view
+        view = self.view
         if view.permit is not None:
             return view.permit
-        if self._synchronizer.ignorant:
-            return Permit(self._synchronizer.epoch)
+        if self._is_ignorant:
+            return Permit(self.epoch)
         return self._refuse()
 
     def _refuse(self) -> Permit:
-        raise self._refusal(self._synchronizer.view, monotonic())
+        raise self._refusal(self.view, monotonic())
 
     def _refusal(self, view: View, now: float) -> CircuitOpenError:
         retry_in = None if view.retry is None else max(0.0, view.retry - now)
@@ -118,37 +112,37 @@ class Circuit:
         if permit.lease is None and not slow:
             next(permit.epoch.successes)
         else:
-            self._synchronizer.count(permit, "S" if slow else "s", None, None)
-        view = self._synchronizer.view
+            self._count(permit, "S" if slow else "s", None, None)
+        view = self.view
         return permit.lease is not None or view.waiting or monotonic() >= view.until
 
     def failed(self, permit: Permit, slow: bool, error: str | None, retry_after: float | None) -> bool:
         """Count a failure; True, for a flush is due at once."""
         outcome: Outcome = "F" if slow else "f"
-        self._synchronizer.count(permit, outcome, error, retry_after)
+        self._count(permit, outcome, error, retry_after)
         return True
 
     def released(self, permit: Permit) -> bool:
         """The call said nothing about the service; True when it held a lease, which is given back."""
         if permit.lease is None:
             return False
-        self._synchronizer.release(permit.lease)
+        self._give_back(permit.lease)
         return True
 
     def flush(self) -> None:
         """Merge what was counted into the store, learn what others counted, tell the news. Never raises."""
         # A failure is worth a short wait for another thread's exchange; a success can go with the next one.
-        patience = PATIENCE if self._synchronizer.urgent else 0
-        self._talk(lambda: self._synchronizer.due() and self._synchronizer.sync(), patience)
+        patience = PATIENCE if self._pending.urgent else 0
+        self._talk(lambda: self._is_due() and self._sync(), patience)
 
     def finish(self) -> None:
         """Merge what was counted, if anything was and the store answers. Never raises."""
-        if self.link.condition == "ready" and self._synchronizer.counted():
+        if self.link.condition == "ready" and self._has_counted():
             self.refresh()
 
     def refresh(self) -> None:
         """Exchange counts with the store now, however fresh the view is. Never raises."""
-        self._talk(self._synchronizer.sync)
+        self._talk(self._sync)
 
     def _talk(self, work: Callable[[], object], patience: float = PATIENCE) -> None:
         try:
@@ -161,30 +155,27 @@ class Circuit:
             logger.exception("circuit %r could not exchange its counts", self.name)
         self._tell()
 
-    # -- by hand and by eye
+    # -- commands and state
 
     def command(self, event: machine.Force | machine.Reset) -> None:
         """Change the circuit for the whole fleet; StoreUnavailable, and no change, if that cannot be done."""
         try:
             with self._talking:
-                self._synchronizer.command(event)
+                self._command(event)
         finally:
             self._tell()
 
     def snapshot(self, ask: bool) -> CircuitSnapshot:
         """What is known now; with `ask`, or when the view is old, after an exchange with the store."""
-        if ask or monotonic() >= self._synchronizer.view.until:
+        if ask or monotonic() >= self.view.until:
             self.refresh()
-        return snapshot_of(self.name, self._synchronizer.view.document, self.link.now())
+        return snapshot_of(self.name, self.view.document, self.link.now())
 
     def retire(self) -> None:
         """End the use of this object: breakers that hold it declare their circuit again."""
         self.retired = True
-        self._synchronizer.look_again()
-
-    def after_fork(self) -> None:
-        """In a child process: the parent keeps what it counted, and nothing here is known yet."""
-        self._begin()
+        with self._lock:
+            self._on_view()
 
     def _tell(self) -> None:
-        tell([*self.link.notices(), *self._synchronizer.news()])
+        tell([*self.link.notices(), *self._take_news()])

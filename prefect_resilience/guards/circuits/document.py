@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import Any, cast, get_args
+from typing import Annotated, Any, cast
 
-from prefect_resilience.guards.circuits import window
+from annotated_types import Predicate
+from pydantic import Field, ValidationError
+
 from prefect_resilience.guards.circuits.model import CircuitState
+from prefect_resilience.guards.circuits.window import Count, StoredFields, StoredWindow
 
 # What a service usually fails, learnt from its calls, and whether it now fails significantly more.
 #
@@ -73,17 +76,6 @@ def learn(baseline: Baseline | None, calls: int, failures: int, now: float, memo
     return {"calls": weight * scale, "failures": min(failed, weight) * scale, "at": now}
 
 
-def is_baseline(value: object) -> bool:
-    """Whether a value read from a store has the shape of a baseline."""
-    if not isinstance(value, dict):
-        return False
-    fields = cast("dict[str, Any]", value)
-    numbers = [fields.get(key) for key in ("calls", "failures", "at")]
-    if not all(isinstance(number, int | float) and math.isfinite(number) for number in numbers):
-        return False
-    return 0 <= fields["failures"] <= fields["calls"] <= MOST_CALLS
-
-
 def rate(baseline: Baseline | None) -> float | None:
     """The usual share of calls that fail, as people want to see it; None while too little is known."""
     if baseline is None or baseline["calls"] < LEARNT_FROM:
@@ -139,40 +131,43 @@ CircuitDocument = dict[str, Any]
 HISTORY_KEPT = 24
 """So many of the latest generations are in a document, in some 50 bytes each."""
 
-_STATES = get_args(CircuitState)
-_COUNTS = (
-    "generation",
-    "failures_in_row",
-    "successes",
-    "slow_successes",
-    "probe_failures",
-    "unanswered",
-    "openings",
-)
+
+class _StoredBaseline(StoredFields):
+    calls: float = Field(le=MOST_CALLS)
+    failures: float = Field(ge=0)
+    at: float
+
+
+Lease = Annotated[list[float], Field(min_length=2, max_length=2)]
+Entry = Annotated[tuple[Count, float, CircuitState, float | None], Field(strict=False)]
+
+
+class StoredCircuit(StoredFields):
+    """The fields of a `CircuitDocument`, as a circuit that nobody has called yet has them."""
+
+    state: CircuitState = "closed"
+    generation: Count = 1
+    failures_in_row: Count = 0
+    successes: Count = 0
+    slow_successes: Count = 0
+    probe_failures: Count = 0
+    unanswered: Count = 0
+    window: StoredWindow | None = None
+    baseline: Annotated[_StoredBaseline, Predicate(lambda b: b.failures <= b.calls)] | None = None
+    opened_at: float | None = None
+    retry_at: float | None = None
+    hold_until: float | None = None
+    openings: Count = 0
+    leases: dict[str, Lease] = Field(default_factory=dict)
+    reason: str | None = None
+    last_error: str | None = None
+    history: list[Entry] = Field(default_factory=list[Any])
+    updated_at: float = 0.0
 
 
 def new() -> CircuitDocument:
     """The document of a circuit that nobody has called yet."""
-    return {
-        "state": "closed",
-        "generation": 1,
-        "failures_in_row": 0,
-        "successes": 0,
-        "slow_successes": 0,
-        "probe_failures": 0,
-        "unanswered": 0,
-        "window": None,
-        "baseline": None,
-        "opened_at": None,
-        "retry_at": None,
-        "hold_until": None,
-        "openings": 0,
-        "leases": {},
-        "reason": None,
-        "last_error": None,
-        "history": [],
-        "updated_at": 0.0,
-    }
+    return StoredCircuit().model_dump()
 
 
 def remember(document: CircuitDocument, now: float) -> None:
@@ -194,49 +189,17 @@ def _is_over(entry: list[Any], now: float) -> bool:
 
 
 def read(value: object) -> CircuitDocument:
-    """A document as a store returned it; a new one when it is none, or not ours, or damaged."""
-    # An older version wrote fewer fields: those have the values of a new document.
+    """A document as a store returned it; a new one if the value is damaged or no circuit's document.
+
+    An older version wrote fewer fields: those have the values of a new document. Fields that a later version
+    added are kept.
+    """
     written = cast("CircuitDocument", value) if isinstance(value, dict) else {}
     document = {**new(), **written}
-    if not _is_history(document["history"]):
-        document["history"] = []
-    times = (document.get(key) for key in ("opened_at", "retry_at", "hold_until"))
-    texts = (document.get(key) for key in ("reason", "last_error"))
-    leases = document.get("leases")
-    whole = (
-        document.get("state") in _STATES
-        and all(_is_count(document.get(key)) for key in _COUNTS)
-        and all(time is None or _is_time(time) for time in times)
-        and all(text is None or isinstance(text, str) for text in texts)
-        and _is_time(document.get("updated_at"))
-        and isinstance(leases, dict)
-        and all(_is_lease(lease) for lease in cast("dict[str, Any]", leases).values())
-        and (document.get("window") is None or window.is_window(document["window"]))
-        and (document.get("baseline") is None or is_baseline(document["baseline"]))
-        and (document["state"] != "open" or document.get("retry_at") is not None)
-    )
-    return document if whole else new()
-
-
-def _is_count(value: object) -> bool:
-    return isinstance(value, int) and value >= 0
-
-
-def _is_time(value: object) -> bool:
-    return isinstance(value, int | float) and math.isfinite(value)
-
-
-def _is_history(value: object) -> bool:
-    entries = cast("list[Any]", value) if isinstance(value, list) else [None]
-    return all(isinstance(entry, list) and _is_entry(cast("list[Any]", entry)) for entry in entries)
-
-
-def _is_entry(entry: list[Any]) -> bool:
-    if len(entry) != 4 or entry[2] not in _STATES:
-        return False
-    return _is_count(entry[0]) and _is_time(entry[1]) and (entry[3] is None or _is_time(entry[3]))
-
-
-def _is_lease(value: object) -> bool:
-    times = cast("list[Any]", value) if isinstance(value, list) else []
-    return len(times) == 2 and all(_is_time(time) for time in times)
+    try:
+        StoredCircuit.model_validate(document)
+    except ValidationError as error:
+        if {found["loc"][:1] for found in error.errors()} == {("history",)}:
+            return read({**document, "history": []})
+        return new()
+    return new() if document["state"] == "open" and document["retry_at"] is None else document

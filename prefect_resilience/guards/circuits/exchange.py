@@ -6,24 +6,14 @@ import random
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from time import monotonic
-from weakref import WeakMethod
 
 from prefect_resilience.errors.exceptions import StoreUnavailable
 from prefect_resilience.guards.circuits import machine
-from prefect_resilience.guards.circuits.link import Epoch, Pending, Permit, StoreLink, View, unknown, view_of
+from prefect_resilience.guards.circuits.link import Epoch, Pending, Permit, StoreLink, View, drained, view_of
 from prefect_resilience.guards.circuits.listeners import Transition
-from prefect_resilience.guards.circuits.machine import (
-    Acquire,
-    CircuitDocument,
-    Event,
-    Force,
-    Record,
-    Release,
-    Reset,
-)
+from prefect_resilience.guards.circuits.machine import Acquire, CircuitDocument, Event, Record, Release, new
 from prefect_resilience.guards.circuits.model import CircuitPolicy
 from prefect_resilience.guards.circuits.window import Outcome
 from prefect_resilience.stores import Store
@@ -47,7 +37,7 @@ class Merged:
 
     document: CircuitDocument
     now: float
-    changes: tuple[machine.Change, ...]
+    changes: tuple[machine.EnteredState, ...]
     won: bool
 
 
@@ -62,15 +52,16 @@ class Synchronizer:
     the store has moved on since, its fence discards it.
     """
 
-    def __init__(
-        self, name: str, policy: CircuitPolicy, link: StoreLink, on_view: WeakMethod[Callable[[View], None]]
-    ) -> None:
-        self.view: View = unknown()
+    def __init__(self, name: str, policy: CircuitPolicy, link: StoreLink) -> None:
+        self.name = name
+        self.policy = policy
+        self.link = link
+        self.begin()
+
+    def begin(self) -> None:
+        """Know and count nothing; called again in a forked child, whose parent keeps what it counted."""
+        self.view: View = View(new())
         self.epoch: Epoch = Epoch(UNSEEN)
-        self._name = name
-        self._policy = policy
-        self._link = link
-        self._on_view = on_view
         self._lock = threading.Lock()
         self._pending = Pending()
         self._unsynced: list[Event] = []
@@ -79,13 +70,13 @@ class Synchronizer:
         self._news: deque[Transition] = deque()
 
     @property
-    def ignorant(self) -> bool:
+    def _is_ignorant(self) -> bool:
         """Whether nothing has been heard of this circuit yet, nor found out locally."""
         return self._generation_seen == UNSEEN and not self._is_local
 
     # -- by any thread
 
-    def count(self, permit: Permit, outcome: Outcome, error: str | None, retry_after: float | None) -> None:
+    def _count(self, permit: Permit, outcome: Outcome, error: str | None, retry_after: float | None) -> None:
         """Count an outcome, unless its epoch is over."""
         with self._lock:
             if permit.epoch is self.epoch:
@@ -93,54 +84,41 @@ class Synchronizer:
             elif permit.lease is not None:
                 self._pending.release(permit.lease)
 
-    def release(self, lease: str) -> None:
+    def _give_back(self, lease: str) -> None:
         """Give a lease back without an outcome."""
         with self._lock:
             self._pending.release(lease)
 
-    @property
-    def urgent(self) -> bool:
-        """Whether a failure or a lease is pending."""
-        return self._pending.urgent
-
-    def due(self) -> bool:
+    def _is_due(self) -> bool:
         """Whether something urgent is pending or the view is old: another thread may have seen to it."""
         with self._lock:
             return self._pending.urgent or self.view.waiting or monotonic() >= self.view.until
 
-    def counted(self) -> bool:
+    def _has_counted(self) -> bool:
         """Whether anything was counted that the store has not heard of."""
         with self._lock:
             return bool(self._unsynced) or self._pending.any(self.epoch)
 
-    def granted(self, owner: str) -> Permit | None:
+    def _granted(self, owner: str) -> Permit | None:
         """The permit that `owner` has after its Acquire was merged, if any."""
         with self._lock:
             if self.view.permit is None and owner in self.view.document["leases"]:
                 return Permit(self.epoch, owner)
             return self.view.permit
 
-    def news(self) -> list[Transition]:
-        """The transitions that this process brought about, each once."""
-        told: list[Transition] = []
-        while self._news:
-            told.append(self._news.popleft())
-        return told
-
-    def look_again(self) -> None:
-        """Tell `on_view` of the view as it stands."""
-        with self._lock:
-            self._show()
+    def _take_news(self) -> list[Transition]:
+        """The transitions that this process caused and that nobody has taken yet."""
+        return drained(self._news)
 
     # -- by one thread at a time
 
-    def sync(self, wish: Acquire | None = None) -> None:
+    def _sync(self, wish: Acquire | None = None) -> None:
         """Merge what is unsynced, the counts and the wish, or run locally without the store. Never raises."""
         if self._diverged:
             # What was counted since belongs to generations that the store has never heard of.
             self._run_locally(self._take())
         counted = self._take()
-        condition = self._link.condition
+        condition = self.link.condition
         if condition == "ready":
             try:
                 self._settle_with_store([*self._unsynced, *counted], wish)
@@ -150,12 +128,12 @@ class Synchronizer:
         # A store that only rests is still the one to say who probes.
         self._run_locally(counted, wish if condition == "down" else None)
 
-    def command(self, event: Force | Reset) -> None:
+    def _command(self, event: machine.Force | machine.Reset) -> None:
         """Bring about a change by hand, even while the store rests; StoreUnavailable if it cannot be."""
-        self.sync()
-        merged = self._link.exchange(lambda store: self._merge(store, [event]))
+        self._sync()
+        merged = self.link.exchange(lambda store: self._merge(store, [event]))
         if not merged.won:
-            raise StoreUnavailable(f"circuit {self._name!r} is changed by others too often: try again")
+            raise StoreUnavailable(f"circuit {self.name!r} is changed by others too often: try again")
         self._adopt(merged, [])
 
     @property
@@ -168,21 +146,21 @@ class Synchronizer:
 
     def _settle_with_store(self, counted: list[Event], wish: Acquire | None) -> None:
         batch = [*counted, wish] if wish else counted
-        merged = self._link.exchange(lambda store: self._merge(store, batch))
+        merged = self.link.exchange(lambda store: self._merge(store, batch))
         self._adopt(merged, [] if merged.won else counted)
 
     def _merge(self, store: Store, batch: list[Event]) -> Merged:
         """Compare-and-swap `batch` into the document, a bounded number of times."""
-        key = PREFIX + self._name
+        key = PREFIX + self.name
         attempt = 0
         while True:
             found = store.load(key)
             now = store.now()
-            self._link.heard(now)
+            self.link.heard(now)
             before = machine.read(found.value if found else None)
             after, changes = before, ()
             for event in batch:
-                after, brought = machine.step(after, _dated(event, after), now, self._policy)
+                after, brought = machine.step(after, _dated(event, after), now, self.policy)
                 changes += brought
             # The reading of an idle circuit writes nothing.
             if after == before or store.swap(key, found.version if found else 0, after, _expiry(after, now)):
@@ -203,10 +181,10 @@ class Synchronizer:
     def _run_locally(self, batch: list[Event], wish: Acquire | None = None) -> None:
         with self._lock:
             self._is_local = True
-            now = self._link.now()
+            now = self.link.now()
             document, changes = self.view.document, ()
             for event in [*batch, wish] if wish else batch:
-                document, brought = machine.step(document, _dated(event, document), now, self._policy)
+                document, brought = machine.step(document, _dated(event, document), now, self.policy)
                 changes += brought
                 self._keep_unsynced(event)
                 if any(change.after == "closed" for change in brought):
@@ -224,25 +202,23 @@ class Synchronizer:
             unsynced.append(replace(event, generation=self._generation_seen, owner=None))
         self._unsynced = unsynced[-UNSYNCED_KEPT:]
 
-    def _show(self) -> None:
-        # Weak, because a circuit that its last breaker has left must be gone at once.
-        if on_view := self._on_view():
-            on_view(self.view)
+    def _on_view(self) -> None:
+        """A new view has been taken; called under the lock."""
 
     def _look(
         self,
         document: CircuitDocument,
         now: float,
-        changes: tuple[machine.Change, ...],
+        changes: tuple[machine.EnteredState, ...],
         new_epoch: bool = False,
     ) -> None:
         if new_epoch or document["generation"] != self.epoch.generation:
             self.epoch = Epoch(document["generation"])
             self._pending.drop_runs()
-        self.view = view_of(document, now, monotonic(), self._policy, self.epoch, self._link)
-        self._show()
+        self.view = view_of(document, now, monotonic(), self.policy, self.epoch, self.link)
+        self._on_view()
         self._news.extend(
-            Transition(self._name, c.before, c.after, c.at, c.reason, c.generation, c.retry_at, c.last_error)
+            Transition(self.name, c.before, c.after, c.at, c.reason, c.generation, c.retry_at, c.last_error)
             for c in changes
         )
 

@@ -6,13 +6,12 @@ from collections.abc import Iterator
 from typing import Any
 
 from prefect_resilience.guards.circuits import machine, registry
-from prefect_resilience.guards.circuits.breaker import CircuitBreaker
+from prefect_resilience.guards.circuits.breaker import CircuitBreaker, remake
 from prefect_resilience.guards.circuits.exchange import PREFIX
 from prefect_resilience.guards.circuits.link import snapshot_of
 from prefect_resilience.guards.circuits.model import CircuitPolicy, CircuitSnapshot
 from prefect_resilience.stores import Store
-
-PAGE = 500
+from prefect_resilience.stores.base import scan_all
 
 
 def get_circuit(name: str, store: registry.StoreReference = None) -> CircuitBreaker:
@@ -22,7 +21,7 @@ def get_circuit(name: str, store: registry.StoreReference = None) -> CircuitBrea
     """
     known = registry.declared(name, store)
     policy = known.policy if known is not None else CircuitPolicy()
-    return CircuitBreaker._make(name, policy, store, literal=True)  # pyright: ignore[reportPrivateUsage]
+    return remake(name, policy, store)
 
 
 def get_circuits(store: registry.StoreReference = None) -> list[CircuitSnapshot]:
@@ -58,8 +57,5 @@ def _read_all(store: Store) -> list[CircuitSnapshot]:
 
 def read_values(store: Store) -> Iterator[tuple[str, Any]]:
     """What the store has of each circuit, by name; `machine.read` makes a document of it."""
-    after = None
-    while page := store.scan(PREFIX, after, PAGE):
-        for key, document in page:
-            yield key.removeprefix(PREFIX), document.value
-        after = page[-1][0]
+    for key, document in scan_all(store, PREFIX):
+        yield key.removeprefix(PREFIX), document.value

@@ -11,17 +11,19 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from time import monotonic
 from typing import TYPE_CHECKING, Literal, TypeVar
 
 from prefect_resilience.base.durations import LONGEST
+from prefect_resilience.base.process import per_process, start_thread
 from prefect_resilience.errors.exceptions import ConfigurationError, StoreUnavailable
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.guards.circuits import machine, window
 from prefect_resilience.guards.circuits.document import rate
 from prefect_resilience.guards.circuits.listeners import StoreNotice
-from prefect_resilience.guards.circuits.machine import PASSING, CircuitDocument, Event, Record, Release, new
+from prefect_resilience.guards.circuits.machine import PASSING, CircuitDocument, Event, Record, Release
 from prefect_resilience.guards.circuits.model import CircuitEntered, CircuitPolicy, CircuitSnapshot
 from prefect_resilience.guards.circuits.window import Outcome, Run
 from prefect_resilience.stores import Store, open_store
@@ -153,10 +155,18 @@ class PendingAdmission:
 
 def flush_aside(breaker: CircuitBreaker) -> None:
     """Flush in a thread: a caller that was cancelled may await nothing, and its place must become free."""
-    threading.Thread(target=breaker.flush, name="circuit-flush", daemon=True).start()
+    start_thread("circuit-flush", breaker.flush)
 
+
+class _Notifying:
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+
+
+_notifying = per_process(_Notifying)
 
 T = TypeVar("T")
+N = TypeVar("N")
 
 REST_AFTER_FAILURE = 5.0
 SLOW = 3.0
@@ -174,32 +184,27 @@ class StoreLink:
 
     def __init__(self, url: str | Callable[[], str], store: Store | None = None) -> None:
         self._url = url
-        self._store = store
-        self._rest_until = float("-inf")
+        self.opened: Store | None = store
+        self.rest_until: float = -math.inf
+        """Until when, by `monotonic()`, no circuit asks the store."""
         self._down = False
         self._met_at: float | None = None
         self._offset = time.time() - monotonic()
         self._notices: deque[StoreNotice] = deque()
-        self._lock = threading.Lock()
 
     @property
     def url(self) -> str | None:
         """The store's URL, or None while it is only known how to find it out."""
-        if self._store is not None:
-            return self._store.url
+        if self.opened is not None:
+            return self.opened.url
         return self._url if isinstance(self._url, str) else None
 
     @property
     def condition(self) -> Literal["ready", "resting", "down"]:
         """Whether to ask the store now, and if not, why."""
-        if monotonic() >= self._rest_until:
+        if monotonic() >= self.rest_until:
             return "ready"
         return "down" if self._down else "resting"
-
-    @property
-    def rest_until(self) -> float:
-        """Until when, by `monotonic()`, the store is left alone."""
-        return self._rest_until
 
     def now(self) -> float:
         """The store's clock, as far as it is known without asking."""
@@ -211,16 +216,12 @@ class StoreLink:
 
     def store(self) -> Store:
         """The store, opened if need be; StoreUnavailable when that fails."""
-        if self._store is None:
+        if self.opened is None:
             try:
-                self._store = open_store(self._url if isinstance(self._url, str) else self._url())
+                self.opened = open_store(self._url if isinstance(self._url, str) else self._url())
             except ConfigurationError as error:
                 raise StoreUnavailable(str(error)) from None
-        return self._store
-
-    def holds(self, store: Store) -> bool:
-        """Whether this link leads to that very store."""
-        return self._store is store
+        return self.opened
 
     def exchange(self, work: Callable[[Store], T]) -> T:
         """`work(store)`, timed; StoreUnavailable whatever it raises, and the store then rests."""
@@ -234,19 +235,12 @@ class StoreLink:
         return result
 
     def notices(self) -> list[StoreNotice]:
-        """What is to be told about this store, each once."""
-        told: list[StoreNotice] = []
-        while self._notices:
-            told.append(self._notices.popleft())
-        return told
-
-    def after_fork(self) -> None:
-        """In a child process: locks of its own."""
-        self._lock = threading.Lock()
+        """The notices about this store that nobody has taken yet."""
+        return drained(self._notices)
 
     def _failed(self, error: Exception, took: float) -> None:
-        with self._lock:
-            self._rest_until = monotonic() + max(REST_AFTER_FAILURE, _rest(took))
+        with _notifying.lock:
+            self.rest_until = monotonic() + max(REST_AFTER_FAILURE, _rest(took))
             if not self._down:
                 self._down = True
                 self._notices.append(StoreNotice(self._shown(), available=False, reason=redact(str(error))))
@@ -259,16 +253,25 @@ class StoreLink:
         # Opening a store may take its time (drivers are imported, a schema is created), and whoever asked
         # meanwhile has waited for that.
         if took > SLOW and begun > self._met_at:
-            self._rest_until = now + _rest(took)
+            self.rest_until = now + _rest(took)
         if not self._down:
             return
-        with self._lock:
+        with _notifying.lock:
             if self._down:
                 self._down = False
                 self._notices.append(StoreNotice(self._shown(), available=True, reason="it answers again"))
 
     def _shown(self) -> str:
         return redact(self.url or "that is configured")
+
+
+def drained(queue: deque[N]) -> list[N]:
+    """The items of a queue, which is empty then. Popping is atomic: each item is taken once."""
+    taken: list[N] = []
+    with suppress(IndexError):
+        while True:
+            taken.append(queue.popleft())
+    return taken
 
 
 def _rest(took: float) -> float:
@@ -296,11 +299,6 @@ class View:
     refused: bool = False
     retry: float | None = None
     waiting: bool = False
-
-
-def unknown() -> View:
-    """The view before anything was heard of the circuit."""
-    return View(new())
 
 
 def view_of(

@@ -1,11 +1,11 @@
-"""Who is told when a circuit changes its state, or when its store is lost and found."""
+"""Listeners for changes of a circuit's state and for the availability of its store."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 if TYPE_CHECKING:
     from prefect_resilience.guards.circuits.model import CircuitState
@@ -41,61 +41,69 @@ class StoreNotice:
 
 TransitionListener = Callable[[Transition], object]
 StoreListener = Callable[[StoreNotice], object]
+L = TypeVar("L", bound="Callable[..., object]")
 
-# Replaced, never changed, so that reading them needs no lock.
-_transition_listeners: tuple[TransitionListener, ...] = ()
-_store_listeners: tuple[StoreListener, ...] = ()
+
+class Listeners(Generic[L]):
+    """Functions that are called with each item of news."""
+
+    def __init__(self) -> None:
+        # Replaced, never changed, so that reading it needs no lock.
+        self._known: tuple[L, ...] = ()
+
+    def add(self, listener: L) -> L:
+        if listener not in self._known:
+            self._known = (*self._known, listener)
+        return listener
+
+    def remove(self, listener: L) -> None:
+        self._known = tuple(known for known in self._known if known != listener)
+
+    def tell(self, item: object) -> None:
+        """Call each listener; an exception of one is logged."""
+        for listener in self._known:
+            try:
+                listener(item)
+            except Exception:
+                logger.exception("a listener failed on %s", item)
+
+
+_transition_listeners = Listeners[TransitionListener]()
+_store_listeners = Listeners[StoreListener]()
 
 
 def add_transition_listener(listener: TransitionListener) -> TransitionListener:
-    """Call `listener(transition)` after every change that this process brings about; returns it.
+    """Call `listener(transition)` after every change that this process causes; returns the listener.
 
-    It is called in the thread of whoever made the call, outside any lock; what it raises is logged.
+    It is called in the thread of the guarded call, outside any lock. An exception that it raises is logged.
     """
-    global _transition_listeners
-    if listener not in _transition_listeners:
-        _transition_listeners = (*_transition_listeners, listener)
-    return listener
+    return _transition_listeners.add(listener)
 
 
 def remove_transition_listener(listener: TransitionListener) -> None:
-    """Call it no more; nothing happens when it was not registered."""
-    global _transition_listeners
-    _transition_listeners = tuple(known for known in _transition_listeners if known != listener)
+    """Stop calling the listener; does nothing if it was not registered."""
+    _transition_listeners.remove(listener)
 
 
 def add_store_listener(listener: StoreListener) -> StoreListener:
     """Call `listener(notice)` once when a circuit store stops answering and once when it answers again."""
-    global _store_listeners
-    if listener not in _store_listeners:
-        _store_listeners = (*_store_listeners, listener)
-    return listener
+    return _store_listeners.add(listener)
 
 
 def remove_store_listener(listener: StoreListener) -> None:
-    """Call it no more; nothing happens when it was not registered."""
-    global _store_listeners
-    _store_listeners = tuple(known for known in _store_listeners if known != listener)
+    """Stop calling the listener; does nothing if it was not registered."""
+    _store_listeners.remove(listener)
 
 
 def tell(news: Iterable[Transition | StoreNotice]) -> None:
-    """Log each piece of news and hand it to the listeners. Never raises."""
+    """Log each item of news and pass it to the listeners. Never raises."""
     for item in news:
         if isinstance(item, Transition):
             _log_transition(item)
-            for hear in _transition_listeners:
-                _safely(hear, item)
+            _transition_listeners.tell(item)
         else:
             _log_notice(item)
-            for listen in _store_listeners:
-                _safely(listen, item)
-
-
-def _safely(listener: Callable[..., object], item: object) -> None:
-    try:
-        listener(item)
-    except Exception:
-        logger.exception("a listener failed on %s", item)
+            _store_listeners.tell(item)
 
 
 def _log_transition(item: Transition) -> None:

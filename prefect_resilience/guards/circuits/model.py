@@ -1,4 +1,4 @@
-"""What a circuit is told (`CircuitPolicy`), and what is known of it (`CircuitSnapshot`)."""
+"""The options of a circuit (`CircuitPolicy`) and its state (`CircuitSnapshot`)."""
 
 from __future__ import annotations
 

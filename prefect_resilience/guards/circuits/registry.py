@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import atexit
-import os
 import threading
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable
+from functools import cache
 
 from prefect_resilience.base import places
+from prefect_resilience.base.process import at_exit, in_forked_child
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.guards.circuits.circuit import Circuit
 from prefect_resilience.guards.circuits.link import StoreLink
@@ -25,15 +25,19 @@ StoreReference = Store | str | None
 """What `store=` may be: None for the configured store, a URL, or a store that was opened already."""
 
 
-_default_store_url: Callable[[], str] | None = None
-"""Where circuits live that were given no store; None: where the settings say."""
+class _Registry:
+    """What this process has declared. Breakers hold their circuits: dropping a breaker frees its name."""
 
-# Circuits are held by the breakers that use them: a breaker that was dropped frees its name.
-_circuits: weakref.WeakValueDictionary[tuple[str, str], Circuit] = weakref.WeakValueDictionary()
-_links: OrderedDict[str, StoreLink] = OrderedDict()
-_links_of_stores: weakref.WeakValueDictionary[int, StoreLink] = weakref.WeakValueDictionary()
-_lock = threading.RLock()
-_leaving = False
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        # Where circuits live that were given no store; None: where the settings say.
+        self.default_url: Callable[[], str] | None = None
+        self.circuits: weakref.WeakValueDictionary[tuple[str, str], Circuit] = weakref.WeakValueDictionary()
+        self.links: OrderedDict[str, StoreLink] = OrderedDict()
+        self.links_of_stores: weakref.WeakValueDictionary[int, StoreLink] = weakref.WeakValueDictionary()
+
+
+_state = _Registry()
 
 
 def set_default_store(url: Callable[[], str] | str | None) -> None:
@@ -41,27 +45,23 @@ def set_default_store(url: Callable[[], str] | str | None) -> None:
 
     None: the settings decide again. Breakers that are in use look for the new store at their next call.
     """
-    global _default_store_url
-    if isinstance(url, str):
-        fixed = parse_url(url).canonical
-        _default_store_url = lambda: fixed  # noqa: E731
-    else:
-        _default_store_url = url
-    with _lock:
-        _links.pop(DEFAULT, None)
-        for (place, _), circuit in list(_circuits.items()):
+    fixed = parse_url(url).canonical if isinstance(url, str) else ""
+    _state.default_url = (lambda: fixed) if isinstance(url, str) else url
+    with _state.lock:
+        _state.links.pop(DEFAULT, None)
+        for (place, _), circuit in list(_state.circuits.items()):
             if place.partition(APART)[0] == DEFAULT:
                 circuit.retire()
-                _circuits.pop((place, circuit.name), None)
+                _state.circuits.pop((place, circuit.name), None)
 
 
 def link_to(store: StoreReference) -> StoreLink:
     """The link to a store; nothing is opened yet. ConfigurationError for a URL that means none."""
-    with _lock:
+    with _state.lock:
         if store is None:
-            return _known_link(DEFAULT, lambda: StoreLink(lambda: (_default_store_url or places.circuits)()))
+            return _known_link(DEFAULT, lambda: StoreLink(lambda: (_state.default_url or places.circuits)()))
         if isinstance(store, str):
-            for link in _links_of_stores.values():
+            for link in _state.links_of_stores.values():
                 if link.url == store:
                     return link
             url = parse_url(store).canonical
@@ -70,22 +70,22 @@ def link_to(store: StoreReference) -> StoreLink:
             raise ConfigurationError(
                 f'store={store!r} is no store: write a URL as in "sqlite:///circuits.db", or leave it out'
             )
-        known = _links.get(store.url)
-        if known is not None and known.holds(store):
+        known = _state.links.get(store.url)
+        if known is not None and known.opened is store:
             return known
-        link = _links_of_stores.get(id(store))
+        link = _state.links_of_stores.get(id(store))
         if link is None:
-            link = _links_of_stores[id(store)] = StoreLink(store.url, store)
+            link = _state.links_of_stores[id(store)] = StoreLink(store.url, store)
         return link
 
 
 def _known_link(place: str, make: Callable[[], StoreLink]) -> StoreLink:
-    link = _links.get(place)
+    link = _state.links.get(place)
     if link is None:
-        link = _links[place] = make()
-        while len(_links) > LINKS_KEPT:
-            _links.popitem(last=False)
-    _links.move_to_end(place)
+        link = _state.links[place] = make()
+        while len(_state.links) > LINKS_KEPT:
+            _state.links.popitem(last=False)
+    _state.links.move_to_end(place)
     return link
 
 
@@ -95,16 +95,13 @@ def declare(name: str, policy: CircuitPolicy, store: StoreReference, apart: bool
     `apart`: a separate local circuit for an operator's policy; it shares only the stored document. Without
     it, raises ConfigurationError when a breaker that is still in use declared another policy for this name.
     """
-    global _leaving
+    _flush_at_exit()
     link = link_to(store)
     place = _place_of(store, link) + (f"{APART}{policy!r}" if apart else "")
-    with _lock:
-        circuit = _circuits.get((place, name))
+    with _state.lock:
+        circuit = _state.circuits.get((place, name))
         if circuit is None:
-            circuit = _circuits[place, name] = Circuit(name, policy, link)
-        if not _leaving:
-            _leaving = True
-            atexit.register(flush_all)
+            circuit = _state.circuits[place, name] = Circuit(name, policy, link)
     if circuit.policy != policy:
         raise ConfigurationError(_difference(name, circuit.policy, policy))
     return circuit
@@ -112,13 +109,13 @@ def declare(name: str, policy: CircuitPolicy, store: StoreReference, apart: bool
 
 def circuits_used() -> bool:
     """Whether this process has circuits."""
-    return bool(_circuits)
+    return bool(_state.circuits)
 
 
 def declared(name: str, store: StoreReference) -> Circuit | None:
     """The circuit of this name that a breaker of this process uses, if any."""
     link = link_to(store)
-    return _circuits.get((_place_of(store, link), name))
+    return _state.circuits.get((_place_of(store, link), name))
 
 
 def _place_of(store: StoreReference, link: StoreLink) -> str:
@@ -138,8 +135,13 @@ def _difference(name: str, known: CircuitPolicy, policy: CircuitPolicy) -> str:
 
 def flush_all() -> None:
     """Merge what every circuit of this process has counted; at the end of the process, too. Never raises."""
-    for circuit in list(_circuits.values()):
+    for circuit in list(_state.circuits.values()):
         circuit.finish()
+
+
+@cache
+def _flush_at_exit() -> None:
+    at_exit(flush_all)
 
 
 def forget_circuits() -> None:
@@ -148,22 +150,16 @@ def forget_circuits() -> None:
     Breakers that are still in use go on, declare themselves again at their next call, and find out again
     where circuits live by default.
     """
-    with _lock:
-        for circuit in list(_circuits.values()):
+    with _state.lock:
+        for circuit in list(_state.circuits.values()):
             circuit.retire()
-        _circuits.clear()
-        _links.clear()
-        _links_of_stores.clear()
+        _state.circuits.clear()
+        _state.links.clear()
+        _state.links_of_stores.clear()
 
 
+@in_forked_child
 def _after_fork() -> None:
-    global _lock
-    _lock = threading.RLock()
-    for link in [*_links.values(), *_links_of_stores.values()]:
-        link.after_fork()
-    for circuit in list(_circuits.values()):
-        circuit.after_fork()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
+    _state.lock = threading.RLock()
+    for circuit in list(_state.circuits.values()):
+        circuit.begin()

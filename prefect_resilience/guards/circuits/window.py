@@ -20,7 +20,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import lru_cache
-from typing import Any, Literal, cast
+from typing import Annotated, Any, ClassVar, Literal
+
+from annotated_types import Predicate
+from pydantic import BaseModel, ConfigDict, Field
 
 from prefect_resilience.base.durations import seconds_of
 from prefect_resilience.errors.exceptions import ConfigurationError
@@ -40,7 +43,7 @@ WindowDocument = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Totals:
+class WindowTotals:
     """What is in a window: `slow` calls may have failed or succeeded."""
 
     calls: int = 0
@@ -100,13 +103,13 @@ def record(
     return _record_span(fitting, size, runs, now)
 
 
-def totals(document: WindowDocument | None, now: float) -> Totals:
+def totals(document: WindowDocument | None, now: float) -> WindowTotals:
     """What is in the window at `now`."""
     if document is None:
-        return Totals()
+        return WindowTotals()
     if "seconds" in document:
         document = _age(document, _index(document["seconds"], now))
-    return Totals(document["calls"], document["failures"], document["slow"])
+    return WindowTotals(document["calls"], document["failures"], document["slow"])
 
 
 def sums(document: WindowDocument | None) -> tuple[int, int, int]:
@@ -119,40 +122,37 @@ def least(calls: int, size: int | float) -> int:
     return min(calls, size) if isinstance(size, int) else calls
 
 
-def fits(document: object, size: int | float) -> bool:
-    """Whether `document` is a window document of this size."""
-    if not is_window(document):
-        return False
-    key = "last" if isinstance(size, int) else "seconds"
-    return cast("WindowDocument", document).get(key) == size
+def fits(document: WindowDocument | None, size: int | float) -> bool:
+    """Whether there is a window document, and of this size."""
+    return bool(document) and document.get("last" if isinstance(size, int) else "seconds") == size
 
 
-def is_window(document: object) -> bool:
-    """Whether a value read from a store has the shape of a window document."""
-    if not isinstance(document, dict):
-        return False
-    fields = cast("WindowDocument", document)
-    if not all(_is_count(fields.get(key)) for key in ("calls", "failures", "slow")):
-        return False
-    if "last" in fields:
-        recent = fields.get("recent")
-        return _is_count(fields["last"]) and isinstance(recent, str) and len(recent) == fields["calls"]
-    buckets = fields.get("buckets")
-    return (
-        isinstance(fields.get("seconds"), float)
-        and fields["seconds"] > 0
-        and isinstance(buckets, list)
-        and all(_is_bucket(bucket) for bucket in cast("list[Any]", buckets))
-    )
+class StoredFields(BaseModel):
+    """The fields that a store's JSON must have, with the right types."""
+
+    model_config: ClassVar[ConfigDict] = ConfigDict(strict=True, allow_inf_nan=False, defer_build=True)
 
 
-def _is_count(value: object) -> bool:
-    return isinstance(value, int) and value >= 0
+Count = Annotated[int, Field(ge=0)]
 
 
-def _is_bucket(value: object) -> bool:
-    items = cast("list[Any]", value) if isinstance(value, list) else []
-    return len(items) == 4 and all(isinstance(item, int) for item in items)
+class _StoredSums(StoredFields):
+    calls: Count
+    failures: Count
+    slow: Count
+
+
+class _StoredCalls(_StoredSums):
+    last: Count
+    recent: str
+
+
+class _StoredSpan(_StoredSums):
+    seconds: float = Field(gt=0)
+    buckets: list[Annotated[list[int], Field(min_length=4, max_length=4)]]
+
+
+StoredWindow = Annotated[_StoredCalls, Predicate(lambda w: len(w.recent) == w.calls)] | _StoredSpan
 
 
 def _record_last(document: WindowDocument | None, size: int, runs: Iterable[Run]) -> WindowDocument:

@@ -1,4 +1,4 @@
-"""Work that is too big as it stands: split, done in parts, merged."""
+"""Work that is too big for one call: split, done in parts, merged."""
 
 import lazy_loader
 

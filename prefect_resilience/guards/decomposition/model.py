@@ -13,7 +13,7 @@ from pydantic import Discriminator, Field, field_validator
 from prefect_resilience.base.policy import Policy, nearest
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.guards.decomposition.splitters import ListSplit, Split, TextSplit, concat, join
-from prefect_resilience.guards.fallbacks.model import named_arguments
+from prefect_resilience.guards.fallbacks import is_async, named_arguments
 
 if TYPE_CHECKING:
     from prefect_resilience.errors.context import ErrorContext
@@ -36,7 +36,7 @@ else:
 
 
 class Decompose(Policy):
-    """What becomes of work that is too big: it is split, each part is a run of the same task, and merged.
+    """Splits work that is too big. Each part is a run of the same task, and their results are merged.
 
     split: `split_text("document")`, `split_list("items")`, or a function or task that gets those of the
         task's arguments that it names (and `error`, the ErrorContext, and `depth`) and returns the parts: of
@@ -153,13 +153,6 @@ def _parameters(target: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
         return {"results": inspect.Parameter("results", inspect.Parameter.POSITIONAL_ONLY)}
 
 
-def is_async(target: Any) -> bool:
-    if isinstance(getattr(target, "isasync", None), bool):  # a task or a flow
-        return target.isasync
-    asked = target if inspect.isroutine(target) else getattr(target, "__call__", target)  # noqa: B004
-    return inspect.iscoroutinefunction(asked)
-
-
 def named(
     target: Callable[..., Any], offered: Mapping[str, Any], first: tuple[Any, ...] = ()
 ) -> tuple[list[Any], dict[str, Any]]:
@@ -182,7 +175,7 @@ class Decomposed:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """Who answered in place of parts of one work."""
+    """The fallbacks that answered for parts of one decomposed call."""
 
     fn: Callable[..., Any]
     names: list[str]
@@ -193,7 +186,7 @@ answers: ContextVar[Standing | None] = ContextVar("prefect_resilience_standing",
 
 
 def stood_in(fn: Callable[..., Any], name: str, degraded: bool) -> None:
-    """A fallback answered in place of a call of `fn`, which may be a part of a greater work."""
+    """Record that a fallback answered for a call of `fn`, if that call is a part."""
     whole = answers.get()
     if whole is not None and whole.fn is fn:
         whole.names.append(name)

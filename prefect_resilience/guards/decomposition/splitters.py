@@ -26,7 +26,7 @@ _BOUNDARY = {
 
 
 class Split(Policy):
-    """How the value of one parameter becomes several."""
+    """How the value of one parameter is split into several."""
 
     parameter: str = Field(min_length=1)
     parts: int | None = Field(default=None, ge=2, le=1_000)
@@ -39,7 +39,7 @@ class Split(Policy):
         return self
 
     def of(self, value: Any) -> list[Any]:
-        """The parts of a value; of one that cannot be made smaller, itself alone."""
+        """The parts of a value; only the value itself if it cannot be made smaller."""
         raise NotImplementedError(f"{type(self).__name__} must say how it splits: write its method of(value)")
 
 

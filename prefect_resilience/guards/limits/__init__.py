@@ -1,4 +1,4 @@
-"""How many calls at a time, how many in a while, and how long each may take."""
+"""Limits: how many calls at a time, how many in a period, and hedged calls."""
 
 import lazy_loader
 

@@ -13,7 +13,7 @@ from prefect_resilience.base.drive import Steps, drive, slept
 from prefect_resilience.base.durations import Duration, Seconds
 from prefect_resilience.guards.limits import shared as shared_limits
 from prefect_resilience.guards.limits.guarding import BulkheadFullError, Limit, Ticket, prefect_name
-from prefect_resilience.guards.limits.leases import Lease, LeaseRequest, given_back
+from prefect_resilience.guards.limits.leases import Lease, given_back
 from prefect_resilience.guards.limits.line import for_place, overdue_places, stood_in_line
 from prefect_resilience.guards.limits.shared import (
     FIRST_PAUSE,
@@ -49,7 +49,7 @@ class Bulkhead(Limit):
 
     `max_wait` is in seconds (also "500ms" or a timedelta); None waits for ever, 0 not at all. A call for
     which no place becomes free in that time raises `BulkheadFullError` and is not made. While overdue calls
-    hold every place, None waits for 60 s. Raises `ConfigurationError` for what cannot be meant.
+    hold every place, None waits for 60 s. Raises `ConfigurationError` for invalid options.
     """
 
     by_position: ClassVar[tuple[str, ...]] = ("max_concurrent", "max_wait", "name")
@@ -76,7 +76,7 @@ class Bulkhead(Limit):
         lease = None
         try:
             if name is not None and run_going_on() is not None:
-                # Its place in this process is kept, too: it bounds the askers, and holds without the API.
+                # The place in this process stays taken: it bounds the requests, and holds without the API.
                 lease = yield from self._leased(name, began)
         except BaseException:
             place.leave()
@@ -104,17 +104,17 @@ class Bulkhead(Limit):
         shared = SharedLimit(
             prefect_name("bulkhead", name), self.max_concurrent, 0.0, shared_limits.prefect_client
         )
-        request, pause = LeaseRequest(shared, shared_limits.lease_holder(run_going_on())), FIRST_PAUSE
+        lease, pause = Lease(shared, shared_limits.lease_holder(run_going_on())), FIRST_PAUSE
         while True:
             try:
-                lease = yield from answered(shared.name, request.ask, came, self.max_wait)
+                if (yield from answered(shared.name, lease.take, came, self.max_wait)):
+                    return lease
             except ApiAway:
-                return request.without_slot()
-            except BaseException:
-                request.abandon()
-                raise
-            if lease is not None:
+                lease.keep()
                 return lease
+            except BaseException:
+                start_call(lease.release)  # the API may still give it a slot
+                raise
             left = for_place(self.max_wait, monotonic() - came, None)
             if left <= 0:
                 raise self._refusal(name, came)

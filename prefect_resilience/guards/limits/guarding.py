@@ -1,4 +1,4 @@
-"""What the limits share: their names, the ticket of a caller who was let in, and the errors of a refusal."""
+"""What the limits share: their names, their tickets, and the errors of a rejected call."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 @dataclass(slots=True, eq=False)
 class Ticket:
-    """What a caller who was let in holds, and hands in when it leaves."""
+    """What a caller gets from `entered` and gives back to `left`."""
 
     place: HeldPlace | None = None
     lease: Lease | None = None
@@ -64,8 +64,8 @@ class Limit(Guarding, Policy):
         return () if self.name is None or self._literal else template_fields(self.name, "limit")
 
     def _key(self, name: str | None) -> str:
-        """What this process knows the limit by: its settled name, or what is its own."""
-        # Read from where pydantic keeps it: its way there would be a tenth of what a limit costs.
+        """The limit's key in this process: its name, or an id of its own."""
+        # Read directly: pydantic's attribute access would be a tenth of what a limit costs.
         return name or cast("dict[str, str]", self.__pydantic_private__)["_own"]
 
     def bind(self, parameters: Mapping[str, Any]) -> Self:
@@ -107,7 +107,7 @@ class Limit(Guarding, Policy):
 
 
 class LimitRefused(ResilienceError):
-    """A limit of our own refused the call, which was not made and says nothing about the service."""
+    """A limit of this package rejected the call. It was not made, so it says nothing about the service."""
 
 
 class BulkheadFullError(LimitRefused):
@@ -146,7 +146,7 @@ class RateLimitedError(LimitRefused):
     """
 
     code: ClassVar[str] = "rate_limit_exceeded"
-    """What `classify` knows it by; a declared `error_category` would hide `retry_after` from it."""
+    """The code that `classify` reads; with a declared `error_category` it would not read `retry_after`."""
 
     def __init__(self, name: str | None, calls: int, per: float, retry_after: float) -> None:
         self.name = name
@@ -162,10 +162,10 @@ class RateLimitedError(LimitRefused):
 
 
 NOT_IN_PREFECT = re.compile(r"[/%&<>]")
-"""What Prefect takes in no name."""
+"""Characters that Prefect allows in no name."""
 
 
 def prefect_name(kind: str, name: str) -> str:
-    """What Prefect's limit for `name` is called, such as "bulkhead:llm"."""
+    """The name of Prefect's limit for `name`, such as "bulkhead:llm"."""
     clean = NOT_IN_PREFECT.sub("-", name)
     return f"{kind}:{clean}" if clean == name else f"{kind}:{clean}~{digest(name)}"

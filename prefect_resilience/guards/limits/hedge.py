@@ -1,12 +1,12 @@
-"""`Hedge`: ask again beside a slow answer, and take whichever comes first."""
+"""`Hedge`: start another call while the first one is slow, and take the first answer."""
 
 from __future__ import annotations
 
 import asyncio
-import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from pydantic import Field
 
@@ -14,6 +14,7 @@ from prefect_resilience.base.durations import Duration, Seconds
 from prefect_resilience.base.policy import Policy
 from prefect_resilience.errors.exceptions import ConfigurationError, add_note
 from prefect_resilience.errors.secrets.redact import redact
+from prefect_resilience.guards.fallbacks import is_async
 from prefect_resilience.guards.limits.guarding import Limit, LimitRefused
 
 T = TypeVar("T")
@@ -28,7 +29,7 @@ class Hedge(Policy):
     fails starts the next one at once. Within `limits=` each call takes a place of its own, and another one is
     made only where a place is free at once. Choose `after` so that few calls take longer, such as the 95th
     percentile: the load then grows by 5 % (Dean and Barroso, "The Tail at Scale", 2013).
-    Raises `ConfigurationError` for what cannot be meant.
+    Raises `ConfigurationError` for invalid options.
     """
 
     by_position: ClassVar[tuple[str, ...]] = ("after", "max")
@@ -55,13 +56,13 @@ class Hedge(Policy):
             >>> asyncio.run(Hedge(after=0.8).acall(read, "aspirin"))
             'aspirin: 100 mg'
         """
-        if not _is_async(fn):
+        if not is_async(fn):
             name = getattr(fn, "__qualname__", None) or repr(fn)
             raise ConfigurationError(
                 f"{name} is no async function, and a sync call cannot be cancelled when another one has won: "
                 f"write `async def {getattr(fn, '__name__', 'fetch').strip('<>')}(...)`"
             )
-        return await self._won(fn, fn, args, kwargs)
+        return await self.within(fn, (), {})(*args, **kwargs)
 
     def within(
         self, fn: Callable[..., Awaitable[T]], limits: Sequence[Limit], parameters: Mapping[str, Any]
@@ -75,37 +76,26 @@ class Hedge(Policy):
         for limit in reversed(limits):
             more = partial(limit.bind(parameters).model_copy(update={"max_wait": 0.0}).acall, more)
 
-        def race(*args: Any, **kwargs: Any) -> Awaitable[T]:
-            return self._won(fn, more, args, kwargs)
+        async def race(*args: Any, **kwargs: Any) -> T:
+            calls = _Race(partial(fn, *args, **kwargs), partial(more, *args, **kwargs), self.max + 1)
+            try:
+                return await calls.won(self.after)
+            finally:
+                await calls.ended()
 
         return race
 
-    async def _won(
-        self,
-        fn: Callable[..., Awaitable[T]],
-        more: Callable[..., Awaitable[T]],
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-    ) -> T:
-        race = _Race(partial(fn, *args, **kwargs), partial(more, *args, **kwargs), self.max + 1)
-        try:
-            return await race.won(self.after)
-        finally:
-            await race.ended()
 
-
+@dataclass(slots=True)
 class _Race:
     """Several calls, each in its own task: the first is made by `make`, the others by `more`."""
 
-    def __init__(
-        self, make: Callable[[], Awaitable[Any]], more: Callable[[], Awaitable[Any]], most: int
-    ) -> None:
-        self._make = make
-        self._more = more
-        self._most = most
-        self._started: list[asyncio.Task[Any]] = []
-        self._running: set[asyncio.Task[Any]] = set()
-        self._errors: list[tuple[int, BaseException]] = []
+    _make: Callable[[], Awaitable[Any]]
+    _more: Callable[[], Awaitable[Any]]
+    _most: int
+    _started: list[asyncio.Task[Any]] = field(default_factory=list["asyncio.Task[Any]"])
+    _running: set[asyncio.Task[Any]] = field(default_factory=set["asyncio.Task[Any]"])
+    _errors: list[tuple[int, BaseException]] = field(default_factory=list[tuple[int, BaseException]])
 
     async def won(self, after: float) -> Any:
         self._start()
@@ -153,11 +143,3 @@ async def _awaited(make: Callable[[], Awaitable[T]]) -> T:
 
 def _error_of(task: asyncio.Task[Any]) -> BaseException | None:
     return asyncio.CancelledError() if task.cancelled() else task.exception()
-
-
-def _is_async(fn: Callable[..., Any]) -> bool:
-    while isinstance(fn, partial):
-        fn = cast("Callable[..., Any]", fn.func)
-    if inspect.iscoroutinefunction(fn) or getattr(fn, "isasync", False):
-        return True
-    return inspect.iscoroutinefunction(getattr(fn, "__call__", None))  # noqa: B004 the method is what is looked at

@@ -7,8 +7,6 @@ fleet's count is right again.
 
 from __future__ import annotations
 
-import atexit
-import os
 import threading
 import time
 from collections.abc import Callable
@@ -18,6 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import UUID
 
 from prefect_resilience.base.drive import Blocking, Steps, slept
+from prefect_resilience.base.process import at_exit, per_process, start_thread
 from prefect_resilience.guards.limits.shared import (
     FIRST_PAUSE,
     ApiAway,
@@ -48,7 +47,7 @@ EXIT_SECONDS = 3.0
 """How long a process that ends asks to give its slots back; then they run out by themselves."""
 
 MOST_FAILURES = 5
-"""After so many questions in a row without an answer, the thread that renews waits for its next tick."""
+"""After so many requests in a row without an answer, the thread that renews waits for its next tick."""
 
 
 class Lease:
@@ -56,19 +55,38 @@ class Lease:
 
     __slots__ = ("_asking", "_context", "_ends_at", "_holder", "_over", "_shared", "due", "id")
 
-    def __init__(self, shared: SharedLimit, holder: Any, lease_id: UUID | None = None) -> None:
-        self.id: UUID | None = lease_id
+    def __init__(self, shared: SharedLimit, holder: Any) -> None:
+        self.id: UUID | None = None
         self.due: float = 0.0
         """When the API is to be asked next: to renew it, to take a slot, to give it back."""
         self._shared = shared
         self._holder = holder
-        # Which API is meant, and with which settings, stands in the context.
+        # The context has the settings of the API that is meant.
         self._context = copy_context()
         self._over = False
         self._asking = threading.Lock()
         self._ends_at = 0.0
-        if lease_id is not None:
-            self._holds(lease_id)
+
+    def take(self) -> bool:
+        """Ask for a slot; False when none is free. A slot that comes after `release` is given back at once.
+
+        Raises ApiBusy and ApiAway.
+        """
+        with self._asking:
+            if not self._taken():
+                return False
+        self.keep()
+        if self._over:
+            self.release()
+        return True
+
+    def keep(self) -> None:
+        """Let the thread renew this lease, or take a slot for it as soon as there is one."""
+        with _leases.lock:
+            _leases.held.add(self)
+            if not _leases.renewing:
+                _leases.renewing = True
+                start_thread("leases", _renew_all)
 
     def release(self) -> bool:
         """Give the slot back; a second time does nothing. Whether that is done; else it is tried again.
@@ -96,8 +114,7 @@ class Lease:
                 self.id = None
             _drop(self)
             return
-        name, holder, held = self._shared.name, self._holder, self.id
-        if held is not None:
+        if (held := self.id) is not None:
             if self._ask(lambda client: renew(client, held, LEASE_SECONDS)):
                 self._holds(held)
                 return
@@ -105,11 +122,16 @@ class Lease:
             logger.warning(
                 "A place of the limit %r was lost, since it could not be renewed in time; the call that held "
                 "it goes on, and takes the next one that is free",
-                name,
+                self._shared.name,
             )
-        taken = self._ask(lambda client: take_place(client, name, holder, LEASE_SECONDS))
-        if taken is not None:
-            self._holds(taken)
+        self._taken()
+
+    def _taken(self) -> bool:
+        name, holder = self._shared.name, self._holder
+        lease_id = self._ask(lambda client: take_place(client, name, holder, LEASE_SECONDS))
+        if lease_id is not None:
+            self._holds(lease_id)
+        return lease_id is not None
 
     def _holds(self, lease_id: UUID) -> None:
         now = time.monotonic()
@@ -118,41 +140,6 @@ class Lease:
     def _ask(self, question: Callable[[SyncPrefectClient], T]) -> T:
         # A copy, because two threads cannot be in one context at a time.
         return self._context.copy().run(self._shared.ask, question)
-
-
-class LeaseRequest:
-    """One asking for a slot, whose asker may go away: what still comes is then given back."""
-
-    def __init__(self, shared: SharedLimit, holder: Any) -> None:
-        self._shared = shared
-        self._holder = holder
-        self._gone = False
-        self._lease: Lease | None = None
-
-    def ask(self) -> Lease | None:
-        """The lease, or None when no slot is free. Raises ApiBusy and ApiAway."""
-        name, holder = self._shared.name, self._holder
-        lease_id = self._shared.ask(lambda client: take_place(client, name, holder, LEASE_SECONDS))
-        if lease_id is None:
-            return None
-        lease = self._lease = self._kept(lease_id)
-        if self._gone:
-            lease.release()
-        return lease
-
-    def without_slot(self) -> Lease:
-        """The lease of a caller who goes on without the API: it has its slot later."""
-        return self._kept(None)
-
-    def _kept(self, lease_id: UUID | None) -> Lease:
-        lease = Lease(self._shared, self._holder, lease_id)
-        _keep(lease)
-        return lease
-
-    def abandon(self) -> None:
-        self._gone = True
-        if self._lease is not None:
-            start_call(self._lease.release)
 
 
 def given_back(lease: Lease, error: BaseException | None) -> Steps[None]:
@@ -172,67 +159,49 @@ def given_back(lease: Lease, error: BaseException | None) -> Steps[None]:
 
 # -- one thread renews all leases of the process
 
-_held: set[Lease] = set()
-# Re-entrant: the garbage collector may end a caller's coroutine, which gives its lease back, at any time.
-_lock = threading.RLock()
-_thread: threading.Thread | None = None
+
+class _Leases:
+    def __init__(self) -> None:
+        self.held: set[Lease] = set()
+        self.renewing = False
+        """Whether the thread runs."""
+        # Re-entrant: the garbage collector may end a coroutine, which releases its lease, at any time.
+        self.lock = threading.RLock()
 
 
-def _keep(lease: Lease) -> None:
-    global _thread
-    with _lock:
-        _held.add(lease)
-        if _thread is None:
-            _thread = threading.Thread(target=_renew_all, name="prefect-resilience-leases", daemon=True)
-            _thread.start()
+_leases = per_process(_Leases)
 
 
 def _drop(lease: Lease) -> None:
-    with _lock:
-        _held.discard(lease)
+    with _leases.lock:
+        _leases.held.discard(lease)
 
 
 def _renew_all() -> None:
-    """The life of the thread: it ends when nothing is held any more."""
-    global _thread
+    """The life of the thread: it ends when no lease is held any more."""
     while True:
         time.sleep(TICK_SECONDS)
-        with _lock:
-            if not _held:
-                _thread = None
+        with _leases.lock:
+            if not _leases.held:
+                _leases.renewing = False
                 return
             now = time.monotonic()
-            due = [lease for lease in _held if lease.due <= now]
-        _tend(sorted(due, key=lambda lease: lease.due))
+            due = [lease for lease in _leases.held if lease.due <= now]
+        failures = 0
+        for lease in sorted(due, key=lambda lease: lease.due):
+            failures = 0 if lease.tend() else failures + 1
+            if failures == MOST_FAILURES:
+                break
 
 
-def _tend(leases: list[Lease]) -> None:
-    failures = 0
-    for lease in leases:
-        failures = 0 if lease.tend() else failures + 1
-        if failures == MOST_FAILURES:
-            return
-
-
-def _at_exit() -> None:
-    """A process that ends in order, a terminated flow run too, leaves no slot taken."""
+@at_exit
+def _give_up_all() -> None:  # pyright: ignore[reportUnusedFunction]
+    """A process that ends normally, a terminated flow run too, leaves no slot taken."""
     until = time.monotonic() + EXIT_SECONDS
-    with _lock:
-        left = list(_held)
+    with _leases.lock:
+        left = list(_leases.held)
     while left and time.monotonic() < until:
         lease = left.pop(0)
         if not lease.release():
             left.append(lease)
             time.sleep(FIRST_PAUSE)
-
-
-def _forget() -> None:
-    """A forked child holds nothing of its parent's, and has no thread that renews."""
-    global _lock, _thread
-    _lock, _thread = threading.RLock(), None
-    _held.clear()
-
-
-atexit.register(_at_exit)
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget)

@@ -7,16 +7,15 @@ Threads and tasks of any event loop stand in the same line; each is woken in its
 from __future__ import annotations
 
 import asyncio
-import os
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from time import monotonic
 from typing import NamedTuple
 
 from prefect_resilience.base.drive import SLICE_SECONDS, Steps, Wait, waited_for
+from prefect_resilience.base.process import per_process
 
 # How long a call has to wait for its turn: the generic cell rate algorithm, as pure functions.
 #
@@ -55,71 +54,36 @@ MOST_KEYS = 1024
 """Beyond so many, those that would not make anybody wait are forgotten."""
 
 
-@dataclass(slots=True)
-class Rate:
-    """The state of one rate limit. `coming` callers are in line for a call, or about to make it."""
-
-    state: float = FRESH
-    coming: int = 0
+def wait_of(key: str, pace: Pace, ahead: int = 0) -> float:
+    """Seconds until a caller with so many others ahead may call."""
+    with _lines.lock:
+        return wait_for(pace, _lines.rates.get(key, FRESH), monotonic(), ahead)
 
 
-def arrive(key: str, pace: Pace) -> float:
-    """Join those who are coming; the seconds until it will be one's turn if all of them make their calls."""
-    with _lock:
-        rate = _rate_of(key)
-        wait = wait_for(pace, rate.state, monotonic(), rate.coming)
-        rate.coming += 1
-        return wait
-
-
-def turn_away(key: str) -> None:
-    """Somebody who was coming makes no call."""
-    with _lock:
-        _rate_of(key).coming -= 1
-
-
-def wait_of(key: str, pace: Pace) -> float:
-    """Seconds until whoever is first in line may call."""
-    with _lock:
-        return wait_for(pace, _rate_of(key).state, monotonic())
+def in_line(key: str) -> int:
+    """How many callers have a place in the line or wait for one."""
+    with _lines.lock:
+        line = _lines.by_key.get(key)
+        return 0 if line is None else line.taken + len(line.waiting)
 
 
 def start(key: str, pace: Pace) -> None:
-    """Somebody who was coming makes a call now."""
-    with _lock:
-        rate = _rate_of(key)
-        rate.state = after_call(pace, rate.state, monotonic())
-        rate.coming -= 1
+    """The first in line makes a call now."""
+    with _lines.lock:
+        now, rates = monotonic(), _lines.rates
+        if key not in rates and len(rates) >= MOST_KEYS:
+            for other in [other for other, state in rates.items() if state <= now]:
+                del rates[other]
+        rates[key] = after_call(pace, rates.get(key, FRESH), now)
 
 
 def start_if_free(key: str, pace: Pace) -> bool:
     """Make a call now if nobody is in line and nobody would have to wait."""
-    with _lock:
-        rate = _rate_of(key)
-        now = monotonic()
-        if rate.coming or wait_for(pace, rate.state, now) > 0:
+    with _lines.lock:
+        if key in _lines.by_key or wait_of(key, pace) > 0:
             return False
-        rate.state = after_call(pace, rate.state, now)
+        start(key, pace)
         return True
-
-
-def _rate_of(key: str) -> Rate:
-    rate = _rates.get(key)
-    if rate is None:
-        if len(_rates) >= MOST_KEYS:
-            _forget_idle()
-        rate = _rates[key] = Rate()
-    return rate
-
-
-def _forget_idle() -> None:
-    """What is as if it were fresh needs no memory."""
-    now = monotonic()
-    for key in [key for key, rate in _rates.items() if not rate.coming and rate.state <= now]:
-        del _rates[key]
-
-
-_rates: dict[str, Rate] = {}
 
 
 # How long a caller of a limit waits: for a place, and for a server that cannot answer just now.
@@ -142,7 +106,7 @@ LEAST_SERVER_SECONDS = 2.0
 def for_place(max_wait: float | None, waited: float, stuck: float | None) -> float:
     """How much longer to wait for a place; 0 or less is not at all.
 
-    waited: since the caller came. stuck: since every place is held by an overdue call; None: not so.
+    waited: since the caller came. stuck: since every place is held by an overdue call; None otherwise.
 
     Example:
         >>> for_place(5, 2, None), for_place(None, 100, None), for_place(None, 100, 10)
@@ -173,7 +137,7 @@ LOOK_SECONDS = 5.0
 
 
 class WaitingLine:
-    """`taken` places of `limit`, `overdue` of them by overdue calls, and who waits for the next one."""
+    """The places of a limit that are taken, those of them held by overdue calls, and who waits for one."""
 
     __slots__ = ("key", "limit", "overdue", "stuck_since", "taken", "waiting")
 
@@ -190,7 +154,7 @@ class WaitingLine:
         self.stuck_since = (self.stuck_since or time.monotonic()) if stuck else None
 
     def stuck(self) -> float | None:
-        """Seconds since every place is held by an overdue call; None when that is not so."""
+        """Seconds since every place is held by an overdue call; None otherwise."""
         since = self.stuck_since
         return None if since is None else time.monotonic() - since
 
@@ -210,7 +174,7 @@ class HeldPlace:
 
     def leave(self) -> None:
         """Give the place to the next one, or stop waiting for it; a second time does nothing."""
-        with _lock:
+        with _lines.lock:
             if self._left:
                 return
             self._left = True
@@ -224,7 +188,7 @@ class HeldPlace:
 
     def overdue(self) -> None:
         """The attempt is over and its call still runs: the place stays taken."""
-        with _lock:
+        with _lines.lock:
             if not self._left and not self._overdue:
                 self._overdue = True
                 self._line.overdue += 1
@@ -232,7 +196,7 @@ class HeldPlace:
 
     def gave_up(self) -> bool:
         """Stop waiting; False when the place had just been given, and so is held."""
-        with _lock:
+        with _lines.lock:
             if self.held:
                 return False
             self.leave()
@@ -240,7 +204,7 @@ class HeldPlace:
 
     def block(self, seconds: float) -> None:
         """Wait in this thread until the place is held, for so many seconds at most."""
-        with _lock:
+        with _lines.lock:
             if self.held:
                 return
             signal = self._signal = threading.Lock()
@@ -259,29 +223,42 @@ class HeldPlace:
             if not called.done():
                 called.set_result(None)
 
-        with _lock:
+        with _lines.lock:
             if self.held:
                 return
             self._called = lambda: loop.call_soon_threadsafe(settle) and None
         await asyncio.wait((called,), timeout=seconds)
 
     def wake(self) -> None:
-        """Tell the waiting one that the place is held. Raises RuntimeError when its event loop is closed."""
+        """Wake the caller: its place is held. Raises RuntimeError when its event loop is closed."""
         if self._signal is not None:
             self._signal.release()
         if self._called is not None:
             self._called()
 
 
+class _Lines:
+    """The lines and the rates of this process, by their keys."""
+
+    def __init__(self) -> None:
+        self.by_key: dict[str, WaitingLine] = {}
+        self.rates: dict[str, float] = {}
+        # Re-entrant: the garbage collector may end a coroutine, which leaves its place, at any time.
+        self.lock = threading.RLock()
+
+
+_lines = per_process(_Lines)
+
+
 def stood_in_line(key: str, limit: int, max_wait: float | None) -> Steps[HeldPlace | None]:
     """A place that is held, or None when none became free in time (see `for_place`).
 
-    Of two callers with different limits the later one's counts: a policy that was edited holds at once.
+    Where two callers give different limits, the later one counts, so an edited policy applies at once.
     """
-    with _lock:
-        line = _lines.get(key)
+    with _lines.lock:
+        line = _lines.by_key.get(key)
         if line is None:
-            line = _lines[key] = WaitingLine(key)
+            line = _lines.by_key[key] = WaitingLine(key)
         line.limit = limit
         place = HeldPlace(line)
         if line.taken < limit and not line.waiting:
@@ -308,8 +285,8 @@ def stood_in_line(key: str, limit: int, max_wait: float | None) -> Steps[HeldPla
 
 def overdue_places(key: str) -> int:
     """How many places of the line are held by overdue calls."""
-    with _lock:
-        line = _lines.get(key)
+    with _lines.lock:
+        line = _lines.by_key.get(key)
         return 0 if line is None else line.overdue
 
 
@@ -323,8 +300,8 @@ def _serve(line: WaitingLine) -> list[HeldPlace]:
         place.held = True
         woken.append(place)
     line.note_stuck()
-    if not line.waiting and not line.taken and _lines.get(line.key) is line:
-        del _lines[line.key]
+    if not line.waiting and not line.taken and _lines.by_key.get(line.key) is line:
+        del _lines.by_key[line.key]
     return woken
 
 
@@ -334,20 +311,3 @@ def _wake(places: list[HeldPlace]) -> None:
             place.wake()
         except RuntimeError:  # its event loop was closed while it waited
             place.leave()
-
-
-_lines: dict[str, WaitingLine] = {}
-# Re-entrant: the garbage collector may end a caller's coroutine, which leaves its place, at any allocation.
-_lock = threading.RLock()
-
-
-def _forget() -> None:
-    """A forked child has none of its parent's callers, and cannot know who held the lock."""
-    global _lock
-    _lock = threading.RLock()
-    _lines.clear()
-    _rates.clear()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget)

@@ -14,12 +14,11 @@ from prefect_resilience.guards.limits import shared
 from prefect_resilience.guards.limits.guarding import Limit, RateLimitedError, Ticket, prefect_name
 from prefect_resilience.guards.limits.line import (
     Pace,
-    arrive,
     for_place,
+    in_line,
     start,
     start_if_free,
     stood_in_line,
-    turn_away,
     wait_of,
 )
 from prefect_resilience.guards.limits.shared import ApiAway, SharedLimit, answered, run_going_on, take_slot
@@ -28,7 +27,7 @@ __all__ = ["RateLimit", "RateLimitedError"]
 
 LEAST_PERIOD = 0.001
 GRACE_SECONDS = 0.25
-"""What a caller may take beyond `max_wait` until those before it have been answered by the API."""
+"""How long a caller may wait beyond `max_wait` while those before it wait for the API."""
 
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.01, 1.0
 """Seconds between two looks at what the fleet has left."""
@@ -49,7 +48,7 @@ class RateLimit(Limit):
 
     `per` and `max_wait` are in seconds (also "500ms", "1m", a timedelta); `max_wait=None` waits for ever. A
     call that would have to wait longer raises `RateLimitedError` at once, with the seconds until one could
-    be made in `retry_after`. Raises `ConfigurationError` for what cannot be meant.
+    be made in `retry_after`. Raises `ConfigurationError` for invalid options.
     """
 
     by_position: ClassVar[tuple[str, ...]] = ("calls", "per", "burst", "max_wait", "name")
@@ -86,23 +85,16 @@ class RateLimit(Limit):
         if shared is None and start_if_free(key, pace):
             return Ticket()
         came = monotonic()
-        wait = arrive(key, pace)
-        made = False
+        self._refuse_beyond(came, wait_of(key, pace, in_line(key)), name)
+        patience = None if self.max_wait is None else self.max_wait + GRACE_SECONDS
+        turn = yield from stood_in_line(key, 1, patience)
+        if turn is None:
+            raise self._refusal(name, wait_of(key, pace))
         try:
-            self._refuse_beyond(came, wait, name)
-            patience = None if self.max_wait is None else self.max_wait + GRACE_SECONDS
-            turn = yield from stood_in_line(key, 1, patience)
-            if turn is None:
-                raise self._refusal(name, wait_of(key, pace))
-            try:
-                yield from self._waited(key, shared, came, name)
-                start(key, pace)
-                made = True
-            finally:
-                turn.leave()
+            yield from self._waited(key, shared, came, name)
+            start(key, pace)
         finally:
-            if not made:
-                turn_away(key)
+            turn.leave()
         return Ticket()
 
     def left(self, ticket: Ticket, error: BaseException | None = None, **_: Any) -> Steps[None]:
@@ -129,7 +121,7 @@ class RateLimit(Limit):
             left = self._left(came)
             if left <= 0 or least > left:
                 raise self._refusal(name, most)
-            # When within the interval the next slot comes free is not told, so it is looked for.
+            # The API does not say when in the interval the next slot becomes free, so ask repeatedly.
             pause = max(least, SHORTEST_PAUSE, min((most - least) / 8, LONGEST_PAUSE))
             yield from slept(min(pause, left))
 

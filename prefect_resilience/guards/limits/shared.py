@@ -1,15 +1,14 @@
 """Prefect's global concurrency limits, which a whole fleet shares, as far as the limits here need them.
 
 Prefect itself is handed in as `connect`; nothing here imports it. Its own helpers (`prefect.concurrency`)
-are not used: all callers of a process wait there behind the one who was told to come back in up to 30 s,
-their time limits beginning only then, and a server that is away is asked again for a minute. Here a question
-is asked once. What follows when there is no answer comes first in this file.
+are not used: there, all callers of a process wait behind one that has to come back in up to 30 s, their time
+limits begin only then, and an unavailable server is asked again for a minute. Here each request is made once.
+Outages of the API come first in this file.
 """
 
 from __future__ import annotations
 
 import logging
-import os
 import sys
 import threading
 from collections.abc import Callable
@@ -23,6 +22,7 @@ from uuid import UUID
 import httpx
 
 from prefect_resilience.base.drive import Blocking, Steps, slept
+from prefect_resilience.base.process import per_process
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.guards.limits.line import FOR_EVER, for_server
 
@@ -32,13 +32,13 @@ if TYPE_CHECKING:
 logger: logging.Logger = logging.getLogger("prefect_resilience.limits")
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 2.0
-"""Seconds, on average, between two questions of one caller."""
+"""Seconds, on average, between two requests of one caller."""
 
 ASK_AGAIN_SECONDS = 5.0
-"""While the limit holds in this process alone, one caller in so many seconds asks the API nevertheless."""
+"""During an outage, one caller in so many seconds asks the API."""
 
 STALE_SECONDS = 300.0
-"""After so long without a question it is not known any more whether the API is still away."""
+"""An outage is forgotten after so long without a request."""
 
 
 class ApiAway(Exception):
@@ -51,7 +51,7 @@ class ApiBusy(Exception):
 
 @dataclass(slots=True)
 class Outage:
-    """One limit's: `since` the first question without an answer, `last` the latest one."""
+    """An outage for one limit: `since` the first request without an answer, `last` the latest one."""
 
     since: float
     last: float
@@ -59,29 +59,41 @@ class Outage:
     ask_at: float = 0.0
 
 
+class _Outages:
+    """The outages that this process knows, by the limit's name."""
+
+    def __init__(self) -> None:
+        self.by_name: dict[str, Outage] = {}
+        # Re-entrant: the garbage collector may end a coroutine, which releases its lease, at any time.
+        self.lock = threading.RLock()
+
+
+_outages = per_process(_Outages)
+
+
 def silent(name: str) -> float:
-    """Seconds since the API does not answer."""
-    outage = _outages.get(name)
+    """How long the API has not answered, in seconds."""
+    outage = _outages.by_name.get(name)
     return 0.0 if outage is None else monotonic() - outage.since
 
 
 def began(name: str, *, for_good: bool = False) -> None:
-    """A question was not answered. `for_good`: it is no use to wait for an answer."""
+    """A request was not answered. `for_good`: waiting for an answer does not help."""
     now = monotonic()
-    with _lock:
-        outage = _outages.get(name)
+    with _outages.lock:
+        outage = _outages.by_name.get(name)
         if outage is None or now - outage.last > STALE_SECONDS:
-            if len(_outages) >= MOST_NAMES:
-                _outages.clear()
-            outage = _outages[name] = Outage(now, now)
+            if len(_outages.by_name) >= MOST_NAMES:
+                _outages.by_name.clear()
+            outage = _outages.by_name[name] = Outage(now, now)
         outage.last = now
         if for_good:
             outage.since = -FOR_EVER
 
 
 def ended(name: str) -> None:
-    """A question was answered."""
-    outage = _outages.pop(name, None) if _outages else None
+    """A request was answered."""
+    outage = _outages.by_name.pop(name, None) if _outages.by_name else None
     if outage is not None and outage.alone_since is not None:
         logger.info(
             "Prefect's API answers again: the limit %r is shared again, after %.0f s in this process alone",
@@ -93,8 +105,8 @@ def ended(name: str) -> None:
 def go_alone(name: str, why: str) -> None:
     """From now on the limit holds in this process alone. Says so once."""
     now = monotonic()
-    with _lock:
-        outage = _outages.setdefault(name, Outage(now, now))
+    with _outages.lock:
+        outage = _outages.by_name.setdefault(name, Outage(now, now))
         outage.ask_at = now + ASK_AGAIN_SECONDS
         if outage.alone_since is not None:
             return
@@ -111,9 +123,9 @@ def go_alone(name: str, why: str) -> None:
 
 
 def answered(name: str, question: Callable[[], T], came: float, max_wait: float | None) -> Steps[T]:
-    """What the question brings, as soon as the API answers. `came`: when the caller did.
+    """The answer to the question, as soon as the API answers. `came`: when the caller arrived.
 
-    Raises ApiAway when the caller has waited long enough, and goes on without the API.
+    Raises ApiAway when the caller has waited long enough, and should go on without the API.
     """
     pause = FIRST_PAUSE
     while True:
@@ -131,12 +143,12 @@ def answered(name: str, question: Callable[[], T], came: float, max_wait: float 
 
 
 def _leave_alone(name: str, came: float, max_wait: float | None) -> bool:
-    """Whether the caller need not ask: the limit is this process's own, and somebody has asked lately."""
-    if not _outages:
+    """Whether to skip the API: there is an outage, and another caller has asked recently."""
+    if not _outages.by_name:
         return False
     now = monotonic()
-    with _lock:
-        outage = _outages.get(name)
+    with _outages.lock:
+        outage = _outages.by_name.get(name)
         if outage is None or outage.alone_since is None:
             return False
         if for_server(max_wait, now - came, now - outage.since) > 0:
@@ -145,22 +157,6 @@ def _leave_alone(name: str, came: float, max_wait: float | None) -> bool:
             return True
         outage.ask_at = now + ASK_AGAIN_SECONDS
         return False
-
-
-_outages: dict[str, Outage] = {}
-# Re-entrant: the garbage collector may end a caller's coroutine, which gives its lease back, at any time.
-_lock = threading.RLock()
-
-
-def _forget() -> None:
-    """A forked child asks for itself."""
-    global _lock
-    _lock = threading.RLock()
-    _outages.clear()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget)
 
 
 T = TypeVar("T")
@@ -173,7 +169,7 @@ _LOCKED, _GONE = 423, 410
 
 @dataclass(frozen=True, slots=True)
 class SharedLimit:
-    """One of Prefect's limits: `limit` slots, of which `decay` per second become free by themselves."""
+    """One of Prefect's limits: `limit` slots. `decay` slots per second become free by themselves."""
 
     name: str
     limit: int
@@ -181,7 +177,7 @@ class SharedLimit:
     connect: Connect
 
     def ask(self, question: Callable[[SyncPrefectClient], T]) -> T:
-        """The answer of the API to one question about this limit, which exists by then.
+        """The answer of the API to one question about this limit, which is created first if it is missing.
 
         Raises ApiBusy when it is worth asking again in a moment, and ApiAway when it is not.
         """
@@ -229,7 +225,7 @@ class SharedLimit:
 
 
 class NoSuchLimit(Exception):
-    """Prefect gave a slot of nothing, as it does when the limit does not exist."""
+    """Prefect took a slot of no limit, as it does when the limit does not exist."""
 
     status_code = 404
 
@@ -253,7 +249,7 @@ def take_place(client: SyncPrefectClient, name: str, holder: Any, lease_seconds:
 def take_slot(client: SyncPrefectClient, name: str) -> tuple[float, float]:
     """One slot of a rate limit: (0, 0), or the least and the most seconds until one is free.
 
-    The wait that the server proposes is drawn by lot, so how many slots are taken is read instead.
+    The wait that the server proposes is random, so how many slots are taken is read instead.
     """
     try:
         answer = client.increment_concurrency_slots(names=[name], slots=1, mode="rate_limit").json()
@@ -301,7 +297,7 @@ def may_pass(error: Exception) -> bool:
 
 
 def status_of(error: Exception) -> int | None:
-    """The HTTP status of an error of Prefect's client, which hides it in various places."""
+    """The HTTP status of an error of Prefect's client, which keeps it in various places."""
     source = getattr(error, "http_exc", None) or error
     status = getattr(getattr(source, "response", source), "status_code", None)
     return status if isinstance(status, int) else None
@@ -332,3 +328,4 @@ def run_going_on() -> tuple[str, UUID] | None:
 
 
 _made: dict[tuple[str, str], tuple[int, float]] = {}
+"""The slots and decay of limits that this process has created or updated, by API and name."""

@@ -1,4 +1,4 @@
-"""What a task promises to return, and what is said when it returns something else."""
+"""What a task is expected to return, and the error when it returns something else."""
 
 import lazy_loader
 

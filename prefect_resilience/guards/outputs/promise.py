@@ -1,4 +1,4 @@
-"""Expect: the promise about what a task returns, kept or told broken, and repaired if that is wanted."""
+"""Expect: checks what a task returns, and retries with the violations where `repair` is set."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from prefect_resilience.base.drive import Invoke, Steps
 from prefect_resilience.errors.exceptions import ConfigurationError, OutputFormatError
 from prefect_resilience.errors.taxonomy import ErrorCategory
 from prefect_resilience.guards.outputs.shapes import Broken, Predicate, Shape, shape_of
-from prefect_resilience.guards.partials.current import Notes, partial_output
+from prefect_resilience.guards.partials import Notes, partial_output
 from prefect_resilience.guards.retries.backoff import Backoff
 from prefect_resilience.guards.retries.policy import Retry
 
 HINTS = ("error", "violations")
-"""Parameters of the task that a repair fills in: what went wrong the time before."""
+"""Parameters of the task that a repair fills in with the error of the attempt before."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Expect:
         return value if value is None or isinstance(value, Expect) else cls(value)
 
     def check_for(self, fn: Callable[..., Any], *, isasync: bool) -> None:
-        """Refuse, at decoration, what could not be asked or told later."""
+        """Refuse, at decoration, what could not be checked later."""
         name = getattr(fn, "__name__", repr(fn))
         if inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn):
             raise ConfigurationError(
@@ -106,7 +106,7 @@ class Expect:
         kwargs: dict[str, Any],
         notes: Notes,
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The call's arguments, with what went wrong before in those that are there for it."""
+        """The call's arguments, with what the attempt before failed with in the HINTS that it declares."""
         if not self.repair or notes.previous is None:
             return args, kwargs
         signature = inspect.signature(fn)

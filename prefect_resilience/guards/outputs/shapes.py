@@ -1,6 +1,6 @@
-"""The kinds of promises: a type of JSON, a JSON Schema, a model, a predicate.
+"""The kinds of expected outputs: a type of JSON, a JSON Schema, a model, a predicate.
 
-Each looks at an output and gives the value to hand on, or raises `Broken` with what is wrong where.
+Each checks an output and returns the value to hand on, or raises `Broken` with the violations.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ MOST_BLOCKS = 20
 
 
 class NotJson(ValueError):
-    """A text is no JSON, nor has it a block of it; the message says where reading it ended."""
+    """Neither the text nor a fenced block of it is JSON; the message says where parsing ended."""
 
 
 def read_json(text: str) -> tuple[Any, str]:
-    """The value that a text is in JSON, and the JSON itself; of a text with fenced blocks the first that is.
+    """The parsed JSON of a text and its source: the whole text, or the first fenced block that is JSON.
 
     NaN and infinities are no JSON. Raises `NotJson`.
     """
@@ -57,7 +57,7 @@ def _refused(constant: str) -> Any:
 
 
 def _blocks(text: str) -> Iterator[str]:
-    """What stands between fences: up to the next one, then up to the last one, as its texts may have some."""
+    """The text after each fence: up to the next fence, then up to the last one, as JSON may have some."""
     start = text.find(FENCE)
     last = text.rfind(FENCE)
     for _ in range(MOST_BLOCKS):
@@ -96,7 +96,7 @@ _STRUCTURAL = frozenset(
 
 
 class Broken(Exception):
-    """A promise is not kept; `violations` are of the form `{"path": "/a/0", "message": "..."}`."""
+    """The output is not as expected; `violations` are of the form `{"path": "/a/0", "message": "..."}`."""
 
     def __init__(self, actual: str, violations: list[dict[str, Any]]) -> None:
         self.actual = actual
@@ -105,11 +105,11 @@ class Broken(Exception):
 
 
 class Shape(Protocol):
-    """One kind of promise."""
+    """One kind of expected output."""
 
     @property
     def name(self) -> str:
-        """The type that is promised, in a word."""
+        """The expected type, in a word."""
         ...
 
     def of(self, value: Any) -> Any:
@@ -138,7 +138,7 @@ def pointer(path: Any) -> str:
 
 @dataclass(frozen=True)
 class JsonType:
-    """A type of JSON by its name. A text is read as JSON unless a string is promised."""
+    """A type of JSON by its name. A text is read as JSON unless a string is expected."""
 
     name: str
 
@@ -158,7 +158,7 @@ def _has_fields(value: Any) -> bool:
 
 @dataclass(frozen=True)
 class Schema:
-    """A JSON Schema, of Draft 2020-12 unless it says otherwise; `format` is a remark, as there."""
+    """A JSON Schema, of Draft 2020-12 unless it says otherwise; `format` is not checked."""
 
     schema: Mapping[str, Any] = field(hash=False)
 
@@ -335,7 +335,7 @@ def _plain(value: Any) -> Any:
 def _check_references(schema: Mapping[str, Any]) -> None:
     """Refuse a `$ref` into the schema itself that leads nowhere."""
     if any("$id" in part for part in _objects(schema)):
-        return  # then a reference is relative to another place
+        return  # then references are relative to that id
     resource = DRAFT202012.create_resource(cast("Any", schema))
     root = Registry[Any]().with_resource("", resource).resolver()
     for part in _objects(schema):
@@ -361,7 +361,7 @@ def _objects(part: Any) -> Iterator[dict[str, Any]]:
 
 
 def shape_of(what: Any) -> Shape | Predicate:
-    """A promise as it may be written. Raises ConfigurationError for what cannot be promised."""
+    """`expect=` as it may be written. Raises ConfigurationError."""
     if isinstance(what, str):
         if what not in TYPES:
             raise ConfigurationError(f"expect={what!r} is no type of JSON{nearest(what, TYPES)}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import threading
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal
@@ -196,21 +195,18 @@ def _no_backoff(value: Any) -> str:
     return f"write Backoff.constant({first}) for the same delay each time, or Backoff.exponential({first})"
 
 
-_skipping = 0
-_changing = threading.Lock()
+_skipping: list[None] = []
+"""One item for each `skipped` block that is open in this process."""
 
 
 @contextmanager
 def skipped() -> Generator[None, None, None]:
-    """While the block goes on, there are none in this process."""
-    global _skipping
-    with _changing:
-        _skipping += 1
+    """While the block goes on, no delay of this process is waited for."""
+    _skipping.append(None)
     try:
         yield
     finally:
-        with _changing:
-            _skipping -= 1
+        _skipping.pop()
 
 
 def pause(delay: float) -> float:

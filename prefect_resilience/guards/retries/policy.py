@@ -15,6 +15,7 @@ from typing_extensions import Self
 
 from prefect_resilience.base.durations import Seconds
 from prefect_resilience.base.policy import Policy
+from prefect_resilience.base.process import in_forked_child
 from prefect_resilience.errors.taxonomy import ErrorCategory, ErrorInfo, ErrorKind
 from prefect_resilience.guards.retries.backoff import Backoff
 
@@ -73,16 +74,12 @@ class Bucket:
 
 
 _buckets: dict[RetryBudget, Bucket] = {}
-_buckets_lock = threading.Lock()
+in_forked_child(_buckets.clear)  # another thread of the parent may have held a bucket's lock
 
 
 def bucket_of(budget: RetryBudget, now: float) -> Bucket:
     """The bucket that this process keeps for the budget."""
-    bucket = _buckets.get(budget)
-    if bucket is None:
-        with _buckets_lock:
-            bucket = _buckets.setdefault(budget, Bucket.full(budget, now))
-    return bucket
+    return _buckets.get(budget) or _buckets.setdefault(budget, Bucket.full(budget, now))
 
 
 SPELLINGS = {
@@ -169,8 +166,8 @@ class Retry(Policy):
     retry_on: exactly these errors are tried again, instead of those that classification calls retryable.
         An entry is an exception class, a category ("rate_limit"), a kind ("transient") or a code ("503").
     give_up_on: these are never tried again, whatever else says so.
-    by_category: a category's own attempts and delays, counted by a counter of its own. A category that
-        stands here is tried again even if it usually is not.
+    by_category: a category's own attempts and delays, counted by a counter of its own. A category
+        named here is tried again even if it usually is not.
     max_elapsed: since the first attempt began, after which no further one may begin.
     budget: a token bucket shared by the process which ends retry storms; None for no such bound.
     respect_retry_after: wait at least as long as the server asks; the backoff's jitter only lengthens it.

@@ -121,7 +121,7 @@ MOST_CALLS = 1_000
 """A child that has served this many calls is replaced, which bounds what it can leak."""
 
 EXIT_SECONDS = 3.0
-"""How long a child may take to exit once it is told to; it may have events to send."""
+"""How long a child may take to exit after the parent hung up; it may have events to send."""
 
 _PACKAGE = str(Path(__file__).parents[2])
 
@@ -130,7 +130,7 @@ _preparations: list[Callable[[], Any]] = []
 
 
 def prepare_children_with(prepare: Callable[[], Any]) -> None:
-    """Let each child do this before its first call: what is slow only once."""
+    """Call `prepare` in each child before its first call, for work that is slow only once."""
     _preparations.append(prepare)
 
 
@@ -142,7 +142,7 @@ def prepare() -> None:
 
 @dataclass(frozen=True)
 class ProcessState:
-    """What each call finds in its process as it is in the parent, whatever the call before it changed."""
+    """The state of the parent that each call begins with, whatever the call before it changed."""
 
     path: list[str]
     argv: list[str]

@@ -7,7 +7,6 @@ was killed, and the standard library's and anyio's workers run the user's `__mai
 
 from __future__ import annotations
 
-import atexit
 import logging
 import os
 import pickle
@@ -22,10 +21,12 @@ from contextvars import Context
 from pathlib import Path
 from typing import IO, Any, cast
 
+from prefect_resilience.base.drive import SLICE_SECONDS
+from prefect_resilience.base.process import at_exit, in_forked_child
 from prefect_resilience.errors.exceptions import AttemptTimeout, ResilienceError
 from prefect_resilience.guards.timeouts import start_child
 from prefect_resilience.guards.timeouts.child import BEGUN, EXIT_SECONDS, TOLD, ProcessState
-from prefect_resilience.guards.timeouts.threads import SLICE_SECONDS, start_call
+from prefect_resilience.guards.timeouts.threads import start_call
 
 logger: logging.Logger = logging.getLogger("prefect_resilience.timeout")
 
@@ -36,7 +37,7 @@ IDLE_SECONDS = 300.0
 """How long children wait for the next call before they end."""
 
 DEATH_SECONDS = 10.0
-"""How long a killed child is waited for. Only a system call can hold it, to a dead network disk say."""
+"""How long to wait for a killed child. Only a system call can delay its end, such as one to a dead disk."""
 
 SPARE = 1
 """Children that are ready while no call waits."""
@@ -192,7 +193,7 @@ class Pool:
         self.forget()
 
     def forget(self) -> None:
-        """Have no children, for instance in a fork, whose parent's they are."""
+        """Begin without children. A forked process must not use those of its parent."""
         self._changed = threading.Condition()
         self._idle: list[Child] = []
         self.living: set[Child] = set()
@@ -317,10 +318,11 @@ class Pool:
 
 
 POOL = Pool()
-atexit.register(POOL.close)
+at_exit(POOL.close)
 
 
-def _forget() -> None:
+@in_forked_child
+def _forget() -> None:  # pyright: ignore[reportUnusedFunction]
     """A fork closes its copies of the pipes, so that the children notice when their own parent ends."""
     nothing = os.open(os.devnull, os.O_RDWR)
     for child in POOL.living:
@@ -329,10 +331,6 @@ def _forget() -> None:
                 os.dup2(nothing, pipe.fileno(), False)
     os.close(nothing)
     POOL.forget()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget)
 
 
 def _failure(failure: int | OSError | None, what: str) -> Exception:

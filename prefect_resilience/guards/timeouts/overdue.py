@@ -1,4 +1,4 @@
-"""What of a call still runs when its attempt is over.
+"""Finds what a call has left running when its attempt is over.
 
 Everything that a call starts runs in a copy of its context, and there its ticket can be found:
 
@@ -6,8 +6,7 @@ Everything that a call starts runs in a copy of its context, and there its ticke
 - a thread that `asyncio.to_thread` or anyio started for a coroutine that was cancelled;
 - a task that such a coroutine left on its event loop.
 
-Not known is work that was started without the context, such as `loop.run_in_executor`, a plain `Thread`, or a
-process.
+Work that was started without the context is not found: `loop.run_in_executor`, a plain `Thread`, a process.
 """
 
 from __future__ import annotations
@@ -15,13 +14,11 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
-import os
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextvars import Context, ContextVar
-from dataclasses import dataclass, field
 from functools import partial
 from types import BuiltinMethodType, FrameType
 from typing import Any, cast
@@ -31,12 +28,12 @@ from prefect_resilience.guards.timeouts.threads import overdue_calls, overdue_in
 logger: logging.Logger = logging.getLogger("prefect_resilience.limits")
 
 TASK_SECONDS = 60.0
-"""A task that a cancelled coroutine left behind is taken for a part of the call for so long. It may also be a
-service that was started on the side, such as the reader of a connection, and that never ends."""
+"""A task that a cancelled coroutine left behind counts as part of the call for so long. It may also be a
+service that never ends, such as the reader of a connection."""
 
 LONG_LOOK = 0.005
-"""Seconds. A look at thousands of tasks takes longer: then a twentieth of the time at most goes into looks,
-and tasks that are left in between are not seen."""
+"""Seconds. A look at thousands of tasks takes longer. The next one then waits 20 times as long, so that looks
+take at most 5 % of the time; tasks that are left in between are not found."""
 
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.02, 0.25
 """Seconds between two looks at what still runs."""
@@ -50,14 +47,14 @@ StillRuns = Callable[[], bool]
 
 
 def begins(ticket: object) -> None:
-    """What is started in this context from now on belongs to the call that has this ticket."""
+    """Whatever this context starts from now on belongs to the call with this ticket."""
     _tickets.set((*_tickets.get(), ticket))
 
 
 def still_runs(ticket: object, error: BaseException | None, then: Callable[[], None]) -> bool:
     """Whether something of the call still runs although its attempt is over, with `error` if it raised.
 
-    Then `then` is called once, on a thread of ours, when nothing does any more. It must not block.
+    If so, `then` is called once, on another thread, when all of it has ended. It must not block.
     """
     tickets = _tickets.get()
     innermost = bool(tickets) and tickets[-1] is ticket
@@ -68,11 +65,11 @@ def still_runs(ticket: object, error: BaseException | None, then: Callable[[], N
         running += [*_threads_in(ticket), *_tasks_in(ticket)]
     if not running:
         return False
-    _watch(_Watched(ticket, running, then))
+    Context().run(start_call, _look_after, ticket, running, then)
     return True
 
 
-# -- what there is
+# -- finding it
 
 
 def _threads_left(ticket: object) -> list[StillRuns]:
@@ -123,7 +120,7 @@ def _context_in(value: Any, depth: int = 5) -> Context | None:
 
 
 def _entered(context: Context) -> bool:
-    """Whether a thread is in the context. To call a C function there takes no time in which another could."""
+    """Whether a thread is in the context. `int` is C code: no other thread runs meanwhile."""
     try:
         context.run(int)
     except RuntimeError:
@@ -160,68 +157,22 @@ def _on_a_loop() -> bool:
     return True
 
 
-# -- one thread looks after all of it
+# -- a thread for each call that is overdue: there are at most as many as there are places
 
 
-@dataclass(eq=False)
-class _Watched:
-    ticket: object
-    running: list[StillRuns]
-    then: Callable[[], None]
-    since: float = field(default_factory=time.monotonic)
-
-    def is_over(self) -> bool:
-        if any(runs() for runs in self.running):
-            return False
-        # What has ended may have started something else meanwhile.
-        self.running = [*_threads_left(self.ticket), *_threads_in(self.ticket)]
-        return not self.running
-
-
-def _watch(watched: _Watched) -> None:
-    global _watching
-    with _lock:
-        _all.append(watched)
-        if _watching:
-            return
-        _watching = True
-    Context().run(start_call, _look_after_all)
-
-
-def _look_after_all() -> None:
-    """The life of the thread: it ends when nothing is watched any more."""
-    global _watching
-    while True:
-        with _lock:
-            if not _all:
-                _watching = False
-                return
-            watched = list(_all)
-        age = time.monotonic() - max(one.since for one in watched)
+def _look_after(ticket: object, running: list[StillRuns], then: Callable[[], None]) -> None:
+    since = time.monotonic()
+    while running:
+        age = time.monotonic() - since
         time.sleep(min(max(age / 10, SHORTEST_PAUSE), LONGEST_PAUSE))
-        for one in watched:
-            if one.is_over():
-                with _lock:
-                    _all.remove(one)
-                try:
-                    one.then()
-                except Exception:
-                    logger.exception("The place of a call that has ended could not be given back")
+        if not any(runs() for runs in running):
+            # What has ended may have started something else meanwhile.
+            running = [*_threads_left(ticket), *_threads_in(ticket)]
+    try:
+        then()
+    except Exception:
+        logger.exception("The place of a call that has ended could not be given back")
 
 
 _next_look = 0.0
-_all: list[_Watched] = []
-_watching = False
-# Re-entrant: the garbage collector may end a caller's coroutine, which leaves its place, at any allocation.
-_lock = threading.RLock()
-
-
-def _forget() -> None:
-    """A forked child has none of its parent's calls."""
-    global _lock, _watching
-    _lock, _watching = threading.RLock(), False
-    _all.clear()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget)
+"""When the tasks of an event loop may be looked through again."""

@@ -11,11 +11,11 @@ from typing import Any, NamedTuple, TypeVar
 import anyio
 import anyio.to_thread
 
-from prefect_resilience.base.drive import Invoke
+from prefect_resilience.base.drive import SLICE_SECONDS, Invoke
 from prefect_resilience.errors.exceptions import AttemptTimeout, ResilienceError, add_note
 from prefect_resilience.guards.timeouts.child import RESULT, UNPICKLABLE, dumps, unpack_error
 from prefect_resilience.guards.timeouts.children import DEATH_SECONDS, HUNG_UP, POOL, Child, ProcessDied
-from prefect_resilience.guards.timeouts.threads import SLICE_SECONDS, name_of, start_call
+from prefect_resilience.guards.timeouts.threads import name_of, start_call
 
 __all__ = ["Carriage", "ProcessDied", "UnpicklableError", "acall_in_process", "call_in_process"]
 
@@ -48,7 +48,6 @@ def call_in_process(
     *,
     carriage: Carriage | None = None,
     begun: Callable[[], None] | None = None,
-    what: str | None = None,
 ) -> T:
     """What `fn(*args, **kwargs)` returns in a child process, if it does so within `seconds` from now.
 
@@ -67,7 +66,7 @@ def call_in_process(
     Raises `AttemptTimeout`, `ProcessDied`, `UnpicklableError`, `OSError` when no process can be started, and
     whatever `fn` raises.
     """
-    return _ChildCall(fn, args, kwargs, carriage, begun, what or name_of(fn)).run(seconds)
+    return _ChildCall(fn, args, kwargs, carriage, begun).run(seconds)
 
 
 async def acall_in_process(
@@ -78,10 +77,9 @@ async def acall_in_process(
     *,
     carriage: Carriage | None = None,
     begun: Callable[[], None] | None = None,
-    what: str | None = None,
 ) -> Any:
     """`call_in_process` for the event loop: waits in a thread, and kills the child when it is cancelled."""
-    call = _ChildCall(fn, args, kwargs, carriage, begun, what or name_of(fn))
+    call = _ChildCall(fn, args, kwargs, carriage, begun)
     try:
         return await anyio.to_thread.run_sync(
             call.run, seconds, abandon_on_cancel=True, limiter=anyio.CapacityLimiter(1)
@@ -108,11 +106,10 @@ class _ChildCall:
         kwargs: Mapping[str, Any],
         carriage: Carriage | None,
         begun: Callable[[], None] | None,
-        what: str,
     ) -> None:
         self.since = monotonic()
-        self.what = what
-        self.payload = _pickled((fn, tuple(args), dict(kwargs), carriage and carriage.wrap), what)
+        self.what = name_of(fn)
+        self.payload = _pickled((fn, tuple(args), dict(kwargs), carriage and carriage.wrap), self.what)
         self.heard = carriage and carriage.heard
         self.begun = begun
         self.child: Child | None = None
@@ -157,7 +154,7 @@ class _ChildCall:
         return True
 
     def _overdue(self) -> str:
-        """What passed the deadline. A child that was killed for it is gone by the return."""
+        """What passed the deadline, for the message. Waits until a child that was killed is gone."""
         if not self.running:
             return f"the start of the child process of {self.what}"
         self.done.wait(DEATH_SECONDS)
@@ -175,7 +172,7 @@ class _ChildCall:
         return True
 
     def _converse(self, child: Child) -> None:
-        """On a thread beside the waiting one: see the call through, and let others have the child."""
+        """On a thread of its own: exchange the messages with the child, then give the child back."""
         try:
             self.reply = child.ask(self.what, self.payload, self._begin, self.heard)
         except HUNG_UP:

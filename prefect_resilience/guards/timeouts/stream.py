@@ -14,9 +14,9 @@ from typing import Any, Literal, TypeVar
 
 import anyio
 
+from prefect_resilience.base.drive import SLICE_SECONDS
 from prefect_resilience.errors.exceptions import AttemptTimeout
 from prefect_resilience.guards.timeouts.threads import (
-    SLICE_SECONDS,
     Call,
     abandon,
     logger,
@@ -100,7 +100,7 @@ class OneTask:
         return True
 
     async def _cancel(self) -> None:
-        """Cancel the generator once, which leaves it time to clean up whatever becomes of the reader."""
+        """Cancel the generator once, and give it time to clean up even if the reader is cancelled again."""
         self._task.cancel()
         with anyio.CancelScope(shield=True):
             await asyncio.wait([self._task], timeout=PATIENCE)
@@ -152,13 +152,13 @@ async def _made(make: Step) -> Outcome:
 
 
 def _is_closing(error: BaseException) -> bool:
-    """Whether it is what closes a generator, as a task group raises it that was open at the `yield`."""
+    """Whether it is GeneratorExit, or a group of it, as a task group raises that was open at the `yield`."""
     inside: Sequence[BaseException] | None = getattr(error, "exceptions", None)
     return isinstance(error, GeneratorExit) if inside is None else all(map(_is_closing, inside))
 
 
 def _asked_to_end() -> bool:
-    """Whether this task was cancelled by somebody who has not taken it back, as cancel scopes do."""
+    """Whether this task was cancelled for good; cancel scopes take their cancellation back."""
     task: Any = asyncio.current_task()
     return hasattr(task, "cancelling") and task.cancelling() > 0  # from Python 3.11 on
 
@@ -177,7 +177,7 @@ Reply = tuple[Literal["yielded", "returned", "raised"], Any]
 
 
 class _Allowance:
-    """What is left of `total`, which counts only waiting, and of `idle`, which begins anew each time."""
+    """The seconds left of `total`, which counts only waiting, and of `idle`, which begins anew each time."""
 
     __slots__ = ("ended", "idle", "left", "name", "total")
 
@@ -202,7 +202,7 @@ class _Allowance:
 def iterate_with_deadline(
     generator: Generator[Y, S, R], total: float | None, idle: float | None, *, what: str | None = None
 ) -> Generator[Y, S, R]:
-    """The same generator, each step of which is held to `idle` seconds, and all of them to `total`.
+    """The same generator, with each step bound to `idle` seconds and all steps to `total`.
 
     `total` counts the seconds spent waiting for the generator, not what the consumer does in between.
     All steps run on one thread of their own and in one copy of the context. `send`, `throw`, `close` and
@@ -291,12 +291,12 @@ async def aiterate_with_deadline(
     what: str | None = None,
     around: AbstractAsyncContextManager[Any] | None = None,
 ) -> AsyncGenerator[Y, S]:
-    """The same async generator, each step of which is held to `idle` seconds, and all of them to `total`.
+    """The same async generator, with each step bound to `idle` seconds and all steps to `total`.
 
     `total` counts the seconds spent waiting for the generator, not what the consumer does in between.
     All steps run in one asyncio task of their own and in one copy of the context, so that the generator may
     hold cancel scopes and task groups over a `yield`. A scope of its own that ends while the consumer is at
-    work is heard of at the next step. A step that is overdue is cancelled, and the generator is closed.
+    work is noticed at the next step. A step that is overdue is cancelled, and the generator is closed.
     `asend`, `athrow` and `aclose` pass through. `around` is entered and left in that task.
 
     Raises `AttemptTimeout`, and whatever the generator raises.

@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import itertools
 import logging
-import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from contextvars import Context, copy_context
 from functools import partial
+from queue import Empty, SimpleQueue
 from time import monotonic
 from typing import Any, TypeVar, cast
 
+from prefect_resilience.base.drive import SLICE_SECONDS
+from prefect_resilience.base.process import in_forked_child, start_thread
 from prefect_resilience.errors.exceptions import AttemptTimeout
 
 T = TypeVar("T")
@@ -25,9 +27,6 @@ logger: logging.Logger = logging.getLogger("prefect_resilience.timeout")
 
 IDLE_SECONDS = 30.0
 """How long a thread waits for its next call before it ends."""
-
-SLICE_SECONDS = 0.25
-"""The longest single wait: in between, an exception that was injected into the thread comes through."""
 
 
 class Call:
@@ -61,35 +60,19 @@ def without_this_frame(error: BaseException) -> BaseException:
     return error.with_traceback(error.__traceback__ and error.__traceback__.tb_next)
 
 
-class _Worker:
-    """A worker's inbox. `list.pop` is atomic, so exactly one side gets a call."""
-
-    __slots__ = ("calls", "gone", "wake")
-
-    def __init__(self) -> None:
-        self.calls: list[Call] = []
-        self.gone = False
-        self.wake = threading.Lock()  # a bare lock is the cheapest way to wake a thread
-        self.wake.acquire()
-
-
 _STILL_RUNNING = (
     "%s passed its deadline of %g s and is still running in its thread (such calls now: %d); "
     'Timeout(..., mode="process") is the mode that stops the work itself'
 )
 
-_idle: list[_Worker] = []
+_idle: list[SimpleQueue[Call]] = []
+"""The inboxes of the threads that wait for a call."""
 _overdue: set[Call] = set()
 _numbers = itertools.count(1)
 
 
 def call_with_deadline(
-    fn: Callable[..., T],
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any],
-    seconds: float,
-    *,
-    what: str | None = None,
+    fn: Callable[..., T], args: Sequence[Any], kwargs: Mapping[str, Any], seconds: float
 ) -> T:
     """What `fn(*args, **kwargs)` returns, if it does so within `seconds`.
 
@@ -110,10 +93,9 @@ def call_with_deadline(
         abandon(call)
         raise
     if not in_time:
-        what = what or name_of(fn)
         if abandon(call):
-            logger.warning(_STILL_RUNNING, what, seconds, len(_overdue))
-        raise AttemptTimeout(seconds, what)
+            logger.warning(_STILL_RUNNING, name_of(fn), seconds, len(_overdue))
+        raise AttemptTimeout(seconds, name_of(fn))
     if call.error is None:
         return call.value
     try:
@@ -133,7 +115,7 @@ def start_call(fn: Callable[..., Any], *args: Any) -> Call:
 
 
 def abandon(call: Call) -> bool:
-    """Nobody waits for the call any more. Whether it still runs: then it is overdue until it has ended."""
+    """Stop waiting for the call. Returns whether it still runs; it is then overdue until it has ended."""
     _overdue.add(call)
     if call.finished:
         _overdue.discard(call)
@@ -146,7 +128,7 @@ def overdue_calls() -> int:
 
 
 def overdue_in(made_there: Callable[[Context], bool]) -> list[Call]:
-    """The overdue calls in whose contexts this is true."""
+    """The overdue calls with a context for which `made_there` is true."""
     return [call for call in list(_overdue) if not call.finished and made_there(call.context)]
 
 
@@ -160,54 +142,34 @@ def name_of(fn: Callable[..., Any]) -> str:
 
 def _hand_over(call: Call) -> None:
     """Give the call to the thread that was idle for the shortest time, or to a new one."""
+    try:
+        inbox = _idle.pop()
+    except IndexError:
+        inbox = SimpleQueue[Call]()
+        start_thread(f"call-{next(_numbers)}", _serve, inbox)
+    inbox.put(call)
+
+
+def _serve(inbox: SimpleQueue[Call]) -> None:
+    """The life of a thread: calls until none has come for `IDLE_SECONDS`."""
     while True:
         try:
-            worker = _idle.pop()
-        except IndexError:
-            return _start_thread(call)
-        worker.calls.append(call)
-        worker.wake.release()
-        if not worker.gone:
-            return None
-        # The thread gave up waiting just now. Either it still found the call, or it is taken back here.
-        try:
-            call = worker.calls.pop()
-        except IndexError:
-            return None
-
-
-def _start_thread(call: Call) -> None:
-    worker = _Worker()
-    worker.calls.append(call)
-    worker.wake.release()
-    name = f"prefect-resilience-call-{next(_numbers)}"
-    threading.Thread(target=_serve, args=(worker,), name=name, daemon=True).start()
-
-
-def _serve(worker: _Worker) -> None:
-    """The life of a thread: calls until none has come for `IDLE_SECONDS`."""
-    while not worker.gone:
-        if not worker.wake.acquire(timeout=IDLE_SECONDS):
-            worker.gone = True
-            with suppress(ValueError):  # another caller may just have taken this worker
-                _idle.remove(worker)
-        try:
-            call = worker.calls.pop()
-        except IndexError:  # taken back
-            return
+            call = inbox.get(timeout=IDLE_SECONDS)
+        except Empty:
+            with suppress(ValueError):
+                _idle.remove(inbox)
+                return
+            call = inbox.get()  # a caller has just taken this inbox, and is about to use it
         _run(call)
         if _overdue:
             _overdue.discard(call)
-        if not worker.gone:
-            _idle.append(worker)  # before the caller wakes: its next call then finds this thread
+        _idle.append(inbox)  # before the caller wakes: its next call then finds this thread
         call.done.release()
         del call  # an idle thread holds no results
 
 
 def _wait(call: Call, seconds: float) -> bool:
-    if seconds <= SLICE_SECONDS:
-        return call.done.acquire(timeout=max(seconds, 0.0))
-    if call.done.acquire(timeout=SLICE_SECONDS):
+    if call.done.acquire(timeout=min(max(seconds, 0.0), SLICE_SECONDS)):
         return True
     deadline = monotonic() + seconds - SLICE_SECONDS
     while (left := deadline - monotonic()) > 0:
@@ -216,11 +178,7 @@ def _wait(call: Call, seconds: float) -> bool:
     return False
 
 
-def _forget_threads() -> None:
-    """A forked child has none of its parent's threads."""
+@in_forked_child
+def _forget_threads() -> None:  # pyright: ignore[reportUnusedFunction]
     _idle.clear()
     _overdue.clear()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget_threads)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import functools
 import inspect
-import os
 import signal
 import threading
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -19,6 +17,7 @@ from pydantic import Field, field_validator, model_validator
 from prefect_resilience.base.drive import Invoke
 from prefect_resilience.base.durations import DEFAULT_OPERATIONS, FORMS, Duration, seconds_of
 from prefect_resilience.base.policy import Policy, nearest
+from prefect_resilience.base.process import per_process
 from prefect_resilience.errors.exceptions import AttemptTimeout, ConfigurationError
 from prefect_resilience.guards.timeouts.stream import aiterate_with_deadline, iterate_with_deadline
 from prefect_resilience.guards.timeouts.threads import call_with_deadline, name_of, overdue_calls
@@ -37,24 +36,29 @@ __all__ = [
 #
 # Handing a call to another thread costs most of a millisecond while Prefect's event thread is busy, since
 # each hand-over waits for the interpreter's lock. On the main thread the timer's signal interrupts the call
-# where it stands, a blocking system call included, and costs a few microseconds.
+# where it is, a blocking system call included, and costs a few microseconds.
 
 AGAIN_SECONDS = 0.2
 """The timer rings again after this time, for code that swallowed the first one."""
 
 
 class DeadlinePassed(BaseException):
-    """Travels up through the overdue call; no Exception, so that no handler takes it for its own."""
+    """Raised in the overdue call. A BaseException, so that no `except Exception` catches it."""
 
 
-_main_thread = threading.main_thread().ident
-_running = False
-"""Whether a call is under way that the signal is meant for."""
+class _Alarm:
+    """Whether a call is under way that the signal is meant for."""
+
+    def __init__(self) -> None:
+        self.is_set = False
+
+
+_alarm = per_process(_Alarm)
 
 
 def alarm_is_free() -> bool:
     """Whether this is the main thread, with an interval timer and a signal that nobody else uses."""
-    if threading.get_ident() != _main_thread or not hasattr(signal, "setitimer"):
+    if threading.get_ident() != threading.main_thread().ident or not hasattr(signal, "setitimer"):
         return False
     if signal.getitimer(signal.ITIMER_REAL)[0] != 0:
         return False
@@ -72,10 +76,9 @@ def call_with_alarm(
     comes back to Python. The signal's handler stays in place afterwards, and then does what the system does
     by default.
     """
-    global _running
     if signal.getsignal(signal.SIGALRM) is not _on_alarm:
         signal.signal(signal.SIGALRM, _on_alarm)
-    _running = True
+    _alarm.is_set = True
     try:
         signal.setitimer(signal.ITIMER_REAL, seconds, AGAIN_SECONDS)
         try:
@@ -86,25 +89,15 @@ def call_with_alarm(
         signal.setitimer(signal.ITIMER_REAL, 0)
         raise AttemptTimeout(seconds, name_of(fn)) from None
     finally:
-        _running = False
+        _alarm.is_set = False
 
 
 def _on_alarm(number: int, _frame: FrameType | None) -> None:
-    if _running:
+    if _alarm.is_set:
         raise DeadlinePassed
-    # A signal of somebody else's, who counts on its default action.
+    # Not our timer: other code sent the signal, and expects its default action.
     signal.signal(number, signal.SIG_DFL)
     signal.raise_signal(number)
-
-
-def _after_fork() -> None:
-    """A forked child's main thread is the one that forked, and interval timers are not inherited."""
-    global _main_thread, _running
-    _main_thread, _running = threading.get_ident(), False
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
 
 
 async def acall_with_deadline(
@@ -137,11 +130,10 @@ class Timeout(Policy):
     `total` bounds the attempt. `idle`, for generators, bounds the wait for each chunk; with a generator,
     `total` counts only the time spent waiting for it, not what the consumer does between two chunks.
 
-    An async call that is overdue is cancelled. What happens to a sync one is the `mode`'s business: "auto"
-    (the default) interrupts it where it stands if it runs on the main thread, and else does as "thread",
-    which ends the waiting at once, whatever the call is blocked in, and lets the call go on beside it.
-    "process" runs the call in a child process and kills that. Write "thread" for a call on the main thread
-    that blocks in C code which does not heed signals, such as some database drivers.
+    An overdue async call is cancelled. For a sync call the `mode` decides: "auto" (the default) interrupts it
+    if it runs on the main thread, and is like "thread" elsewhere. "thread" stops waiting at once, and the
+    call goes on in its thread. "process" runs the call in a child process and kills that. Write "thread" for
+    a call on the main thread that blocks in C code which ignores signals, such as some database drivers.
 
         Timeout(30)   Timeout(30, mode="process")   Timeout(total=30, idle=5)
 
@@ -258,7 +250,5 @@ def _operation(name: str, operations: Mapping[str, float]) -> float:
 
 
 def _is_generator_function(fn: Callable[..., Any]) -> bool:
-    while isinstance(fn, functools.partial):
-        fn = cast("Callable[..., Any]", fn.func)
     made_by = (fn, getattr(fn, "__call__", None))  # noqa: B004 the method is what is looked at
     return any(inspect.isgeneratorfunction(one) or inspect.isasyncgenfunction(one) for one in made_by)

@@ -1,4 +1,4 @@
-"""The root of the command line, and what becomes of its errors: one sentence on stderr and exit code 1."""
+"""The root of the command line. Each error is one sentence on stderr and exit code 1."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from prefect_resilience.base.text import sentence_of
 from prefect_resilience.durable.batches.edge import recovery
 from prefect_resilience.errors.exceptions import ResilienceError
 from prefect_resilience.errors.secrets.redact import redact
-from prefect_resilience.operations.cli import output
+from prefect_resilience.operations.cli import look
 from prefect_resilience.operations.cli.batches import app as batches
 from prefect_resilience.operations.cli.circuits import app as circuits
 from prefect_resilience.operations.cli.dead_letters import app as dead_letters
@@ -26,10 +26,10 @@ PACKAGE = "prefect-resilience"
 
 app: App = App(
     name=PACKAGE,
-    help="See and set, for a whole fleet of Prefect workers, what keeps it going when services fail.",
+    help="Operate the resilience of a fleet of Prefect workers: circuits, batches, dead letters, plans.",
     version=lambda: version(PACKAGE),
     help_format="plaintext",
-    # No --no-... or --empty-... beside the options.
+    # No --no-... or --empty-... options.
     default_parameter=Parameter(negative=""),
 )
 for _command in (batches, circuits, dashboard, dead_letters, doctor, install, plan):
@@ -38,11 +38,11 @@ app.command(report_command, name="report")
 
 
 def main() -> NoReturn:
-    """Run the command of `sys.argv` and leave with its exit code."""
-    # What a worker would log, a command prints.
+    """Run the command in `sys.argv` and exit with its code."""
+    # Commands print what a worker would log.
     logging.getLogger("prefect_resilience").addHandler(logging.NullHandler())
     logging.getLogger("prefect_resilience").propagate = False
-    output.set_up()
+    look.set_up()
     sys.exit(_exit_code())
 
 
@@ -50,7 +50,7 @@ def _exit_code() -> int:
     with at_a_terminal(recovery.who()) as told:
         code = _run()
     if told.trouble is not None:
-        output.say(f"It is done, but no event tells of it: the Prefect API did not take it ({told.trouble}).")
+        look.say(f"It is done, but no event tells of it: the Prefect API did not take it ({told.trouble}).")
     return code
 
 
@@ -64,7 +64,7 @@ def _run() -> int:
     except ResilienceError as error:
         return _wrong(redact(str(error)))
     except BrokenPipeError:
-        # Whoever read has seen enough; Python must not flush into the closed pipe when it ends.
+        # The reader closed the pipe, as `head` does. Python must not flush into it at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except Exception as error:
@@ -78,5 +78,5 @@ def _run() -> int:
 
 
 def _wrong(sentence: str) -> int:
-    output.say(sentence_of(sentence))
+    look.say(sentence_of(sentence))
     return 1

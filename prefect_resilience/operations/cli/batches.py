@@ -1,38 +1,30 @@
-"""`prefect-resilience batches ...`: see what runs did to the world outside, and go on from there."""
+"""`prefect-resilience batches ...`: show the side effects of runs; recover, settle, roll back, abandon."""
 
 from __future__ import annotations
 
 import json as json_text
 from collections.abc import Callable
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Annotated, Any, Literal
 
 from cyclopts import App, Parameter
 
 from prefect_resilience.base.text import plural
+from prefect_resilience.durable.batches.decisions import RecoveryReport
 from prefect_resilience.durable.batches.edge import known, recovery, settling
 from prefect_resilience.durable.batches.edge.flow_runs import ApiUnavailable
 from prefect_resilience.durable.batches.edge.known import check_known
-from prefect_resilience.durable.batches.edge.recovery import RecoveryReport
 from prefect_resilience.durable.batches.edge.status import BatchStatus, batch_status
 from prefect_resilience.durable.batches.strategies import Strategy
 from prefect_resilience.durable.effects.ledger import open_ledger
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.operations.cli import batches_tables as tables
-from prefect_resilience.operations.cli import options, output
+from prefect_resilience.operations.cli import look, options
 from prefect_resilience.operations.cli.look import printable
-from prefect_resilience.operations.cli.options import (
-    DryRun,
-    Flag,
-    Force,
-    Json,
-    Store,
-    Yes,
-    check_limit,
-    explained,
-    store_url,
-)
+from prefect_resilience.operations.cli.options import DryRun, Flag, Json, Store, Yes
+from prefect_resilience.operations.importing import import_from_here
 
 Id = Annotated[str, Parameter(help="The batch: the id of its flow run, or its name.")]
 Reason = Annotated[str | None, Parameter(help="Why, for the audit log.")]
@@ -44,11 +36,26 @@ _MEANS: dict[str, str] = {
 }
 DONE = ("rescheduled", "compensated", "abandoned", "nothing")
 
-app: App = App(
-    name="batches",
-    help="See the effects of a batch, recover it, settle what is in doubt, roll it back or give it up.",
-    help_format="plaintext",
-    version_flags=[],
+
+@Parameter(name="*")
+@dataclass(frozen=True)
+class Recovering:
+    """The options of every command that recovers, rolls back or abandons a batch."""
+
+    reason: Reason = None
+    dry_run: DryRun = False
+    force: Annotated[
+        Flag, Parameter(help="Also while the run is shown as running: its process is certainly gone.")
+    ] = False
+    yes: Yes = False
+    store: Store = None
+    json: Json = False
+
+
+RECOVERING = Recovering()
+
+app: App = options.group(
+    "batches", "Show the effects of a batch; recover it, settle doubts, roll it back or abandon it."
 )
 
 
@@ -59,57 +66,56 @@ def list_all(
     archived: Flag = False,
     since: str = "30d",
     limit: int = 100,
-    store: Store = None,
-    json: Json = False,
+    how: options.Answering = options.ANSWERING,
 ) -> int:
-    """Show the batches: first those in doubt, then others that are open, then the rest, the newest first.
+    """Show the batches: those in doubt, then other open ones, then the rest, each with the newest first.
 
-    A flow run that failed or crashed is one, also without effects.
+    A flow run that failed or crashed is a batch even if it has no effects.
 
     Example: prefect-resilience batches list --open
 
     Args:
-        open: Only those that need somebody: an effect is not settled, or their flow run ended badly.
-        archived: Instead those that left the ledger.
-        since: How far to look back for flow runs that ended badly: a span, or a time.
-        limit: Show at most so many.
+        open: Only open ones: an effect is not settled, or their flow run failed or crashed.
+        archived: Show archived batches instead.
+        since: How far to look back for failed or crashed flow runs: a span, or a time.
+        limit: The largest number of batches to show.
     """
-    check_limit(limit)
+    options.check_limit(limit)
     if open and archived:
         raise ConfigurationError("--open and --archived exclude each other: what is archived is settled")
-    url = store_url(store)
+    url = options.store_url(how.store)
     back = options.since("--since", since)
-    with explained(url):
+    with options.explained(url):
         found = tables.find(url, archived=archived, only_open=open, since=back, limit=limit)
-    if json:
-        output.as_json([tables.batch_row(one, found) for one in found.shown])
+    if how.json:
+        look.as_json([tables.batch_row(one, found) for one in found.shown])
     elif not found.batches:
         which = "open " if open else "archived " if archived else ""
-        output.show(f"There are no {which}batches in {redact(url)}.")
+        look.show(f"There are no {which}batches in {redact(url)}.")
     else:
         more = f"The first {limit} of " if len(found.batches) > limit else ""
-        output.show(tables.batches_table(found), more + tables.summary(found.batches, redact(url)))
+        look.show(tables.batches_table(found), more + tables.summary(found.batches, redact(url)))
     for sentence in found.caveats:
-        output.say(sentence)
+        look.say(sentence)
     return 0
 
 
 @app.command(alias=("status", "batch-status"))
-def show(batch: Id, /, *, archived: Flag = False, store: Store = None, json: Json = False) -> int:
-    """Show the effects of a batch, how to go on with it, and what was done to it; of an archived one too.
+def show(batch: Id, /, *, archived: Flag = False, how: options.Answering = options.ANSWERING) -> int:
+    """Show the effects of a batch, how to recover it, and its audit log; also of an archived batch.
 
     Example: prefect-resilience batches show 01a1febe-b96e-7be5-9158-1f14ad773e0c
 
     Args:
-        archived: What was archived, also of one in the ledger.
+        archived: Show the archived records even if the ledger still has the batch.
     """
-    url = store_url(store)
-    with explained(url):
+    url = options.store_url(how.store)
+    with options.explained(url):
         status = _existing(batch, url, archived)
         needs_nothing = None if status.hint or status.archived else _why_nothing(batch, url)
         document = tables.batch_as_json(status)
         now = open_ledger(url).store.now()
-    return output.answer(document, *tables.batch_card(status, status.hint or needs_nothing, now), json=json)
+    return look.answer(document, *tables.batch_card(status, status.hint or needs_nothing, now), json=how.json)
 
 
 @app.command
@@ -119,32 +125,27 @@ def recover(
     *,
     strategy: Literal["auto", "restart", Strategy] = "auto",
     rollback_to: str | None = None,
-    reason: Reason = None,
-    dry_run: DryRun = False,
-    force: Force = False,
-    yes: Yes = False,
-    store: Store = None,
-    json: Json = False,
+    how: Recovering = RECOVERING,
 ) -> int:
-    """Go on with a batch whose run ended badly: the same flow run runs again, and what is done stays done.
+    """Recover a batch whose run failed or crashed: the same flow run runs again without its done effects.
 
     Example: prefect-resilience batches recover 01a1febe-b96e-7be5-9158-1f14ad773e0c --dry-run
 
     Args:
         strategy: auto does what the hint says; restart runs the same flow run again whatever it says.
-        rollback_to: Instead undo what was done since this savepoint, or other batch: rollback --to.
+        rollback_to: Roll back to this savepoint, or to the end of this other batch, as rollback --to does.
     """
     if rollback_to is not None and strategy not in ("auto", "compensate"):
         raise ConfigurationError(f"--rollback-to and --strategy {strategy} exclude each other")
-    options.import_from_here()
-    url = store_url(store)
+    import_from_here()
+    url = options.store_url(how.store)
     if rollback_to is not None:
-        work = partial(recovery.recover, batch, "compensate", to=rollback_to, force=force, store=url)
+        work = partial(recovery.recover, batch, "compensate", to=rollback_to, force=how.force, store=url)
         asks: tuple[str, ...] = ("compensated",)
     else:
-        work = partial(recovery.recover, batch, strategy, force=force, store=url)
-        asks = tuple(tables.DRY) if force else ("compensated", "abandoned")
-    return _carried_out(work, asks, url, reason, dry_run, yes, json)
+        work = partial(recovery.recover, batch, strategy, force=how.force, store=url)
+        asks = tuple(tables.ACTIONS) if how.force else ("compensated", "abandoned")
+    return _carried_out(work, asks, url, how)
 
 
 @app.command
@@ -157,135 +158,110 @@ def settle(
     result: str | None = None,
     external_id: str | None = None,
     reason: Reason = None,
-    store: Store = None,
-    json: Json = False,
+    how: options.Answering = options.ANSWERING,
 ) -> int:
-    """Say what became of an effect that is in doubt, or could not be undone; the next run goes by it.
+    """Settle an effect that is in doubt or could not be compensated. The next run uses the answer.
 
     Example: prefect-resilience batches settle invoices-2026-11 invoice:7 done --external-id msg-4711
 
     Args:
         key: The effect's key, as `batches show` writes it.
         answer: done: it took place. not-done: it did not, and may be done again.
-            Of one that a rollback could not undo: undone: it is by now.
-            kept: it stays done, and no rollback tries to undo it.
+            If a rollback could not compensate it: undone: it is compensated by now.
+            kept: it stays done, and no rollback compensates it.
         result: With done: what its task returns from now on, as JSON; null if left out.
-        external_id: With done: how the receiver calls it, as in msg-4711.
+        external_id: With done: its id at the receiver, as in msg-4711.
     """
-    url = store_url(store)
+    url = options.store_url(how.store)
     value = _json(result)
     settled: settling.Answer = "not_done" if answer == "not-done" else answer
-    with explained(url):
+    with options.explained(url):
         after = settling.settle(batch, key, settled, value, external_id, reason=reason, store=url)
-    return output.answer(tables.effect_as_json(after), f"{printable(key)} {_MEANS[settled]}.", json=json)
+    return look.answer(asdict(after), f"{printable(key)} {_MEANS[settled]}.", json=how.json)
 
 
 @app.command
 def reopen(
-    batch: Id, /, *, reason: Reason = None, yes: Yes = False, store: Store = None, json: Json = False
+    batch: Id, /, *, reason: Reason = None, yes: Yes = False, how: options.Answering = options.ANSWERING
 ) -> int:
-    """Go on with a batch of which the ledger lost records: what it has now is all that counts.
+    """Reopen a batch with lost ledger records. From now on only the records that are left count.
 
     Example: prefect-resilience batches reopen invoices-2026-11 --reason "the bank has none of the others"
     """
-    url = store_url(store)
-    with explained(url):
+    url = options.store_url(how.store)
+    with options.explained(url):
         number = len(batch_status(batch, store=url).effects)
     question = f"The ledger has {number} effects of this batch, and the next run may send any other. Go on?"
-    if not yes and not output.agreed(question, f"change batch {batch}"):
+    if not yes and not look.agreed(question, f"change batch {batch}"):
         return 1
-    with explained(url):
+    with options.explained(url):
         status = known.reopen(batch, reason=reason, store=url)
-    if json:
-        output.as_json(tables.batch_as_json(status))
+    if how.json:
+        look.as_json(tables.batch_as_json(status))
     else:
-        output.show(f"Reopened {printable(batch)} with {number} effects.")
+        look.show(f"Reopened {printable(batch)} with {number} effects.")
     return 0
 
 
 @app.command
-def rollback(
-    batch: Id,
-    /,
-    *,
-    to: str | None = None,
-    reason: Reason = None,
-    dry_run: DryRun = False,
-    force: Force = False,
-    yes: Yes = False,
-    store: Store = None,
-    json: Json = False,
-) -> int:
-    """Undo what was done, the last first, by the compensations of the effects.
+def rollback(batch: Id, /, *, to: str | None = None, how: Recovering = RECOVERING) -> int:
+    """Compensate the effects of a batch, the last one first.
 
     Example: prefect-resilience batches rollback invoices-2026-11 --to before-payment
 
     Args:
-        to: What was done since this savepoint, or since the end of this other batch; else all.
+        to: Only effects since this savepoint, or since the end of this other batch; all by default.
     """
-    options.import_from_here()
-    url = store_url(store)
-    work = partial(recovery.recover, batch, "compensate", to=to, force=force, store=url)
-    return _carried_out(work, ("compensated",), url, reason, dry_run, yes, json)
+    import_from_here()
+    url = options.store_url(how.store)
+    work = partial(recovery.recover, batch, "compensate", to=to, force=how.force, store=url)
+    return _carried_out(work, ("compensated",), url, how)
 
 
 @app.command
-def abandon(
-    batch: Id,
-    /,
-    *,
-    reason: Reason = None,
-    forget_doubts: Flag = False,
-    dry_run: DryRun = False,
-    force: Force = False,
-    yes: Yes = False,
-    store: Store = None,
-    json: Json = False,
-) -> int:
-    """Give a batch up: its effects are archived, and what was never done leaves the ledger.
+def abandon(batch: Id, /, *, forget_doubts: Flag = False, how: Recovering = RECOVERING) -> int:
+    """Abandon a batch: its effects are archived, and effects that were never done leave the ledger.
 
     Example: prefect-resilience batches abandon invoices-2026-11 --reason "sent by hand"
 
     Args:
-        forget_doubts: Also what is in doubt: a later run of the batch may then do it a second time.
+        forget_doubts: Also effects in doubt: a later run of the batch may then do them a second time.
     """
-    url = store_url(store)
-    work = partial(recovery.abandon, batch, forget_doubts=forget_doubts, force=force, store=url)
-    return _carried_out(work, ("abandoned",), url, reason, dry_run, yes, json)
+    url = options.store_url(how.store)
+    work = partial(recovery.abandon, batch, forget_doubts=forget_doubts, force=how.force, store=url)
+    return _carried_out(work, ("abandoned",), url, how)
 
 
 @app.command
-def prune(
-    *, older_than: str, dry_run: DryRun = False, yes: Yes = False, store: Store = None, json: Json = False
-) -> int:
-    """Archive batches in which nothing has happened for that long, and take them out of the ledger.
+def prune(*, older_than: str, how: options.Asking = options.ASKING) -> int:
+    """Archive batches without activity for that long, and remove them from the ledger.
 
-    Choose a span longer than any run is ever run again: what is not in the ledger would be done again.
+    Choose a span after which no run is recovered: effects that are not in the ledger would be done again.
     Example: prefect-resilience batches prune --older-than 180d --dry-run
 
     Args:
         older_than: A span as in 180d, or a time as in 2026-11-20T18:00.
     """
-    url = store_url(store)
+    url = options.store_url(how.store)
     before = options.since("--older-than", older_than)
-    with explained(url):
+    with options.explained(url):
         old = known.prune(before, dry_run=True, store=url)
     number = plural(len(old), "batch", "batches")
-    if old and not dry_run:
+    if old and not how.dry_run:
         question = f"Archive {number} and take them out of the ledger?"
-        if not yes and not output.agreed(question, f"change {number}"):
+        if not how.yes and not look.agreed(question, f"change {number}"):
             return 1
-        with explained(url):
+        with options.explained(url):
             old = known.prune(before, store=url)
-    done = f"{plural(len(old), 'batch', 'batches')} {options.was(len(old), dry_run)} archived."
-    return output.answer([tables.batch_row(one) for one in old], done, json=json)
+    done = f"{plural(len(old), 'batch', 'batches')} {options.was(len(old), how.dry_run)} archived."
+    return look.answer([tables.batch_row(one) for one in old], done, json=how.json)
 
 
 # -- what the commands share
 
 
 def _existing(batch: str, url: str, archived: bool) -> BatchStatus:
-    """The batch as it is in the ledger, or, if it left the ledger, as it was archived."""
+    """The batch from the ledger, or from the archive if the ledger no longer has it."""
     check_known(open_ledger(url), batch)
     live = batch_status(batch, store=url)
     if live.effects and not archived:
@@ -297,7 +273,7 @@ def _existing(batch: str, url: str, archived: bool) -> BatchStatus:
 
 
 def _why_nothing(batch: str, url: str) -> str:
-    """Why there is no hint: how the run stands, and what the effects say."""
+    """Why there is no hint, from the state of the run and its effects."""
     try:
         return recovery.recover(batch, dry_run=True, store=url).why
     except ApiUnavailable as error:
@@ -305,30 +281,24 @@ def _why_nothing(batch: str, url: str) -> str:
 
 
 def _carried_out(
-    work: Callable[..., RecoveryReport],
-    asks: tuple[str, ...],
-    url: str,
-    reason: str | None,
-    dry_run: bool,
-    yes: bool,
-    json: bool,
+    work: Callable[..., RecoveryReport], asks: tuple[str, ...], url: str, how: Recovering
 ) -> int:
-    """Plan the work, ask if its action is one of `asks`, do it, and show what it did."""
-    with explained(url):
+    """Plan the work, ask if its action is in `asks`, carry it out and show the report."""
+    with options.explained(url):
         report = work(dry_run=True)
-    if not dry_run and not yes and report.action in asks and not _agreed(report):
+    if not how.dry_run and not how.yes and report.action in asks and not _agreed(report):
         return 1
-    if not dry_run:
-        with explained(url):
-            report = work(reason=reason)
-    output.answer(report, *tables.report_lines(report), json=json)
+    if not how.dry_run:
+        with options.explained(url):
+            report = work(reason=how.reason)
+    look.answer(report, *tables.report_lines(report), json=how.json)
     left = any(one.how != "skipped" for one in report.not_undone)
     return 0 if report.dry_run or (report.action in DONE and not left) else 1
 
 
 def _agreed(plan: RecoveryReport) -> bool:
     verb = {"compensated": "Undo what was done in", "abandoned": "Give up"}.get(plan.action, "Go on with")
-    return output.agreed(f"{verb} the batch {printable(plan.batch_id)}?", f"change batch {plan.batch_id}")
+    return look.agreed(f"{verb} the batch {printable(plan.batch_id)}?", f"change batch {plan.batch_id}")
 
 
 def _json(text: str | None) -> Any:

@@ -1,4 +1,4 @@
-"""Batches as tables. A state is told by a word and a sign; everybody can tell its colour apart."""
+"""Batches as tables. Each state has a word and a sign as well as a colour."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from rich.text import Text
 
 from prefect_resilience.base.text import plural
 from prefect_resilience.durable.batches.audit import AuditEntry
+from prefect_resilience.durable.batches.decisions import RecoveryReport
 from prefect_resilience.durable.batches.edge import known
 from prefect_resilience.durable.batches.edge.flow_runs import ApiUnavailable, find_runs, hint_of
-from prefect_resilience.durable.batches.edge.recovery import RecoveryReport
 from prefect_resilience.durable.batches.edge.status import (
     Archived,
     BatchStatus,
@@ -30,38 +30,25 @@ from prefect_resilience.durable.batches.strategies import RecoveryHint
 from prefect_resilience.durable.effects.ledger import open_ledger
 from prefect_resilience.durable.sagas.report import KEYS_SHOWN
 from prefect_resilience.operations.cli import look
-from prefect_resilience.operations.cli.look import printable, safe
+from prefect_resilience.operations.cli.look import NUMBER, TEXT, WORD, printable, safe
 
 COUNTED = ("unknown", "intended", "failed", "done", "compensated")
 AUDIT_SHOWN = 20
 RESULT_SHOWN = 60
-DRY = {
-    "rescheduled": "would run again",
-    "compensated": "would be undone",
-    "abandoned": "would be given up",
-    "told": "waits for a person",
-    "refused": "would be refused",
-    "nothing": "needs nothing",
+ACTIONS = {
+    "rescheduled": ("would run again", "runs again"),
+    "compensated": ("would be undone", "was undone"),
+    "abandoned": ("would be given up", "was given up"),
+    "told": ("waits for a person", "waits for a person"),
+    "refused": ("would be refused", "was left alone"),
+    "nothing": ("needs nothing", "needs nothing"),
 }
-SAID = {
-    "rescheduled": "runs again",
-    "compensated": "was undone",
-    "abandoned": "was given up",
-    "told": "waits for a person",
-    "refused": "was left alone",
-    "nothing": "needs nothing",
-}
+"""Words for each action of a recovery: planned, and done."""
 
 
 def batches_table(found: FoundBatches) -> Table:
-    """The batches, a row each."""
-    columns = [
-        look.word("state"),
-        look.text("batch", 16),
-        look.text("effects"),
-        look.number("age"),
-        look.text("hint", 12),
-    ]
+    """A row for each batch."""
+    columns = {"state": WORD, "batch": 16, "effects": TEXT, "age": NUMBER, "hint": 12}
     return look.table(columns, (_batch_cells(one, found) for one in found.shown))
 
 
@@ -75,14 +62,14 @@ def _batch_cells(one: BatchSummary, found: FoundBatches) -> Iterator[look.Cell]:
 
 
 def summary(found: Sequence[BatchSummary], url: str) -> str:
-    """How many there are, how many are open and how many in doubt, in a line."""
+    """One line: the number of batches, open ones, and ones in doubt."""
     number = plural(len(found), "batch", "batches")
     doubts = sum(one.open and one.unknown > 0 for one in found)
     return f"{number}, {sum(one.open for one in found) or 'none'} open, {doubts or 'none'} in doubt, in {url}"
 
 
 def batch_card(status: BatchStatus, hint: RecoveryHint | str | None, now: float) -> Iterator[RenderableType]:
-    """Everything that is known of one batch; `hint`: how to go on, or why there is nothing to do."""
+    """All facts about one batch. `hint`: how to recover it, or why there is nothing to do."""
     yield look.card((label, safe(text)) for label, text in _card_rows(status, hint, now))
     if status.effects:
         yield effects_table(status.effects, now)
@@ -128,15 +115,8 @@ def _archive_rows(archived: Archived, now: float) -> Iterator[tuple[str, str]]:
 
 
 def effects_table(effects: Iterable[EffectStatus], now: float) -> Table:
-    """The effects, a row each."""
-    columns = [
-        look.word("state"),
-        look.text("key", 12),
-        look.word("kind"),
-        look.number("tries"),
-        look.number("age"),
-        look.text("outcome", 12),
-    ]
+    """A row for each effect."""
+    columns = {"state": WORD, "key": 12, "kind": WORD, "tries": NUMBER, "age": NUMBER, "outcome": 12}
     rows = (
         (
             look.state(one.state),
@@ -164,14 +144,8 @@ def _outcome(one: EffectStatus) -> str:
 
 
 def audit_table(entries: Iterable[AuditEntry]) -> Table:
-    """What was done to a batch, the newest last."""
-    columns = [
-        look.word("when"),
-        look.text("who", 8),
-        look.word("asked"),
-        look.word("outcome"),
-        look.text("why", 12),
-    ]
+    """The audit log of a batch, the newest entry last."""
+    columns = {"when": WORD, "who": 8, "asked": WORD, "outcome": WORD, "why": 12}
     rows = (
         (
             look.clock(entry.at),
@@ -186,11 +160,11 @@ def audit_table(entries: Iterable[AuditEntry]) -> Table:
 
 
 def report_lines(report: RecoveryReport) -> Iterator[RenderableType]:
-    """What a recovery did, in a sentence or two."""
-    words = DRY if report.dry_run else SAID
+    """The report of a recovery, in a sentence or two."""
+    would, did = ACTIONS[report.action]
     strategy = "" if report.strategy is None else f" ({report.strategy})"
     part = " in part" if report.action == "compensated" and report.not_undone else ""
-    said = f"{words[report.action]}{part}{strategy}"
+    said = f"{would if report.dry_run else did}{part}{strategy}"
     yield f"{printable(report.batch_id)} {said}: {safe(report.why)}."
     for one in report.not_undone[KEYS_SHOWN:]:
         yield f"Not undone: {printable(repr(one.key))} ({safe(one.why)})."
@@ -226,13 +200,9 @@ def batch_as_json(status: BatchStatus) -> dict[str, Any]:
         "seconds_in_error": status.seconds_in_error,
         "archived": None if status.archived is None else asdict(status.archived),
         "hint": status.hint,
-        "effects": [effect_as_json(one) for one in status.effects],
+        "effects": [asdict(one) for one in status.effects],
         "audit": status.audit,
     }
-
-
-def effect_as_json(one: EffectStatus) -> dict[str, Any]:
-    return asdict(one)
 
 
 HINTS_SHOWN = 200
@@ -240,9 +210,9 @@ HINTS_SHOWN = 200
 
 @dataclass(frozen=True, slots=True)
 class FoundBatches:
-    """Every batch that is meant, and of those that are shown the hints and the names of their flow runs.
+    """All matching batches; for those that are shown also hints and the names of their flow runs.
 
-    `now` is the store's clock, `caveats` what is to be said of all that.
+    `now`: the store's time. `caveats`: sentences about what is unknown or left out.
     """
 
     batches: list[BatchSummary]
@@ -256,7 +226,7 @@ class FoundBatches:
 def find(
     url: str, *, archived: bool, only_open: bool, since: datetime | timedelta, limit: int
 ) -> FoundBatches:
-    """The batches of a store, at most `limit` of them to be shown. Raises StoreUnavailable."""
+    """Find the batches of a store; at most `limit` are shown. Raises StoreUnavailable."""
     ledger = open_ledger(url)
     seen = _with_runs(url, archived, since)
     batches = [one for one in seen.batches if one.open or not only_open]
@@ -269,7 +239,7 @@ def find(
 
 
 def _with_runs(url: str, archived: bool, since: datetime | timedelta) -> known.Batches:
-    """With the flow runs that ended badly, where an API is configured to be asked for them."""
+    """The batches, with flow runs that failed or crashed if an API is configured."""
     if archived or get_current_settings().api.url is None:
         return known.Batches(list_batches(archived=archived, store=url), {})
     back = datetime.now(timezone.utc) - since if isinstance(since, timedelta) else since
@@ -277,7 +247,7 @@ def _with_runs(url: str, archived: bool, since: datetime | timedelta) -> known.B
 
 
 def _names(shown: list[BatchSummary], seen: known.Batches) -> dict[str, str]:
-    """The names of the flow runs, as far as the API can be asked for them."""
+    """The names of the flow runs, as far as the API answers."""
     names = {run_id: run.name for run_id, run in seen.runs.items()}
     unknown = [one.batch_id for one in shown if one.batch_id not in names]
     if unknown and seen.trouble is None:

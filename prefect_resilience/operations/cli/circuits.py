@@ -1,9 +1,9 @@
-"""`prefect-resilience circuits ...`: see the circuits of a fleet, and set them."""
+"""`prefect-resilience circuits ...`: show the circuits of a fleet and set them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from fnmatch import fnmatchcase
 from typing import Annotated
@@ -17,8 +17,8 @@ from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.guards.circuits import CircuitSnapshot
 from prefect_resilience.guards.circuits.model import CircuitState
 from prefect_resilience.operations.cli import circuits_tables as tables
-from prefect_resilience.operations.cli import look, options, output
-from prefect_resilience.operations.cli.options import Flag, Json, Store
+from prefect_resilience.operations.cli import look, options
+from prefect_resilience.operations.cli.options import ANSWERING, Answering, Flag, Json, Store
 from prefect_resilience.operations.flows import (
     DONE,
     Action,
@@ -29,28 +29,37 @@ from prefect_resilience.operations.flows import (
 )
 
 Name = Annotated[str, Parameter(help="The circuit's name, or a pattern in quotes, as in 'llm:*'.")]
-Yes = Annotated[Flag, Parameter(help="Change several circuits without being asked.")]
-Create = Annotated[Flag, Parameter(help="Make the circuit when there is none of this name yet.")]
-Reason = Annotated[str, Parameter(show_default=False, help="Why, for whoever meets the circuit next.")]
+Create = Annotated[Flag, Parameter(help="Create the circuit if there is none of this name yet.")]
+Reason = Annotated[
+    str, Parameter(show_default=False, help="Why, for the next person who looks at the circuit.")
+]
 
-app: App = App(
-    name="circuits",
-    help="See the circuits of a fleet, and open, close, disable or reset them.",
-    help_format="plaintext",
-    version_flags=[],
-)
+
+@Parameter(name="*")
+@dataclass(frozen=True)
+class Setting:
+    """The options of every command that sets circuits."""
+
+    yes: Annotated[Flag, Parameter(help="Change several circuits without being asked.")] = False
+    store: Store = None
+    json: Json = False
+
+
+SETTING = Setting()
+
+app: App = options.group("circuits", "Show the circuits of a fleet; open, close, disable or reset them.")
 
 
 @app.command(name="list")
-def list_circuits(*, state: list[CircuitState] | None = None, store: Store = None, json: Json = False) -> int:
-    """Show every circuit, those that reject calls first.
+def list_circuits(*, state: list[CircuitState] | None = None, how: Answering = ANSWERING) -> int:
+    """Show every circuit; those that reject calls come first.
 
     Example: prefect-resilience circuits list --state open --state forced_open
 
     Args:
-        state: Only those in this state; repeat it for several.
+        state: Only circuits in this state; repeat it for several.
     """
-    fleet = tables.read_circuits(options.store_url(store, circuits=True))
+    fleet = tables.read_circuits(options.store_url(how.store, circuits=True))
     shown = tuple(circuit for circuit in fleet.circuits if not state or circuit.state in state)
     if shown:
         parts = [tables.circuits_table(replace(fleet, circuits=shown)), tables.summary(fleet)]
@@ -58,88 +67,62 @@ def list_circuits(*, state: list[CircuitState] | None = None, store: Store = Non
         parts = [f"No circuit is {' or '.join(state or [])}: {tables.summary(fleet)}."]
     else:
         parts = [f"There are no circuits in {fleet.url} yet: one is stored when it is first called."]
-    return output.answer(shown, *parts, json=json)
+    return look.answer(shown, *parts, json=how.json)
 
 
 @app.command
-def show(name: str, /, *, store: Store = None, json: Json = False) -> int:
-    """Show everything that is known of one circuit.
+def show(name: str, /, *, how: Answering = ANSWERING) -> int:
+    """Show all facts about one circuit.
 
     Example: prefect-resilience circuits show llm:primary
 
     Args:
-        name: The circuit's name, as `circuits list` writes it.
+        name: The circuit's name, as `circuits list` prints it.
     """
-    fleet = tables.read_circuits(options.store_url(store, circuits=True))
+    fleet = tables.read_circuits(options.store_url(how.store, circuits=True))
     found = next((circuit for circuit in fleet.circuits if circuit.name == name), None)
     if found is None:
         raise ConfigurationError(unknown_circuit(name, (circuit.name for circuit in fleet.circuits)))
-    return output.answer(found, look.card(tables.card_rows(found, fleet.now)), json=json)
+    return look.answer(found, look.card(tables.card_rows(found, fleet.now)), json=how.json)
 
 
 @app.command(name="open")
 def open_circuit(
-    name: Name,
-    /,
-    *,
-    reason: Reason,
-    until: str | None = None,
-    create: Create = False,
-    yes: Yes = False,
-    store: Store = None,
-    json: Json = False,
+    name: Name, /, *, reason: Reason, until: str | None = None, create: Create = False, how: Setting = SETTING
 ) -> int:
     """Reject every call of the fleet.
 
     Example: prefect-resilience circuits open llm:primary --reason "they said so" --until 10m
 
     Args:
-        until: 10m, 1h30m, or a time as in 2026-11-20T18:00; then a probe decides. Else a person.
+        until: 10m, 1h30m, or a time as in 2026-11-20T18:00; then a probe decides. By default a person does.
     """
-    return _act("open", name, store, json, _given(reason), until=until, create=create, yes=yes)
+    return _act("open", name, how, _given(reason), until=until, create=create)
 
 
 @app.command
-def close(
-    name: Name, /, *, reason: Reason = "", yes: Yes = False, store: Store = None, json: Json = False
-) -> int:
-    """Let calls through again; the circuit trips as usual from there.
+def close(name: Name, /, *, reason: Reason = "", how: Setting = SETTING) -> int:
+    """Let calls through again. The circuit can open again as usual.
 
     Example: prefect-resilience circuits close llm:primary
     """
-    return _act("close", name, store, json, reason, yes=yes)
+    return _act("close", name, how, reason)
 
 
 @app.command
-def disable(
-    name: Name,
-    /,
-    *,
-    reason: Reason,
-    create: Create = False,
-    yes: Yes = False,
-    store: Store = None,
-    json: Json = False,
-) -> int:
+def disable(name: Name, /, *, reason: Reason, create: Create = False, how: Setting = SETTING) -> int:
     """Let every call through and count nothing, until `close` or `reset`.
 
     Example: prefect-resilience circuits disable llm:primary --reason "it trips on test data"
     """
-    return _act("disable", name, store, json, _given(reason), create=create, yes=yes)
+    return _act("disable", name, how, _given(reason), create=create)
 
 
 @app.command
 def reset(
-    name: Name | None = None,
-    /,
-    *,
-    all: Flag = False,
-    reason: Reason = "",
-    yes: Yes = False,
-    store: Store = None,
-    json: Json = False,
+    name: Name | None = None, /, *, all: Flag = False, reason: Reason = "", how: Setting = SETTING
 ) -> int:
-    """Begin anew: closed, windows empty, re-openings forgotten.
+    """Reset circuits: state closed, windows empty, re-openings set to 0.
 
     Example: prefect-resilience circuits reset llm:primary
     Example: prefect-resilience circuits reset --all --yes
@@ -149,28 +132,28 @@ def reset(
     """
     if all == (name is not None):
         raise ConfigurationError("say which circuits to reset: either a NAME or --all")
-    return _act("reset", name, store, json, reason, yes=yes)
+    return _act("reset", name, how, reason)
 
 
 @app.command
-def watch(*, interval: float = 1.0, count: int | None = None, store: Store = None, json: Json = False) -> int:
-    """Show every circuit again and again, until Ctrl-C. With --json, a line for each look.
+def watch(*, interval: float = 1.0, count: int | None = None, how: Answering = ANSWERING) -> int:
+    """Show every circuit at an interval, until Ctrl-C. With --json, print a line each time.
 
     Example: prefect-resilience circuits watch --interval 2
 
     Args:
-        interval: Seconds between two looks.
-        count: Look so many times, then end; for ever when left out.
+        interval: Seconds between two readings.
+        count: The number of readings; without it, until Ctrl-C.
     """
     if not 0.05 <= interval <= 86_400:
         raise ConfigurationError(f"--interval {interval:g} must be 0.05 seconds to a day, as in 2")
     if count is not None and count < 1:
         raise ConfigurationError(f"--count {count} must be 1 or more; leave it out to watch for ever")
-    watching = tables.watch_json if json else tables.watch_table
+    watching = tables.watch_json if how.json else tables.watch_table
     try:
-        return watching(options.store_url(store, circuits=True), interval, count)
+        return watching(options.store_url(how.store, circuits=True), interval, count)
     except KeyboardInterrupt:
-        # The way to end it, and so nothing is wrong.
+        # Ctrl-C is the normal way to end it.
         return 0
 
 
@@ -186,24 +169,22 @@ def _given(reason: str) -> str:
 def _act(
     action: Action,
     name: str | None,
-    store: str | None,
-    json: bool,
+    how: Setting,
     reason: str,
     *,
     until: str | None = None,
     create: bool = False,
-    yes: bool = False,
 ) -> int:
-    """Carry the action out on the circuits that `name` means (None: all of them) and show what it did."""
+    """Carry out the action on the circuits that match `name` (None: all) and show the changes."""
     moment = None if until is None else options.until(until, datetime.now().astimezone())
-    url = options.store_url(store, circuits=True)
+    url = options.store_url(how.store, circuits=True)
     fleet = tables.read_circuits(url)
     several = name is None or is_glob(name, fleet.circuits)
     chosen = _chosen(name, fleet.circuits, action, create, several)
     if not chosen:
         nothing = f"There are no circuits in {fleet.url} yet, and so nothing to {action}."
-        return output.answer([], nothing, json=json)
-    if several and not yes and not _agreed(action, [c for c in chosen.values() if c]):
+        return look.answer([], nothing, json=how.json)
+    if several and not how.yes and not _agreed(action, [c for c in chosen.values() if c]):
         return 1
     changes: list[CircuitChange] = []
     try:
@@ -212,17 +193,17 @@ def _act(
                 after = change_circuit(circuit, action, reason, moment, url)
                 changes.append(CircuitChange(name=circuit, before=before, after=after))
     finally:
-        # If the store fails in between, what was done until then is shown as well.
-        if changes or json:
+        # If the store fails in between, the changes up to then are shown as well.
+        if changes or how.json:
             done = f"{plural(len(changes), 'circuit')} {DONE[action]} for the whole fleet."
-            output.answer(changes, tables.changes_table(changes, fleet.now), done, json=json)
+            look.answer(changes, tables.changes_table(changes, fleet.now), done, json=how.json)
     return 0
 
 
 def _chosen(
     name: str | None, circuits: Sequence[CircuitSnapshot], action: Action, create: bool, several: bool
 ) -> dict[str, CircuitSnapshot | None]:
-    """The circuits to act upon as they are now; None for one that is to be created."""
+    """The circuits to change and their present state; None for one that will be created."""
     if name is not None and not several:
         return {name: find_circuit(name, circuits, action, create)}
     found = circuits if name is None else matching(name, circuits)
@@ -232,19 +213,19 @@ def _chosen(
 
 
 def is_glob(name: str, circuits: Iterable[CircuitSnapshot]) -> bool:
-    """Whether `name` is a pattern, as in 'llm:*', and not the name of a circuit itself."""
+    """Whether `name` is a pattern, as in 'llm:*', and no circuit has that name."""
     return any(mark in name for mark in "*?[") and all(circuit.name != name for circuit in circuits)
 
 
 def matching(pattern: str, circuits: Iterable[CircuitSnapshot]) -> list[CircuitSnapshot]:
-    """The circuits whose names match the pattern, upper and lower case told apart."""
+    """The circuits whose names match the pattern; case matters."""
     return [circuit for circuit in circuits if fnmatchcase(circuit.name, pattern)]
 
 
 def _agreed(action: Action, circuits: Sequence[CircuitSnapshot]) -> bool:
     number = plural(len(circuits), "circuit")
     preview = Table.grid(padding=(0, 2), pad_edge=True)
-    for circuit in circuits[: output.ASKED_ABOUT]:
+    for circuit in circuits[: look.ASKED_ABOUT]:
         preview.add_row(look.state(circuit.state), Text(look.printable(circuit.name), overflow="fold"))
     question = f"{action.capitalize()} {number} for the whole fleet?"
-    return output.agreed(question, f"{action} {number}", preview, len(circuits))
+    return look.agreed(question, f"{action} {number}", preview, len(circuits))

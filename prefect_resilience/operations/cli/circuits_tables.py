@@ -1,4 +1,4 @@
-"""Circuits as tables, printed once or watched. A state is told by a word and a sign as well as its colour."""
+"""Circuits as tables, printed once or watched. Each state has a word and a sign as well as a colour."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from prefect_resilience.base.text import plural, sentence_of
 from prefect_resilience.errors.exceptions import StoreUnavailable
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.guards.circuits import CircuitSnapshot, get_circuits
-from prefect_resilience.operations.cli import look, output
+from prefect_resilience.operations.cli import look
+from prefect_resilience.operations.cli.look import NUMBER, TEXT, WORD
 from prefect_resilience.operations.cli.options import explained
 from prefect_resilience.operations.flows import CircuitChange
 from prefect_resilience.stores import open_store
@@ -37,7 +38,7 @@ HEADINGS = ("failed", "in a row", "opened", "retry in", "probes")
 
 @dataclass(frozen=True, slots=True)
 class FleetCircuits:
-    """The circuits of a store, those in trouble first. `now` is its clock, `url` may be shown."""
+    """The circuits of a store; those that reject calls come first. `now`: its time, `url`: redacted."""
 
     url: str
     now: float
@@ -45,7 +46,7 @@ class FleetCircuits:
 
 
 def read_circuits(url: str) -> FleetCircuits:
-    """Every circuit in the store; StoreUnavailable with a sentence for the operator."""
+    """Read every circuit in the store. Raises StoreUnavailable with a sentence for the operator."""
     with explained(url):
         circuits = get_circuits(url)
         now = open_store(url).now()
@@ -54,14 +55,14 @@ def read_circuits(url: str) -> FleetCircuits:
 
 
 def circuits_table(fleet: FleetCircuits) -> RenderableType:
-    """The fleet, a row each, and below it why those are not closed that are not."""
+    """A row for each circuit; below the table the reason of each circuit that is not closed."""
     rows = [_cells(circuit, fleet.now) for circuit in fleet.circuits]
     longest = max((cell_len(look.printable(circuit.name)) for circuit in fleet.circuits), default=0)
-    # A column that is empty for every circuit is left out.
+    # Omit a column that is empty for every circuit.
     kept = [place for place in range(len(HEADINGS)) if any(row[place] for row in rows)]
-    columns = [look.word("state"), look.text("circuit", min(longest, NARROWEST))]
+    columns = {"state": WORD, "circuit": min(longest, NARROWEST)}
     table = look.table(
-        columns + [look.number(HEADINGS[place]) for place in kept],
+        columns | {HEADINGS[place]: NUMBER for place in kept},
         (
             [look.state(circuit.state), circuit.name, *(row[place] for place in kept)]
             for circuit, row in zip(fleet.circuits, rows, strict=True)
@@ -90,18 +91,18 @@ def _reasons(circuits: Iterable[CircuitSnapshot]) -> Iterator[RenderableType]:
 
 
 def why(circuit: CircuitSnapshot) -> str:
-    """The reason of its state and the last error, as far as there are any."""
+    """The reason of the state and the last error, if there are any."""
     return "; ".join(look.safe(text) for text in (circuit.reason, circuit.last_error) if text)
 
 
 def summary(fleet: FleetCircuits) -> str:
-    """How many there are and how many reject calls, in a line."""
+    """One line: the number of circuits and of open ones."""
     rejecting = sum(circuit.state in {"open", "forced_open"} for circuit in fleet.circuits)
     return f"{plural(len(fleet.circuits), 'circuit')}, {rejecting or 'none'} open, in {fleet.url}"
 
 
 def card_rows(circuit: CircuitSnapshot, now: float) -> Iterator[tuple[str, look.Cell]]:
-    """Everything that is known of one circuit."""
+    """All facts about one circuit."""
     yield "circuit", circuit.name
     meaning = MEANINGS[circuit.state]
     yield "state", look.state(circuit.state).append(f"  {meaning}", style="not bold default")
@@ -123,14 +124,8 @@ def card_rows(circuit: CircuitSnapshot, now: float) -> Iterator[tuple[str, look.
 
 
 def changes_table(changes: Iterable[CircuitChange], now: float) -> Table:
-    """What was before and what is after, a row for each circuit that was acted upon."""
-    columns = [
-        look.text("circuit", 12),
-        look.word("before"),
-        look.word("after"),
-        look.word("until"),
-        look.text("why"),
-    ]
+    """The state before and after, a row for each changed circuit."""
+    columns = {"circuit": 12, "before": WORD, "after": WORD, "until": WORD, "why": TEXT}
     return look.table(
         columns,
         (
@@ -147,7 +142,7 @@ def changes_table(changes: Iterable[CircuitChange], now: float) -> Table:
 
 
 def _clock(time: float | None, now: float) -> str:
-    """The time of day where that says enough, else the whole date."""
+    """The time of day if it is today, else with the date."""
     if time is None:
         return ""
     there = datetime.fromtimestamp(time).astimezone()
@@ -159,22 +154,22 @@ def _clock(time: float | None, now: float) -> str:
 
 
 def watch_json(url: str, interval: float, count: int | None) -> int:
-    """A line of JSON for each time the store answered; what it did not answer is said on stderr."""
+    """Print a line of JSON each time the store answers. An outage is reported on stderr."""
     answered = True
     for fleet, trouble in _looks(url, interval, count):
         if fleet is not None:
-            output.as_json(fleet.circuits, indent=None)
-        # An outage is reported once, not at every look.
+            look.as_json(fleet.circuits, indent=None)
+        # Report an outage once, not at every look.
         if answered and trouble:
-            output.say(trouble)
+            look.say(trouble)
         elif not answered and not trouble:
-            output.say("The store answers again.")
+            look.say("The store answers again.")
         answered = not trouble
     return 0 if answered else 1
 
 
 def watch_table(url: str, interval: float, count: int | None) -> int:
-    """The table, drawn over itself on a terminal, printed again elsewhere."""
+    """Draw the table in place on a terminal; elsewhere print it again each time."""
     last: tuple[FleetCircuits, datetime] | None = None
     trouble = ""
     with _canvas() as draw:
@@ -186,7 +181,7 @@ def watch_table(url: str, interval: float, count: int | None) -> int:
 
 
 def _looks(url: str, interval: float, count: int | None) -> Iterator[tuple[FleetCircuits | None, str]]:
-    """`count` times, or for ever: what the store says, or a sentence why it says nothing."""
+    """Read the store `count` times (None: for ever). Yields the circuits, or an error sentence."""
     looked = 0
     while count is None or looked < count:
         if looked:
@@ -200,7 +195,7 @@ def _looks(url: str, interval: float, count: int | None) -> Iterator[tuple[Fleet
 
 @contextmanager
 def _canvas() -> Generator[Callable[[RenderableType], None], None, None]:
-    console = output.stdout()
+    console = look.stdout()
     if not console.is_terminal:
         yield console.print
         return

@@ -1,4 +1,4 @@
-"""Dead letters as tables. A status is told by a word and a sign; everybody can tell its colour apart."""
+"""Dead letters as tables. Each status has a word and a sign as well as a colour."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from prefect_resilience.durable.letters.model import DeadLetter, Pass, Replay
 from prefect_resilience.durable.letters.report import LetterOutcome, ReplayReport
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.operations.cli import look
-from prefect_resilience.operations.cli.look import printable, safe
+from prefect_resilience.operations.cli.look import NUMBER, TEXT, WORD, printable, safe
 
 MEANINGS = {
     "waiting": "nobody has replayed it yet",
@@ -29,15 +29,8 @@ VALUE_SHOWN = 2_000
 
 
 def letters_table(letters: Iterable[DeadLetter], now: float) -> Table:
-    """The letters, a row each."""
-    columns = [
-        look.word("status"),
-        look.word("id"),
-        look.text("of", 8),
-        look.number("age"),
-        look.number("passes"),
-        look.text("error", 12),
-    ]
+    """A row for each letter."""
+    columns = {"status": WORD, "id": WORD, "of": 8, "age": NUMBER, "passes": NUMBER, "error": 12}
     rows = (
         (
             look.state(letter.status),
@@ -53,14 +46,14 @@ def letters_table(letters: Iterable[DeadLetter], now: float) -> Table:
 
 
 def summary(letters: Iterable[DeadLetter], url: str) -> str:
-    """How many there are of each status, in a line."""
+    """One line: the number of letters by status."""
     counts = Counter[str](letter.status for letter in letters)
     each = [f"{counts[status]} {status.replace('_', ' ')}" for status in MEANINGS if counts[status]]
     return f"{plural(counts.total(), 'dead letter')}{': ' if each else ''}{', '.join(each)}, in {url}"
 
 
 def card_rows(letter: DeadLetter, now: float) -> Iterator[tuple[str, look.Cell]]:
-    """Everything that is known of one letter."""
+    """All facts about one letter."""
     yield "dead letter", letter.id
     meaning = MEANINGS[letter.status]
     yield "status", look.state(letter.status).append(f"  {meaning}", style="not bold default")
@@ -92,7 +85,7 @@ def card_rows(letter: DeadLetter, now: float) -> Iterator[tuple[str, look.Cell]]
 
 
 def _labelled(label: str, texts: Iterable[look.Cell]) -> Iterator[tuple[str, look.Cell]]:
-    """Rows of a card with the label beside the first of them."""
+    """Rows of a card; only the first has the label."""
     for place, text in enumerate(texts):
         yield "" if place else label, text
 
@@ -103,7 +96,7 @@ def _replay(one: Replay, now: float) -> str:
 
 
 def _pass(one: Pass, now: float) -> str:
-    """What became of the call in one pass of its flow run."""
+    """The outcome of the call in one pass of its flow run."""
     start = look.local(one.at.timestamp(), now) + (f", start {one.starts[-1][1]}: " if one.starts else ", ")
     if one.outcome == "succeeded":
         return f"{start}succeeded"
@@ -111,7 +104,7 @@ def _pass(one: Pass, now: float) -> str:
 
 
 def left_to_runs(report: ReplayReport) -> str:
-    """What a replay says of the letters that it left to their flow runs."""
+    """The sentence about letters that a replay left to their flow runs."""
     letters = plural(report.left_to_runs, "letter was", "letters were")
     return (
         f"{letters} left to a flow run that goes on, or waits to run again, and may make the call itself. "
@@ -120,13 +113,13 @@ def left_to_runs(report: ReplayReport) -> str:
 
 
 def _value(encoded: Any) -> str:
-    """A parameter as JSON, without what the codec adds to it."""
+    """A parameter as JSON, without the fields that the codec adds."""
     text = json.dumps(plain(encoded), ensure_ascii=True)
     return text if len(text) <= VALUE_SHOWN else f"{text[:VALUE_SHOWN]}... ({len(text):,} characters)"
 
 
 def plain(encoded: Any) -> Any:
-    """A value of a letter's JSON as a person reads it; no class is looked up for it."""
+    """A value of a letter's JSON as plain data. No class is imported."""
     if isinstance(encoded, list):
         return [plain(item) for item in cast("list[Any]", encoded)]
     if not isinstance(encoded, dict):
@@ -144,7 +137,7 @@ def plain(encoded: Any) -> Any:
 
 
 def outcomes_table(outcomes: Iterable[LetterOutcome]) -> Table:
-    """What became of each letter."""
-    columns = [look.word("result"), look.word("id"), look.text("of", 8), look.text("message")]
+    """A row for the outcome of each letter."""
+    columns = {"result": WORD, "id": WORD, "of": 8, "message": TEXT}
     rows = ((look.state(one.result), one.id, one.name, safe(one.message)) for one in outcomes)
     return look.table(columns, rows)

@@ -14,14 +14,21 @@ from prefect_resilience.base.text import plural, sentence_of
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.operations import installation
-from prefect_resilience.operations.cli import look, options, output
-from prefect_resilience.operations.cli.look import printable
+from prefect_resilience.operations.cli import look, options
+from prefect_resilience.operations.cli.look import FIGURES, TEXT, WORD, printable
 from prefect_resilience.operations.cli.options import DryRun, Flag, Json, Store
-from prefect_resilience.operations.diagnosis import Diagnosis, Finding, examine
-from prefect_resilience.operations.installation import Change
+from prefect_resilience.operations.diagnosis import Diagnosis, DiagnosisFinding, examine
+from prefect_resilience.operations.importing import import_from_here
+from prefect_resilience.operations.installation import InstallationChange
 from prefect_resilience.operations.reports import FleetReport, report
-from prefect_resilience.operations.reports.rendering import TITLE, html_of, markdown_of
-from prefect_resilience.operations.reports.sections import Section, headline, sections_of
+from prefect_resilience.operations.reports.rendering import (
+    TITLE,
+    Section,
+    headline,
+    html_of,
+    markdown_of,
+    sections_of,
+)
 
 PORT = 4280
 CHANGES = ("created", "changed", "removed", "kept", "skipped", "unchanged")
@@ -37,18 +44,18 @@ def install(
     uninstall: Flag = False,
     json: Json = False,
 ) -> int:
-    """Bring blocks, deployments of the operational flows, and automations onto the Prefect server.
+    """Install blocks, deployments of the operational flows, and automations on the Prefect server.
 
-    A second time, nothing changes. What somebody changed by hand is kept, and said.
+    Running it again changes nothing. Automations that a person edited are kept and listed.
 
     Example: prefect-resilience install --webhook https://chat.example.com/hooks/night
 
     Args:
         webhook: Where alerts are posted as JSON, with subject, body and text.
-        notification_block: A notification block to alert with instead, as in slack-webhook/night.
-        work_pool: The pool for the operational flows; made where there is none. Else: resilience.
-        reset: Also put automations back that somebody changed.
-        uninstall: Take away what was installed.
+        notification_block: A notification block for alerts instead, as in slack-webhook/night.
+        work_pool: The pool for the operational flows; created if missing. Default: resilience.
+        reset: Also replace automations that a person changed.
+        uninstall: Remove what was installed.
     """
     if uninstall:
         if webhook or notification_block or work_pool or reset:
@@ -63,25 +70,25 @@ def install(
             reset=reset,
         )
     parts = [_changes_table(changes), _counted(changes, dry_run)]
-    return output.answer(changes, *(parts if changes else ["There was nothing to take away."]), json=json)
+    return look.answer(changes, *(parts if changes else ["There was nothing to take away."]), json=json)
 
 
-def _changes_table(changes: Iterable[Change]) -> Table:
-    columns = [look.word(""), look.word("what"), look.text("name"), look.text("why")]
+def _changes_table(changes: Iterable[InstallationChange]) -> Table:
+    columns = {"": WORD, "what": WORD, "name": TEXT, "why": TEXT}
     return look.table(columns, ((look.state(one.action), one.kind, one.name, one.why) for one in changes))
 
 
-def _counted(changes: Iterable[Change], dry_run: bool) -> str:
-    """How many changes of each kind, in a line."""
+def _counted(changes: Iterable[InstallationChange], dry_run: bool) -> str:
+    """One line: the number of changes by kind."""
     counts = Counter[str](change.action for change in changes)
     each = ", ".join(f"{counts[action]} {action}" for action in CHANGES if counts[action])
     return f"{each}; nothing was done, for this was a dry run" if dry_run else each
 
 
 def doctor(*targets: str, json: Json = False) -> int:
-    """Check this machine, the Prefect server, the store, and what is named; say what is wrong and its mend.
+    """Check this machine, the Prefect server, the stores and the targets, and say how to fix problems.
 
-    The exit code is 1 when something is wrong. Notes alone are no reason.
+    The exit code is 1 if something is wrong. Notes alone do not count.
 
     Example: prefect-resilience doctor flows/
 
@@ -89,7 +96,7 @@ def doctor(*targets: str, json: Json = False) -> int:
         targets: Folders to read; files, modules or entrypoints to import, as in flows/etl.py or my.flows.
     """
     diagnosis = examine(targets)
-    output.answer(diagnosis, *_diagnosed(diagnosis), json=json)
+    look.answer(diagnosis, *_diagnosed(diagnosis), json=json)
     return 0 if diagnosis.healthy else 1
 
 
@@ -106,7 +113,7 @@ def _diagnosed(diagnosis: Diagnosis) -> Iterator[RenderableType]:
     yield f"{sentence_of(number)} wrong{noted}, by {len(diagnosis.checks)} checks"
 
 
-def _finding_card(finding: Finding) -> Table:
+def _finding_card(finding: DiagnosisFinding) -> Table:
     card = Table.grid(padding=(0, 1))
     card.add_column(no_wrap=True)
     card.add_column(overflow="fold")
@@ -125,16 +132,16 @@ def report_command(
     html: Path | None = None,
     json: Json = False,
 ) -> int:
-    """Show what was retried, failed, replaced and recovered in a period, from the Prefect API and the store.
+    """Show retries, failures, fallbacks and recoveries in a period, from the Prefect API and the store.
 
     Example: prefect-resilience report --since 7d
     Example: prefect-resilience report --since 24h --html report.html
 
     Args:
         since: How long ago, as in 24h or 7d, or a time as in 2026-11-20T18:00.
-        until: The same for its end; now when left out.
-        markdown: Write it there as markdown with charts.
-        html: Write it there as one page of HTML.
+        until: The end of the period, in the same form; the default is now.
+        markdown: A file to write the report to as markdown with charts.
+        html: A file to write the report to as one page of HTML.
     """
     end = None if until is None else options.since("--until", until)
     made = report(options.since("--since", since), end)
@@ -142,9 +149,9 @@ def report_command(
         if path is not None:
             _write(path, render(made))
     if json:
-        output.as_json(made)
+        look.as_json(made)
     elif markdown is None and html is None:
-        output.show(_report_text(made))
+        look.show(_report_text(made))
     return 0
 
 
@@ -153,7 +160,7 @@ def _write(path: Path, text: str) -> None:
         path.write_text(text, encoding="utf-8")
     except OSError as error:
         raise ConfigurationError(f"the report cannot be written to {path}: {error.strerror}") from None
-    output.say(f"Wrote {path}")
+    look.say(f"Wrote {path}")
 
 
 def _report_text(made: FleetReport) -> RenderableType:
@@ -169,8 +176,11 @@ def _report_text(made: FleetReport) -> RenderableType:
 
 def _section_parts(section: Section) -> Iterator[RenderableType]:
     if section.rows:
-        name, *figures = section.headings
-        columns = [look.text(name), *(look.text(heading, justify="right") for heading in figures)]
+        # In a table without a head all headings are empty.
+        columns = {
+            heading or str(place): FIGURES if place else TEXT
+            for place, heading in enumerate(section.headings)
+        }
         yield look.table(columns, section.rows, head=any(section.headings))
     yield Text(f"  {section.says}\n" if section.says else "")
 
@@ -186,14 +196,14 @@ def dashboard(
 ) -> int:
     """Show circuits, retries, fallbacks, batches, dead letters and error budgets live, until Ctrl-C.
 
-    Replays run in this process: work in the folder of your project, so that the tasks are found.
+    Replays run in this process: start it in the folder of your project, so that the tasks can be imported.
     Example: prefect-resilience dashboard --port 4280
 
     Args:
-        host: The address to listen on. Whoever reaches it can press the buttons.
+        host: The address to listen on. Everyone who can reach it can press the buttons.
         port: The port to listen on; 0 takes one that is free.
-        allow_host: A name under which browsers reach it, as behind a proxy; repeat it.
-        read_only: Leave the buttons out.
+        allow_host: Another host name for the page, as behind a proxy; repeat it for several.
+        read_only: Serve the page without buttons.
     """
     # Imported here: the other commands need no web server.
     from prefect_resilience.operations.dashboard.app import serve
@@ -202,17 +212,17 @@ def dashboard(
         raise ConfigurationError(f"--port {port} must be 0 to 65535")
     circuits, letters = options.store_url(store, circuits=True), options.store_url(store)
     places = " and ".join(dict.fromkeys(map(redact, (letters, circuits))))
-    options.import_from_here()
+    import_from_here()
 
     def begun(address: str) -> None:
         if json:
-            output.as_json({"url": address, "read_only": read_only}, indent=None)
+            look.as_json({"url": address, "read_only": read_only}, indent=None)
         else:
-            output.show(f"The dashboard of {places} is at {address}; Ctrl-C ends it.")
+            look.show(f"The dashboard of {places} is at {address}; Ctrl-C ends it.")
 
     try:
         serve(host, port, circuits, letters, places, hosts=allow_host or (), read_only=read_only, begun=begun)
     except KeyboardInterrupt:
-        # The way to end it, and so nothing is wrong.
+        # Ctrl-C is the normal way to end it.
         return 0
     return 0

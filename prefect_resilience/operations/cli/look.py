@@ -1,21 +1,31 @@
-"""How all commands look: tables, cards, states with their signs and colours, times and durations."""
+"""Output of all commands: tables, cards, states, times, JSON and questions.
+
+Answers go to stdout; questions and errors go to stderr.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import json
+import os
+import sys
+from collections.abc import Iterable, Mapping
 from datetime import datetime
+from typing import Any
 
+from pydantic_core import to_jsonable_python
 from rich.box import SIMPLE_HEAD
-from rich.console import JustifyMethod
+from rich.console import Console, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, ProgressColumn, TextColumn
+from rich.prompt import Confirm
 from rich.table import Column, Table
 from rich.text import Text
 
+from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.errors.secrets.redact import redact
 
 Cell = Text | str
 
-# Colours of Okabe and Ito, who chose them for the colour-blind.
+# Colours of Okabe and Ito, chosen for the colour-blind.
 BLUE, YELLOW, ORANGE, PURPLE, VERMILION = "#56b4e9", "#f0e442", "#e69f00", "#cc79a7", "bold #d55e00"
 
 STATES = {
@@ -55,18 +65,18 @@ STATES = {
     "note": ("!", YELLOW),
     "wrong": ("✗", VERMILION),
 }
-"""The sign and the colour of each state: signs that every terminal has, beside a word that says the same."""
+"""The sign and the colour of each state. Every terminal has the signs; the word is always printed as well."""
 
 
 def state(name: str, word: str | None = None) -> Text:
-    """The state in a word, with its sign and colour."""
+    """The state as a word with its sign and colour."""
     sign, colour = STATES.get(name, ("", ""))
     shown = name.replace("_", " ") if word is None else word
     return Text(f"{sign} {shown}".strip(), style=colour)
 
 
 def printable(text: str) -> str:
-    """`text` on one line and without control characters: names and errors come from services."""
+    """`text` on one line without control characters. Names and errors may come from services."""
     folded = " ".join(text.split())
     return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in folded)
 
@@ -79,38 +89,31 @@ def safe(text: str) -> str:
 # -- tables and cards
 
 
-def word(heading: str) -> Column:
-    """A column of short words, which are never wrapped."""
-    return Column(heading, no_wrap=True)
+WORD, NUMBER, TEXT, FIGURES = "word", "number", "text", "figures"
+"""Kinds of columns: words and numbers are never wrapped, texts and figures are folded. Nothing is cut, so
+that names can be copied. A number in place of a kind is the minimum width of a text."""
 
 
-def number(heading: str) -> Column:
-    """A column of figures."""
-    return Column(heading, no_wrap=True, justify="right")
-
-
-def text(heading: str, min_width: int | None = None, justify: JustifyMethod = "left") -> Column:
-    """A column of texts. They are folded where they must be, never cut: a name is there to be copied."""
-    return Column(heading, overflow="fold", min_width=min_width, justify=justify)
-
-
-def table(columns: Iterable[Column], rows: Iterable[Iterable[Cell]], *, head: bool = True) -> Table:
-    """A table; its cells are printed without control characters."""
+def table(columns: Mapping[str, str | int], rows: Iterable[Iterable[Cell]], *, head: bool = True) -> Table:
+    """A table with these headings and kinds of columns. Cells are printed without control characters."""
     made = Table(
-        *columns,
-        box=SIMPLE_HEAD,
-        collapse_padding=True,
-        pad_edge=False,
-        header_style="bold",
-        show_header=head,
+        box=SIMPLE_HEAD, collapse_padding=True, pad_edge=False, header_style="bold", show_header=head
     )
+    for heading, kind in columns.items():
+        made.add_column(
+            heading,
+            justify="right" if kind in (NUMBER, FIGURES) else "left",
+            no_wrap=kind in (WORD, NUMBER),
+            overflow="fold",
+            min_width=kind if isinstance(kind, int) else None,
+        )
     for row in rows:
         made.add_row(*map(_cell, row))
     return made
 
 
 def card(rows: Iterable[tuple[str, Cell]]) -> Table:
-    """Labels and texts beside each other."""
+    """A card: a row for each label and its text."""
     made = Table.grid(
         Column(style="bold", no_wrap=True),
         Column(overflow="fold"),
@@ -138,7 +141,7 @@ def bar_columns() -> tuple[ProgressColumn, ...]:
 
 
 def span(seconds: float) -> str:
-    """A duration in its two greatest units: "28 s", "1 min 30 s", "2 h 5 min", "3 d 4 h"."""
+    """A duration in its two largest units: "28 s", "1 min 30 s", "2 h 5 min", "3 d 4 h"."""
     whole = max(0, round(seconds))
     parts: list[str] = []
     for name, size in (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1)):
@@ -151,7 +154,7 @@ def span(seconds: float) -> str:
 
 
 def rough(seconds: float) -> str:
-    """A duration in its greatest unit, for tables: "28 s", "90 s", "5 min", "3 h", "12 d"."""
+    """A duration in its largest unit, for tables: "28 s", "90 s", "5 min", "3 h", "12 d"."""
     whole = max(0, round(seconds))
     for name, size in (("d", 86_400), ("h", 3_600), ("min", 60)):
         if whole >= 2 * size:
@@ -160,12 +163,94 @@ def rough(seconds: float) -> str:
 
 
 def clock(time: float) -> str:
-    """A time in the zone of this host: "2026-11-20 14:37:07"."""
+    """A time in this host's zone: "2026-11-20 14:37:07"."""
     return f"{datetime.fromtimestamp(time).astimezone():%Y-%m-%d %H:%M:%S}"
 
 
 def local(time: float, now: float) -> str:
-    """A time in the zone of this host, with its age: "2026-11-20 14:37:07 CET (5 min ago)"."""
+    """A time in this host's zone with its age: "2026-11-20 14:37:07 CET (5 min ago)"."""
     away = span(abs(time - now))
     age = "now" if away == "0 s" else f"{away} ago" if time < now else f"in {away}"
     return f"{datetime.fromtimestamp(time).astimezone():%Y-%m-%d %H:%M:%S %Z} ({age})"
+
+
+WIDTH_OF_FILES = 120
+ASKED_ABOUT = 20
+"""Items shown before a question about all of them."""
+
+
+class PipeConsole(Console):
+    """A console that raises BrokenPipeError for a closed pipe, as in `| head`; `main` handles it."""
+
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError
+
+
+def set_up() -> None:
+    """Print `?` for characters that the terminal's encoding does not have."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]
+
+
+def stdout() -> Console:
+    """The console for tables. Output to a file or a pipe has wide lines, so that they can be searched."""
+    fixed = None if sys.stdout.isatty() or "COLUMNS" in os.environ else WIDTH_OF_FILES
+    return PipeConsole(width=fixed, highlight=False, markup=False)
+
+
+def stderr() -> Console:
+    """The console for questions and errors."""
+    return Console(stderr=True, highlight=False, markup=False)
+
+
+def show(*parts: RenderableType) -> None:
+    """Print tables and sentences on stdout."""
+    console = stdout()
+    for part in parts:
+        console.print(part, soft_wrap=isinstance(part, str))
+
+
+def say(sentence: str) -> None:
+    """Print a sentence on stderr without wrapping it."""
+    stderr().print(printable(sentence), soft_wrap=True)
+
+
+def as_json(value: Any, indent: int | None = 2) -> None:
+    """Print models or plain data as JSON, in ASCII, which every encoding has."""
+    data = to_jsonable_python(value)
+    sys.stdout.write(json.dumps(data, indent=indent) + "\n")
+    sys.stdout.flush()
+
+
+def answer(value: Any, *parts: RenderableType, json: bool) -> int:
+    """Print the answer of a command as JSON or as text and return exit code 0."""
+    if json:
+        as_json(value)
+    else:
+        show(*parts)
+    return 0
+
+
+def agreed(question: str, would: str, preview: RenderableType | None = None, number: int = 0) -> bool:
+    """Ask a person; True for yes. Raises ConfigurationError if there is no terminal.
+
+    `would` completes "this would ...". `preview` is printed first: the first ASKED_ABOUT of `number` items.
+    """
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        raise ConfigurationError(
+            f"this would {would}, and nobody can be asked here: add --yes if it is meant"
+        )
+    console = stderr()
+    if preview is not None:
+        console.print(preview)
+    if number > ASKED_ABOUT:
+        console.print(f"  and {number - ASKED_ABOUT} more")
+    try:
+        said_yes = Confirm.ask(question, console=console)
+    except (EOFError, KeyboardInterrupt):
+        console.print()
+        said_yes = False
+    if not said_yes:
+        say("Nothing was changed.")
+    return said_yes

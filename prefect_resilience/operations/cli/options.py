@@ -1,15 +1,14 @@
-"""The options that several commands share, and how their values are read."""
+"""The options that several commands share, and the parsing of their values."""
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Generator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Annotated
 
-from cyclopts import Parameter
+from cyclopts import App, Parameter
 from pydantic import ValidationError
 from pydantic_settings import SettingsError
 
@@ -26,11 +25,36 @@ Store = Annotated[
     str | None,
     Parameter(help="The store's URL, as in sqlite:////srv/fleet.db; the configured one when left out."),
 ]
-Yes = Annotated[Flag, Parameter(help="Do it without being asked.")]
-DryRun = Annotated[Flag, Parameter(help="Say what would be done, and do nothing.")]
-Force = Annotated[
-    Flag, Parameter(help="Also while the run is said to be going on: its process is gone for sure.")
-]
+Yes = Annotated[Flag, Parameter(help="Do not ask.")]
+DryRun = Annotated[Flag, Parameter(help="Only report what would be done.")]
+
+
+@Parameter(name="*")
+@dataclass(frozen=True)
+class Answering:
+    """The options of every command on a store."""
+
+    store: Store = None
+    json: Json = False
+
+
+@Parameter(name="*")
+@dataclass(frozen=True)
+class Asking:
+    """The options of a command that asks before it changes a store."""
+
+    dry_run: DryRun = False
+    yes: Yes = False
+    store: Store = None
+    json: Json = False
+
+
+ANSWERING, ASKING = Answering(), Asking()
+
+
+def group(name: str, about: str) -> App:
+    """The app of a group of commands."""
+    return App(name=name, help=about, help_format="plaintext", version_flags=[])
 
 
 def was(number: int, dry_run: bool) -> str:
@@ -46,7 +70,7 @@ def check_limit(limit: int) -> None:
 
 
 def _time(text: str) -> datetime | timedelta:
-    """A span as in 10m or 1h30m, or a time, of this host's zone where it has no offset; else ValueError."""
+    """Parse a span (10m, 1h30m) or a time. Raises ValueError, or OverflowError for a span out of range."""
     written = text.strip()
     seconds = seconds_of(written.lower()) if written[-1:].isalpha() else None
     if seconds is None:
@@ -59,7 +83,7 @@ def _time(text: str) -> datetime | timedelta:
 def until(text: str, now: datetime) -> datetime | timedelta:
     """What `--until` means: a span from now ("10m", "1h30m") or a time ("2026-11-20T18:00").
 
-    A time without an offset is in the zone of `now`. Raises ConfigurationError for what is neither or over.
+    A time without an offset is in the zone of `now`. Raises ConfigurationError for other text or a past time.
     """
     try:
         found = _time(text)
@@ -79,7 +103,7 @@ def until(text: str, now: datetime) -> datetime | timedelta:
 
 
 def since(option: str, text: str) -> datetime | timedelta:
-    """A span before now ("24h"), or a time, of this host's zone where it has no offset."""
+    """A span before now ("24h") or a time. A time without an offset is in this host's zone."""
     now = datetime.now().astimezone()
     try:
         found = _time(text)
@@ -97,7 +121,7 @@ def since(option: str, text: str) -> datetime | timedelta:
 
 
 def store_url(given: str | None, *, circuits: bool = False) -> str:
-    """The URL of `--store`, else the configured one; ConfigurationError when no command can use it."""
+    """The URL of `--store`, else the configured one. Raises ConfigurationError if no command can use it."""
     try:
         configured = circuit_store_url if circuits else lambda: current_settings().store_url
         url = configured() if given is None else given
@@ -116,13 +140,13 @@ def store_url(given: str | None, *, circuits: bool = False) -> str:
 
 @contextmanager
 def explained(url: str) -> Generator[None, None, None]:
-    """Turn a store's StoreUnavailable into one that says which store, why, and what to check."""
+    """Re-raise StoreUnavailable with the store's URL, the cause, and what to check."""
     try:
         yield
     except StoreUnavailable as error:
         cause: BaseException = error
         while cause.__cause__ is not None:
-            # The driver's own words are at the bottom.
+            # The first error of the chain is the driver's.
             cause = cause.__cause__
         advice = (
             "check that it is this fleet's file, that you may read and write it and its folder, "
@@ -132,9 +156,3 @@ def explained(url: str) -> Generator[None, None, None]:
         )
         why = redact(one_line(cause))
         raise StoreUnavailable(f"the store {redact(url)} does not answer ({why}): {advice}") from error
-
-
-def import_from_here() -> None:
-    """Let modules be imported from the current folder: a command that pip has installed does not."""
-    if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())

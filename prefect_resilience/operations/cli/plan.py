@@ -1,4 +1,4 @@
-"""`prefect-resilience plan ...`: run a plan, check one, draw it, and see what it may be made of."""
+"""`prefect-resilience plan ...`: run, validate and draw plans, and list the actions for them."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.graphs.plans.actions import BUILT_IN, Actions
 from prefect_resilience.graphs.plans.model import Plan
 from prefect_resilience.graphs.plans.reading.mistakes import PlanError
-from prefect_resilience.operations.cli import output, plan_files, plan_run
+from prefect_resilience.operations.cli import look, options, plan_files, plan_run
 from prefect_resilience.operations.cli.look import printable
 from prefect_resilience.operations.cli.options import Json
 from prefect_resilience.operations.cli.plan_run import check_names, import_actions, read_inputs
 
 
 def _no_option(kind: object, value: object) -> None:
-    """A file may begin with a hyphen because of `-` alone; what else does is a slip of the pen."""
+    """Only `-` (stdin) may begin with a hyphen; any other such value is a mistyped option."""
     for file in value if isinstance(value, tuple) else (value,):  # pyright: ignore[reportUnknownVariableType]
         if isinstance(file, str) and file.startswith("-") and file != plan_files.STDIN:
             raise ValueError(f"There is no option {file}; a file of that name is written ./{file}.")
@@ -51,15 +51,10 @@ ResultFile = Annotated[
     ),
 ]
 
-# What shells say of a command that Ctrl-C ended
+# The exit code of shells for Ctrl-C
 INTERRUPTED = 130
 
-app: App = App(
-    name="plan",
-    help="Run plans, check them and draw them.",
-    help_format="plaintext",
-    version_flags=[],
-)
+app: App = options.group("plan", "Run plans, check them and draw them.")
 
 
 @app.command
@@ -83,19 +78,18 @@ def run(
     given = read_inputs(input or [], inputs)
     import_actions(actions or [])
     try:
-        # What can be seen before a run is said without one.
+        # Mistakes that are visible before a run are reported without one.
         source = plan_files.read_plan(file, Actions.of(), given)
         check_names(given, source.plan)
-        ended = plan_run.run(source, given)
+        made, failure = plan_run.run(source, given)
     except PlanError as error:
         return _refused(file, error)
     except KeyboardInterrupt:
-        output.say("Stopped by Ctrl-C: the flow run has crashed.")
+        look.say("Stopped by Ctrl-C: the flow run has crashed.")
         return INTERRUPTED
-    made = ended.result
-    output.answer(made, plan_files.result_table(made), plan_files.summary(made), json=json)
-    if ended.failure:
-        output.say(ended.failure)
+    look.answer(made, plan_files.result_table(made), plan_files.summary(made), json=json)
+    if failure:
+        look.say(failure)
     return 0 if made.succeeded else 1
 
 
@@ -113,9 +107,9 @@ def validate(*files: File, actions: Modules = None, json: Json = False) -> int:
         )
     import_actions(actions or [])
     checked = [plan_files.checked(file, Actions.of() if actions else None) for file in files]
-    output.answer(checked, *(printable(line) for one in checked for line in one.lines), json=json)
+    look.answer(checked, *(printable(line) for one in checked for line in one.lines), json=json)
     if not actions:
-        output.say("Types and inputs of the nodes were not checked: name their modules with --actions.")
+        look.say("Types and inputs of the nodes were not checked: name their modules with --actions.")
     return 0 if all(one.valid for one in checked) else 1
 
 
@@ -146,10 +140,10 @@ def graph(
     if output_file is not None:
         plan_files.write(output_file, picture)
     if json:
-        drawn = plan_files.Drawn(format=kind, output=output_file, picture=None if output_file else picture)
-        output.as_json(drawn)
+        # The picture itself, or the file with it.
+        look.as_json({"format": kind, "output": output_file, "picture": None if output_file else picture})
     elif output_file is not None:
-        output.say(f"The picture is in {output_file}.")
+        look.say(f"The picture is in {output_file}.")
     else:
         _print(picture)
     return 0
@@ -161,7 +155,7 @@ def schema(*, json: Json = False) -> int:
 
     Example: prefect-resilience plan schema > plan.schema.json
     """
-    # It is JSON with or without the option.
+    # The output is JSON with or without the option.
     _print(dumps(Plan.model_json_schema(), indent=2))
     return 0
 
@@ -174,9 +168,9 @@ def list_actions(*, actions: Modules = None, json: Json = False) -> int:
     """
     import_actions(actions or [])
     specs = Actions.of().specs()
-    output.answer(specs, plan_files.actions_list(specs), json=json)
+    look.answer(specs, plan_files.actions_list(specs), json=json)
     if all(spec.name in BUILT_IN for spec in specs):
-        output.say(
+        look.say(
             'No actions are registered: write @action("name") above a function, and name its module '
             "with --actions."
         )
@@ -184,12 +178,12 @@ def list_actions(*, actions: Modules = None, json: Json = False) -> int:
 
 
 def _refused(file: str, error: PlanError) -> int:
-    """A line on stderr for each mistake of a plan that was refused."""
+    """Print a line on stderr for each mistake of the plan."""
     for mistake in error.mistakes:
-        output.say(plan_files.line_of(plan_files.placed(mistake, file), file))
+        look.say(plan_files.line_of(plan_files.placed(mistake, file), file))
     return 1
 
 
 def _print(text: str) -> None:
-    """What is asked for as it is, on stdout: a terminal's width must not change it."""
+    """Print text on stdout unchanged, whatever the width of the terminal."""
     sys.stdout.write(text.rstrip("\n") + "\n")

@@ -24,20 +24,20 @@ from prefect_resilience.graphs.plans.reading.mistakes import Mistake, PlanError
 from prefect_resilience.graphs.plans.reading.reading import from_file, from_text
 from prefect_resilience.graphs.plans.result import NodeResult, PlanResult
 from prefect_resilience.operations.cli import look
-from prefect_resilience.operations.cli.look import printable
+from prefect_resilience.operations.cli.look import NUMBER, WORD, printable
 
 STDIN = "-"
 
 
 class Placed(BaseModel):
-    """One mistake of a plan; `place` is empty where it is about the whole file."""
+    """One mistake of a plan; `place` is empty if the mistake concerns the whole file."""
 
     place: str
     message: str
 
 
 class Checked(BaseModel):
-    """What `plan validate` found in one file. `nodes` is None when it could not be read as a plan."""
+    """The result of `plan validate` for one file. `nodes` is None if the file is not a readable plan."""
 
     file: str
     valid: bool
@@ -47,24 +47,16 @@ class Checked(BaseModel):
 
     @property
     def lines(self) -> Iterator[str]:
-        """A line for each mistake, or one that there is none."""
+        """A line for each mistake, or one line that there is none."""
         if self.valid:
             yield f"{self.file}: no mistakes, {plural(self.nodes or 0, 'node')}"
         for mistake in self.mistakes:
             yield line_of(mistake, self.file)
 
 
-class Drawn(BaseModel):
-    """What `plan graph --json` prints: the picture itself, or the file that it is in."""
-
-    format: str
-    output: str | None
-    picture: str | None
-
-
 @dataclass(frozen=True)
 class PlanSource:
-    """A plan, and its file unless it came from stdin."""
+    """A plan and its file; `path` is None for stdin."""
 
     plan: Plan
     path: Path | None
@@ -73,9 +65,9 @@ class PlanSource:
 def read_plan(
     file: str, actions: Actions | None = None, inputs: Mapping[str, Any] | None = None
 ) -> PlanSource:
-    """The plan of a file, or of stdin where it is `-`; checked for these actions and inputs if given.
+    """Read a plan from a file, or from stdin for `-`, and check it for these actions and inputs if given.
 
-    Raises PlanError with every mistake, one for a file that cannot be read.
+    Raises PlanError with every mistake; an unreadable file is one mistake.
     """
     asked = Asked(actions, inputs)
     if file != STDIN:
@@ -88,7 +80,7 @@ def read_plan(
 
 
 def checked(file: str, actions: Actions | None) -> Checked:
-    """Every mistake of one file; with `actions`, those of its nodes' types and inputs too."""
+    """Find every mistake in one file. With `actions`, check the types and inputs of nodes, too."""
     nodes: int | None = None
     found: Iterable[Mistake] = ()
     try:
@@ -105,12 +97,12 @@ def checked(file: str, actions: Actions | None) -> Checked:
 
 
 def name_of(file: str) -> str:
-    """What a file is called in sentences."""
+    """The name of a file in sentences."""
     return "stdin" if file == STDIN else file
 
 
 def placed(mistake: Mistake, file: str) -> Placed:
-    """A mistake with its place inside the file; that of a file that cannot be read begins with its name."""
+    """A mistake with its place inside the file. Places of unreadable files begin with the file's name."""
     place, name = mistake.place, name_of(file)
     if place == name or place.startswith(f"{name}, "):
         place = place.removeprefix(name).removeprefix(", ")
@@ -123,7 +115,7 @@ def line_of(mistake: Placed, file: str) -> str:
 
 
 def picture(file: str, kind: str, result: str | None) -> str:
-    """The plan as mermaid or SVG, with the way it went where the result of a run is given."""
+    """The plan as mermaid or SVG, with the path of a run if its result is given."""
     plan = read_plan(file).plan
     ran = None if result is None else _read_result(result, plan)
     draw = plan_to_svg if kind == "svg" else plan_to_mermaid
@@ -131,7 +123,7 @@ def picture(file: str, kind: str, result: str | None) -> str:
 
 
 def write(file: str, text: str) -> None:
-    """Write a text file. Raises ConfigurationError where it cannot be written."""
+    """Write a text file. Raises ConfigurationError if this fails."""
     try:
         Path(file).write_text(text if text.endswith("\n") else f"{text}\n", encoding="utf-8")
     except OSError as error:
@@ -171,13 +163,7 @@ STATUSES = ("succeeded", "failed", "handled", "skipped")
 
 def result_table(result: PlanResult) -> RenderableType:
     """A row for each node, in the plan's order."""
-    columns = [
-        look.word("status"),
-        look.text("node", 8),
-        look.number("attempts"),
-        look.number("duration"),
-        look.text("why", 16),
-    ]
+    columns = {"status": WORD, "node": 8, "attempts": NUMBER, "duration": NUMBER, "why": 16}
     rows = (
         (
             look.state(node.status),
@@ -192,7 +178,7 @@ def result_table(result: PlanResult) -> RenderableType:
 
 
 def why(node: NodeResult) -> str:
-    """The error of a node that failed, and the reason of what became of it, as far as there are any."""
+    """The error of a failed node and the reason of its status, if there are any."""
     error = node.error.summary() if node.error is not None and node.status != "skipped" else ""
     reasons = [look.safe(text) for text in (error, node.reason) if text]
     both = reasons[:1] if len(reasons) == 2 and reasons[0] in reasons[1] else reasons
@@ -209,7 +195,7 @@ def duration(seconds: float) -> str:
 
 
 def summary(result: PlanResult) -> str:
-    """How it ended and how many nodes ended in which way, in a line."""
+    """One line: how the plan ended, and the number of nodes by status."""
     statuses = [node.status for node in result.nodes.values()]
     counts = [f"{statuses.count(status)} {status}" for status in STATUSES if status in statuses]
     head = "The plan succeeded" if result.succeeded else "The plan failed"
@@ -234,7 +220,7 @@ def _action(action: ActionSpec) -> Iterator[RenderableType]:
 
 
 def _parameter(parameter: ParameterSpec) -> Iterator[RenderableType]:
-    """A line for what it is, and one for its description: beside each other, a long type leaves no room."""
+    """Name and type on one line, the description on the next: a long type needs the width."""
     need = "required" if parameter.required else f"= {json.dumps(parameter.default, default=str)}"
     head = Text(printable(parameter.name), style="bold")
     head.append(f"  {parameter.type or 'any'}  {printable(need)}", style="not bold")

@@ -1,21 +1,15 @@
-"""`plan run`: a plan as a Prefect flow run, and what became of it even if it failed."""
+"""`plan run`: run a plan as a Prefect flow run. The result is returned even if the plan failed."""
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 import io
 import json
 import logging
 import re
 import sys
-import traceback
 from collections.abc import Generator, Iterable, Mapping
-from contextlib import AbstractContextManager, contextmanager, redirect_stdout
-from dataclasses import dataclass
-from pathlib import Path
+from contextlib import AbstractContextManager, contextmanager
 from threading import Lock
-from types import ModuleType
 from typing import IO, Any, cast
 
 import httpx
@@ -28,27 +22,26 @@ from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TimeElapsedColumn
 from rich.text import Text
 
-from prefect_resilience.base.policy import closest, nearest, nearest_file
+from prefect_resilience.base.policy import nearest
 from prefect_resilience.errors.exceptions import ConfigurationError, ResilienceError
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.graphs.plans import result
 from prefect_resilience.graphs.plans.model import Plan
 from prefect_resilience.graphs.plans.result import PlanFailed, PlanResult
-from prefect_resilience.operations.cli import look, output
-from prefect_resilience.operations.cli.look import printable
-from prefect_resilience.operations.cli.options import import_from_here
+from prefect_resilience.operations.cli import look
 from prefect_resilience.operations.cli.plan_files import PlanSource
 from prefect_resilience.operations.flows import run_plan
+from prefect_resilience.operations.importing import imported, output_of_others
 
-# In a template or in a condition's path, as it stands in JSON: inputs.drug, inputs["drug"]
+# Inputs in templates and in the paths of conditions, as JSON: inputs.drug, inputs["drug"]
 _LOOKED_AT = re.compile(r"""\binputs(?:\.|\[\\?["'])(\w+)""")
 
 
 def read_inputs(pairs: Iterable[str], text: str | None) -> dict[str, Any]:
     """The inputs of `--inputs JSON` and, over them, those of every `--input name=value`.
 
-    A value that reads as JSON is meant so (3, true, [1, 2], "3"); anything else is text. Raises
-    ConfigurationError for what is no pair, written twice, or no JSON object.
+    A value that is valid JSON is read as JSON (3, true, [1, 2], "3"); anything else is text. Raises
+    ConfigurationError for a text without =, a name given twice, and `--inputs` that is no JSON object.
     """
     inputs = _object(text) if text is not None else {}
     written: set[str] = set()
@@ -65,7 +58,7 @@ def read_inputs(pairs: Iterable[str], text: str | None) -> dict[str, Any]:
 
 
 def check_names(inputs: Iterable[str], plan: Plan) -> None:
-    """Raise ConfigurationError for an input that the plan neither declares nor looks at."""
+    """Raise ConfigurationError for an input that the plan neither declares nor uses."""
     unknown = [name for name in inputs if name not in plan.inputs]
     if not unknown:
         return
@@ -110,110 +103,10 @@ def _no_constant(name: str) -> Any:
     raise ValueError(f"{name} is no JSON")
 
 
-def output_of_others() -> AbstractContextManager[Any]:
-    """Have what actions print go to stderr: stdout is for what the command was asked for."""
-    return redirect_stdout(sys.stderr)
-
-
 def import_actions(modules: Iterable[str]) -> None:
-    """Import each module: a dotted name, seen from the current folder, or the path of a .py file.
-
-    Raises ConfigurationError for one that cannot be imported, and says which import failed and where.
-    """
-    import_from_here()
-    with output_of_others():
-        for name in modules:
-            is_file = name.endswith(".py") or "/" in name
-            try:
-                if is_file:
-                    _import_file(name)
-                else:
-                    importlib.import_module(name)
-            except ConfigurationError:
-                raise
-            except (Exception, SystemExit) as error:  # noqa: BLE001 - somebody else's module
-                why = _broken(error)
-                if isinstance(error, ModuleNotFoundError) and not is_file:
-                    why = _not_found(name, error)
-                raise ConfigurationError(f"--actions {name}: {why}") from None
-
-
-def _import_file(name: str) -> None:
-    path = Path(name)
-    if not path.is_file():
-        raise ConfigurationError(f"--actions {name}: there is no such file{nearest_file(path, ('.py',))}")
-    if path.suffix != ".py":
-        raise ConfigurationError(
-            f"--actions {name} is no Python file: name a module, as in my_team.actions, or a .py file"
-        )
-    # Its neighbours are imported as they are when it is run as a script.
-    folder = str(path.resolve().parent)
-    if folder not in sys.path:
-        sys.path.insert(1, folder)
-    _load(path.resolve())
-
-
-def _load(path: Path) -> ModuleType:
-    known = sys.modules.get(path.stem)
-    if known is not None:
-        if getattr(known, "__file__", None) == str(path):
-            return known
-        raise ConfigurationError(
-            f"--actions {path}: a module {path.stem!r} is loaded already from somewhere else; rename the file"
-        )
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    if spec is None or spec.loader is None:
-        raise ConfigurationError(f"--actions {path} cannot be read as a Python file")
-    module = importlib.util.module_from_spec(spec)
-    # Under its name while it is executed: dataclasses and pickle look there.
-    sys.modules[path.stem] = module
-    try:
-        spec.loader.exec_module(module)
-    except BaseException:
-        del sys.modules[path.stem]
-        raise
-    return module
-
-
-def _not_found(name: str, error: ModuleNotFoundError) -> str:
-    """Whether the module itself is missing, or one that it imports."""
-    missing = error.name or ""
-    if not missing or not f"{name}.".startswith(f"{missing}."):
-        return _broken(error)
-    parent, _, last = missing.rpartition(".")
-    if parent:
-        return f"the package {parent!r} has no module {last!r}{_near(parent, last)}"
-    near = nearest_module(missing) or "; a file is named with its .py"
-    return f"there is no module {missing!r}, neither installed nor in {Path.cwd()}{near}"
-
-
-def nearest_module(wrong: str) -> str:
-    """`; did you mean 'flows'?`, of what is in the current folder; else nothing."""
-    here = [path.stem for path in Path.cwd().iterdir() if path.suffix == ".py" or path.is_dir()]
-    near = closest(wrong, sorted(here))
-    return "" if near is None else f"; did you mean {near!r}?"
-
-
-def _near(package: str, wrong: str) -> str:
-    found = sys.modules.get(package)
-    folders = [Path(folder) for folder in getattr(found, "__path__", [])]
-    siblings = {path.stem for folder in folders for path in folder.glob("*.py") if path.stem != "__init__"}
-    return nearest(wrong, siblings) if siblings else ""
-
-
-def _broken(error: BaseException) -> str:
-    """What was raised while a module was imported, and the line of it that asked for it."""
-    if isinstance(error, SyntaxError):
-        where = f"line {error.lineno} of {error.filename}"
-        return f"it is no Python: {error.msg} ({where})"
-    says = printable(f"{type(error).__name__}: {error}")
-    frames = [
-        frame
-        for frame in traceback.extract_tb(error.__traceback__)
-        if "importlib" not in frame.filename and frame.filename != __file__
-    ]
-    where = f" (line {frames[-1].lineno} of {frames[-1].filename})" if frames else ""
-    return f"it cannot be imported: {says}{where}"
+    """Import each module. Raises ConfigurationError for one that cannot be imported."""
+    for name in modules:
+        imported(name, f"--actions {name}")
 
 
 WAITING = "starting"
@@ -221,8 +114,8 @@ WAITING = "starting"
 
 @contextmanager
 def bar() -> Generator[None, None, None]:
-    """Show how far the plan is that is run inside this block."""
-    console = output.stderr()
+    """Show a progress bar for the plan that runs inside this block."""
+    console = look.stderr()
     if not (console.is_terminal and console.is_interactive):
         yield
         return
@@ -234,7 +127,7 @@ def bar() -> Generator[None, None, None]:
         row = drawn.add_task(WAITING, total=None)
 
         def update(now: result.Progress) -> None:
-            # A plan inside a node counts as that node.
+            # A plan inside a node counts as one node.
             if now.depth == 0:
                 drawn.update(row, completed=now.ended, total=now.total, description=_described(now))
 
@@ -249,7 +142,7 @@ def _described(now: result.Progress) -> str:
 
 
 class LinesAbove(io.TextIOBase):
-    """A file whose lines appear above the bar, which draws itself again below them."""
+    """A file-like object that prints its lines above the progress bar."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -269,7 +162,7 @@ class LinesAbove(io.TextIOBase):
 
 @contextmanager
 def _logs_above(console: Console) -> Generator[None, None, None]:
-    """Have the consoles of Prefect's log, which write to the terminal by themselves, write above the bar."""
+    """Make Prefect's log consoles, which write to the terminal directly, write above the bar."""
     above = LinesAbove(console)
     terminal = (sys.__stderr__, sys.__stdout__)
     swapped = [(own, own.file) for own in _log_consoles() if own.file in terminal]
@@ -283,36 +176,31 @@ def _logs_above(console: Console) -> Generator[None, None, None]:
 
 
 def _log_consoles() -> Iterable[Console]:
-    """The rich consoles that log handlers write to, each once."""
+    """The rich consoles of all log handlers, without duplicates."""
     known = [logging.getLogger(name) for name in list(logging.root.manager.loggerDict)]
     handlers = [handler for logger in (logging.root, *known) for handler in logger.handlers]
     consoles = [getattr(handler, "console", None) for handler in handlers]
     return {id(console): console for console in consoles if isinstance(console, Console)}.values()
 
 
-# How Prefect's client begins what it says when there is no API
+# Beginnings of the messages of Prefect's client when there is no API
 OF_THE_API = ("Failed to reach API", "Timed out while attempting to connect")
 
 PATIENCE = 90
 
 
-@dataclass(frozen=True)
-class PlanEnd:
-    """The result of a run, and in a sentence why it failed, "" if it did not."""
+def run(source: PlanSource, inputs: Mapping[str, Any]) -> tuple[PlanResult, str]:
+    """Run the plan to its end, with a bar in a terminal: its result, and why it failed ("" if it did not).
 
-    result: PlanResult
-    failure: str = ""
-
-
-def run(source: PlanSource, inputs: Mapping[str, Any]) -> PlanEnd:
-    """Run the plan to its end, with a bar in a terminal. Raises what kept it from being run at all."""
-    # By its file where it has one: plans inside it are found beside it.
+    Raises the error that prevented a run.
+    """
+    # A plan is passed as a file if it has one, so that subplans are found in the same folder.
     plan = source.plan if source.path is None else source.path
     try:
         with _patient(), bar(), output_of_others():
-            return PlanEnd(run_plan(plan, inputs=dict(inputs)))
+            return run_plan(plan, inputs=dict(inputs)), ""
     except PlanFailed as failed:
-        return PlanEnd(failed.result, redact(str(failed)))
+        return failed.result, redact(str(failed))
     except (RuntimeError, httpx.HTTPError) as error:
         if isinstance(error, RuntimeError) and not str(error).startswith(OF_THE_API):
             raise
@@ -320,7 +208,7 @@ def run(source: PlanSource, inputs: Mapping[str, Any]) -> PlanEnd:
 
 
 def _patient() -> AbstractContextManager[Any]:
-    """An API that is started for one run makes its database first: where much goes on, more than 20 s."""
+    """Wait longer for an API that is started for one run: on a busy machine, its database takes > 20 s."""
     seconds = max(PATIENCE, PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS.value())
     return temporary_settings({PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS: seconds})
 

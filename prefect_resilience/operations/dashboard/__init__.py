@@ -1,5 +1,5 @@
-"""The live screen: one page on loopback that shows the fleet, and does what the command line can do.
+"""The dashboard: a page on loopback that shows the fleet live, with buttons for the most frequent commands.
 
-The files here are pure: documents of the fleet in, JSON for the page out. `edge/` reads the stores and the
-Prefect API, carries orders out and speaks HTTP; `static/` is the page.
+`rows` turns documents into rows of the page, `reading` reads the stores and the Prefect API, `orders` carries
+out what the buttons send, and `app` speaks HTTP. The page itself is in `static/`.
 """

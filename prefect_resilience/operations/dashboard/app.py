@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from html import escape
-from importlib.resources import files
+from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
@@ -50,14 +50,17 @@ LARGEST_BODY = 65_536
 
 @dataclass(frozen=True, slots=True)
 class Gate:
-    """`hosts`: the names in a Host header that are this dashboard. `read_only`: nobody changes anything."""
+    """Decides which requests are served.
+
+    `hosts`: allowed names in a Host header. `read_only`: requests that change something are rejected.
+    """
 
     token: str
     hosts: frozenset[str] = LOOPBACK
     read_only: bool = False
 
     def refusal(self, method: str, headers: Mapping[str, str]) -> str | None:
-        """Why a request is refused, in a sentence; None when it is let in. Names of headers in lower case."""
+        """Why a request is rejected, in a sentence; None if it is allowed. Header names are in lower case."""
         host = headers.get("host", "")
         if _name_of(host) not in self.hosts:
             return f"This dashboard is not served as {host[:100]!r}: start it with --allow-host to allow that"
@@ -78,7 +81,7 @@ class Gate:
 
 
 def _name_of(host: str) -> str | None:
-    """The name in a Host header, without its port; None when there is none."""
+    """The name in a Host header without its port; None for an invalid header."""
     try:
         # A Host header has neither a path nor a user.
         return None if set(host) & set("/@?#\\ ") else urlsplit(f"//{host}").hostname
@@ -89,19 +92,14 @@ def _name_of(host: str) -> str | None:
 log: logging.Logger = logging.getLogger("prefect_resilience.dashboard")
 
 BEAT = 5.0
-"""Seconds after which a page on which nothing changed is told so."""
+"""Seconds between two messages to a page if nothing changes."""
 
 GATHER = 0.1
-"""Seconds in which changes of several readings become one message."""
+"""Seconds in which the changes of several readings are combined into one message."""
 
 MOST_WATCHERS = 64
-_FILES = {
-    "dashboard.css": "text/css",
-    "dashboard.js": "text/javascript",
-    "ask.js": "text/javascript",
-    "nodes.js": "text/javascript",
-    "rows.js": "text/javascript",
-}
+_KINDS = {".css": "text/css", ".js": "text/javascript"}
+_STATIC = Path(__file__).with_name("static")
 _HEADERS = {
     "Content-Security-Policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; "
@@ -119,7 +117,7 @@ O = TypeVar("O", bound=PageOrder)  # noqa: E741
 
 
 class GateMiddleware:
-    """Lets in what the gate lets in, and says on every answer what a browser may do with it."""
+    """Applies the gate to every request, and adds security headers to every answer."""
 
     def __init__(self, app: ASGIApp, gate: Gate) -> None:
         self.app = app
@@ -145,8 +143,8 @@ def make_app(
 ) -> Starlette:
     """The application.
 
-    `circuits`, `store`: URLs of the fleet's stores, None for the configured ones; `places` is what the page
-    says of them.
+    `circuits`, `store`: URLs of the fleet's stores, None for the configured ones. `places`: their description
+    on the page.
     """
     hub = Hub(Fleet(circuits, store))
     desk = Desk(circuits, store)
@@ -160,7 +158,9 @@ def make_app(
             "places": places,
             "read_only": "yes" if gate.read_only else "",
         }
-        return Response(_filled(_static("dashboard.html"), told), media_type="text/html")
+        return Response(
+            _filled((_STATIC / "dashboard.html").read_text(encoding="utf-8"), told), media_type="text/html"
+        )
 
     async def stream(_: Request) -> Response:
         if hub.watchers >= MOST_WATCHERS:
@@ -194,7 +194,7 @@ def make_app(
     app = Starlette(
         routes=[
             Route("/", page),
-            *(Route(f"/{name}", _file(name, kind)) for name, kind in _FILES.items()),
+            *(Route(f"/{file.name}", _endpoint(file)) for file in _STATIC.iterdir() if file.suffix in _KINDS),
             Route("/stream", stream),
             Route("/batches/doubts", doubts),
             Route("/circuits", button(CircuitOrder, desk.set_circuit), methods=["POST"]),
@@ -211,7 +211,7 @@ def make_app(
 
 
 async def _messages(hub: Hub) -> AsyncIterator[str]:
-    """Everything, and then what changes, as server-sent events."""
+    """All rows, then the changes, as server-sent events."""
     version = 0
     async with hub.watching():
         while not hub.closing:
@@ -247,17 +247,13 @@ async def _answered(work: Callable[[], Awaitable[PageAnswer]]) -> Response:
         return JSONResponse({"error": redact(f"{type(error).__name__}: {error}")[:1_000]}, 500)
 
 
-def _file(name: str, kind: str) -> Callable[[Request], Awaitable[Response]]:
-    text = _static(name)
+def _endpoint(file: Path) -> Callable[[Request], Awaitable[Response]]:
+    text = file.read_text(encoding="utf-8")
 
     async def endpoint(_: Request) -> Response:
-        return Response(text, media_type=kind)
+        return Response(text, media_type=_KINDS[file.suffix])
 
     return endpoint
-
-
-def _static(name: str) -> str:
-    return (files("prefect_resilience.operations.dashboard") / "static" / name).read_text(encoding="utf-8")
 
 
 def _filled(page: str, told: Mapping[str, Any]) -> str:
@@ -280,10 +276,10 @@ def serve(
     read_only: bool = False,
     begun: Callable[[str], None],
 ) -> None:
-    """Serve the page at a host and port (0: one that is free); `begun` is told its address.
+    """Serve the page at a host and port (0: a free one) and call `begun` with its address.
 
-    hosts: names under which the page is served besides `host` and those of loopback. Returns after Ctrl-C or
-    SIGTERM. Raises ConfigurationError for an address that cannot be had.
+    hosts: names under which the page is served, besides `host` and loopback names. Returns after Ctrl-C or
+    SIGTERM. Raises ConfigurationError if it cannot listen on the address.
     """
     names = LOOPBACK | ({host} - EVERYWHERE) | set(hosts)
     gate = Gate(secrets.token_urlsafe(32), frozenset(name.lower() for name in names), read_only)
@@ -296,7 +292,7 @@ def serve(
 
 
 class _Server(uvicorn.Server):
-    """Ends the streams when it is told to end: they would go on for ever."""
+    """Ends the event streams at shutdown; they would never end by themselves."""
 
     def __init__(self, config: uvicorn.Config, app: Starlette) -> None:
         super().__init__(config)
@@ -313,7 +309,7 @@ def _listening(host: str, port: int) -> socket.socket:
         made = socket.socket(family)
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         made.bind(address)
-        # Whoever is told the address may connect at once.
+        # Listen now: `begun` gets the address, and its caller may connect at once.
         made.listen()
     except (OSError, OverflowError) as error:
         raise ConfigurationError(f"the dashboard cannot listen on {host}:{port} ({error})") from None

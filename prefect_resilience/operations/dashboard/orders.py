@@ -1,6 +1,6 @@
-"""What the buttons of the page do. All of it blocks.
+"""The actions of the page's buttons. The methods of `Desk` block.
 
-They call the functions that the command line calls, so that the audit log and the events are the same.
+They call the same functions as the command line, so that the audit log and the events are the same.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from prefect_resilience.durable.letters.report import LetterOutcome
 from prefect_resilience.errors.exceptions import ConfigurationError, ResilienceError
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.guards.circuits import get_circuits
-from prefect_resilience.operations.dashboard.board import Row
 from prefect_resilience.operations.dashboard.reading import Hub
+from prefect_resilience.operations.dashboard.rows import Row
 from prefect_resilience.operations.flows import DONE, change_circuit, find_circuit
 
 EFFECTS_SHOWN = 100
 LONGEST = 500
 
 PageAnswer = dict[str, Any]
-"""What the page is told of an order: `said`, a sentence, and perhaps more."""
+"""The answer to an order: `said`, a sentence, and perhaps more."""
 
 Name = Annotated[str, Field(min_length=1, max_length=2_000)]
 Reason = Annotated[str, Field(max_length=LONGEST)]
@@ -46,13 +46,13 @@ _OUTCOMES = {
 
 
 class PageOrder(BaseModel):
-    """What a button sends. Unknown fields are mistakes."""
+    """The request of a button. Unknown fields are errors."""
 
     model_config: ClassVar[ConfigDict] = ConfigDict(extra="forbid", frozen=True)
 
 
 class CircuitOrder(PageOrder):
-    """Set one circuit for the whole fleet. `minutes`: with "open", after which a probe decides."""
+    """Set one circuit for the whole fleet. `minutes`: only with "open"; after them a probe decides."""
 
     name: Name
     action: Literal["open", "close", "reset"]
@@ -61,7 +61,7 @@ class CircuitOrder(PageOrder):
 
 
 class SettleOrder(PageOrder):
-    """Say what became of an effect."""
+    """Settle an effect in doubt."""
 
     batch: Name
     key: Name
@@ -71,7 +71,7 @@ class SettleOrder(PageOrder):
 
 
 class RecoverOrder(PageOrder):
-    """Go on with a batch as its hint says. `dry_run`: only tell what that would be."""
+    """Recover a batch as its hint says. `dry_run`: only report what would be done."""
 
     batch: Name
     reason: Reason = ""
@@ -79,7 +79,7 @@ class RecoverOrder(PageOrder):
 
 
 class ReplayOrder(PageOrder):
-    """Replay one letter by its id, or all of one task that wait."""
+    """Replay one letter by its id, or all waiting letters of one task."""
 
     letter: Name | None = None
     task: Name | None = None
@@ -87,9 +87,9 @@ class ReplayOrder(PageOrder):
 
 @dataclass(frozen=True)
 class Desk:
-    """Carries orders out on the stores of a fleet (None: the configured ones).
+    """Carries out orders on the stores of a fleet (None: the configured ones).
 
-    Every method raises ResilienceError with a sentence for whoever pressed the button.
+    Every method raises ResilienceError with a sentence for the person at the page.
     """
 
     circuits: str | None = None
@@ -122,7 +122,7 @@ class Desk:
         return {"said": said, "action": report.action, "not_undone": [one.key for one in report.not_undone]}
 
     def doubts(self, batch: str) -> PageAnswer:
-        """The effects of a batch that a person can settle, with the answers that may be given for each."""
+        """The effects of a batch that a person can settle, with the possible answers for each."""
         listed = [one for one in batch_status(batch, store=self.store).effects if _answers(one)]
         rows = [
             {
@@ -140,7 +140,7 @@ class Desk:
         return {"effects": rows, "more": len(listed) - len(rows)}
 
     def replay(self, order: ReplayOrder, told: Callable[[int, int, LetterOutcome], None]) -> PageAnswer:
-        """Replay, and call `told` after each letter; what that raises ends the replay between two letters."""
+        """Replay and call `told` after each letter. If `told` raises, the replay ends there."""
         if (order.letter is None) == (order.task is None):
             raise ConfigurationError("Say which letters: either one by its id, or those of a task")
         chosen: dict[str, Any] = {"letters": order.letter} if order.letter else {"task": order.task}
@@ -157,11 +157,11 @@ def _answers(effect: EffectStatus) -> list[str]:
 
 
 class ReplayStopped(ResilienceError):
-    """Somebody stopped a replay between two letters; those that were not replayed wait on."""
+    """A replay was stopped between two letters; the remaining letters stay waiting."""
 
 
 class Replays:
-    """Starts replays in a thread and shows in the hub how far they are, as `replay` in the summary."""
+    """Starts replays in a thread and shows their progress in the hub, as `replay` in the summary."""
 
     def __init__(self, desk: Desk, hub: Hub) -> None:
         self._desk = desk
@@ -170,7 +170,7 @@ class Replays:
         self._stopping = threading.Event()
 
     async def start(self, order: ReplayOrder) -> PageAnswer:
-        """Start a replay, and say so; raises ConfigurationError while another one goes on."""
+        """Start a replay. Raises ConfigurationError while another one is running."""
         if self._task is not None and not self._task.done():
             raise ConfigurationError("A replay goes on already: wait for its end, or stop it")
         self._stopping.clear()
@@ -179,14 +179,14 @@ class Replays:
         return {"said": "The replay has begun"}
 
     async def stop(self) -> PageAnswer:
-        """End the replay that goes on after the letter that it is at."""
+        """Stop the running replay after its current letter."""
         if self._task is None or self._task.done():
             raise ConfigurationError("No replay goes on")
         self._stopping.set()
         return {"said": "The replay ends after this letter"}
 
     def end(self) -> None:
-        """The dashboard ends, and a replay after the letter that it is at."""
+        """At shutdown: stop a running replay after its current letter."""
         self._stopping.set()
 
     async def _run(self, order: ReplayOrder) -> None:
@@ -200,7 +200,7 @@ class Replays:
         said: dict[str, Any]
         try:
             said = await asyncio.to_thread(self._desk.replay, order, told)
-        except Exception as error:  # noqa: BLE001 - whoever pressed the button is told, whatever it is
+        except Exception as error:  # noqa: BLE001 - every error is shown on the page
             said = {"said": redact(str(error) or type(error).__name__)[:1_000], "well": False}
         self._show(order, said=said["said"], well=said["well"], ended=True)
         self._hub.refresh()

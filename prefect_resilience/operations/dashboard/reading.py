@@ -1,4 +1,4 @@
-"""What the page shows is read here: one reader for all browsers, and none while nobody looks."""
+"""Reads what the page shows: once for all browsers, and only while a page is open."""
 
 from __future__ import annotations
 
@@ -15,14 +15,13 @@ from prefect.settings import PREFECT_API_URL
 
 from prefect_resilience.durable.batches.edge.flow_runs import ApiUnavailable, find_runs, run_id_of
 from prefect_resilience.durable.batches.edge.status import list_batches
-from prefect_resilience.durable.letters.edge.configured import queue_of
+from prefect_resilience.durable.letters.edge.known import queue_of
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.guards.budgets.policy import get_budgets
 from prefect_resilience.guards.circuits.fleet import read_values
 from prefect_resilience.guards.circuits.registry import link_to
 from prefect_resilience.operations.dashboard import rows
-from prefect_resilience.operations.dashboard.board import Board, Row
-from prefect_resilience.operations.dashboard.rows import Circuits
+from prefect_resilience.operations.dashboard.rows import Circuits, Row, Rows
 from prefect_resilience.operations.reports.api import Period, opened, ours
 from prefect_resilience.stores import Store
 
@@ -32,11 +31,13 @@ NO_API = (
     "(PREFECT_API_URL)."
 )
 NAMES_KEPT = 1_000
+GONE_KEPT = 5_000
+"""The number of removed rows that are remembered; a browser that missed more gets all rows."""
 
 
 @dataclass
 class Fleet:
-    """Where the fleet keeps what the page shows, as URLs of stores; None: the configured ones."""
+    """Reads the stores of a fleet. `circuits`, `store`: their URLs; None: the configured ones."""
 
     circuits: str | None = None
     store: str | None = None
@@ -78,7 +79,7 @@ class Fleet:
         return {"summary": {"minutes": rows.minutes(counts, now)}}
 
     def _learn_names(self, batches: list[str]) -> None:
-        """Flow runs do not change their names: each is asked for once."""
+        """Ask for the names of flow runs. Names do not change, so each is requested once."""
         missing = [one for one in batches if one not in self._names and run_id_of(one) is not None]
         if not missing or not PREFECT_API_URL.value():
             return
@@ -89,11 +90,64 @@ class Fleet:
             del self._names[next(iter(self._names))]
 
 
+class Board:
+    """The rows of all parts, by part and id. Each change has a version; a browser knows the last one it got.
+
+    A slow or disconnected browser costs nothing: it gets the present rows when it asks again.
+    """
+
+    def __init__(self) -> None:
+        self.version: int = 0
+        self._rows: dict[str, dict[str, tuple[Row, int]]] = {}
+        self._gone: dict[tuple[str, str], int] = {}
+        self._forgotten = 0
+
+    def put(self, part: str, rows: Rows) -> bool:
+        """Replace a part by these rows. Returns whether anything changed."""
+        known = self._rows.setdefault(part, {})
+        changed = {name: row for name, row in rows.items() if name not in known or known[name][0] != row}
+        gone = [name for name in known if name not in rows]
+        if not changed and not gone:
+            return False
+        self.version += 1
+        for name, row in changed.items():
+            known[name] = (row, self.version)
+            self._gone.pop((part, name), None)
+        for name in gone:
+            del known[name]
+            self._gone[part, name] = self.version
+        while len(self._gone) > GONE_KEPT:
+            self._forgotten = max(self._forgotten, self._gone.pop(next(iter(self._gone))))
+        return True
+
+    def since(self, version: int) -> dict[str, Any] | None:
+        """The changes after `version` (0: all rows), or None if there are none.
+
+        `set` has new and changed rows by part and id, `gone` the ids of removed ones. With `all`, every row
+        that is not in `set` was removed.
+        """
+        if version >= self.version:
+            return None
+        told: dict[str, Any] = {}
+        if version < max(1, self._forgotten):
+            told["all"], version = True, 0
+        told["set"] = {
+            part: fresh
+            for part, rows in self._rows.items()
+            if (fresh := {name: row for name, (row, changed) in rows.items() if changed > version})
+        }
+        gone: dict[str, list[str]] = {}
+        for (part, name), changed in self._gone.items():
+            if changed > version and "all" not in told:
+                gone.setdefault(part, []).append(name)
+        return {**told, "gone": gone} if gone else told
+
+
 @dataclass(frozen=True)
 class PageSource:
-    """One thing to read, and again after `interval` seconds.
+    """A source that is read every `interval` seconds.
 
-    The pause is `rest` times as long as the reading took, if that is longer: a large fleet is read less
+    The pause is `rest` times the duration of the last reading, if that is longer: a large fleet is read less
     often.
     """
 
@@ -104,7 +158,7 @@ class PageSource:
 
 
 class Hub:
-    """The board, who looks at it, and the loops that keep it up to date. Lives in one event loop."""
+    """The board, its number of watchers, and the loops that update it. Used in one event loop."""
 
     def __init__(self, fleet: Fleet) -> None:
         self.board: Board = Board()
@@ -126,7 +180,7 @@ class Hub:
 
     @asynccontextmanager
     async def reading(self) -> AsyncGenerator[None, None]:
-        """Read while this is open, whenever somebody looks."""
+        """Run the loops inside this block. They read only while there is a watcher."""
         tasks = [asyncio.create_task(self._repeat(source)) for source in self._sources]
         try:
             yield
@@ -137,7 +191,7 @@ class Hub:
 
     @asynccontextmanager
     async def watching(self) -> AsyncGenerator[None, None]:
-        """Somebody looks while this is open; what they see first is read anew."""
+        """Count a watcher inside this block. The first one wakes the loops."""
         self.watchers += 1
         self._watched.set()
         try:
@@ -148,7 +202,7 @@ class Hub:
                 self._watched.clear()
 
     def refresh(self) -> None:
-        """Read everything now: an order has just been carried out."""
+        """Read everything now, as after an order."""
         for asked in self._asked.values():
             asked.set()
 
@@ -158,7 +212,7 @@ class Hub:
         self._changed.set()
 
     def show(self, name: str, row: Row | None) -> None:
-        """Put one row into the summary, or take it out."""
+        """Put one row into the summary, or remove it."""
         if row is None:
             self._summary.pop(name, None)
         else:
@@ -166,11 +220,11 @@ class Hub:
         self._put("summary", dict(self._summary))
 
     def now(self) -> float:
-        """The store's time, as far as it is known."""
+        """The store's time, estimated from its last answer."""
         return time.time() + self._clock
 
     async def change(self, version: int, seconds: float) -> bool:
-        """Wait until the board is beyond `version`; False when it is not after so many seconds."""
+        """Wait until the board is newer than `version`. Returns False if this takes too long."""
         while self.board.version <= version and not self.closing:
             with anyio.move_on_after(seconds) as waiting:
                 await self._changed.wait()
@@ -186,10 +240,10 @@ class Hub:
             begun = time.monotonic()
             try:
                 self._take(source, await asyncio.to_thread(source.read))
-            except Exception as error:  # noqa: BLE001 - the page goes on, and says what it does not know
+            except Exception as error:  # noqa: BLE001 - the page shows the error and the other sources
                 self._failed(source, error)
             rest = max(source.interval, source.rest * (time.monotonic() - begun))
-            # Not `asyncio.wait_for`, which loses a cancellation that comes together with what it waits for.
+            # Not `asyncio.wait_for`: it can lose a cancellation that arrives together with the event.
             with anyio.move_on_after(rest):
                 await asked.wait()
 

@@ -1,7 +1,8 @@
-"""Dead letters, batches, error budgets and minutes as rows of the page. What is shown of each is bounded."""
+"""Circuits, dead letters, batches, error budgets and minutes as rows of the page, each of bounded size."""
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -16,12 +17,13 @@ from prefect_resilience.guards.budgets.model import BudgetStatus
 from prefect_resilience.guards.circuits import machine
 from prefect_resilience.guards.circuits.link import snapshot_of
 from prefect_resilience.guards.circuits.model import CircuitSnapshot
-from prefect_resilience.guards.circuits.window import WindowDocument
-from prefect_resilience.operations.dashboard.board import Row, Series, Spark
+from prefect_resilience.guards.circuits.window import BUCKETS, WindowDocument
 
 if TYPE_CHECKING:
     from prefect_resilience.durable.batches.edge.status import BatchSummary
 
+Row = dict[str, Any]
+Rows = Mapping[str, Row]
 Parts = dict[str, dict[str, Row]]
 
 LETTERS_SHOWN = 50
@@ -34,9 +36,9 @@ OPEN = ("waiting", "in_doubt", "replaying")
 
 
 def letters(listed: Iterable[DeadLetter]) -> Parts:
-    """The parts `letters` (the newest that are not done with) and `tasks` (how many each task has).
+    """The parts `letters` (the newest open ones) and `tasks` (the number of letters of each task).
 
-    `listed`: all letters, the newest first; they are read once, one after the other.
+    `listed`: all letters, the newest first; iterated once.
     """
     states: Counter[str] = Counter()
     shown: dict[str, Row] = {}
@@ -81,9 +83,9 @@ def _task(counts: Counter[str], newest: float) -> Row:
 
 
 def batches(listed: Iterable[BatchSummary], names: Mapping[str, str]) -> Parts:
-    """The part `batches`: those that are open, in the order in which they were listed (`place`).
+    """The part `batches`: the open batches in the order of `listed`, which is their `place`.
 
-    `names`: of flow runs, by batch, as far as they are known.
+    `names`: the names of flow runs by batch, as far as they are known.
     """
     every = list(listed)
     opened = [one for one in every if one.open]
@@ -110,7 +112,7 @@ def batches(listed: Iterable[BatchSummary], names: Mapping[str, str]) -> Parts:
 
 
 def budgets(listed: Iterable[BudgetStatus]) -> Parts:
-    """The part `budgets`: every error budget, those first that burn or have least left (`place`)."""
+    """The part `budgets`: every error budget; burning ones and those with the least left come first."""
     ordered = sorted(listed, key=lambda one: (not one.burned, one.remaining, one.name))
     rows = {
         one.name: {
@@ -131,9 +133,9 @@ def budgets(listed: Iterable[BudgetStatus]) -> Parts:
 
 
 def minutes(counts: Mapping[str, Iterable[Mapping[str, Any]]], now: datetime) -> Row:
-    """How often each thing happened in each of the last MINUTES minutes; the last one is still going on.
+    """Counts for each of the last MINUTES minutes, the current one included.
 
-    `counts`: what the Prefect API counted by time, a list of {"start_time", "count"} for each thing.
+    `counts`: counts by time from the Prefect API, a list of {"start_time", "count"} for each kind of event.
     """
     first = int(now.timestamp() // 60) - MINUTES + 1
     told: Row = {"first": first * 60}
@@ -147,26 +149,100 @@ def minutes(counts: Mapping[str, Iterable[Mapping[str, Any]]], now: datetime) ->
     return told
 
 
+# The last minutes of a circuit as a small curve, collected from its window document at each reading.
+#
+# A window document has twelve buckets of calls and drops those that leave the window. Calls since the last
+# reading are added to slots of equal length, so that the curves of all circuits can be compared.
+
+SLOT = 5.0
+"""Seconds of one point of a curve."""
+
+SLOTS = 36
+LATE = 1.0
+"""Seconds after its end for which a slot is not shown yet: workers merge their counts a little later."""
+
+Series = dict[str, list[float]]
+"""`calls` and `failed` by slot, the oldest first. A list of zeros is omitted."""
+
+
+@dataclass(slots=True)
+class Spark:
+    """The calls of one circuit by slot. `seen`: the buckets of the last reading, `width`: their seconds."""
+
+    slots: dict[int, tuple[float, float]] = field(default_factory=dict[int, tuple[float, float]])
+    seen: dict[int, tuple[int, int]] = field(default_factory=dict[int, tuple[int, int]])
+    width: float = 0.0
+
+    def series(self, window: WindowDocument | None, now: float) -> Series:
+        """The curve at `now`. A count-based window has no times; its curve shows its last calls."""
+        if window is not None and "last" in window:
+            recent: str = window["recent"][-SLOTS:]
+            return _series([1.0] * len(recent), [float(outcome in "fF") for outcome in recent])
+        last = math.floor((now - LATE) / SLOT)
+        self._add(window, last - SLOTS)
+        shown = [self.slots.get(slot, (0.0, 0.0)) for slot in range(last - SLOTS, last)]
+        return _series([calls for calls, _ in shown], [failed for _, failed in shown])
+
+    def _add(self, window: WindowDocument | None, oldest: int) -> None:
+        width = 0.0 if window is None else window["seconds"] / BUCKETS
+        before = self.seen if width == self.width else {}
+        self.width, self.seen = width, {}
+        buckets: list[list[int]] = [] if window is None else window["buckets"]
+        for index, calls, failed, _ in buckets:
+            known = before.get(index, (0, 0))
+            if calls < known[0] or failed < known[1]:  # the circuit was reset since
+                known = (0, 0)
+            self.seen[index] = (calls, failed)
+            if (calls, failed) != known:
+                self._spread(index * width, width, calls - known[0], failed - known[1], oldest)
+        self.slots = {slot: counts for slot, counts in self.slots.items() if slot >= oldest}
+
+    def _spread(self, start: float, width: float, calls: int, failed: int, oldest: int) -> None:
+        """Add the calls of a bucket to the slots that it covers, evenly."""
+        end = start + width
+        slot = max(math.floor(start / SLOT), oldest)
+        while slot * SLOT < end:
+            share = (min(end, (slot + 1) * SLOT) - max(start, slot * SLOT)) / width
+            had = self.slots.get(slot, (0.0, 0.0))
+            self.slots[slot] = (had[0] + calls * share, had[1] + failed * share)
+            slot += 1
+
+
+def _series(calls: list[float], failed: list[float]) -> Series:
+    if not any(calls):
+        return {}
+    told: Series = {"calls": [_short(number) for number in calls]}
+    if any(failed):
+        told["failed"] = [_short(number) for number in failed]
+    return told
+
+
+def _short(number: float) -> Any:
+    """One digit, to keep messages small: a page may get a thousand curves at once."""
+    rounded = round(number, 1)
+    return int(rounded) if rounded == int(rounded) else rounded
+
+
 Level = Literal["open", "probing", "failing", "off", "good"]
-"""What the colour says: calls are refused; probes decide; closed, but many calls fail; disabled; well."""
+"""The colour of a circuit. "failing": closed, but many calls fail; "off": disabled."""
 
 FAILING = 0.1
 FEWEST = 5
-"""A closed circuit is "failing" from this share of failures on, of at least so many calls."""
+"""A closed circuit is "failing" from this share of failures among at least FEWEST calls."""
 
 WORST_NAMED = 3
 ROWS_A_SECOND = 200
-"""So many circuits get new figures in a second, at most; a change of state is always told at once."""
+"""Circuits per second that get new figures, at most. A change of state is always shown at once."""
 
 _LEVELS: dict[str, Level] = {"open": "open", "forced_open": "open", "half_open": "probing", "disabled": "off"}
 _RANKS = {"open": 0, "forced_open": 1, "half_open": 2, "disabled": 6, "closed": 7}
 _MARKS = ("state", "generation", "openings", "retry_at", "reason", "last_error")
-"""Fields of a document that change when its circuit does, and not with every call."""
+"""Fields of a document that change with the state of its circuit, not with every call."""
 
 
 @dataclass(slots=True)
 class _Known:
-    """What was told of a circuit, and from when on it may be told anew."""
+    """The last row of a circuit, and the time when it may be updated."""
 
     marks: tuple[Any, ...] = ()
     due_at: float = 0.0
@@ -177,14 +253,14 @@ class _Known:
 
 @dataclass
 class Circuits:
-    """The circuits as they were read last, with the curves of their last minutes."""
+    """The circuits of the last reading, with the curves of their last minutes."""
 
     _known: dict[str, _Known] = field(default_factory=dict[str, _Known])
 
     def read(self, values: Iterable[tuple[str, Any]], now: float) -> dict[str, dict[str, Row]]:
-        """The parts `circuits`, `sparks` and `summary`, from all documents as a store returned them.
+        """The parts `circuits`, `sparks` and `summary`, from the documents in a store.
 
-        A circuit whose state did not change is looked at again only when it is its turn.
+        A circuit whose state did not change is updated only when its row is due.
         """
         seen = dict(values)
         patience = max(1.0, len(seen) / ROWS_A_SECOND)
@@ -203,7 +279,7 @@ class Circuits:
 
 
 def _marks(value: Any, now: float) -> tuple[Any, ...]:
-    """What must be equal for a circuit to be in the state in which it was."""
+    """Fields that are equal as long as the state of a circuit is unchanged."""
     document = cast("dict[str, Any]", value) if isinstance(value, dict) else {}
     marks = tuple(document.get(name) for name in _MARKS)
     retry_at, leases = document.get("retry_at"), document.get("leases")
@@ -212,10 +288,10 @@ def _marks(value: Any, now: float) -> tuple[Any, ...]:
 
 
 def circuit_row(circuit: CircuitSnapshot, window: WindowDocument | None) -> Row:
-    """One circuit; times are the store's.
+    """The row of one circuit; times are the store's.
 
-    `rank` puts the worst first. `rate` is in calls a second, none where a window has no times. `share` is the
-    share of failures among the calls in the window. What is 0, empty or unknown is left out.
+    `rank` sorts the worst first. `rate`: calls per second, absent for a count-based window. `share`: failures
+    among the calls in the window. Values that are 0, empty or unknown are omitted.
     """
     calls, failures = circuit.window_calls, circuit.window_failures
     seconds: float | None = None if window is None else window.get("seconds")
@@ -241,7 +317,7 @@ def circuit_row(circuit: CircuitSnapshot, window: WindowDocument | None) -> Row:
 
 
 def summary(rows: Mapping[str, Row]) -> Row:
-    """How many circuits are in which state, in numbers and as the headline of the page."""
+    """The number of circuits by state, and the headline of the page."""
     states = Counter(row["state"] for row in rows.values())
     refusing = states["open"] + states["forced_open"]
     opened = [
@@ -259,7 +335,7 @@ def summary(rows: Mapping[str, Row]) -> Row:
 
 
 def headline(total: int, refusing: int, half_open: int, disabled: int) -> str:
-    """One sentence for one glance: "2 of 40 circuits open, 1 half-open"."""
+    """The headline: "2 of 40 circuits open, 1 half-open"."""
     if not total:
         return "No circuit has been called yet"
     counts = [(refusing, "open"), (half_open, "half-open"), (disabled, "disabled")]
@@ -278,11 +354,11 @@ def _level(state: str, calls: int, share: float) -> Level:
 
 
 def _failing_rank(share: float) -> int:
-    """In coarse steps, so that rows do not change places at every call."""
+    """Coarse steps, so that rows do not swap places with every call."""
     return 3 if share >= 0.5 else 4 if share >= 0.25 else 5
 
 
 @lru_cache(maxsize=4096)
 def _why(*texts: str | None) -> str:
-    """Kept, since masking takes longer than all the rest, and the texts stay the same for minutes."""
+    """Cached: redacting is the slowest part of a row, and the texts stay the same for minutes."""
     return "; ".join(dict.fromkeys(redact(text) for text in texts if text))

@@ -1,6 +1,6 @@
-"""What is wrong with a project, a fleet and a server, each with its mend."""
+"""`doctor`: find what is wrong with a project, a fleet and a server, and how to fix it."""
 
 from prefect_resilience.operations.diagnosis.examining import examine
-from prefect_resilience.operations.diagnosis.findings import Diagnosis, Finding
+from prefect_resilience.operations.diagnosis.findings import Diagnosis, DiagnosisFinding
 
-__all__ = ["Diagnosis", "Finding", "examine"]
+__all__ = ["Diagnosis", "DiagnosisFinding", "examine"]

@@ -1,4 +1,4 @@
-"""What can be seen on this machine: versions, the store, and the clocks."""
+"""Checks of this machine: package versions, stores, clocks, circuits and effects in doubt."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from prefect_resilience.durable import list_batches
 from prefect_resilience.errors.exceptions import ConfigurationError, StoreUnavailable
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.guards.circuits import get_circuits
-from prefect_resilience.operations.diagnosis.findings import Finding, note, skewed, wrong
+from prefect_resilience.operations.diagnosis.findings import DiagnosisFinding, note, skewed, wrong
 from prefect_resilience.stores import StoreUrl, open_store, parse_url
 from prefect_resilience.stores.server_facts import PostgresFacts, RedisFacts, postgres_facts, redis_facts
 
-# What a store's server may lose, judged from its facts.
+# What a store's server may lose, according to its settings.
 #
-# `ledger`: whether effects and dead letters are kept there, or circuits alone, which may be forgotten.
+# `ledger`: whether the store has effects and dead letters, or only circuits, which may be lost.
 
 NO_EVICTION = (
     "Run `redis-cli CONFIG SET maxmemory-policy noeviction` and write it to redis.conf, or set the "
@@ -36,7 +36,7 @@ PERSIST = (
 )
 
 
-def of_redis(facts: RedisFacts, where: str, *, ledger: bool) -> Iterator[Finding]:
+def of_redis(facts: RedisFacts, where: str, *, ledger: bool) -> Iterator[DiagnosisFinding]:
     """What a Redis server may lose."""
     if facts.role in ("slave", "replica"):
         says = "it is a replica: it takes no writes, or loses them at its next synchronization"
@@ -50,14 +50,14 @@ def of_redis(facts: RedisFacts, where: str, *, ledger: bool) -> Iterator[Finding
         loses = f"records of effects: {TWICE}" if ledger else "circuits that are open"
         says = f"it is {facts.policy}: when its memory is full, Redis deletes {loses}"
         yield (wrong if ledger else note)("store", policy, says, NO_EVICTION)
-    # Circuits that are lost are learnt again.
+    # Lost circuits are learned again from new calls.
     if ledger and (lost := _lost_at_restart(facts)):
         level, says, mend = lost
         yield level("store", f"{where} (persistence)", says, mend)
 
 
-def _lost_at_restart(facts: RedisFacts) -> tuple[Callable[..., Finding], str, str] | None:
-    """What a crash or a restart of Redis loses: how bad that is, what it is, and its mend."""
+def _lost_at_restart(facts: RedisFacts) -> tuple[Callable[..., DiagnosisFinding], str, str] | None:
+    """What a crash or a restart of Redis loses: the level, the problem, and how to fix it."""
     if facts.appendonly:
         if facts.appendfsync == "no":
             return (
@@ -80,8 +80,8 @@ def _lost_at_restart(facts: RedisFacts) -> tuple[Callable[..., Finding], str, st
     return wrong, says, PERSIST
 
 
-def of_postgres(facts: PostgresFacts, where: str, *, ledger: bool) -> Iterator[Finding]:
-    """What a PostgreSQL server, or a pooler in front of it, does not keep."""
+def of_postgres(facts: PostgresFacts, where: str, *, ledger: bool) -> Iterator[DiagnosisFinding]:
+    """What a PostgreSQL server, or a pooler in front of it, may lose."""
     if facts.in_recovery:
         says = "it is a replica (pg_is_in_recovery): it takes no writes"
         mend = "Name the primary in the URL; if it has several hosts, add `target_session_attrs=read-write`."
@@ -109,7 +109,7 @@ def of_postgres(facts: PostgresFacts, where: str, *, ledger: bool) -> Iterator[F
 
 
 def _shares_connections(facts: PostgresFacts) -> bool:
-    """A server process belongs to one session; a pooler in transaction mode hands it around."""
+    """Whether sessions share server processes, as with a pooler in transaction mode."""
     first, second = set(facts.first), set(facts.second)
     return len(first) > 1 or len(second) > 1 or bool(first & second)
 
@@ -124,12 +124,12 @@ CLASHES = (
         'pip install "fastapi<0.151"',
     ),
 )
-"""What is allowed by Prefect's own requirements, and does not work."""
+"""Versions that Prefect's requirements allow but that do not work."""
 MOST_SKEW = 2.0
-"""Seconds by which clocks may differ: leases and circuits reckon with the store's."""
+"""Seconds by which clocks may differ: leases and circuits use the store's time."""
 
 
-def versions() -> Iterator[Finding]:
+def versions() -> Iterator[DiagnosisFinding]:
     """Packages that are missing, too old or too new."""
     for line in requires(PACKAGE) or []:
         needed = Requirement(line)
@@ -143,7 +143,7 @@ def versions() -> Iterator[Finding]:
             yield wrong("versions", f"{name} {there}", says, f"Run `{command}` where it is.")
 
 
-def _needed(needed: Requirement) -> Iterator[Finding]:
+def _needed(needed: Requirement) -> Iterator[DiagnosisFinding]:
     there = _version(needed.name)
     if there is None or not needed.specifier.contains(there, prereleases=True):
         has = "is not installed" if there is None else f"is {there}"
@@ -158,7 +158,7 @@ def _extras() -> set[str]:
     try:
         return {EXTRAS[kind] for url in _urls() if (kind := parse_url(url).kind) in EXTRAS}
     except (ConfigurationError, ValueError):
-        return set()  # the check of the store says so
+        return set()  # the check "store" reports this
 
 
 def _version(name: str) -> str | None:
@@ -173,8 +173,8 @@ def _urls() -> list[str]:
     return list(dict.fromkeys([settings.store_url, settings.circuit_store_url or settings.store_url]))
 
 
-def store() -> Iterator[Finding]:
-    """Stores that do not answer, that nobody shares, that may lose records, and clocks that differ."""
+def store() -> Iterator[DiagnosisFinding]:
+    """Stores that do not answer, are not shared, or may lose records; clocks that differ."""
     try:
         urls = _urls()
     except ValueError as error:  # pydantic's, too
@@ -185,7 +185,7 @@ def store() -> Iterator[Finding]:
         yield from _store(url, ledger=number == 0)
 
 
-def _store(url: str, *, ledger: bool) -> Iterator[Finding]:
+def _store(url: str, *, ledger: bool) -> Iterator[DiagnosisFinding]:
     shown = redact(url)
     try:
         opened = open_store(url)
@@ -199,7 +199,7 @@ def _store(url: str, *, ledger: bool) -> Iterator[Finding]:
         says = f"it does not answer: {redact(one_line(error))}"
         mend = "Start its server or make the file writable, and check the URL and the network in between."
         yield wrong("store", shown, says, mend)
-        # A replica may refuse what the store needs, and still say that it is one.
+        # A replica may reject what the store needs, but it still answers that it is a replica.
         with suppress(StoreUnavailable):
             yield from _kept(parse_url(url), shown, ledger)
         return
@@ -212,8 +212,8 @@ def _store(url: str, *, ledger: bool) -> Iterator[Finding]:
         yield skewed(shown, "the store's", skew, digits=1)
 
 
-def _kept(parsed: StoreUrl, shown: str, ledger: bool) -> Iterator[Finding]:
-    """How safely the store's server keeps what it confirms."""
+def _kept(parsed: StoreUrl, shown: str, ledger: bool) -> Iterator[DiagnosisFinding]:
+    """Whether the store's server keeps what it confirms."""
     if parsed.kind == "redis":
         yield from of_redis(redis_facts(parsed), shown, ledger=ledger)
     elif parsed.kind == "postgresql":
@@ -221,18 +221,18 @@ def _kept(parsed: StoreUrl, shown: str, ledger: bool) -> Iterator[Finding]:
 
 
 def _skew(now: Callable[[], float]) -> float:
-    """How far the store's clock is ahead, as nearly as the way there and back allows."""
+    """Seconds by which the store's clock is ahead, without the uncertainty of the round trip."""
     before = time.time()
     there = now()
     after = time.time()
-    # What the way took may have been at either end.
+    # The delay may have been on the way there or on the way back.
     middle, half = (before + after) / 2, (after - before) / 2
     ahead = there - middle
     return 0.0 if abs(ahead) <= half else ahead - half if ahead > 0 else ahead + half
 
 
-def circuits() -> Iterator[Finding]:
-    """Circuits that somebody opened or switched off by hand, and nobody put back."""
+def circuits() -> Iterator[DiagnosisFinding]:
+    """Circuits that were opened or disabled by hand and not reset."""
     settings = current_settings()
     try:
         found = get_circuits(settings.circuit_store_url or settings.store_url)
@@ -249,7 +249,7 @@ def circuits() -> Iterator[Finding]:
 SHOWN = 20
 
 
-def leases() -> Iterator[Finding]:
+def leases() -> Iterator[DiagnosisFinding]:
     """Effects and dead letters that wait for a person."""
     try:
         letters = list_letters(status="in_doubt", limit=SHOWN)

@@ -1,12 +1,8 @@
-"""`examine`: every check, one after the other; what one needs and does not have is not asked for."""
+"""`examine`: runs every check, and skips those without something to check."""
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
-import sys
 from collections.abc import Callable, Iterable
-from contextlib import redirect_stdout
 from functools import partial
 from pathlib import Path
 from types import ModuleType
@@ -20,17 +16,18 @@ from prefect_resilience.base.text import one_line
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.operations.diagnosis import environment, project, server
-from prefect_resilience.operations.diagnosis.findings import Diagnosis, Finding, wrong
+from prefect_resilience.operations.diagnosis.findings import Diagnosis, DiagnosisFinding, wrong
+from prefect_resilience.operations.importing import imported
 
 
 def examine(targets: Iterable[str] = ()) -> Diagnosis:
-    """Everything that is wrong on this machine, with the configured server, and in what is named.
+    """Check this machine, the configured server, and the named targets.
 
     Args:
-        targets: A folder, whose files are read but not run; or a file, a module or an entrypoint
-            ("flows/etl.py:daily", "my_team.flows"), which is imported as well.
+        targets: Folders are only read, not run. Files, modules and entrypoints ("flows/etl.py:daily",
+            "my_team.flows") are imported as well.
 
-    Raises ConfigurationError for a target that is not there or cannot be imported.
+    Raises ConfigurationError for a target that is missing or cannot be imported.
     """
     files, modules = _found(targets)
     subjects = [subject for module in modules for subject in project.subjects_of(module)]
@@ -49,18 +46,18 @@ def examine(targets: Iterable[str] = ()) -> Diagnosis:
 
 
 class _Examination:
-    """The checks that were made so far and their findings; a finding that comes twice is kept once."""
+    """The checks so far and their findings, without duplicates."""
 
     def __init__(self) -> None:
         self.checks: list[str] = []
-        self.findings: list[Finding] = []
+        self.findings: list[DiagnosisFinding] = []
 
-    def by(self, name: str, check: Callable[[], Iterable[Finding]]) -> None:
+    def by(self, name: str, check: Callable[[], Iterable[DiagnosisFinding]]) -> None:
         if name not in self.checks:
             self.checks.append(name)
         try:
             found = list(check())
-        except Exception as error:  # noqa: BLE001 - a check that fails is a finding, and no end of the others
+        except Exception as error:  # noqa: BLE001 - a failed check is a finding; the other checks still run
             says = f"this check failed: {redact(one_line(error))}"
             mend = "Mend what it says, and ask again."
             found = [wrong(name, name, says, mend)]
@@ -85,13 +82,13 @@ def _ask_server(examined: _Examination, subjects: list[Any], named: list[project
                 examined.by(name, partial(check, client))
             if subjects or named:
                 examined.by("blocks", lambda: project.blocks(subjects, named))
-    except Exception as error:  # noqa: BLE001 - each way in which an API is away
+    except Exception as error:  # noqa: BLE001 - any error of an unavailable API
         says = f"the Prefect API does not answer: {redact(one_line(error))}"
         mend = "Start the server, or set PREFECT_API_URL to where it is."
         examined.by("server", lambda: [wrong("server", redact(str(url)), says, mend)])
 
 
-# -- what is named
+# -- targets
 
 
 def _found(targets: Iterable[str]) -> tuple[list[Path], list[ModuleType]]:
@@ -102,44 +99,12 @@ def _found(targets: Iterable[str]) -> tuple[list[Path], list[ModuleType]]:
         if path.is_dir():
             files |= dict.fromkeys(project.python_files(path.resolve()))
             continue
-        module = _imported(target, path)
+        if not path.is_file() and (path.suffix == ".py" or "/" in target):
+            raise ConfigurationError(f"there is no file or folder {str(path)!r}{nearest_file(path, ('',))}")
+        # A file is imported under another name, since a module of its name may be loaded already.
+        name = str(path) if path.is_file() else target.partition(":")[0]
+        module = imported(name, repr(target), prefix="examined_")
         modules.append(module)
         if module.__file__ is not None:
             files[Path(module.__file__).resolve()] = None
     return list(files), modules
-
-
-def _imported(target: str, path: Path) -> ModuleType:
-    """A file or a module, imported as its project does."""
-    here = str(Path.cwd())
-    if here not in sys.path:
-        sys.path.insert(0, here)
-    is_file = path.suffix == ".py" or "/" in target
-    if is_file and not path.is_file():
-        raise ConfigurationError(f"there is no file or folder {str(path)!r}{nearest_file(path, ('',))}")
-    try:
-        # What a user's module prints is not the answer.
-        with redirect_stdout(sys.stderr):
-            return _load(path.resolve()) if is_file else importlib.import_module(target.partition(":")[0])
-    except ModuleNotFoundError as error:
-        near = nearest_file(path, ("",)) if error.name == target else ""
-        raise ConfigurationError(
-            f"{target!r} cannot be imported: there is no module {error.name!r} here"
-            f"{near or '; work in the folder of its project, or name a file or a folder'}"
-        ) from None
-    except (Exception, SystemExit) as error:  # noqa: BLE001 - somebody else's module
-        why = redact(f"{type(error).__name__}: {one_line(error)}")
-        raise ConfigurationError(f"{target!r} cannot be imported: {why}") from None
-
-
-def _load(file: Path) -> ModuleType:
-    folder = str(file.parent)
-    if folder not in sys.path:
-        sys.path.insert(1, folder)
-    spec = importlib.util.spec_from_file_location(f"examined_{file.stem}", file)
-    if spec is None or spec.loader is None:
-        raise ConfigurationError(f"{str(file)!r} is no Python file")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module

@@ -1,4 +1,4 @@
-"""`Finding`: one thing that is wrong, and how to mend it; `Diagnosis`: all of them."""
+"""`DiagnosisFinding`: one problem and how to fix it. `Diagnosis`: all findings."""
 
 from __future__ import annotations
 
@@ -9,12 +9,11 @@ from pydantic import BaseModel, ConfigDict
 Level = Literal["wrong", "note"]
 
 
-class Finding(BaseModel):
-    """One thing that somebody should know.
+class DiagnosisFinding(BaseModel):
+    """One problem, and how to fix it.
 
-    `check` is which of the checks found it, `where` the thing itself, `says` what is the matter with it, and
-    `mend` what to do about it, in one sentence each. `level`: something is "wrong" and will not work as it is
-    meant to, or it is a "note" of what may well be meant.
+    `check`: the name of the check. `where`: the place of the problem. `says`: the problem, in one sentence.
+    `mend`: how to fix it, in one sentence. `level`: "wrong", or "note" for what may be intended.
     """
 
     model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True)
@@ -26,15 +25,15 @@ class Finding(BaseModel):
     level: Level = "wrong"
 
 
-def wrong(check: str, where: str, says: str, mend: str) -> Finding:
-    return Finding(check=check, where=where, says=says, mend=mend)
+def wrong(check: str, where: str, says: str, mend: str) -> DiagnosisFinding:
+    return DiagnosisFinding(check=check, where=where, says=says, mend=mend)
 
 
-def note(check: str, where: str, says: str, mend: str) -> Finding:
-    return Finding(check=check, where=where, says=says, mend=mend, level="note")
+def note(check: str, where: str, says: str, mend: str) -> DiagnosisFinding:
+    return DiagnosisFinding(check=check, where=where, says=says, mend=mend, level="note")
 
 
-def skewed(where: str, whose: str, seconds: float, digits: int = 0) -> Finding:
+def skewed(where: str, whose: str, seconds: float, digits: int = 0) -> DiagnosisFinding:
     way = "ahead of" if seconds > 0 else "behind"
     says = f"{whose} clock is {abs(seconds):.{digits}f} s {way} this machine's"
     mend = "Let both machines set their clocks by NTP (chrony or systemd-timesyncd)."
@@ -42,14 +41,14 @@ def skewed(where: str, whose: str, seconds: float, digits: int = 0) -> Finding:
 
 
 class Diagnosis(BaseModel):
-    """What the checks found. `checks` are those that were made, in their order."""
+    """The findings of all checks. `checks`: the names of the checks that ran, in order."""
 
     model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True)
 
     checks: tuple[str, ...]
-    findings: tuple[Finding, ...]
+    findings: tuple[DiagnosisFinding, ...]
 
     @property
     def healthy(self) -> bool:
-        """Whether nothing is wrong; there may be notes."""
+        """Whether nothing is wrong. Notes do not count."""
         return all(finding.level != "wrong" for finding in self.findings)

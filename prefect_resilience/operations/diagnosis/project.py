@@ -1,4 +1,4 @@
-"""What can be seen of a project's flows and tasks, once they are imported."""
+"""Checks of a project's files, and of its flows and tasks after import."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from prefect_resilience.base.text import one_line
 from prefect_resilience.calls.model import Guard
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.errors.secrets.redact import redact
-from prefect_resilience.operations.diagnosis.findings import Finding, wrong
+from prefect_resilience.operations.diagnosis.findings import DiagnosisFinding, wrong
 from prefect_resilience.tasks.edge.blocks.live import ask, with_policy
 
 LIMITS = {"concurrency": "prefect.concurrency", "rate_limit": "prefect.concurrency"}
@@ -33,7 +33,7 @@ class NamedPolicy(NamedTuple):
 
 
 def python_files(path: Path) -> Iterator[Path]:
-    """The file itself, or those of a folder, without what was installed there."""
+    """The file itself, or the Python files of a folder without installed packages."""
     if path.is_file():
         yield path
         return
@@ -42,15 +42,15 @@ def python_files(path: Path) -> Iterator[Path]:
             yield found
 
 
-def look_at(file: Path) -> list[Finding]:
-    """What is wrong in one file."""
+def look_at(file: Path) -> list[DiagnosisFinding]:
+    """Findings in one file."""
     try:
         tree = ast.parse(file.read_bytes(), str(file))
     except (OSError, SyntaxError, ValueError) as error:
         says = f"it cannot be read as Python: {one_line(error)}"
         return [wrong("code", str(file), says, "Mend the file, or leave it out.")]
     names = _imported(tree)
-    found: list[Finding] = []
+    found: list[DiagnosisFinding] = []
     for node in ast.walk(tree):
         if isinstance(node, ast.Call):
             found += _limit(node, names, file)
@@ -60,7 +60,7 @@ def look_at(file: Path) -> list[Finding]:
 
 
 def _imported(tree: ast.AST) -> dict[str, str]:
-    """Where each name of the file comes from: local name -> dotted origin."""
+    """The dotted origin of each imported name of the file."""
     names: dict[str, str] = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and node.module:
@@ -73,7 +73,7 @@ def _imported(tree: ast.AST) -> dict[str, str]:
 
 
 def _origin(node: ast.expr, names: dict[str, str]) -> str:
-    """The dotted origin of what an expression names; "" for what is no plain name."""
+    """The dotted origin of a name or an attribute; "" for other expressions."""
     if isinstance(node, ast.Name):
         return names.get(node.id, "")
     if isinstance(node, ast.Attribute):
@@ -82,8 +82,8 @@ def _origin(node: ast.expr, names: dict[str, str]) -> str:
     return ""
 
 
-def _limit(node: ast.Call, names: dict[str, str], file: Path) -> list[Finding]:
-    """`concurrency()` and `rate_limit()` do nothing but warn when the limit is missing, unless strict."""
+def _limit(node: ast.Call, names: dict[str, str], file: Path) -> list[DiagnosisFinding]:
+    """`concurrency()` and `rate_limit()` without `strict`: if the limit is missing, they only warn."""
     origin = _origin(node.func, names)
     module, _, name = origin.rpartition(".")
     if name not in LIMITS or not module.startswith(LIMITS[name]):
@@ -97,8 +97,8 @@ def _limit(node: ast.Call, names: dict[str, str], file: Path) -> list[Finding]:
     return [wrong("concurrency", f"{file}:{node.lineno}", says, mend)]
 
 
-def _timeout(node: ast.FunctionDef, names: dict[str, str], file: Path) -> list[Finding]:
-    """Prefect's own timeout cannot end a plain function that blocks in a worker's thread."""
+def _timeout(node: ast.FunctionDef, names: dict[str, str], file: Path) -> list[DiagnosisFinding]:
+    """Prefect's timeout cannot end a sync function that blocks in a worker's thread."""
     seconds = _task_options(node, names).get("timeout_seconds")
     if seconds is None or _is(seconds, value=None):
         return []
@@ -106,11 +106,11 @@ def _timeout(node: ast.FunctionDef, names: dict[str, str], file: Path) -> list[F
 
 
 def named_policies(file: Path) -> Iterator[NamedPolicy]:
-    """The tasks of a file whose options are in a block, as far as it is named in so many words."""
+    """The tasks of a file with `policy="..."`, if the name is a literal."""
     try:
         tree = ast.parse(file.read_bytes(), str(file))
     except (OSError, SyntaxError, ValueError):
-        return  # `look_at` says so
+        return  # `look_at` reports this
     names = _imported(tree)
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
@@ -120,7 +120,7 @@ def named_policies(file: Path) -> Iterator[NamedPolicy]:
 
 
 def _task_options(node: ast.FunctionDef | ast.AsyncFunctionDef, names: dict[str, str]) -> dict[str, ast.expr]:
-    """What is written in the decorator that makes the function a task."""
+    """The keyword arguments of the decorator that makes the function a task."""
     for decorator in node.decorator_list:
         if isinstance(decorator, ast.Call):
             module, _, name = _origin(decorator.func, names).rpartition(".")
@@ -130,12 +130,12 @@ def _task_options(node: ast.FunctionDef | ast.AsyncFunctionDef, names: dict[str,
 
 
 def _place(file: Path, node: ast.FunctionDef | ast.AsyncFunctionDef) -> str:
-    # As Python itself says where a decorated function is.
+    # Python, too, gives the line of the first decorator.
     return f"{file}:{node.decorator_list[0].lineno}"
 
 
-def cannot_fire(task: str, where: str) -> Finding:
-    """That a task's timeout is one on paper only."""
+def cannot_fire(task: str, where: str) -> DiagnosisFinding:
+    """The finding that a task's timeout does not fire."""
     says = f"timeout_seconds of the sync task {task!r} does not fire while it blocks in a worker thread"
     mend = "Write @resilient_task(timeout=...), which ends the waiting, or make it `async def`."
     return wrong("timeouts", where, says, mend)
@@ -162,15 +162,15 @@ def subjects_of(module: ModuleType) -> list[Any]:
     return [one for one in found.values() if one.fn.__module__ == module.__name__]
 
 
-def timeouts(subjects: Iterable[Any]) -> Iterator[Finding]:
+def timeouts(subjects: Iterable[Any]) -> Iterator[DiagnosisFinding]:
     """Timeouts of sync tasks that cannot fire."""
     for task in subjects:
         if isinstance(task, Task) and task.timeout_seconds and not task.isasync:
             yield cannot_fire(task.name, _where(task))
 
 
-def results(subjects: Iterable[Any]) -> Iterator[Finding]:
-    """Results that are not kept, though a run that goes on behind what is done needs them."""
+def results(subjects: Iterable[Any]) -> Iterator[DiagnosisFinding]:
+    """Results that are not persisted although a recovered run needs them."""
     everything: list[Any] = list(subjects)
     for flow in everything:
         if not isinstance(flow, Flow) or not _recovers(flow) or flow.persist_result or _kept_by_default(flow):
@@ -185,7 +185,7 @@ def results(subjects: Iterable[Any]) -> Iterator[Finding]:
 
 
 def _recovers(flow: Any) -> bool:
-    """Whether a run of it is run again by itself, or by Prefect's own retries."""
+    """Whether runs of the flow are recovered automatically or retried by Prefect."""
     guard = getattr(flow, "guard", None)
     ending = getattr(guard, "ending", None)
     return bool(flow.retries) or getattr(ending, "policy", None) is not None
@@ -202,10 +202,10 @@ def _remembers(task: Any) -> bool:
     return isinstance(guard, Guard) and (guard.remembers or guard.effect is not None)
 
 
-def blocks(subjects: Iterable[Any], named: Iterable[NamedPolicy]) -> Iterator[Finding]:
-    """Policies that tasks name, and that are not there or cannot be meant for them.
+def blocks(subjects: Iterable[Any], named: Iterable[NamedPolicy]) -> Iterator[DiagnosisFinding]:
+    """Policies that tasks name but that are missing or do not fit.
 
-    Of tasks that are imported, and of those that were only read in their files, which may be the same.
+    `subjects`: imported tasks. `named`: tasks that were read from files; both may contain the same task.
     """
     asked = cache(ask)
     for task in subjects:
@@ -226,7 +226,7 @@ def blocks(subjects: Iterable[Any], named: Iterable[NamedPolicy]) -> Iterator[Fi
             yield _not_used(policy, name, where, trouble)
 
 
-def _not_used(policy: str, task: str, where: str, trouble: str) -> Finding:
+def _not_used(policy: str, task: str, where: str, trouble: str) -> DiagnosisFinding:
     says = f"policy={policy!r} of {task!r} is not used: {redact(trouble)}"
     mend = f"Save a Resilience Policy named {policy} in the UI, or mend the one there."
     return wrong("blocks", where, says, mend)

@@ -1,4 +1,4 @@
-"""What can be seen on the Prefect server: its versions, events, work pools, automations, clock and UI."""
+"""Checks of the Prefect server: version, clock, UI, events, work pools, installation and automations."""
 
 from __future__ import annotations
 
@@ -21,26 +21,13 @@ from prefect.settings import get_current_settings
 
 from prefect_resilience.base.text import one_line, plural
 from prefect_resilience.errors.secrets.redact import redact
-from prefect_resilience.operations.diagnosis.findings import Finding, note, skewed, wrong
+from prefect_resilience.operations.diagnosis.findings import DiagnosisFinding, note, skewed, wrong
 from prefect_resilience.operations.installation.catalog import NAME, automation_files
 from prefect_resilience.operations.installation.installing import automations_by_name, planned
 
 EVENT_ARRIVES = 10.0
-"""Seconds that an event may take until the API has it."""
+"""Seconds within which an event must arrive."""
 MOST_SKEW = 5.0
-POLLED = frozenset(
-    {
-        "process",
-        "docker",
-        "kubernetes",
-        "ecs",
-        "cloud-run",
-        "cloud-run-v2",
-        "azure-container-instance",
-        "vertex-ai",
-    }
-)
-"""Types of work pools that do nothing without a worker."""
 STALE = (
     ("created", "is missing", "are missing"),
     ("changed", "is of another version", "are of another version"),
@@ -48,8 +35,8 @@ STALE = (
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1", "0.0.0.0"})
 
 
-def versions(client: SyncPrefectClient) -> Iterator[Finding]:
-    """A server that speaks another version than this client."""
+def versions(client: SyncPrefectClient) -> Iterator[DiagnosisFinding]:
+    """A server whose version does not match this client."""
     try:
         client.raise_for_api_version_mismatch()
     except RuntimeError as error:
@@ -58,8 +45,8 @@ def versions(client: SyncPrefectClient) -> Iterator[Finding]:
         yield wrong("server", "versions", says, mend)
 
 
-def clock(client: SyncPrefectClient) -> Iterator[Finding]:
-    """A server whose clock differs: schedules, pauses and lateness are reckoned by it."""
+def clock(client: SyncPrefectClient) -> Iterator[DiagnosisFinding]:
+    """A server whose clock differs: schedules and lateness depend on it."""
     before = time.time()
     said = client.hello().headers.get("date")
     after = time.time()
@@ -72,19 +59,19 @@ def clock(client: SyncPrefectClient) -> Iterator[Finding]:
         yield skewed("the Prefect API", "its", skew)
 
 
-def ui(client: SyncPrefectClient) -> Iterator[Finding]:
-    """A UI that calls another API than the one that is meant."""
+def ui(client: SyncPrefectClient) -> Iterator[DiagnosisFinding]:
+    """A UI that calls another API than the configured one."""
     api = str(get_current_settings().api.url or "")
     root = api.rstrip("/").removesuffix("/api")
     try:
         answer = httpx.get(f"{root}/ui-settings", timeout=5)
         calls = str(answer.json()["api_url"])
     except (httpx.HTTPError, ValueError, KeyError, TypeError):
-        return  # it has no UI, or another one
+        return  # there is no UI, or an unknown one
     if _place(calls) == _place(api):
         return
     says = f"the UI there calls {redact(calls)}, but the API is {redact(api)}: it shows another or none"
-    # Behind a proxy the two may well differ.
+    # Behind a proxy the two may differ on purpose.
     report = wrong if _place(calls)[0] in LOOPBACK else note
     yield report("ui", f"{root}/", says, f"Start the server with PREFECT_UI_API_URL={redact(api)}")
 
@@ -96,8 +83,10 @@ def _place(url: str) -> tuple[str, int]:
     return ("127.0.0.1" if host in LOOPBACK else host, port)
 
 
-def events(client: SyncPrefectClient, wait: Callable[[float], None] = time.sleep) -> Iterator[Finding]:
-    """An event that is sent and does not arrive: then no automation can know of anything."""
+def events(
+    client: SyncPrefectClient, wait: Callable[[float], None] = time.sleep
+) -> Iterator[DiagnosisFinding]:
+    """Events that are sent but do not arrive: automations would never run."""
     event_id = uuid4()
     _send(client, event_id)
     deadline = time.monotonic() + EVENT_ARRIVES
@@ -121,8 +110,8 @@ def _send(client: SyncPrefectClient, event_id: UUID) -> None:
     client.request("POST", "/events", json=[event.model_dump(mode="json")])
 
 
-def pools(client: SyncPrefectClient) -> Iterator[Finding]:
-    """Work pools with deployments and nobody who works for them."""
+def pools(client: SyncPrefectClient) -> Iterator[DiagnosisFinding]:
+    """Work pools with deployments but without a worker."""
     used: Counter[str] = Counter()
     offset = 0
     while page := client.read_deployments(limit=200, offset=offset):
@@ -138,7 +127,8 @@ def pools(client: SyncPrefectClient) -> Iterator[Finding]:
             says = f"the work pool of {flows} is paused"
             mend = f"Run `prefect work-pool resume {name}` when that is over."
             yield note("workers", name, says, mend)
-        elif pool.type in POLLED and not _online(client, name):
+        # Push and managed pools, such as "ecs:push" and "prefect:managed", need no worker.
+        elif ":" not in pool.type and not _online(client, name):
             says = f"the work pool of {flows} has no worker, so that their runs stay Late"
             mend = f"Run `prefect worker start --pool {name}` where the flows can run."
             yield wrong("workers", name, says, mend)
@@ -151,8 +141,8 @@ def _online(client: SyncPrefectClient, pool: str) -> bool:
     )
 
 
-def installed(client: SyncPrefectClient) -> Iterator[Finding]:
-    """What `prefect-resilience install` would do."""
+def installed(client: SyncPrefectClient) -> Iterator[DiagnosisFinding]:
+    """Differences that `prefect-resilience install` would repair."""
     changes = planned(client)
     ours = [one for one in changes if one.kind in ("deployment", "automation")]
     if all(one.action in ("created", "skipped") for one in ours):
@@ -176,8 +166,8 @@ def installed(client: SyncPrefectClient) -> Iterator[Finding]:
         yield note("installation", ", ".join(skipped), says, mend)
 
 
-def automations(client: SyncPrefectClient) -> Iterator[Finding]:
-    """Automations of ours that are switched off, or that run what is gone."""
+def automations(client: SyncPrefectClient) -> Iterator[DiagnosisFinding]:
+    """Our automations that are switched off or whose deployment is missing."""
     known = automations_by_name(client)
     for file in automation_files():
         for automation in known.get(file.name, []):
@@ -188,7 +178,7 @@ def automations(client: SyncPrefectClient) -> Iterator[Finding]:
             yield from _dangling(client, automation)
 
 
-def _dangling(client: SyncPrefectClient, automation: Automation) -> Iterator[Finding]:
+def _dangling(client: SyncPrefectClient, automation: Automation) -> Iterator[DiagnosisFinding]:
     for action in automation.actions:
         if isinstance(action, RunDeployment) and action.deployment_id is not None:
             try:

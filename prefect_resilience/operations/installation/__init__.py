@@ -1,6 +1,6 @@
-"""What an installation brings onto a Prefect server: blocks, a work pool, deployments and automations."""
+"""Installs blocks, a work pool, deployments and automations on a Prefect server."""
 
-from prefect_resilience.operations.installation.catalog import Change
+from prefect_resilience.operations.installation.catalog import InstallationChange
 from prefect_resilience.operations.installation.installing import install, uninstall
 
-__all__ = ["Change", "install", "uninstall"]
+__all__ = ["InstallationChange", "install", "uninstall"]

@@ -1,4 +1,4 @@
-"""What there is to install, in one place: the operational flows, and the automations in files."""
+"""What is installed: the operational flows, and the automations in files."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from prefect_resilience import operations
 from prefect_resilience.operations import flows
 
 NAME = "prefect-resilience"
-"""The name of every deployment, and the tag by which it is found again."""
+"""The name of every deployment, and the tag that marks it as ours."""
 POOL = "resilience"
-"""The work pool where none is named; Prefect keeps names that begin with its own for itself."""
+"""The default work pool. Prefect reserves names that begin with "prefect"."""
 ALERTS = "prefect-resilience-alerts"
 """The notification block that `--webhook` makes."""
 
 UNKNOWN = UUID(int=0)
-"""Stands for the id of what a dry run does not make."""
+"""The id, in a dry run, of an object that does not exist."""
 
 SCHEDULES: Mapping[str, str] = {
     "show-circuits": "*/5 * * * *",
@@ -37,7 +37,7 @@ SCHEDULES: Mapping[str, str] = {
     "crash-silent-runs": "*/5 * * * *",
     "prune-batches": "45 3 * * 0",
 }
-"""When a flow runs by itself, as cron in UTC; the others are run by a person or an automation."""
+"""Schedules as cron in UTC. Other flows are run by a person or an automation."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Operation:
 
     @property
     def deployment(self) -> str:
-        """As Prefect calls it: flow/deployment."""
+        """The full name in Prefect: flow/deployment."""
         return f"{self.name}/{NAME}"
 
     @property
@@ -66,7 +66,7 @@ class Operation:
 
     @cached_property
     def parameters(self) -> dict[str, Any]:
-        """The JSON Schema of its parameters, from which the UI makes the form."""
+        """The JSON Schema of its parameters, for the form in the UI."""
         return parameter_schema(self.flow).model_dump_for_openapi()
 
 
@@ -75,18 +75,18 @@ PLACEHOLDER = re.compile(r"\$\{([^}]+)\}")
 
 @dataclass(frozen=True)
 class AutomationFile:
-    """One automation as its file says it. The ids are missing: `${deployment:name}`, `${notification}`."""
+    """One automation from a file, with placeholders for ids: `${deployment:name}`, `${notification}`."""
 
     name: str
     text: str
 
     @property
     def needs(self) -> set[str]:
-        """The names of the ids that are missing."""
+        """The names of the placeholders."""
         return set(PLACEHOLDER.findall(self.text))
 
     def filled(self, ids: Mapping[str, str]) -> dict[str, Any]:
-        """The document with the ids in their places."""
+        """The document with ids in place of the placeholders."""
         return yaml.safe_load(PLACEHOLDER.sub(lambda found: f'"{ids[found[1]]}"', self.text))
 
 
@@ -103,7 +103,7 @@ def operational_flows() -> tuple[Operation, ...]:
 
 @functools.cache
 def automation_files() -> tuple[AutomationFile, ...]:
-    """Every automation of the wheel, by the name of its file."""
+    """Every automation of the package, sorted by file name."""
     folder = files("prefect_resilience.operations.installation") / "automations"
     texts = [
         file.read_text("utf-8")
@@ -116,11 +116,11 @@ def automation_files() -> tuple[AutomationFile, ...]:
 Action = Literal["created", "changed", "unchanged", "kept", "skipped", "removed"]
 
 
-class Change(BaseModel):
-    """What became of one thing.
+class InstallationChange(BaseModel):
+    """The change of one object on the server.
 
-    `action`: "kept" is what somebody changed by hand, so that it was left as it is; "skipped" is what is not
-    there because something is missing, as `why` says.
+    `action`: "kept" objects were changed by a person and are not touched; "skipped" ones could not be made,
+    because something is missing, as `why` says.
     """
 
     model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True)

@@ -1,4 +1,4 @@
-"""Installing: what is missing is made, what we made is brought up to date, what somebody changed stays."""
+"""`install` and `uninstall`: create, update and remove our objects; keep what a person changed."""
 
 from __future__ import annotations
 
@@ -23,36 +23,36 @@ from prefect_resilience.operations.installation import resources
 from prefect_resilience.operations.installation.catalog import (
     UNKNOWN,
     AutomationFile,
-    Change,
+    InstallationChange,
     automation_files,
     operational_flows,
 )
 from prefect_resilience.operations.installation.resources import Installation
 
-# Whether an automation is as it was installed: a fingerprint in its description, taken of all the rest.
+# A fingerprint in an automation's description shows whether a person has changed the automation since.
 #
-# In the description, because that survives when somebody edits the automation in the UI.
+# It is in the description because editing an automation in the UI keeps the description.
 
 MARK = re.compile(r"\n*Installed by prefect-resilience \(fingerprint ([0-9a-f]{12})\)\s*$")
 NOT_MEANT = frozenset({"id", "created", "updated", "description", "enabled", "tags", "owner_resource"})
-"""What a fingerprint leaves out: ids that the server gives, and what does not change what is done."""
+"""Fields that a fingerprint ignores: ids of the server, and fields that do not change the behaviour."""
 UNORDERED = frozenset({"expect", "after", "for_each"})
 
 
 def fingerprint(automation: AutomationCore) -> str:
-    """The same for two automations that do the same."""
+    """Equal for two automations with the same behaviour."""
     meant = _meant(automation.model_dump(mode="json", exclude_defaults=True))
     return hashlib.sha256(json.dumps(meant, sort_keys=True).encode()).hexdigest()[:12]
 
 
 def installed_as(automation: Automation) -> str | None:
-    """The fingerprint that it was installed with; None when it says none."""
+    """The fingerprint in the description; None if there is none."""
     found = MARK.search(automation.description)
     return found[1] if found else None
 
 
 def marked(automation: AutomationCore) -> AutomationCore:
-    """The automation with its own fingerprint at the end of its description."""
+    """The automation with its fingerprint at the end of the description."""
     text = MARK.sub("", automation.description)
     mark = f"Installed by prefect-resilience (fingerprint {fingerprint(automation)})"
     return automation.model_copy(update={"description": f"{text}\n\n{mark}"})
@@ -78,21 +78,21 @@ def install(
     notification_block: str | None = None,
     work_pool: str | None = None,
     reset: bool = False,
-) -> list[Change]:
-    """Bring blocks, a work pool, the operational flows and the automations onto the configured server.
+) -> list[InstallationChange]:
+    """Install blocks, a work pool, the operational flows and the automations on the configured server.
 
-    What is there already and as it should be is left alone; a second time, nothing changes. An automation
-    that somebody changed is kept, enabled or not.
+    Up-to-date objects are not touched, so a second call changes nothing. An automation that a person changed
+    is kept.
 
     Args:
-        dry_run: Only say what would be done.
-        webhook: Where alerts are posted as JSON, with "subject", "body", and both as "text".
+        dry_run: Only report what would be done.
+        webhook: URL to which alerts are posted as JSON with "subject", "body", and both as "text".
         notification_block: A notification block to alert with instead, as slug/name: "slack-webhook/night".
-        work_pool: The pool that runs the operational flows, made as one of processes where there is none.
-            Left out, they stay in the pool they are in; at first that is "resilience".
-        reset: Also put back what somebody changed by hand.
+        work_pool: The pool that runs the operational flows; created as a process pool if it is missing. By
+            default they stay in their present pool, at first "resilience".
+        reset: Also replace automations that a person changed.
 
-    Raises ConfigurationError, and ApiUnavailable when the API cannot be asked.
+    Raises ConfigurationError, and ApiUnavailable if the API does not answer.
     """
     if webhook is not None and notification_block is not None:
         raise ConfigurationError("both a webhook and a notification block are named: leave one of them out")
@@ -100,14 +100,14 @@ def install(
         return _install(Installation(client, dry_run, reset), webhook, notification_block, work_pool)
 
 
-def planned(client: SyncPrefectClient) -> list[Change]:
-    """What `install` would do, asked of the server that a client is connected with."""
+def planned(client: SyncPrefectClient) -> list[InstallationChange]:
+    """What `install` would do on the server of the client."""
     return _install(Installation(client, dry_run=True), None, None, None)
 
 
 def _install(
     run: Installation, webhook: str | None, notification_block: str | None, work_pool: str | None
-) -> list[Change]:
+) -> list[InstallationChange]:
     resources.register_policies(run)
     notification = resources.notification(run, webhook, notification_block)
     pool = resources.pool(run, work_pool)
@@ -123,10 +123,10 @@ def _install(
     return run.changes
 
 
-def uninstall(*, dry_run: bool = False) -> list[Change]:
-    """Take away what `install` made: automations, deployments, its work pool and its notification block.
+def uninstall(*, dry_run: bool = False) -> list[InstallationChange]:
+    """Remove what `install` made: automations, deployments, its work pool and its notification block.
 
-    Policies that somebody saved stay, and with them their block type.
+    Saved policies stay, and with them their block type.
     """
     with _asking() as client:
         run = Installation(client, dry_run)
@@ -141,7 +141,7 @@ def uninstall(*, dry_run: bool = False) -> list[Change]:
 
 
 def _automate(run: Installation, file: AutomationFile, known: list[Automation]) -> None:
-    """Make one automation, or bring it up to date."""
+    """Create or update one automation."""
     ids = {**(_notified_by(known[0]) if known else {}), **run.ids}
     if "notification" in file.needs and "notification" not in ids:
         why = "nobody to alert: name one with --webhook or --notification-block"
@@ -154,7 +154,7 @@ def _automate(run: Installation, file: AutomationFile, known: list[Automation]) 
     if fingerprint(there) == fingerprint(wanted):
         run.note("automation", file.name, "unchanged", "" if there.enabled else "somebody switched it off")
     elif fingerprint(there) == installed_as(there) or run.reset:
-        # Whether it is enabled stays as somebody set it.
+        # Keep `enabled` as a person set it.
         updated = wanted.model_copy(update={"enabled": there.enabled})
         run.do(run.client.update_automation, there.id, updated)
         run.note("automation", file.name, "changed")
@@ -163,7 +163,7 @@ def _automate(run: Installation, file: AutomationFile, known: list[Automation]) 
 
 
 def _notified_by(automation: Automation) -> dict[str, str]:
-    """The block that an automation alerts through already."""
+    """The notification block that an automation already uses."""
     blocks = [
         action.block_document_id for action in automation.actions if isinstance(action, SendNotification)
     ]
@@ -171,7 +171,7 @@ def _notified_by(automation: Automation) -> dict[str, str]:
 
 
 def _retire(run: Installation, known: Mapping[str, list[Automation]]) -> None:
-    """Take away what an older version installed and nobody changed."""
+    """Remove automations of an older version that nobody changed."""
     names = {file.name for file in automation_files()}
     for automation in [one for name, some in known.items() if name not in names for one in some]:
         if installed_as(automation) == fingerprint(automation):
@@ -180,7 +180,7 @@ def _retire(run: Installation, known: Mapping[str, list[Automation]]) -> None:
 
 
 def automations_by_name(client: SyncPrefectClient) -> dict[str, list[Automation]]:
-    """Every automation of the server, the newest of a name last."""
+    """Every automation of the server by name, the newest last."""
     found: dict[str, list[Automation]] = {}
     offset = 0
     while page := client.read_automations(limit=PAGE, offset=offset):
@@ -208,7 +208,7 @@ def _asking() -> Generator[SyncPrefectClient, None, None]:
 
 
 def _detail(error: HTTPStatusError) -> str:
-    """What the API said itself, on one line."""
+    """The error message of the API on one line."""
     try:
         said = error.response.json()["detail"]
     except (ValueError, KeyError, TypeError):

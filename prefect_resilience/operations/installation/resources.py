@@ -1,4 +1,4 @@
-"""What an installation brings onto a server besides automations: blocks, a work pool and deployments."""
+"""Blocks, the work pool and the deployments of an installation."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from prefect_resilience.operations.installation.catalog import (
     POOL,
     UNKNOWN,
     Action,
-    Change,
+    InstallationChange,
     Operation,
     operational_flows,
 )
@@ -37,23 +37,23 @@ from prefect_resilience.tasks.edge.blocks.policy import SLUG, ResiliencePolicy
 
 WEBHOOK = "custom-webhook"
 PAYLOAD = {"subject": "{{subject}}", "body": "{{body}}", "text": "{{subject}}\n{{body}}"}
-"""What is posted: `text` is what chat services look for."""
+"""The body of an alert. Chat services read `text`."""
 
 T = TypeVar("T")
 
 
 @dataclass
 class Installation:
-    """One run of `install` or `uninstall`. `ids`: by placeholder, what automations refer to."""
+    """One run of `install` or `uninstall`. `ids`: the values of placeholders in automations."""
 
     client: SyncPrefectClient
     dry_run: bool = False
     reset: bool = False
-    changes: list[Change] = field(default_factory=list[Change])
+    changes: list[InstallationChange] = field(default_factory=list[InstallationChange])
     ids: dict[str, str] = field(default_factory=dict[str, str])
 
     def note(self, kind: Any, name: str, action: Action, why: str = "") -> None:
-        self.changes.append(Change(kind=kind, name=name, action=action, why=why))
+        self.changes.append(InstallationChange(kind=kind, name=name, action=action, why=why))
 
     def do(self, work: Callable[..., Any], *args: Any) -> Any:
         """Call it, unless this is a dry run."""
@@ -71,7 +71,7 @@ def _found(read: Callable[..., T], *args: Any) -> T | None:
 
 
 def register_policies(run: Installation) -> None:
-    """Make the policies' block type and its schema known to the server."""
+    """Register the block type of policies and its schema."""
     action: Action = "unchanged"
     if _found(run.client.read_block_type_by_slug, SLUG) is None:
         action = "created"
@@ -83,7 +83,7 @@ def register_policies(run: Installation) -> None:
 
 
 def notification(run: Installation, webhook: str | None, named: str | None) -> UUID | None:
-    """The id of the block that alerts go through; None where nobody is to be alerted."""
+    """The id of the notification block for alerts; None if there is none."""
     if named is not None:
         return _block_named(run.client, named)
     there = _find_block(run.client, WEBHOOK, ALERTS)
@@ -97,7 +97,7 @@ def notification(run: Installation, webhook: str | None, named: str | None) -> U
         same = data.get("secrets") == {"url": webhook} and data.get("json_data") == PAYLOAD
         action = "unchanged" if same else "changed"
     if not run.dry_run and action != "unchanged":
-        # The address of a webhook is its password as well.
+        # The URL of a webhook is also its password.
         options: dict[str, Any] = {"json_data": PAYLOAD, "secrets": {"url": webhook}}
         block = CustomWebhookNotificationBlock(
             name=ALERTS, url="{{url}}", headers=None, cookies=None, **options
@@ -108,7 +108,7 @@ def notification(run: Installation, webhook: str | None, named: str | None) -> U
 
 
 def remove_blocks(run: Installation) -> None:
-    """Take the alerts' block away, and the policies' block type where there is no policy."""
+    """Remove the notification block, and the block type of policies if no policy is saved."""
     if (there := _find_block(run.client, WEBHOOK, ALERTS)) is not None:
         run.do(run.client.delete_block_document, there)
         run.note("block", f"{WEBHOOK}/{ALERTS}", "removed")
@@ -146,7 +146,7 @@ def _find_block(client: SyncPrefectClient, slug: str, name: str) -> UUID | None:
 
 
 def pool(run: Installation, named: str | None) -> str:
-    """The work pool for the operational flows, made where there is none of this name."""
+    """The work pool for the operational flows; created if it is missing."""
     name = named or _pool_so_far(run.client) or POOL
     if _found(run.client.read_work_pool, name) is not None:
         run.note("work pool", name, "unchanged")
@@ -158,7 +158,7 @@ def pool(run: Installation, named: str | None) -> str:
 
 
 def deploy(run: Installation, operation: Operation, pool: str, pool_is_asked_for: bool) -> UUID | None:
-    """Deploy one flow, or bring it up to date; its schedules and parameters are the users' from then on."""
+    """Create or update the deployment of one flow. Schedules and parameters are set only at creation."""
     there = _found(run.client.read_deployment_by_name, operation.deployment)
     if there is None:
         run.note("deployment", operation.deployment, "created")
@@ -177,7 +177,7 @@ def deploy(run: Installation, operation: Operation, pool: str, pool_is_asked_for
 
 
 def remove_deployments(run: Installation) -> None:
-    """Take our deployments away, and our work pool where nothing else is in it."""
+    """Remove our deployments, and our work pool if it has no other deployments."""
     for operation in operational_flows():
         there = _found(run.client.read_deployment_by_name, operation.deployment)
         if there is not None:
@@ -210,7 +210,7 @@ def _create(client: SyncPrefectClient, operation: Operation, pool: str) -> UUID:
 
 
 def _wanted(operation: Operation) -> dict[str, Any]:
-    """What is ours in a deployment, on whatever server."""
+    """The fields of a deployment that `install` keeps up to date."""
     return {
         "version": version(NAME),
         "description": operation.description,
@@ -222,7 +222,7 @@ def _wanted(operation: Operation) -> dict[str, Any]:
 
 
 def _pool_so_far(client: SyncPrefectClient) -> str | None:
-    """The pool that our deployments are in already."""
+    """The present pool of our deployments."""
     tagged = DeploymentFilter(tags=DeploymentFilterTags(all_=[NAME]))
     found = client.read_deployments(deployment_filter=tagged, limit=1)
     return found[0].work_pool_name if found else None

@@ -1,4 +1,4 @@
-"""The fleet report: what was retried, failed, replaced and recovered in a period, and how long it took."""
+"""The fleet report: retries, failures, fallbacks and recoveries in a period, and their durations."""
 
 from prefect_resilience.operations.reports.figures import FleetReport
 from prefect_resilience.operations.reports.reading import areport, report

@@ -1,4 +1,4 @@
-"""Figures from runs, changes and letters. Pure: no Prefect, no store, no clock."""
+"""The figures of a report, and how they are counted. Pure: no Prefect, no store, no clock."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ class _Figures(BaseModel):
 
 
 def share(part: int, whole: int) -> float | None:
-    """`part` of `whole`; None of nothing."""
+    """`part / whole`; None if `whole` is 0."""
     return part / whole if whole else None
 
 
 class RunFigures(_Figures):
-    """Task runs that ended in the period, and what became of them.
+    """Task runs that ended in the period, by outcome.
 
-    attempts: those that were made; refused: those that a circuit or a limit did not let through. succeeded:
-    the task itself answered, `recovered` of them after a failed attempt. fallbacks: another one answered (the
-    states Fallback and Degraded), `degraded` of them with less. replayed: an effect was done already. failed:
-    for good, `timed_out` of them by their deadline. other: answered without an attempt, such as from a cache,
-    or skipped. retried: were tried more than once, however they ended and whether they were refused.
-    attempts_of_successes counts refused ones, too: what they cost is the wait.
+    attempts: attempts that were made. refused: attempts that a circuit or a limit rejected. succeeded: the
+    task itself succeeded, `recovered` of them after a failed attempt. fallbacks: a fallback was used
+    (states Fallback and Degraded), `degraded` of them in state Degraded. replayed: the effect was already
+    done. failed: failed for good, `timed_out` of them by their deadline. other: no attempt was needed, such
+    as cached or skipped runs. retried: more than one attempt, made or rejected, with any outcome.
+    attempts_of_successes: attempts of successful runs, rejected ones included.
     """
 
     runs: int = 0
@@ -55,7 +55,7 @@ class RunFigures(_Figures):
     @computed_field
     @property
     def retry_rate(self) -> float | None:
-        """The share of the runs that were tried more than once."""
+        """The share of the runs with more than one attempt."""
         return share(self.retried, self.runs)
 
     @computed_field
@@ -67,24 +67,24 @@ class RunFigures(_Figures):
     @computed_field
     @property
     def recovery_rate(self) -> float | None:
-        """The share of the retried runs in which the task itself answered in the end."""
+        """The share of the retried runs that succeeded without a fallback."""
         return share(self.recovered, self.retried)
 
     @computed_field
     @property
     def attempts_until_success(self) -> float | None:
-        """The mean number of tries of those that succeeded."""
+        """The mean number of attempts of successful runs."""
         return share(self.attempts_of_successes, self.succeeded)
 
 
 class TaskFigures(RunFigures):
-    """The same of one task."""
+    """The figures of one task."""
 
     task: str
 
 
 class Spread(_Figures):
-    """How durations in seconds are spread; percentiles by the nearest rank."""
+    """The distribution of durations in seconds; percentiles by nearest rank."""
 
     count: int
     mean: float
@@ -94,11 +94,11 @@ class Spread(_Figures):
 
 
 class BadEnd(_Figures):
-    """One time that a flow run failed or crashed, and what came of it.
+    """One failure or crash of a flow run, and its recovery.
 
-    kind: "FAILED" or "CRASHED", state: the name of the state. again_at: when it was made to run again, `by`
-    what that state says of it. completed_at: when it then completed; None where it did not, or ended badly
-    once more. seconds: how long it stood there, as far as that is in the period.
+    kind: "FAILED" or "CRASHED". state: the name of the state. again_at: when the run was scheduled again.
+    by: the message of that state. completed_at: when the run then completed; None if it did not, or failed
+    again. seconds: how long it stayed failed or crashed in the period.
     """
 
     flow_run_id: str
@@ -113,12 +113,13 @@ class BadEnd(_Figures):
 
 
 class FlowFigures(_Figures):
-    """Flow runs that ended in the period by their last state, and what happened to them on the way there.
+    """Flow runs that ended in the period by their last state, and their failures before it.
 
-    crashes, failures: how often a flow run crashed or failed in the period, whatever came of it; a crash that
-    is reported twice is one. recovered: flow runs that completed in it after they had ended badly; None: what
-    came of them is unknown. seconds_in_error: how long flow runs stood failed or crashed in the period until
-    they ran again, or until its end. recovery_time: from the first bad end of a run to its completion.
+    crashes, failures: crashes and failures of flow runs in the period, recovered or not; a crash that is
+    reported twice counts once. recovered: flow runs that completed in the period after a failure or a
+    crash; None: unknown. seconds_in_error: how long flow runs were failed or crashed in the period, until
+    they ran again or until its end. recovery_time: from the first failure or crash of a run to its
+    completion.
     """
 
     runs: int = 0
@@ -134,7 +135,7 @@ class FlowFigures(_Figures):
 
 
 class ErrorFigures(_Figures):
-    """Attempts that were made and failed with one code; `rate` is their share of all attempts."""
+    """Failed attempts with one error code; `rate`: their share of all attempts."""
 
     code: str
     attempts: int
@@ -142,10 +143,10 @@ class ErrorFigures(_Figures):
 
 
 class CircuitFigures(_Figures):
-    """One circuit: how often it opened, for how many seconds of the period it refused calls, its state now.
+    """One circuit: its openings, the seconds of the period in which it rejected calls, and its present state.
 
-    An opening lasts until something ended it, or until a probe might have been made: nobody was refused
-    after that. complete: False where changes of it are missing; then both are the least that is known.
+    An opening ends with the next state, or when a probe was allowed: from then on no call is rejected.
+    complete: False if changes of the circuit are missing; then both figures are lower bounds.
     """
 
     name: str
@@ -156,12 +157,12 @@ class CircuitFigures(_Figures):
 
 
 class LetterFigures(_Figures):
-    """Dead letters that came in during the period, how they stand now, and replays that ended in it.
+    """Dead letters that were created in the period, by present status, and replays that ended in it.
 
-    replays_succeeded: the call answered itself; replays_answered: a fallback did. replays_started: a run of
-    the letter's deployment was created, which counts for itself. replays_not_made: nothing was called, since
-    an effect was done already or a result was cached. skipped: letters that a replay left alone, as of a run
-    that goes on; None: unknown.
+    replays_succeeded: the call succeeded. replays_answered: a fallback was used. replays_started: a run of
+    the letter's deployment was created, which is counted as a run. replays_not_made: no call was needed,
+    because the effect was already done or the result was cached. skipped: letters that a replay skipped,
+    such as those of a running flow run; None: unknown.
     """
 
     created: int = 0
@@ -180,7 +181,7 @@ class LetterFigures(_Figures):
 
 
 class EffectFigures(_Figures):
-    """Effects that were found done and not done again; those of which nobody knew whether they took place."""
+    """replayed: effects that were already done and not repeated. in_doubt: those with an unknown outcome."""
 
     replayed: int = 0
     in_doubt: int | None = None
@@ -189,12 +190,12 @@ class EffectFigures(_Figures):
 class FleetReport(_Figures):
     """What happened to a fleet between `since` (inclusive) and `until`.
 
-    errors: failed attempts of resilient tasks by code, categories: by category, both the most frequent first,
-    without those that were refused; failed_attempts: their number, timeouts: those of category timeout.
-    recovery_time: from the start of a task run's first attempt to its success, of those that recovered.
-    bad_ends: each time that a flow run failed or crashed in the period, or had before it and completed or ran
-    again in it, the latest first. batches: recoveries by what they came to.
-    unknown: what cannot be known, and why. sources: where each number comes from.
+    errors, categories: failed attempts of resilient tasks by code and by category, the most frequent first,
+    without rejected attempts. failed_attempts: their number. timeouts: those of category timeout.
+    recovery_time: from the start of the first attempt to the success, for recovered task runs.
+    bad_ends: failures and crashes of flow runs that happened, or were recovered, in the period; the latest
+    first. batches: recoveries of batches by outcome.
+    unknown: figures that are unknown, and why. sources: the source of each figure.
     """
 
     since: datetime
@@ -223,12 +224,12 @@ FINAL = (COMPLETED, FAILED, CRASHED, CANCELLED)
 FALLBACK, DEGRADED, REPLAYED, TIMED_OUT = "Fallback", "Degraded", "Replayed", "TimedOut"
 SUBSTITUTES = (FALLBACK, DEGRADED)
 UNMADE = ("Cached", "Skipped", "RolledBack")
-"""Names of green states of runs that made no attempt, or took it back."""
+"""Names of completed states of runs that made no attempt, or whose effect was rolled back."""
 
 
 @dataclass(frozen=True, slots=True)
 class CountedTaskRun:
-    """A task run that has ended; `seconds` from the start of its first attempt to its end."""
+    """A task run that has ended. `seconds`: from the start of its first attempt to its end."""
 
     task: str
     type: str
@@ -238,7 +239,7 @@ class CountedTaskRun:
 
     @property
     def succeeded(self) -> bool:
-        """Whether the task itself answered."""
+        """Whether the task itself succeeded, without a fallback."""
         return (
             self.type == COMPLETED
             and self.attempts > 0
@@ -248,7 +249,7 @@ class CountedTaskRun:
 
 @dataclass(slots=True)
 class Tally:
-    """Figures by task, growing run by run."""
+    """Counts by task."""
 
     by_task: dict[str, Counter[str]] = field(default_factory=dict[str, "Counter[str]"])
     recoveries: list[float] = field(default_factory=list[float])
@@ -261,20 +262,20 @@ class Tally:
             self.recoveries.append(run.seconds)
 
     def add_plain(self, task: str, runs: int) -> None:
-        """So many runs whose first attempt went well."""
+        """Add `runs` task runs that succeeded at the first attempt."""
         counts = self.by_task.setdefault(task, Counter())
         for name in ("runs", "attempts", "succeeded", "attempts_of_successes"):
             counts[name] += runs
 
     def refuse(self, task: str, attempts: int) -> None:
-        """So many attempts of a task were not made: its runs have them among their attempts."""
-        # Runs with names of their own are told by their function, and stand under that.
+        """Subtract rejected attempts, which the run counts of Prefect include."""
+        # Runs with a custom name are counted under the name of their function.
         counts = self.by_task.get(task, self.elsewhere)
         counts["refused"] += attempts
         counts["attempts"] -= attempts
 
     def tasks(self) -> tuple[TaskFigures, ...]:
-        """Those in trouble first: by runs that were retried, replaced or failed."""
+        """Tasks with the most retried, failed and fallback runs first."""
         made = [TaskFigures(task=task, **_whole(counts)) for task, counts in self.by_task.items()]
         return tuple(sorted(made, key=lambda one: (-_trouble(one), -one.runs, one.task)))
 
@@ -286,7 +287,7 @@ class Tally:
 
 
 def _whole(counts: Counter[str]) -> dict[str, int]:
-    """No less than none: attempts of a run that goes on may have been refused in the period."""
+    """Never negative: rejected attempts may belong to a run that has not ended yet."""
     return {name: max(0, number) for name, number in counts.items()}
 
 
@@ -309,9 +310,9 @@ def _trouble(one: RunFigures) -> int:
 
 
 def task_of(name: str, task_key: str, dynamic_key: str) -> str:
-    """What the task of a run is called, as far as its name says so, else its function.
+    """The name of a run's task if the run's name has it, else the name of its function.
 
-    Prefect names a run after its task and the start of its dynamic key, unless it was given a name.
+    By default Prefect names a run after its task and the start of its dynamic key.
     """
     for ending in (f"-{dynamic_key}", f"-{dynamic_key[:3]}"):
         if len(ending) > 1 and name.endswith(ending) and len(name) > len(ending):
@@ -320,13 +321,13 @@ def task_of(name: str, task_key: str, dynamic_key: str) -> str:
 
 
 def function_of(task_key: str) -> str:
-    """The function in a task's key, which is its qualified name with a digest of its source."""
+    """The function in a task's key, which is the qualified name with a digest of the source."""
     name, _, digest = task_key.rpartition("-")
     return name if name and len(digest) == 8 else task_key
 
 
 def spread_of(seconds: Sequence[float]) -> Spread | None:
-    """How durations are spread; None of none."""
+    """The distribution of durations; None if there are none."""
     if not seconds:
         return None
     ordered = sorted(seconds)
@@ -353,7 +354,7 @@ def errors_of(by_code: dict[str, int], attempts: int) -> tuple[ErrorFigures, ...
 
 
 def letters_of(letters: Iterable[DeadLetter], since: datetime, until: datetime) -> LetterFigures:
-    """Those that came in during the period by their status, and the replays that ended in it."""
+    """Count letters created in the period by status, and replays that ended in it."""
     counts: Counter[str] = Counter()
     for letter in letters:
         if since <= letter.created_at < until:
@@ -365,7 +366,7 @@ def letters_of(letters: Iterable[DeadLetter], since: datetime, until: datetime) 
 
 
 def _ending(replay: Replay) -> str:
-    """What a replay came to; `message` of one that went well is the name of its run's state."""
+    """The outcome of a replay. The `message` of a successful one is the name of its run's state."""
     if replay.outcome != "replayed":
         return replay.outcome
     if replay.message.startswith(RUN_CREATED):

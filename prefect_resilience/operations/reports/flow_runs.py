@@ -1,4 +1,4 @@
-"""The flow runs of a period: how they ended at last, and how badly some did on their way there."""
+"""The flow runs of a period: their last states, and their failures and crashes before."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from prefect_resilience.operations.reports.task_runs import moment
 BAD = (FAILED, CRASHED)
 RUNNING = "RUNNING"
 REPEATED = timedelta(seconds=30)
-"""So long after a crash the same one may be reported again, over whatever state the run has by then."""
+"""For so long after a crash Prefect may report it again, whatever state the run has by then."""
 
 SAID = 200
 
 
 @dataclass(frozen=True, slots=True)
 class StateAt:
-    """One state that a flow run came to."""
+    """One state of a flow run."""
 
     type: str
     name: str
@@ -42,7 +42,7 @@ class StateAt:
 def bad_ends_of(
     run_id: str, name: str, states: Iterable[StateAt], since: datetime, until: datetime
 ) -> list[BadEnd]:
-    """Each time that a flow run ended badly before `until`, in their order, and what came of it by then."""
+    """Each failure or crash of a flow run before `until`, in order, and its recovery by then."""
     seen = sorted((state for state in states if state.at < until), key=lambda state: state.at)
     begins = [place for place in range(len(seen)) if _ends_badly(seen, place)]
     ends = [*begins, len(seen)][1:]
@@ -53,7 +53,7 @@ def bad_ends_of(
 
 
 def _ends_badly(states: Sequence[StateAt], place: int) -> bool:
-    """Whether this is a bad end, and not the report of one that is known."""
+    """Whether this state is a new failure or crash, not a second report of one."""
     state = states[place]
     if state.type not in BAD:
         return False
@@ -67,12 +67,7 @@ def _ends_badly(states: Sequence[StateAt], place: int) -> bool:
 
 
 def _bad_end(
-    run_id: str,
-    name: str,
-    state: StateAt,
-    after: Sequence[StateAt],
-    since: datetime,
-    until: datetime,
+    run_id: str, name: str, state: StateAt, after: Sequence[StateAt], since: datetime, until: datetime
 ) -> BadEnd:
     again = next((one for one in after if one.type not in BAD), None)
     completed = next((one for one in after if one.type == COMPLETED), None)
@@ -91,12 +86,12 @@ def _bad_end(
 
 
 def concerns(end: BadEnd, since: datetime) -> bool:
-    """Whether a bad end, or what came of it, is in a period that begins then."""
+    """Whether a bad end or its recovery is not before `since`."""
     return any(at is not None and at >= since for at in (end.at, end.again_at, end.completed_at))
 
 
 def with_bad_ends(figures: FlowFigures, runs: Iterable[Sequence[BadEnd]], since: datetime) -> FlowFigures:
-    """The figures with what bad ends tell; `runs` are those of each flow run, in their order."""
+    """The figures with those of bad ends. `runs`: the bad ends of each flow run, in order."""
     listed = [ends for ends in runs if ends]
     ends = [end for some in listed for end in some]
     recoveries = [_recovery(some) for some in listed]
@@ -113,26 +108,26 @@ def with_bad_ends(figures: FlowFigures, runs: Iterable[Sequence[BadEnd]], since:
 
 
 def _recovery(ends: Sequence[BadEnd]) -> tuple[datetime, float] | None:
-    """When a flow run completed after its bad ends, and how many seconds after the first of them."""
+    """When a flow run completed after its bad ends, and the seconds since the first of them."""
     completed = ends[-1].completed_at
     return None if completed is None else (completed, (completed - ends[0].at).total_seconds())
 
 
 EVENT = "prefect.flow-run."
 NAMES = ("Crashed", "Failed", "TimedOut")
-"""Prefect's names of states that are bad ends; one of another name is found while it is the run's last."""
+"""Prefect's names for bad ends. One with another name is found only if it is the run's last state."""
 
 BEFORE = timedelta(days=2)
-"""How long before the period a run may have ended badly that completed in it."""
+"""How long before the period the bad end of a run that completed in it is searched."""
 
 MOST = 300
-"""So many runs that ended badly are looked at: the server is asked for the states of each."""
+"""The largest number of runs with bad ends that are read; each takes a request."""
 
 
 def flow_figures(
     api: Api, period: Period, unknown: list[str]
 ) -> tuple[FlowFigures, tuple[BadEnd, ...] | None]:
-    """The figures, and the bad ends, the latest first; None where there are too many to look at."""
+    """The figures, and the bad ends, the latest first; None if there are too many."""
     figures = _by_last_state(api, period)
     names = _ended_badly(api, period)
     if len(names) > MOST:
@@ -160,11 +155,11 @@ def _ended(period: Period, *kinds: str) -> Filter:
 
 
 def _ended_badly(api: Api, period: Period) -> dict[str, str]:
-    """The names of flow runs that ended badly in the period or not long before it, by their ids."""
+    """The names, by id, of flow runs that ended badly in the period or shortly before it."""
     wider = Period(period.since - BEFORE, period.until)
     about = {"occurred": wider.occurred(), "event": {"name": [EVENT + name for name in NAMES]}}
     found = {row["value"].removeprefix(EVENT): row["label"] for row in api.count_by("resource", about)}
-    # Of those that are still there the API knows without events as well, which it keeps for some days.
+    # Prefect keeps events only for some days, but it knows runs that are still failed or crashed.
     for row in api.flow_runs(_ended(period, *BAD), MOST + 1):
         found.setdefault(row["id"], row["name"])
     return found

@@ -1,4 +1,4 @@
-"""What events of ours tell of a period: attempts that failed or were refused, changes of circuits, doubts."""
+"""Figures from events of this package: failed and rejected attempts, circuits, effects in doubt."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ from prefect_resilience.operations.reports.figures import CircuitFigures
 from prefect_resilience.operations.reports.task_runs import moment
 from prefect_resilience.telemetry.edge.events import PREFIX
 
-# When circuits were open, from their events and the histories in their documents. Pure.
+# When circuits were open, from events and from the histories in their documents. Pure.
 #
-# Each change of a circuit begins a new generation. So where the generations that are known follow upon each
-# other, nothing is missing between them, whoever told of them: an event of a run, or the circuit's
-# document, which knows what was done outside any run as well.
+# Each change of a circuit begins a new generation. If the known generations are consecutive, no change
+# between them is missing. A change is known from an event of a run or from the circuit's document, which
+# also has changes outside of runs.
 
 REFUSING = ("open", "forced_open")
 FIRST = 2
-"""The generation of the first change: a document begins with 1, closed."""
+"""The generation of the first change. A document begins with generation 1, closed."""
 
 SAME = 0.01
-"""Seconds by which two accounts of one change may differ."""
+"""Seconds by which the event and the document of one change may differ."""
 
 
 @dataclass(frozen=True, slots=True)
 class StateChange:
-    """A circuit came to a state, `at` seconds since the epoch; it refuses calls until `retry_at`, if ever.
+    """A change of a circuit to the state `after`. Times are seconds since the epoch.
 
-    `before`: the state that it left, where that is known.
+    `before`: the previous state, if known. `retry_at`: until when calls are rejected, if there is an end.
     """
 
     circuit: str
@@ -49,7 +49,7 @@ class StateChange:
 
 @dataclass(frozen=True, slots=True)
 class Stay:
-    """A state of a circuit, until another change that is known; `follows`: none before it is missing."""
+    """A state of a circuit until its next known change. `follows`: no change before it is missing."""
 
     change: StateChange
     until: float
@@ -73,14 +73,14 @@ def circuits_of(
     *,
     every: bool = True,
 ) -> tuple[CircuitFigures, ...]:
-    """Openings and the time in which calls were refused, of every circuit that changed or is not closed.
+    """Openings and time open of every circuit that changed or is not closed.
 
-    `changes` are those that events tell of; `every`: whether none of these was left out.
+    `changes`: the changes from events. `every`: whether these are complete.
     """
     told: dict[str, list[StateChange]] = {}
     for change in changes:
         told.setdefault(change.circuit, []).append(change)
-    # As the events call them: a name may be made of a parameter.
+    # Events have redacted names, because a name may contain a parameter.
     snapshots = {redact(snapshot.name): snapshot for snapshot in now}
     made = [
         _circuit(name, told.get(name, []), snapshots.get(name), (since, until), every)
@@ -91,13 +91,9 @@ def circuits_of(
 
 
 def _circuit(
-    name: str,
-    told: list[StateChange],
-    now: CircuitSnapshot | None,
-    period: tuple[float, float],
-    every: bool,
+    name: str, told: list[StateChange], now: CircuitSnapshot | None, period: tuple[float, float], every: bool
 ) -> CircuitFigures | None:
-    """None for a circuit of which there is nothing to say."""
+    """The figures of one circuit; None if it was closed all the time."""
     since, until = period
     stays = list(_stays(_known(name, told, now)))
     inside = [one for one in stays if since <= one.change.at < until]
@@ -115,7 +111,7 @@ def _circuit(
 
 
 def _known(name: str, told: list[StateChange], now: CircuitSnapshot | None) -> list[StateChange]:
-    """Every change that events or the document know, each once, in their order."""
+    """Every change from events and from the document, without duplicates, in order."""
     known = list(told)
     for entered in () if now is None else now.history:
         one = StateChange(name, entered.at, entered.state, entered.generation, None, entered.retry_at)
@@ -123,10 +119,10 @@ def _known(name: str, told: list[StateChange], now: CircuitSnapshot | None) -> l
         if same is None:
             known.append(one)
         else:
-            # The document knows until when it was prolonged, the event what was before.
+            # The document has the latest `retry_at`, the event has the previous state.
             known[same] = replace(told[same], retry_at=one.retry_at)
     if not known and now is not None and now.state in REFUSING:
-        # Written by a version that kept no history.
+        # A document of an older version, without a history.
         at = now.updated_at if now.opened_at is None else now.opened_at
         known.append(StateChange(name, at, now.state, now.generation, None, now.retry_at))
     return sorted(known, key=lambda one: (one.at, one.generation))
@@ -149,12 +145,12 @@ def _stays(changes: list[StateChange]) -> Iterator[Stay]:
 def _follows(last: StateChange | None, change: StateChange) -> bool:
     if last is None or change.generation != last.generation:
         return change.generation == FIRST or (last is not None and change.generation == last.generation + 1)
-    # It was forced open again, when probes might have been made for some time.
+    # It was forced open again after probes were already allowed.
     return change.after == last.after == "forced_open"
 
 
 def _ended(change: StateChange, later: list[StateChange]) -> float:
-    """Until when the state lasted, or did at least: what is missing may have ended it at once."""
+    """The end of the state, or a lower bound: a missing change may have ended it at once."""
     if not later:
         return inf
     certain = _follows(change, later[0]) or later[0].before == change.after
@@ -162,7 +158,7 @@ def _ended(change: StateChange, later: list[StateChange]) -> float:
 
 
 def _seconds_refused(stay: Stay, since: float, until: float) -> float:
-    """Seconds of the period in which calls were refused: until a probe might have been made."""
+    """Seconds of the period in which calls were rejected, until a probe was allowed."""
     if not stay.refusing:
         return 0.0
     retry_at = inf if stay.change.retry_at is None else stay.change.retry_at
@@ -180,8 +176,8 @@ def _complete(stays: list[Stay], now: CircuitSnapshot | None, since: float, unti
 
 
 def _up_to_date(last: StateChange, now: CircuitSnapshot) -> bool:
-    """Whether a document without a history has come no further than what events tell."""
-    # What is shown as half-open since its time has come is a generation ahead of what is written.
+    """Whether the last event is as new as a document without a history."""
+    # A circuit that is shown as half-open because its time has come is one generation ahead of its document.
     ahead = 1 if now.state == "half_open" and last.after in REFUSING else 0
     return now.generation - last.generation <= ahead
 
@@ -194,8 +190,11 @@ KEPT = timedelta(days=7)
 
 @dataclass(frozen=True, slots=True)
 class Happenings:
-    """`changes`: those of circuits in the period, and the last before it of circuits that change often; None
-    when there are too many to read. refused: attempts that were not made, by task. skipped: dead letters."""
+    """Counts of events. refused: rejected attempts by task. skipped: dead letters that replays skipped.
+
+    changes: changes of circuits in the period, and for circuits that change often the last one before it;
+    None if there are too many to read.
+    """
 
     codes: dict[str, int]
     categories: dict[str, int]
@@ -224,18 +223,18 @@ def happenings_of(api: Api, period: Period) -> Happenings:
         refused=_refused(api, period),
         changes=None if changes > MOST_CHANGES else _changes(api, period) if changes else [],
         in_doubt=counts.get("effect.in-doubt", 0),
-        # One that is left alone again and again is one letter.
+        # A letter that is skipped several times counts once.
         skipped=api.count_resources(_named(period, "dead-letter.skipped")) if skipped else 0,
     )
 
 
 def _named(period: Period, *happenings: str) -> Filter:
-    # By their whole names, which the server has an index of.
+    # By full names, for which the server has an index.
     return {"occurred": period.occurred(), "event": {"name": ours(*happenings)}}
 
 
 def _failed_attempts(api: Api, period: Period) -> tuple[dict[str, int], dict[str, int]]:
-    """Failed attempts by code and by category: the events are on a resource of both."""
+    """Failed attempts by code and by category, which are both in the id of the events' resource."""
     codes: Counter[str] = Counter()
     categories: Counter[str] = Counter()
     for row in api.count_by("resource", _named(period, "attempt.failed")):
@@ -246,7 +245,7 @@ def _failed_attempts(api: Api, period: Period) -> tuple[dict[str, int], dict[str
 
 
 def _refused(api: Api, period: Period) -> dict[str, int]:
-    """Attempts that were not made, by task: the events are on a resource of the task."""
+    """Rejected attempts by task, which is the resource of the events."""
     rows = api.count_by("resource", _named(period, "attempt.refused"))
     return {row["label"]: row["count"] for row in rows}
 
@@ -258,7 +257,7 @@ def _changes(api: Api, period: Period) -> list[StateChange]:
     for change in changes:
         first.setdefault(change.circuit, change)
     often = Counter(change.circuit for change in changes)
-    # Of a circuit that changed so often its document may not know how it was when the period began.
+    # The history of a circuit that changed so often may not reach back to the start of the period.
     unclear = [
         one for name, one in first.items() if often[name] >= HISTORY_KEPT // 2 and one.generation > FIRST
     ]
@@ -267,7 +266,7 @@ def _changes(api: Api, period: Period) -> list[StateChange]:
 
 
 def _before(api: Api, period: Period, first: StateChange) -> StateChange | None:
-    """The last change of a circuit before the period, as far as there is an event of it."""
+    """The last change of a circuit before the period, if there is an event."""
     about = _named(Period(period.since - KEPT, period.since), *CIRCUITS)
     about["resource"] = {"id": [f"{PREFIX}.circuit.{first.circuit}"]}
     found = api.latest_event(about)

@@ -11,10 +11,9 @@ from typing import Any, TypeVar
 
 from prefect_resilience.durable.batches.audit import AUDITS, entries_of, scanned
 from prefect_resilience.durable.effects.ledger import open_ledger
-from prefect_resilience.durable.letters.edge.configured import queue_of
+from prefect_resilience.durable.letters.edge.known import queue_of
 from prefect_resilience.errors.exceptions import ConfigurationError, ResilienceError
 from prefect_resilience.errors.secrets.redact import redact
-from prefect_resilience.guards.budgets.model import BudgetStatus
 from prefect_resilience.guards.budgets.policy import get_budgets
 from prefect_resilience.guards.circuits import CircuitSnapshot, get_circuits
 from prefect_resilience.operations.reports import figures
@@ -36,7 +35,7 @@ DAY = timedelta(days=1)
 NAMED = 5
 LATE = timedelta(seconds=30)
 PATIENCE = 15.0
-"""Seconds that the server may take to write down events of runs that have just ended."""
+"""Seconds that the server may take to store the events of runs that have just ended."""
 
 SOURCES = (
     "Task runs, retries, recoveries, fallbacks, replays and their durations: the task runs of the Prefect "
@@ -58,11 +57,11 @@ COUNTED = (
 
 
 def report(since: When = None, until: When = None) -> FleetReport:
-    """What happened to the fleet in a period: by default in the last 24 hours.
+    """Report what happened in the fleet in a period, by default the last 24 hours.
 
-    since, until: times (without an offset: in UTC), or how long ago. Works in a flow run and outside.
-    Raises ConfigurationError for a period that is none, ReportError when the Prefect API does not answer. A
-    store that does not answer leaves its figures unknown.
+    since, until: times (without an offset: in UTC), or how long ago. Works inside a flow run and outside.
+    Raises ConfigurationError for an empty period, and ReportError if the Prefect API does not answer. If a
+    store does not answer, its figures are unknown.
 
         print(report(timedelta(hours=8)).task_runs.retry_rate)
     """
@@ -79,7 +78,7 @@ def report(since: When = None, until: When = None) -> FleetReport:
     for task, number in seen.refused.items() if seen else ():
         tally.refuse(task, number)
     total = tally.total()
-    snapshots = _from_store("circuits", _circuits, unknown)
+    snapshots = _from_store("circuits", get_circuits, unknown)
     letters = _from_store("dead letters", lambda: _letters(period, seen), unknown)
     return FleetReport(
         since=period.since,
@@ -98,19 +97,19 @@ def report(since: When = None, until: When = None) -> FleetReport:
         dead_letters=letters,
         effects=EffectFigures(replayed=total.replayed, in_doubt=seen.in_doubt if seen else None),
         batches=_from_store("recoveries of batches", lambda: _batches(period), unknown),
-        budgets=_from_store("error budgets", _budgets, unknown),
+        budgets=_from_store("error budgets", lambda: tuple(get_budgets()), unknown),
         unknown=tuple(unknown),
         sources=SOURCES if read else (*SOURCES, COUNTED),
     )
 
 
 async def areport(since: When = None, until: When = None) -> FleetReport:
-    """`report` from a coroutine, whose event loop goes on meanwhile."""
+    """`report` from a coroutine; the event loop is not blocked."""
     return await asyncio.to_thread(report, since, until)
 
 
 def period_of(since: When, until: When, now: datetime) -> Period:
-    """The period that is meant; one that reaches into the future ends now."""
+    """The period of a report. It ends now at the latest."""
     end = min(_moment(until, now) or now, now)
     start = _moment(since, now) or end - DAY
     if start >= end:
@@ -133,7 +132,7 @@ def _moment(when: When, now: datetime) -> datetime | None:
 
 
 def _final_events(api: Api, period: Period, names: dict[str, int], now: datetime) -> int:
-    """How many events there are of runs that ended in the period; the latest may be written down later."""
+    """The number of final events of runs in the period. Waits a little for the latest events."""
     runs, known = sum(names.values()), final_events(api, period, names)
     waits_until = time.monotonic() + (PATIENCE if now - period.until < LATE else 0.0)
     while known < runs and time.monotonic() < waits_until:
@@ -145,7 +144,7 @@ def _final_events(api: Api, period: Period, names: dict[str, int], now: datetime
 
 
 def _happenings(api: Api, period: Period, runs: int, known: int, unknown: list[str]) -> Happenings | None:
-    """What events tell; None when there are none although there were runs. What is missing goes on record."""
+    """Figures from events; None if there are runs but no events. Adds what is missing to `unknown`."""
     if known == 0 and runs > 0:
         unknown.append(
             "Failed attempts by code and category, refused attempts, effects in doubt and skipped dead "
@@ -163,7 +162,7 @@ def _happenings(api: Api, period: Period, runs: int, known: int, unknown: list[s
 def _circuit_figures(
     seen: Happenings | None, now: list[CircuitSnapshot] | None, period: Period, unknown: list[str]
 ) -> tuple[CircuitFigures, ...] | None:
-    """From events and documents, whichever there are; None where there are neither."""
+    """Figures from events and documents; None if there are neither."""
     if seen is None and now is None:
         return None
     changes = seen.changes if seen else None
@@ -197,21 +196,13 @@ def _from_store(what: str, read: Callable[[], T], unknown: list[str]) -> T | Non
         return None
 
 
-def _circuits() -> list[CircuitSnapshot]:
-    return get_circuits()
-
-
-def _budgets() -> tuple[BudgetStatus, ...]:
-    return tuple(get_budgets())
-
-
 def _letters(period: Period, seen: Happenings | None) -> LetterFigures:
     made = figures.letters_of(queue_of().letters(), period.since, period.until)
     return made.model_copy(update={"skipped": seen.skipped if seen else None})
 
 
 def _batches(period: Period) -> dict[str, int]:
-    """Recoveries in the period by what they came to."""
+    """Recoveries in the period by outcome."""
     since, until = period.since.timestamp(), period.until.timestamp()
     counts: Counter[str] = Counter()
     for _, found in scanned(open_ledger().store, AUDITS):

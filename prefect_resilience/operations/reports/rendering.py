@@ -1,159 +1,323 @@
-"""A report in markdown, for an artifact, and as a page of HTML that needs nothing else. Pure."""
+"""A report as headings, rows and sentences; as markdown, for an artifact; and as one page of HTML. Pure."""
 
 from __future__ import annotations
 
 import base64
 import html
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from xml.sax.saxutils import escape
+from datetime import datetime
+from pathlib import Path
+from typing import TypeVar
 
-from prefect_resilience.base.text import utc_text
-from prefect_resilience.operations.reports import sections
-from prefect_resilience.operations.reports.figures import FleetReport
-from prefect_resilience.operations.reports.sections import Section, headline, sections_of
+from jinja2 import Environment, FileSystemLoader, select_autoescape
 
-# Okabe and Ito's, which everybody can tell apart; each bar says its number as well.
-BLUE, ORANGE, VERMILION = "#0072B2", "#E69F00", "#D55E00"
-FONT = "Helvetica, Arial, 'Liberation Sans', 'DejaVu Sans', sans-serif"
-BARS = 10
-WIDTH, LEFT, RIGHT, LINE, TOP = 720, 200, 110, 26, 44
-LETTERS = 26
+from prefect_resilience.base.text import one_line, plural, utc_text
+from prefect_resilience.errors.secrets.redact import redact
+from prefect_resilience.guards.budgets.model import BudgetStatus, span_text
+from prefect_resilience.operations.reports.figures import (
+    BadEnd,
+    CircuitFigures,
+    ErrorFigures,
+    FleetReport,
+    FlowFigures,
+    LetterFigures,
+    Spread,
+    TaskFigures,
+)
+from prefect_resilience.telemetry.payloads import fitted_text
+
+TITLE = "Fleet report"
+UNKNOWN = "unknown"
+NOTHING = "-"
+MOST_ROWS = 50
+LONGEST_NAME = 120
+
+Row = tuple[str, ...]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Chart:
-    """Bars under a title: a label, its value and how that is written."""
+class Section:
+    """A table with a title. The first column has names, the others figures. `says`: a sentence below it."""
 
     title: str
-    colour: str
-    bars: tuple[tuple[str, float, str], ...]
+    headings: Row
+    rows: tuple[Row, ...] = ()
+    says: str = ""
 
 
-def charts_of(report: FleetReport) -> list[Chart]:
-    """What is worth a picture: retries by task, errors by code, the time that circuits were open."""
-    tasks = sorted(report.tasks, key=lambda one: -(one.retry_rate or 0))
-    retried = [(one.task, one.retry_rate or 0, sections.percent(one.retry_rate)) for one in tasks]
-    errors = [(one.code, float(one.attempts), f"{one.attempts:,}") for one in report.errors or ()]
-    opened = [
-        (one.name, one.seconds_open, sections.seconds(one.seconds_open)) for one in report.circuits or ()
-    ]
-    made = [
-        _chart("Retry rate by task", BLUE, retried),
-        _chart("Failed attempts by code", VERMILION, errors),
-        _chart("Time that circuits refused calls", ORANGE, opened),
-    ]
-    return [chart for chart in made if chart.bars]
-
-
-def _chart(title: str, colour: str, bars: Sequence[tuple[str, float, str]]) -> Chart:
-    shown = [(sections.text_of(label), value, text) for label, value, text in bars if value > 0]
-    return Chart(title, colour, tuple(shown[:BARS]))
-
-
-def draw(chart: Chart) -> str:
-    """The SVG document."""
-    longest = max((value for _, value, _ in chart.bars), default=1.0) or 1.0
-    height = TOP + LINE * len(chart.bars) + 12
-    body = [
-        f'<rect x="0.5" y="0.5" width="{WIDTH - 1}" height="{height - 1}" rx="8" fill="#ffffff" '
-        f'stroke="#d9d9d9"/>',
-        f'<text x="16" y="27" font-size="15" font-weight="bold" fill="#1a1a1a">{_said(chart.title)}</text>',
-    ]
-    for place, (label, value, text) in enumerate(chart.bars):
-        y = TOP + LINE * place
-        width = max(2.0, (WIDTH - LEFT - RIGHT) * value / longest)
-        short = label if len(label) <= LETTERS else label[: LETTERS - 1] + "…"
-        body += [
-            f'<text x="{LEFT - 8}" y="{y + 15}" font-size="12" text-anchor="end" '
-            f'fill="#1a1a1a">{_said(short)}<title>{_said(label)}</title></text>',
-            f'<rect x="{LEFT}" y="{y + 3}" width="{width:.1f}" height="16" rx="2" fill="{chart.colour}"/>',
-            f'<text x="{LEFT + width + 8:.1f}" y="{y + 15}" font-size="12" '
-            f'fill="#1a1a1a">{_said(text)}</text>',
-        ]
+def headline(report: FleetReport) -> str:
+    """The period and its main figures, in two or three sentences."""
+    runs = report.task_runs
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height}" '
-        f'viewBox="0 0 {WIDTH} {height}" font-family="{FONT}" role="img" '
-        f'aria-label="{_said(chart.title)}">{"".join(body)}</svg>'
+        f"{utc_text(report.since)} to {utc_text(report.until)}: {plural(runs.runs, 'task run')}, "
+        f"{runs.retried:,} retried, {runs.recovered:,} of them recovered. {runs.fallbacks:,} answered by a "
+        f"fallback, {runs.failed + runs.crashed:,} failed.{_flow_headline(report.flow_runs)}"
     )
 
 
-def as_image(chart: Chart) -> str:
-    """The address of the picture, which holds all of it."""
-    return f"data:image/svg+xml;base64,{base64.b64encode(draw(chart).encode()).decode()}"
+def _flow_headline(flows: FlowFigures) -> str:
+    if not flows.crashes and not flows.failures:
+        return ""
+    told = f"{flows.crashes:,} crashed, {flows.failures:,} failed, {count(flows.recovered)} recovered"
+    return f" Flow runs: {told}."
 
 
-def _said(text: str) -> str:
-    """Text as XML takes it: no control characters, nothing that ends a tag or an attribute."""
-    letters = (letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in text)
-    return escape("".join(letters), {'"': "&quot;"})
+def sections_of(report: FleetReport) -> list[Section]:
+    """Every part of the report that has rows; unknown parts say so."""
+    tasks = ("task", "runs", "retried", "recovered", "refused", "tries to success", "fallbacks")
+    bad_ends = ("flow run", "ended", "at", "what came of it")
+    circuits = ("circuit", "openings", "time that it rejected calls", "now")
+    budgets = ("budget", "objective", "runs", "remaining", "highest burn rate", "burns")
+    made = [
+        _overview(report),
+        _table("Flow runs that failed or crashed", bad_ends, report.bad_ends, _bad_end),
+        _table("Tasks", (*tasks, "timed out", "failed"), report.tasks, _task),
+        _table("Failed attempts by code", ("code", "attempts", "of all attempts"), report.errors, _error),
+        _table("Circuits", circuits, report.circuits, _circuit),
+        _table("Error budgets", budgets, report.budgets, _budget),
+    ]
+    return [section for section in made if section.rows or section.says]
 
 
-TITLE = "Fleet report"
-STYLE = (
-    "body{font:15px/1.5 Helvetica,Arial,sans-serif;color:#1a1a1a;max-width:60rem;margin:2rem auto;"
-    "padding:0 1rem}"
-    "table{border-collapse:collapse;margin:1rem 0}th,td{padding:.3rem .8rem;border-bottom:1px solid #d9d9d9}"
-    "th{text-align:left}td+td,th+th{text-align:right}svg{max-width:100%;height:auto}small{color:#4d4d4d}"
-)
+def _table(
+    title: str, headings: Row, found: Sequence[T] | None, cells: Callable[[T], Iterable[str]]
+) -> Section:
+    if found is None:
+        return Section(title, (), says=UNKNOWN)
+    rows = tuple(tuple(cells(one)) for one in found[:MOST_ROWS])
+    more = len(found) - MOST_ROWS
+    return Section(title, headings, rows, f"and {more:,} more" if more > 0 else "")
+
+
+def _overview(report: FleetReport) -> Section:
+    runs = report.task_runs
+    refused = UNKNOWN if report.failed_attempts is None else f"{runs.refused:,}"
+    rows = [
+        ("task runs", f"{runs.runs:,}"),
+        ("attempts that were made", f"{runs.attempts:,}"),
+        ("attempts that a circuit or a limit refused", refused),
+        ("retry rate", percent(runs.retry_rate)),
+        ("failure rate", percent(runs.failure_rate)),
+        ("recovery rate", percent(runs.recovery_rate)),
+        ("tries until success, on average", decimal(runs.attempts_until_success)),
+        ("time to recovery", _spread_text(report.recovery_time)),
+        ("fallbacks", f"{runs.fallbacks:,}, {runs.degraded:,} of them degraded"),
+        ("task runs that timed out", f"{runs.timed_out:,}"),
+        ("failed attempts", count(report.failed_attempts)),
+        ("attempts that timed out", count(report.timeouts)),
+        ("task runs that crashed", f"{runs.crashed:,}"),
+        ("task runs that were cancelled", f"{runs.cancelled:,}"),
+        ("effects replayed", f"{report.effects.replayed:,}"),
+        ("effects in doubt", count(report.effects.in_doubt)),
+        *_flow_rows(report.flow_runs),
+        ("recoveries of batches", _counts(report.batches)),
+        *_letter_rows(report.dead_letters),
+    ]
+    return Section("Overview", ("", ""), tuple(rows))
+
+
+def _flow_rows(flows: FlowFigures) -> list[Row]:
+    ended = [f"{flows.completed:,} completed", f"{flows.failed:,} failed", f"{flows.crashed:,} crashed"]
+    ended += [f"{flows.cancelled:,} cancelled"] if flows.cancelled else []
+    return [
+        ("flow runs", f"{flows.runs:,} ended: {', '.join(ended)}"),
+        ("crashes of flow runs", count(flows.crashes)),
+        ("failures of flow runs", count(flows.failures)),
+        ("flow runs that recovered", count(flows.recovered)),
+        ("their time to recovery", NOTHING if not flows.recovered else _spread_text(flows.recovery_time)),
+        ("time that flow runs stood failed or crashed", seconds(flows.seconds_in_error)),
+    ]
+
+
+def _letter_rows(letters: LetterFigures | None) -> list[Row]:
+    if letters is None:
+        return [("dead letters", UNKNOWN)]
+    stand = f"{letters.created:,} came in: {letters.waiting:,} wait, {letters.replayed:,} are replayed"
+    stand += _some((letters.settled, "settled by their runs"), (letters.in_doubt, "in doubt"))
+    ended = f"{letters.replays_succeeded:,} succeeded, {letters.replays_failed:,} failed"
+    ended += _some(
+        (letters.replays_answered, "answered by a fallback"),
+        (letters.replays_started, "begun as runs of deployments"),
+        (letters.replays_not_made, "needed no call"),
+        (letters.replays_in_doubt, "in doubt"),
+    )
+    rows = [("dead letters", stand), ("replays of dead letters", ended)]
+    return [*rows, ("dead letters that replays left alone", count(letters.skipped))]
+
+
+def _some(*counts: tuple[int, str]) -> str:
+    return "".join(f", {number:,} {what}" for number, what in counts if number)
+
+
+def _spread_text(spread: Spread | None) -> str:
+    if spread is None:
+        return NOTHING
+    return (
+        f"{seconds(spread.median)} median, {seconds(spread.mean)} mean, {seconds(spread.p95)} p95, "
+        f"{seconds(spread.longest)} longest"
+    )
+
+
+def _bad_end(end: BadEnd) -> Iterable[str]:
+    yield text_of(end.flow_run)
+    yield text_of(end.state)
+    yield utc_text(end.at)
+    if end.again_at is None:
+        yield "nothing"
+        return
+    how = f" ({text_of(end.by)})" if end.by else ""
+    completed = "" if end.completed_at is None else f", completed after {_between(end.at, end.completed_at)}"
+    yield f"ran again after {_between(end.at, end.again_at)}{how}{completed}"
+
+
+def _between(begin: datetime, end: datetime) -> str:
+    return seconds((end - begin).total_seconds())
+
+
+def _task(task: TaskFigures) -> Iterable[str]:
+    yield text_of(task.task)
+    yield f"{task.runs:,}"
+    yield f"{task.retried:,} ({percent(task.retry_rate)})"
+    yield f"{task.recovered:,} ({percent(task.recovery_rate)})" if task.retried else NOTHING
+    yield f"{task.refused:,}" if task.refused else NOTHING
+    yield decimal(task.attempts_until_success)
+    yield f"{task.fallbacks:,}" + (f" ({task.degraded:,} degraded)" if task.degraded else "")
+    yield f"{task.timed_out:,}"
+    yield f"{task.failed + task.crashed:,} ({percent(task.failure_rate)})"
+
+
+def _error(error: ErrorFigures) -> Iterable[str]:
+    return text_of(error.code), f"{error.attempts:,}", percent(error.rate)
+
+
+def _circuit(one: CircuitFigures) -> Iterable[str]:
+    least = "" if one.complete else "at least "
+    yield text_of(one.name)
+    yield f"{least}{count(one.openings)}"
+    yield f"{least}{seconds(one.seconds_open)}"
+    yield one.state.replace("_", " ") if one.state else NOTHING
+
+
+def _budget(one: BudgetStatus) -> Iterable[str]:
+    yield text_of(one.name)
+    yield f"{one.objective:.6g} in {span_text(one.window)}"
+    yield f"{one.runs:,}, {one.bad:,} failed"
+    yield percent(one.remaining)
+    yield f"{max(one.burn_rates.values(), default=0.0):.1f}"
+    yield text_of(one.why or "no")
+
+
+def _counts(counts: dict[str, int] | None) -> str:
+    if counts is None:
+        return UNKNOWN
+    return ", ".join(f"{number:,} {name.replace('_', ' ')}" for name, number in counts.items()) or "0"
+
+
+# -- words
+
+
+def text_of(text: str) -> str:
+    """A name on one line, shortened and redacted: it may come from a service."""
+    return fitted_text(one_line(redact(text)), LONGEST_NAME)
+
+
+def count(value: int | None) -> str:
+    return UNKNOWN if value is None else f"{value:,}"
+
+
+def percent(value: float | None) -> str:
+    return NOTHING if value is None else f"{value:.1%}"
+
+
+def decimal(value: float | None) -> str:
+    return NOTHING if value is None else f"{value:.2f}"
+
+
+def seconds(value: float | None) -> str:
+    """A duration in a fitting unit; "unknown" for None."""
+    if value is None:
+        return UNKNOWN
+    for unit, size in (("d", 86_400), ("h", 3_600), ("min", 60)):
+        if value >= 2 * size:
+            return f"{value / size:.1f} {unit}"
+    return f"{value:.1f} s" if value >= 0.1 or value == 0 else f"{value * 1000:.0f} ms"
+
+
+# -- as markdown and HTML, by the templates beside this file
+
+# Colours of Okabe and Ito, chosen for the colour-blind; each bar has its number as text, too.
+BLUE, ORANGE, VERMILION = "#0072B2", "#E69F00", "#D55E00"
+BARS = 10
+
+Bar = tuple[str, float, str]
+"""A label, a value, and the text of the value."""
 
 
 def markdown_of(report: FleetReport) -> str:
     """Markdown with its charts as images."""
-    lines = [f"# {TITLE}", "", headline(report), ""]
-    for chart in charts_of(report):
-        lines += [f"![{chart.title}]({as_image(chart)})", ""]
-    for section in sections_of(report):
-        lines += [f"## {section.title}", "", *_table(section), ""]
-    if report.unknown:
-        lines += ["## Unknown", "", *(f"- {_cell(sentence)}" for sentence in report.unknown), ""]
-    lines += ["---", "", f"Made {utc_text(report.made_at)}. Where the numbers come from:", ""]
-    return "\n".join([*lines, *(f"- {source}" for source in report.sources), ""])
+    return _rendered("report.md", report)
 
 
-def _table(section: Section) -> list[str]:
-    says = ["", section.says] if section.says else []
-    if not section.rows:
-        return says[1:]
-    rule = "|---" + "|---:" * (len(section.headings) - 1) + "|"
-    rows = [f"| {' | '.join(_cell(cell) for cell in row)} |" for row in section.rows]
-    return [f"| {' | '.join(section.headings)} |", rule, *rows, *says]
+def html_of(report: FleetReport) -> str:
+    """One page with its charts in it."""
+    return _rendered("report.html", report)
+
+
+def _rendered(template: str, report: FleetReport) -> str:
+    return _templates.get_template(template).render(
+        title=TITLE,
+        headline=headline(report),
+        report=report,
+        charts=list(_charts(report)),
+        sections=sections_of(report),
+        made_at=utc_text(report.made_at),
+    )
+
+
+def _charts(report: FleetReport) -> Iterator[tuple[str, str]]:
+    """Titles and SVG documents: retries by task, errors by code, the time that circuits were open."""
+    tasks = sorted(report.tasks, key=lambda one: -(one.retry_rate or 0))
+    retried = [(one.task, one.retry_rate or 0, percent(one.retry_rate)) for one in tasks]
+    errors = [(one.code, one.attempts, f"{one.attempts:,}") for one in report.errors or ()]
+    opened = [(one.name, one.seconds_open, seconds(one.seconds_open)) for one in report.circuits or ()]
+    charts: dict[str, tuple[str, Sequence[Bar]]] = {
+        "Retry rate by task": (BLUE, retried),
+        "Failed attempts by code": (VERMILION, errors),
+        "Time that circuits refused calls": (ORANGE, opened),
+    }
+    for title, (colour, bars) in charts.items():
+        shown = [(_drawable(label), value, text) for label, value, text in bars if value > 0][:BARS]
+        if shown:
+            longest = max(value for _, value, _ in shown)
+            chart = _templates.get_template("chart.svg")
+            yield title, chart.render(title=title, colour=colour, bars=shown, longest=longest)
+
+
+def _drawable(name: str) -> str:
+    """A name without control characters, which XML does not allow."""
+    letters = (letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in text_of(name))
+    return "".join(letters)
 
 
 def _cell(text: str) -> str:
-    """Text that is not taken for markdown, nor for HTML, nor for the end of a cell."""
+    """Text that is neither markdown nor HTML, and does not end a cell."""
     safe = html.escape(text, quote=False)
     for letter in "\\`*_[]|~#!":
         safe = safe.replace(letter, f"\\{letter}" if letter != "|" else "&#124;")
     return safe
 
 
-def html_of(report: FleetReport) -> str:
-    """One page with its charts in it."""
-    body = [f"<h1>{TITLE}</h1>", f"<p>{html.escape(headline(report))}</p>"]
-    body += [f"<p>{draw(chart)}</p>" for chart in charts_of(report)]
-    for section in sections_of(report):
-        body.append(f"<h2>{html.escape(section.title)}</h2>{_html_table(section)}")
-    if report.unknown:
-        body.append(f"<h2>Unknown</h2>{_html_list(report.unknown)}")
-    made = f"Made {utc_text(report.made_at)}. Where the numbers come from:"
-    body.append(f"<hr><small>{made}{_html_list(report.sources)}</small>")
-    return (
-        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{TITLE}</title>'
-        f"<style>{STYLE}</style></head><body>{''.join(body)}</body></html>\n"
-    )
+def _base64(text: str) -> str:
+    return base64.b64encode(text.encode()).decode()
 
 
-def _html_table(section: Section) -> str:
-    says = f"<p>{html.escape(section.says)}</p>" if section.says else ""
-    if not section.rows:
-        return says
-    head = "".join(f"<th>{html.escape(heading)}</th>" for heading in section.headings)
-    rows = "".join(
-        f"<tr>{''.join(f'<td>{html.escape(cell)}</td>' for cell in row)}</tr>" for row in section.rows
-    )
-    return f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>{says}"
-
-
-def _html_list(sentences: tuple[str, ...]) -> str:
-    return f"<ul>{''.join(f'<li>{html.escape(sentence)}</li>' for sentence in sentences)}</ul>"
+_templates = Environment(
+    loader=FileSystemLoader(Path(__file__).with_name("templates")),
+    autoescape=select_autoescape(("html", "svg")),
+    trim_blocks=True,
+    lstrip_blocks=True,
+    keep_trailing_newline=True,
+)
+_templates.filters.update(cell=_cell, base64=_base64)

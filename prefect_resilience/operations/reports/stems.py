@@ -1,4 +1,4 @@
-"""How many runs each task had, from counts by a part of their names. Pure.
+"""The number of runs of each task, from counts by parts of names. Pure.
 
 Prefect names a run after its task, with three letters: `fetch-3f2`. Its API counts names that contain a
 pattern, with `_` for any letter, whatever their case: `fetch-___` counts those of `prefetch` as well.
@@ -11,24 +11,24 @@ from collections.abc import Iterable, Mapping
 
 STEM = re.compile(r"^(?P<task>.+)-[0-9a-f]{3}$", re.DOTALL)
 UNSAFE = re.compile(r"[%\\]")
-"""What a pattern cannot say, or databases say differently."""
+"""Characters that a pattern cannot contain, or that databases treat differently."""
 
 
 def stem_of(name: str) -> str | None:
-    """What a run's name says of its task; None where it is no name that Prefect gives."""
+    """The task in a run's name; None if the name is not a default name of Prefect."""
     found = STEM.match(name)
     return found["task"] if found else None
 
 
 def pattern_of(stem: str) -> str:
-    """What the names of a task's runs are counted by."""
+    """The pattern that counts the runs of a task by name."""
     return f"{stem}-___"
 
 
 def exclusive(counts: Mapping[str, int]) -> dict[str, int] | None:
-    """The runs of each stem alone, where `counts` are those of all names that contain its pattern.
+    """The number of runs of each stem. `counts`: the number of names that contain its pattern.
 
-    None where that cannot be told, as of two that differ in nothing but the case of their letters.
+    None if the counts are ambiguous, as for two stems that differ only in case.
 
     Example:
         >>> exclusive({"fetch": 30, "prefetch": 10})
@@ -38,7 +38,7 @@ def exclusive(counts: Mapping[str, int]) -> dict[str, int] | None:
         return None
     inside = {stem: _others_counted(stem, counts) for stem in counts}
     alone: dict[str, int] = {}
-    # What contains nothing else comes first: of every other one, all that it contains is known by then.
+    # Stems whose pattern matches no other stem come first; the others need their counts.
     for stem in sorted(counts, key=lambda one: len(inside[one])):
         if not inside[stem] <= alone.keys():
             return None
@@ -47,7 +47,7 @@ def exclusive(counts: Mapping[str, int]) -> dict[str, int] | None:
 
 
 def _others_counted(stem: str, stems: Iterable[str]) -> set[str]:
-    """The other stems of which the runs are counted with these."""
+    """The other stems whose runs match the pattern of this one."""
     letters = ("." if letter == "_" else re.escape(letter) for letter in pattern_of(stem))
     pattern = re.compile("".join(letters), re.IGNORECASE | re.DOTALL)
     return {other for other in stems if other != stem and pattern.search(f"{other}-000")}

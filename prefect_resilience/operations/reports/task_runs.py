@@ -1,10 +1,11 @@
 """The task runs of a period: each is read, or, if they are many, counted from their events.
 
-Reading a run takes the server 400 microseconds of its one process, counting its events 70, and any number
-that it counts 50,000. So from COUNTED_FROM runs on, the runs that ended Completed at their first attempt are
-counted by task, as their names tell it (see `stems`); those that were retried, failed or had a fallback by
-their events; the few others are read. A few runs of each name are read to bear out what the names say. Every
-count must agree with another one; otherwise runs are counted by their events, or all are read.
+Reading a run takes the server 400 microseconds of its one process, counting its events takes 70, and any
+request for a count 50,000. So with more than COUNTED_FROM runs, those that ended Completed at their first
+attempt are counted by task from their names (see `stems`); those that were retried, failed or had a
+fallback are counted by their events; the few others are read. A few runs of each name are read to confirm
+the names. Every count must agree with another one; otherwise runs are counted by their events, or all runs
+are read.
 """
 
 from __future__ import annotations
@@ -34,16 +35,16 @@ SLICE = 4_000
 """Runs in a part of the period: few enough that pages by offset stay cheap."""
 
 LOOK_BACK = timedelta(days=90)
-"""How long before the period a run that ended in it may have been expected to start."""
+"""How long before the period a run that ended in it may have been scheduled."""
 
 NO_FLOW: Filter = {"subflow_runs": {"exists_": False}}
-"""A flow that is called inside another is shown as a task run as well, and is none."""
+"""Excludes subflows, which the API also lists as task runs."""
 
 EVENT = "prefect.task-run."
 
 
 def state_names(api: Api, period: Period) -> dict[str, int]:
-    """How many task runs ended in the period, by the name of their final state."""
+    """The number of task runs that ended in the period, by the name of their final state."""
     start, end = period.since - LOOK_BACK, period.until
     body = {
         "history_start": start.isoformat(),
@@ -60,7 +61,7 @@ def state_names(api: Api, period: Period) -> dict[str, int]:
 
 
 def final_events(api: Api, period: Period, names: Iterable[str]) -> int:
-    """How many events the API has of task runs that ended in the period under these names."""
+    """The number of events of task runs that ended in the period in states of these names."""
     wanted = [EVENT + name for name in names]
     if not wanted:
         return 0
@@ -69,8 +70,8 @@ def final_events(api: Api, period: Period, names: Iterable[str]) -> int:
 
 
 def every_run(api: Api, period: Period, names: list[str] | None = None) -> Iterable[dict[str, Any]]:
-    """Each task run that ended in the period, once; only those in a state of such a name, where given."""
-    # Without names no state is asked for: the server would look runs up by it, and sort them for each page.
+    """Each task run that ended in the period. `names`: only those in states of these names."""
+    # No filter by state without names: with one, the server sorts all runs again for each page.
     state: Filter = {"state": {"name": {"any_": names}}} if names else {}
     total = api.count("task_runs", {**ended_in(period), **state})
     for part in period.parts(max(1, -(-total // SLICE))):
@@ -80,7 +81,7 @@ def every_run(api: Api, period: Period, names: list[str] | None = None) -> Itera
 def _runs_of_part(api: Api, filters: Filter) -> Iterable[dict[str, Any]]:
     total = api.count("task_runs", filters)
     for sort in ("END_TIME_DESC", "ID_DESC"):
-        # Runs that end at the same moment have no order of their own: then by id, which takes longer.
+        # Runs that end at the same moment have no fixed order; then sort by id, which takes longer.
         found: dict[str, dict[str, Any]] = {}
         pages = api.each(lambda offset, by=sort: api.page(filters, offset, by), range(0, total, PAGE))
         for page in pages:
@@ -91,7 +92,7 @@ def _runs_of_part(api: Api, filters: Filter) -> Iterable[dict[str, Any]]:
 
 
 def read_tally(api: Api, period: Period) -> Tally:
-    """The figures of every task run that ended in the period, each of them read."""
+    """The tally of every task run that ended in the period; each run is read."""
     tally = Tally()
     for row in every_run(api, period):
         tally.add(run_of(row))
@@ -99,7 +100,7 @@ def read_tally(api: Api, period: Period) -> Tally:
 
 
 def runs_by_id(api: Api, ids: Iterable[str]) -> Iterable[dict[str, Any]]:
-    """These task runs, as far as the server still has them."""
+    """The task runs with these ids that the server still has."""
     for page in api.each(lambda chunk: api.page({"id": {"any_": chunk}}), chunks(ids, PAGE)):
         yield from page
 
@@ -110,7 +111,7 @@ def chunks(ids: Iterable[str], size: int) -> list[list[str]]:
 
 
 def run_of(row: dict[str, Any]) -> CountedTaskRun:
-    """A task run as the API has it, in short."""
+    """A task run from a row of the API."""
     start, end = moment(row["start_time"]), moment(row["end_time"])
     return CountedTaskRun(
         task=task_of(row["name"], row["task_key"], row["dynamic_key"]),
@@ -137,31 +138,31 @@ def _is_subflow(row: dict[str, Any]) -> bool:
 
 
 COUNTED_FROM = 6_000
-"""With fewer runs, each is read."""
+"""With at most so many runs, each run is read."""
 
 PLAIN = "Completed"
 RUNNING = "Running"
 RETRYING = "Retrying"
-"""The state in which each attempt after the first begins, after its delay."""
+"""The state in which every attempt after the first begins."""
 
 TYPES = {"Failed": FAILED, TIMED_OUT: FAILED, FALLBACK: COMPLETED, DEGRADED: COMPLETED}
-"""Other names of final states of which the events tell enough, with the types that these have."""
+"""Other final states that can be counted by events, with their types."""
 
 BEFORE = timedelta(days=2)
-"""How long before the period a run that ended in it may have been retried."""
+"""How long before the period retries of a run that ended in it are searched."""
 
 IDS = 1_000
 SAMPLES = 3
 PARTS = 8
-"""From so many parts of the period runs are read where those that ended last do not name all tasks."""
+"""Parts of the period from which sample runs are read if the latest runs do not name all tasks."""
 
 MOST_TASKS = 60
-"""Of more tasks it takes no longer to count the events by run."""
+"""With more tasks, counting events by run is as fast."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunByEvents:
-    """What the events tell of a run: its name, and how and after how many seconds it ended."""
+    """A run as its events show it: its name, final state and duration in seconds."""
 
     name: str
     type: str = COMPLETED
@@ -170,13 +171,13 @@ class RunByEvents:
 
 
 class Disagreement(Exception):
-    """Two counts of the same differ, or a run that was read is another than its events say."""
+    """Two counts of the same runs differ, or a run differs from its events."""
 
 
 def tally_of(api: Api, period: Period, names: Mapping[str, int], events: int) -> tuple[Tally, bool]:
-    """The figures of every task run that ended in the period, and whether each of them was read.
+    """The tally of every task run that ended in the period, and whether each run was read.
 
-    `names` are its `state_names`, `events` its `final_events`.
+    `names`: the `state_names` of the period, `events`: its `final_events`.
     """
     if COUNTED_FROM < sum(names.values()) <= events:
         try:
@@ -187,7 +188,7 @@ def tally_of(api: Api, period: Period, names: Mapping[str, int], events: int) ->
 
 
 def _counted(api: Api, period: Period, names: Mapping[str, int]) -> Tally:
-    # A run that ended in the period may have been retried before it.
+    # A run that ended in the period may have been retried before the period.
     retries = _events_of(api, Period(period.since - BEFORE, period.until), RETRYING)
     ended = {state: runs for state in names if state in TYPES and (runs := _ended(api, period, state, names))}
     seen = {run_id: one for runs in ended.values() for run_id, one in runs.items()}
@@ -220,7 +221,7 @@ def _counted(api: Api, period: Period, names: Mapping[str, int]) -> Tally:
 
 @dataclass(frozen=True, slots=True)
 class RunEvents:
-    """The events of some states of a run: its name, how many there are, and the first and the last."""
+    """The events of a run in some states: the run's name, their number, and the first and last time."""
 
     name: str
     count: int
@@ -229,7 +230,7 @@ class RunEvents:
 
 
 def _events_of(api: Api, period: Period, *states: str, ids: list[str] | None = None) -> dict[str, RunEvents]:
-    """The events of task runs in these states, by the runs' ids."""
+    """The events of task runs in these states, by run id."""
     rows = api.count_by("resource", _about(period, states, ids))
     return {
         row["value"].removeprefix(EVENT): RunEvents(
@@ -249,7 +250,7 @@ def _ever(until: datetime) -> Period:
 
 
 def _ended(api: Api, period: Period, state: str, names: Mapping[str, int]) -> dict[str, RunByEvents] | None:
-    """The runs that ended in this state; None where not each of them has begun, and begun once."""
+    """The runs that ended in this state; None unless each of them started exactly once."""
     rows = _events_of(api, period, state)
     if len(rows) != names[state]:
         return None
@@ -261,7 +262,7 @@ def _ended(api: Api, period: Period, state: str, names: Mapping[str, int]) -> di
 
 
 def _spans(api: Api, period: Period, ids: Collection[str]) -> dict[str, float | None]:
-    """Seconds from the first start to the end of those of these runs that ended Completed in the period."""
+    """Seconds from first start to end, for those of these runs that ended Completed in the period."""
     found: dict[str, float | None] = {}
     for spans in api.each(lambda chunk: _spans_of(api, period, chunk), chunks(sorted(ids), IDS)):
         found |= spans
@@ -274,7 +275,7 @@ def _spans_of(api: Api, period: Period, ids: list[str]) -> dict[str, float | Non
     ended = {run_id: one for run_id, one in both.items() if one.count > 1 and one.last >= period.since}
     if api.count_events(_about(period, [PLAIN], ids)) == len(ended):
         return {run_id: (one.last - one.first).total_seconds() for run_id, one in ended.items()}
-    # Some went on running, or began twice: then their starts and ends are looked up apart.
+    # Some are still running or started twice: read starts and ends separately.
     starts = _events_of(api, ever, RUNNING, ids=ids)
     ends = _events_of(api, period, PLAIN, ids=ids)
     return {
@@ -287,7 +288,7 @@ def _spans_of(api: Api, period: Period, ids: list[str]) -> dict[str, float | Non
 
 
 def _tasks(api: Api, seen: Mapping[str, RunByEvents], retries: Mapping[str, RunEvents]) -> dict[str, str]:
-    """The task of each run, by its id: as its name says, where others of that name bear it out; else read."""
+    """The task of each run by id: from its name if samples confirm that name, else from the run."""
     groups: dict[str | None, list[str]] = {}
     for run_id, one in seen.items():
         groups.setdefault(stem_of(one.name), []).append(run_id)
@@ -314,16 +315,16 @@ def _borne_out(row: dict[str, Any], samples: Mapping[str, str], retries: Mapping
 
 
 def _check(row: dict[str, Any], retries: Mapping[str, RunEvents]) -> None:
-    """Raise Disagreement for a run that had other attempts than its events say, or a type of its own."""
+    """Raise Disagreement if a run's attempts or type differ from its events."""
     run, again = run_of(row), retries.get(row["id"])
     if run.attempts != 1 + (again.count if again else 0) or TYPES.get(run.name, run.type) != run.type:
         raise Disagreement
 
 
 def _by_name(api: Api, period: Period, total: int, names: Iterable[str]) -> Counter[str] | None:
-    """How many runs of each task ended Completed, counted by their names; None where these do not tell.
+    """The number of Completed runs of each task, counted by run names; None if names are ambiguous.
 
-    `names` are those of some runs. What they are called after need not be their task: see there.
+    `names`: the names of some runs, as hints.
     """
     filters: Filter = {**ended_in(period), **NO_FLOW, "state": {"name": {"any_": [PLAIN]}}}
     stems = {stem for name in names if (stem := stem_of(name)) is not None}
@@ -351,7 +352,7 @@ def _called(stem: str) -> Filter:
 def _by_run(
     api: Api, period: Period, total: int, retries: Mapping[str, RunEvents], tasks: dict[str, str]
 ) -> Counter[str]:
-    """How many runs of each task ended Completed, from the event of each."""
+    """The number of Completed runs of each task, counted by events."""
     completed: dict[str, RunByEvents] = {}
     parts = period.parts(max(1, -(-total // SLICE)))
     for rows in api.each(lambda part: _events_of(api, part, PLAIN), parts):

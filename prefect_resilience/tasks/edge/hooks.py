@@ -20,9 +20,8 @@ from prefect.utilities.engine import resolve_inputs_sync
 from prefect_resilience.base.edge.settings import enabled
 from prefect_resilience.durable.batches.batch import explicit_batch
 from prefect_resilience.durable.batches.edge.tags import batch_of, named_in
-from prefect_resilience.durable.letters.capture import identity_of, letter_of, loss
 from prefect_resilience.durable.letters.codec import encode_parameters
-from prefect_resilience.durable.letters.edge.configured import (
+from prefect_resilience.durable.letters.edge.known import (
     queue_of,
     settle_call,
     spool_of,
@@ -30,7 +29,7 @@ from prefect_resilience.durable.letters.edge.configured import (
     starts_of,
 )
 from prefect_resilience.durable.letters.edge.replay import LETTER_TAG, in_replay, is_replay_itself
-from prefect_resilience.durable.letters.model import Contents, DeadLetter
+from prefect_resilience.durable.letters.model import Contents, DeadLetter, identity_of, letter_of, loss
 from prefect_resilience.durable.letters.report import run_again
 from prefect_resilience.durable.sources import source_of
 from prefect_resilience.errors.context import ErrorContext, error_context

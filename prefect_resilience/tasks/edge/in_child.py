@@ -21,7 +21,7 @@ from prefect.plugins import load_prefect_collections
 from prefect_resilience.base.process import in_forked_child
 from prefect_resilience.durable.effects.current import EffectInProgress, in_progress
 from prefect_resilience.durable.effects.evidence import watch_other_traffic
-from prefect_resilience.guards.partials.current import Carried, Notes
+from prefect_resilience.guards.partials import Carried, Notes
 from prefect_resilience.guards.timeouts.child import prepare_children_with
 from prefect_resilience.guards.timeouts.process import Carriage
 from prefect_resilience.tasks.edge.logs import keep_secrets_out_of_logs

@@ -22,8 +22,8 @@ from prefect_resilience.calls.model import NO_RETRY, Guard, Substitute
 from prefect_resilience.errors.context import PartialOutput, attach_context, attached_context
 from prefect_resilience.errors.exceptions import add_note
 from prefect_resilience.errors.secrets.redact import redact
-from prefect_resilience.guards.fallbacks.model import Chain, Fallback
-from prefect_resilience.guards.partials.current import partial_output
+from prefect_resilience.guards.fallbacks import Chain, Fallback
+from prefect_resilience.guards.partials import partial_output
 from prefect_resilience.guards.retries.policy import Verdict
 from prefect_resilience.guards.timeouts.stream import aiterate_with_deadline, iterate_with_deadline
 from prefect_resilience.tasks.edge.answers import as_state

@@ -18,7 +18,7 @@ from prefect_resilience.calls.model import NO_RETRY, Guard
 from prefect_resilience.durable.effects.recipes import source_of
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.guards import budgets, circuits, decomposition, limits, outputs
-from prefect_resilience.guards.fallbacks.model import Fallback, as_fallbacks
+from prefect_resilience.guards.fallbacks import Fallback, as_fallbacks
 from prefect_resilience.guards.retries.backoff import Backoff
 from prefect_resilience.guards.retries.policy import Retry
 from prefect_resilience.guards.timeouts.timeout import Timeout

@@ -34,8 +34,8 @@ from prefect_resilience.errors.context import ErrorContext
 from prefect_resilience.errors.requests import SubtaskRequest, attach_request
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.guards.decomposition.model import stood_in
-from prefect_resilience.guards.fallbacks.model import Answer
-from prefect_resilience.guards.partials.current import Carried, Notes, add_notes_source, carried
+from prefect_resilience.guards.fallbacks import Answer
+from prefect_resilience.guards.partials import Carried, Notes, add_notes_source, carried
 from prefect_resilience.guards.retries.policy import Verdict
 from prefect_resilience.tasks.edge.answers import Again, limited, part_of
 from prefect_resilience.tasks.edge.in_child import carriage_of, notes_in_child

@@ -28,7 +28,7 @@ from prefect_resilience.durable.batches.edge.closing import close_left_behind, s
 from prefect_resilience.durable.batches.edge.tags import batch_of_flow_run
 from prefect_resilience.durable.batches.run_passes import RunPass, RunState, pass_of_task_run, passes_of
 from prefect_resilience.durable.effects.ledger import open_ledger
-from prefect_resilience.durable.letters.edge.configured import queue_of
+from prefect_resilience.durable.letters.edge.known import queue_of
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.errors.taxonomy import bounded
 from prefect_resilience.guards.circuits.fleet import get_circuits

@@ -36,7 +36,7 @@ from prefect_resilience.telemetry.payloads import NAME, fitted, fitted_text, tel
 
 if TYPE_CHECKING:
     from prefect_resilience.guards.budgets.model import BudgetStatus
-    from prefect_resilience.guards.fallbacks.model import Fallback
+    from prefect_resilience.guards.fallbacks import Fallback
     from prefect_resilience.guards.retries.policy import Verdict
 
 PREFIX = "prefect-resilience"

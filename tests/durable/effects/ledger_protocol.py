@@ -16,21 +16,21 @@ from typing import Any, NamedTuple
 
 from prefect_resilience.durable.effects import opening
 from prefect_resilience.durable.effects.model import (
+    AlreadyDone,
     Ask,
     Asker,
     Doubted,
     Event,
-    Failed,
+    FailedCall,
+    InProgress,
     Intend,
     LedgerDecision,
-    Look,
+    LookUp,
     Overdue,
     Repeated,
-    Replay,
     Send,
     Succeeded,
     Verified,
-    Wait,
     decide,
 )
 from prefect_resilience.durable.effects.opening import is_counted, lost, missing, new_batch
@@ -177,7 +177,7 @@ def _progress(state: State, setup: Setup, number: int, one: One) -> Iterator[tup
             opened = state.opened | {(place.process, place.passed)}
             yield "leaves the mark", _at(state, number, One("look"))._replace(mark=mark, opened=opened)
         case "look":
-            look = Look(_is_alive(state, setup), _asker(setup, number))
+            look = LookUp(_is_alive(state, setup), _asker(setup, number))
             yield from _decided(state, setup, number, one, look)
         case "intend":
             place = setup.askers[number]
@@ -218,7 +218,7 @@ def _progress(state: State, setup: Setup, number: int, one: One) -> Iterator[tup
             told = _at(after, number, One("InDoubt"))
             yield "reports a doubt", told if alone else _retried(after, setup, number, one)
         case "refused":
-            after, _ = _told(state, Failed(_claim(setup, number, one)))
+            after, _ = _told(state, FailedCall(_claim(setup, number, one)))
             yield "reports a failure", _retried(after, setup, number, one, "failed")
         case _:
             return
@@ -279,7 +279,7 @@ def _decided(state: State, setup: Setup, number: int, one: One, event: Event) ->
                     counted=_with(after.counted, process, False),
                 )
             yield "intends", _at(after, number, one._replace(phase="call"))
-        case Replay():
+        case AlreadyDone():
             yield "replays", _at(after, number, One("replayed"))
         case Repeated():
             yield "has asked twice", _at(after, number, One("RepeatedEffect"))
@@ -288,7 +288,7 @@ def _decided(state: State, setup: Setup, number: int, one: One, event: Event) ->
         case Ask():
             phase = "InDoubt" if setup.kind == "external" else "failed" if last else "intend"
             yield "is in doubt", _at(after, number, one._replace(phase=phase))
-        case Wait():
+        case InProgress():
             overdue = decision.overdue_at is not None and setup.kind == "external"
             yield "waits too long", _at(after, number, One("InDoubt" if overdue else "EffectBusy"))
             if one.phase == "intend":
@@ -330,7 +330,7 @@ def _late(state: State, call: Call) -> Iterator[tuple[str, State]]:
 
 def _flushed(state: State, process: int) -> State:
     batch = json.loads(state.batch)
-    opening._process = str(process)
+    opening.here.process = str(process)
     after = _COUNT._counted(batch, state.counts[process])
     return state._replace(batch=_text(after), counted=_with(state.counted, process, True))
 

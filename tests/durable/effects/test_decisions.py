@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 from uuid import UUID
 
 import pytest
 
 from prefect_resilience import Backoff
+from prefect_resilience.durable.batches import decisions
 from prefect_resilience.durable.batches.decisions import (
     ASKED,
     ArchivedEffects,
     BatchSnapshot,
-    RecoveryDecision,
     RecoveryRequest,
-    decide,
+    decided,
     hint_for,
     rolled_back,
 )
@@ -42,6 +42,23 @@ DOUBT = SeenEffect("booked", "external", "unknown")
 HALF_UNDONE = SeenEffect("held", "external", "compensating", compensate=True)
 
 
+@dataclass(frozen=True)
+class Decided:
+    """What counts of a decision."""
+
+    strategy: str | None
+    action: str
+    why: str
+    next_at: float | None = None
+
+
+def decide(stands: BatchSnapshot, asked: RecoveryRequest, chance: float) -> Decided:
+    report = decisions.decide(stands, asked, chance)
+    assert report.batch_id == stands.batch_id
+    assert report.flow_run_id == (None if stands.run is None else str(stands.run.id))
+    return Decided(report.strategy, report.action, report.why, report.next_at)
+
+
 def run(state: str | None, type_: str = "", **more: Any) -> BatchRun | None:
     """The batch's flow run in a state of that name, deployed; None: nobody knows of one."""
     if state is None:
@@ -64,8 +81,8 @@ def seen(
     return BatchSnapshot("b-1", effects, busy, run, named_after_run, log, NOW, begun_at)
 
 
-def refused(why: str, next_at: float | None = None) -> RecoveryDecision:
-    return RecoveryDecision(None, "refused", why, next_at)
+def refused(why: str, next_at: float | None = None) -> Decided:
+    return Decided(None, "refused", why, next_at)
 
 
 WAITS = "its flow run 'brave-hare' is Late and waits for a worker already"
@@ -82,10 +99,8 @@ NOT_DEPLOYED = f"its flow run 'brave-hare' has no deployment, so no worker can r
 UNKNOWN_DOUBT = "whether 'booked' took place is unknown, and there is no verify to ask: settle it"
 
 
-def rescheduled(
-    because: str, next_at: float | None = NOW, strategy: Any = "restart_batch"
-) -> RecoveryDecision:
-    return RecoveryDecision(strategy, "rescheduled", because, next_at)
+def rescheduled(because: str, next_at: float | None = NOW, strategy: Any = "restart_batch") -> Decided:
+    return Decided(strategy, "rescheduled", because, next_at)
 
 
 IN_THE_WAY = [
@@ -117,7 +132,7 @@ def test_force_passes_a_run_that_has_not_ended(state: str, type_: str) -> None:
     assert decide(stands, RecoveryRequest(force=True), 0.5) == rescheduled(
         because, strategy="restart_from_last_external"
     )
-    assert decide(stands, RecoveryRequest("abandon", force=True), 0.5) == RecoveryDecision(
+    assert decide(stands, RecoveryRequest("abandon", force=True), 0.5) == Decided(
         "abandon", "abandoned", "it was given up"
     )
 
@@ -127,14 +142,14 @@ def test_force_does_not_pass_somebody_who_is_busy() -> None:
     assert decide(stands, RecoveryRequest(force=True), 0.5) == refused("somebody is at 'x' at this moment")
 
 
-AUTO: list[tuple[str, BatchSnapshot, RecoveryDecision]] = [
-    ("no effects", seen(), RecoveryDecision(None, "nothing", "it has no effects")),
-    ("all done", seen(None, DONE), RecoveryDecision(None, "nothing", "nothing in it is missing or in doubt")),
-    ("completed", seen(run("Completed"), DONE), RecoveryDecision(None, "nothing", "its flow run completed")),
+AUTO: list[tuple[str, BatchSnapshot, Decided]] = [
+    ("no effects", seen(), Decided(None, "nothing", "it has no effects")),
+    ("all done", seen(None, DONE), Decided(None, "nothing", "nothing in it is missing or in doubt")),
+    ("completed", seen(run("Completed"), DONE), Decided(None, "nothing", "its flow run completed")),
     (
         "completed without effects",
         seen(run("Completed")),
-        RecoveryDecision(None, "nothing", "its flow run completed"),
+        Decided(None, "nothing", "its flow run completed"),
     ),
     ("crashed", seen(run("Crashed")), rescheduled(f"{CRASHED}; {NOTHING_SENT}")),
     (
@@ -152,12 +167,12 @@ AUTO: list[tuple[str, BatchSnapshot, RecoveryDecision]] = [
     (
         "crashed, and no deployment",
         seen(run("Crashed", deployed=False)),
-        RecoveryDecision("restart_batch", "told", f"{CRASHED}; {NOTHING_SENT}; {NOT_DEPLOYED}"),
+        Decided("restart_batch", "told", f"{CRASHED}; {NOTHING_SENT}; {NOT_DEPLOYED}"),
     ),
     (
         "crashed under a name, and no deployment",
         seen(run("Crashed", deployed=False), named_after_run=False),
-        RecoveryDecision("restart_batch", "told", f"{CRASHED}; {NOTHING_SENT}; {NOT_KNOWN}"),
+        Decided("restart_batch", "told", f"{CRASHED}; {NOTHING_SENT}; {NOT_KNOWN}"),
     ),
     (
         "crashed under a name",
@@ -167,31 +182,31 @@ AUTO: list[tuple[str, BatchSnapshot, RecoveryDecision]] = [
     (
         "something missing, and no run",
         seen(None, FAILED),
-        RecoveryDecision("restart_batch", "told", f"no run of it is known; {NOTHING_SENT}; {NOT_KNOWN}"),
+        Decided("restart_batch", "told", f"no run of it is known; {NOTHING_SENT}; {NOT_KNOWN}"),
     ),
     (
         "a half rollback",
         seen(run("Failed"), HALF_UNDONE),
-        RecoveryDecision(
+        Decided(
             "compensate", "compensated", f"{RUN_FAILED}; a rollback of it was cut off, and is to be finished"
         ),
     ),
     (
         "a doubt",
         seen(run("Failed"), DOUBT),
-        RecoveryDecision("manual_only", "told", f"{RUN_FAILED}; {UNKNOWN_DOUBT}"),
+        Decided("manual_only", "told", f"{RUN_FAILED}; {UNKNOWN_DOUBT}"),
     ),
     (
         "cancelled",
         seen(run("Cancelled"), DONE),
-        RecoveryDecision("abandon", "told", "somebody cancelled its run, which is not run again unasked"),
+        Decided("abandon", "told", "somebody cancelled its run, which is not run again unasked"),
     ),
 ]
 
 
 @pytest.mark.requirement("004.13")
 @pytest.mark.parametrize(("stands", "decided"), [pytest.param(*case, id=name) for name, *case in AUTO])
-def test_what_is_done_unasked(stands: BatchSnapshot, decided: RecoveryDecision) -> None:
+def test_what_is_done_unasked(stands: BatchSnapshot, decided: Decided) -> None:
     assert decide(stands, RecoveryRequest(), 0.5) == decided
 
 
@@ -204,7 +219,7 @@ WILL_NOT_PASS = "its run failed with HTTP_401 (auth), which will not pass by its
     [
         (
             "manual",
-            RecoveryDecision(
+            Decided(
                 "manual_only",
                 "told",
                 f"{WILL_NOT_PASS}; mend it and restart, or compensate: 1 of 1 done effects can be undone",
@@ -212,16 +227,12 @@ WILL_NOT_PASS = "its run failed with HTTP_401 (auth), which will not pass by its
         ),
         (
             "compensate",
-            RecoveryDecision(
-                "compensate", "compensated", f"{WILL_NOT_PASS}; 1 of 1 done effects can be undone"
-            ),
+            Decided("compensate", "compensated", f"{WILL_NOT_PASS}; 1 of 1 done effects can be undone"),
         ),
-        ("abandon", RecoveryDecision("abandon", "abandoned", WILL_NOT_PASS)),
+        ("abandon", Decided("abandon", "abandoned", WILL_NOT_PASS)),
     ],
 )
-def test_what_is_done_unasked_about_an_error_that_will_not_pass(
-    permanent: Any, decided: RecoveryDecision
-) -> None:
+def test_what_is_done_unasked_about_an_error_that_will_not_pass(permanent: Any, decided: Decided) -> None:
     stands = seen(run("Failed", ended=REFUSED_401), DONE)
     assert decide(stands, RecoveryRequest(policy=RecoveryPolicy(permanent=permanent)), 0.5) == decided
 
@@ -242,8 +253,8 @@ ABANDONED = (
 @pytest.mark.parametrize("begun_at", [None, 500.0, 600.0])
 def test_auto_leaves_an_abandoned_batch_alone_and_a_named_strategy_does_not(begun_at: float | None) -> None:
     stands = seen(run("Crashed"), DONE, FAILED, abandoned_at=600.0, begun_at=begun_at)
-    assert decide(stands, RecoveryRequest(), 0.5) == RecoveryDecision(None, "nothing", ABANDONED)
-    assert decide(stands, RecoveryRequest(force=True), 0.5) == RecoveryDecision(None, "nothing", ABANDONED)
+    assert decide(stands, RecoveryRequest(), 0.5) == Decided(None, "nothing", ABANDONED)
+    assert decide(stands, RecoveryRequest(force=True), 0.5) == Decided(None, "nothing", ABANDONED)
     assert decide(stands, RecoveryRequest("restart"), 0.5).action == "rescheduled"
     assert decide(stands, RecoveryRequest("compensate"), 0.5).action == "compensated"
 
@@ -314,9 +325,10 @@ DOUBTFUL = NotUndone("booked", "in_doubt", "nothing can tell")
 def test_a_rollback_says_what_it_undoes_and_what_not(
     outline: Outline, planned: bool, action: Any, why: str
 ) -> None:
-    asked = RecoveryDecision("compensate", "compensated", "a rollback was asked for")
-    expected = RecoveryDecision("compensate", action, f"a rollback was asked for; {why}", None, outline)
-    assert rolled_back(asked, outline, planned=planned) == expected
+    asked = decided(seen(), "compensate", "compensated", "a rollback was asked for")
+    expected = decided(seen(), "compensate", action, f"a rollback was asked for; {why}")
+    found = {"undone": outline.undone, "not_undone": outline.not_undone}
+    assert rolled_back(asked, outline, planned=planned) == expected.model_copy(update=found)
 
 
 ONE = "its effect, which is done, left the ledger for the archive at 1970-01-01 00:08 UTC"
@@ -330,30 +342,30 @@ DO_AGAIN = "a restart would do them again, which force allows"
         (
             ArchivedEffects(1, 500.0),
             RecoveryRequest(),
-            RecoveryDecision("restart_batch", "refused", f"{ONE}: {DO_AGAIN}"),
+            Decided("restart_batch", "refused", f"{ONE}: {DO_AGAIN}"),
         ),
         (
             ArchivedEffects(2, 500.0),
             RecoveryRequest("restart"),
-            RecoveryDecision("restart_batch", "refused", f"{TWO}: {DO_AGAIN}"),
+            Decided("restart_batch", "refused", f"{TWO}: {DO_AGAIN}"),
         ),
         (ArchivedEffects(2, 500.0), RecoveryRequest("restart", force=True), rescheduled("it was asked for")),
         (
             ArchivedEffects(2, 500.0),
             RecoveryRequest("compensate"),
-            RecoveryDecision("compensate", "refused", f"{TWO}: no rollback finds them there"),
+            Decided("compensate", "refused", f"{TWO}: no rollback finds them there"),
         ),
     ],
 )
 def test_what_is_archived_is_not_done_again_unasked(
-    gone: ArchivedEffects, asked: RecoveryRequest, decision: RecoveryDecision
+    gone: ArchivedEffects, asked: RecoveryRequest, decision: Decided
 ) -> None:
     assert decide(replace(seen(run("Crashed")), archived=gone), asked, 0.5) == decision
 
 
 def test_what_is_archived_and_has_no_run_needs_nothing() -> None:
     stands = replace(seen(), archived=ArchivedEffects(2, 500.0))
-    assert decide(stands, RecoveryRequest(), 0.5) == RecoveryDecision(None, "nothing", TWO)
+    assert decide(stands, RecoveryRequest(), 0.5) == Decided(None, "nothing", TWO)
 
 
 def test_force_leaves_it_as_it_is_how_a_run_ended() -> None:
@@ -379,26 +391,26 @@ EVERY_WAY = [
     [
         (
             RecoveryRequest("manual_only"),
-            RecoveryDecision("manual_only", "told", "it was asked to be left to a person"),
+            Decided("manual_only", "told", "it was asked to be left to a person"),
         ),
         (
             RecoveryRequest("compensate"),
-            RecoveryDecision("compensate", "compensated", "a rollback was asked for"),
+            Decided("compensate", "compensated", "a rollback was asked for"),
         ),
         (
             RecoveryRequest("compensate", to="paid"),
-            RecoveryDecision("compensate", "compensated", "a rollback to 'paid' was asked for"),
+            Decided("compensate", "compensated", "a rollback to 'paid' was asked for"),
         ),
-        (RecoveryRequest("abandon"), RecoveryDecision("abandon", "abandoned", "it was given up")),
+        (RecoveryRequest("abandon"), Decided("abandon", "abandoned", "it was given up")),
     ],
 )
 def test_what_was_asked_for_is_done_however_the_batch_stands(
-    stands: BatchSnapshot, asked: RecoveryRequest, decided: RecoveryDecision
+    stands: BatchSnapshot, asked: RecoveryRequest, decided: Decided
 ) -> None:
     assert decide(stands, asked, 0.5) == decided
 
 
-RESTARTED: list[tuple[str, BatchSnapshot, str, RecoveryDecision]] = [
+RESTARTED: list[tuple[str, BatchSnapshot, str, Decided]] = [
     ("crashed", seen(run("Crashed"), DONE), "restart_batch", rescheduled("it was asked for")),
     (
         "as the effects lie: behind the last",
@@ -429,37 +441,37 @@ RESTARTED: list[tuple[str, BatchSnapshot, str, RecoveryDecision]] = [
         "completed",
         seen(run("Completed"), DONE),
         "selective",
-        RecoveryDecision("selective", "refused", COMPLETED),
+        Decided("selective", "refused", COMPLETED),
     ),
     (
         "completed and not deployed",
         seen(run("Completed", deployed=False)),
         "restart",
-        RecoveryDecision("restart_batch", "refused", COMPLETED),
+        Decided("restart_batch", "refused", COMPLETED),
     ),
     (
         "not deployed",
         seen(run("Crashed", deployed=False)),
         "restart",
-        RecoveryDecision("restart_batch", "told", f"it was asked for; {NOT_DEPLOYED}"),
+        Decided("restart_batch", "told", f"it was asked for; {NOT_DEPLOYED}"),
     ),
     (
         "not deployed, under a name",
         seen(run("Crashed", deployed=False), named_after_run=False),
         "restart",
-        RecoveryDecision("restart_batch", "told", f"it was asked for; {NOT_KNOWN}"),
+        Decided("restart_batch", "told", f"it was asked for; {NOT_KNOWN}"),
     ),
     (
         "no run",
         seen(),
         "restart",
-        RecoveryDecision("restart_batch", "told", f"it was asked for; {NOT_KNOWN}"),
+        Decided("restart_batch", "told", f"it was asked for; {NOT_KNOWN}"),
     ),
     (
         "no run, under a name",
         seen(named_after_run=False),
         "selective",
-        RecoveryDecision("selective", "told", f"it was asked for; {NOT_KNOWN}"),
+        Decided("selective", "told", f"it was asked for; {NOT_KNOWN}"),
     ),
 ]
 
@@ -467,9 +479,7 @@ RESTARTED: list[tuple[str, BatchSnapshot, str, RecoveryDecision]] = [
 @pytest.mark.parametrize(
     ("stands", "strategy", "decided"), [pytest.param(*case, id=name) for name, *case in RESTARTED]
 )
-def test_a_restart_that_was_asked_for(
-    stands: BatchSnapshot, strategy: str, decided: RecoveryDecision
-) -> None:
+def test_a_restart_that_was_asked_for(stands: BatchSnapshot, strategy: str, decided: Decided) -> None:
     assert decide(stands, RecoveryRequest(strategy), 0.5) == decided
 
 
@@ -485,7 +495,7 @@ def test_force_restarts_a_run_that_completed() -> None:
         "it was asked for", strategy="selective"
     )
     local = seen(run("Completed", deployed=False))
-    assert decide(local, RecoveryRequest("restart", force=True), 0.5) == RecoveryDecision(
+    assert decide(local, RecoveryRequest("restart", force=True), 0.5) == Decided(
         "restart_batch", "told", f"it was asked for; {NOT_DEPLOYED}"
     )
 
@@ -502,7 +512,7 @@ def test_the_policy_is_that_which_was_asked_else_the_runs_else_the_default() -> 
     assert hinted(said, RecoveryRequest()).why == f"{CRASHED}; recovery is off"
     assert hinted(said, RecoveryRequest(policy=EVEN)).strategy == "restart_batch"
     assert hinted(crashed, RecoveryRequest(policy=OFF)).why == f"{CRASHED}; recovery is off"
-    assert decide(said, RecoveryRequest(), 0.5) == RecoveryDecision(
+    assert decide(said, RecoveryRequest(), 0.5) == Decided(
         "manual_only", "told", f"{CRASHED}; recovery is off"
     )
 
@@ -515,7 +525,7 @@ def test_the_trail_of_the_log_counts() -> None:
         f"{CRASHED}; {NOTHING_SENT}", 1_040.0
     )
     tried = f"{CRASHED}; it was recovered 3 times in a row and ended badly again"
-    assert decide(often, RecoveryRequest(policy=EVEN), 0.5) == RecoveryDecision("manual_only", "told", tried)
+    assert decide(often, RecoveryRequest(policy=EVEN), 0.5) == Decided("manual_only", "told", tried)
 
 
 @pytest.mark.parametrize("chance", [0.0, 0.25, 0.75])

@@ -23,7 +23,7 @@ from prefect_resilience.base import places
 from prefect_resilience.durable import Effect, batch, batch_status
 from prefect_resilience.durable.effects import ledger, owner
 from prefect_resilience.durable.effects.ledger import Ledger, open_ledger, place_of
-from prefect_resilience.durable.effects.model import Ask, Failed, Replay, Send, Succeeded, Wait
+from prefect_resilience.durable.effects.model import AlreadyDone, Ask, FailedCall, InProgress, Send, Succeeded
 from prefect_resilience.errors.exceptions import InDoubt
 from prefect_resilience.stores import MemoryStore, open_store
 
@@ -96,11 +96,11 @@ def test_one_owner_and_one_lease_for_all(store):
     here, there = Ledger(store), elsewhere(store)
     assert here.intend(PLACE, "c1", "external", {"key": "k"}) == Send(known=False)
     assert here.intend(place_of("b", "l"), "c2", "external", {"key": "l"}) == Send(known=False)
-    assert there.look(PLACE) == here.look(PLACE) == Wait()
-    assert there.intend(PLACE, "c3", "external", {"key": "k"}) == Wait()
+    assert there.look(PLACE) == here.look(PLACE) == InProgress()
+    assert there.intend(PLACE, "c3", "external", {"key": "k"}) == InProgress()
     assert not there.owner._held
     here.report(PLACE, Succeeded("c1", {"as": "json", "value": 1}, "m"))
-    assert there.look(PLACE) == Replay({"as": "json", "value": 1}, "m")
+    assert there.look(PLACE) == AlreadyDone({"as": "json", "value": 1}, "m")
     assert store.renewals == 2
     assert [effect["key"] for effect, _ in here.effects("b")] == ["k", "l"]
 
@@ -111,11 +111,11 @@ def test_a_lease_that_ran_out(store, monkeypatch):
     here, there = Ledger(store), elsewhere(store)
     here.intend(PLACE, "c1", "external", {})
     store.time += owner.LEASE_SECONDS - 1
-    assert there.look(PLACE) == Wait()
+    assert there.look(PLACE) == InProgress()
     store.time += 2
     assert isinstance(there.look(PLACE), Ask)
     here.report(PLACE, Succeeded("c1", 1))
-    assert isinstance(there.look(PLACE), Replay), "the truth that comes late"
+    assert isinstance(there.look(PLACE), AlreadyDone), "the truth that comes late"
 
 
 def test_a_lease_is_renewed_while_calls_go_on_and_begun_anew_when_it_was_lost(store, monkeypatch):
@@ -127,7 +127,7 @@ def test_a_lease_is_renewed_while_calls_go_on_and_begun_anew_when_it_was_lost(st
         renewals = store.renewals
         store.time += owner.LEASE_SECONDS * 0.6
         until(lambda: store.renewals > renewals + 1)  # noqa: B023
-        assert there.look(PLACE) == Wait()
+        assert there.look(PLACE) == InProgress()
     first = here.owner.id
     store.away = True
     time.sleep(0.05)
@@ -136,7 +136,7 @@ def test_a_lease_is_renewed_while_calls_go_on_and_begun_anew_when_it_was_lost(st
     until(lambda: here.owner.id != first)
     assert isinstance(there.look(PLACE), Ask)
     assert here.intend(place_of("b", "l"), "c2", "external", {}) == Send(known=False)
-    assert there.look(place_of("b", "l")) == Wait()
+    assert there.look(place_of("b", "l")) == InProgress()
 
 
 def test_what_this_process_let_go_of_has_no_owner(store):
@@ -174,14 +174,14 @@ def test_a_report_is_made_until_the_store_takes_it(store, monkeypatch):
     assert here.owner.lives(here.owner.id, "c1")
     store.away = False
     until(lambda: not here.owner.busy)
-    assert isinstance(here.look(PLACE), Replay)
+    assert isinstance(here.look(PLACE), AlreadyDone)
 
 
 def test_a_report_that_makes_no_sense_does_not_hold_up_others(store, caplog):
     here = Ledger(store)
     here.intend(PLACE, "c1", "external", {})
-    here.report_later("", Failed("c0"))
-    here.report_later(PLACE, Failed("c1"))
+    here.report_later("", FailedCall("c0"))
+    here.report_later(PLACE, FailedCall("c1"))
     until(lambda: not here.owner.busy)
     assert here.look(PLACE) == Send()
     assert "could not be recorded" in caplog.text
@@ -215,7 +215,7 @@ def test_a_hold_that_fails_holds_nothing(store):
 def test_leaving_in_order(store):
     here = Ledger(store)
     here.intend(PLACE, "c1", "external", {})
-    here.report_later(PLACE, Failed("c1"))
+    here.report_later(PLACE, FailedCall("c1"))
     here.owner.leave()
     assert store.load(owner.PREFIX + here.owner.id) is None
     elsewhere(store).owner.leave()
@@ -291,7 +291,7 @@ def test_a_forked_child_owns_nothing(store):
     here.intend(PLACE, "c1", "external", {})
 
     def look(answers):
-        answers.send((here.owner.id, bool(here.owner._held), owner._thread is None))
+        answers.send((here.owner.id, bool(here.owner._held), not owner._state.running))
 
     ours, theirs = multiprocessing.Pipe()
     child = multiprocessing.get_context("fork").Process(target=look, args=(theirs,))
@@ -550,7 +550,7 @@ def test_an_effect_with_nothing_before_its_call_takes_two_steps_and_no_question(
     here.intend(PLACE, "c1", "external", {})
     here.report(PLACE, Succeeded("c1", 1))
     assert steps == ["lease", "swap", "swap"]
-    assert here.intend(PLACE, "c2", "external", {}) == Replay(1, None)
+    assert here.intend(PLACE, "c2", "external", {}) == AlreadyDone(1, None)
     assert not here.owner._held
 
 
@@ -591,6 +591,6 @@ def test_status_of_another_store(tmp_path):
     here.intend(place_of("b", "k"), "c1", "external", {"key": "k", "batch": "b"})
     (effect,) = batch_status("b", store=url).effects
     assert (effect.state, effect.task, effect.settled_at) == ("intended", None, None)
-    here.report(place_of("b", "k"), Failed("c1", {"code": "429", "message": "later"}))
+    here.report(place_of("b", "k"), FailedCall("c1", {"code": "429", "message": "later"}))
     (effect,) = batch_status("b", store=open_store(url)).effects
     assert (effect.state, effect.error, effect.attempts) == ("failed", "429: later", 1)

@@ -11,21 +11,21 @@ from hypothesis import strategies as st
 
 from prefect_resilience.durable.effects.model import (
     MOST_RUNS,
+    AlreadyDone,
     Ask,
     Asker,
     Doubted,
-    Failed,
+    FailedCall,
+    InProgress,
     Intend,
-    Look,
+    LookUp,
     Overdue,
     Recorded,
     Repeated,
-    Replay,
     Reused,
     Send,
     Succeeded,
     Verified,
-    Wait,
     decide,
 )
 from prefect_resilience.durable.effects.policy import Done, NotDone
@@ -46,7 +46,7 @@ def intend(claim="c1", alive=False, **more):
 
 @pytest.mark.requirement("004.02")
 def test_the_life_of_an_effect():
-    document, decision = after(Look(False))
+    document, decision = after(LookUp(False))
     assert (document, decision) == (None, Send(known=False))
     document, decision = after(intend(about={"key": "k", "task": "send"}))
     assert decision == Send(known=False)
@@ -54,16 +54,16 @@ def test_the_life_of_an_effect():
     document, decision = after(intend(), Succeeded("c1", {"as": "json", "value": 1}, "m1"))
     assert decision == Recorded(True)
     assert (document["state"], document["external_id"], document["settled_at"]) == ("done", "m1", 2.0)
-    for event in (Look(False), intend("c2")):
-        assert decide(document, event, 3.0) == (document, Replay({"as": "json", "value": 1}, "m1"))
+    for event in (LookUp(False), intend("c2")):
+        assert decide(document, event, 3.0) == (document, AlreadyDone({"as": "json", "value": 1}, "m1"))
 
 
 def test_somebody_else_is_at_it():
-    assert after(intend(), Look(True))[1] == Wait()
-    assert after(intend(), intend("c2", alive=True))[1] == Wait()
+    assert after(intend(), LookUp(True))[1] == InProgress()
+    assert after(intend(), intend("c2", alive=True))[1] == InProgress()
 
 
-@pytest.mark.parametrize("event", [Look(False), intend("c2")])
+@pytest.mark.parametrize("event", [LookUp(False), intend("c2")])
 def test_an_owner_that_died_leaves_a_doubt(event):
     document, decision = after(intend(), event)
     assert document["state"] == "unknown"
@@ -80,37 +80,37 @@ def test_what_may_be_done_again_despite_a_doubt():
 
 
 def test_a_failure_is_tried_again():
-    document, decision = after(intend(), Failed("c1", ERROR), intend("c2"))
+    document, decision = after(intend(), FailedCall("c1", ERROR), intend("c2"))
     assert (decision, document["attempts"], document["error"]) == (Send(), 2, None)
 
 
 def test_late_words_of_an_owner_that_was_given_up():
-    taken = after(intend(), Look(False), Succeeded("c1", 1))
+    taken = after(intend(), LookUp(False), Succeeded("c1", 1))
     assert (taken[0]["state"], taken[1]) == ("done", Recorded(True))
-    taken = after(intend(), Look(False), Failed("c1", ERROR))
+    taken = after(intend(), LookUp(False), FailedCall("c1", ERROR))
     assert (taken[0]["state"], taken[1]) == ("failed", Recorded(True))
-    believed = after(intend(), Look(False), Verified("c1", NotDone()), Succeeded("c1", 1))
+    believed = after(intend(), LookUp(False), Verified("c1", NotDone()), Succeeded("c1", 1))
     assert (believed[0]["state"], believed[1]) == ("done", Recorded(True))
-    for word in (Doubted("c1", ERROR), Failed("c1", ERROR)):
-        kept = after(intend(), Look(False), Verified("c1", NotDone()), word)
-        assert (kept[0]["state"], kept[1]) == ("failed", Recorded(isinstance(word, Failed)))
+    for word in (Doubted("c1", ERROR), FailedCall("c1", ERROR)):
+        kept = after(intend(), LookUp(False), Verified("c1", NotDone()), word)
+        assert (kept[0]["state"], kept[1]) == ("failed", Recorded(isinstance(word, FailedCall)))
     done = after(intend(), Succeeded("c1", 1), Succeeded("c1", 2))
     assert (done[0]["result"], done[1]) == (1, Recorded(True))
     assert after(intend(), Succeeded("c1", 1), Doubted("c1"))[1] == Recorded(False)
 
 
 def test_words_of_a_claim_that_is_not_the_last_one():
-    again = (intend(), Failed("c1"), intend("c2"))
-    for word in (Succeeded("c1", 1), Doubted("c1"), Failed("c1")):
+    again = (intend(), FailedCall("c1"), intend("c2"))
+    for word in (Succeeded("c1", 1), Doubted("c1"), FailedCall("c1")):
         document, decision = after(*again, word)
         assert (document["claim"], document["state"], decision) == ("c2", "intended", Recorded(False))
-    assert decide(None, Failed("c1"), 1.0) == (None, Recorded(False))
+    assert decide(None, FailedCall("c1"), 1.0) == (None, Recorded(False))
 
 
 def test_answers():
     doubt = (intend(), Doubted("c1", ERROR))
     document, decision = after(*doubt, Verified("c1", Done({"as": "json", "value": 7}, "m7"), by="ops"))
-    assert decision == Replay({"as": "json", "value": 7}, "m7")
+    assert decision == AlreadyDone({"as": "json", "value": 7}, "m7")
     assert (document["verified_by"], document["settled_at"]) == ("ops", 3.0)
     document, decision = after(*doubt, Verified("c1", NotDone()))
     assert (document["state"], decision) == ("failed", Send())
@@ -119,9 +119,9 @@ def test_answers():
 def test_answers_that_come_too_late():
     assert decide(None, Verified("c1", NotDone()), 1.0) == (None, Send(known=False))
     doubt = (intend(), Doubted("c1"))
-    assert after(*doubt, Succeeded("c1", 1), Verified("c1", NotDone()))[1] == Replay(1, None)
+    assert after(*doubt, Succeeded("c1", 1), Verified("c1", NotDone()))[1] == AlreadyDone(1, None)
     other = (*doubt, Verified("c1", NotDone()), intend("c2"))
-    assert after(*other, Verified("c1", NotDone()))[1] == Wait()
+    assert after(*other, Verified("c1", NotDone()))[1] == InProgress()
     assert after(*other, Doubted("c2"), Verified("c1", NotDone()))[1] == Ask("c2", None)
 
 
@@ -140,50 +140,50 @@ def asker(run="r1", passed=FIRST, **more):
 def test_one_pass_asks_once():
     done = after(intend(asker=asker()), Succeeded("c1", 1))[0]
     assert done["asked"] == {"run": "r1", "pass": [["flow", 1]]}
-    for event in (Look(False, asker("r2")), intend("c2", asker=asker("r2"))):
+    for event in (LookUp(False, asker("r2")), intend("c2", asker=asker("r2"))):
         assert decide(done, event, 3.0) == (done, Repeated("r1"))
-    assert decide(done, Look(False, asker("r1")), 3.0) == (done, Replay(1, None)), "its own retry"
-    assert decide(done, Look(False, asker("r2", replays=True)), 3.0)[1] == Replay(1, None)
-    assert decide(done, Look(False), 3.0) == (done, Replay(1, None)), "an operator asks in no pass"
+    assert decide(done, LookUp(False, asker("r1")), 3.0) == (done, AlreadyDone(1, None)), "its own retry"
+    assert decide(done, LookUp(False, asker("r2", replays=True)), 3.0)[1] == AlreadyDone(1, None)
+    assert decide(done, LookUp(False), 3.0) == (done, AlreadyDone(1, None)), "an operator asks in no pass"
 
 
 def test_a_later_pass_replays_once_too():
     done = after(intend(asker=asker()), Succeeded("c1", 1))[0]
-    replayed, decision = decide(done, Look(False, asker("r2", SECOND)), 3.0)
-    assert decision == Replay(1, None)
+    replayed, decision = decide(done, LookUp(False, asker("r2", SECOND)), 3.0)
+    assert decision == AlreadyDone(1, None)
     assert replayed == {**done, "asked": {"run": "r2", "pass": [["flow", 2]]}}
     stored = json.loads(json.dumps(replayed))
-    assert decide(stored, Look(False, asker("r3", SECOND)), 4.0)[1] == Repeated("r2")
+    assert decide(stored, LookUp(False, asker("r3", SECOND)), 4.0)[1] == Repeated("r2")
 
 
 def test_a_second_call_of_one_pass_while_the_first_goes_on():
     document, _ = after(intend(asker=asker()))
-    assert decide(document, Look(True, asker("r2")), 3.0) == (document, Repeated("r1"))
-    assert decide(document, Look(True, asker("r2", replays=True)), 3.0) == (document, Wait())
-    assert decide(document, Look(True, asker("r2", SECOND)), 3.0) == (document, Wait())
-    assert isinstance(decide(document, Look(False, asker("r2")), 3.0)[1], Ask), "the first one died"
-    failed, _ = decide(document, Failed("c1"), 3.0)
+    assert decide(document, LookUp(True, asker("r2")), 3.0) == (document, Repeated("r1"))
+    assert decide(document, LookUp(True, asker("r2", replays=True)), 3.0) == (document, InProgress())
+    assert decide(document, LookUp(True, asker("r2", SECOND)), 3.0) == (document, InProgress())
+    assert isinstance(decide(document, LookUp(False, asker("r2")), 3.0)[1], Ask), "the first one died"
+    failed, _ = decide(document, FailedCall("c1"), 3.0)
     assert decide(failed, intend("c2", asker=asker("r2")), 4.0)[1] == Send()
     undone = {**document, "state": "compensating", "compensation": {}}
-    assert decide(undone, Look(True, asker("r2")), 3.0) == (undone, Wait())
+    assert decide(undone, LookUp(True, asker("r2")), 3.0) == (undone, InProgress())
 
 
 def test_a_document_from_before_there_were_passes():
     done = {key: value for key, value in after(intend(), Succeeded("c1", 1))[0].items() if key != "asked"}
-    assert decide(done, Look(False, asker("r2")), 3.0)[1] == Replay(1, None)
+    assert decide(done, LookUp(False, asker("r2")), 3.0)[1] == AlreadyDone(1, None)
 
 
 def test_a_key_that_another_effect_has():
     document, _ = after(intend(asker=asker(recipe=recipe()), about={"recipe": recipe()}))
     for mine, why in ((recipe(task="shop.post"), "task"), (recipe(typed="18"), "values")):
         for passed, same in ((FIRST, True), (SECOND, False)):
-            event = Look(False, asker("r2", passed, recipe=mine, names=(mine["task"],)))
+            event = LookUp(False, asker("r2", passed, recipe=mine, names=(mine["task"],)))
             assert decide(document, event, 3.0) == (document, Reused(recipe(), why, same))
     renamed = asker("r2", SECOND, recipe=recipe(task="shop.post"), names=("shop.post", "shop.send"))
-    assert isinstance(decide(document, Look(False, renamed), 3.0)[1], Ask)
+    assert isinstance(decide(document, LookUp(False, renamed), 3.0)[1], Ask)
     outside = recipe(typed="18", in_key=False)
-    assert isinstance(decide(document, Look(False, asker("r2", SECOND, recipe=outside)), 3.0)[1], Ask)
-    failed = decide(document, Failed("c1"), 3.0)[0]
+    assert isinstance(decide(document, LookUp(False, asker("r2", SECOND, recipe=outside)), 3.0)[1], Ask)
+    failed = decide(document, FailedCall("c1"), 3.0)[0]
     other = asker(recipe=recipe(task="x"))
     reused = decide(failed, intend("c2", asker=other), 4.0)
     assert reused == (failed, Reused(recipe(), "task", True))
@@ -192,21 +192,21 @@ def test_a_key_that_another_effect_has():
 def test_an_answer_to_a_pass_that_has_asked_before():
     doubt = (intend(asker=asker()), Doubted("c1"))
     assert after(*doubt, Verified("c1", Done(1), asker=asker("r2")))[1] == Repeated("r1")
-    assert after(*doubt, Verified("c1", Done(1), asker=asker("r1")))[1] == Replay(1, None)
-    assert after(*doubt, Verified("c1", Done(1), asker=asker("r2", SECOND)))[1] == Replay(1, None)
+    assert after(*doubt, Verified("c1", Done(1), asker=asker("r1")))[1] == AlreadyDone(1, None)
+    assert after(*doubt, Verified("c1", Done(1), asker=asker("r2", SECOND)))[1] == AlreadyDone(1, None)
 
 
 def test_a_call_that_outlives_its_attempt():
     document, decision = after(intend(), Overdue("c1"))
     assert decision == Recorded(True)
     assert (document["state"], document["overdue_at"]) == ("intended", 2.0)
-    assert decide(document, Look(True), 3.0) == (document, Wait(2.0))
-    assert decide(document, intend("c2", alive=True, despite_doubt=True), 3.0) == (document, Wait(2.0))
-    assert decide(document, Verified("c1", NotDone()), 3.0) == (document, Wait(2.0)), "nobody verifies"
-    assert isinstance(decide(document, Look(False), 3.0)[1], Ask), "its process died"
+    assert decide(document, LookUp(True), 3.0) == (document, InProgress(2.0))
+    assert decide(document, intend("c2", alive=True, despite_doubt=True), 3.0) == (document, InProgress(2.0))
+    assert decide(document, Verified("c1", NotDone()), 3.0) == (document, InProgress(2.0)), "nobody verifies"
+    assert isinstance(decide(document, LookUp(False), 3.0)[1], Ask), "its process died"
     assert decide(document, Succeeded("c1", 1), 3.0)[0]["state"] == "done"
     assert decide(document, Doubted("c1"), 3.0)[0]["state"] == "unknown"
-    again = after(Failed("c1"), intend("c2"), document=document)[0]
+    again = after(FailedCall("c1"), intend("c2"), document=document)[0]
     assert again["overdue_at"] is None
 
 
@@ -214,7 +214,7 @@ def test_a_call_that_is_not_overdue():
     assert decide(None, Overdue("c1"), 1.0) == (None, Recorded(False))
     done = after(intend(), Succeeded("c1", 1))[0]
     assert decide(done, Overdue("c1"), 3.0) == (done, Recorded(False))
-    other = after(intend(), Failed("c1"), intend("c2"))[0]
+    other = after(intend(), FailedCall("c1"), intend("c2"))[0]
     assert decide(other, Overdue("c1"), 4.0) == (other, Recorded(False))
 
 
@@ -223,7 +223,7 @@ def test_the_runs_that_intended_it():
     for number in range(MOST_RUNS + 5):
         document, decision = decide(document, intend(f"c{number}", about={"task_run_id": f"r{number}"}), 1.0)
         assert decision == Send(known=number > 0)
-        document, _ = decide(document, Failed(f"c{number}"), 2.0)
+        document, _ = decide(document, FailedCall(f"c{number}"), 2.0)
     assert document["runs"] == [f"r{number}" for number in range(4, MOST_RUNS + 5)]
     document, _ = decide(document, intend("d", about={"task_run_id": "r9"}), 3.0)
     assert document["runs"][-1] == "r9"
@@ -236,11 +236,11 @@ askers = st.none() | st.builds(
 )
 results = st.integers() | st.none()
 EVENTS = st.one_of(
-    st.builds(Look, st.booleans(), askers),
+    st.builds(LookUp, st.booleans(), askers),
     st.builds(Intend, st.just("o"), claims, st.booleans(), despite_doubt=st.booleans(), asker=askers),
     st.builds(Overdue, claims),
     st.builds(Succeeded, claims, results, st.none() | st.text(max_size=3)),
-    st.builds(Failed, claims, st.none() | st.just(ERROR)),
+    st.builds(FailedCall, claims, st.none() | st.just(ERROR)),
     st.builds(Doubted, claims, st.none() | st.just(ERROR)),
     st.builds(Verified, claims, st.builds(Done, results) | st.just(NotDone()), asker=askers),
 )

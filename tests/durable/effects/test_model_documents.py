@@ -7,23 +7,23 @@ from typing import Any
 import pytest
 
 from prefect_resilience.durable.effects.model import (
+    AlreadyDone,
     Ask,
     Asker,
     Doubted,
     Event,
-    Failed,
+    FailedCall,
+    InProgress,
     Intend,
-    Look,
+    LookUp,
     Overdue,
     Recorded,
     Repeated,
-    Replay,
     Reused,
     Send,
     Succeeded,
     Undoing,
     Verified,
-    Wait,
     decide,
     generation_of,
 )
@@ -77,7 +77,7 @@ SENT_AGAIN = INTENDED | {
     "intended_at": 20.0,
 }
 UNKNOWN_BEFORE = Send(1, known=False)
-REPLAYED = Replay(PACKED, "m7")
+REPLAYED = AlreadyDone(PACKED, "m7")
 TOLD_LATE = Succeeded("c1", {"as": "json", "value": 8}, "m8")
 INTERRUPTED = Undoing("a rollback that was to undo it was interrupted: rollback() finishes it")
 ENDED_SO = Undoing("its compensation ended in TIMEOUT: read timeout")
@@ -103,23 +103,23 @@ OTHER_TASK = Asker("run-b", (("f", 2),), RECIPE | {"task": "post"}, ("post",))
 
 CASES: list[tuple[str, Any, Event, Any, Any]] = [
     # how things stand
-    ("looked at before anybody", None, Look(False), None, UNKNOWN_BEFORE),
-    ("looked at while it is sent", INTENDED, Look(True), INTENDED, Wait()),
+    ("looked at before anybody", None, LookUp(False), None, UNKNOWN_BEFORE),
+    ("looked at while it is sent", INTENDED, LookUp(True), INTENDED, InProgress()),
     (
         "looked at when its owner died",
         INTENDED,
-        Look(False),
+        LookUp(False),
         INTENDED | {"state": "unknown", "settled_at": 20.0, "error": OWNER_DIED},
         Ask("c1", OWNER_DIED, 1),
     ),
-    ("looked at when done", DONE, Look(False), DONE, REPLAYED),
-    ("looked at when failed", FAILED, Look(True), FAILED, Send(1)),
-    ("looked at when unknown", UNKNOWN, Look(True), UNKNOWN, Ask("c1", OLD_ERROR, 1)),
-    ("looked at while it is undone", COMPENSATING, Look(True), COMPENSATING, Wait()),
-    ("looked at when a rollback died", COMPENSATING, Look(False), COMPENSATING, INTERRUPTED),
-    ("looked at when no rollback came to it", NEVER_TRIED, Look(False), NEVER_TRIED, INTERRUPTED),
-    ("looked at when its compensation is open", STUCK, Look(False), STUCK, ENDED_SO),
-    ("looked at when undone", COMPENSATED, Look(True), COMPENSATED, Send(2)),
+    ("looked at when done", DONE, LookUp(False), DONE, REPLAYED),
+    ("looked at when failed", FAILED, LookUp(True), FAILED, Send(1)),
+    ("looked at when unknown", UNKNOWN, LookUp(True), UNKNOWN, Ask("c1", OLD_ERROR, 1)),
+    ("looked at while it is undone", COMPENSATING, LookUp(True), COMPENSATING, InProgress()),
+    ("looked at when a rollback died", COMPENSATING, LookUp(False), COMPENSATING, INTERRUPTED),
+    ("looked at when no rollback came to it", NEVER_TRIED, LookUp(False), NEVER_TRIED, INTERRUPTED),
+    ("looked at when its compensation is open", STUCK, LookUp(False), STUCK, ENDED_SO),
+    ("looked at when undone", COMPENSATED, LookUp(True), COMPENSATED, Send(2)),
     # somebody is about to make the call
     (
         "intended first",
@@ -128,7 +128,7 @@ CASES: list[tuple[str, Any, Event, Any, Any]] = [
         INTENDED | {"first_at": 20.0, "intended_at": 20.0, "counted": False},
         UNKNOWN_BEFORE,
     ),
-    ("intended while it is sent", INTENDED, ben(alive=True), INTENDED, Wait()),
+    ("intended while it is sent", INTENDED, ben(alive=True), INTENDED, InProgress()),
     (
         "intended when its owner died",
         INTENDED,
@@ -137,12 +137,24 @@ CASES: list[tuple[str, Any, Event, Any, Any]] = [
         Ask("c1", OWNER_DIED, 1),
     ),
     ("intended despite the owner's death", INTENDED, ben(despite_doubt=True), SENT_AGAIN, Send(1)),
-    ("never intended despite a live owner", INTENDED, ben(alive=True, despite_doubt=True), INTENDED, Wait()),
+    (
+        "never intended despite a live owner",
+        INTENDED,
+        ben(alive=True, despite_doubt=True),
+        INTENDED,
+        InProgress(),
+    ),
     ("intended when done", DONE, ben(despite_doubt=True), DONE, REPLAYED),
     ("intended when failed", FAILED, ben(), SENT_AGAIN, Send(1)),
     ("intended when unknown", UNKNOWN, ben(), UNKNOWN, Ask("c1", OLD_ERROR, 1)),
     ("intended despite the doubt", UNKNOWN, ben(despite_doubt=True), SENT_AGAIN, Send(1)),
-    ("intended while it is undone", COMPENSATING, ben(alive=True, despite_doubt=True), COMPENSATING, Wait()),
+    (
+        "intended while it is undone",
+        COMPENSATING,
+        ben(alive=True, despite_doubt=True),
+        COMPENSATING,
+        InProgress(),
+    ),
     ("intended when a rollback died", COMPENSATING, ben(despite_doubt=True), COMPENSATING, INTERRUPTED),
     ("intended anew when undone", COMPENSATED, ben(), SENT_AGAIN | {"generation": 2}, Send(2)),
     # its owner tells
@@ -181,21 +193,21 @@ CASES: list[tuple[str, Any, Event, Any, Any]] = [
     (
         "failed",
         INTENDED,
-        Failed("c1", ERROR),
+        FailedCall("c1", ERROR),
         INTENDED | {"state": "failed", "error": ERROR, "settled_at": 20.0},
         Recorded(True),
     ),
     (
         "failed though unknown, without an error",
         UNKNOWN,
-        Failed("c1"),
+        FailedCall("c1"),
         INTENDED | {"state": "failed", "settled_at": 20.0},
         Recorded(True),
     ),
-    ("failed twice", FAILED, Failed("c1", ERROR), FAILED, Recorded(True)),
-    ("failed though done", DONE, Failed("c1", ERROR), DONE, Recorded(False)),
-    ("failed while it is undone", COMPENSATING, Failed("c1", ERROR), COMPENSATING, Recorded(False)),
-    ("failed when undone", COMPENSATED, Failed("c1", ERROR), COMPENSATED, Recorded(False)),
+    ("failed twice", FAILED, FailedCall("c1", ERROR), FAILED, Recorded(True)),
+    ("failed though done", DONE, FailedCall("c1", ERROR), DONE, Recorded(False)),
+    ("failed while it is undone", COMPENSATING, FailedCall("c1", ERROR), COMPENSATING, Recorded(False)),
+    ("failed when undone", COMPENSATED, FailedCall("c1", ERROR), COMPENSATED, Recorded(False)),
     (
         "doubted",
         INTENDED,
@@ -213,23 +225,23 @@ CASES: list[tuple[str, Any, Event, Any, Any]] = [
     ("doubted though failed", FAILED, Doubted("c1", ERROR), FAILED, Recorded(False)),
     ("doubted though done", DONE, Doubted("c1", ERROR), DONE, Recorded(False)),
     ("succeeded under another claim", INTENDED, Succeeded("c9", 1), INTENDED, Recorded(False)),
-    ("failed under another claim", INTENDED, Failed("c9", ERROR), INTENDED, Recorded(False)),
+    ("failed under another claim", INTENDED, FailedCall("c9", ERROR), INTENDED, Recorded(False)),
     ("doubted under another claim", UNKNOWN, Doubted("c9", ERROR), UNKNOWN, Recorded(False)),
     # its attempt is over, its call goes on
     ("overdue", INTENDED, Overdue("c1"), LATE, Recorded(True)),
     ("overdue under another claim", INTENDED, Overdue("c9"), INTENDED, Recorded(False)),
     ("overdue when done", DONE, Overdue("c1"), DONE, Recorded(False)),
     ("overdue without a document", None, Overdue("c1"), None, Recorded(False)),
-    ("looked at while overdue", LATE, Look(True), LATE, Wait(20.0)),
-    ("answered while overdue", LATE, Verified("c1", NotDone()), LATE, Wait(20.0)),
+    ("looked at while overdue", LATE, LookUp(True), LATE, InProgress(20.0)),
+    ("answered while overdue", LATE, Verified("c1", NotDone()), LATE, InProgress(20.0)),
     ("succeeded though overdue", LATE, Succeeded("c1", PACKED, "m7"), LATE_DONE, Recorded(True)),
     # who asks
-    ("replayed for a run", DONE, Look(False, SECOND_PASS), DONE | ASKED_AGAIN, REPLAYED),
+    ("replayed for a run", DONE, LookUp(False, SECOND_PASS), DONE | ASKED_AGAIN, REPLAYED),
     ("replayed by way of an intention", DONE, ben(asker=SECOND_PASS), DONE | ASKED_AGAIN, REPLAYED),
-    ("replayed for the run that asked last", DONE_FIRST, Look(False, FIRST_PASS), DONE_FIRST, REPLAYED),
-    ("asked for again in one pass", DONE_FIRST, Look(False, SAME_PASS), DONE_FIRST, Repeated("run-a")),
+    ("replayed for the run that asked last", DONE_FIRST, LookUp(False, FIRST_PASS), DONE_FIRST, REPLAYED),
+    ("asked for again in one pass", DONE_FIRST, LookUp(False, SAME_PASS), DONE_FIRST, Repeated("run-a")),
     ("intended by a run", FAILED, ben(asker=SECOND_PASS), SENT_AGAIN | ASKED_AGAIN, Send(1)),
-    ("of another task", OF_RECIPE, Look(True, OTHER_TASK), OF_RECIPE, Reused(RECIPE, "task", False)),
+    ("of another task", OF_RECIPE, LookUp(True, OTHER_TASK), OF_RECIPE, Reused(RECIPE, "task", False)),
     # the receiver or a person answers
     ("answered without a document", None, Verified("c1", NotDone()), None, UNKNOWN_BEFORE),
     (
@@ -244,7 +256,7 @@ CASES: list[tuple[str, Any, Event, Any, Any]] = [
         UNKNOWN,
         Verified("c1", Done(PACKED), by="carla"),
         DONE | {"settled_at": 20.0, "verified_by": "carla", "external_id": None},
-        Replay(PACKED, None),
+        AlreadyDone(PACKED, None),
     ),
     (
         "answered: not done",
@@ -254,10 +266,10 @@ CASES: list[tuple[str, Any, Event, Any, Any]] = [
         Send(1),
     ),
     ("answered for another claim", UNKNOWN, Verified("c9", NotDone()), UNKNOWN, Ask("c1", OLD_ERROR, 1)),
-    ("answered while it is sent", INTENDED, Verified("c1", Done(PACKED)), INTENDED, Wait()),
+    ("answered while it is sent", INTENDED, Verified("c1", Done(PACKED)), INTENDED, InProgress()),
     ("answered when done", DONE, Verified("c1", NotDone()), DONE, REPLAYED),
     ("answered when failed", FAILED, Verified("c1", Done(PACKED)), FAILED, Send(1)),
-    ("answered while it is undone", COMPENSATING, Verified("c1", NotDone()), COMPENSATING, Wait()),
+    ("answered while it is undone", COMPENSATING, Verified("c1", NotDone()), COMPENSATING, InProgress()),
     ("answered when undone", COMPENSATED, Verified("c1", Done(PACKED)), COMPENSATED, Send(2)),
 ]
 
@@ -295,7 +307,7 @@ def test_a_generation_begins_when_what_was_done_is_undone() -> None:
     assert generation_of(of_old(COMPENSATED)) == 2
 
 
-@pytest.mark.parametrize("event", [Look(False), ben()])
+@pytest.mark.parametrize("event", [LookUp(False), ben()])
 def test_the_generation_goes_with_the_effect(event: Event) -> None:
     assert decide(of_generation(FAILED, 3), event, 20.0)[1] == Send(3)
     assert decide(of_generation(COMPENSATED, 3), event, 20.0)[1] == Send(4)

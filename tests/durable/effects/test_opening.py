@@ -15,7 +15,7 @@ from prefect_resilience.durable.effects import ledger as ledger_module
 from prefect_resilience.durable.effects import opening, owner
 from prefect_resilience.durable.effects.keys import effect_key
 from prefect_resilience.durable.effects.ledger import Ledger, place_of
-from prefect_resilience.durable.effects.model import Asker, Failed, Intend, Send, Succeeded, decide
+from prefect_resilience.durable.effects.model import Asker, FailedCall, Intend, Send, Succeeded, decide
 from prefect_resilience.durable.effects.opening import (
     batch_place,
     change_batch,
@@ -69,9 +69,9 @@ def nothing_open():
 
 
 def restarted() -> None:
-    opening._open.clear()
-    opening._counts.clear()
-    opening._process = f"process-{id(object())}-{len(_started)}"
+    opening.here.open.clear()
+    opening.here.counts.clear()
+    opening.here.process = f"process-{id(object())}-{len(_started)}"
     _started.append(1)
 
 
@@ -150,7 +150,7 @@ def test_what_a_batch_counts():
 
     first = made(None, "external", {})
     assert is_counted(first)
-    failed, _ = decide(first, Failed("c"), 2.0)
+    failed, _ = decide(first, FailedCall("c"), 2.0)
     assert is_counted(made(failed, "conditional", {})), "its kind was changed in the code since"
     assert not is_counted(made(None, "external", {"compensates": "k"}))
     assert not is_counted(made(None, "conditional", {}))
@@ -273,7 +273,7 @@ def test_a_later_pass_of_a_batch_that_never_recorded_anything(ledger):
 def test_an_effect_that_failed_first_is_counted_once(ledger):
     batch = opened(ledger)
     did(ledger, batch, end=False)
-    ledger.report(place_of("b", "k"), Failed("c-r1"))
+    ledger.report(place_of("b", "k"), FailedCall("c-r1"))
     did(ledger, batch, run="r2")
     assert sum(document(ledger)["created"].values()) == 1
 
@@ -305,15 +305,15 @@ def test_only_so_many_batches_stay_open(ledger, monkeypatch):
     first = opened(ledger, batch="b0")
     for number in range(1, 4):
         opened(ledger, batch=f"b{number}")
-    assert len(opening._open) == len(opening._counts) == 2
+    assert len(opening.here.open) == len(opening.here.counts) == 2
     assert opened(ledger, batch="b0") is not first
 
 
 def test_another_store_is_another_batch(ledger):
     batch = opened(ledger)
-    opening._open = type(opening._open)({key: batch for key in opening._open})
+    opening.here.open = type(opening.here.open)({key: batch for key in opening.here.open})
     other = Ledger(MemoryStore("memory://other"))
-    for registry in (opening._open, opening._counts):
+    for registry in (opening.here.open, opening.here.counts):
         for key in list(registry):
             registry[(id(other.store), *key[1:])] = registry[key]
     assert opened(other).count.ledger is other
@@ -369,8 +369,8 @@ def test_every_process_counts_for_itself(tmp_path):
 
 def test_a_forked_child_counts_for_itself(ledger):
     opened(ledger)
-    before = opening._process
-    opening._after_fork()
-    assert opening._process != before
-    assert not opening._open
-    assert not opening._counts
+    before = opening.here.process
+    opening.here.__init__()
+    assert opening.here.process != before
+    assert not opening.here.open
+    assert not opening.here.counts

@@ -44,7 +44,7 @@ from prefect_resilience.durable.batches.edge.operations import (
 )
 from prefect_resilience.durable.effects.ledger import Ledger, open_ledger, place_of
 from prefect_resilience.durable.effects.model import Doubted, Intend, Succeeded, decide
-from prefect_resilience.durable.effects.model import Failed as NotDone_
+from prefect_resilience.durable.effects.model import FailedCall as NotDone_
 from prefect_resilience.errors.exceptions import EffectBusy
 from prefect_resilience.stores import MemoryStore
 

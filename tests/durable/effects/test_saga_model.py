@@ -11,14 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from prefect_resilience.durable.effects.model import (
+    AlreadyDone,
+    InProgress,
     Intend,
-    Look,
+    LookUp,
     Recorded,
-    Replay,
     Send,
     Succeeded,
     Undoing,
-    Wait,
     decide,
 )
 from prefect_resilience.durable.sagas import undo
@@ -63,8 +63,8 @@ def test_what_a_person_says_of_one_that_could_not_be_undone():
     assert (keys(found.effects), keys(found.skipped)) == (["b"], ["c", "a"])
     undone = undo.undone_by(doubted, 6.0, "person: ada")
     assert (undone["state"], undone["verified_by"]) == ("compensated", "person: ada")
-    assert decide(kept, Look(False), 7.0)[1] == Replay(kept["result"], None)
-    assert decide(undone, Look(False), 7.0)[1] == Send(2)
+    assert decide(kept, LookUp(False), 7.0)[1] == AlreadyDone(kept["result"], None)
+    assert decide(undone, LookUp(False), 7.0)[1] == Send(2)
 
 
 # -- which, and in which order
@@ -110,18 +110,18 @@ def test_open_questions_count_from_when_they_arose():
 def test_the_way_of_one_effect():
     done = effect("k")
     fenced = undo.fenced(done, "r1", "me")
-    assert decide(fenced, Look(True), 5.0) == (fenced, Wait())
-    document, decision = decide(fenced, Look(False), 5.0)
+    assert decide(fenced, LookUp(True), 5.0) == (fenced, InProgress())
+    document, decision = decide(fenced, LookUp(False), 5.0)
     assert document is fenced
     assert isinstance(decision, Undoing)
     assert "rollback() finishes it" in decision.why
     undone = undo.undone(fenced, 6.0)
-    assert decide(undone, Look(False), 7.0) == (undone, Send(2))
+    assert decide(undone, LookUp(False), 7.0) == (undone, Send(2))
     again, decision = decide(undone, Intend("o", "c2", False, about={"key": "k"}), 8.0)
     assert decision == Send(2)
     assert (again["state"], again["generation"], again["attempts"]) == ("intended", 2, 2)
     done_again, _ = decide(again, Succeeded("c2", {"as": "json", "value": 2}), 9.0)
-    assert decide(done_again, Look(False), 9.0)[1] == Replay({"as": "json", "value": 2}, None)
+    assert decide(done_again, LookUp(False), 9.0)[1] == AlreadyDone({"as": "json", "value": 2}, None)
     assert undo.compensation_key(fenced) == "compensate:k"
     assert undo.compensation_key({**done_again, "state": "compensating"}) == "compensate:k~2"
 
@@ -151,7 +151,7 @@ def test_a_compensation_that_did_nothing_and_one_that_nobody_knows_of():
     assert stuck["state"] == "compensating"
     assert stuck["compensation"]["owner"] is None
     assert undo.fenced(stuck, "r2", "me")["compensation"]["error"] == ERROR
-    assert "HTTP: 503" in decide(stuck, Look(False), 4.0)[1].why
+    assert "HTTP: 503" in decide(stuck, LookUp(False), 4.0)[1].why
 
 
 # -- savepoints, and who rolls back

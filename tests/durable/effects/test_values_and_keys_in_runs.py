@@ -269,7 +269,7 @@ def verify_nothing(): ...
 
 
 MISTAKES: dict[str, tuple[Any, Any, str]] = {
-    "kind": (work, "externl", "there is no kind of effect 'externl'; did you mean 'external'"),
+    "kind": (work, "externl", "there is no 'externl'; did you mean 'external'"),
     "number": (work, 3, "effect=3 is no effect"),
     "option": (work, {"kind": "external", "keys": "x"}, "did you mean 'key'"),
     "field": (work, Effect(key="invoice:{ordr}"), "did you mean 'order'"),

@@ -15,7 +15,7 @@ from pydantic import SecretStr
 
 from prefect_resilience import ErrorCategory, Retry, dead_letters, resilient_task
 from prefect_resilience.durable.batches.batch import batch
-from prefect_resilience.durable.letters.edge.configured import queue_of, spool_of
+from prefect_resilience.durable.letters.edge.known import queue_of, spool_of
 from prefect_resilience.guards.retries.backoff import Backoff
 from prefect_resilience.tasks.edge.hooks import dead_letter
 from tests.durable.letters import shop
@@ -241,7 +241,7 @@ def test_a_letter_that_nothing_can_keep_is_told_to_the_log_and_fails_nothing(
     blocked = tmp_path / "file"
     blocked.write_text("")
     monkeypatch.setenv("PREFECT_RESILIENCE_STORE_URL", f"sqlite:///{blocked}/letters.db")
-    monkeypatch.setattr("prefect_resilience.durable.letters.capture.ENDING", "/not/a/name")
+    monkeypatch.setattr("prefect_resilience.durable.letters.queue.ENDING", "/not/a/name")
     (state,) = campaign("lost", return_state=True).result(raise_on_failure=False)
     assert state.is_failed()
     assert "503" in state.message

@@ -12,7 +12,7 @@ from prefect.flow_engine import run_flow
 from prefect.states import AwaitingRetry
 
 from prefect_resilience import dead_letters
-from prefect_resilience.durable.letters.edge import configured
+from prefect_resilience.durable.letters.edge import known
 from tests.durable.letters import shop
 from tests.durable.letters.receiver import Receiver
 
@@ -153,8 +153,8 @@ def test_a_first_pass_asks_no_store_and_a_later_one_asks_once(
     receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[Any] = []
-    given = configured.queue_of
-    monkeypatch.setattr(configured, "queue_of", lambda: asked.append(1) or given())
+    given = known.queue_of
+    monkeypatch.setattr(known, "queue_of", lambda: asked.append(1) or given())
     passes: list[int] = []
 
     @flow(retries=1)
@@ -176,8 +176,8 @@ def test_the_retry_button_in_another_process(broken: Receiver) -> None:
 
     first = sending(return_state=True)
     run_id = first.state_details.flow_run_id
-    configured._before.clear()
-    configured._asked.clear()
+    known.letters_before.cache_clear()
+    known.runs_around.cache_clear()
     again(run_id, sending)
     (letter,) = dead_letters.list()
     assert (letter.status, story(letter)) == ("waiting", ["failed", "failed"])

@@ -15,9 +15,19 @@ from hypothesis import strategies as st
 
 from prefect_resilience import ConfigurationError, dead_letters
 from prefect_resilience.durable.letters import claims
-from prefect_resilience.durable.letters.capture import letter_of, loss
-from prefect_resilience.durable.letters.claims import entry_key, first_id_at, is_id, new_id
-from prefect_resilience.durable.letters.model import Contents, DeadLetter, Source, as_stored, from_stored
+from prefect_resilience.durable.letters.claims import entry_key
+from prefect_resilience.durable.letters.model import (
+    Contents,
+    DeadLetter,
+    Source,
+    as_stored,
+    first_id_at,
+    from_stored,
+    is_id,
+    letter_of,
+    loss,
+    new_id,
+)
 from prefect_resilience.durable.letters.queue import DeadLetterQueue, is_of
 from prefect_resilience.durable.letters.report import LetterOutcome, ReplayReport
 from prefect_resilience.errors.context import ErrorContext
@@ -151,7 +161,7 @@ def test_the_same_call_of_a_retried_run_makes_no_second_letter(queue: DeadLetter
 
 
 def test_pages(opened: Callable[[], DeadLetterQueue], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("prefect_resilience.durable.letters.queue.PAGE", 3)
+    monkeypatch.setattr("prefect_resilience.durable.effects.ledger.PAGE", 3)
     buried = bury(opened(), *"abcdefg")
     assert opened().list() == buried[::-1]
 

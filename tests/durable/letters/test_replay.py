@@ -19,7 +19,7 @@ from pydantic import SecretStr
 
 from prefect_resilience import ConfigurationError, dead_letters
 from prefect_resilience.durable.batches.batch import explicit_batch
-from prefect_resilience.durable.letters.edge.configured import queue_of
+from prefect_resilience.durable.letters.edge.known import queue_of
 from prefect_resilience.durable.letters.edge.replay import Replaying, replay_letters
 from prefect_resilience.durable.letters.queue import DeadLetterQueue
 from prefect_resilience.tasks.edge.hooks import dead_letter

@@ -20,7 +20,7 @@ from prefect.settings import PREFECT_API_URL, temporary_settings
 from prefect_resilience import dead_letters, resilient_flow
 from prefect_resilience.durable.batches.audit import Audit
 from prefect_resilience.durable.effects.ledger import open_ledger
-from prefect_resilience.durable.letters.edge.configured import queue_of
+from prefect_resilience.durable.letters.edge.known import queue_of
 from prefect_resilience.durable.letters.edge.operations import replay_dead_letters
 from prefect_resilience.durable.letters.edge.replay import Replaying, replay_letters
 from prefect_resilience.tasks.edge import hooks

@@ -21,15 +21,15 @@ from prefect_resilience.base.plain import (
     unfolded,
 )
 from prefect_resilience.graphs.conditions import Condition, ConditionError, path
-from prefect_resilience.graphs.conditions.compare import Bounds, equal, instant, is_number, ordered
+from prefect_resilience.graphs.conditions.compare import EvaluationBounds, equal, instant, is_number, ordered
 from prefect_resilience.graphs.conditions.evaluate import Evaluation
 
 SECOND = 10**18
 UTC, PLUS_TWO = timezone.utc, timezone(timedelta(hours=2))
 
 
-def free(steps: int = 1_000) -> Bounds:
-    return Bounds(steps=steps, clock=None)
+def free(steps: int = 1_000) -> EvaluationBounds:
+    return EvaluationBounds(steps=steps, clock=None)
 
 
 def error_of(call: Callable[[], Any], kind: type[Exception] = ConditionError) -> str:
@@ -81,7 +81,7 @@ def test_steps_are_counted() -> None:
 
 def test_the_clock_is_looked_at_every_1024_steps() -> None:
     clock = Clock()
-    bounds = Bounds(steps=3_000, clock=clock)
+    bounds = EvaluationBounds(steps=3_000, clock=clock)
     seen: list[int] = []
     for step in range(1, 3_001):
         before = clock.looks
@@ -93,19 +93,19 @@ def test_the_clock_is_looked_at_every_1024_steps() -> None:
 
 def test_the_seconds_that_are_left() -> None:
     clock = Clock(10.0)
-    bounds = Bounds(seconds=2.0, clock=clock)
+    bounds = EvaluationBounds(seconds=2.0, clock=clock)
     assert bounds.left() == 2.0
     clock.now = 11.5
     assert bounds.left() == 0.5
     for clock.now in (12.0, 13.0):
         assert error_of(bounds.left) == "the condition took longer than 2 s to evaluate"
-    assert Bounds(seconds=2.0, clock=None).left() == 2.0
-    assert str(Bounds().passed()) == "the condition took longer than 0.5 s to evaluate"
+    assert EvaluationBounds(seconds=2.0, clock=None).left() == 2.0
+    assert str(EvaluationBounds().passed()) == "the condition took longer than 0.5 s to evaluate"
 
 
 def test_bounds_are_handed_on() -> None:
     def ask(asked: Condition, value: Any, **bounds: Any) -> bool:
-        return Evaluation(value, None, None, None, Bounds(**bounds)).of(asked).holds
+        return Evaluation(value, None, None, None, EvaluationBounds(**bounds)).of(asked).holds
 
     asked, value = path("a").contains(9), {"a": list(range(5))}
     assert not ask(asked, value, steps=6, clock=None)

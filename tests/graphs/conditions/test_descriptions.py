@@ -12,8 +12,7 @@ import pytest
 from prefect_resilience.errors import ErrorCategory, ErrorInfo
 from prefect_resilience.graphs.conditions import Condition, ConditionError, failed, path, succeeded
 from prefect_resilience.graphs.conditions.evaluate import describe, shown
-from prefect_resilience.graphs.conditions.reading import OPERATORS, TYPES
-from prefect_resilience.graphs.conditions.schema import json_schema
+from prefect_resilience.graphs.conditions.reading import OPERATORS, TYPES, json_schema
 
 
 class Unreadable:

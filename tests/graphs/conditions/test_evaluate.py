@@ -20,7 +20,7 @@ from prefect_resilience.errors import (
     unregister_secret,
 )
 from prefect_resilience.graphs.conditions import Condition, ConditionError, failed, path, succeeded
-from prefect_resilience.graphs.conditions.compare import Bounds
+from prefect_resilience.graphs.conditions.compare import EvaluationBounds
 from prefect_resilience.graphs.conditions.evaluate import Evaluation
 
 LIMITED = ErrorInfo.of(ErrorCategory.RATE_LIMIT, "429")
@@ -229,7 +229,7 @@ def test_a_deep_description_is_cut() -> None:
 
 
 def evaluate(condition: Condition, value: Any, *, seconds: float | None = None, **bounded: Any) -> bool:
-    bounds = Bounds(seconds=condition.seconds if seconds is None else seconds, **bounded)
+    bounds = EvaluationBounds(seconds=condition.seconds if seconds is None else seconds, **bounded)
     return Evaluation(value, None, None, None, bounds).of(condition).holds
 
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from prefect_resilience.graphs.conditions.compare import Bounds, ConditionError
+from prefect_resilience.graphs.conditions.compare import ConditionError, EvaluationBounds
 from prefect_resilience.graphs.conditions.paths import LONGEST, Missing, PathError, check_path, look_up
 from tests.graphs.conditions.strategies import quoted, results
 
@@ -256,7 +256,7 @@ def test_a_text_is_not_read_as_json_and_patterns_from_the_value_may_be_wrong() -
 
 def test_a_query_is_bounded_in_nodes_and_depth() -> None:
     with pytest.raises(ConditionError, match="too many parts"):
-        look_up("$..*", {"a": [list(range(100))] * 10}, bounds=Bounds(steps=500, clock=None))
+        look_up("$..*", {"a": [list(range(100))] * 10}, bounds=EvaluationBounds(steps=500, clock=None))
     deep: list[Any] = []
     for _ in range(150):
         deep = [deep]

@@ -10,8 +10,8 @@ import pytest
 
 from prefect_resilience.graphs.conditions import compare, jsonpaths, paths
 from prefect_resilience.graphs.conditions.compare import (
-    Bounds,
     ConditionError,
+    EvaluationBounds,
     PatternMistake,
     compiled_pattern,
     matches,
@@ -27,8 +27,8 @@ def nothing_is_remembered() -> None:
         remembered.cache_clear()
 
 
-def free(steps: int = 1_000) -> Bounds:
-    return Bounds(steps=steps, clock=None)
+def free(steps: int = 1_000) -> EvaluationBounds:
+    return EvaluationBounds(steps=steps, clock=None)
 
 
 def error_of(call: Callable[[], Any], kind: type[Exception]) -> str:
@@ -361,9 +361,9 @@ def test_how_long_a_search_may_take() -> None:
     with pytest.raises(
         ConditionError, match=r"^the pattern '\(a\+\)\+\$' took longer than 0\.25 s to match$"
     ):
-        matches(slow, text, Bounds(seconds=0.25, clock=None))
+        matches(slow, text, EvaluationBounds(seconds=0.25, clock=None))
     with pytest.raises(ConditionError, match=r"^the condition took longer than 0\.01 s to evaluate$"):
-        matches(slow, text, Bounds(seconds=0.01, clock=None))
+        matches(slow, text, EvaluationBounds(seconds=0.01, clock=None))
 
 
 def test_which_patterns_run_away() -> None:

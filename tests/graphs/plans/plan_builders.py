@@ -12,10 +12,10 @@ from typing import Any
 from hypothesis import strategies as st
 
 from prefect_resilience.errors import ErrorCategory, ErrorContext, ErrorInfo
-from prefect_resilience.graphs.plans.model import Node, Plan, Transition
+from prefect_resilience.graphs.plans.model import Node, Plan, PlanTransition
 from prefect_resilience.graphs.plans.result import NodeResult, PlanResult
 from prefect_resilience.graphs.plans.routes import routes
-from prefect_resilience.graphs.plans.schedule import Ended, Schedule, Skip, Step
+from prefect_resilience.graphs.plans.schedule import Ended, Schedule, ScheduleStep, Skip
 
 NOW = datetime(2025, 11, 29, 12, tzinfo=timezone.utc)
 PLANS = Path(__file__).parent / "files"
@@ -122,7 +122,7 @@ def result_of(
     return PlanResult(succeeded=all(end.status != "failed" for end in ends.values()), nodes=in_order)
 
 
-def _note(step: Step, schedule: Schedule, course: Course, running: list[str]) -> None:
+def _note(step: ScheduleStep, schedule: Schedule, course: Course, running: list[str]) -> None:
     for skip in step.skipped:
         assert isinstance(skip, Skip)
         assert skip.node not in course.status
@@ -191,6 +191,6 @@ def _route(fields: dict[str, dict[str, Any]], name: str, router: str, how: str) 
         fields[name]["handles_error"] = (*fields[name].get("handles_error", ()), router)
     elif how == "transitions":
         ways = fields[router].get("transitions", ())
-        fields[router]["transitions"] = (*ways, Transition(to=name, priority=len(ways)))
+        fields[router]["transitions"] = (*ways, PlanTransition(to=name, priority=len(ways)))
     else:
         fields[router][how] = (*fields[router].get(how, ()), name)

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ValidationError
 
 from prefect_resilience import ConfigurationError, Retry
 from prefect_resilience.graphs.plans.graph import Order, edges_of
-from prefect_resilience.graphs.plans.model import Cache, FanOut, Node, Plan, Transition
+from prefect_resilience.graphs.plans.model import Cache, FanOut, Node, Plan, PlanTransition
 from prefect_resilience.graphs.plans.reading.mistakes import Mistake, PlanError, quoted, shortened
 from tests.graphs.plans.mutants_of_plans import RICH
 
@@ -43,7 +43,7 @@ def test_everything_reads_back() -> None:
     )
     assert plan.tasks[1].cache == Cache(ttl=60, key="{{doc.id}}")
     assert plan.tasks[1].names == {"doc", "index"}
-    assert plan.tasks[2].transitions[0] == Transition(to="again", priority=2)
+    assert plan.tasks[2].transitions[0] == PlanTransition(to="again", priority=2)
 
 
 def test_the_schema_is_one_and_describes_every_field() -> None:
@@ -51,7 +51,7 @@ def test_the_schema_is_one_and_describes_every_field() -> None:
     jsonschema.Draft202012Validator.check_schema(schema)
     for model in (
         schema,
-        *(schema["$defs"][name] for name in ("Node", "Transition", "FanOut", "Bounds", "Cache")),
+        *(schema["$defs"][name] for name in ("Node", "PlanTransition", "FanOut", "Bounds", "Cache")),
     ):
         assert all(field.get("description") for field in model["properties"].values()), model["title"]
 

@@ -10,7 +10,7 @@ from xml.etree import ElementTree
 import pytest
 
 from prefect_resilience.graphs.conditions import path
-from prefect_resilience.graphs.plans.model import FanOut, Node, Plan, Transition
+from prefect_resilience.graphs.plans.model import FanOut, Node, Plan, PlanTransition
 from prefect_resilience.graphs.plans.pictures.picture import one_line, picture_of, seconds
 from prefect_resilience.graphs.plans.pictures.render import plan_to_mermaid, plan_to_svg
 from prefect_resilience.graphs.plans.pictures.svg import text_width
@@ -75,7 +75,7 @@ class TestBeforeARun:
             node("each", "three", map=FanOut(over="{{three.output.items}}")),
             node("last", "three", "each", rule="always", description="Sweeps up."),
             node("h", "three", handles_error="three", rule="all_success"),
-            node("w", transitions=[Transition(to="v", priority=7)]),
+            node("w", transitions=[PlanTransition(to="v", priority=7)]),
             node("v"),
         )
         svg = plan_to_svg(plan)

@@ -8,7 +8,7 @@ import pytest
 
 from prefect_resilience.errors import ErrorCategory
 from prefect_resilience.graphs.conditions import Condition, failed, path, succeeded
-from prefect_resilience.graphs.plans.model import Node, Plan, Transition
+from prefect_resilience.graphs.plans.model import Node, Plan, PlanTransition
 from prefect_resilience.graphs.plans.routes import Routing, about_errors, routes, with_errors
 from tests.graphs.plans.plan_builders import NOW, PLANS, error_at, node, result_of
 
@@ -89,7 +89,9 @@ class TestAfterSuccess:
     def test_conditions_about_no_error_do_not_hold_and_do_not_fail(self) -> None:
         one = node("a", condition=error_code("429"), on_success="wait", on_failure="go")
         assert decided(one, {})[::2] == (("go",), None)
-        way = node("a", transitions=[Transition(to="w", condition=error_code("429")), Transition(to="go")])
+        way = node(
+            "a", transitions=[PlanTransition(to="w", condition=error_code("429")), PlanTransition(to="go")]
+        )
         assert decided(way, {}) == Routing(("go",), "transition to go", None, False)
 
 
@@ -141,9 +143,9 @@ class TestAfterFailure:
 
 class TestTransitions:
     ways = (
-        Transition(to="last", priority=9),
-        Transition(to="high", priority=1, condition=SURE),
-        Transition(to="told", priority=1, condition=LAST.exists()),
+        PlanTransition(to="last", priority=9),
+        PlanTransition(to="high", priority=1, condition=SURE),
+        PlanTransition(to="told", priority=1, condition=LAST.exists()),
     )
 
     @pytest.mark.requirement("002.06")
@@ -159,7 +161,7 @@ class TestTransitions:
         assert routing.why.endswith("; state._last_error exists: transition to told")
 
     def test_none_holds(self) -> None:
-        ways = [Transition(to="b", condition=SURE)]
+        ways = [PlanTransition(to="b", condition=SURE)]
         assert decided(node("a", transitions=ways), {"confidence": 0}) == Routing((), "", None, False)
 
 
@@ -176,7 +178,7 @@ class TestWithoutAnAnswer:
         assert "did you mean 'confidense'" in routing.why
 
     def test_an_unanswered_transition_takes_back_on_success_and_is_not_asked_for_ever(self) -> None:
-        ways = [Transition(to="b", condition=SURE), Transition(to="tell", condition=LAST.exists())]
+        ways = [PlanTransition(to="b", condition=SURE), PlanTransition(to="tell", condition=LAST.exists())]
         routing = decided(node("a", on_success="s", on_failure="f", transitions=ways), {})
         assert routing.to == ("f", "tell")
         assert routing.error is not None
@@ -208,7 +210,10 @@ def test_the_errors_in_the_state() -> None:
 
 @pytest.mark.requirement("002.06")
 def test_a_transition_may_ask_for_an_error_anywhere_in_the_plan() -> None:
-    ways = [Transition(to="told", condition=path("state._plan_error.code") == "503"), Transition(to="on")]
+    ways = [
+        PlanTransition(to="told", condition=path("state._plan_error.code") == "503"),
+        PlanTransition(to="on"),
+    ]
     one = node("a", transitions=ways)
     assert decided(one, 1, errors={"elsewhere": error_at("elsewhere")}).to == ("told",)
     assert decided(one, 1).to == ("on",)

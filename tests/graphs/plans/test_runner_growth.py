@@ -398,7 +398,7 @@ def test_mistakes_of_a_plan_inside_are_placed_in_the_plan_around_it(tmp_path: Pa
 
 def test_the_action_plan_is_for_plans() -> None:
     from prefect_resilience import ConfigurationError
-    from prefect_resilience.graphs.plans.subplans import run_subplan
+    from prefect_resilience.graphs.plans.builtin import run_subplan
 
     with pytest.raises(ConfigurationError, match="elsewhere call run_plan"):
         run_subplan({"tasks": []})

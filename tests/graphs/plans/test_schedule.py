@@ -5,25 +5,25 @@ from __future__ import annotations
 import pytest
 
 from prefect_resilience.errors import ConfigurationError
-from prefect_resilience.graphs.plans.model import Node, Transition
+from prefect_resilience.graphs.plans.model import Node, PlanTransition
 from prefect_resilience.graphs.plans.node_states import MOST
-from prefect_resilience.graphs.plans.schedule import Ended, Schedule, Skip, Step
+from prefect_resilience.graphs.plans.schedule import Ended, Schedule, ScheduleStep, Skip
 from tests.graphs.plans.plan_builders import ended, node, play
 
 
 def test_a_chain_goes_on_one_by_one() -> None:
     schedule = Schedule([node("b", "a"), node("a"), node("c", "b")])
-    assert schedule.start() == Step(("a",))
-    assert schedule.settle("a", Ended(True)) == Step(("b",))
-    assert schedule.settle("b", Ended(True)) == Step(("c",))
+    assert schedule.start() == ScheduleStep(("a",))
+    assert schedule.settle("a", Ended(True)) == ScheduleStep(("b",))
+    assert schedule.settle("b", Ended(True)) == ScheduleStep(("c",))
     assert not schedule.over
-    assert schedule.settle("c", Ended(True)) == Step()
+    assert schedule.settle("c", Ended(True)) == ScheduleStep()
     assert schedule.over
 
 
 def test_nothing_to_do_is_over_at_once() -> None:
     schedule = Schedule([])
-    assert schedule.start() == Step()
+    assert schedule.start() == ScheduleStep()
     assert schedule.over
 
 
@@ -69,9 +69,9 @@ def test_trigger_rules_when_nothing_produced_a_value(rule: str, reason: str | No
 def test_any_success_starts_at_the_first_and_does_not_start_again() -> None:
     schedule = Schedule([node("a"), node("b"), node("c", "a", "b", rule="any_success")])
     assert schedule.start().ready == ("a", "b")
-    assert schedule.settle("b", Ended(True)) == Step(("c",))
-    assert schedule.settle("c", Ended(True)) == Step()
-    assert schedule.settle("a", ended("a", fails=True)) == Step()
+    assert schedule.settle("b", Ended(True)) == ScheduleStep(("c",))
+    assert schedule.settle("c", Ended(True)) == ScheduleStep()
+    assert schedule.settle("a", ended("a", fails=True)) == ScheduleStep()
     assert schedule.over
 
 
@@ -95,8 +95,8 @@ def test_a_handler_may_depend_on_what_it_handles() -> None:
 def test_one_that_is_led_to_waits_for_its_dependencies_too() -> None:
     schedule = Schedule([node("a"), node("slow"), node("h", "slow", handles_error="a")])
     schedule.start()
-    assert schedule.settle("a", ended("a", fails=True, to=["h"])) == Step()
-    assert schedule.settle("slow", Ended(True)) == Step(("h",))
+    assert schedule.settle("a", ended("a", fails=True, to=["h"])) == ScheduleStep()
+    assert schedule.settle("slow", Ended(True)) == ScheduleStep(("h",))
 
 
 def test_one_that_nothing_leads_to_does_not_wait_for_its_dependencies() -> None:
@@ -125,8 +125,8 @@ def test_the_node_that_took_over_is_told() -> None:
 def test_led_to_twice_it_runs_once_and_as_soon_as_the_first_leads() -> None:
     schedule = Schedule([node("a", on_failure="tell"), node("b", on_failure="tell"), node("tell")])
     schedule.start()
-    assert schedule.settle("b", ended("b", fails=True, to=["tell"])) == Step(("tell",))
-    assert schedule.settle("a", ended("a", fails=True, to=["tell"])) == Step()
+    assert schedule.settle("b", ended("b", fails=True, to=["tell"])) == ScheduleStep(("tell",))
+    assert schedule.settle("a", ended("a", fails=True, to=["tell"])) == ScheduleStep()
     seen = schedule.error_seen_by("tell")
     assert seen is not None
     assert seen.node_id == "b"
@@ -134,7 +134,7 @@ def test_led_to_twice_it_runs_once_and_as_soon_as_the_first_leads() -> None:
 
 def test_a_skipped_router_leads_nowhere() -> None:
     nodes = [
-        node("a", on_success="b", transitions=[Transition(to="c")]),
+        node("a", on_success="b", transitions=[PlanTransition(to="c")]),
         node("b", on_success="d"),
         node("c"),
         node("d"),
@@ -225,7 +225,7 @@ class TestLastError:
         schedule = Schedule([node("a"), node("b"), node("e", "a", "b", rule="any_success")])
         schedule.start()
         schedule.settle("b", ended("b", fails=True))
-        assert schedule.settle("a", Ended(True)) == Step(("e",))
+        assert schedule.settle("a", Ended(True)) == ScheduleStep(("e",))
         assert schedule.error_seen_by("e") is None
 
     def test_without_an_error_a_failure_leaves_nothing_to_see(self) -> None:
@@ -251,18 +251,18 @@ class TestAdd:
         step = schedule.add(
             [node("n", "a"), node("free"), node("h", handles_error="n")], by="a", before=["z"]
         )
-        assert step == Step(("free",))
-        assert schedule.settle("free", Ended(True)) == Step()
-        assert schedule.settle("a", Ended(True)) == Step(("n",))
-        assert schedule.settle("n", ended("n", fails=True, to=["h"])) == Step(("h",))
-        assert schedule.settle("h", Ended(True)) == Step(("z",))
+        assert step == ScheduleStep(("free",))
+        assert schedule.settle("free", Ended(True)) == ScheduleStep()
+        assert schedule.settle("a", Ended(True)) == ScheduleStep(("n",))
+        assert schedule.settle("n", ended("n", fails=True, to=["h"])) == ScheduleStep(("h",))
+        assert schedule.settle("h", Ended(True)) == ScheduleStep(("z",))
 
     def test_added_nodes_keep_their_own_rules(self) -> None:
         schedule = self.started(node("a"), node("b"))
         schedule.settle("a", ended("a", fails=True))
         step = schedule.add([node("n", "a", rule="always"), node("m", "a", "b", rule="any_success")], by="b")
-        assert step == Step(("n",))
-        assert schedule.settle("b", Ended(True)) == Step(("m",))
+        assert step == ScheduleStep(("n",))
+        assert schedule.settle("b", Ended(True)) == ScheduleStep(("m",))
 
     def test_the_plan_is_over_when_the_added_ones_are(self) -> None:
         schedule = self.started(node("a"), node("b"), node("c"))
@@ -288,8 +288,8 @@ class TestAdd:
     def test_they_may_lead_to_conditional_nodes_that_wait(self) -> None:
         schedule = self.started(node("a", on_failure="tell"), node("tell"))
         schedule.add([node("n", on_failure="tell")], by="a")
-        assert schedule.settle("a", Ended(True)) == Step()
-        assert schedule.settle("n", ended("n", fails=True, to=["tell"])) == Step(("tell",))
+        assert schedule.settle("a", Ended(True)) == ScheduleStep()
+        assert schedule.settle("n", ended("n", fails=True, to=["tell"])) == ScheduleStep(("tell",))
 
     @pytest.mark.parametrize(
         ("nodes", "by", "before", "message"),
@@ -338,7 +338,7 @@ class TestAdd:
 
     def test_a_way_through_the_plan_that_is_no_circle_is_taken(self) -> None:
         schedule = self.started(node("a", on_failure="h"), node("h"), node("b", "a"), node("c", "b"))
-        assert schedule.add([node("n", on_success="h"), node("m", "h", "c")], by="a") == Step(("n",))
+        assert schedule.add([node("n", on_success="h"), node("m", "h", "c")], by="a") == ScheduleStep(("n",))
 
     def test_they_may_lead_to_each_other_and_stand_before_a_part_of_the_plan_that_has_begun(self) -> None:
         plan = [node("a"), node("b", "k"), node("c", "b", "a", rule="any_success"), node("k", "a")]
@@ -346,11 +346,11 @@ class TestAdd:
         schedule = self.started(*plan)
         assert schedule.settle("a", Ended(True)).ready == ("c", "k")
         step = schedule.add([node("n", on_success="m"), node("m"), node("o", "n", "m")], by="k", before=["b"])
-        assert step == Step(("n",))
-        assert schedule.settle("k", Ended(True)) == Step()
-        assert schedule.settle("n", ended("n", to=["m"])) == Step(("m",))
-        assert schedule.settle("m", Ended(True)) == Step(("o",))
-        assert schedule.settle("o", Ended(True)) == Step(("b",))
+        assert step == ScheduleStep(("n",))
+        assert schedule.settle("k", Ended(True)) == ScheduleStep()
+        assert schedule.settle("n", ended("n", to=["m"])) == ScheduleStep(("m",))
+        assert schedule.settle("m", Ended(True)) == ScheduleStep(("o",))
+        assert schedule.settle("o", Ended(True)) == ScheduleStep(("b",))
 
     def test_nothing_is_added_before_the_start(self) -> None:
         with pytest.raises(ConfigurationError, match="before the plan has been started"):
@@ -362,7 +362,7 @@ class TestStop:
         schedule = Schedule([node("a"), node("b", "a"), node("c", "b", rule="always")])
         schedule.start()
         assert schedule.stop("out of time").skipped == (Skip("b", "out of time"), Skip("c", "out of time"))
-        assert schedule.settle("a", Ended(True)) == Step()
+        assert schedule.settle("a", Ended(True)) == ScheduleStep()
         assert schedule.over
 
     def test_what_is_skipped_for_it_took_nothing_over_and_cannot_end(self) -> None:
@@ -379,7 +379,7 @@ class TestStop:
         schedule = Schedule([node("a")])
         schedule.start()
         schedule.stop("out of time")
-        assert schedule.add([node("n")], by="a") == Step(skipped=(Skip("n", "out of time"),))
+        assert schedule.add([node("n")], by="a") == ScheduleStep(skipped=(Skip("n", "out of time"),))
 
 
 class TestMisuse:
@@ -400,8 +400,8 @@ class TestMisuse:
     def test_a_circle_further_on_is_told_when_nothing_runs_any_more(self) -> None:
         nodes = [node("a"), node("b"), node("c", "a", "d"), node("d", "b", "c")]
         schedule = Schedule(nodes)
-        assert schedule.start() == Step(("a", "b"))
-        assert schedule.settle("a", Ended(True)) == Step()
+        assert schedule.start() == ScheduleStep(("a", "b"))
+        assert schedule.settle("a", Ended(True)) == ScheduleStep()
         with pytest.raises(ConfigurationError, match="'c' waits for itself: the plan has a cycle"):
             schedule.settle("b", Ended(True))
 

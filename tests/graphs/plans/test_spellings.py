@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from prefect_resilience import Retry
-from prefect_resilience.graphs.plans.model import Node, Plan, Transition
+from prefect_resilience.graphs.plans.model import Node, Plan, PlanTransition
 from prefect_resilience.graphs.plans.reading.mistakes import PlanError
 
 EXISTS = {"type": "exists", "field": {"type": "field", "path": "state._last_error"}}
@@ -71,7 +71,7 @@ def test_older_and_other_words_are_read() -> None:
     assert [(way.to, way.priority, str(way.condition)) for way in a.transitions] == [
         ("c", 2, "state._last_error exists")
     ]
-    assert b.transitions == (Transition(to="c"), Transition(to="c", priority=1))
+    assert b.transitions == (PlanTransition(to="c"), PlanTransition(to="c", priority=1))
     assert Plan(**read.model_dump(mode="json", by_alias=True)) == read
 
 

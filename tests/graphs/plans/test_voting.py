@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from prefect_resilience import ConfigurationError, ErrorContext
-from prefect_resilience.graphs.plans import voting
 from prefect_resilience.graphs.plans.actions import Actions
+from prefect_resilience.graphs.plans.builtin import run_quorum, run_vote
 from prefect_resilience.graphs.plans.edge.nodes import TaskFactory
 from prefect_resilience.graphs.plans.model import Plan
 from prefect_resilience.graphs.plans.reading.mistakes import PlanError
@@ -110,12 +110,12 @@ def test_mistakes_stand_in_their_place(fields: dict[str, Any], said: str) -> Non
 
 
 def test_answers_that_are_there_are_counted() -> None:
-    assert voting.run_vote([None, "a", "b", "a"], need=2) == "a"
-    assert voting.run_vote([{"k": 1}, {"k": True}, {"k": 1, "more": 2}], key="k") == {"k": 1}
+    assert run_vote([None, "a", "b", "a"], need=2) == "a"
+    assert run_vote([{"k": 1}, {"k": True}, {"k": 1, "more": 2}], key="k") == {"k": 1}
     with pytest.raises(NoQuorum, match="2"):
-        voting.run_vote(["a", "b", None])
+        run_vote(["a", "b", None])
     with pytest.raises(ConfigurationError, match="elsewhere call quorum"):
-        voting.run_quorum(ALL)
+        run_quorum(ALL)
 
 
 def test_an_action_of_ones_own_may_be_called_vote() -> None:

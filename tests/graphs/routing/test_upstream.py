@@ -16,7 +16,7 @@ from prefect.tasks import task
 from prefect_resilience import error_context
 from prefect_resilience.graphs.routing import iterate
 from prefect_resilience.graphs.routing.edge.handlers import MOST_CAUSES, with_cause
-from prefect_resilience.graphs.routing.edge.upstream import Failed, NeverRan, ending_of, state_after
+from prefect_resilience.graphs.routing.edge.upstream import FailedUpstream, NeverRan, ending_of, state_after
 from prefect_resilience.graphs.routing.rounds import same
 
 
@@ -34,7 +34,7 @@ def lost(error=None):
 def test_a_run_that_its_runner_lost_has_crashed():
     future = lost(BrokenProcessPool("a worker died"))
     ending = ending_of(future)
-    assert isinstance(ending, Failed)
+    assert isinstance(ending, FailedUpstream)
     assert (ending.context.category, ending.context.task_run_id) == ("agent_crash", str(future.task_run_id))
     assert state_after(future).name == "Crashed"
 

@@ -88,7 +88,7 @@ def test_a_store_that_is_away_breaks_nothing_and_gets_the_counts_later(tmp_path,
             budget.count(good)
         folder.unlink()
         link = registry.link_to(None)
-        monkeypatch.setattr(link, "_rest_until", 0.0)
+        monkeypatch.setattr(link, "rest_until", 0.0)
         seen = budget.status()
         assert (seen.good, seen.bad) == (1, 2)
     finally:

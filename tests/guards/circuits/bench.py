@@ -2,23 +2,44 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from prefect_resilience.guards.circuits.machine import (
+    PASSING,
     Acquire,
-    Change,
+    CircuitDocument,
+    EnteredState,
     Event,
     Record,
-    Refusal,
     Tick,
     new,
-    refusal,
     step,
 )
 from prefect_resilience.guards.circuits.model import CircuitPolicy
 from prefect_resilience.guards.circuits.window import Run
 
 NOW = 1_000_000.0
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A call may not be made; in `retry_in` seconds it may ask again, None: after a person did."""
+
+    retry_in: float | None
+
+
+def refusal(document: CircuitDocument, owner: str, now: float) -> Refusal | None:
+    """None when `owner` may call, as the document stands after its Acquire; else how long to wait."""
+    if document["state"] in PASSING:
+        return None
+    if document["state"] == "half_open" and owner in document["leases"]:
+        return None
+    if document["state"] == "half_open":
+        ends = [until for _, until in document["leases"].values()]
+        return Refusal(max(0.0, min(ends, default=now) - now))
+    retry_at = document["retry_at"]
+    return Refusal(None if retry_at is None else max(0.0, retry_at - now))
 
 
 class Bench:
@@ -28,7 +49,7 @@ class Bench:
         self.policy = CircuitPolicy(**policy)
         self.document = new()
         self.now = NOW
-        self.changes: list[Change] = []
+        self.changes: list[EnteredState] = []
 
     def __getitem__(self, key: str) -> Any:
         return self.document[key]

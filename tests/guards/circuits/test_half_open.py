@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from prefect_resilience.guards.circuits.machine import Refusal, Release, Tick, refusal
+from prefect_resilience.guards.circuits.machine import Release, Tick
 from prefect_resilience.guards.circuits.model import CircuitPolicy
-from tests.guards.circuits.bench import NOW, Bench
+from tests.guards.circuits.bench import NOW, Bench, Refusal, refusal
 
 
 def test_open_refuses_until_its_time_has_come() -> None:

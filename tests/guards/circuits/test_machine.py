@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from prefect_resilience.guards.circuits.machine import Change, Force, Refusal, Reset, Tick, new
-from tests.guards.circuits.bench import NOW, Bench
+from prefect_resilience.guards.circuits.machine import EnteredState, Force, Reset, Tick, new
+from tests.guards.circuits.bench import NOW, Bench, Refusal
 
 # -- opening
 
@@ -21,7 +21,7 @@ def test_it_opens_on_consecutive_failures() -> None:
     bench.calls(("f", 1), last_error="503")
     assert bench["state"] == "open"
     assert bench.changes == [
-        Change("closed", "open", NOW, "5 failures in a row", 2, NOW + 30, "503"),
+        EnteredState("closed", "open", NOW, "5 failures in a row", 2, NOW + 30, "503"),
     ]
 
 

@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from prefect_resilience.guards.circuits.machine import (
     Acquire,
-    Change,
+    EnteredState,
     Event,
     Force,
     Record,
@@ -22,10 +22,10 @@ from prefect_resilience.guards.circuits.machine import (
     Tick,
     new,
     read,
-    refusal,
     step,
 )
 from prefect_resilience.guards.circuits.model import CircuitPolicy
+from tests.guards.circuits.bench import refusal
 
 pytestmark = [pytest.mark.no_cover, pytest.mark.slow]
 
@@ -112,7 +112,7 @@ class Circuit(RuleBasedStateMachine):
         self.happens(Reset())
         assert self.document["state"] == "closed"
 
-    def happens(self, event: Event) -> tuple[Change, ...]:
+    def happens(self, event: Event) -> tuple[EnteredState, ...]:
         before = copy.deepcopy(self.document)
         after, changes = step(self.document, event, self.now, self.policy)
         again, changes_again = step(self.document, event, self.now, self.policy)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from prefect_resilience.guards.circuits.machine import Force, Refusal, Reset, Tick, new, read, step
+from prefect_resilience.guards.circuits.machine import Force, Reset, Tick, new, read, step
 from prefect_resilience.guards.circuits.model import CircuitPolicy
-from tests.guards.circuits.bench import NOW, Bench
+from tests.guards.circuits.bench import NOW, Bench, Refusal
 
 
 def test_texts_are_bounded() -> None:

@@ -60,14 +60,14 @@ def wait_until(condition, seconds=10.0):
 
 def waiting(bulkhead):
     key = f"bulkhead:{bulkhead.name or bulkhead._own}"
-    return len(line._lines[key].waiting) if key in line._lines else 0
+    return len(line._lines.by_key[key].waiting) if key in line._lines.by_key else 0
 
 
 @pytest.fixture(autouse=True)
 def nothing_is_left():
     yield
     gc.collect()
-    assert line._lines == {}
+    assert line._lines.by_key == {}
 
 
 def test_threads_share_the_places():

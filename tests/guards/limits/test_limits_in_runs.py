@@ -42,10 +42,10 @@ def name():
 def nothing_is_left():
     yield
     deadline = time.monotonic() + 10
-    while leases._held and time.monotonic() < deadline:
+    while leases._leases.held and time.monotonic() < deadline:
         time.sleep(0.01)
-    assert leases._held == set()
-    assert line._lines == {}
+    assert leases._leases.held == set()
+    assert line._lines.by_key == {}
 
 
 def seen(prefect_name):
@@ -135,7 +135,7 @@ def test_the_place_is_held_for_the_run_and_given_back(name):
     @flow
     def hold():
         with Bulkhead(1, name=name):
-            (lease,) = leases._held
+            (lease,) = leases._leases.held
             return seen(f"bulkhead:{name}").active_slots, lease
 
     slots, _ = hold()
@@ -258,7 +258,7 @@ def test_a_call_that_is_cancelled_gives_its_place_back(name):
     async def body():
         bulkhead = Bulkhead(1, name=name)
         calling = asyncio.create_task(bulkhead.acall(asyncio.sleep, 60))
-        await asyncio.to_thread(wait_until, lambda: leases._held)
+        await asyncio.to_thread(wait_until, lambda: leases._leases.held)
         calling.cancel()
         with pytest.raises(asyncio.CancelledError):
             await calling
@@ -275,7 +275,7 @@ def test_a_lease_is_renewed_while_it_is_held_and_one_that_is_lost_is_told(name, 
 
     def body():
         with Bulkhead(1, name=name):
-            (lease,) = leases._held
+            (lease,) = leases._leases.held
             wait_until(lambda: len(renewed) >= 2)
             give_back(lease.id)  # as the server does with a lease that has run out
             wait_until(lambda: renewed[-1] is False)

@@ -55,7 +55,7 @@ def counting():
 @pytest.fixture(autouse=True)
 def nothing_is_left():
     yield
-    wait_until(lambda: not leases._held and not line._lines and not overdue_calls())
+    wait_until(lambda: not leases._leases.held and not line._lines.by_key and not overdue_calls())
 
 
 def wait_until(condition, seconds=30.0):
@@ -232,7 +232,7 @@ def test_while_the_limit_is_alone_one_caller_in_a_while_asks(proxy, name, monkey
         for _ in range(5):
             Bulkhead(1, name=name).call(int)
         none = proxy.asked - asked
-        shared._outages[f"bulkhead:{name}"].ask_at = 0.0
+        shared._outages.by_name[f"bulkhead:{name}"].ask_at = 0.0
         for _ in range(5):
             Bulkhead(1, name=name).call(int)
         return none, proxy.asked - asked
@@ -298,7 +298,7 @@ def test_a_call_that_lost_its_slot_takes_the_next_one(name, monkeypatch, caplog)
 
     def body():
         with Bulkhead(1, name=name):
-            (lease,) = leases._held
+            (lease,) = leases._leases.held
             with get_client(sync_client=True) as client:  # as the server does with a lease that has run out
                 client.release_concurrency_slots_with_lease(lease_id=lease.id)
             wait_until(lambda: "was lost" in caplog.text)

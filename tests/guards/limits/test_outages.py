@@ -16,7 +16,7 @@ from prefect_resilience.guards.limits.shared import ApiAway, ApiBusy, SharedLimi
 def quick(monkeypatch, caplog):
     monkeypatch.setattr(line, "LEAST_SERVER_SECONDS", 0.1)
     monkeypatch.setattr(shared, "LONGEST_PAUSE", 0.02)
-    monkeypatch.setattr(shared, "_outages", {})
+    monkeypatch.setattr(shared._outages, "by_name", {})
     caplog.set_level(logging.INFO, "prefect_resilience.limits")
 
 
@@ -46,7 +46,7 @@ def test_an_answer_is_waited_for(max_wait, caplog):
         assert run(answered("busy", api.ask, time.monotonic(), max_wait)) == "a place"
         assert api.asked == 5
     assert levels(caplog) == []
-    assert "busy" not in shared._outages
+    assert "busy" not in shared._outages.by_name
 
 
 def test_an_api_that_stays_away_is_gone_without_and_asked_again_later(caplog, monkeypatch):
@@ -65,7 +65,7 @@ def test_an_api_that_stays_away_is_gone_without_and_asked_again_later(caplog, mo
     with pytest.raises(ApiAway):
         call()
     assert api.asked == asked  # somebody has asked just now
-    shared._outages["away"].ask_at = 0.0
+    shared._outages.by_name["away"].ask_at = 0.0
     with pytest.raises(ApiAway):
         call()
     assert api.asked == asked + 1
@@ -93,16 +93,16 @@ def test_what_is_not_worth_waiting_for_is_not_waited_for(caplog):
 def test_an_outage_that_nobody_has_seen_for_long_begins_anew(monkeypatch):
     shared.began("old")
     monkeypatch.setattr(shared, "STALE_SECONDS", -1.0)
-    first = shared._outages["old"]
+    first = shared._outages.by_name["old"]
     shared.began("old")
-    assert shared._outages["old"] is not first
+    assert shared._outages.by_name["old"] is not first
 
 
 def test_names_are_bounded(monkeypatch):
     monkeypatch.setattr(shared, "MOST_NAMES", 3)
     for number in range(10):
         shared.began(str(number))
-    assert len(shared._outages) <= 3
+    assert len(shared._outages.by_name) <= 3
 
 
 @pytest.mark.parametrize(

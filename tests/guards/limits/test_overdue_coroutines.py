@@ -29,7 +29,7 @@ def service():
 @pytest.fixture(autouse=True)
 def nothing_is_left():
     yield
-    wait_until(lambda: not line._lines and not overdue._all and not overdue_calls())
+    wait_until(lambda: not line._lines.by_key and not overdue_calls())
 
 
 async def to_thread(service):
@@ -130,7 +130,7 @@ async def test_a_task_that_a_cancelled_coroutine_left_holds_its_place(service, w
     with pytest.raises(BulkheadFullError, match="overdue"):
         await bulkhead.acall(int)
     left[0].cancel()
-    await asyncio.to_thread(wait_until, lambda: not line._lines)
+    await asyncio.to_thread(wait_until, lambda: not line._lines.by_key)
 
 
 async def test_looks_that_take_long_are_few(service, monkeypatch):

@@ -23,7 +23,12 @@ def service():
     made = Service()
     yield made
     made.go_on.set()
-    wait_until(lambda: not made.inside and not leases._held and not line._lines and not overdue_calls(), 60)
+    wait_until(
+        lambda: (
+            not made.inside and not leases._leases.held and not line._lines.by_key and not overdue_calls()
+        ),
+        60,
+    )
 
 
 @pytest.mark.parametrize("shared", [False, True])
@@ -96,7 +101,7 @@ def test_a_stream_that_hangs_holds_its_place(service):
         with pytest.raises(BulkheadFullError, match="overdue"):
             bulkhead.call(int)
         service.go_on.set()
-        wait_until(lambda: not line._lines)
+        wait_until(lambda: not line._lines.by_key)
         return bulkhead.call(int)
 
     assert reads() == 0

@@ -26,10 +26,9 @@ from prefect_resilience.guards.retries.policy import Retry
 
 @pytest.fixture(autouse=True)
 def nothing_is_left():
-    line._rates.clear()
+    line._lines.rates.clear()
     yield
-    assert line._lines == {}
-    assert all(rate.coming == 0 for rate in line._rates.values())
+    assert line._lines.by_key == {}
 
 
 # -- the arithmetic: with fractions, so that not a single call is rounded away
@@ -242,7 +241,7 @@ def test_what_is_as_if_fresh_is_forgotten(monkeypatch):
     for _ in range(50):
         RateLimit(10_000).call(int)
         time.sleep(0.0002)
-    assert len(line._rates) < 20
+    assert len(line._lines.rates) < 20
     with pytest.raises(RateLimitedError):
         busy.call(int)
 

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from prefect_resilience import PartialOutput
-from prefect_resilience.guards.partials.current import LIMIT, partial_of, partial_output, partial_results
+from prefect_resilience.guards.partials import LIMIT, partial_of, partial_output, partial_results
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(),

@@ -19,7 +19,7 @@ from prefect_resilience import (
     previous_partial,
     resilient_task,
 )
-from prefect_resilience.guards.partials.current import MOST_APPENDED, Notes
+from prefect_resilience.guards.partials import MOST_APPENDED, Notes
 from prefect_resilience.tasks.edge.task_runs import _records
 
 pytestmark = pytest.mark.api

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prefect_resilience.operations.dashboard import board as module
-from prefect_resilience.operations.dashboard.board import Board
+from prefect_resilience.operations.dashboard import reading as module
+from prefect_resilience.operations.dashboard.reading import Board
 
 
 def test_nothing_new_is_nothing_told():

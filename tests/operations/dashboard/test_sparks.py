@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from prefect_resilience.guards.circuits import window
-from prefect_resilience.operations.dashboard.board import SLOT, SLOTS, Spark
+from prefect_resilience.operations.dashboard.rows import SLOT, SLOTS, Spark
 
 NOW = 1_000_000.0
 """The beginning of a slot, and of a bucket of a window of 60 s."""

@@ -210,7 +210,7 @@ def test_an_automation_whose_deployment_is_gone(client: SyncPrefectClient):
     ("target", "says"),
     [
         ("no/such/folder", "There is no file or folder 'no/such/folder'"),
-        ("no_such_module", "there is no module 'no_such_module' here"),
+        ("no_such_module", "there is no module 'no_such_module', neither installed nor in"),
         ("broken.py", "cannot be imported: ZeroDivisionError"),
     ],
 )

@@ -16,7 +16,7 @@ from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from prefect_resilience.durable.batches.edge.flow_runs import ApiUnavailable
 from prefect_resilience.errors.exceptions import ConfigurationError
-from prefect_resilience.operations.installation import Change, install, uninstall
+from prefect_resilience.operations.installation import InstallationChange, install, uninstall
 from prefect_resilience.operations.installation.catalog import ALERTS, automation_files, operational_flows
 from prefect_resilience.operations.installation.installing import marked
 from prefect_resilience.tasks.edge.blocks import ResiliencePolicy
@@ -52,11 +52,11 @@ def client() -> Iterator[SyncPrefectClient]:
         yield made
 
 
-def actions(changes: list[Change]) -> set[str]:
+def actions(changes: list[InstallationChange]) -> set[str]:
     return {change.action for change in changes}
 
 
-def of(changes: list[Change], name: str) -> Change:
+def of(changes: list[InstallationChange], name: str) -> InstallationChange:
     (found,) = [change for change in changes if change.name == name]
     return found
 

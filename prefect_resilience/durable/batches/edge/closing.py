@@ -1,4 +1,4 @@
-"""Closes the task runs that a killed process left behind (see `left_behind`), through the Prefect API."""
+"""Closes task runs that a killed process left behind (see `left_behind`), and crashes silent flow runs."""
 
 from __future__ import annotations
 
@@ -19,6 +19,8 @@ from prefect.states import Crashed
 from prefect.types._datetime import parse_datetime
 
 from prefect_resilience.base.drive import answers
+from prefect_resilience.base.text import utc_text
+from prefect_resilience.durable.batches.edge.marks import PAGE, pages
 from prefect_resilience.durable.batches.run_passes import (
     FINAL_TYPES,
     SETTLES,
@@ -38,23 +40,16 @@ if TYPE_CHECKING:
 
 logger: logging.Logger = logging.getLogger("prefect_resilience.effects")
 
-# Sets flow runs to Crashed that stopped sending heartbeats: nothing else can when their machine is gone.
-#
-# A proactive automation cannot do it. The end of a short run often reaches Prefect's trigger before the
-# first heartbeat does, and the trigger then waits for a second one. It also needs the name of every final
-# state, and a flow may return one with a name of its own. Here the run's state is asked for.
-
-PAGE = 200
 MOST_OF_A_RUN = 5_000
-"""Unfinished task runs of one flow run that are looked at; the next look takes the others."""
+"""The most unfinished task runs of one flow run that are read at a time."""
 
 WITHIN = 60.0
-"""Seconds that are spent on one flow run at most."""
+"""The most seconds that are spent on one flow run."""
 
 
 @dataclass(frozen=True, slots=True)
 class Closed:
-    """How many task runs of a flow run were called crashed, and how many of those left behind remain."""
+    """How many task runs of a flow run were set to Crashed, and how many of those left behind remain."""
 
     closed: int = 0
     remaining: int = 0
@@ -69,17 +64,17 @@ def close_left_behind(
     within: float = WITHIN,
     dry_run: bool = False,
 ) -> Closed:
-    """Call those task runs of a flow run crashed that nobody is at any more.
+    """Set the task runs of a flow run to Crashed that no process works on any more.
 
     Args:
         client: The Prefect API.
         flow_run: Their flow run.
-        only_crashed: Leave those of passes that ended in order: their process may still be there.
-        settles: For how many seconds nothing may have moved.
+        only_crashed: Leave those of passes that ended without a crash: their process may still live.
+        settles: The seconds without a change after which a task run is closed.
         within: Seconds after which the rest is left for another time.
-        dry_run: Change nothing; `remaining` then says how many there are.
+        dry_run: Change nothing; `remaining` then counts the task runs.
 
-    Raises what the API answers otherwise than in order.
+    Raises errors of the API.
     """
     until = time.monotonic() + within
     unfinished = unfinished_of(client, flow_run.id)
@@ -101,15 +96,15 @@ def close_left_behind(
 
 
 def close_after_recovery(flow_run_id: UUID) -> None:
-    """The same for a run that a recovery has just scheduled again. What cannot be done now is left to the end
-    of the run, and to the scheduled operation. Never raises."""
+    """The same for a run that a recovery has just rescheduled. What fails is left to the end of the run, and
+    to the scheduled operation. Never raises."""
     try:
         with get_client(sync_client=True) as client:
             run = client.read_flow_run(flow_run_id)
             done = close_left_behind(client, run, only_crashed=True)
         if done.closed:
             logger.info("%s task runs that a crash left behind are Crashed now", done.closed)
-    except Exception as failure:  # noqa: BLE001 - the run is recovered, which counts
+    except Exception as failure:  # noqa: BLE001 - the recovery itself has succeeded
         logger.warning("Task runs that a crash left behind could not be closed: %s", redact(repr(failure)))
 
 
@@ -120,7 +115,7 @@ _UNFINISHED_TASK_RUNS = {
 
 
 def flow_runs_with_unfinished(client: SyncPrefectClient, ended_before: datetime, limit: int) -> list[FlowRun]:
-    """Flow runs that ended before then, and have task runs that never did: of `limit` such task runs."""
+    """Flow runs that ended before then and have unfinished task runs; at most `limit` task runs are read."""
     ended = {
         "state": {"type": {"any_": sorted(FINAL_TYPES)}},
         "end_time": {"before_": ended_before.isoformat()},
@@ -131,16 +126,12 @@ def flow_runs_with_unfinished(client: SyncPrefectClient, ended_before: datetime,
 
 
 def _found(client: SyncPrefectClient, path: Any, body: dict[str, Any], most: int) -> Iterator[dict[str, Any]]:
-    """What a filter of the API finds, page by page; at most so many."""
-    offset = 0
-    while offset < most:
-        limit = min(PAGE, most - offset)
-        asked = {**body, "limit": limit, "offset": offset}
-        page = client.request("POST", path, json=asked).raise_for_status().json()
-        yield from page
-        offset += len(page)
-        if len(page) < limit:
-            return
+    """The results of a filter of the API, at most so many."""
+
+    def read(**part: int) -> list[dict[str, Any]]:
+        return client.request("POST", path, json={**body, **part}).raise_for_status().json()
+
+    return pages(read, most)
 
 
 def states_of(client: SyncPrefectClient, flow_run_id: UUID) -> list[RunState]:
@@ -149,7 +140,7 @@ def states_of(client: SyncPrefectClient, flow_run_id: UUID) -> list[RunState]:
 
 
 def unfinished_of(client: SyncPrefectClient, flow_run_id: UUID) -> list[UnfinishedRun]:
-    """The task runs of a flow run that have no final state, as many as are looked at."""
+    """The task runs of a flow run without a final state, at most MOST_OF_A_RUN."""
     body = {"flow_runs": {"id": {"any_": [str(flow_run_id)]}}, **_UNFINISHED_TASK_RUNS}
     found = _found(client, "/task_runs/filter", body, MOST_OF_A_RUN)
     return [_unfinished(TaskRun.model_validate(one)) for one in found]
@@ -158,7 +149,7 @@ def unfinished_of(client: SyncPrefectClient, flow_run_id: UUID) -> list[Unfinish
 def _unfinished(run: TaskRun) -> UnfinishedRun:
     state = run.state
     made = run.expected_start_time or run.created
-    if state is None:  # the API has heard of it, and not yet what became of it
+    if state is None:  # the API does not know its state yet
         return UnfinishedRun(str(run.id), run.name, "", "", made.timestamp() if made else 0.0, elsewhere=True)
     details = state.state_details
     return UnfinishedRun(
@@ -178,7 +169,7 @@ def _run_state(state: State[Any]) -> RunState:
 
 
 def _heartbeats(client: SyncPrefectClient, flow_run_id: UUID, passes: Iterable[RunPass]) -> list[float]:
-    """When the flow run gave a sign of life, from its first end on."""
+    """When the flow run sent heartbeats, since the end of its first pass."""
     ends = [one.ended for one in passes if one.ended is not None]
     if not ends:
         return []
@@ -189,7 +180,7 @@ def _heartbeats(client: SyncPrefectClient, flow_run_id: UUID, passes: Iterable[R
 
 def _heartbeats_since(flow_run_ids: Iterable[UUID], since: float) -> dict[str, Any]:
     """The filter of the API for the heartbeats of flow runs since then."""
-    # Clocks differ, and without an end the API takes its own time for one.
+    # Clocks differ, and without `until` the API uses its own time.
     until = datetime.now(timezone.utc) + timedelta(days=1)
     occurred = {
         "since": datetime.fromtimestamp(since, timezone.utc).isoformat(),
@@ -207,15 +198,15 @@ _RESOURCE = "prefect.flow-run."
 
 def _close(client: SyncPrefectClient, one: LeftBehind) -> bool:
     state: State[Any] = Crashed(message=one.message)
-    # Not by force: one that has come to its own end meanwhile keeps that.
+    # Without force: a final state that was set meanwhile stays.
     answer = client.set_task_run_state(UUID(one.run.id), state)
     return answer.status is SetStateStatus.ACCEPT
 
 
 def close_all(older_than: timedelta, limit: int, *, dry_run: bool = False) -> dict[UUID, Closed]:
-    """What processes left behind in all flow runs that ended that long ago, by flow run.
+    """Close what processes left behind in all flow runs that ended that long ago; the counts by flow run.
 
-    At most `limit` unfinished task runs are looked at. Raises what the API answers otherwise than in order.
+    At most `limit` unfinished task runs are read. Raises errors of the API.
     """
     settles = max(older_than.total_seconds(), SETTLES)
     done: dict[UUID, Closed] = {}
@@ -240,8 +231,7 @@ class SilentRun:
 def silent_runs(client: SyncPrefectClient, silent_for: timedelta) -> list[SilentRun]:
     """Running flow runs whose last heartbeat is that long ago.
 
-    One that never sent any is not among them: heartbeats may be switched off where it runs. Raises what the
-    API answers otherwise than in order.
+    Runs that never sent one are left out: heartbeats may be switched off. Raises errors of the API.
     """
     running = {"flow_runs": {"state": {"type": {"any_": ["RUNNING"]}}}, "sort": "START_TIME_ASC"}
     found = _found(client, "/flow_runs/filter", running, sys.maxsize)
@@ -251,9 +241,11 @@ def silent_runs(client: SyncPrefectClient, silent_for: timedelta) -> list[Silent
 
 
 def crash_silent(silent_for: timedelta, *, dry_run: bool = False) -> list[SilentRun]:
-    """Set them to Crashed; the runs that were set. The automation for crashed runs then recovers them.
+    """Set silent runs to Crashed; the runs that were set. The automation for crashed runs then recovers them.
 
-    Raises what the API answers otherwise than in order.
+    Nothing else notices that a machine is gone. A proactive automation does not work here: the end of a short
+    run may reach Prefect's trigger before its first heartbeat, and a flow may end in a state with any name.
+    Raises errors of the API.
     """
     with get_client(sync_client=True) as client:
         found = silent_runs(client, silent_for)
@@ -270,13 +262,13 @@ def _silent_of(client: SyncPrefectClient, runs: list[FlowRun], silent_for: timed
         SilentRun(run.id, run.name, beats[run.id])
         for run in runs
         if run.id in beats
-        # An older one is of an earlier attempt; this one's process may be one that sends none.
+        # An older heartbeat is of an earlier pass; the process of this one may send none.
         and since[run.id].timestamp() - SKEW < beats[run.id] < before.timestamp()
     ]
 
 
 def _last_beats(client: SyncPrefectClient, since: dict[UUID, datetime]) -> dict[UUID, float]:
-    """When each of the flow runs sent its last heartbeat, of those that sent any since then."""
+    """When each of the flow runs sent its last heartbeat, for those that sent any since then."""
     first = min(since.values()).timestamp() - SKEW
     body = {"filter": _heartbeats_since(since, first)}
     answer = client.request(
@@ -293,8 +285,9 @@ def _crash(client: SyncPrefectClient, one: SilentRun) -> bool:
     state = client.read_flow_run(one.id).state
     if state is None or state.type is not StateType.RUNNING:
         return False
-    beat = f"{datetime.fromtimestamp(one.beat, timezone.utc):%Y-%m-%d %H:%M:%S} UTC"
-    message = f"Its heartbeats stopped at {beat}. The machine, the worker or the process is gone."
-    # Not by force: one that has come to its own end meanwhile keeps that.
+    message = (
+        f"Its heartbeats stopped at {utc_text(one.beat)}. The machine, the worker or the process is gone."
+    )
+    # Without force: a final state that was set meanwhile stays.
     answer = client.set_flow_run_state(one.id, Crashed(message=message))
     return answer.status is SetStateStatus.ACCEPT

@@ -1,4 +1,4 @@
-"""The flow run behind a batch: which it is, how it ended, and running it again under the same id."""
+"""The flow run of a batch: finding it, how it ended, and rescheduling it; the state of the batch with it."""
 
 from __future__ import annotations
 
@@ -8,18 +8,13 @@ from collections.abc import Generator, Iterable
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timezone
-from typing import Any, cast
+from functools import partial
+from typing import Any
 from uuid import UUID
 
 from prefect.client.orchestration import SyncPrefectClient, get_client
-from prefect.client.schemas.filters import (
-    FlowRunFilter,
-    FlowRunFilterEndTime,
-    FlowRunFilterId,
-    FlowRunFilterState,
-    FlowRunFilterStateType,
-)
-from prefect.client.schemas.objects import FlowRun, StateType
+from prefect.client.schemas.filters import FlowRunFilter
+from prefect.client.schemas.objects import FlowRun
 from prefect.client.schemas.responses import SetStateStatus
 from prefect.client.schemas.sorting import FlowRunSort
 from prefect.context import FlowRunContext
@@ -34,6 +29,7 @@ from prefect_resilience.durable.batches.decisions import (
     RecoveryRequest,
     hint_for,
 )
+from prefect_resilience.durable.batches.edge.marks import PAGE, pages
 from prefect_resilience.durable.batches.strategies import RecoveryHint, RecoveryPolicy, RunEnd, SeenEffect
 from prefect_resilience.durable.effects.ledger import Ledger
 from prefect_resilience.durable.effects.model import EffectDocument, EffectState
@@ -42,13 +38,12 @@ from prefect_resilience.errors.exceptions import ConfigurationError, ResilienceE
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.errors.taxonomy import ErrorInfo
 
-PAGE = 200
 RECOVERY_TAG = "recovery:auto"
-"""On a flow run that may be recovered by itself: what the automation that does it looks for."""
+"""On a flow run that may be recovered automatically; the automation filters by it."""
 RECOVERY_LABEL = "prefect-resilience.recovery"
-"""The policy of such a run, as JSON."""
+"""The recovery policy of such a run, as JSON."""
 ERROR_LABEL = "prefect-resilience.error"
-"""What a run failed with, as JSON with the id of the state: of the state itself the API has but a message."""
+"""The error of a run with the id of its state, as JSON: in the state itself the API only has a message."""
 
 
 FAILED_OR_CRASHED = ("FAILED", "CRASHED")
@@ -56,13 +51,13 @@ _EPOCH = datetime.fromtimestamp(0, timezone.utc)
 
 
 class ApiUnavailable(ResilienceError):
-    """The Prefect API could not be asked, or did not understand; nothing was changed."""
+    """The Prefect API is unavailable or rejected the request; nothing was changed."""
 
 
 @dataclass(frozen=True, slots=True)
 class BatchRun:
-    """A root flow run. `state` is the name that the UI shows, `type` its type in capitals, `since` when it
-    came to it, in seconds since the epoch."""
+    """A root flow run. `state` is the name of its state in the UI, `type` the type in capitals, `since` when
+    it entered the state, in seconds since the epoch."""
 
     id: UUID
     name: str
@@ -73,13 +68,13 @@ class BatchRun:
     next_at: float | None
     ended: RunEnd
     policy: RecoveryPolicy | None = None
-    """How far the flow lets it be recovered by itself, where it says so."""
+    """The recovery policy of its flow, if it has one."""
     inner: bool = False
     """Whether it is a subflow run."""
 
 
 def run_id_of(batch_id: str) -> UUID | None:
-    """The flow run that a batch may be called after; None for a name that somebody gave."""
+    """The flow run id that a batch id may be; None for a name."""
     try:
         found = UUID(batch_id)
     except ValueError:
@@ -88,9 +83,9 @@ def run_id_of(batch_id: str) -> UUID | None:
 
 
 def find_run(batch_id: str, effects: Iterable[EffectDocument]) -> BatchRun | None:
-    """The root flow run of a batch; for a batch with a name, that of whoever was last at one of its effects.
+    """The root flow run of a batch; for a batch with a name, that of its last intended effect.
 
-    None where the Prefect API knows none. Raises ApiUnavailable.
+    None if the Prefect API knows none. Raises ApiUnavailable.
     """
     asked = run_id_of(batch_id)
     last = max(effects, key=lambda one: one["intended_at"], default=None)
@@ -107,40 +102,31 @@ def find_run(batch_id: str, effects: Iterable[EffectDocument]) -> BatchRun | Non
 
 
 def find_runs(batch_ids: Iterable[str]) -> dict[str, BatchRun]:
-    """The runs of many batches that are called after one, as far as there are. Raises ApiUnavailable."""
+    """The flow runs of those batches whose ids are flow run ids. Raises ApiUnavailable."""
     wanted = [run_id for batch_id in batch_ids if (run_id := run_id_of(batch_id)) is not None]
     found: dict[str, BatchRun] = {}
     with _asking() as client:
         for start in range(0, len(wanted), PAGE):
-            some = FlowRunFilter(id=FlowRunFilterId(any_=wanted[start : start + PAGE]))
+            some = FlowRunFilter.model_validate({"id": {"any_": wanted[start : start + PAGE]}})
             for run in client.read_flow_runs(flow_run_filter=some, limit=PAGE):
                 found[str(run.id)] = _seen(run)
     return found
 
 
 def runs_that_ended_badly(since: datetime, most: int) -> list[BatchRun]:
-    """Flow runs that failed or crashed since then, and were not run again; at most so many, the latest first.
+    """Flow runs that have failed or crashed since then; at most so many, the latest first.
 
     Raises ApiUnavailable.
     """
-    wanted = FlowRunFilter(
-        state=FlowRunFilterState(type=FlowRunFilterStateType(any_=[StateType.FAILED, StateType.CRASHED])),
-        end_time=FlowRunFilterEndTime(after_=cast("Any", since)),
-    )
-    found: list[FlowRun] = []
+    asked = {"state": {"type": {"any_": [*FAILED_OR_CRASHED]}}, "end_time": {"after_": since}}
+    wanted = FlowRunFilter.model_validate(asked)
     with _asking() as client:
-        while len(found) < most:
-            some = client.read_flow_runs(
-                flow_run_filter=wanted, sort=FlowRunSort.END_TIME_DESC, limit=PAGE, offset=len(found)
-            )
-            found += some
-            if len(some) < PAGE:
-                break
-    return [_seen(run) for run in found[:most]]
+        read = partial(client.read_flow_runs, flow_run_filter=wanted, sort=FlowRunSort.END_TIME_DESC)
+        return [_seen(run) for run in pages(read, most)]
 
 
 def asks_for_recovery(batch_id: str) -> bool:
-    """Whether the root flow run of a batch may be recovered by itself: its flow or its deployment says so.
+    """Whether the flow or the deployment of a batch's root flow run allows automatic recovery.
 
     Raises ApiUnavailable.
     """
@@ -156,10 +142,9 @@ def asks_for_recovery(batch_id: str) -> bool:
 
 
 def run_again(run_id: UUID, at: float | None, why: str) -> tuple[str | None, str | None]:
-    """Let a worker run the same flow run again, at `at` (seconds since the epoch; None: now).
+    """Reschedule the same flow run at `at` (seconds since the epoch; None: now).
 
-    Returns why the API refused, and the id of the state by which the run begins once more. Raises
-    ApiUnavailable.
+    Returns why the API refused, and the id of the new state. Raises ApiUnavailable.
     """
     moment = None if at is None else datetime.fromtimestamp(at, timezone.utc)
     with _asking() as client:
@@ -182,7 +167,7 @@ def _asking() -> Generator[SyncPrefectClient, None, None]:
 
 
 def _root(client: SyncPrefectClient, run: FlowRun) -> FlowRun:
-    """The outermost flow run above: a subflow run hangs on a task run of its parent."""
+    """The outermost parent: a subflow run is attached to a task run of its parent."""
     while run.parent_task_run_id is not None:
         parent = client.read_task_run(run.parent_task_run_id).flow_run_id
         if parent is None:
@@ -211,7 +196,7 @@ def _seen(run: FlowRun) -> BatchRun:
 
 
 def label_of_error(state_id: UUID, error: ErrorInfo) -> str:
-    """What a run failed with, to be written on it."""
+    """The error of a run, as the value of its label."""
     return ErrorOnRun(state=state_id, error=error.model_copy(update={"details": {}})).model_dump_json()
 
 
@@ -228,7 +213,7 @@ def _error_on(run: FlowRun) -> ErrorInfo | None:
         return None
     try:
         known = ErrorOnRun.model_validate_json(written)
-    except ValueError:  # it was written by another version, or by somebody else
+    except ValueError:  # another version, or a person, wrote it
         return None
     return known.error if known.state == run.state.id else None
 
@@ -237,17 +222,17 @@ def _policy_on(run: FlowRun) -> RecoveryPolicy | None:
     written = run.labels.get(RECOVERY_LABEL)
     try:
         return RecoveryPolicy.model_validate_json(written) if isinstance(written, str) else None
-    except (ValueError, ConfigurationError):  # it was written by another version, or by somebody else
+    except (ValueError, ConfigurationError):  # another version, or a person, wrote it
         return None
 
 
-# How a batch stands: its effects, its run and what was tried so far.
+# The state of a batch: its effects, its run and its earlier recoveries.
 
 _UNKNOWN_END = "the Prefect API could not be asked how its run ended"
 
 
 def look(ledger: Ledger, batch_id: str, run: BatchRun | None = None) -> BatchSnapshot:
-    """How a batch stands. `run`: its flow run, where somebody has asked already."""
+    """The state of a batch. `run`: its flow run, if the caller has it."""
     found = ledger.effects(batch_id)
     run = run or find_run(batch_id, (document for document, _ in found))
     if run is not None and not found and run_id_of(batch_id) and str(run.id) != batch_id:
@@ -259,9 +244,9 @@ def look(ledger: Ledger, batch_id: str, run: BatchRun | None = None) -> BatchSna
 def hint_of(
     ledger: Ledger, batch_id: str, policy: RecoveryPolicy | None = None, *, run: BatchRun | None = None
 ) -> RecoveryHint | None:
-    """How to go on with a batch; from its effects alone while the Prefect API cannot be asked.
+    """How to recover a batch; by its effects alone while the Prefect API is unavailable.
 
-    `run`: its flow run, where somebody has asked already.
+    `run`: its flow run, if the caller has it.
     """
     asked = RecoveryRequest(policy=policy)
     try:
@@ -272,7 +257,7 @@ def hint_of(
 
 
 def run_of(ledger: Ledger, batch_id: str) -> BatchRun | None:
-    """The flow run of a batch; None where there is none, and while the Prefect API cannot be asked."""
+    """The flow run of a batch; None if there is none, or the Prefect API is unavailable."""
     try:
         return find_run(batch_id, (document for document, _ in ledger.effects(batch_id)))
     except ApiUnavailable:
@@ -282,7 +267,7 @@ def run_of(ledger: Ledger, batch_id: str) -> BatchRun | None:
 def _seen_with(
     ledger: Ledger, batch_id: str, found: list[tuple[EffectDocument, bool]], run: BatchRun | None
 ) -> BatchSnapshot:
-    # Of the effects that only undo others, what is in doubt counts.
+    # Compensations count only if they are in doubt.
     counted = [one for one in found if "compensates" not in one[0] or state_of(*one) == "unknown"]
     begun = (document["intended_at"] for document, _ in found if "compensates" not in document)
     done = [] if found else archived_effects(ledger, batch_id)
@@ -313,12 +298,12 @@ def _counted(document: EffectDocument, alive: bool) -> SeenEffect:
 
 
 def state_of(document: EffectDocument, busy: bool) -> EffectState:
-    """The state as it is to be seen: what a dead owner intended is unknown."""
+    """The state to show: an intent of a dead owner is unknown."""
     return "unknown" if document["state"] == "intended" and not busy else document["state"]
 
 
 def who() -> str:
-    """Whoever is doing this: the flow run that is going on, else the user of this host."""
+    """Who is doing this: the current flow run, else the user of this host."""
     context = FlowRunContext.get()
     run = context.flow_run if context is not None else None
     if run is not None:

@@ -1,4 +1,5 @@
-"""Which batches there are: an id that nobody knows is an error that names the nearest one."""
+"""Which batches there are, pruning them, and reopening one. An unknown id is an error that names the
+nearest."""
 
 from __future__ import annotations
 
@@ -36,9 +37,9 @@ LISTED = 5
 
 
 def check_known(ledger: Ledger, batch_id: str) -> None:
-    """Raise ConfigurationError for a batch of which there is no trace, and no flow run of that id.
+    """Raise ConfigurationError for an id that neither the store nor Prefect knows.
 
-    Raises ApiUnavailable where only the Prefect API could tell, and StoreUnavailable.
+    Raises ApiUnavailable if only the Prefect API could know it, and StoreUnavailable.
     """
     if in_ledger(ledger, batch_id):
         return
@@ -53,7 +54,7 @@ def check_known(ledger: Ledger, batch_id: str) -> None:
 
 
 _PLACES = {PREFIX: None, AUDITS: None, SAGAS: None, ARCHIVES: "effect", SAGA_ARCHIVES: "saga"}
-"""Where the store has something of a batch, and inside what the batch is named."""
+"""The prefixes of a batch's documents, and the field that holds the one with the batch's id."""
 
 
 def in_ledger(ledger: Ledger, batch_id: str) -> bool:
@@ -66,14 +67,14 @@ def in_ledger(ledger: Ledger, batch_id: str) -> bool:
 
 
 def batch_ids(ledger: Ledger) -> Iterator[str]:
-    """The batches of which the store has anything; one may come several times."""
+    """The ids of all batches in the store, with duplicates."""
     for prefix, inside in _PLACES.items():
         for _, found in scanned(ledger.store, prefix):
             yield (found.value if inside is None else found.value[inside])["batch"]
 
 
 def unknown(batch_id: str, known: list[str]) -> str:
-    """That nobody knows a batch, and which one is meant perhaps."""
+    """The message for an unknown batch, with the nearest known one."""
     said = f"No batch or flow run {batch_id!r}."
     near = closest(batch_id, known)
     if near is not None:
@@ -91,10 +92,10 @@ LOOKS_BACK = timedelta(days=30)
 
 @dataclass(frozen=True, slots=True)
 class Batches:
-    """The batches, those that need somebody first, and the flow runs that ended badly, by their ids.
+    """The batches, those that need a person first, and the failed and crashed flow runs by their ids.
 
-    `trouble`: why the Prefect API could not be asked; then only effects say what is open. `more`: there are
-    more such runs than were looked at.
+    `trouble`: why the Prefect API was unavailable; then the effects alone show what is open. `more`: there
+    are more such runs than were read.
     """
 
     batches: list[BatchSummary]
@@ -104,9 +105,9 @@ class Batches:
 
 
 def batches_with_runs(store: Store | str | None = None, since: datetime | None = None) -> Batches:
-    """Every batch of the ledger, and every flow run that failed or crashed since then: in the last 30 days.
+    """Every batch of the ledger, and every flow run that failed or crashed since then (default: 30 days).
 
-    A run without effects is a batch as well, which can be recovered. Raises StoreUnavailable.
+    A run without effects is a batch too, and can be recovered. Raises StoreUnavailable.
     """
     ledger = open_ledger(store)
     listed = list_batches(store=ledger.store)
@@ -118,7 +119,7 @@ def batches_with_runs(store: Store | str | None = None, since: datetime | None =
     known = [_with_run(one, runs) for one in listed]
     abandoned = abandonments(ledger)
     named = {name for one in listed for name in (one.batch_id, one.flow_run_id)}
-    # Outermost runs of which the ledger has nothing, or nothing but that somebody has given them up.
+    # Root runs without effects in the ledger; it may still have recorded that they were abandoned.
     others = [
         BatchSummary(
             one,
@@ -174,7 +175,7 @@ def prune(
         audit = Audit(ledger, one.batch_id)
         removed = remove(ledger, one.batch_id, why="it is old", by=person)
         audit.note(audit.entry(person, "prune", outcome="pruned", why=f"{removed} effects were archived"))
-    # Savepoints of batches that did nothing, or whose effects are gone.
+    # Savepoints of batches without effects.
     for batch_id in sagas.keys() - {one.batch_id for one in batches}:
         if max(_times(sagas[batch_id])) < before and sagas[batch_id]["rollback"] is None:
             remove(ledger, batch_id, why="it is old", by=person)
@@ -187,7 +188,7 @@ def _may_go(one: BatchSummary, saga: dict[str, Any] | None) -> bool:
 
 
 def _times(saga: dict[str, Any] | None) -> Iterator[float]:
-    """When something happened to a batch's savepoints."""
+    """The times of a batch's savepoints and rollbacks."""
     yield 0.0
     for mark in [] if saga is None else [*saga["savepoints"], saga["rollback"], saga["last"]]:
         if mark is not None:

@@ -1,29 +1,22 @@
-"""What Prefect knows of a batch: the mark on its root flow run, and the task runs that completed its effects.
+"""A batch's records in Prefect: the mark on its root flow run, and the task runs that completed its effects.
 
-The mark is a label of the flow run, `prefect-resilience.ledger`; that of a batch with a name of its own ends
-in a digest of the name. The same label on a task run says in which store its effect was recorded.
+The mark is a label of the flow run, `prefect-resilience.ledger`; for a batch with a name it ends in a digest
+of the name. The same label on a task run names the store in which its effect was recorded.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
-from functools import cached_property, lru_cache
-from typing import TYPE_CHECKING, Any
+from functools import cached_property, lru_cache, partial
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 from uuid import UUID
 
 from prefect.client.orchestration import get_client
-from prefect.client.schemas.filters import (
-    FlowRunFilter,
-    FlowRunFilterParentFlowRunId,
-    TaskRunFilter,
-    TaskRunFilterFlowRunId,
-    TaskRunFilterState,
-    TaskRunFilterStateName,
-    TaskRunFilterTags,
-)
-from prefect.client.schemas.objects import FlowRun, TaskRun
+from prefect.client.schemas.filters import FlowRunFilter, TaskRunFilter
+from prefect.client.schemas.objects import TaskRun
 
 from prefect_resilience.base.naming import digest
 from prefect_resilience.durable.batches.edge.tags import TAG, named_in
@@ -39,11 +32,12 @@ EXTERNAL_TAG = "external-effect"
 LABEL = "prefect-resilience.ledger"
 PAGE = 200
 DEEPEST = 20
+T = TypeVar("T")
 
 
 @lru_cache(maxsize=100)
 def store_name(url: str) -> str:
-    """What tells a store from others, without its user and password."""
+    """A digest that identifies a store, without its user and password."""
     address = urlsplit(url)
     return digest(f"{address.scheme.partition('+')[0]}://{address.netloc.rpartition('@')[2]}{address.path}")
 
@@ -54,7 +48,7 @@ class PrefectMarks:
     def __init__(self, batch_id: str, root: tuple[str, int] | None, store: str) -> None:
         self.batch_id = batch_id
         self.store = store
-        """The store that is asked, as `store_name` calls it."""
+        """The store's `store_name`."""
         self.root: UUID | None = None if root is None else UUID(root[0])
         self._count: int = 0 if root is None else root[1]
 
@@ -89,16 +83,13 @@ class PrefectMarks:
             return {str(run.id): _ended_at(run) for run in self._runs(client)}
 
     def _runs(self, client: SyncPrefectClient) -> Iterator[TaskRun]:
-        """Those whose function returned; a replay, a fallback and a cached result have states of other
-        names."""
-        own: dict[str, Any] = {"tags": TaskRunFilterTags(all_=[EXTERNAL_TAG])}
+        """Task runs whose function returned; replays, fallbacks and cached results have other state names."""
+        tags = [EXTERNAL_TAG] if self._own else [EXTERNAL_TAG, TAG + self.batch_id]
+        asked: dict[str, Any] = {"state": {"name": {"any_": ["Completed"]}}, "tags": {"all_": tags}}
         if self._own:
-            own["flow_run_id"] = TaskRunFilterFlowRunId(any_=_flow_runs(client, self.root))
-        else:
-            own["tags"] = TaskRunFilterTags(all_=[EXTERNAL_TAG, TAG + self.batch_id])
-        state = TaskRunFilterState(name=TaskRunFilterStateName(any_=["Completed"]))
-        wanted = TaskRunFilter(state=state, **own)
-        for run in _pages(lambda at: client.read_task_runs(task_run_filter=wanted, limit=PAGE, offset=at)):
+            asked["flow_run_id"] = {"any_": _flow_runs(client, self.root)}
+        wanted = TaskRunFilter.model_validate(asked)
+        for run in pages(partial(client.read_task_runs, task_run_filter=wanted)):
             # A batch with a name of its own may be in several stores, each with its own part of it.
             elsewhere = not self._own and run.labels.get(LABEL, self.store) != self.store
             if not elsewhere and (named_in(run.tags) or self.batch_id) == self.batch_id:
@@ -116,23 +107,22 @@ def _flow_runs(client: SyncPrefectClient, root: UUID | None) -> list[UUID]:
     for _ in range(DEEPEST):
         if not level:
             break
-        below = FlowRunFilter(parent_flow_run_id=FlowRunFilterParentFlowRunId(any_=level))
-
-        def page(at: int, wanted: FlowRunFilter = below) -> list[FlowRun]:
-            return client.read_flow_runs(flow_run_filter=wanted, limit=PAGE, offset=at)
-
-        level = [run.id for run in _pages(page)]
+        below = FlowRunFilter.model_validate({"parent_flow_run_id": {"any_": level}})
+        level = [run.id for run in pages(partial(client.read_flow_runs, flow_run_filter=below))]
         found += level
     return found
 
 
-def _pages(read: Callable[[int], list[Any]]) -> Iterator[Any]:
-    at = 0
-    while page := read(at):
+def pages(read: Callable[..., list[T]], most: int = sys.maxsize) -> Iterator[T]:
+    """Everything that `read(limit=, offset=)` finds, page by page; at most so many."""
+    offset = 0
+    while offset < most:
+        limit = min(PAGE, most - offset)
+        page = read(limit=limit, offset=offset)
         yield from page
-        if len(page) < PAGE:
+        offset += len(page)
+        if len(page) < limit:
             return
-        at += len(page)
 
 
 @contextmanager

@@ -1,19 +1,18 @@
-"""recover: go on with a batch whose run ended badly. The same flow run runs again; what is done stays done.
+"""recover: continue a batch whose run failed or crashed. The same flow run runs again; what is done stays
+done.
 
-    claim ──> look ──> decide ──> write down ──> do ──> say what came of it
-      └─ somebody else has it: refused
+    claim ──> look ──> decide ──> record ──> act ──> record the outcome
+      └─ another recovery has it: refused
 
-Killed anywhere in between, the claim falls to the next who asks, and that one looks again: a run that waits
-for a worker already is not scheduled a second time.
+If the process dies in between, the next recovery takes the claim and looks again: a run that already waits
+for a worker is not scheduled a second time.
 """
 
 from __future__ import annotations
 
 import random
 import time
-from typing import ClassVar
-
-from pydantic import BaseModel, ConfigDict
+from typing import Any
 
 from prefect_resilience.base.policy import nearest
 from prefect_resilience.durable.batches.audit import (
@@ -28,61 +27,36 @@ from prefect_resilience.durable.batches.decisions import (
     ASKED,
     AUTO,
     BatchSnapshot,
-    RecoveryAction,
-    RecoveryDecision,
+    RecoveryReport,
     RecoveryRequest,
     decide,
+    decided,
     rolled_back,
 )
 from prefect_resilience.durable.batches.edge.closing import close_after_recovery
 from prefect_resilience.durable.batches.edge.flow_runs import FAILED_OR_CRASHED, look, run_again, who
 from prefect_resilience.durable.batches.edge.known import check_known
 from prefect_resilience.durable.batches.run_passes import RECOVERED
-from prefect_resilience.durable.batches.strategies import RecoveryPolicy, Strategy
+from prefect_resilience.durable.batches.strategies import RecoveryPolicy
 from prefect_resilience.durable.effects.ledger import Ledger, open_ledger
 from prefect_resilience.durable.effects.owner import LEASE_SECONDS
 from prefect_resilience.durable.sagas.edge.saga import planned_rollback, rollback
-from prefect_resilience.durable.sagas.report import NotUndone, Outline, outline_of
+from prefect_resilience.durable.sagas.report import outline_of
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.stores.base import Store
 from prefect_resilience.telemetry.edge.events import emit
 
 CRASH_SETTLES = 20.0
-"""So old, in seconds, is a crash before its run is scheduled again. Prefect's process worker reports it
-twice, and the second report would end what was scheduled in between; it comes once the worker has written the
-run's summary, for which it waits up to 15 s. Until then the worker keeps the run's place."""
+"""A crash must be this old, in seconds, before its run is rescheduled. Prefect's process worker reports it
+twice, and the second report would end the new schedule. The worker sends it after it has written the run's
+summary, for which it waits up to 15 s; until then it keeps the run's slot."""
 
 OWNER_SETTLES = LEASE_SECONDS + 5.0
-"""So long, in seconds, after its run ended badly somebody may be at an effect, or seem to be: a crash on
-another machine shows only in the end of a lease, and a call that outlives its attempt goes on until its
-process has ended."""
+"""For this long, in seconds, after its run failed or crashed an effect may be, or seem, in progress: on
+another machine a crash shows only when the lease expires, and an overdue call runs until its process ends."""
 
 BUSY_PAUSE = 0.5
-
-
-class RecoveryReport(BaseModel):
-    """What a recovery did, or with `dry_run` what it would have done.
-
-    `action`: "rescheduled" (a worker runs the same flow run again, from `next_at` on), "compensated",
-    "abandoned"; "told" (a person must act, as `why` says), "refused" (not now, as `why` says), "nothing"
-    (there is nothing to recover, or it was abandoned). `next_at` is in seconds since the
-    epoch. `undone` and `not_undone`: what a rollback undid, or would undo, and what it leaves, with the
-    reasons. `audit` is the batch's audit log, the newest last.
-    """
-
-    model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True)
-
-    batch_id: str
-    strategy: Strategy | None
-    why: str
-    action: RecoveryAction
-    flow_run_id: str | None = None
-    next_at: float | None = None
-    dry_run: bool = False
-    undone: tuple[str, ...] = ()
-    not_undone: tuple[NotUndone, ...] = ()
-    audit: tuple[AuditEntry, ...] = ()
 
 
 def recover(
@@ -161,27 +135,26 @@ def _recover(
     if not seen.effects and seen.run is None:
         check_known(ledger, batch_id)
     if dry_run:
-        decision = decide(seen, asked, random.random())
-        if decision.action == "compensated":
-            outline = planned_rollback(ledger, seen.batch_id, asked.to)
-            decision = rolled_back(decision, outline, planned=True)
-        return _report(seen, decision, entries_of(seen.log), dry_run=True)
+        report = decide(seen, asked, random.random())
+        if report.action == "compensated":
+            report = rolled_back(report, planned_rollback(ledger, seen.batch_id, asked.to), planned=True)
+        return _final(report, entries_of(seen.log), dry_run=True)
     audit = Audit(ledger, seen.batch_id)
     entry = audit.claim(by or who(), asked.strategy, reason)
     if entry is None:
         why = "somebody else is recovering it at this moment"
-        return _report(seen, RecoveryDecision(None, "refused", why), audit.entries())
+        return _final(decided(seen, None, "refused", why), audit.entries())
     try:
         seen = _settled(ledger, seen.batch_id, asked)
-        decision, state_id = _carry_out(ledger, audit, entry, seen, asked)
+        report, state_id = _carry_out(ledger, audit, entry, seen, asked)
     except BaseException as error:
         why = said(f"{type(error).__name__}: {error}") or ""
         audit.finish(entry.model_copy(update={"outcome": "error", "why": why}))
         raise
-    audit.finish(_entry(entry, seen, decision).model_copy(update={"state_id": state_id}))
+    audit.finish(_entry(entry, report, state_id=state_id))
     if state_id is not None and seen.run is not None and not seen.busy:
         close_after_recovery(seen.run.id)
-    report = _report(seen, decision, audit.entries())
+    report = _final(report, audit.entries())
     payload = report.model_dump(mode="json", exclude={"audit"})
     emit("batch.recovered", "batch", seen.batch_id, {**payload, "by": entry.by})
     return report
@@ -189,44 +162,42 @@ def _recover(
 
 def _carry_out(
     ledger: Ledger, audit: Audit, entry: AuditEntry, seen: BatchSnapshot, asked: RecoveryRequest
-) -> tuple[RecoveryDecision, str | None]:
-    """Do what is decided; what came of it, and the state by which the run is to begin once more."""
+) -> tuple[RecoveryReport, str | None]:
+    """Act on the decision; the report, and the id of the state that reschedules the run."""
     if seen.run is not None:
         audit.ended(seen.run.state)
-    decision = decide(seen, asked, random.random())
-    if decision.action == "rescheduled":
+    report = decide(seen, asked, random.random())
+    if report.action == "rescheduled":
         assert seen.run is not None
-        if not audit.begin_restart(_entry(entry, seen, decision, outcome="started")):
-            return RecoveryDecision(
-                decision.strategy, "refused", "somebody else took over the recovery"
-            ), None
-        message = RECOVERED.format(by=entry.by, why=decision.why)
-        refused, state_id = run_again(seen.run.id, decision.next_at, message)
+        if not audit.begin_restart(_entry(entry, report, outcome="started")):
+            return decided(seen, report.strategy, "refused", "somebody else took over the recovery"), None
+        message = RECOVERED.format(by=entry.by, why=report.why)
+        refused, state_id = run_again(seen.run.id, report.next_at, message)
         if refused is not None:
-            return RecoveryDecision(decision.strategy, "refused", refused), None
-        return decision, state_id
-    if decision.action == "compensated":
-        report = rollback(seen.batch_id, to=asked.to, store=ledger.store)
-        return rolled_back(decision, outline_of(report)), None
-    if decision.action == "abandoned":
-        why = entry.reason or decision.why
-        forget = asked.forget_doubts
-        removed, doubts = clear(ledger, seen.batch_id, why=why, by=entry.by, forget_doubts=forget)
+            return decided(seen, report.strategy, "refused", refused), None
+        return report, state_id
+    if report.action == "compensated":
+        done = rollback(seen.batch_id, to=asked.to, store=ledger.store)
+        return rolled_back(report, outline_of(done)), None
+    if report.action == "abandoned":
+        why = entry.reason or report.why
+        removed, doubts = clear(
+            ledger, seen.batch_id, why=why, by=entry.by, forget_doubts=asked.forget_doubts
+        )
         kept = f"; still in doubt: {', '.join(map(repr, doubts))}" if doubts else READY
-        why = f"{decision.why}; {removed} of {len(seen.effects)} effects were archived and cleared{kept}"
-        return RecoveryDecision(decision.strategy, "abandoned", why), None
-    return decision, None
+        why = f"{report.why}; {removed} of {len(seen.effects)} effects were archived and cleared{kept}"
+        return decided(seen, report.strategy, "abandoned", why), None
+    return report, None
 
 
 def _settled(ledger: Ledger, batch_id: str, asked: RecoveryRequest) -> BatchSnapshot:
-    """How the batch stands, once nobody will report an earlier crash of its run any more, and whoever was at
-    an effect when it ended is done or known to be dead. Refusing instead would leave it lying: nothing
-    reports its end again."""
+    """The state of the batch, once the crash of its run will not be reported again and no effect seems to be
+    in progress. Refusing instead would leave the batch unrecovered: nothing reports its end again."""
     seen = look(ledger, batch_id)
     if asked.force or not _ended_badly(seen):
         return seen
     assert seen.run is not None
-    # What was waited counts where the API's clock is not this machine's.
+    # The time waited counts, too: the API's clock may differ from this machine's.
     age = max(0.0, time.time() - seen.run.since)
     if seen.run.type == "CRASHED" and age < CRASH_SETTLES:
         time.sleep(CRASH_SETTLES - age)
@@ -241,39 +212,17 @@ def _ended_badly(seen: BatchSnapshot) -> bool:
     return seen.run is not None and seen.run.type in FAILED_OR_CRASHED
 
 
-# -- telling
+# -- reporting
 
 
-def _entry(
-    entry: AuditEntry, seen: BatchSnapshot, decision: RecoveryDecision, outcome: str | None = None
-) -> AuditEntry:
-    return entry.model_copy(
-        update={
-            "strategy": decision.strategy,
-            "outcome": outcome or decision.action,
-            "why": said(decision.why) or "",
-            "flow_run_id": None if seen.run is None else str(seen.run.id),
-            "next_at": decision.next_at,
-        }
-    )
+def _entry(entry: AuditEntry, report: RecoveryReport, **more: Any) -> AuditEntry:
+    copied = report.model_dump(include={"strategy", "flow_run_id", "next_at"})
+    update = {**copied, "outcome": report.action, "why": said(report.why) or "", **more}
+    return entry.model_copy(update=update)
 
 
-def _report(
-    seen: BatchSnapshot, decision: RecoveryDecision, audit: tuple[AuditEntry, ...], *, dry_run: bool = False
-) -> RecoveryReport:
-    outline = decision.outline or Outline()
-    return RecoveryReport(
-        batch_id=seen.batch_id,
-        strategy=decision.strategy,
-        why=redact(decision.why),
-        action=decision.action,
-        flow_run_id=None if seen.run is None else str(seen.run.id),
-        next_at=decision.next_at,
-        dry_run=dry_run,
-        undone=outline.undone,
-        not_undone=outline.not_undone,
-        audit=audit,
-    )
+def _final(report: RecoveryReport, audit: tuple[AuditEntry, ...], *, dry_run: bool = False) -> RecoveryReport:
+    return report.model_copy(update={"why": redact(report.why), "audit": audit, "dry_run": dry_run})
 
 
 def _known(strategy: str) -> str:

@@ -1,4 +1,4 @@
-"""settle: a person says what became of an effect that is in doubt, or of one that could not be undone."""
+"""settle: a person records the outcome of an effect in doubt, or of one that could not be undone."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from prefect_resilience.durable.batches.edge.known import check_known
 from prefect_resilience.durable.batches.edge.status import EffectStatus, batch_status
 from prefect_resilience.durable.effects.ledger import Ledger, open_ledger
 from prefect_resilience.durable.effects.model import (
+    AlreadyDone,
     Ask,
     EffectDocument,
+    InProgress,
     LedgerDecision,
-    Replay,
     Undoing,
     Verified,
-    Wait,
 )
 from prefect_resilience.durable.effects.policy import Done, NotDone, pack_told
 from prefect_resilience.durable.sagas import undo
@@ -105,9 +105,9 @@ def _check(answer: str, result: Any, external_id: str | None) -> None:
 
 
 def _end_doubt(log: SagaLog, effect: EffectDocument, answer: Done | NotDone, person: str) -> None:
-    """Whether the effect took place."""
+    """Record whether the effect took place."""
     stands, by = _standing(log, effect), PERSON + person
-    if isinstance(stands, Replay) and isinstance(answer, Done):
+    if isinstance(stands, AlreadyDone) and isinstance(answer, Done):
         more = _said_again(effect, answer, by)
         if more is None:
             raise ConfigurationError(_nothing_to_settle(log, effect["key"]))
@@ -116,14 +116,14 @@ def _end_doubt(log: SagaLog, effect: EffectDocument, answer: Done | NotDone, per
     if not isinstance(stands, Ask):
         raise ConfigurationError(_nothing_to_settle(log, effect["key"]))
     after = log.ledger.verified(log.place_of(effect), Verified(stands.claim, answer, by=by))
-    if isinstance(after, Ask | Wait):
+    if isinstance(after, Ask | InProgress):
         raise EffectBusy(effect["key"], log.batch_id, 0.0)
 
 
 def _standing(log: SagaLog, effect: EffectDocument) -> LedgerDecision:
-    """How the effect stands. Raises EffectBusy while somebody is at it."""
+    """The state of the effect. Raises EffectBusy while it is in progress."""
     stands = log.ledger.look(log.place_of(effect))
-    if isinstance(stands, Wait):
+    if isinstance(stands, InProgress):
         raise EffectBusy(effect["key"], log.batch_id, 0.0)
     return stands
 
@@ -136,20 +136,20 @@ def _change(
 
 
 def _said_again(effect: EffectDocument, answer: Done, by: str) -> dict[str, Any] | None:
-    """What it changes that an effect which is done is said to be done; None: nothing."""
+    """The changes to an effect that is done when a person says "done"; None: nothing to change."""
     if not str(effect.get("verified_by") or "").startswith(PERSON):
-        # A person knows that it is done: a pass of changed code, which does not ask for it, goes on.
+        # A person knows that it is done: a pass of changed code that does not ask for it may go on.
         return {"acknowledged": by}
     if answer.result["value"] is None and answer.external_id is None:
         return None
-    # Another result in the place of one that a person gave, such as one that did not fit.
+    # A person replaces a result that a person gave, such as one that did not fit.
     return {"result": answer.result, "external_id": answer.external_id, "verified_by": by}
 
 
 def _end_undoing(log: SagaLog, effect: EffectDocument, answer: str, person: str) -> None:
-    """Whether the effect is undone; its compensation, if that is in doubt, is settled with it."""
+    """Record whether the effect is undone; settles its compensation too, if that is in doubt."""
     key = effect["key"]
-    if not isinstance(_standing(log, effect), Undoing | Replay) or effect.get("compensation") is None:
+    if not isinstance(_standing(log, effect), Undoing | AlreadyDone) or effect.get("compensation") is None:
         raise ConfigurationError(
             f"the effect {key!r} of batch {log.batch_id!r} has no compensation that could be given up: "
             f"{answer!r} is for what is done and can be undone"
@@ -163,7 +163,7 @@ def _end_undoing(log: SagaLog, effect: EffectDocument, answer: str, person: str)
 
 def _settle_compensation(log: SagaLog, own: EffectDocument, answer: str, person: str) -> None:
     stands = _standing(log, own)
-    if isinstance(stands, Replay) and answer == "kept":
+    if isinstance(stands, AlreadyDone) and answer == "kept":
         raise ConfigurationError(f"{own['key']!r} took place: rollback() writes down that it is undone")
     if isinstance(stands, Ask):
         given = Done(pack_told(None)) if answer == "undone" else NotDone()

@@ -1,4 +1,4 @@
-"""What an operator sees of a batch, and of all of them."""
+"""The status of a batch for operators, and the list of all batches."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from operator import itemgetter
 from typing import Any
 
 from prefect_resilience.durable.batches.audit import (
@@ -31,7 +32,7 @@ from prefect_resilience.durable.effects.policy import EffectKind, shown
 from prefect_resilience.durable.sagas.compensations import compensation_of
 from prefect_resilience.stores.base import Store
 
-COUNTED = ("intended", "unknown", "failed", "done", "compensated")
+COUNTED: tuple[EffectState, ...] = ("intended", "unknown", "failed", "done", "compensated")
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,9 +66,9 @@ class EffectStatus:
 
 @dataclass(frozen=True, slots=True)
 class Archived:
-    """When a batch was archived, by whom and why, and how its savepoints and rollbacks stood.
+    """When a batch was archived, by whom and why, and its savepoints and last rollback then.
 
-    `last_rollback` is what came of the last one: its time, its savepoint and how many effects it left how.
+    `last_rollback`: its time, its savepoint and the counts of its report.
     """
 
     at: float
@@ -202,7 +203,7 @@ def _archived_status(ledger: Ledger, batch_id: str) -> BatchStatus:
     saga = archived_saga(ledger, batch_id)
     if not kept and saga is None:
         return BatchStatus(batch_id, (), ledger)
-    last = max(kept if saga is None else [*kept, saga], key=_archived_at)
+    last = max(kept if saga is None else [*kept, saga], key=itemgetter("archived_at"))
     marks = () if saga is None else tuple(mark["name"] for mark in saga["saga"]["savepoints"])
     rollback = None if saga is None else saga["saga"]["last"]
     archived = Archived(last["archived_at"], last["by"], last["why"], marks, rollback)
@@ -210,12 +211,8 @@ def _archived_status(ledger: Ledger, batch_id: str) -> BatchStatus:
     return BatchStatus(batch_id, tuple(_status(one, False) for one in effects), ledger, archived)
 
 
-def _archived_at(kept: dict[str, Any]) -> float:
-    return kept["archived_at"]
-
-
 def _newest(kept: Iterable[dict[str, Any]]) -> list[EffectDocument]:
-    """Each effect as it was archived the last time: an archive has one for every call of it."""
+    """The latest copy of each effect: an archive has one for each call."""
     return list({one["effect"]["key"]: one["effect"] for one in kept}.values())
 
 
@@ -242,7 +239,7 @@ def list_batches(*, archived: bool = False, store: Store | str | None = None) ->
 
 
 def abandonments(ledger: Ledger) -> dict[str, float | None]:
-    """When each batch that has an audit log was abandoned; None: it was not."""
+    """When each batch with an audit log was abandoned; None: it was not."""
     return {
         found.value["batch"]: found.value.get("abandoned_at") for _, found in scanned(ledger.store, AUDITS)
     }
@@ -263,7 +260,7 @@ def _archived_batches(ledger: Ledger) -> list[BatchSummary]:
     abandoned = abandonments(ledger)
     listed: list[BatchSummary] = []
     for batch_id, kept in batches.items():
-        kept.sort(key=_archived_at)
+        kept.sort(key=itemgetter("archived_at"))
         summary = _summary(batch_id, [(one, False) for one in _newest(kept)], abandoned)
         listed.append(replace(summary, archived_at=kept[-1]["archived_at"]))
     return sorted(listed, key=lambda one: (-(one.archived_at or 0.0), one.batch_id))
@@ -276,13 +273,10 @@ def _summary(
     states = Counter(_counted(document, busy) for document, busy in found)
     newest = max((document for document, _ in found), key=lambda one: one["intended_at"])
     abandoned_at = abandoned.get(batch_id)
+    counts: dict[str, Any] = {state: states[state] for state in COUNTED}
     return BatchSummary(
         batch_id=batch_id,
-        intended=states["intended"],
-        unknown=states["unknown"],
-        failed=states["failed"],
-        done=states["done"],
-        compensated=states["compensated"],
+        **counts,
         first_at=min(document["first_at"] for document, _ in found),
         last_at=max(document["settled_at"] or document["intended_at"] for document, _ in found),
         abandoned_at=abandoned_at if abandoned_at and abandoned_at >= newest["intended_at"] else None,
@@ -297,24 +291,22 @@ def _counted(document: EffectDocument, busy: bool) -> EffectState:
     return state
 
 
+_AS_RECORDED = (
+    *("key", "kind", "external_id", "attempts", "task", "task_run_id", "flow_run_id"),
+    *("intended_at", "settled_at", "compensates"),
+)
+
+
 def _status(document: EffectDocument, busy: bool) -> EffectStatus:
     undo: dict[str, Any] = document.get("compensation") or {}
     error: dict[str, Any] | None = document["error"] or undo.get("error")
+    recorded: dict[str, Any] = {name: document.get(name) for name in _AS_RECORDED}
     return EffectStatus(
-        key=document["key"],
-        kind=document["kind"],
+        **recorded,
         state=state_of(document, busy),
         result=shown(document["result"]),
-        external_id=document["external_id"],
-        attempts=document["attempts"],
         error=None if error is None else f"{error['code']}: {error['message']}",
-        task=document.get("task"),
-        task_run_id=document.get("task_run_id"),
-        flow_run_id=document.get("flow_run_id"),
-        intended_at=document["intended_at"],
-        settled_at=document["settled_at"],
         generation=document.get("generation", 1),
         overdue_at=document.get("overdue_at") if document["state"] == "intended" else None,
         compensation=compensation_of(document),
-        compensates=document.get("compensates"),
     )

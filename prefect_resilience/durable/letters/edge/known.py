@@ -1,41 +1,39 @@
-"""What Prefect knows of a letter: whether its flow run goes on, or has made the call, and how a replay ended.
+"""The letters of the configured store, and what Prefect knows of a letter's flow runs and replays.
 
-A flow run that is run again makes its calls again. A replay beside it would make the same call twice, so it
-leaves the letter to a run that goes on, and settles one whose call has succeeded in the meantime.
+A flow run that is started again makes its calls again. A replay at the same time would make the same call
+twice. So a letter is left to an active flow run, and it is settled if its call has succeeded there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from datetime import datetime, timezone
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
 from uuid import UUID
 
 from prefect.client.orchestration import SyncPrefectClient, get_client
-from prefect.client.schemas.filters import (
-    FlowRunFilter,
-    FlowRunFilterId,
-    FlowRunFilterParentTaskRunId,
-    TaskRunFilter,
-    TaskRunFilterFlowRunId,
-)
+from prefect.client.schemas.filters import FlowRunFilter, TaskRunFilter
 from prefect.client.schemas.objects import FlowRun
 from prefect.client.schemas.sorting import TaskRunSort
+from prefect.context import FlowRunContext
 from prefect.exceptions import ObjectNotFound
+from prefect.settings import PREFECT_HOME, get_current_settings
 
+from prefect_resilience.base.edge.settings import current_settings
+from prefect_resilience.base.policy import closest
 from prefect_resilience.durable.batches.audit import Audit
 from prefect_resilience.durable.effects.ledger import open_ledger
-from prefect_resilience.durable.letters import report
+from prefect_resilience.durable.letters import claims, report
 from prefect_resilience.durable.letters.claims import SETTLED
-from prefect_resilience.durable.letters.model import DeadLetter
-from prefect_resilience.durable.letters.queue import DeadLetterQueue
-from prefect_resilience.durable.letters.report import (
-    CallSeen,
-    LetterOutcome,
-    Made,
-    Reason,
-    RunSeen,
-    outcome_of,
-)
+from prefect_resilience.durable.letters.model import DeadLetter, Pass, Starts, batch_digest
+from prefect_resilience.durable.letters.queue import DeadLetterQueue, Spool, is_of
+from prefect_resilience.durable.letters.report import CallSeen, LetterOutcome, Reason, RunSeen, outcome_of
+from prefect_resilience.errors.exceptions import ConfigurationError, StoreUnavailable
 from prefect_resilience.errors.secrets.redact import redact
+from prefect_resilience.stores import Store, open_store
 from prefect_resilience.telemetry.edge.events import emit
 
 PAGE = 200
@@ -45,57 +43,33 @@ MOST_TASK_RUNS = 2_000
 def left_to_its_run(
     queue: DeadLetterQueue, letter: DeadLetter, *, despite_run: bool, dry_run: bool = False
 ) -> LetterOutcome | None:
-    """What becomes of a letter that is left to its flow run, or was settled by it; None when it may go.
+    """The outcome of a letter that its flow run makes or has made; None when it may be replayed.
 
-    `despite_run`: a person has looked, and only what is known to be done is left alone.
+    `despite_run`: the operator has checked, so only a call that is known to have succeeded is left alone.
     """
     try:
         runs = _runs(letter)
-        since = report.completed_since(letter, runs)
-        made = [(run, _made(letter, run)) for run in since] if letter.status == "waiting" else []
+        since = report.completed_since(letter, runs) if letter.status == "waiting" else []
+        done = next((run for run in since if _made(letter, run)), None)
     except Exception as error:  # noqa: BLE001 - whatever stops the API from answering
-        return None if despite_run else _skipped(letter, _unasked(error), "api_unavailable")
-    done = next((run for run, known in made if known == "yes"), None)
+        unknown = "the Prefect API could not be asked whether its flow run goes on, so it was left alone"
+        return None if despite_run else _skipped(letter, f"{unknown}: {error!r}", "api_unavailable")
     if done is not None:
         return _settled(queue, letter, done, dry_run)
     if despite_run:
         return None
-    if (left := _goes_on(queue, letter, runs)) is not None:
-        return left
-    return _unclear(letter, runs)
-
-
-def not_now(queue: DeadLetterQueue, letter: DeadLetter, *, despite_run: bool) -> LetterOutcome | None:
-    """The same right before the call, once the letter is claimed: None while its runs are at their end."""
-    if despite_run:
-        return None
-    try:
-        runs = _runs(letter)
-    except Exception as error:  # noqa: BLE001 - whatever stops the API from answering
-        return _skipped(letter, _unasked(error), "api_unavailable")
-    return _goes_on(queue, letter, runs) or _unclear(letter, runs)
-
-
-def _unclear(letter: DeadLetter, runs: list[RunSeen]) -> LetterOutcome | None:
+    if (why := report.going_on(runs) or _recovery(queue, letter)) is not None:
+        return _skipped(letter, why, "run_goes_on")
     ended = [*report.completed_since(letter, runs), *report.cut_off_since(letter, runs)]
     return _skipped(letter, report.unclear(ended[0]), "unclear") if ended else None
-
-
-def _goes_on(queue: DeadLetterQueue, letter: DeadLetter, runs: list[RunSeen]) -> LetterOutcome | None:
-    why = report.going_on(runs) or _recovery(queue, letter)
-    return None if why is None else _skipped(letter, why, "run_goes_on")
 
 
 def _skipped(letter: DeadLetter, why: str, reason: Reason) -> LetterOutcome:
     return outcome_of(letter, "skipped", redact(why), reason=reason)
 
 
-def _unasked(error: Exception) -> str:
-    return f"the Prefect API could not be asked whether its flow run goes on, so it was left alone: {error!r}"
-
-
 def _recovery(queue: DeadLetterQueue, letter: DeadLetter) -> str | None:
-    """That somebody recovers the batch at this moment: its run is about to be scheduled."""
+    """A sentence if the batch is being recovered now: its flow run is about to be scheduled. Else None."""
     ledger = open_ledger(queue.store)
     roots = {one.starts[0][0] for one in letter.passes if one.starts}
     for batch_id in sorted(roots | ({letter.batch_id} if letter.batch_id else set())):
@@ -106,7 +80,7 @@ def _recovery(queue: DeadLetterQueue, letter: DeadLetter) -> str | None:
 
 
 def _settled(queue: DeadLetterQueue, letter: DeadLetter, run: RunSeen, dry_run: bool) -> LetterOutcome:
-    """The letter is done with: the call succeeded without a replay."""
+    """Settle the letter: the call succeeded without a replay."""
     if not dry_run:
         after = queue.made_by_run(letter.id, report.later_pass(letter, run, queue.now()))
         if after is not None and after.status == "settled":
@@ -115,7 +89,7 @@ def _settled(queue: DeadLetterQueue, letter: DeadLetter, run: RunSeen, dry_run: 
 
 
 def tell_settled(letter: DeadLetter) -> None:
-    """Send the event of a letter that needs no replay any more."""
+    """Send the event that a letter needs no replay."""
     payload = {"id": letter.id, "name": letter.name, "kind": letter.kind, "batch_id": letter.batch_id}
     emit("dead-letter.settled", "dead-letter", letter.id, payload)
 
@@ -124,7 +98,7 @@ def tell_settled(letter: DeadLetter) -> None:
 
 
 def _runs(letter: DeadLetter) -> list[RunSeen]:
-    """The flow runs that may make the call of a letter. Those that Prefect has forgotten make none."""
+    """The flow runs that may make the call of a letter, without those deleted from Prefect."""
     ids = {run_id for one in (*letter.flow_runs, letter.batch_id) if (run_id := _uuid(one)) is not None}
     if not ids:
         return []
@@ -133,7 +107,7 @@ def _runs(letter: DeadLetter) -> list[RunSeen]:
 
 
 def _read_runs(client: SyncPrefectClient, ids: Iterable[UUID]) -> list[FlowRun]:
-    wanted = FlowRunFilter(id=FlowRunFilterId(any_=sorted(ids)))
+    wanted = FlowRunFilter.model_validate({"id": {"any_": sorted(ids)}})
     return client.read_flow_runs(flow_run_filter=wanted, limit=PAGE)
 
 
@@ -144,17 +118,16 @@ def _seen(run: FlowRun) -> RunSeen:
     return RunSeen(str(run.id), run.name, kind, name, run.run_count)
 
 
-def _made(letter: DeadLetter, run: RunSeen) -> Made:
-    """Whether the call was made in the later pass of one of its flow runs, which has completed."""
+def _made(letter: DeadLetter, run: RunSeen) -> bool:
+    """Whether the call was certainly made in the later pass of one of its flow runs, which has completed."""
+    own, latest = letter.flow_run_id, report.known_starts(letter)
     with get_client(sync_client=True) as client:
-        own, latest = letter.flow_run_id, report.known_starts(letter)
         if letter.kind == "flow":
-            again = [_seen(one) for one in _same_subflow(client, own, latest)]
             itself = run.id == own or run.id in letter.replay_runs
-            done = itself or any(one.type == "COMPLETED" for one in again)
-            return "yes" if done else "unknown"
+            again = _same_subflow(client, own, latest)
+            return itself or any(_seen(one).type == "COMPLETED" for one in again)
         if own is None:
-            return "unknown"
+            return False
         before = _calls(client, [UUID(own)], lambda count: count == letter.run_count)
         if run.id == own:
             after = _calls(client, [UUID(own)], lambda count: count > latest[own])
@@ -164,22 +137,22 @@ def _made(letter: DeadLetter, run: RunSeen) -> Made:
 
 
 def _same_subflow(client: SyncPrefectClient, flow_run_id: str | None, known: Iterable[str]) -> list[FlowRun]:
-    """The runs that Prefect made for the same call of a subflow in other passes of its parent."""
+    """The runs of the same subflow call in other passes of its parent."""
     run_id = _uuid(flow_run_id)
     own = _read_runs(client, [run_id]) if run_id is not None else []
     if not own or own[0].parent_task_run_id is None:
         return []
-    parent = FlowRunFilterParentTaskRunId(any_=[own[0].parent_task_run_id])
-    found = client.read_flow_runs(flow_run_filter=FlowRunFilter(parent_task_run_id=parent), limit=PAGE)
+    wanted = {"parent_task_run_id": {"any_": [own[0].parent_task_run_id]}}
+    found = client.read_flow_runs(flow_run_filter=FlowRunFilter.model_validate(wanted), limit=PAGE)
     return [run for run in found if str(run.id) not in known]
 
 
 def _calls(
     client: SyncPrefectClient, flow_runs: list[UUID], of_start: Callable[[int], bool] = bool
 ) -> list[CallSeen]:
-    """The task runs of these flow runs, of some starts; none where there are too many to tell."""
+    """The task runs of these flow runs, of some starts; none if there are too many to compare."""
     found: list[CallSeen] = []
-    wanted = TaskRunFilter(flow_run_id=TaskRunFilterFlowRunId(any_=flow_runs))
+    wanted = TaskRunFilter.model_validate({"flow_run_id": {"any_": flow_runs}})
     for offset in range(0, MOST_TASK_RUNS, PAGE) if flow_runs else ():
         page = client.read_task_runs(
             task_run_filter=wanted, sort=TaskRunSort.END_TIME_DESC, limit=PAGE, offset=offset
@@ -205,7 +178,7 @@ def _uuid(text: str | None) -> UUID | None:
 
 
 def known_end(queue: DeadLetterQueue, letter: DeadLetter) -> LetterOutcome | None:
-    """How a replay that was cut off ended after all, as far as Prefect knows; None when it may go again."""
+    """The outcome of a replay that was cut off, from its task run; None if the letter may be replayed."""
     run_id = letter.claim.run_id if letter.claim else next((r.run_id for r in letter.replays[::-1]), None)
     if run_id is None or letter.kind != "task":
         return None
@@ -219,3 +192,153 @@ def known_end(queue: DeadLetterQueue, letter: DeadLetter) -> LetterOutcome | Non
     ended = f"the replay that was cut off had ended: {state.name}"
     queue.resolve(letter.id, "replayed" if state.is_completed() else "failed", ended)
     return outcome_of(letter, "replayed", ended, run_id) if state.is_completed() else None
+
+
+StoreReference = Store | str | None
+"""A value of `store=`: None for the configured store, a URL, or an open store."""
+
+
+def queue_of(store: StoreReference = None) -> DeadLetterQueue:
+    """The dead letters of a store. Letters kept on this host during an outage are stored first."""
+    opened = open_store(store or current_settings().store_url) if not isinstance(store, Store) else store
+    queue = DeadLetterQueue(opened)
+    with suppress(StoreUnavailable, OSError):
+        spool_of(queue).flush(queue)
+    return queue
+
+
+def spool_of(queue: DeadLetterQueue) -> Spool:
+    """The folder for letters on this host while the store is unavailable."""
+    return Spool(Path(PREFECT_HOME.value()) / "dead-letters", queue.store.url)
+
+
+LISTED = 5
+
+
+def check_task(queue: DeadLetterQueue, task: str | None) -> None:
+    """Raise ConfigurationError for a task or flow without letters and without known runs.
+
+    A name is right if the store has no letters at all, or if the Prefect API knows runs of it. Without an API
+    a name is wrong if a similar one has letters.
+    """
+    if task is None:
+        return
+    names: set[str] = set()
+    for letter in queue.letters():
+        if is_of(letter, task):
+            return
+        names.add(letter.name)
+    if not names:
+        return
+    near, ran = closest(task, sorted(names)), _has_run(task)
+    if ran or (ran is None and near is None):
+        return
+    known = sorted(names)
+    more = f" and {len(known) - LISTED} more" if len(known) > LISTED else ""
+    hint = f"Did you mean {near!r}?" if near else f"Letters are of {', '.join(known[:LISTED])}{more}."
+    unseen = "" if ran is None else ", and no run of one is known"
+    raise ConfigurationError(f"no dead letter is of a task or flow {task!r}{unseen}. {hint}")
+
+
+def _has_run(task: str) -> bool | None:
+    """Whether the Prefect API knows a run of this task or flow; None if the API does not answer."""
+    if get_current_settings().api.url is None:
+        return None
+    name = task.rpartition(":")[2].rpartition(".")[2]
+    try:
+        with get_client(sync_client=True) as client:
+            flows = client.request("POST", "/flows/count", json={"flows": {"name": {"any_": [name]}}})
+            # Prefect names a run after its task and some letters.
+            runs = {"task_runs": {"name": {"like_": f"{name}-"}}}
+            return bool(flows.json() or client.request("POST", "/task_runs/count", json=runs).json())
+    except Exception:  # noqa: BLE001 - whatever stops it from answering
+        return None
+
+
+def settle_call(
+    starts: Starts, batch_id: str | None, identity: Callable[[], str], task_run_id: str | None
+) -> DeadLetter | None:
+    """Settle the letter that an earlier pass left for a call that has now succeeded.
+
+    The store is read once per pass, and `identity` is called only if the batch has letters. May raise
+    StoreUnavailable.
+    """
+    letters = letters_before(starts, batch_digest(batch_id))
+    if not letters or (call := identity()) not in letters:
+        return None
+    one = Pass(at=datetime.now(timezone.utc), outcome="succeeded", starts=starts, task_run_id=task_run_id)
+    letter = queue_of().call_succeeded(call, one)
+    if letter is not None:
+        tell_settled(letter)
+    return letter
+
+
+@lru_cache(maxsize=500)
+def letters_before(starts: Starts, batch: str) -> set[str]:
+    """The calls that had letters when this pass of a flow run began; `batch` is the batch's digest.
+
+    A later letter belongs to a failure in this very pass, or to another run.
+    """
+    return claims.in_batch(queue_of().store, batch)
+
+
+def starts_here() -> Starts | None:
+    """The flow runs around this code, without asking the API.
+
+    None outside of flows, and if the caller of the flow run is in another process.
+    """
+    runs = [*_contexts()]
+    if not runs or runs[-1].parent_task_run_id is not None:
+        return None
+    return tuple((str(run.id), run.run_count) for run in reversed(runs))
+
+
+def starts_of(flow_run: FlowRun) -> Starts:
+    """The flow runs around a flow run, itself included; from the API if this process does not know them.
+
+    Without an answer, this flow run alone.
+    """
+    here = starts_here()
+    if here is not None and here[-1][0] == str(flow_run.id):
+        return here
+    own = (str(flow_run.id), flow_run.run_count)
+    if flow_run.parent_task_run_id is None:
+        return (own,)
+    try:
+        return runs_around(own, flow_run.parent_task_run_id)
+    except Exception:  # noqa: BLE001 - whatever stops the API from answering, the letter is kept
+        return (own,)
+
+
+def _contexts() -> Iterator[FlowRun]:
+    """The current flow run, its caller, and so on.
+
+    Prefect keeps the outer context only in the token that restores it.
+    """
+    context: Any = FlowRunContext.get()
+    last: FlowRun | None = None
+    while isinstance(context, FlowRunContext) and context.flow_run is not None:
+        if last is None or context.flow_run.id != last.id:  # a thread may have entered a copy of it
+            last = context.flow_run
+            yield last
+        if last.parent_task_run_id is None:
+            return
+        context = getattr(getattr(context, "_token", None), "old_value", None)
+
+
+@lru_cache(maxsize=2_000)
+def runs_around(subflow: tuple[str, int], task_run_id: UUID | None) -> Starts:
+    """The API's answer to which flow runs are around a subflow run; it does not change during one start.
+
+    `task_run_id` is the task run that represents the subflow in its parent.
+    """
+    starts = [subflow]
+    with get_client(sync_client=True) as client:
+        while task_run_id is not None:
+            parent = client.read_task_run(task_run_id).flow_run_id
+            if parent is None:
+                break
+            flow_run = client.read_flow_run(parent)
+            starts.insert(0, (str(flow_run.id), flow_run.run_count))
+            task_run_id = flow_run.parent_task_run_id
+    return tuple(starts)

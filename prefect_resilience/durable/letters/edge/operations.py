@@ -15,7 +15,7 @@ from prefect.context import FlowRunContext
 from prefect.logging import get_run_logger
 
 from prefect_resilience.base.policy import nearest
-from prefect_resilience.durable.letters.edge.configured import StoreReference, check_task, queue_of
+from prefect_resilience.durable.letters.edge.known import StoreReference, check_task, queue_of
 from prefect_resilience.durable.letters.edge.replay import OPEN, Replaying, replay_letters
 from prefect_resilience.durable.letters.model import DeadLetter
 from prefect_resilience.durable.letters.queue import DeadLetterQueue
@@ -24,14 +24,14 @@ from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.errors.taxonomy import ErrorCategory
 
 LETTERS_SHOWN = 100
-"""So many ids at most are written among a flow run's parameters."""
+"""The most ids that are written to a flow run's parameters."""
 
 Letters = str | DeadLetter | Iterable["str | DeadLetter"] | None
 
 
 @dataclass
 class _Handed:
-    """What goes into the flow beside its parameters, which Prefect keeps and shows."""
+    """Input of the flow that is not a parameter, since Prefect keeps and shows parameters."""
 
     store: StoreReference = None
     letters: list[str] | None = None
@@ -89,28 +89,28 @@ def replay(
 ) -> ReplayReport:
     """Make the calls of dead letters again, the oldest first, in a flow run `replay-dead-letters`.
 
-    Each is made in its letter's batch: an effect that is done there is not done again. A letter is replayed
-    by one at a time, and once. Stopped in the middle and called again, this goes on where it stopped; the
-    letter that was cut off is taken up only where nothing can happen twice (see `force`).
+    Each call is made in its letter's batch: an effect that is done there is not done again. A letter has one
+    replay at a time, and one that succeeds. After an interruption, call `replay` again to continue; a letter
+    that was cut off is replayed only if nothing can happen twice (see `force`).
 
-    A letter whose flow run goes on, waits to run again or is being recovered is skipped, and waits: that run
-    may make the call itself. One whose call has succeeded there in the meantime is settled, and not replayed.
+    A letter is skipped, and keeps waiting, while its flow run is active, waits for a retry or is being
+    recovered: that run may make the call itself. If the call has succeeded there, the letter is settled.
 
     Args:
         letters: Ids or letters; or leave it out and choose by `status`, `task`, `since` and `limit`. Without
-            any of them: all that wait.
+            any of them: all waiting letters.
         dry_run: Only say what would be called. Nothing is called, and no flow run is made.
         rate: At most so many letters a second.
         limit: At most so many letters.
-        force: Also letters in doubt, whose last replay was cut off by nobody knows where; and, for a single
-            letter that is named by its id, although its flow run goes on or nobody knows. What they call may
-            then happen twice, unless it has an `effect=`.
-        values: What was left out of letters, by its path: {"api_key": "...", "order.card.number": "..."}.
-        lease: Seconds after which a replay that gives no sign of life counts as dead; one on this machine
-            whose process is gone counts so at once.
+        force: Also letters in doubt, whose last replay was cut off at an unknown point; and a single letter
+            that is named by its id, although its flow run is active or unknown. Their calls may then happen
+            twice, unless they have an `effect=`.
+        values: The values left out of letters, by path: {"api_key": "...", "order.card.number": "..."}.
+        lease: Seconds without a renewal after which a replay counts as dead. A replay on this machine whose
+            process is dead counts as dead at once.
         progress: Called after each letter with (done, total, outcome).
 
-    Raises ConfigurationError for what cannot be meant, StoreUnavailable when the store is away.
+    Raises ConfigurationError for wrong options, StoreUnavailable when the store is unavailable.
     """
     queue = queue_of(store)
     chosen = choose(queue, letters, status, task, since, limit)
@@ -127,7 +127,7 @@ def replay_chosen(
     dry_run: bool = False,
     store: StoreReference = None,
 ) -> ReplayReport:
-    """Replay these letters in a flow run, which shows what was asked for; see `replay`."""
+    """Replay these letters in a flow run that shows the options as parameters; see `replay`."""
     if dry_run or not chosen or FlowRunContext.get() is not None:
         return replay_letters(how, chosen, dry_run=dry_run)
     ids = [letter.id for letter in chosen]
@@ -171,7 +171,7 @@ def choose(
     since: datetime | timedelta | None = None,
     limit: int | None = None,
 ) -> list[DeadLetter]:
-    """The letters that a replay is about, the oldest first. Raises ConfigurationError for an unknown task."""
+    """The letters to replay, the oldest first. Raises ConfigurationError for an unknown task."""
     if letters is None:
         found = queue.list(status or OPEN, task, since)[::-1][:limit]
         if not found:

@@ -1,13 +1,12 @@
 """Replaying dead letters: the same call again, in the same batch, by one at a time.
 
-A letter is claimed right before its call, under the id of the run that the replay will be. A replay that is
-cut off in the middle leaves its letter in doubt. It is taken up again without being told to only where that
-can send nothing twice: the task has an `effect=`, whose ledger knows what was done in the batch; or Prefect
-knows how the run of the replay ended; or the replay is a deployment's run, which Prefect creates once for a
-key. Everything else waits for a person, who says `force`.
+A letter is claimed right before its call, under the id of the replay's run. A replay that is cut off leaves
+its letter in doubt. Such a letter is replayed without `force` only where nothing can be sent twice: the task
+has an `effect=`, and its ledger knows what was done in the batch; or Prefect knows how the replay's run
+ended; or the replay is a run of a deployment, which Prefect creates once per idempotency key.
 
-A letter whose flow run goes on, or is being recovered, is left to it (see `known`): that is looked at before
-a letter is claimed, and once more right before its call.
+A letter is left to its flow run while that is active or being recovered (see `known`). This is checked before
+the letter is claimed, and again right before the call.
 """
 
 from __future__ import annotations
@@ -16,6 +15,7 @@ import os
 import socket
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from contextvars import ContextVar
@@ -34,11 +34,12 @@ from prefect.utilities.asyncutils import run_coro_as_sync
 from prefect.utilities.importtools import load_script_as_module
 from pydantic_core import to_jsonable_python
 
+from prefect_resilience.base.process import start_thread
 from prefect_resilience.durable.batches.batch import batch
 from prefect_resilience.durable.batches.edge.tags import TAG, untagged
 from prefect_resilience.durable.letters.claims import refusal
 from prefect_resilience.durable.letters.codec import Reader
-from prefect_resilience.durable.letters.edge.known import known_end, left_to_its_run, not_now
+from prefect_resilience.durable.letters.edge.known import known_end, left_to_its_run
 from prefect_resilience.durable.letters.kinds import DeadLetterError
 from prefect_resilience.durable.letters.model import DeadLetter
 from prefect_resilience.durable.letters.queue import DeadLetterQueue
@@ -46,7 +47,6 @@ from prefect_resilience.durable.letters.report import (
     RUN_CREATED,
     LetterOutcome,
     Progress,
-    Reason,
     ReplayReport,
     outcome_of,
 )
@@ -57,21 +57,21 @@ from prefect_resilience.errors.secrets.redact import redact, register_secret
 from prefect_resilience.telemetry.edge.events import emit
 
 LETTER_TAG = "dead-letter:"
-"""A run of a deployment that replays a letter bears its id in a tag."""
+"""The prefix of the tag with the letter's id, on a deployment's run that replays it."""
 SHOWN = 60
 OPEN = ("waiting", "in_doubt")
-"""The statuses of letters that a replay is about."""
+"""The statuses of letters that can be replayed."""
 
 _replaying: ContextVar[str | None] = ContextVar("prefect_resilience_replaying", default=None)
 
 
 def in_replay() -> bool:
-    """Whether a letter is being replayed around this code."""
+    """Whether this code runs in the replay of a letter."""
     return _replaying.get() is not None
 
 
 def is_replay_itself(run: object) -> bool:
-    """Whether this task run (by id), or a run of this flow (by name), is the replay that is going on."""
+    """Whether this task run (its id) or a run of this flow (its key) is the current replay."""
     return _replaying.get() == str(run)
 
 
@@ -79,9 +79,9 @@ def is_replay_itself(run: object) -> bool:
 class Replaying:
     """How letters are replayed.
 
-    `rate`: letters a second, at most; None: as fast as they go. `lease`: seconds after which a replay that
-    says nothing counts as dead. `values`: what was left out of letters, by path. `force`: also in doubt.
-    `despite_run`: also when the flow run of a letter goes on, or nobody knows.
+    `rate`: the most letters a second; None: no limit. `lease`: seconds without a renewal after which a replay
+    counts as dead. `values`: the values that were left out of letters, by path. `force`: also letters in
+    doubt. `despite_run`: also a letter whose flow run is active or unknown.
     """
 
     queue: DeadLetterQueue
@@ -110,14 +110,17 @@ class Replaying:
 
 
 def replay_letters(how: Replaying, letters: Iterable[DeadLetter], *, dry_run: bool = False) -> ReplayReport:
-    """Replay these letters one after the other. What one of them meets stops none of the others.
+    """Replay these letters one after the other. A failure of one letter does not stop the others.
 
-    Raises StoreUnavailable when the store is away: what has been replayed until then is on record there.
+    Raises StoreUnavailable when the store is unavailable: the replays until then are recorded there.
     """
     listed = list(letters)
     outcomes: list[LetterOutcome] = []
     for letter in listed:
-        outcome = _look_at(how, letter) if dry_run else _replay_one(how, letter)
+        try:
+            outcome = _look_at(how, letter) if dry_run else _replay_one(how, letter)
+        except DeadLetterError as error:
+            outcome = outcome_of(letter, "skipped", redact(str(error)))
         outcomes.append(outcome)
         if outcome.result == "skipped" and not dry_run:
             emit("dead-letter.skipped", "dead-letter", letter.id, outcome.model_dump(mode="json"))
@@ -128,8 +131,8 @@ def replay_letters(how: Replaying, letters: Iterable[DeadLetter], *, dry_run: bo
 
 @dataclass(frozen=True)
 class _PreparedCall:
-    """A letter's call, ready to be made. `protected`: replayed twice, it does nothing twice. `effect`: its
-    ledger knows what was done in the batch, whoever did it."""
+    """A letter's call, ready to be made. `protected`: a second replay does nothing twice. `effect`: a ledger
+    knows whether it was done in the batch."""
 
     subject: Any
     parameters: dict[str, Any]
@@ -138,20 +141,12 @@ class _PreparedCall:
 
 
 def _look_at(how: Replaying, letter: DeadLetter) -> LetterOutcome:
-    """What a replay of the letter would do. Nothing is changed and nothing called."""
-    try:
-        if letter.status not in OPEN:
-            return outcome_of(letter, "skipped", _why_not(how, letter), reason=_reason(letter))
-        left = left_to_its_run(how.queue, letter, despite_run=how.despite_run, dry_run=True)
-        if left is not None and left.reason != "unclear":
-            return left
-        call = _prepared(how, letter)
-        if left is not None and not call.effect:
-            return left
-        if letter.status == "in_doubt" and not (how.force or call.protected):
-            return outcome_of(letter, "skipped", _why_not(how, letter))
-    except DeadLetterError as error:
-        return outcome_of(letter, "skipped", redact(str(error)))
+    """What a replay of the letter would do. Nothing is changed or called. May raise DeadLetterError."""
+    call = _checked(how, letter, dry_run=True)
+    if isinstance(call, LetterOutcome):
+        return call
+    if letter.status == "in_doubt" and not (how.force or call.protected):
+        return _not_free(how, letter)
     told = ", ".join(
         f"{name}={redact(repr(value))[:SHOWN]}"
         for name, value in call.parameters.items()
@@ -163,12 +158,24 @@ def _look_at(how: Replaying, letter: DeadLetter) -> LetterOutcome:
     )
 
 
-def _why_not(how: Replaying, letter: DeadLetter) -> str:
-    return refusal(letter, how.queue.now(), despite_doubt=False) or ""
+def _checked(how: Replaying, letter: DeadLetter, *, dry_run: bool = False) -> LetterOutcome | _PreparedCall:
+    """The call of a letter, or the outcome of a letter that is not replayed. May raise DeadLetterError."""
+    if letter.status not in OPEN:
+        return _not_free(how, letter)
+    left = left_to_its_run(how.queue, letter, despite_run=how.despite_run, dry_run=dry_run)
+    if left is not None and left.reason != "unclear":
+        return left
+    call = _prepared(how, letter)
+    return call if left is None or call.effect else left
+
+
+def _not_free(how: Replaying, letter: DeadLetter, why: str | None = None) -> LetterOutcome:
+    why = why or refusal(letter, how.queue.now(), despite_doubt=False) or "it is gone"
+    return outcome_of(letter, "skipped", why, reason="settled" if letter.status == "settled" else None)
 
 
 def _prepared(how: Replaying, letter: DeadLetter) -> _PreparedCall:
-    """Find the task or flow, and read the parameters. Raises DeadLetterError, which says what is missing."""
+    """Find the task or flow, and read the parameters. Raises DeadLetterError if something is missing."""
     deployed = letter.deployment_id is not None
     subject = None if deployed else how.finder.subject(letter.source, letter.key)
     kind: type[Any] = Task if letter.kind == "task" else Flow
@@ -213,19 +220,13 @@ def load_block(name: str) -> Any:
 
 
 def _replay_one(how: Replaying, listed: DeadLetter) -> LetterOutcome:
-    try:
-        letter = how.queue.get(listed.id)  # it may have been listed long ago
-        open_one = letter.status in OPEN
-        left = left_to_its_run(how.queue, letter, despite_run=how.despite_run) if open_one else None
-        if left is not None and left.reason != "unclear":
-            return left
-        call = _prepared(how, letter)
-        if left is not None and not call.effect:
-            return left
-        if letter.status == "in_doubt" and (known := known_end(how.queue, letter)) is not None:
-            return known
-    except DeadLetterError as error:
-        return outcome_of(listed, "skipped", redact(str(error)))
+    """Claim a letter and make its call. May raise DeadLetterError."""
+    letter = how.queue.get(listed.id)  # it may have been listed long ago
+    call = _checked(how, letter)
+    if isinstance(call, LetterOutcome):
+        return call
+    if letter.status == "in_doubt" and (known := known_end(how.queue, letter)) is not None:
+        return known
     run_id = str(uuid4())
     taken, why = how.queue.claim(
         letter.id,
@@ -235,23 +236,19 @@ def _replay_one(how: Replaying, listed: DeadLetter) -> LetterOutcome:
         despite_doubt=how.force or call.protected,
     )
     if why is not None or taken.claim is None:
-        return outcome_of(letter, "skipped", why or "it is gone", reason=_reason(taken))
+        return _not_free(how, taken, why)
     return _replay_claimed(how, taken.holding(letter.contents), call, taken.claim.token, run_id)
-
-
-def _reason(letter: DeadLetter) -> Reason | None:
-    return "settled" if letter.status == "settled" else None
 
 
 def _replay_claimed(
     how: Replaying, letter: DeadLetter, call: _PreparedCall, token: str, run_id: str
 ) -> LetterOutcome:
-    """Make the call while the claim is renewed beside it, and write down how it went."""
+    """Make the call while a thread renews the claim, and record the outcome."""
     _keep_to(how)
     try:
         with _held(how, letter.id, token):
-            # Its run may have been started again since it was looked at.
-            left = not_now(how.queue, letter, despite_run=how.despite_run)
+            # Its flow run may have been started again since the first check.
+            left = None if how.despite_run else left_to_its_run(how.queue, letter, despite_run=False)
             if left is not None and not (left.reason == "unclear" and call.effect):
                 how.queue.release(letter.id, token)
                 return left
@@ -260,7 +257,7 @@ def _replay_claimed(
             else:
                 outcome = _call(letter, call, run_id)
     except BaseException as error:
-        # Cut off from here, as by Ctrl-C: how far it had come is as unknown as if the process had died.
+        # Cut off, as by Ctrl-C: how far it got is as unknown as if the process had died.
         with suppress(StoreUnavailable):
             how.queue.settle(letter.id, token, "in_doubt", redact(f"cut off by {error!r}"))
         raise
@@ -276,7 +273,7 @@ def _replay_claimed(
 
 
 def _keep_to(how: Replaying) -> None:
-    """Wait for this letter's turn, where a rate is given."""
+    """Wait as long as `rate` demands."""
     if how.rate is None:
         return
     now = how.clock()
@@ -287,7 +284,7 @@ def _keep_to(how: Replaying) -> None:
 
 @contextmanager
 def _held(how: Replaying, letter_id: str, token: str) -> Generator[None, None, None]:
-    """Renew a claim for as long as the call takes."""
+    """Renew a claim while the call runs."""
     over = threading.Event()
 
     def renew() -> None:
@@ -296,8 +293,7 @@ def _held(how: Replaying, letter_id: str, token: str) -> Generator[None, None, N
                 if not how.queue.renew(letter_id, token, how.lease):
                     return
 
-    thread = threading.Thread(target=renew, name="dead-letter-lease", daemon=True)
-    thread.start()
+    thread = start_thread("dead-letter-lease", renew)
     try:
         yield
     finally:
@@ -333,12 +329,11 @@ def _run_task(call: _PreparedCall, run_id: str) -> State[Any] | BaseException | 
         )
         if not task.isgenerator:
             return _finished(made)
-    try:  # a generator is at its end when somebody has read it
+    try:  # a generator's task run ends when all of it has been read
         if task.isasync:
             run_coro_as_sync(_read_to_end(made))
         else:
-            for _ in made:
-                pass
+            deque(made, maxlen=0)
     except Exception as error:  # noqa: BLE001 - whatever the task raised
         return error
     return None
@@ -367,7 +362,7 @@ def _judged(letter: DeadLetter, ended: State[Any] | BaseException | None, run_id
 
 
 def _run_deployment(letter: DeadLetter, parameters: dict[str, Any]) -> LetterOutcome:
-    """A run of the letter's deployment. However often this is tried for one replay, there is one run."""
+    """Create a run of the letter's deployment: one run per replay, however often this is tried."""
     definite = [one.finished_at.isoformat() for one in letter.replays if one.outcome != "in_doubt"]
     key = "-".join(["dead-letter", letter.id, *definite[-1:]])
     tags = [f"{LETTER_TAG}{letter.id}", *([f"{TAG}{letter.batch_id}"] if letter.batch_id else [])]

@@ -1,7 +1,7 @@
-"""One compensation: found by its path, called once as an effect of its own, and what became of it.
+"""One compensation: it is found by its path and called once, as an effect of its own.
 
-A `ResilientTask` has its own guard, which does the recording: it gets the compensation's key, and keeps its
-own retries, kind and `verify`. Anything else is called here within a claim, and once.
+A `ResilientTask` records the call itself: it gets the compensation's key, and keeps its own retries, kind and
+`verify`. Any other function is called here within a claim, once.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from prefect_resilience.base.drive import Blocking, Command, Invoke, Steps
 from prefect_resilience.base.edge.settings import enabled
-from prefect_resilience.durable.effects.claim import Claim
+from prefect_resilience.durable.effects.claim import EffectClaim
 from prefect_resilience.durable.effects.current import OutsideRuns, Replayed, sent_key
 from prefect_resilience.durable.effects.keys import effect_key
 from prefect_resilience.durable.effects.ledger import Ledger
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class CompensationOutcome:
-    """What became of one compensation; `how` is the name of a field of the RollbackReport."""
+    """The outcome of one compensation; `how` is the name of a field of the RollbackReport."""
 
     how: str
     why: str = ""
@@ -51,14 +51,14 @@ class CompensationOutcome:
 
 @dataclass(slots=True)
 class Compensating:
-    """How the compensations of one rollback are called. `asynchronous`: an event loop drives it."""
+    """Calls the compensations of one rollback. `asynchronous`: an event loop drives it."""
 
     log: SagaLog
     asynchronous: bool
     finder: Finder = field(default_factory=lambda: _finder())
 
     def undone(self, effect: EffectDocument) -> Steps[CompensationOutcome]:
-        """Undo one fenced effect, and record what became of it."""
+        """Undo one fenced effect, and record the outcome."""
         key = key_of_undoing(effect, self.log.batch_id)
         own: EffectDocument | None = yield Blocking(self.log.effect, (key,))
         if own is not None and own["state"] == "done":
@@ -68,13 +68,13 @@ class Compensating:
             yield from self._call(effect, key)
         except StoreUnavailable:
             raise
-        except Exception as error:  # noqa: BLE001 - whatever the user's code raises, the others are still to be undone
+        except Exception as error:  # noqa: BLE001 - the other effects must still be undone
             return (yield from self._failed(effect, key, error))
         yield Blocking(self.log.decide, (effect, undo.undone))
         return CompensationOutcome("compensated")
 
     def resolved(self, effect: EffectDocument) -> Steps[str]:
-        """Ask the receiver what became of an effect in doubt; "" when that is known now, else why not."""
+        """Ask the receiver about an effect in doubt; "" if its outcome is known now, else why not."""
         said = effect["error"] or {"code": "INTERRUPTED", "message": "nothing is known of the call"}
         why = f"{said['code']}: {said['message']}"
         recorded: dict[str, Any] = effect.get("compensation") or {}
@@ -108,13 +108,15 @@ class Compensating:
             task = recorded.with_options(effect=_effect_for(effect, guard.effect), cache_policy=_no_cache())
             return (yield self._command(task, tuple(args), kwargs))
         if hasattr(function, "task_key") and hasattr(function, "with_options"):
-            # A plain Prefect task: its retries would make the call again whatever became of it.
+            # A plain Prefect task: its retries would repeat the call even if its outcome is unknown.
             plain: Any = function
             function = plain.with_options(retries=0, cache_policy=_no_cache())
         here = _Here(self.log.ledger, self.log.batch_id, {"node_id": compensation_of(effect)})
         name = compensation_of(effect) or ""
         source = CodeSource(name)
-        claim = Claim(_effect_for(effect, None), function, self.asynchronous, source, here, watchable=False)
+        claim = EffectClaim(
+            _effect_for(effect, None), function, self.asynchronous, source, here, watchable=False
+        )
         make = partial(self._command, function, tuple(args), kwargs)
         outcome = yield from claim.once(lambda: claim.called(lambda _: make(), _classified))
         return outcome.value if isinstance(outcome, Replayed) else outcome
@@ -122,7 +124,7 @@ class Compensating:
     def _command(
         self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Command:
-        """The call, for whoever drives: a loop is not held up, and without one coroutines are run too."""
+        """The call: it does not block an event loop, and runs coroutines without one."""
         if not _is_async(function):
             return (Blocking if self.asynchronous else Invoke)(function, args, kwargs)
         if self.asynchronous:
@@ -167,14 +169,14 @@ def _brief(error: BaseException) -> str:
 
 
 def _packed(value: Any) -> dict[str, Any]:
-    """What `verify` told of the result, for the compensation to read."""
+    """The result that `verify` returned, packed for the compensation."""
     packed = pack_told(value) or {"as": "lost", "why": "a rollback learned it from verify, and it is no JSON"}
     return with_result(packed, value)
 
 
 @dataclass(frozen=True, slots=True)
 class _Here(OutsideRuns):
-    """A compensation's surroundings (see `claim.EffectSurroundings`): the rollback tells what it came to."""
+    """A compensation's surroundings (see `EffectSurroundings`): the rollback reports its outcome."""
 
     opened: Ledger
     batch: str
@@ -194,7 +196,7 @@ class _Here(OutsideRuns):
         return "nobody asks for the result of a compensation"
 
 
-# -- Prefect, where a compensation or its parameters need it
+# -- Prefect, for compensations and parameters that need it
 
 
 def _is_async(function: Callable[..., Any]) -> bool:

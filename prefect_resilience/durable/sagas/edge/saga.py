@@ -1,4 +1,4 @@
-"""Sagas: what a batch did is undone in reverse order, down to its beginning or to a savepoint.
+"""Sagas: a rollback undoes the effects of a batch in reverse order, to its beginning or to a savepoint.
 
     try:
         book_flight(trip); savepoint("booked"); charge(trip)
@@ -6,8 +6,8 @@
         rollback()          # or rollback(to="booked"); await arollback() in an async flow
         raise
 
-One rollback of a batch goes on at a time; one that was killed is finished by the next. Written once, for the
-two drivers of `drive.py`.
+One rollback of a batch runs at a time; the next one finishes one that was killed. Written once, for both
+drivers of `drive.py`.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ def savepoint(name: str, *, batch_id: str | None = None, store: Store | str | No
 def planned_rollback(ledger: Ledger, batch_id: str, to: str | None = None) -> Outline:
     """What `rollback` would undo and what not; nothing is changed.
 
-    Raises ConfigurationError for a savepoint or batch that there is not, and StoreUnavailable.
+    Raises ConfigurationError for an unknown savepoint or batch, and StoreUnavailable.
     """
     log = SagaLog(ledger, batch_id)
     decision = log.planned(to)
@@ -146,7 +146,7 @@ def _rollback(
 def _batch(batch_id: str | None) -> str:
     if batch_id is not None:
         return check_batch_id(batch_id)
-    # Only now: it is Prefect that knows, and it asks this package in turn.
+    # Imported here: tags imports this package in turn.
     from prefect_resilience.durable.batches.edge.tags import current_batch
 
     return current_batch()
@@ -162,7 +162,7 @@ class _Rollback:
     max_wait: float
     asynchronous: bool
     named: bool
-    """Whether the caller named the batch, perhaps one that there is not."""
+    """Whether the caller named the batch: then it may not exist."""
     claim: str = field(default_factory=lambda: uuid4().hex)
     found: dict[str, list[Compensation]] = field(default_factory=dict[str, list[Compensation]])
 
@@ -200,7 +200,7 @@ class _Rollback:
             pause = min(1.5 * pause, LONGEST_PAUSE)
 
     def _settled(self, compensating: Compensating, since: float | None, until: float) -> Steps[None]:
-        """Wait for what is going on, and find out what became of the effects in doubt."""
+        """Wait for effects in progress, and ask about those in doubt."""
         log = compensating.log
         pause, asked = SHORTEST_PAUSE, dict[str, str]()
         while True:
@@ -252,42 +252,25 @@ class _Rollback:
         _tell(self.batch_id, one, outcome.how)
 
 
-# -- what people are told
+# -- logs and events
 
-_EVENTS = {
-    "compensated": "effect.compensated",
-    "failed": "effect.compensation-failed",
-    "in_doubt": "effect.in-doubt",
+_TOLD = {
+    "compensated": (logging.INFO, "Compensated", "effect.compensated"),
+    "failed": (logging.ERROR, "Not compensated, a person must see to it", "effect.compensation-failed"),
+    "in_doubt": (logging.ERROR, "In doubt, a person must see to it", "effect.in-doubt"),
 }
+"""By the outcome: the level and the beginning of the log line, and the event."""
 
 
 def _tell(batch_id: str, one: Compensation, how: str) -> None:
-    said = {
-        "compensated": "Compensated",
-        "failed": "Not compensated, a person must see to it",
-        "in_doubt": "In doubt, a person must see to it",
-    }.get(how)
-    if said is None:
+    if how not in _TOLD:
         return
+    level, said, event = _TOLD[how]
     why = f": {one.why}" if one.why else ""
-    _logger().log(
-        logging.INFO if how == "compensated" else logging.ERROR,
-        "%s: %r of batch %r by %s%s",
-        said,
-        one.key,
-        batch_id,
-        one.function,
-        why,
-    )
-    payload = {
-        "key": one.key,
-        "batch_id": batch_id,
-        "generation": one.generation,
-        "compensation": one.function,
-        "external_id": one.external_id,
-        "why": one.why,
-    }
-    emit(_EVENTS[how], "effect", one.key, payload)
+    _logger().log(level, "%s: %r of batch %r by %s%s", said, one.key, batch_id, one.function, why)
+    payload = {"batch_id": batch_id, "compensation": one.function}
+    payload |= {name: getattr(one, name) for name in ("key", "generation", "external_id", "why")}
+    emit(event, "effect", one.key, payload)
 
 
 def _tell_of(report: RollbackReport) -> None:
@@ -301,7 +284,7 @@ def _tell_of(report: RollbackReport) -> None:
 
 
 def _logger() -> Any:
-    """The run's logger, so that the UI shows it; outside of runs one of this package's."""
+    """The run's logger, visible in the UI; outside of runs this package's."""
     from prefect.exceptions import MissingContextError
     from prefect.logging import get_run_logger
 

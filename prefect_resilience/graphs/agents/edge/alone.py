@@ -1,4 +1,4 @@
-"""An agent where no run is going on: the same guard, without Prefect and its API."""
+"""An agent outside of runs: the same guard, without Prefect's API."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import inspect
 import logging
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Generator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import partial
@@ -19,6 +19,7 @@ from prefect.utilities.callables import explode_variadic_parameter, parameters_t
 from prefect.utilities.hashing import hash_objects
 
 from prefect_resilience.base.drive import Blocking, Steps, adrive, drive, slept
+from prefect_resilience.base.process import setting
 from prefect_resilience.calls.attempt import guarded
 from prefect_resilience.calls.judging import retry_told
 from prefect_resilience.calls.model import Guard, RunRecord, Substitute
@@ -26,8 +27,8 @@ from prefect_resilience.durable.effects.current import OutsideRuns
 from prefect_resilience.durable.effects.ledger import Ledger, open_ledger
 from prefect_resilience.errors.context import ErrorContext
 from prefect_resilience.guards.decomposition.model import Decomposed, stood_in
-from prefect_resilience.guards.fallbacks.model import Answer
-from prefect_resilience.guards.partials.current import Carried, Notes, add_notes_source, carried
+from prefect_resilience.guards.fallbacks import Answer
+from prefect_resilience.guards.partials import Carried, Notes, add_notes_source, carried
 from prefect_resilience.guards.retries.backoff import pause
 from prefect_resilience.guards.retries.policy import Verdict
 from prefect_resilience.guards.timeouts.process import Carriage
@@ -55,7 +56,7 @@ class Memories:
             self._kept.popitem(last=False)
 
     def find(self, key: str | None, max_age: float | None) -> Any:
-        """Raises LookupError if there is none so young."""
+        """Raises LookupError if there is none, or if it is too old."""
         if key is None or key not in self._kept:
             raise LookupError("no earlier result is kept for these arguments")
         at, value = self._kept[key]
@@ -67,16 +68,16 @@ class Memories:
 
 @dataclass(eq=False)
 class Alone(OutsideRuns):
-    """What surrounds an agent outside of any run (see `calls.model.RunContext`)."""
+    """The context of an agent outside of runs (see `calls.model.RunContext`)."""
 
     name: str
     guard: Guard
     given: Mapping[str, Any]
-    """The call's arguments, those of a `**kwargs` together under its name."""
+    """The call's arguments; those of `**kwargs` are one mapping under its name."""
     memories: Memories
     _record: RunRecord | None = None
     _carried: Carried | None = None
-    """What a child process has with it."""
+    """The notes that a child process got."""
     _key: str = field(default_factory=lambda: uuid4().hex)
 
     @property
@@ -92,7 +93,7 @@ class Alone(OutsideRuns):
 
     def record(self, started: float) -> RunRecord:
         self._record = self._record or RunRecord(started)
-        if not self._record.history:  # code inside may have made it, after the attempt began
+        if not self._record.history:  # nested code may have made it after the attempt began
             self._record.started = min(self._record.started, started)
         if self._carried is not None:
             self._carried.read(self._record.notes)
@@ -104,7 +105,7 @@ class Alone(OutsideRuns):
 
     def may_retry(self, error: Exception) -> Steps[bool]:
         return True
-        yield  # it asks nobody, but is a sequence
+        yield  # makes it a generator
 
     def went_well(self) -> None:
         attempt_succeeded(self.name)
@@ -148,7 +149,7 @@ class Alone(OutsideRuns):
 
         return Carriage(_InChild(notes), heard)
 
-    # Its work in parts: each asks the same agent once more.
+    # Decomposition: each part calls the same agent again.
 
     def part(self, changes: Mapping[str, Any], label: str, without_tags: set[str]) -> Callable[[], Any]:
         args, kwargs = parameters_to_args_kwargs(
@@ -185,7 +186,7 @@ class Alone(OutsideRuns):
 Source = Callable[[bool], Notes | None]
 
 _source: ContextVar[Source | None] = ContextVar("prefect_resilience_alone", default=None)
-"""The notes of the agent that is at work here."""
+"""The notes of the agent that runs here."""
 
 
 def _notes_here(make: bool) -> Notes | None:
@@ -197,22 +198,17 @@ def _notes_here(make: bool) -> Notes | None:
 add_notes_source(_notes_here)
 
 
-@contextmanager
-def _with_notes(here: Alone) -> Generator[None, None, None]:
+def _with_notes(here: Alone) -> AbstractContextManager[None]:
     def notes(make: bool) -> Notes | None:
         record = here.record(time.monotonic()) if make else here.known()
         return None if record is None else record.notes
 
-    reset = _source.set(notes)
-    try:
-        yield
-    finally:
-        _source.reset(reset)
+    return setting(_source, notes)
 
 
 @dataclass(frozen=True)
 class _InChild:
-    """Calls something in the name of an agent, from another process."""
+    """Calls a function for an agent in a child process."""
 
     carried: Carried
 
@@ -252,7 +248,7 @@ def alone(
 
 
 def _value(outcome: Any) -> Any:
-    """What a part came to, whoever gave it."""
+    """The value of a part, from the agent or a substitute."""
     if isinstance(outcome, Substitute):
         return outcome.answer.value
     return outcome.value if isinstance(outcome, Decomposed) else outcome

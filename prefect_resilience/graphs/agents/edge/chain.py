@@ -1,15 +1,15 @@
-"""`AgentChain` and `ProviderChain`: who is asked, in which order, and who answered."""
+"""`AgentChain` and `ProviderChain`: call agents in order until one answers."""
 
 from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Callable, Generator, Iterable, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar, cast
 
-from prefect_resilience.base.drive import Steps, adrive, drive
+from prefect_resilience.base.drive import Blocking, Steps, adrive, drive
+from prefect_resilience.base.process import setting
 from prefect_resilience.errors.context import ErrorContext, attach_context, attached_context
 from prefect_resilience.errors.exceptions import ConfigurationError, add_note
 from prefect_resilience.errors.secrets.redact import redact
@@ -20,22 +20,23 @@ from prefect_resilience.graphs.agents.edge.person import (
     PersonStep,
     check_notify,
     notice_of,
-    told,
+    tell,
 )
-from prefect_resilience.graphs.agents.edge.registry import AGENTS, PROVIDERS, Agent, Ran, Registry, Step
+from prefect_resilience.graphs.agents.edge.registry import AGENTS, PROVIDERS, Agent, AgentStep, Ran, Registry
 from prefect_resilience.graphs.agents.trace import Trace, trace
-from prefect_resilience.guards.fallbacks.model import Answered, Fallback
+from prefect_resilience.guards.fallbacks import Answered, Fallback
 
 StepOption = str | Fallback | Person | Callable[..., Any]
 
 
 @dataclass(frozen=True)
 class ChainResult(Answered):
-    """What a chain came to.
+    """The result of a chain.
 
-    value: the answer. answered_by: the name of who gave it. degraded: whether it is a lesser one.
-    attempts: how many calls each one was asked with, by name; 0 where a circuit let none through.
-    errors: the ErrorContext of each one that failed, by name.
+    value: the answer. answered_by: the name of the step that gave it. degraded: whether it is a degraded
+        answer.
+    attempts: the number of calls of each step, by name; 0 if its circuit rejected them.
+    errors: the ErrorContext of each failed step, by name.
 
     Example:
         >>> def exact(text: str) -> int:
@@ -50,7 +51,7 @@ class ChainResult(Answered):
 
 
 class AgentChain:
-    """An agent, and who is asked in its place when it fails: simpler agents in their order, a person last.
+    """An agent and its fallbacks in order: simpler agents, a person last.
 
         chain = AgentChain("builder", ["builder-simple", "manual-mode"])
         result = chain.call("a bridge")            # await chain.acall(...) for async agents
@@ -58,19 +59,19 @@ class AgentChain:
 
     agent, fallbacks: names of agents that `@agent` registered or that `agents={"builder": build, ...}` gives;
         among the fallbacks also functions and tasks, `Fallback`s and, as the last one, a `Person`.
-    notify: whom to tell when nobody answered: a notification block, the name of a saved one, or a function of
-        the `Notice`.
+    notify: gets a `Notice` when no step answered: a notification block, the name of a saved one, or a
+        function.
 
-    Every agent has its own circuit, retries and deadline, and its call is a task run of its own. The next one
-    is asked when the attempts of one are used up, at once when its circuit is open or its error is none that
-    passes. The first agent's run ends `Fallback`, or `Degraded`, when another one answered. Where no run is
-    going on the same happens in this process, without an API. Nobody is asked who is not in the chain.
+    Every agent has its own circuit, retries and deadline, and its call is a task run of its own. The next
+    agent is called when the attempts of one are used up; at once if its circuit is open or its error is
+    permanent. The first agent's run ends `Fallback` or `Degraded` if another agent answered. Outside of runs
+    all of this happens in this process, without an API. Only agents in the chain are called.
 
-    A chain is itself a fallback: `resilient_task(fallback=chain)`. It is called with what the first agent
-    takes; each other one gets those arguments that it names, and the ErrorContext as `error`.
+    A chain can be a fallback: `resilient_task(fallback=chain)`. It is called with the arguments of the first
+    agent. Each other agent gets the arguments that it declares, and the ErrorContext as `error`.
 
-    When nobody answers, the first agent's own error is raised, with the others in its notes; `PersonNeeded`
-    if a person must take over. Raises ConfigurationError for what cannot be meant.
+    If no step answers, the first agent's own error is raised, with the others in its notes; or `PersonNeeded`
+    if a person must take over. Raises ConfigurationError for invalid options.
     """
 
     registry: Registry = AGENTS
@@ -102,7 +103,7 @@ class AgentChain:
             raise ConfigurationError(f"the chain {name!r} begins with {first!r}: a person is its last step")
         found = [self._found(step, given) for step in steps[1:]]
         self._check(first, found)
-        self._first = Step(first, [self._fallback(step, first.name) for step in found], self._memories)
+        self._first = AgentStep(first, [self._fallback(step, first.name) for step in found], self._memories)
         self.steps: tuple[str, ...] = (first.name, *(step.name for step in found))
         self.__signature__: inspect.Signature = self._first.__signature__
 
@@ -137,7 +138,7 @@ class AgentChain:
             return step
         if isinstance(step, Person):
             return Fallback(PersonStep(step, self.name, first), name=step.name, degraded=step.degraded)
-        made = Step(step, [], self._memories)
+        made = AgentStep(step, [], self._memories)
         return Fallback(made, when=step.when, name=step.name, degraded=step.degraded)
 
     @property
@@ -146,13 +147,13 @@ class AgentChain:
         return self._first.isasync
 
     def call(self, *args: Any, **kwargs: Any) -> ChainResult:
-        """Ask one after the other, until one answers. For async agents use `acall`."""
+        """Call one step after the other until one answers. For async agents use `acall`."""
         if self.isasync:
             raise ConfigurationError(f"{self.name!r} is async: write await chain.acall(...)")
         return drive(self._asked(args, kwargs))
 
     async def acall(self, *args: Any, **kwargs: Any) -> ChainResult:
-        """As `call`; plain agents get a thread."""
+        """As `call`; plain agents run in a thread."""
         if self.isasync:
             return await adrive(self._asked(args, kwargs))
         return await asyncio.to_thread(self.call, *args, **kwargs)
@@ -165,7 +166,8 @@ class AgentChain:
         return f"{type(self).__name__}({' -> '.join(self.steps)})"
 
     def _asked(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Steps[ChainResult]:
-        with _traced() as here:
+        here = Trace()
+        with setting(trace, here):
             try:
                 ran: Ran = yield from self._first.ran(args, kwargs)
             except Exception as error:
@@ -178,7 +180,7 @@ class AgentChain:
         )
 
     def _nobody(self, here: Trace, error: Exception) -> Steps[Exception | None]:
-        """Nobody answered: what is told to people, and the error to raise in place of the first one's."""
+        """No step answered: notify people. Returns the error to raise in place of the first agent's."""
         errors = self._in_order(here.errors)
         said = {name: context.summary() for name, context in errors.items()}
         context = attached_context(error)
@@ -187,7 +189,7 @@ class AgentChain:
             attach_context(error, context.model_copy(update={"details": details}))
         if self.notify is not None:
             notice = notice_of(self.name, f"{self.name}: nobody answered", errors)
-            trouble = yield from told(self.notify, notice)
+            trouble = yield Blocking(tell, (self.notify, notice))
             if trouble:
                 add_note(error, f"prefect-resilience: {trouble}")
         add_note(error, redact(f"prefect-resilience: nobody of the chain {' -> '.join(self.steps)} answered"))
@@ -201,7 +203,7 @@ V = TypeVar("V")
 
 
 class ProviderChain(AgentChain):
-    """Providers of one service in the order in which they are asked, and what there is when none answers.
+    """Providers of one service in the order in which they are called, and answers if all of them fail.
 
         llm = ProviderChain(
             "llm", {"claude": ask_claude, "openai": ask_openai},
@@ -209,14 +211,14 @@ class ProviderChain(AgentChain):
         )
 
     name: the chain's own. providers: names that `@provider` registered, or a mapping of names to functions.
-    last_known_good: seconds that an earlier answer of the first provider to the same call may be old; True
-        for any age. In a run it is kept in Prefect's result storage, elsewhere in this process.
-    degraded: a text or any other value, or a function of the call's arguments (and `error`), for the time
-        when nothing else is left; the run ends `Degraded`.
-    notify: whom to tell when that fails, too, or is not there.
+    last_known_good: the greatest age, in seconds, of an earlier answer of the first provider to the same
+        call; True for any age. In a run it is kept in Prefect's result storage, elsewhere in this process.
+    degraded: the last answer: a text or any other value, or a function of the call's arguments (and `error`).
+        The run ends `Degraded`.
+    notify: gets a `Notice` when no step answered.
 
-    Each provider has its circuit `provider:<name>`, which is the whole fleet's. Nothing switches to another
-    provider but a chain that names it.
+    Each provider has its circuit `provider:<name>`, shared by the whole fleet. Only a chain that names a
+    provider switches to it.
     """
 
     registry = PROVIDERS
@@ -251,13 +253,3 @@ def _listed(steps: Iterable[StepOption]) -> list[StepOption]:
     if isinstance(steps, str):
         raise ConfigurationError(f"the steps of a chain are a list: write [{steps!r}]")
     return list(steps)
-
-
-@contextmanager
-def _traced() -> Generator[Trace, None, None]:
-    here = Trace()
-    token = trace.set(here)
-    try:
-        yield here
-    finally:
-        trace.reset(token)

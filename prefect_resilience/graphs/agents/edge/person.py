@@ -20,25 +20,24 @@ from prefect.tasks import Task
 from prefect.utilities.asyncutils import run_coro_as_sync
 from pydantic import BaseModel, create_model
 
-from prefect_resilience.base.drive import Blocking, Steps
 from prefect_resilience.errors.context import ErrorContext
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.errors.secrets.redact import redact
-from prefect_resilience.graphs.agents.trace import PersonNeeded, Trace, current_trace
+from prefect_resilience.graphs.agents.trace import PersonNeeded, Trace, trace
 
 logger: logging.Logger = logging.getLogger("prefect_resilience.agents")
 
 Notify = NotificationBlock | str | Callable[["Notice"], Any]
-"""Who tells people: a notification block, the name of a saved one ("slack-webhook/night-shift"), or a
-function, plain or async, that is given the `Notice`."""
+"""A notification block, the name of a saved one ("slack-webhook/night-shift"), or a function of the `Notice`,
+plain or async."""
 
 
 @dataclass(frozen=True)
 class Notice:
-    """What people are told; secrets are masked.
+    """A notification for people; secrets are masked.
 
-    `errors` has the ErrorContext of each one that was asked, by name, in their order. `url` is the page of
-    the flow run, None outside of one.
+    `errors` has the ErrorContext of each failed step, by name, in their order. `url` is the page of the flow
+    run, None outside of a run.
 
     Example:
         >>> told: list[Notice] = []
@@ -58,7 +57,7 @@ class Notice:
 
 
 def notice_of(chain: str, subject: str, errors: Mapping[str, ErrorContext], more: str = "") -> Notice:
-    """A notice that says what each one answered, and where to look."""
+    """A notice with the error of each step and the URL of the run."""
     url = flow_run.get_flow_run_ui_url() if flow_run.get_id() else None
     lines = [f"- {name}: {context.summary()}" for name, context in errors.items()]
     parts = [more, "\n".join(lines), url or ""]
@@ -74,13 +73,8 @@ def check_notify(what: str, notify: Any) -> None:
         )
 
 
-def told(notify: Notify, notice: Notice) -> Steps[str | None]:
-    """Tell people; says why when they could not be told. Never raises: what failed before is what counts."""
-    return (yield Blocking(tell, (notify, notice)))
-
-
 def tell(notify: Notify, notice: Notice) -> str | None:
-    """As `told`, for a plain caller."""
+    """Send the notice; returns why it could not be sent, None if it was. Never raises."""
     try:
         if isinstance(notify, str):
             from prefect.blocks.core import Block
@@ -92,7 +86,7 @@ def tell(notify: Notify, notice: Notice) -> str | None:
                 _waited_for(answer)
         else:
             _waited_for(notify(notice))
-    except Exception as failure:  # noqa: BLE001 - whatever it is, the chain's own failure is what counts
+    except Exception as failure:  # noqa: BLE001 - the chain's own failure is more important
         why = redact(f"the notification failed: {failure!r}")
         logger.error("%s: %s", notice.subject, why)
         return why
@@ -113,19 +107,19 @@ POLL_SECONDS = 10.0
 
 @dataclass(frozen=True)
 class Person:
-    """Somebody who answers when no agent can: the last step of a chain.
+    """A person who answers if no agent can: the last step of a chain.
 
         AgentChain("builder", ["builder-simple", Person("manual-mode", answer=Spec, timeout=3600)])
 
-    In a flow run the run is paused, and its page in the Prefect UI has a form for the answer. Elsewhere, and
-    when nobody answers in time, the chain raises `PersonNeeded`. Both times `notify` is told, if it is given.
+    A flow run is paused, and its page in the Prefect UI has a form for the answer. Outside of a flow run, and
+    if there is no answer in time, the chain raises `PersonNeeded`. In both cases `notify` gets a `Notice`.
 
-    answer: the pydantic model, or the type, of what the form asks for.
-    question: a text over the form, a template over the call's arguments, as in "Please build {spec}"; what
-        each agent failed with is below it.
-    timeout: the seconds that the run waits for an answer. poll_interval: the seconds between two looks.
+    answer: the pydantic model, or the type, of the answer in the form.
+    question: the text above the form, a template over the call's arguments, as in "Please build {spec}". The
+        agents' errors are listed below it.
+    timeout: the seconds that the run waits for an answer. poll_interval: the seconds between two polls.
     notify: a notification block, the name of a saved one, or a function of the `Notice`.
-    degraded: whether the answer counts as a lesser one, so that the run ends `Degraded`.
+    degraded: whether the run ends `Degraded` after this answer.
     """
 
     name: str = "a person"
@@ -147,7 +141,7 @@ class Person:
 
     @property
     def place(self) -> str:
-        """How messages call this step."""
+        """The name of this step in messages."""
         return f"Person({self.name!r})"
 
     def named(self, name: str) -> Person:
@@ -173,8 +167,8 @@ class PersonStep:
 
     def __call__(self, error: ErrorContext, **arguments: Any) -> Any:
         person = self.person
-        trace = current_trace() or Trace()
-        errors = {self.first: error, **trace.errors}
+        here = trace.get() or Trace()
+        errors = {self.first: error, **here.errors}
         question = _filled(person.question, arguments)
         notice = notice_of(self.chain, f"{self.chain}: {person.name} is asked", errors, question)
         trouble = None if person.notify is None else tell(person.notify, notice)
@@ -183,11 +177,11 @@ class PersonStep:
                 raise RuntimeError("there is no flow run that could wait for it")
             return self._asked(notice.body)
         except Exception as failure:
-            # From the task of its own, whose failure is this step's
+            # Raised by the task that waits for the answer
             why = str(failure) if type(failure) is RuntimeError else repr(failure)
             told = "; ".join(redact(part) for part in (why, trouble) if part)
-            trace.person_needed = PersonNeeded(self.chain, person.name, told)
-            raise trace.person_needed from failure
+            here.person_needed = PersonNeeded(self.chain, person.name, told)
+            raise here.person_needed from failure
 
     def _asked(self, question: str) -> Any:
         person = self.person
@@ -221,7 +215,7 @@ def _pausing(person: Person) -> Callable[[str], Any]:
 
 
 def _form(wanted: Any) -> tuple[type[RunInput], Callable[[Any], Any]]:
-    """What the form asks for, and how the answer is taken out of it."""
+    """The form, and a function that takes the answer out of it."""
     if isinstance(wanted, type) and issubclass(wanted, BaseModel):
         model = wanted
         form = cast("type[RunInput]", run_input_subclass_from_type(model))
@@ -235,5 +229,5 @@ def _form(wanted: Any) -> tuple[type[RunInput], Callable[[Any], Any]]:
 def _filled(question: str, arguments: Mapping[str, Any]) -> str:
     try:
         return question.format_map(arguments)
-    except Exception:  # noqa: BLE001 - a person understands a template, too
+    except Exception:  # noqa: BLE001 - a question with unfilled fields is still readable
         return question

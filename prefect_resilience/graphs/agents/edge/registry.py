@@ -1,4 +1,4 @@
-"""Agents and providers by their names, each with what stands around it."""
+"""Agents and providers by name, each with its policies."""
 
 from __future__ import annotations
 
@@ -21,12 +21,11 @@ from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.errors.taxonomy import ErrorCategory
 from prefect_resilience.graphs.agents.edge.alone import Memories, alone
 from prefect_resilience.graphs.agents.trace import counted, note
-from prefect_resilience.graphs.routing.edge.nodes import value_of
 from prefect_resilience.graphs.routing.edge.targets import as_function
-from prefect_resilience.graphs.routing.edge.upstream import Failed, NeverRan, ending_of
+from prefect_resilience.graphs.routing.edge.upstream import FailedUpstream, NeverRan, ending_of, value_of
 from prefect_resilience.guards.circuits.breaker import CircuitBreaker
 from prefect_resilience.guards.decomposition.model import Decomposed
-from prefect_resilience.guards.fallbacks.model import Fallback
+from prefect_resilience.guards.fallbacks import Fallback
 from prefect_resilience.tasks.edge.answers import ReplacedState
 from prefect_resilience.tasks.edge.task import ResilientTask
 from prefect_resilience.tasks.edge.task_options import split
@@ -40,12 +39,12 @@ NOT_HERE = {"name": "it has one", "fallback": "the chain is that", "effect": "wr
 
 @dataclass(frozen=True)
 class Agent:
-    """A name, what is called under it, and its own policies.
+    """A name, its function or task, and its own policies.
 
     kind: "agent" or "provider"; the circuit is `<kind>:<name>` unless another one is given.
-    options: those of `resilient_task`, but for `fallback`, which the chain is, and `effect`.
-    degraded: its answer is a lesser one, so that a run which it answers ends `Degraded`.
-    when: which errors of the first one it is asked after; as that of a `Fallback`.
+    options: those of `resilient_task` except `fallback`, which is the chain, and `effect`.
+    degraded: a run that it answers ends `Degraded`.
+    when: the errors of the first agent after which it is called, as in `Fallback`.
     """
 
     name: str
@@ -85,7 +84,7 @@ class Agent:
     def task(self, fallbacks: list[Any]) -> ResilientTask[..., Any]:
         """A task of this name with its own circuit, retries, deadline and limits.
 
-        A task that was given keeps its policies where the agent's options say nothing.
+        A given task keeps its policies unless the agent's options replace them.
         """
         options: dict[str, Any] = {"name": self.name, **self.options}
         target = self.target
@@ -108,20 +107,20 @@ class Agent:
         return made
 
     def circuit(self) -> CircuitBreaker:
-        """The circuit of this one alone, the same wherever it is asked."""
+        """The agent's own circuit, the same in every chain."""
         braces = self.name.replace("{", "{{").replace("}", "}}")
         return CircuitBreaker(f"{self.kind}:{braces}")
 
 
 class Registry:
-    """What `@agent` or `@provider` registered."""
+    """The agents that `@agent` or `@provider` registered."""
 
     def __init__(self, kind: str) -> None:
         self.kind = kind
         self._known: dict[str, Agent | Person] = {}
 
     def add(self, made: Agent | Person) -> None:
-        """Raises ConfigurationError when the name is taken by something else."""
+        """Raises ConfigurationError if another agent has the name."""
         known = self._known.get(made.name)
         if known is not None and not _same(known, made):
             raise ConfigurationError(
@@ -131,7 +130,7 @@ class Registry:
         self._known[made.name] = made
 
     def find(self, name: str, given: Mapping[str, Any]) -> Agent | Person:
-        """The one of this name: of those that are given, else of those registered."""
+        """The agent of this name, given or registered."""
         if name in given:
             return self.made(name, given[name])
         if name in self._known:
@@ -158,15 +157,15 @@ PROVIDERS = Registry("provider")
 
 
 def agent(name: str, /, **options: Any) -> Callable[[T], T]:
-    """Register an agent: a function, plain or async, a task, or a `Person`; gives back the very same object.
+    """Register an agent: a function, plain or async, a task, or a `Person`; returns it unchanged.
 
         @agent("builder", retry=Retry(attempts=3), timeout=120)
         async def build(spec: str) -> str: ...
 
-    Each agent is isolated: it has a circuit of its own, `agent:<name>`, seen by the whole fleet, and retries
-    as any resilient task. `options` are those of `resilient_task` (`retry`, `circuit`, `timeout`, `limits`,
-    `classify`, `tags` ...) but for `fallback` and `effect`, and `degraded=True` for an agent whose answer is
-    a lesser one, and `when=` for the errors that it is for. Raises ConfigurationError when the name is taken.
+    Each agent has a circuit of its own, `agent:<name>`, shared by the whole fleet, and retries as any
+    resilient task. `options` are those of `resilient_task` (`retry`, `circuit`, `timeout`, `limits`,
+    `classify`, `tags` ...) except `fallback` and `effect`; also `degraded=True` for a degraded answer, and
+    `when=` for the errors after which it is called. Raises ConfigurationError if the name is taken.
     """
     return _registering(AGENTS, name, options)
 
@@ -193,8 +192,8 @@ def _registering(registry: Registry, name: str, options: Mapping[str, Any]) -> C
 
 
 def _same(known: Agent | Person, made: Agent | Person) -> bool:
-    """Whether a module that is imported again, perhaps as a script under another name, registers what it did;
-    a notebook may change its mind."""
+    """Whether this is the same agent again: a module was re-imported, perhaps as a script under another name,
+    or a notebook cell was run again."""
     return (
         known.place == made.place
         or known.place.partition(":")[0] == "__main__" == made.place.partition(":")[0]
@@ -211,15 +210,15 @@ def _written(made: Agent | Person) -> tuple[str, int] | None:
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """What an agent's run gave, and who answered in it."""
+    """The value of an agent's run, and the name of the step that gave it."""
 
     value: Any
     by: str
     degraded: bool = False
 
 
-class Step:
-    """A callable that a `Fallback` can ask: it looks like the agent's function."""
+class AgentStep:
+    """A callable for a `Fallback`, with the signature of the agent's function."""
 
     def __init__(self, agent: Agent, fallbacks: Sequence[Fallback], memories: Memories) -> None:
         self.agent = agent
@@ -237,7 +236,7 @@ class Step:
         return (await adrive(self.ran(args, kwargs))).value
 
     def ran(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Steps[Ran]:
-        """Ask it; raises its error. What it came to is in the trace of the chain's call."""
+        """Call the agent. Raises its error. Attempts and errors are recorded in the chain's trace."""
         if FlowRunContext.get() is not None or TaskRunContext.get() is not None:
             return (yield from self._as_run(args, kwargs))
         if not enabled():
@@ -249,7 +248,7 @@ class Step:
         ending = yield Blocking(ending_of, (state,))
         if isinstance(ending, NeverRan):
             raise RuntimeError(f"the run of {self.name!r} did not take place: {ending.why}")
-        if isinstance(ending, Failed):
+        if isinstance(ending, FailedUpstream):
             self._failed(ending.context)
             raise ending.error
         replaced = error_context(state)

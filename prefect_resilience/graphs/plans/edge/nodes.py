@@ -1,10 +1,9 @@
-"""A plan's nodes as Prefect tasks: the action, with what the node asks for around it."""
+"""A plan's nodes as Prefect tasks: the action with the node's options."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Generator, Iterable, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager, suppress
 from contextvars import ContextVar
 from copy import copy
 from dataclasses import dataclass, field
@@ -22,6 +21,7 @@ from pydantic import ValidationError
 
 from prefect_resilience.base.naming import template_fields
 from prefect_resilience.base.policy import nearest, sentence
+from prefect_resilience.base.process import setting
 from prefect_resilience.durable.effects.policy import Effect
 from prefect_resilience.errors.context import ErrorContext
 from prefect_resilience.errors.exceptions import ConfigurationError
@@ -40,21 +40,16 @@ _recorder: ContextVar[dict[UUID, TaskRun] | None] = ContextVar(
 )
 
 
-@contextmanager
-def recording_task_runs(runs: dict[UUID, TaskRun]) -> Generator[None]:
-    """Have each task run that is submitted in this block put itself into `runs` as it begins.
+def recording_task_runs(runs: dict[UUID, TaskRun]) -> AbstractContextManager[None]:
+    """Task runs that are submitted in this block add themselves to `runs` when they begin.
 
-    There its attempts and times can be read. Task runs of other processes do not come in.
+    Their attempts and times are read from there. Task runs in other processes are missing.
     """
-    token = _recorder.set(runs)
-    try:
-        yield
-    finally:
-        _recorder.reset(token)
+    return setting(_recorder, runs)
 
 
 class TaskFactory:
-    """Makes the tasks of one plan. Nodes that ask for the same share one task, of which each has a copy."""
+    """Makes the tasks of one plan. Nodes with the same options use copies of one task."""
 
     def __init__(self, actions: Actions, nodes: Iterable[Node] = ()) -> None:
         self.actions = actions
@@ -64,18 +59,18 @@ class TaskFactory:
         self.expect(nodes)
 
     def expect(self, nodes: Iterable[Node]) -> None:
-        """Make the circuits that are written out, for nodes that only name them; mistakes come out later."""
+        """Make the circuits that nodes define, for nodes that only name them. Mistakes are reported later."""
         for node in nodes:
             if isinstance(node.circuit, Mapping):
                 with suppress(ConfigurationError):
                     self._circuit(node.circuit)
 
     def action(self, node: Node) -> Action:
-        """The action of a node whose type is known to be right."""
+        """The action of a node with a valid type."""
         return cast(Action, self.actions.get(node.type))
 
     def mistakes(self, node: Node, place: str, /) -> list[Mistake]:
-        """What is wrong with a node's type, input and options, each with its place: `tasks[3].circuit`."""
+        """The mistakes in a node's type, input and options, each with its place: `tasks[3].circuit`."""
         found = self.actions.mistakes(node, place)
         action = self.actions.get(node.type)
         return found if action is None else [*found, *self._wrong_options(node, action, place)]
@@ -90,8 +85,8 @@ class TaskFactory:
         return [Mistake(f"{place}{field}", wrong)] if wrong else []
 
     def _wrong_task(self, node: Node) -> tuple[str, str]:
-        """The field, and what Prefect or the action's own options have against it."""
-        # Its circuit is not made yet: one that is only named may be written out by another node.
+        """The field, and the error of Prefect or of the action's options."""
+        # Without its circuit: another node may define the circuit that this one names.
         bare = node.model_copy(update={"circuit": None, "effect": None})
         wrong = _said(lambda: self._make(bare, node.id))
         if wrong or node.effect is None:
@@ -124,7 +119,7 @@ class TaskFactory:
         return made
 
     def named(self, node: Node, name: str, cache_key: str | None = None) -> AnyTask:
-        """A copy of the node's task whose run is called `name`."""
+        """A copy of the node's task with the run name `name`."""
         made = copy(self._task(node, name))
         made.name = name
         made.task_run_name = _name_of(name)
@@ -177,36 +172,26 @@ class TaskFactory:
 
 
 def _declared(name: str) -> CircuitBreaker | None:
-    """A breaker like the one that the code has under this name."""
+    """A breaker with the policy that the code declared for this name."""
     known = declared(name, None)
     return None if known is None else CircuitBreaker.from_policy(name, known.policy)
 
 
 def _effect(written: str | Mapping[str, Any], name: str) -> Effect:
-    """The same call in two nodes or branches is two effects."""
+    """The effect of a node or branch. The same call in two nodes is two effects."""
     fields: dict[str, Any] = {"scope": name}
     fields |= {"kind": written} if isinstance(written, str) else written
     return Effect(**fields)
 
 
 def _key(node: Node, name: str) -> tuple[str, ...]:
-    """The same for nodes and branches whose tasks may be the same."""
-    retry, circuit, effect, cache = node.retry, node.circuit, node.effect, node.cache
-    if retry is None and circuit is None and effect is None and not cache and node.timeout is None:
-        return (node.type,)
-    return (
-        node.type,
-        "" if effect is None else name,
-        "" if retry is None else repr(retry),
-        str(node.timeout),
-        json.dumps(circuit, default=repr, sort_keys=True),
-        json.dumps(effect, default=repr, sort_keys=True),
-        repr(cache),
-    )
+    """Nodes and branches with the same key may share a task."""
+    options = repr((node.retry, node.timeout, node.circuit, node.effect, node.cache))
+    return node.type, "" if node.effect is None else name, options
 
 
 def _said(make: Callable[[], object]) -> str:
-    """What is said against making something; "" if nothing is."""
+    """The error message of `make`, "" if it raises none."""
     try:
         make()
     except Exception as error:  # noqa: BLE001 - Prefect has its own ways to refuse a function
@@ -215,7 +200,7 @@ def _said(make: Callable[[], object]) -> str:
 
 
 def _name_of(name: str) -> Callable[[], str]:
-    """What Prefect asks for the run's name, at its beginning: the moment to note which run it is."""
+    """A function for the run's name. Prefect calls it when the run begins, and it records the run then."""
 
     def task_run_name() -> str:
         note_task_run()
@@ -225,9 +210,9 @@ def _name_of(name: str) -> Callable[[], str]:
 
 
 def note_task_run() -> None:
-    """Put the task run that is going on where those of its plan are kept.
+    """Add the current task run to the recorded runs of its plan.
 
-    A function of the module, which a worker process finds there: what it reads cannot be sent to it.
+    A module-level function, because the context variable cannot be pickled for a worker process.
     """
     runs, context = _recorder.get(), TaskRunContext.get()
     if runs is not None and context is not None:
@@ -236,9 +221,9 @@ def note_task_run() -> None:
 
 @dataclass
 class NodeKey(CachePolicy):
-    """Prefect's default key, for each node: two nodes of one run share nothing, a retried run does.
+    """Prefect's default key, made different for each node. A retried flow run has the same keys.
 
-    The error that a handler is given is not part of it: its time is another one each time.
+    The error that a handler gets is left out, because its timestamp differs each time.
     """
 
     inner: CachePolicy = field(default_factory=lambda: DEFAULT)
@@ -247,14 +232,14 @@ class NodeKey(CachePolicy):
         self, task_ctx: TaskRunContext, inputs: dict[str, Any], flow_parameters: dict[str, Any], **kwargs: Any
     ) -> str | None:
         if not should_persist_result():
-            return None  # nothing is written under it, and nothing could be found
+            return None  # without persistence there is nothing to find
         key = self.inner.compute_key(task_ctx, _without_error(inputs), flow_parameters, **kwargs)
         return None if key is None else hash_objects("plan-node", task_ctx.task.name, key)
 
 
 @dataclass
 class ActionKey(CachePolicy):
-    """A key for every run of every plan: the action, and its input or what the node's `cache` says."""
+    """A key for all runs of all plans: the action, and its input or the key of the node's `cache`."""
 
     action: str = ""
     key: str | None = None

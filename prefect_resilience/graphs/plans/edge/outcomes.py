@@ -1,4 +1,4 @@
-"""How one task run of a plan ended, read from its future."""
+"""The outcome of one task run of a plan, read from its future."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from prefect_resilience.graphs.plans.result import with_cause
 
 @dataclass(frozen=True, slots=True)
 class NodeOutcome:
-    """What a node or one of its branches gave: a value, or an error if it failed."""
+    """The outcome of a node or one of its branches: a value, or an error."""
 
     value: Any = None
     error: ErrorContext | None = None
@@ -50,7 +50,7 @@ def outcome_of(future: PrefectFuture[Any], name: str, task_run: TaskRun | None, 
     if state is not None and state.is_completed():
         try:
             return NodeOutcome(cast(Any, state).result(raise_on_failure=False, _sync=True), **known)
-        except Exception as error:  # noqa: BLE001 - a result that cannot be read back
+        except Exception as error:  # noqa: BLE001 - a result that cannot be read
             crash = error
     if crash is not None and task_run is not None and task_run.state and task_run.state.is_crashed():
         state, crash = task_run.state, None
@@ -67,13 +67,13 @@ def outcome_of(future: PrefectFuture[Any], name: str, task_run: TaskRun | None, 
 
 
 def refused(message: str, name: str, now: datetime, exception: str | None = None) -> NodeOutcome:
-    """A node that could not begin, or whose output was of no use: something in the plan is invalid."""
+    """The outcome of a node that could not begin, or that has an invalid output."""
     info = ErrorInfo.of(ErrorCategory.INVALID, exception, message=message)
     return NodeOutcome(None, ErrorContext.from_info(info, timestamp=now, node_id=name))
 
 
 def not_begun(reason: str, name: str, now: datetime) -> NodeOutcome:
-    """A node or a branch for which there was no time any more."""
+    """The outcome of a node or a branch that did not begin before the plan's time was over."""
     info = ErrorInfo.of(ErrorCategory.TIMEOUT, "TIMEOUT", message=reason)
     return NodeOutcome(None, ErrorContext.from_info(info, timestamp=now, node_id=name))
 
@@ -97,9 +97,9 @@ def _duration(task_run: TaskRun | None) -> float | None:
 
 
 class EndedRun(PrefectTaskRunFuture[Any]):
-    """A task run that has ended, whatever became of it, in the `wait_for` of one that comes after it.
+    """A task run that has ended, for the `wait_for` of a later one.
 
-    It holds neither the value nor the error, so it costs next to nothing and can be sent anywhere.
+    It has neither the value nor the error, so that it is small and can be pickled.
     """
 
     def __init__(self, task_run_id: UUID, flow_run_id: UUID | None) -> None:
@@ -117,17 +117,17 @@ class EndedRun(PrefectTaskRunFuture[Any]):
         fn(self)
 
 
-# Task runs that no engine runs: nodes that were skipped, that could not begin, or that are many branches.
+# Task runs without an engine: nodes that were skipped or could not begin, and fan-outs.
 #
-# The Prefect API learns of a task run from the events of its states, so that a node which does nothing
-# needs nothing else: one event, instead of the milliseconds of an engine.
+# The Prefect API learns of task runs from state events. One event is enough for a node that runs nothing, and
+# takes less time than an engine.
 
 MOST_INPUTS = 100
 MESSAGE = 2_000
 
 
 def failed_after_all(task_run: TaskRun, message: str) -> None:
-    """A task run that had completed, and whose output then turned out to be of no use."""
+    """Set a completed task run to Failed, because its output is invalid."""
     before = task_run.state
     state = Failed(message=_shown(message))
     state.state_details = StateDetails(task_run_id=task_run.id, flow_run_id=task_run.flow_run_id)

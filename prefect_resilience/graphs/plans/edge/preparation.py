@@ -1,4 +1,4 @@
-"""From a node that may run to a task with its parameters: templates filled in, types made right."""
+"""Prepares ready nodes: fills in templates and converts the parameters of their tasks."""
 
 from __future__ import annotations
 
@@ -16,15 +16,16 @@ from prefect_resilience.graphs.plans.edge.nodes import AnyTask, TaskFactory
 from prefect_resilience.graphs.plans.edge.outcomes import NodeOutcome, not_begun
 from prefect_resilience.graphs.plans.lookups import TemplateView
 from prefect_resilience.graphs.plans.model import Cache, FanOut, Node
+from prefect_resilience.graphs.plans.node_states import listed
 from prefect_resilience.graphs.plans.reading.mistakes import quoted
-from prefect_resilience.graphs.plans.result import NodeResult, deeper, partial_results
+from prefect_resilience.graphs.plans.result import NodeResult, partial_results
 from prefect_resilience.graphs.plans.routes import with_errors
 from prefect_resilience.graphs.plans.templates import render
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A task run to be: of a node, or of the branch with this `index`."""
+    """A task to submit, for a node or for the branch with this `index`."""
 
     node: Node
     task: AnyTask
@@ -33,7 +34,7 @@ class Job:
 
 
 class Preparation:
-    """Makes the jobs of one run. All raise ValueError for what cannot be filled in."""
+    """Makes the jobs of one run. All methods raise ValueError if a template cannot be filled in."""
 
     def __init__(
         self,
@@ -50,7 +51,7 @@ class Preparation:
         self._logger = logger
 
     def single(self, node: Node, seen: ErrorContext | None) -> Job:
-        """The job of a node; `seen` is the error that it is told of."""
+        """The job of a node. `seen` is the error that it gets."""
         return self._job(node, node.id, self._view(seen, {}), seen, None)
 
     def branch(self, node: Node, name: str, index: int, item: Any, seen: ErrorContext | None) -> Job:
@@ -59,7 +60,7 @@ class Preparation:
         return self._job(node, name, view, seen, index)
 
     def items(self, node: Node, seen: ErrorContext | None) -> Sequence[Any]:
-        """What a fan-out goes over."""
+        """The items of a fan-out."""
         items = self._rendered(node, cast(FanOut, node.map).over, self._view(seen, {}), "map.over")
         if not isinstance(items, list | tuple):
             raise ValueError(f"map.over: a list is needed, and this is {quoted(items)}")
@@ -95,7 +96,7 @@ LISTED = 1_000
 
 
 class Branches:
-    """The branches of one node while they run: which may start, which ended, and what they give together."""
+    """The branches of one node: which may start, which have ended, and their common outcome."""
 
     def __init__(self, node: Node, items: Sequence[Any], began: datetime) -> None:
         self.node = node
@@ -116,7 +117,7 @@ class Branches:
         return not self._running and not self._waiting
 
     def startable(self) -> list[int]:
-        """The branches that may start now, and count as running from here on."""
+        """The branches that may start now. They count as running from now on."""
         started: list[int] = []
         while self._waiting and self._running < self._most:
             started.append(self._waiting.popleft())
@@ -128,14 +129,14 @@ class Branches:
         self._running -= 1
 
     def abandon(self, reason: str, now: datetime) -> None:
-        """Start no more branches: those that have not started have failed."""
+        """Start no more branches. Branches that have not started fail."""
         while self._waiting:
             index = self._waiting.popleft()
             self.outcomes[index] = not_begun(reason, f"{self.node.id}[{index}]", now)
 
     def outcome(self, now: datetime) -> NodeOutcome:
-        """What the node gives: every output in the order of the items (None where a branch failed), or the
-        error that says which failed.
+        """The outcome of the node: all outputs in the order of the items, with None for failed branches; or
+        the error that names the failed branches.
         """
         failed = [i for i, one in enumerate(self.outcomes) if one is None or one.error is not None]
         known: dict[str, Any] = {
@@ -148,7 +149,7 @@ class Branches:
         return NodeOutcome(None, self._error(failed, now), **known)
 
     def _tolerates(self, failures: int) -> bool:
-        """`allow_failures` below 1 is a share of the branches, from 1 on a number of them."""
+        """`allow_failures` below 1 is a share of the branches, else a number of them."""
         allowed = self.fan_out.allow_failures
         return failures <= (allowed if allowed >= 1 else allowed * len(self.items))
 
@@ -156,11 +157,10 @@ class Branches:
         causes = {i: outcome.error for i in failed if (outcome := self.outcomes[i]) and outcome.error}
         first = next(iter(causes.values()), None)
         said = [f"{self.node.id}[{i}] ({error.summary()})" for i, error in list(causes.items())[:NAMED]]
-        more = f" and {len(failed) - len(said)} more" if len(failed) > len(said) else ""
         info = ErrorInfo.of(
             ErrorCategory.SUBTASK,
             first.code if first else None,
-            message=f"{len(failed)} of {len(self.items)} branches failed: {', '.join(said)}{more}",
+            message=f"{len(failed)} of {len(self.items)} branches failed: {listed(said, len(failed))}",
             kind=first.kind if first else ErrorCategory.SUBTASK.kind,
             retryable=first.retryable if first else False,
             reason=FailureReason.SUBTASK_FAILURE,
@@ -171,7 +171,7 @@ class Branches:
             timestamp=now,
             node_id=self.node.id,
             action_id=self.node.type,
-            cause=None if first is None else deeper(first),
+            cause=None if first is None else first.deeper(),
             details=redact_data(
                 {
                     "branches": len(self.items),

@@ -1,7 +1,4 @@
-"""What the Prefect UI shows of a plan beside its task runs: how far it is, and how it went.
-
-Whatever happens here is no reason for a run to fail.
-"""
+"""Artifacts of a plan in the Prefect UI: its progress, and a final report. Errors here never fail a run."""
 
 from __future__ import annotations
 
@@ -11,50 +8,41 @@ import threading
 from collections.abc import Generator
 from contextlib import contextmanager
 from contextvars import copy_context
-from typing import Any, Protocol
+from typing import Any
 
 from prefect.artifacts import create_markdown_artifact, create_progress_artifact, update_progress_artifact
 
+from prefect_resilience.base.process import start_thread
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.errors.taxonomy import bounded
+from prefect_resilience.graphs.plans.edge.runner import Run
 from prefect_resilience.graphs.plans.model import Plan
-from prefect_resilience.graphs.plans.pictures.render import plan_to_svg
+from prefect_resilience.graphs.plans.pictures.picture import counts_of
 from prefect_resilience.graphs.plans.result import NodeResult, PlanResult, Progress
 from prefect_resilience.tasks.summaries.markdown import code, text
 
 BEGINS_AFTER = 2.0
-"""Seconds that a plan runs before it gets a progress artifact."""
+"""Seconds before a running plan gets a progress artifact."""
 EVERY = 1.0
 MOST_ROWS = 300
 MOST_DRAWN = 150
-"""Nodes that a picture can have and still be read."""
+"""Larger plans get no picture, because it would be unreadable."""
 KEY_LIMIT = 60
 FAILED_FIRST = {"failed": 0, "handled": 1, "succeeded": 2, "skipped": 2}
 
 
-class Running(Protocol):
-    """A plan that runs, and that may be asked from another thread."""
-
-    logger: Any
-
-    @property
-    def progress(self) -> Progress: ...
-
-
 @contextmanager
-def progress_shown(key: str, run: Running) -> Generator[None]:
-    """Keep a progress artifact up to date while the block runs, from a thread beside it."""
+def progress_shown(key: str, run: Run) -> Generator[None]:
+    """Keep a progress artifact up to date from another thread while the block runs."""
     over = threading.Event()
-    follow = copy_context().run
-    thread = threading.Thread(target=follow, args=(_follow, key, run, over), name=key, daemon=True)
-    thread.start()
+    start_thread(key, _follow, key, run, over, context=copy_context())
     try:
         yield
     finally:
         over.set()
 
 
-def _follow(key: str, run: Running, over: threading.Event) -> None:
+def _follow(key: str, run: Run, over: threading.Event) -> None:
     if over.wait(BEGINS_AFTER):
         return
     create: Any = create_progress_artifact
@@ -81,7 +69,7 @@ def _description(progress: Progress) -> str:
 
 
 def write_report(plan: Plan, result: PlanResult, title: str, logger: Any) -> None:
-    """Leave a markdown artifact `plan-<title>`: the nodes in a table, and a picture of the way it went."""
+    """Create the markdown artifact `plan-<title>`: a table of the nodes and a picture."""
     try:
         create: Any = create_markdown_artifact
         create(
@@ -95,7 +83,7 @@ def write_report(plan: Plan, result: PlanResult, title: str, logger: Any) -> Non
 
 
 def artifact_key(title: str) -> str:
-    """Lowercase letters, digits and dashes are all that a key may have."""
+    """The artifact's key: lowercase letters, digits and dashes."""
     slug = re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")[:KEY_LIMIT].strip("-")
     return f"plan-{slug or 'run'}"
 
@@ -104,27 +92,16 @@ def markdown(plan: Plan, result: PlanResult, title: str) -> str:
     """The report as markdown, without secrets."""
     count = len(result.nodes)
     said = "succeeded" if result.succeeded else "failed"
-    lines = [f"# {text(title)}", "", f"The plan {said}: {_counts(result)}.", ""]
+    counts = ", ".join(counts_of(result)) or "it has no nodes"
+    lines = [f"# {text(title)}", "", f"The plan {said}: {counts}.", ""]
     lines += ["| node | status | attempts | seconds | why |", "|---|---|--:|--:|---|"]
-    rows = (
-        sorted(result.nodes.items(), key=lambda item: FAILED_FIRST[item[1].status])
-        if count > MOST_ROWS
-        else [*result.nodes.items()]
-    )
+    rows = [*result.nodes.items()]
+    if count > MOST_ROWS:
+        rows.sort(key=lambda item: FAILED_FIRST[item[1].status])
     lines += [_row(name, node) for name, node in rows[:MOST_ROWS]]
     if count > MOST_ROWS:
         lines += ["", f"and {count - MOST_ROWS:,} more nodes."]
     return "\n".join([*lines, "", *_picture(plan, result)])
-
-
-def _counts(result: PlanResult) -> str:
-    statuses = [node.status for node in result.nodes.values()]
-    told = [
-        f"{statuses.count(one)} {one}"
-        for one in ("succeeded", "handled", "failed", "skipped")
-        if one in statuses
-    ]
-    return ", ".join(told) or "it has no nodes"
 
 
 def _row(name: str, node: NodeResult) -> str:
@@ -140,8 +117,8 @@ def _picture(plan: Plan, result: PlanResult) -> list[str]:
     if len(result.nodes) > MOST_DRAWN:
         return []
     try:
-        svg = base64.b64encode(redact(plan_to_svg(plan, result, added=result.added)).encode()).decode()
-    except Exception:  # noqa: BLE001 - the table is there without it
+        svg = base64.b64encode(redact(plan.to_svg(result)).encode()).decode()
+    except Exception:  # noqa: BLE001 - the report is useful without the picture
         return []
-    # No mermaid beside it: both UIs show the image, and the V1 UI no mermaid.
+    # An image, because the V1 UI shows no mermaid.
     return [f"![the plan](data:image/svg+xml;base64,{svg})"]

@@ -1,7 +1,7 @@
-"""A plan as a Prefect flow run: one task run for each node, and the way it goes.
+"""Runs a plan inside a Prefect flow run, with one task run for each node.
 
-The flow's own thread decides everything: it submits what may run to the flow's task runner, and sleeps until
-a task run ends, which says so through a queue. It never asks, and the tasks never wait for each other.
+The flow's own thread makes all decisions. It submits ready nodes to the flow's task runner and waits on a
+queue for task runs that end. It does not poll, and tasks never wait for each other.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from prefect_resilience.graphs.plans.edge.outcomes import EndedRun, NodeOutcome,
 from prefect_resilience.graphs.plans.edge.preparation import Branches, Job, Preparation
 from prefect_resilience.graphs.plans.inject import Inject, read_added
 from prefect_resilience.graphs.plans.model import Node, Plan
+from prefect_resilience.graphs.plans.node_states import listed
 from prefect_resilience.graphs.plans.result import (
     NodeResult,
     PlanResult,
@@ -38,18 +39,18 @@ from prefect_resilience.graphs.plans.result import (
     failure_of,
 )
 from prefect_resilience.graphs.plans.routes import Routing, routes
-from prefect_resilience.graphs.plans.schedule import Ended, Schedule, Skip, Step
+from prefect_resilience.graphs.plans.schedule import Ended, Schedule, ScheduleStep, Skip
 from prefect_resilience.graphs.routing.edge.upstream import outside_transactions
 from prefect_resilience.telemetry.edge.events import emit
 
 MOST_RUNNING = 100
-"""Task runs of one plan that are at work at a time; each has a thread of its own."""
+"""The most task runs of one plan at a time; each has a thread of its own."""
 MOST_ARROWS = 100
-"""Dependencies that are shown for one task run."""
+"""The most dependencies that are shown for one task run."""
 
 
 class Run:
-    """One plan while it runs, inside the flow run that is going on."""
+    """One running plan, inside the current flow run."""
 
     def __init__(self, plan: Plan, factory: TaskFactory, inputs: Mapping[str, Any], level: int = 0) -> None:
         context = FlowRunContext.get()
@@ -70,7 +71,7 @@ class Run:
         self.arrows: dict[str, EndedRun] = {}
         self.injected: dict[str, int] = {}
         self.overdue: str | None = None
-        self._steps: deque[Step] = deque()
+        self._steps: deque[ScheduleStep] = deque()
         self._jobs: deque[Job] = deque()
         self._branches: dict[str, Branches] = {}
         self._running: dict[UUID, Job] = {}
@@ -82,7 +83,7 @@ class Run:
         self._know(plan.tasks)
 
     def run(self) -> PlanResult:
-        """Run every node that is to run. Raises PlanFailed when one failed that nobody handled."""
+        """Run the plan to its end. Raises PlanFailed if a node failed and was not handled."""
         seconds = self.plan.bounds.seconds
         deadline = None if seconds is None else time.monotonic() + seconds
         self._steps.append(self.schedule.start())
@@ -105,7 +106,7 @@ class Run:
                 self.handlers.setdefault(failing, []).append(node.id)
 
     def _advance(self) -> None:
-        """Follow what was decided until there is nothing to do but wait."""
+        """Carry out all decisions, until there is nothing left to do but wait."""
         while self._steps or (self._jobs and len(self._running) < MOST_RUNNING):
             while self._steps:
                 step = self._steps.popleft()
@@ -142,7 +143,7 @@ class Run:
         self._start_branches(branches)
 
     def _start_branches(self, branches: Branches) -> None:
-        """Start as many branches as may run; the node has ended when there are none left."""
+        """Start as many branches as may run. The node has ended when all branches have ended."""
         node, seen = branches.node, self.schedule.error_seen_by(branches.node.id)
         while started := branches.startable():
             for index in started:
@@ -166,7 +167,7 @@ class Run:
                 future: PrefectFuture[Any] = cast(Any, job.task).submit(
                     **job.parameters, wait_for=arrows or None
                 )
-        except Exception as error:  # noqa: BLE001 - the task runner's own ways to refuse a task
+        except Exception as error:  # noqa: BLE001 - task runners raise many kinds of errors
             name = job.task.name
             run = self._recorded(node, Failed(message=str(error)), name=name)
             outcome = outcomes.refused(str(error), name, _now(), type(error).__name__)
@@ -177,7 +178,7 @@ class Run:
         self._tell()
 
     def _upstream(self, node: Node) -> list[str]:
-        """What a node came after, to be shown as arrows."""
+        """The nodes before this one, to be shown as arrows."""
         return [*node.depends_on, *self.routed_by.get(node.id, ())][:MOST_ARROWS]
 
     def _after(self, node: Node) -> list[UUID]:
@@ -187,7 +188,7 @@ class Run:
         return outcomes.recorded(node, state, self._after(node), self.flow_run_id, **known)
 
     def _next(self, deadline: float | None) -> PrefectFuture[Any] | None:
-        """The next task run that has ended; None when the plan's time is up first."""
+        """The next task run that ends; None if the plan's time is over first."""
         if deadline is None:
             return self._inbox.get()
         left = deadline - time.monotonic()
@@ -209,7 +210,7 @@ class Run:
         self._start_branches(branches)
 
     def _join(self, branches: Branches) -> None:
-        """Every branch has ended: so has the node, which gets a task run of its own to be seen by."""
+        """Settle a node whose branches have all ended. It gets a task run of its own, for the UI."""
         node = branches.node
         del self._branches[node.id]
         outcome = branches.outcome(_now())
@@ -220,12 +221,12 @@ class Run:
         self._settle(node, replace(outcome, task_run_id=run.id, task_run=run))
 
     def _refuse(self, node: Node, message: str, exception: str) -> None:
-        """A node that cannot begin has failed."""
+        """Settle a node that cannot begin: it has failed."""
         run = self._recorded(node, Failed(message=message))
         self._settle(node, replace(outcomes.refused(message, node.id, _now(), exception), task_run_id=run.id))
 
     def _settle(self, node: Node, outcome: NodeOutcome) -> None:
-        """A node has ended for good: find out where it leads, and who may run now."""
+        """A node has ended: choose its routes and find the nodes that may run now."""
         if outcome.error is None and isinstance(outcome.value, Inject):
             outcome = self._inject(node, outcome.value, outcome)
         routing = routes(
@@ -272,11 +273,11 @@ class Run:
             self.routed_by.setdefault(name, []).append(node.id)
 
     def _ended_as(self, node_id: str, run_id: UUID) -> None:
-        """Remember a node's task run, for the arrows to what comes after it."""
+        """Remember a node's task run, for the arrows to later nodes."""
         self.arrows[node_id] = EndedRun(run_id, self.flow_run_id)
 
     def _inject(self, node: Node, inject: Inject, outcome: NodeOutcome) -> NodeOutcome:
-        """Add the nodes that an action asks for; the node fails when they cannot be added."""
+        """Add the nodes that an action returned. The node fails if they cannot be added."""
         level = self.injected.get(node.id, 0) + 1
         try:
             added = self._added(node, inject, level)
@@ -288,13 +289,12 @@ class Run:
             return replace(outcome, value=None, error=refusal.error)
         self._know(added)
         self.injected.update((one.id, level) for one in added)
-        self.logger.info(
-            "Node %r added %d nodes: %s", node.id, len(added), _listed([one.id for one in added])
-        )
+        names = listed([one.id for one in added[:10]], len(added))
+        self.logger.info("Node %r added %d nodes: %s", node.id, len(added), names)
         return replace(outcome, value=inject.output)
 
     def _added(self, node: Node, inject: Inject, level: int) -> list[Node]:
-        """The nodes of an `Inject`. Raises ValueError when they are wrong, or too many."""
+        """The nodes of an `Inject`. Raises ValueError if they are invalid or too many."""
         bounds = self.plan.bounds
         if level > bounds.depth:
             raise ValueError(
@@ -312,7 +312,7 @@ class Run:
         )
 
     def _count(self, more: int, what: str) -> None:
-        """Nodes and branches together stay within the plan's bounds. Raises ValueError otherwise."""
+        """Count new nodes or branches. Raises ValueError if the plan's bounds are exceeded."""
         most = self.plan.bounds.nodes
         if self._total + more > most:
             raise ValueError(
@@ -322,7 +322,7 @@ class Run:
         self._total += more
 
     def _stop(self) -> None:
-        """The plan's time is up: nothing more begins; what is at work is waited for."""
+        """The plan's time is over: nothing more begins, and running tasks are waited for."""
         reason = f"the {self.plan.bounds.seconds:g} s of the plan were over"
         self.overdue = reason
         self.logger.error("No more nodes begin: %s", reason)
@@ -359,7 +359,7 @@ class Run:
         )
 
     def _final(self, name: str) -> NodeResult:
-        """A node that failed is handled when at least one of those it led to did not end up skipped."""
+        """The final result: a failed node is handled if a node that it routed to was not skipped."""
         result = self.results[name]
         if result.status == "failed" and self.schedule.took_over(name):
             return result.model_copy(update={"status": "handled"})
@@ -373,7 +373,7 @@ class Run:
         if self._listener is not None:
             try:
                 self._listener(self.progress)
-            except Exception:  # noqa: BLE001 - somebody who only looks on
+            except Exception:  # noqa: BLE001 - a listener must not break the run
                 self._listener = None
 
     def _tell_branching(self, node: Node, routing: Routing) -> None:
@@ -391,7 +391,3 @@ class Run:
 
 def _now() -> datetime:
     return datetime.now(timezone.utc)
-
-
-def _listed(names: list[str], most: int = 10) -> str:
-    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")

@@ -1,4 +1,4 @@
-"""From what `run_plan` is given to a plan that runs: read, checked whole, carried out and shown."""
+"""The work of `run_plan`: read, check, run and report a plan."""
 
 from __future__ import annotations
 
@@ -13,25 +13,31 @@ from prefect_resilience.errors.context import ErrorContext
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.errors.taxonomy import bounded
-from prefect_resilience.graphs.plans import subplans
 from prefect_resilience.graphs.plans.actions import Action, Actions
+from prefect_resilience.graphs.plans.builtin import (
+    Ask,
+    Nest,
+    asking,
+    common_part,
+    current_nest,
+    located,
+    nested,
+)
 from prefect_resilience.graphs.plans.edge.nodes import TaskFactory
 from prefect_resilience.graphs.plans.edge.report import artifact_key, progress_shown, write_report
 from prefect_resilience.graphs.plans.edge.runner import Run
-from prefect_resilience.graphs.plans.model import Node, Plan
+from prefect_resilience.graphs.plans.model import SUBPLAN, Node, Plan
 from prefect_resilience.graphs.plans.reading.mistakes import Mistake, PlanError
 from prefect_resilience.graphs.plans.reading.reading import is_text, read_plan, written_data
 from prefect_resilience.graphs.plans.result import PlanFailed, PlanResult
-from prefect_resilience.graphs.plans.subplans import Nest
 from prefect_resilience.graphs.plans.templates import has_template
-from prefect_resilience.graphs.plans.voting import Ask, asking, common_part
-from prefect_resilience.graphs.routing.edge.targets import Request, call
-from prefect_resilience.graphs.routing.edge.upstream import Failed, Gave
+from prefect_resilience.graphs.routing.edge.targets import TargetCall, call
+from prefect_resilience.graphs.routing.edge.upstream import FailedUpstream, Gave
 from prefect_resilience.graphs.routing.edge.voting import Quorum
 
 
 def asking_of(actions: Actions) -> Ask:
-    """How a plan with these actions asks them."""
+    """The quorum of a plan with these actions."""
     return partial(_ask, actions)
 
 
@@ -51,12 +57,12 @@ def _ask(
         voters.append(_Voter(found, found.converted(given)))
     if not 1 <= need <= len(of):
         raise ConfigurationError(f"quorum: {need} of {len(of)} actions cannot agree")
-    return Quorum(tuple(voters), need, common_part(key)).ask(Request(named={"error": error}))
+    return Quorum(tuple(voters), need, common_part(key)).ask(TargetCall(named={"error": error}))
 
 
 @dataclass(frozen=True)
 class _Voter:
-    """An action with its own input."""
+    """An action with its converted input."""
 
     action: Action
     given: Mapping[str, Any]
@@ -65,31 +71,31 @@ class _Voter:
     def name(self) -> str:
         return self.action.name
 
-    def ask(self, request: Request) -> Any:
-        ended = call(self.action.target, Request((), self.given, named=request.named))
+    def ask(self, request: TargetCall) -> Any:
+        ended = call(self.action.target, TargetCall((), self.given, named=request.named))
         if isinstance(ended, Gave):
             return ended.value
-        raise ended.error if isinstance(ended, Failed) else RuntimeError(ended.context.summary())
+        raise ended.error if isinstance(ended, FailedUpstream) else RuntimeError(ended.context.summary())
 
     def check(self, what: str, args: tuple[Any, ...], kwargs: Mapping[str, Any], offers: bool) -> None:
-        """Its input was looked at with the plan."""
+        """The input was checked with the plan."""
 
 
 LONGEST_TITLE = 80
 
 RunInside = Callable[[Any, Mapping[str, Any] | None, Actions], PlanResult]
-"""Runs a plan as a flow run of its own inside the one that is going on."""
+"""Runs a plan as a flow run of its own inside the current one."""
 
 
 def carry_out(source: Any, inputs: Mapping[str, Any] | None, given: Any, inside: RunInside) -> PlanResult:
-    """Run a plan inside the flow run that is going on.
+    """Run a plan inside the current flow run.
 
-    Raises PlanError, with every mistake, before anything is run; PlanFailed when a node failed that nobody
-    handled; ConfigurationError for actions that cannot be had.
+    Raises PlanError with every mistake before anything runs, ConfigurationError for actions that cannot be
+    loaded, and PlanFailed if a node failed and was not handled.
     """
     actions = Actions.of(given)
-    around = subplans.current_nest()
-    source = subplans.located(source, around.files if around else ())
+    around = current_nest()
+    source = located(source, around.files if around else ())
     factory = TaskFactory(actions)
     plan = read_plan(source, actions=factory, inputs=inputs or {})
 
@@ -98,12 +104,12 @@ def carry_out(source: Any, inputs: Mapping[str, Any] | None, given: Any, inside:
 
     nest = _nest(plan, source, around, run_inside)
     if mistakes := mistakes_inside(plan, actions, nest):
-        raise PlanError(mistakes, _name(source))
+        raise PlanError(mistakes, source.name if isinstance(source, Path) else "the plan")
     factory.expect(plan.tasks)
     run = Run(plan, factory, {**plan.inputs, **(inputs or {})}, nest.level)
     title = title_of(plan, source)
     with (
-        subplans.inside(nest),
+        nested(nest),
         asking(asking_of(actions)),
         progress_shown(f"{artifact_key(title)}-progress", run),
     ):
@@ -117,11 +123,11 @@ def carry_out(source: Any, inputs: Mapping[str, Any] | None, given: Any, inside:
 
 
 def mistakes_inside(plan: Plan, actions: Actions, nest: Nest) -> list[Mistake]:
-    """What is wrong with the plans that a plan's nodes run, as far as they are written out."""
+    """The mistakes of inner plans that are literals or files."""
     return [
         mistake
         for number, node in enumerate(plan.tasks)
-        if node.type == subplans.NAME
+        if node.type == SUBPLAN
         for mistake in _of_inner(node, f"tasks[{number}].input.plan", actions, nest)
     ]
 
@@ -131,7 +137,7 @@ def _of_inner(node: Node, place: str, actions: Actions, nest: Nest) -> list[Mist
     if written is None or (isinstance(written, str) and has_template(written)):
         return []
     try:
-        source = subplans.located(written, nest.files)
+        source = located(written, nest.files)
         plan = read_plan(source, actions=TaskFactory(actions))
         inner = _nest(plan, source, nest, nest.run)
         return [_placed(place, one, source) for one in mistakes_inside(plan, actions, inner)]
@@ -142,14 +148,14 @@ def _of_inner(node: Node, place: str, actions: Actions, nest: Nest) -> list[Mist
 
 
 def _placed(place: str, mistake: Mistake, source: Any) -> Mistake:
-    """A mistake inside a plan inside a plan: in its own place, or by the name of its file."""
+    """A mistake of an inner plan, with its place in the outer plan or the name of the inner file."""
     if isinstance(source, str | Path):
         return Mistake(place, f"{Path(source).name}: {mistake}")
     return Mistake(f"{place}.{mistake.place}" if mistake.place else place, mistake.message)
 
 
 def _nest(plan: Plan, source: Any, around: Nest | None, run: Any) -> Nest:
-    """Where this plan is. Raises ConfigurationError when it lies deeper than those around it allow."""
+    """The position of this plan. Raises ConfigurationError if it is nested too deep."""
     files = around.files if around else ()
     if isinstance(source, Path):
         files = (*files, source)
@@ -163,7 +169,7 @@ def _nest(plan: Plan, source: Any, around: Nest | None, run: Any) -> Nest:
 
 
 def title_of(plan: Any, source: Any = None) -> str:
-    """What a plan is called: its name, its intent, its file, or just that."""
+    """The title of a plan: its name, its intent, its file, or "plan"."""
     written = _written(plan) if isinstance(plan, str | Path) else plan
     known = cast("dict[str, Any]", written) if isinstance(written, dict) else {}
     if isinstance(plan, Plan):
@@ -178,12 +184,8 @@ def title_of(plan: Any, source: Any = None) -> str:
 
 
 def _written(source: str | Path) -> Any:
-    """What a plan's file or text holds; None where nothing can be read, which the run itself reports."""
+    """The data of a plan's file or text; None if it cannot be read, which the run itself reports."""
     try:
         return written_data(source)
     except PlanError:
         return None
-
-
-def _name(source: Any) -> str:
-    return source.name if isinstance(source, Path) else "the plan"

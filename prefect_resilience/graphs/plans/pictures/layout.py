@@ -1,9 +1,8 @@
-"""Where boxes and arrows go: a layered drawing from top to bottom.
+"""The layout of boxes and arrows: a layered drawing from top to bottom.
 
-Each box stands below everything that leads to it. An arrow passes every row between its ends at a place of
-its own, so that it never runs through a box; so does its label. The order within a row is improved by
-barycentres; of the places that the order leaves, those nearest to the neighbours' middle are taken (isotonic
-regression).
+Each box is below all boxes with an arrow to it. An arrow and its label have a place of their own in every
+row that they pass, so that they never cross a box. Barycentres improve the order within a row. Isotonic
+regression then moves each item as near to the middle of its neighbours as the order permits.
 """
 
 from __future__ import annotations
@@ -12,16 +11,17 @@ from bisect import bisect, insort
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from graphlib import TopologicalSorter
 from itertools import pairwise
 
 GAP = 26.0
 """Between boxes side by side."""
 LANE = 14.0
-"""Between an arrow and whatever is beside it."""
+"""Between an arrow and the item beside it."""
 ROW_GAP = 34.0
 LABEL_GAP = 22.0
 WIDEST_ROW = 12
-"""More boxes than this of one layer go into several rows."""
+"""A layer with more boxes is split into several rows."""
 
 _SWEEPS = 12
 _PATIENCE = 3
@@ -39,7 +39,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """Where an arrow goes: through points at which it stands upright; and the middle of its label."""
+    """The course of an arrow: the points at which it is vertical, and the middle of its label."""
 
     points: tuple[tuple[float, float], ...]
     label: tuple[float, float] | None
@@ -57,7 +57,7 @@ class Layout:
 
 @dataclass(slots=True, eq=False)
 class _Item:
-    """What has a place in a row: a box, the label of an arrow, or an arrow that passes."""
+    """An item of a row: a box, the label of an arrow, or a passing arrow."""
 
     width: float
     height: float
@@ -69,11 +69,11 @@ class _Item:
     below: list[_Item] = field(default_factory=list["_Item"])
     row: int = 0
     first: int = 0
-    """Where it stands before anything is sorted: by the order of the boxes."""
+    """Its place before sorting, by the order of the boxes."""
 
 
 def layered(sizes: Mapping[str, tuple[float, float]], lines: Sequence[Line]) -> Layout:
-    """Lay out boxes of these sizes and these arrows, which must not go round in a circle."""
+    """Lay out boxes of these sizes and these arrows, which must have no cycle."""
     rows_of = _row_numbers(sizes, lines)
     items = {name: _Item(width, height, box=True) for name, (width, height) in sizes.items()}
     rows: list[list[_Item]] = [[] for _ in range(max(rows_of.values(), default=-1) + 1)]
@@ -104,7 +104,7 @@ def layered(sizes: Mapping[str, tuple[float, float]], lines: Sequence[Line]) -> 
 
 
 def _row_numbers(sizes: Mapping[str, tuple[float, float]], lines: Sequence[Line]) -> dict[str, int]:
-    """A row for each box, below all that leads to it, with rows for labels left free in between."""
+    """A row for each box, below its sources, with rows for labels in between."""
     layers = _layers(sizes, lines)
     members: dict[int, list[str]] = {}
     for name, layer in layers.items():
@@ -121,29 +121,23 @@ def _row_numbers(sizes: Mapping[str, tuple[float, float]], lines: Sequence[Line]
 
 
 def _layers(sizes: Mapping[str, tuple[float, float]], lines: Sequence[Line]) -> dict[str, int]:
-    """The longest way that leads to each box; what nothing leads to stands just above what it leads to."""
+    """The longest path to each box. A box without sources is just above its nearest target."""
+    above: dict[str, list[str]] = {name: [] for name in sizes}
     below: dict[str, list[str]] = {name: [] for name in sizes}
-    waits = dict.fromkeys(sizes, 0)
     for line in lines:
+        above[line.target].append(line.source)
         below[line.source].append(line.target)
-        waits[line.target] += 1
-    free = [name for name, count in waits.items() if not count]
-    first = set(free)
     layers = dict.fromkeys(sizes, 0)
-    for name in free:
-        for target in below[name]:
-            layers[target] = max(layers[target], layers[name] + 1)
-            waits[target] -= 1
-            if not waits[target]:
-                free.append(target)
-    for name in first:
-        if below[name]:
+    for name in TopologicalSorter(above).static_order():
+        layers[name] = max((layers[source] + 1 for source in above[name]), default=0)
+    for name in sizes:
+        if below[name] and not above[name]:
             layers[name] = min(layers[target] for target in below[name]) - 1
     return layers
 
 
 def _course(line: Line, items: Mapping[str, _Item], rows: list[list[_Item]], first: int) -> list[_Item]:
-    """The items that an arrow goes through, its ends among them. It stands by the end with fewer arrows."""
+    """The items that an arrow passes, with both ends. `first` is its place before sorting."""
     start, end = items[line.source], items[line.target]
     course = [start]
     for row in range(start.row + 1, end.row):
@@ -159,7 +153,7 @@ def _course(line: Line, items: Mapping[str, _Item], rows: list[list[_Item]], fir
 
 
 def _order(rows: list[list[_Item]]) -> None:
-    """Sort each row by where its neighbours stand, down and up; keep the order with the fewest crossings."""
+    """Sort each row by its neighbours' places, down and up. Keep the order with the fewest crossings."""
     for row in rows:
         row.sort(key=lambda item: item.first)
         _number(row)
@@ -189,7 +183,7 @@ def _middle(neighbours: Sequence[_Item], otherwise: float) -> float:
 
 
 def _crossings(rows: list[list[_Item]]) -> int:
-    """How many pairs of arrows cross, counted row by row."""
+    """The number of crossings of arrows, row by row."""
     total = 0
     for upper in rows[:-1]:
         ends: list[int] = []
@@ -201,7 +195,7 @@ def _crossings(rows: list[list[_Item]]) -> int:
 
 
 def _place(rows: list[list[_Item]]) -> None:
-    """Places from left to right: each item as near to the middle of its neighbours as the others let it."""
+    """Move each item as near to the middle of its neighbours as the others permit."""
     for row in rows:
         _settle(row, [0.0] * len(row))
     for sweep in range(_SHIFTS):
@@ -218,7 +212,7 @@ def _place(rows: list[list[_Item]]) -> None:
 
 
 def _wish(item: _Item, above: Sequence[_Item], below: Sequence[_Item]) -> float:
-    """The middle of the neighbours, of which arrows on their way count more: they should be straight."""
+    """The middle of the neighbours. Passing arrows weigh more, to keep arrows straight."""
     total = weights = 0.0
     for one in (*above, *below):
         weight = 1.0 if one.box else 3.0
@@ -228,7 +222,7 @@ def _wish(item: _Item, above: Sequence[_Item], below: Sequence[_Item]) -> float:
 
 
 def _settle(row: list[_Item], wanted: Sequence[float]) -> None:
-    """The places in this order, far enough apart, at the least squared distance from the wanted ones."""
+    """Set places in this order and with the gaps, at the least squared distance from the wanted ones."""
     offsets = [0.0]
     for left, right in pairwise(row):
         gap = GAP if left.box and right.box else LANE
@@ -250,7 +244,7 @@ def _settle(row: list[_Item], wanted: Sequence[float]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Band:
-    """The part of the drawing that a row takes."""
+    """The vertical extent of a row."""
 
     top: float
     bottom: float
@@ -275,7 +269,7 @@ def _bands(rows: list[list[_Item]]) -> list[_Band]:
 
 
 def _ports(courses: Sequence[Sequence[_Item]]) -> tuple[dict[int, float], dict[int, float]]:
-    """Where each arrow leaves and enters its boxes, from left to right as it comes."""
+    """The x at which each arrow leaves and enters its boxes, ordered from left to right."""
     leaving: dict[_Item, list[int]] = {}
     entering: dict[_Item, list[int]] = {}
     for number, course in enumerate(courses):
@@ -297,7 +291,7 @@ def _spread(
 
 
 def _way(line: Line, course: Sequence[_Item], bands: Sequence[_Band], ports: tuple[float, float]) -> Way:
-    """Upright through every row, and across between them."""
+    """The course: vertical in every row, slanted between rows."""
     start, *passed, end = course
     leave, enter = ports
     points = [(leave, bands[start.row].top_of(start) + start.height), (leave, bands[start.row].bottom)]

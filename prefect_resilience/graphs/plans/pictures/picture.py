@@ -1,4 +1,4 @@
-"""What a picture of a plan shows, before anybody draws it: boxes, arrows, a title, a verdict."""
+"""The content of a picture of a plan: boxes, arrows, a title, a verdict."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _TOOLTIP = 600
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """A node. `lines` are small print; `conditional`: it runs only if something leads to it."""
+    """A node. `lines` are in small print. `conditional`: it runs only if another node chooses it."""
 
     id: str
     head: str
@@ -37,7 +37,7 @@ class Box:
 
 @dataclass(frozen=True, slots=True)
 class Arrow:
-    """A way from one node to another. `taken` is None as long as that is open."""
+    """A route or dependency. `taken` is None until it is known."""
 
     source: str
     target: str
@@ -49,7 +49,7 @@ class Arrow:
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """`verdict` is empty before a run. `note` says what was left out."""
+    """All that is drawn. `verdict` is empty before a run. `note` says what was left out."""
 
     title: str
     verdict: str
@@ -60,7 +60,7 @@ class Picture:
 
 
 def one_line(text: str, most: int) -> str:
-    """`text` without secrets on one line of at most `most` characters; `…` stands for what is cut off."""
+    """`text` without secrets on one line of at most `most` characters; a cut is shown by `…`."""
     line = " ".join(redact(text[: most * 8]).split())
     line = "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in line)
     return line if len(line) <= most else line[: most - 1].rstrip() + "…"
@@ -74,10 +74,10 @@ def picture_of(
     most_boxes: int = 300,
     most_arrows: int = 450,
 ) -> Picture:
-    """The picture of a plan, and of what became of it.
+    """The picture of a plan, with the outcome if there is a result.
 
-    `added` are the nodes that were injected; of those that only the result knows, no dependency is shown.
-    Past `most_boxes` those that failed are kept, then those at the plan's beginning.
+    `added` are the injected nodes. Other nodes that only the result has are shown without dependencies.
+    Of more than `most_boxes` nodes, the failed ones are kept, then those at the beginning of the plan.
     """
     ends: Mapping[str, NodeResult] = {} if result is None else result.nodes
     nodes = {node.id: node for node in plan.tasks}
@@ -121,8 +121,7 @@ def _note(boxes: int, nodes: int, shown: int, arrows: int) -> str:
 
 
 def _verdict(result: PlanResult, nodes: int) -> str:
-    counted = Counter(end.status for end in result.nodes.values())
-    said = [f"{counted[status]:,} {status}" for status in _ORDER if counted[status]]
+    said = counts_of(result)
     if len(result.nodes) < nodes:
         said.append(f"{nodes - len(result.nodes):,} not run")
     begun = [end for end in result.nodes.values() if end.started_at is not None]
@@ -134,11 +133,15 @@ def _verdict(result: PlanResult, nodes: int) -> str:
     return f"{'succeeded' if result.succeeded else 'failed'}{took}: {', '.join(said) or 'nothing ran'}"
 
 
-_ORDER = ("succeeded", "handled", "failed", "skipped")
+def counts_of(result: PlanResult) -> list[str]:
+    """How many nodes there are of each status: "3 succeeded"."""
+    counted = Counter(end.status for end in result.nodes.values())
+    order = ("succeeded", "handled", "failed", "skipped")
+    return [f"{counted[status]:,} {status}" for status in order if counted[status]]
 
 
 def seconds(duration: float) -> str:
-    """A duration as people say it."""
+    """A duration for people: "250 ms", "3.2 s", "2 min 5 s"."""
     if duration < 0.9995:
         return f"{duration * 1000:.0f} ms"
     if duration < 60:
@@ -168,7 +171,7 @@ def _box(node: Node, end: NodeResult | None, conditional: bool, added: bool) -> 
 
 
 def _fan_out(node: Node, end: NodeResult | None) -> str:
-    """`×12`, or what it is once for each of."""
+    """`×12`, or the list that the fan-out goes over."""
     if node.map is None:
         return ""
     over: object = node.map.over
@@ -179,7 +182,7 @@ def _fan_out(node: Node, end: NodeResult | None) -> str:
 
 
 def _ending(end: NodeResult | None) -> list[str]:
-    """How it went, in a few short lines."""
+    """The outcome in a few short lines."""
     if end is None:
         return []
     if end.status == "skipped":
@@ -202,7 +205,7 @@ def _story(end: NodeResult | None) -> list[str]:
 
 
 def _arrows(nodes: Mapping[str, Node], ends: Mapping[str, NodeResult]) -> list[Arrow]:
-    """Every way between the nodes, those between the same two as one."""
+    """Every route and dependency. Several between the same two nodes are one arrow."""
     arrows: list[Arrow] = []
     labels: dict[tuple[str, str], dict[str, None]] = {}
     for node in nodes.values():
@@ -228,7 +231,7 @@ def _arrows(nodes: Mapping[str, Node], ends: Mapping[str, NodeResult]) -> list[A
 
 
 def _ways(node: Node) -> list[tuple[str, str]]:
-    """Where a node may lead, and when."""
+    """The targets of a node, each with its condition in words."""
     condition = node.condition
     on_success = "on success" if condition is None else condition.describe(_TOOLTIP)
     on_failure = "on error" if condition is None else "else"
@@ -254,7 +257,7 @@ def _route(source: str, target: Node, labels: tuple[str, ...], end: NodeResult |
 
 
 def _delivered(source: NodeResult | None, target: NodeResult | None, node: Node) -> bool | None:
-    """Whether something came along a dependency."""
+    """Whether a dependency provided a value."""
     if source is None or target is None:
         return None
     if target.status == "skipped":

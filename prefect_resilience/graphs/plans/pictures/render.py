@@ -1,7 +1,8 @@
-"""A plan as a picture, before a run and after: what may lead where, and which way it went."""
+"""A plan as SVG and as mermaid, before a run and after."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 
 from prefect_resilience.graphs.plans.model import Node, Plan
@@ -18,23 +19,23 @@ from prefect_resilience.graphs.plans.pictures.picture import (
 from prefect_resilience.graphs.plans.pictures.svg import FAINT, INK, LOOKS, ROUTE, SMALL
 from prefect_resilience.graphs.plans.result import PlanResult
 
-# A picture of a plan in mermaid's language, as Prefect's V2 UI, GitHub and others draw it.
+# Mermaid is drawn by Prefect's V2 UI, GitHub and others.
 #
-# Mermaid refuses more than 500 arrows and 50,000 characters, so that large plans are cut to what fits.
+# It refuses more than 500 arrows and 50,000 characters, so that large plans are cut.
 
 MOST_ARROWS = 450
 MOST_CHARACTERS = 45_000
 
 _NO_MARKUP = str.maketrans("<>&", "‹›＆")
-"""Mermaid takes markup out of a title, and knows no way to write these letters there."""
+"""Mermaid removes markup from a title and has no escapes for these characters there."""
 _WIDEST = 320
 _TITLE = "#808080"
-"""It stands on the page's own ground, which is dark in one UI and light in another."""
+"""Readable on the dark and on the light background of the UIs."""
 _LONGEST_TITLE = 64
 
 
 def text_of(picture: Picture) -> str:
-    """The flowchart: boxes, arrows, then how they look."""
+    """The flowchart: boxes, arrows, then their styles."""
     names = {box.id: f"n{number}" for number, box in enumerate(picture.boxes)}
     lines = ["---", *_title(picture), "config:"]
     lines += ["  themeVariables:", f'    textColor: "{_TITLE}"']
@@ -47,7 +48,7 @@ def text_of(picture: Picture) -> str:
 
 
 def _box(box: Box) -> str:
-    """The label in a rectangle, or with round ends for what runs only if led to."""
+    """The label in a rectangle; with round ends for a conditional node."""
     sign = SIGNS[box.status]
     head = f"{sign} {box.head}" if sign else box.head
     label = "<br/>".join(_safe(text) for text in (head, *box.lines))
@@ -87,7 +88,7 @@ def _line_look(arrow: Arrow) -> str:
 
 
 def _safe(text: str) -> str:
-    """A text in a label: whatever is no letter, digit, space or harmless sign is written by its number."""
+    """A text in a label. All but letters, digits, spaces and harmless characters are written by number."""
     return "".join(
         letter if letter.isalnum() or letter in _HARMLESS else f"#{ord(letter)};" for letter in text
     )
@@ -97,34 +98,27 @@ _HARMLESS = frozenset(" ,:;!?/()=+")
 
 
 def _title(picture: Picture) -> Iterable[str]:
-    """A short one: mermaid makes everything smaller to fit a long one in."""
+    """A short title: mermaid shrinks the whole picture to fit a long one."""
     whole = " - ".join(text for text in (picture.title, picture.verdict) if text)
-    title = (
-        whole if len(whole) <= _LONGEST_TITLE else picture.verdict or one_line(picture.title, _LONGEST_TITLE)
-    )
-    return [f"title: {_yaml(title.translate(_NO_MARKUP))}"] if title else []
-
-
-def _yaml(text: str) -> str:
-    """A text as a value of the front matter, in double quotes."""
-    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+    if len(whole) > _LONGEST_TITLE:
+        whole = picture.verdict or one_line(picture.title, _LONGEST_TITLE)
+    return [f"title: {json.dumps(whole.translate(_NO_MARKUP), ensure_ascii=False)}"] if whole else []
 
 
 MOST_BOXES = 300
-"""Nodes that are drawn; the picture says how many were left out."""
+"""The most nodes that are drawn. The picture says how many were left out."""
 
 
 def plan_to_svg(plan: Plan, result: PlanResult | None = None, *, added: Iterable[Node] = ()) -> str:
-    """The plan as an SVG document, for a file or the data URI of an image; with what became of it.
+    """The plan as an SVG document, with the outcome if there is a result.
 
-    A result may be of a run that is still going on. `added` are the nodes that were injected, to show what
-    they depended on.
+    The result may be of a run that is still going on. `added` are the injected nodes.
     """
     return svg.draw(picture_of(plan, result, added=added, most_boxes=MOST_BOXES))
 
 
 def plan_to_mermaid(plan: Plan, result: PlanResult | None = None, *, added: Iterable[Node] = ()) -> str:
-    """The plan as a mermaid flowchart; with what became of it. Of large plans as much as mermaid takes."""
+    """The plan as a mermaid flowchart. Large plans are cut to what mermaid accepts."""
     nodes = tuple(added)
     most = MOST_BOXES
     while True:

@@ -1,18 +1,16 @@
-"""A picture of a plan as SVG: one XML document that needs nothing else, readable on any background.
+"""A picture of a plan as one SVG document without references, readable on any background.
 
-Colours are Okabe and Ito's, which everybody can tell apart; signs, words and the kinds of lines say it again.
+Colours are Okabe and Ito's, for colour-blind readers. Signs, words and line styles repeat the meaning.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from unicodedata import east_asian_width
-from xml.sax.saxutils import escape
 
+from prefect_resilience.base.svg import FONT, element, number, rect, words
 from prefect_resilience.graphs.plans.pictures.layout import Layout, Line, Way, layered
 from prefect_resilience.graphs.plans.pictures.picture import SIGNS, Arrow, Box, BoxStatus, Picture
-
-FONT = "Helvetica, Arial, 'Liberation Sans', 'DejaVu Sans', sans-serif"
 
 INK = "#1a1a1a"
 SMALL = "#4d4d4d"
@@ -26,7 +24,7 @@ LOOKS: dict[BoxStatus, tuple[str, str, float]] = {
     "skipped": ("#8c8c8c", "#f7f7f7", 1.2),
     "waiting": ("#4d4d4d", "#ffffff", 1.4),
 }
-"""Colour, ground and the strength of the border."""
+"""Colour, background and width of the border."""
 
 WORDS: dict[BoxStatus, str] = {
     "succeeded": "succeeded",
@@ -56,22 +54,21 @@ def draw(picture: Picture) -> str:
     width, height = inner + 2 * _MARGIN, bottom + legend_height + _MARGIN
     left = _MARGIN + (inner - layout.width) / 2
     body = [
-        f'<rect x="0.5" y="0.5" width="{_n(width - 1)}" height="{_n(height - 1)}" rx="8" fill="#ffffff" '
-        f'stroke="#d9d9d9"/>',
+        rect(0.5, 0.5, width - 1, height - 1, rx=8, fill="#ffffff", stroke="#d9d9d9"),
         *_header_texts(header),
-        f'<g transform="translate({_n(left)} {_n(top)})">',
+        f'<g transform="translate({number(left)} {number(top)})">',
         *_drawing(picture, layout, sizes),
         "</g>",
-        f'<g transform="translate({_n(_MARGIN)} {_n(bottom)})">',
+        f'<g transform="translate({number(_MARGIN)} {number(bottom)})">',
         *legend,
         "</g>",
     ]
     about = " - ".join(text for text in (picture.title or "plan", picture.verdict) if text)
     return "\n".join(
         [
-            f'<svg xmlns="http://www.w3.org/2000/svg" width="{_n(width)}" height="{_n(height)}" '
-            f'viewBox="0 0 {_n(width)} {_n(height)}" role="img" font-family="{FONT}">',
-            f"<title>{escape(about)}</title>",
+            f'<svg xmlns="http://www.w3.org/2000/svg" width="{number(width)}" height="{number(height)}" '
+            f'viewBox="0 0 {number(width)} {number(height)}" role="img" font-family="{FONT}">',
+            element("title", about),
             *body,
             "</svg>",
         ]
@@ -79,7 +76,7 @@ def draw(picture: Picture) -> str:
 
 
 def text_width(text: str, size: float, bold: bool = False) -> float:
-    """How wide a text is, in a wide sans-serif font: boxes are rather too wide than too narrow."""
+    """The width of a text, estimated for a wide sans-serif font."""
     ems = 0.0
     for letter in text:
         if east_asian_width(letter) in "WF":
@@ -93,11 +90,6 @@ def text_width(text: str, size: float, bold: bool = False) -> float:
         else:
             ems += 0.59
     return ems * size * (1.08 if bold else 1.0)
-
-
-def _n(number: float) -> str:
-    """A coordinate: at most one decimal place."""
-    return f"{round(number, 1):g}" if abs(number) < 100_000 else f"{number:.0f}"
 
 
 def _size(box: Box) -> tuple[float, float]:
@@ -122,25 +114,13 @@ def _header(picture: Picture) -> list[tuple[str, float, str]]:
 
 def _header_texts(header: Sequence[tuple[str, float, str]]) -> Iterable[str]:
     y = _MARGIN
-    for number, (text, size, colour) in enumerate(header):
+    for text, size, colour in header:
         y += size * 1.5
-        weight = "bold" if number == 0 and size == 16.0 else "normal"
-        yield _text(text, _MARGIN, y - size * 0.45, size, colour, weight=weight)
-
-
-def _text(
-    text: str, x: float, y: float, size: float, colour: str, *, anchor: str = "start", weight: str = "normal"
-) -> str:
-    strong = ' font-weight="bold"' if weight == "bold" else ""
-    middle = ' text-anchor="middle"' if anchor == "middle" else ""
-    return (
-        f'<text x="{_n(x)}" y="{_n(y)}" font-size="{_n(size)}" fill="{colour}"{strong}{middle}>'
-        f"{escape(text)}</text>"
-    )
+        yield words(text, _MARGIN, y - size * 0.45, size, colour, bold=size == 16.0)
 
 
 def _drawing(picture: Picture, layout: Layout, sizes: dict[str, tuple[float, float]]) -> Iterable[str]:
-    """Faint arrows first, so that the others run over them, then boxes, then labels."""
+    """Faint arrows first, so that others cover them, then boxes, then labels."""
     arrows = sorted(zip(picture.arrows, layout.ways, strict=True), key=lambda pair: _weight(pair[0]))
     for arrow, way in arrows:
         yield from _arrow(arrow, way)
@@ -155,31 +135,35 @@ def _weight(arrow: Arrow) -> int:
     return {False: 0, None: 1, True: 2}[arrow.taken]
 
 
-def _stroke(arrow: Arrow) -> tuple[str, float, str]:
-    """Colour, width and dashes."""
-    dashes = ' stroke-dasharray="7 4"' if arrow.route and arrow.taken is None else ""
+def _line(arrow: Arrow, path: str) -> str:
+    """The line of an arrow along a path."""
+    colour, width = _stroke(arrow)
+    dashes = "3 3" if arrow.taken is False else "7 4" if arrow.route and arrow.taken is None else None
+    return element("path", d=path, fill="none", stroke=colour, stroke_width=width, stroke_dasharray=dashes)
+
+
+def _stroke(arrow: Arrow) -> tuple[str, float]:
+    """Colour and width."""
     if arrow.taken is False:
-        return FAINT, 1.2, ' stroke-dasharray="3 3"'
-    colour = ROUTE if arrow.route else SMALL
-    return colour, 3.2 if arrow.taken and arrow.route else 2.2 if arrow.taken else 1.4, dashes
+        return FAINT, 1.2
+    width = 1.4 if not arrow.taken else 3.2 if arrow.route else 2.2
+    return ROUTE if arrow.route else SMALL, width
 
 
 def _arrow(arrow: Arrow, way: Way) -> Iterable[str]:
-    colour, width, dashes = _stroke(arrow)
+    colour, width = _stroke(arrow)
     head = 7 + width
     *points, (x, tip) = way.points
     points.append((x, tip - head + 1))
-    yield f"<g><title>{escape(arrow.tooltip)}</title>"
-    yield f'<path d="{_path(points)}" fill="none" stroke="{colour}" stroke-width="{_n(width)}"{dashes}/>'
-    side = head * 0.5
-    yield (
-        f'<path d="M{_n(x)} {_n(tip - 1)}L{_n(x - side)} {_n(tip - 1 - head)}L{_n(x + side)} '
-        f'{_n(tip - 1 - head)}Z" fill="{colour}"/></g>'
-    )
+    corners = [(x, tip - 1), (x - head / 2, tip - 1 - head), (x + head / 2, tip - 1 - head)]
+    outline = "L".join(f"{number(at)} {number(down)}" for at, down in corners)
+    yield f"<g>{element('title', arrow.tooltip)}"
+    yield _line(arrow, _path(points))
+    yield f"{element('path', d=f'M{outline}Z', fill=colour)}</g>"
 
 
 def _path(points: Sequence[tuple[float, float]]) -> str:
-    """Through all points, upright at each of them."""
+    """A path through all points, vertical at each point."""
     (x, y), *rest = ((round(x), round(y)) for x, y in points)
     said = [f"M{x} {y}"]
     for next_x, next_y in rest:
@@ -198,81 +182,71 @@ def _path(points: Sequence[tuple[float, float]]) -> str:
 def _label(arrow: Arrow, x: float, y: float) -> Iterable[str]:
     width, height = _label_size(arrow) or (0.0, 0.0)
     colour = "#767676" if arrow.taken is False else ROUTE
-    yield f"<g><title>{escape(arrow.tooltip)}</title>"
-    yield (
-        f'<rect x="{_n(x - width / 2)}" y="{_n(y - height / 2)}" width="{_n(width)}" height="{_n(height)}" '
-        f'rx="3" fill="#ffffff"/>'
-    )
-    first = y - height / 2 + 13
-    for number, label in enumerate(arrow.labels):
-        weight = "bold" if arrow.taken else "normal"
-        yield _text(label, x, first + 15 * number, _LINE, colour, anchor="middle", weight=weight)
+    yield f"<g>{element('title', arrow.tooltip)}"
+    yield rect(x - width / 2, y - height / 2, width, height, rx=3, fill="#ffffff")
+    for row, label in enumerate(arrow.labels):
+        below = y - height / 2 + 13 + 15 * row
+        yield words(label, x, below, _LINE, colour, bold=bool(arrow.taken), middle=True)
     yield "</g>"
 
 
 def _box(box: Box, x: float, y: float, width: float, height: float) -> Iterable[str]:
     colour, ground, border = LOOKS[box.status]
-    faint = box.status == "skipped"
-    dashes = ' stroke-dasharray="5 3"' if box.conditional and box.status in ("waiting", "skipped") else ""
-    yield f'<g class="node {box.status}"><title>{escape(box.tooltip)}</title>'
-    yield (
-        f'<rect x="{_n(x)}" y="{_n(y)}" width="{_n(width)}" height="{_n(height)}" '
-        f'rx="{_n(min(16.0, height / 2)) if box.conditional else "3"}" fill="{ground}" stroke="{colour}" '
-        f'stroke-width="{_n(border)}"{dashes}/>'
-    )
+    dashes = "5 3" if box.conditional and box.status in ("waiting", "skipped") else None
+    look = {"fill": ground, "stroke": colour, "stroke_width": border, "stroke_dasharray": dashes}
+    yield f'<g class="node {box.status}">{element("title", box.tooltip)}'
+    yield rect(x, y, width, height, rx=min(16.0, height / 2) if box.conditional else 3, **look)
     sign, middle = SIGNS[box.status], x + width / 2
     if sign:
         whole = 2 * _BADGE + 6 + text_width(box.head, _HEAD, bold=True)
         yield from _badge(box.status, middle - whole / 2 + _BADGE, y + 18)
         middle += _BADGE + 3
-    ink = SMALL if faint else INK
-    yield _text(box.head, middle, y + 23, _HEAD, ink, anchor="middle", weight="bold")
-    for number, line in enumerate(box.lines):
-        yield _text(line, x + width / 2, y + 41 + 15 * number, _LINE, SMALL, anchor="middle")
+    ink = SMALL if box.status == "skipped" else INK
+    yield words(box.head, middle, y + 23, _HEAD, ink, bold=True, middle=True)
+    for row, line in enumerate(box.lines):
+        yield words(line, x + width / 2, y + 41 + 15 * row, _LINE, SMALL, middle=True)
     yield "</g>"
 
 
 def _badge(status: BoxStatus, x: float, y: float) -> Iterable[str]:
-    """The sign, in white on the colour (in black on orange, which is too light for white)."""
-    yield f'<circle cx="{_n(x)}" cy="{_n(y)}" r="{_n(_BADGE)}" fill="{LOOKS[status][0]}"/>'
+    """The sign of a status, white on its colour; black on orange, which is too light for white."""
+    yield element("circle", cx=x, cy=y, r=_BADGE, fill=LOOKS[status][0])
     ink = INK if status == "handled" else "#ffffff"
-    yield _text(SIGNS[status], x, y + 4.5, 13, ink, anchor="middle", weight="bold")
+    yield words(SIGNS[status], x, y + 4.5, 13, ink, bold=True, middle=True)
 
 
 def _legend(picture: Picture) -> tuple[list[str], float, float]:
-    """What the signs and lines that occur mean, side by side in rows; with its width and height."""
+    """The meaning of the signs and lines in this picture, with the width and height of the legend."""
     entries: list[tuple[str, list[str]]] = []
     for status in LOOKS:
         if picture.ran and any(box.status == status for box in picture.boxes):
             entries.append((WORDS[status], list(_sample_box(status))))
     if any(box.conditional and box.status in ("waiting", "skipped") for box in picture.boxes):
         entries.append(("runs only if led to", [_DASHED_BOX]))
-    for words, arrow in _SAMPLES:
+    for meaning, arrow in _SAMPLES:
         if any(_same(arrow, other) for other in picture.arrows):
-            entries.append((words, [_sample_line(arrow)]))
+            entries.append((meaning, [_line(arrow, "M2 -1H26")]))
     made: list[str] = []
     x = y = widest = 0.0
-    for words, sample in entries:
-        width = 34 + text_width(words, _LINE) + 18
+    for meaning, sample in entries:
+        width = 34 + text_width(meaning, _LINE) + 18
         if x and x + width > 640:
             x, y = 0.0, y + 22
-        made += [f'<g transform="translate({_n(x)} {_n(y + 10)})">', *sample]
-        made += [_text(words, 32, 3, _LINE, SMALL), "</g>"]
+        made += [f'<g transform="translate({number(x)} {number(y + 10)})">', *sample]
+        made += [words(meaning, 32, 3, _LINE, SMALL), "</g>"]
         x += width
         widest = max(widest, x)
     return made, widest, y + 18 if entries else 0.0
 
 
-_DASHED_BOX = (
-    f'<rect x="1" y="-8" width="24" height="14" rx="7" fill="none" stroke="{SMALL}" stroke-dasharray="5 3"/>'
-)
+_DASHED_BOX = rect(1, -8, 24, 14, rx=7, fill="none", stroke=SMALL, stroke_dasharray="5 3")
 
 
 def _sample_box(status: BoxStatus) -> Iterable[str]:
     if SIGNS[status]:
         yield from _badge(status, 14, -1)
     else:
-        yield f'<rect x="2" y="-8" width="24" height="14" rx="2" fill="#ffffff" stroke="{LOOKS[status][0]}"/>'
+        yield rect(2, -8, 24, 14, rx=2, fill="#ffffff", stroke=LOOKS[status][0])
 
 
 _SAMPLES = (
@@ -286,8 +260,3 @@ _SAMPLES = (
 
 def _same(one: Arrow, other: Arrow) -> bool:
     return one.taken is other.taken and (one.taken is False or one.route is other.route)
-
-
-def _sample_line(arrow: Arrow) -> str:
-    colour, width, dashes = _stroke(arrow)
-    return f'<path d="M2 -1H26" fill="none" stroke="{colour}" stroke-width="{_n(width)}"{dashes}/>'

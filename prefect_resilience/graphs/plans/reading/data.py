@@ -1,8 +1,8 @@
 """The data of a plan: read from JSON or YAML, and bounded in depth and size to what JSON can write.
 
 YAML is read with the data model of JSON. Words that older YAML reads as something else (`yes`, `no`, `on`,
-`off`, `012`, `1:30`) are refused, except in quotes. Dates stay texts. An alias counts as all that it stands
-for. Tags are refused.
+`off`, `012`, `1:30`) are refused, except in quotes. Dates stay texts. An alias counts as many values as
+its anchor. Tags are refused.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any, NoReturn, cast
 
 import yaml
 
+from prefect_resilience.base.plain import can_be_written
 from prefect_resilience.graphs.plans.reading.mistakes import Mistake, Place, PlanError, quoted, shortened
 
 DEEPEST = 100
@@ -24,21 +25,21 @@ MOST_VALUES = 100_000
 """Values in one node or one field of a plan, each entry of a list or of an object counted."""
 
 MOST_PARTS = 2_000_000
-"""Commas and opening brackets of a JSON text: they bound the memory that its data takes to about 150 MB."""
+"""Commas and opening brackets of a JSON text. This bounds the memory of its data to about 150 MB."""
 
 LONGEST_YAML = 4_000_000
-"""Characters: YAML is read twenty times slower than JSON."""
+"""Characters. Reading YAML takes twenty times as long as JSON."""
 
 MOST_YAML_VALUES = 200_000
 MOST_DIGITS = 1_500
-"""Digits that are read of a whole number. So long a number is refused as data."""
+"""Only so many digits of a whole number are parsed; such a number is refused afterwards."""
 
 TOO_DEEP = f"is nested more than {DEEPEST} levels deep: write it flatter"
 TOO_MANY = f"has more than {MOST_VALUES:,} values: a plan names its data, and carries little of it"
 
 
 class WrittenTwice:
-    """Stands in place of a value whose key its object has more than once."""
+    """Replaces the value of a key that its object has more than once."""
 
     def __init__(self, key: str) -> None:
         self._key = key
@@ -71,7 +72,7 @@ _COMMENTS = re.compile(r'"(?:[^"\\]+|\\.)*"?|//[^\n]*|/\*.*?(?:\*/|\Z)', re.DOTA
 
 
 def without_comments(text: str) -> str:
-    """The text with spaces in place of `// ...` and `/* ... */`: every line and column stays where it was."""
+    """The text with spaces in place of `// ...` and `/* ... */`, so that lines and columns stay the same."""
     return _COMMENTS.sub(_blank, text) if "/*" in text or "//" in text else text
 
 
@@ -218,7 +219,7 @@ class YamlReading:
 
 
 def wrong_data(value: Any, depth: int = 0) -> Iterator[tuple[Place, str]]:
-    """What in a value is no data, with its place. What lies too deep is not looked at."""
+    """The parts of a value that JSON cannot write, each with its place. Too deep levels are skipped."""
     if not isinstance(value, _HOLDS):
         says = _wrong_scalar(value)
         if says:
@@ -256,30 +257,19 @@ _HOLDS = (dict, list, tuple, Mapping)
 def _wrong_key(key: Any) -> str:
     if not isinstance(key, str):
         return f"{quoted(key)} is no key: write a text"
-    return "has half a character in a key (a lone surrogate): write valid text" if _odd(key) else ""
+    return "" if can_be_written(key) else "has half a character in a key (a lone surrogate): write valid text"
 
 
 def _wrong_scalar(value: Any) -> str:
-    """What is wrong with a value that holds no others."""
+    """The mistake in a value that is no container, "" if there is none."""
     if value is None:
         return ""
     if isinstance(value, WrittenTwice):
         return str(value)
     if isinstance(value, str):
-        return "has half a character (a lone surrogate): write valid text" if _odd(value) else ""
+        return "" if can_be_written(value) else "has half a character (a lone surrogate): write valid text"
     if isinstance(value, float):
         return "" if math.isfinite(value) else f"write a finite number, not {value}"
     if isinstance(value, int):
         return "is a number of too many digits: write it as a text" if value.bit_length() > 4096 else ""
     return f"write data that JSON knows, not {shortened(quoted(value))}"
-
-
-def _odd(text: str) -> bool:
-    """Whether a text cannot be written down."""
-    if text.isascii():
-        return False
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return True
-    return False

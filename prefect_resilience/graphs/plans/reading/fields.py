@@ -1,4 +1,4 @@
-"""What single fields of a plan accept: each function gives the value, or says in a sentence what to write."""
+"""Validators of single fields: each returns the value or raises a ValueError that says what to write."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pydantic_core import CoreSchema
 
 from prefect_resilience.base.policy import nearest
 from prefect_resilience.graphs.plans.expressions import WORDS
-from prefect_resilience.graphs.plans.reading.mistakes import Place, quoted, refuse, told
+from prefect_resilience.graphs.plans.reading.mistakes import Place, quoted, refusal, told
 from prefect_resilience.graphs.plans.templates import RESERVED, is_one_template
 from prefect_resilience.guards.circuits.model import CircuitPolicy
 from prefect_resilience.guards.retries.backoff import Backoff
@@ -32,7 +32,7 @@ NAMES_SCHEMA: dict[str, Any] = {
 
 
 class RetrySchema:
-    """The JSON Schema of a retry policy, with every name that JSON may use."""
+    """The JSON Schema of a retry policy, with every accepted spelling of its fields."""
 
     def __get_pydantic_json_schema__(
         self, core_schema: CoreSchema, handler: GetJsonSchemaHandler
@@ -83,7 +83,7 @@ def not_blank(value: str) -> str:
 
 
 def several(value: Any) -> Any:
-    """One name may be written without a list around it."""
+    """A list of names; a single name needs no list."""
     if isinstance(value, str):
         return (value,)
     if not isinstance(value, list | tuple):
@@ -98,7 +98,7 @@ def listed(value: Any) -> Any:
 
 
 def over(value: Any) -> Any:
-    """What a fan-out goes over."""
+    """The items of a fan-out."""
     if isinstance(value, tuple):
         return list(cast("tuple[Any, ...]", value))
     if isinstance(value, list) or (isinstance(value, str) and is_one_template(value)):
@@ -109,13 +109,13 @@ def over(value: Any) -> Any:
 
 
 def retry_policy(value: Any) -> Any:
-    """A retry policy, whose mistakes are told each by itself."""
+    """A retry policy. Raises all its mistakes at once, each with its place."""
     if value is None or isinstance(value, Retry):
         return value
     found: list[tuple[Place, str]] = []
     made = _retry(value, (), found)
     if found:
-        refuse("Retry", found)
+        raise refusal("Retry", found)
     return made
 
 
@@ -153,7 +153,7 @@ def _backoff(written: Mapping[Any, Any], place: Place, found: list[tuple[Place, 
 
 
 def _flat_delays(written: Mapping[str, Any], place: Place, found: list[tuple[Place, str]]) -> None:
-    """The options of the backoff that stand beside the attempts."""
+    """Check the options of the backoff that are written at the level of the retry policy."""
     for theirs, number in written.items():
         if CAMEL_CASE.get(theirs, theirs) not in BACKOFF_SPELLINGS:
             continue
@@ -173,7 +173,7 @@ def _flat_delays(written: Mapping[str, Any], place: Place, found: list[tuple[Pla
 def _placed(
     model: type[BaseModel], written: Mapping[Any, Any], place: Place, found: list[tuple[Place, str]]
 ) -> Any:
-    """A policy made of what is written: its own __init__ would tell only the first mistake."""
+    """A policy with all its mistakes added to `found`; its own __init__ would raise only the first."""
     made = model.__new__(model)
     fields = {str(key): part for key, part in written.items()}
     try:
@@ -198,12 +198,12 @@ def circuit(value: Any) -> Any:
     wrong: list[tuple[Place, str]] = []
     _placed(CircuitPolicy, {key: part for key, part in written.items() if key != "name"}, (), wrong)
     if wrong:
-        refuse("CircuitPolicy", wrong)
+        raise refusal("CircuitPolicy", wrong)
     return written
 
 
 def effect(value: Any) -> Any:
-    """What an action does to the world outside: a kind, or an object with one."""
+    """A kind of effect, or an object with one."""
     if value is None:
         return value
     kind: Any = value

@@ -1,4 +1,4 @@
-"""What the nodes of a plan mean together: names that lead somewhere, an order without circles, templates."""
+"""Checks of all nodes together: unknown names, cycles, templates that use a node too early."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from prefect_resilience.graphs.plans.model import Bounds, Node
 from prefect_resilience.graphs.plans.reading.fields import RESERVED_IDS
 from prefect_resilience.graphs.plans.reading.mistakes import Mistake, Names, quoted
 from prefect_resilience.graphs.plans.templates import (
-    Pieces,
     is_node,
     mistakes_in,
     paths_in,
@@ -23,21 +22,21 @@ from prefect_resilience.graphs.plans.templates import (
 )
 
 UNREAD = "\0"
-"""What stands in a node for a name that could not be read."""
+"""Replaces a name that could not be read."""
 
 MOST_CYCLES = 100
 LONGEST_CYCLE = 12
 MOST_COMPUTED = 10_000
-"""Expressions of a plan that are more than a path: reading one takes about 50 microseconds."""
+"""The most expressions of a plan that are more than a path. Reading one takes about 50 microseconds."""
 MOST_RUNAWAYS = 5
 
 Numbered = Iterator[tuple[int, Mistake]]
 
 
 class Entry(NamedTuple):
-    """A node as far as it could be read: what others call it, its place, its readable fields.
+    """A node as far as it could be read: its id, its place, its readable fields.
 
-    `whole`: nothing is wrong with it by itself. `single`: its fields with one name and no list around it.
+    `whole`: it has no mistakes of its own. `single`: the fields in which a name is written without a list.
     """
 
     id: str
@@ -51,17 +50,17 @@ class Entry(NamedTuple):
 
 
 class Use(NamedTuple):
-    """Node number `user` looks at node number `used`, which therefore has to come before it."""
+    """Node number `user` uses the output of node number `used`, which must come before it."""
 
     used: int
     user: int
     place: str
     itself: bool
-    """Whether it may look at itself: a condition is asked after its node has ended."""
+    """Whether a node may use its own output: a condition is evaluated after its node has ended."""
 
 
 class Meaning:
-    """The nodes of a plan, some of them perhaps only read in part, looked at together."""
+    """The checks of all nodes of a plan together. Some nodes may be read only in part."""
 
     def __init__(self, entries: Sequence[Entry], bounds: Bounds) -> None:
         self.entries = entries
@@ -76,26 +75,20 @@ class Meaning:
         self._runaways = 0
 
     def mistakes(self) -> Numbered:
-        """Every mistake with the number of its node."""
+        """Every mistake, with the number of its node."""
         yield from self._counted()
         for n, entry in enumerate(self.entries):
             yield from ((n, Mistake(f"{entry.place}.{place}", says)) for place, says in self._of(n, entry))
         yield from self._in_order()
 
     def _counted(self) -> Numbered:
-        branches = sum(_branches(entry.node) for entry in self.entries)
-        if len(self.entries) + branches > self.bounds.nodes:
-            yield (
-                0,
-                Mistake(
-                    "tasks",
-                    f"{len(self.entries):,} nodes and {branches:,} branches are more than the "
-                    f"{self.bounds.nodes:,} that bounds.nodes allows",
-                ),
-            )
+        nodes, branches = len(self.entries), sum(_branches(entry.node) for entry in self.entries)
+        if nodes + branches > self.bounds.nodes:
+            most = f"the {self.bounds.nodes:,} that bounds.nodes allows"
+            yield 0, Mistake("tasks", f"{nodes:,} nodes and {branches:,} branches are more than {most}")
 
     def _of(self, n: int, entry: Entry) -> Iterator[tuple[str, str]]:
-        """What is wrong with one node: places inside it, and sentences."""
+        """The mistakes of one node: places inside it, and sentences."""
         first = self.at.get(entry.id)
         if first is not None and first != n:
             yield "id", f"{quoted(entry.id)} is the id of {self.entries[first].place} already: write another"
@@ -107,11 +100,8 @@ class Meaning:
         yield from self._of_conditions(n, entry.node)
 
     def _of_edge(self, entry: Entry, edge: Edge) -> Iterator[tuple[str, str]]:
-        says = edge.kind in ("depends_on", "handles_error")
-        other = edge.source if says else edge.target
-        if other == UNREAD:
-            return
-        if other not in self.at:
+        other = edge.other
+        if other != UNREAD and other not in self.at:
             yield entry.place_of(edge), self._unknown(other)
         elif other == entry.id:
             yield entry.place_of(edge), _ITSELF[edge.kind].format(quoted(other))
@@ -139,31 +129,23 @@ class Meaning:
                 if len(self._computed) > MOST_COMPUTED:
                     return
                 found = pieces(text)
-                self._count_computed(found)
+                self._computed |= {
+                    piece.source for piece in found if isinstance(piece, Expression) and piece.computes
+                }
                 if len(self._computed) > MOST_COMPUTED:
-                    yield (
-                        at,
-                        f"the plan has more than {MOST_COMPUTED:,} expressions that compute: use actions",
-                    )
+                    says = f"the plan has more than {MOST_COMPUTED:,} expressions that compute: use actions"
+                    yield at, says
                     return
                 yield from ((at, says) for says in mistakes_in(found, self.at, names, self.names))
                 for path in paths_in(found):
                     if is_node(path, names) and path.root in self.at:
                         self.uses.append(Use(self.at[path.root], n, at, itself=False))
 
-    def _count_computed(self, found: Pieces) -> None:
-        for piece in found:
-            if isinstance(piece, Expression) and piece.computes:
-                self._computed.add(piece.source)
-
     def _of_conditions(self, n: int, node: Node) -> Iterator[tuple[str, str]]:
         for place, condition in _conditions(node):
             if condition.operator == "matches" and self._runs_away(condition.value):
-                yield (
-                    f"{place}.value",
-                    f"{quoted(condition.value)} takes for ever on a text that almost matches: "
-                    "write it without a repetition inside a repetition",
-                )
+                says = f"{quoted(condition.value)} takes for ever on a text that almost matches: write it"
+                yield f"{place}.value", f"{says} without a repetition inside a repetition"
             name = condition.source_task
             if name is None:
                 continue
@@ -173,22 +155,22 @@ class Meaning:
                 yield f"{place}.source_task", self._unknown(name)
 
     def _runs_away(self, pattern: str) -> bool:
-        """Each that does takes its time to be found out, so that only some are looked for."""
+        """Whether a pattern runs away. A trial takes long, so that only the first few are reported."""
         if self._runaways >= MOST_RUNAWAYS or not runs_away(pattern):
             return False
         self._runaways += 1
         return True
 
     def _in_order(self) -> Numbered:
-        """Circles, and what is looked at before it is there."""
+        """Cycles, and outputs that are used before they exist."""
         written: dict[tuple[int, int], tuple[int, str]] = {}
         for n, entry in enumerate(self.entries):
             for edge in edges_of(entry.node):
-                says = edge.kind in ("depends_on", "handles_error")
-                other = self.at.get(edge.source if says else edge.target)
+                other = self.at.get(edge.other)
                 if other is not None and other != n:
                     place = f"{entry.place}.{entry.place_of(edge)}"
-                    written.setdefault((other, n) if says else (n, other), (n, place))
+                    pair = (other, n) if edge.other == edge.source else (n, other)
+                    written.setdefault(pair, (n, place))
         order = Order(len(self.entries), written)
         for cycle in order.cycles(MOST_CYCLES):
             n, place = written[cycle[-1], cycle[0]]
@@ -224,7 +206,7 @@ class Meaning:
 
 
 def _reversed_before(order: Order, early: Collection[tuple[int, int]]) -> set[tuple[int, int]]:
-    """Of the pairs that are not in order, those that are in the opposite order."""
+    """The pairs that are in the opposite order."""
     some = [(then, first) for first, then in list(early)[:1000]]
     return {(first, then) for then, first in set(some) - order.not_before(some)}
 
@@ -239,7 +221,7 @@ _ITSELF = {
 
 
 def _branches(node: Node) -> int:
-    """How many branches a node is known to have."""
+    """The number of branches of a node, 0 if it is not known yet."""
     over: Any = node.map.over if node.map else None
     return len(cast("list[Any]", over)) if isinstance(over, list) else 0
 
@@ -251,7 +233,7 @@ def _written_twice(node: Node) -> Iterator[tuple[str, str]]:
 
 
 def _templates(node: Node) -> Iterator[tuple[str, object, frozenset[str]]]:
-    """What of a node may have templates, with its place and the names that they may use beside nodes."""
+    """The parts of a node that may have templates: place, value, and names they may use beside nodes."""
     yield "input", node.templated, node.names
     if node.map:
         yield "map.over", node.map.over, frozenset()
@@ -260,7 +242,7 @@ def _templates(node: Node) -> Iterator[tuple[str, object, frozenset[str]]]:
 
 
 def _conditions(node: Node) -> Iterator[tuple[str, Condition]]:
-    """Every condition of a node, those inside others too, with its place."""
+    """Every condition of a node, nested ones too, with its place."""
     waiting = [("condition", node.condition)]
     waiting += [(f"transitions[{n}].condition", way.condition) for n, way in enumerate(node.transitions)]
     while waiting:
@@ -278,16 +260,13 @@ _INPUT = re.compile(r"(?:\$\.)?inputs\.([^\W\d]\w*)")
 
 
 def unknown_inputs(entries: Sequence[Entry], known: Collection[str]) -> Numbered:
-    """Inputs that a plan's templates and conditions look at and that nobody gives."""
+    """Mistakes for inputs that templates and conditions use and that are not given."""
     names = Names(known)
     for n, entry in enumerate(entries):
         for place, name in _inputs_of(entry.node):
             if name not in known:
-                says = f"there is no input {quoted(name)}{names.suggestion(name)}"
-                yield (
-                    n,
-                    Mistake(f"{entry.place}.{place}", f"{says}; give it, or declare it in the plan's inputs"),
-                )
+                says = f"there is no input {quoted(name)}{names.suggestion(name)}; give it, or declare it in"
+                yield n, Mistake(f"{entry.place}.{place}", f"{says} the plan's inputs")
 
 
 def _inputs_of(node: Node) -> Iterator[tuple[str, str]]:

@@ -1,24 +1,25 @@
-"""The mistakes of a plan, those that pydantic finds among them: each with its place and a sentence."""
+"""The mistakes of a plan, with pydantic's translated: each has a place and a sentence."""
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
-from typing import Any, NoReturn, cast
+from functools import cache, reduce
+from typing import Any, cast
 
 from pydantic import BaseModel, ValidationError
-from pydantic_core import ErrorDetails, InitErrorDetails, PydanticCustomError
+from pydantic_core import ErrorDetails
 
+from prefect_resilience.base.policy import closest
 from prefect_resilience.errors.exceptions import ConfigurationError
+from prefect_resilience.graphs.conditions.model import validation_error
 from prefect_resilience.guards.circuits.model import CircuitPolicy
 from prefect_resilience.guards.retries import Backoff, Retry, RetryBudget
 from prefect_resilience.guards.retries.policy import BACKOFF_SPELLINGS, CAMEL_CASE, SPELLINGS
 
 MOST_MISTAKES = 10_000
-"""A plan is read no further once it has this many mistakes."""
+"""Reading stops at this many mistakes."""
 
 SHOWN = 50
 SHOWN_LENGTH = 500
@@ -36,7 +37,7 @@ class Mistake:
 
 
 class PlanError(ConfigurationError):
-    """A plan that was refused whole. `mistakes` has all of them, up to `MOST_MISTAKES`.
+    """A plan that was refused. `mistakes` has all of its mistakes, up to `MOST_MISTAKES`.
 
     The text lists the first fifty. `source` is the file's name, or "the plan".
     """
@@ -62,7 +63,7 @@ def _listed(mistakes: tuple[Mistake, ...], source: str) -> str:
 
 
 def shortened(text: str, length: int = 80) -> str:
-    """The text, cut to `length`, with what cannot be printed or encoded escaped."""
+    """The text, cut to `length`; characters that cannot be printed or encoded are escaped."""
     if len(text) > length:
         text = text[: length - 1] + "…"
     if text.isprintable():
@@ -71,7 +72,7 @@ def shortened(text: str, length: int = 80) -> str:
 
 
 def quoted(value: object, length: int = 60) -> str:
-    """A value as a mistake shows it: short, and never more work than its length."""
+    """A value as a message shows it: short, and never computed from a large value."""
     if isinstance(value, str):
         short = shortened(value, length)
         return repr(value) if short == value else f"'{short}'"
@@ -92,16 +93,16 @@ LONGEST = 100
 FEW = 500
 MOST_LISTED = 12
 COMPARISONS = 8_000
-"""Names that one `Names` compares closely, over all that it is asked; then only spelling is looked at."""
+"""Names that one `Names` compares with difflib in total; afterwards it only normalises the spelling."""
 
 
 def suggestion(wrong: Any, right: Sequence[str]) -> str:
-    """`; did you mean 'x'?`, or what may be written instead, to end a sentence with."""
+    """The end of a sentence: `; did you mean 'x'?`, or the right names if they are few."""
     return Names(right).suggestion(wrong)
 
 
 class Names:
-    """Right names, asked for the one that is nearest to a wrong one."""
+    """Right names, to suggest one in place of a wrong one."""
 
     def __init__(self, right: Iterable[str]) -> None:
         self._right = [name for name in right if len(name) <= LONGEST]
@@ -109,7 +110,7 @@ class Names:
         self._plain: dict[str, str] = {}
 
     def suggestion(self, wrong: Any) -> str:
-        """`; did you mean 'x'?`; else the names, if they are few."""
+        """`; did you mean 'x'?`, or the right names if they are few."""
         near = self.nearest(wrong) if isinstance(wrong, str) else None
         if near is not None:
             return f"; did you mean {quoted(near)}?"
@@ -118,7 +119,7 @@ class Names:
         return ""
 
     def nearest(self, wrong: str) -> str | None:
-        """The right name that is most like it, None if none is. Of many, the first ones are compared."""
+        """The most similar right name, None if none is similar. Only the first 500 are compared."""
         if not wrong or len(wrong) > LONGEST:
             return None
         self._plain = self._plain or {_spelling(name): name for name in reversed(self._right)}
@@ -127,23 +128,22 @@ class Names:
         if spelled is not None or self._left < len(few):
             return spelled
         self._left -= len(few)
-        return next(iter(difflib.get_close_matches(wrong, few, n=1)), None)
+        return closest(wrong, few)
 
 
 def _spelling(name: str) -> str:
-    """A name without what is often mistaken: capitals, spaces, - and _."""
+    """A name without capitals, spaces, - and _."""
     return re.sub(r"[\s_-]+", "", name.casefold()) or name
 
 
 Place = tuple[str | int, ...]
 
 MOST_TOLD = 200
-"""Mistakes that one ValidationError carries; a `PlanError` has all of them."""
+"""The most mistakes of one ValidationError; a `PlanError` has all of them."""
 
 MOST_PARTS = 20
 """Steps of a place that are shown."""
 
-_OWN = "plan"
 _WRITE = {
     "string_type": "a text",
     "string_sub_type": "a text",
@@ -172,25 +172,26 @@ _BOUNDS = {
 
 def place_text(place: Iterable[str | int], start: str = "") -> str:
     """A place as it is read: `tasks[3].input['a key']`."""
-    text = start
     parts = list(place)
-    for part in parts[:MOST_PARTS]:
-        if isinstance(part, int):
-            text += f"[{part}]"
-        elif re.fullmatch(r"[\w-]+", part):
-            text += f".{part}" if text else part
-        else:
-            text += f"[{quoted(part, 40)}]"
-    return text + "…" if len(parts) > MOST_PARTS else text
+    return reduce(inside, parts[:MOST_PARTS], start) + ("…" if len(parts) > MOST_PARTS else "")
+
+
+def inside(place: str, key: Any) -> str:
+    """The place of a field in an object, or of an item in a list."""
+    if isinstance(key, int):
+        return f"{place}[{key}]"
+    if isinstance(key, str) and re.fullmatch(r"[\w-]+", key):
+        return f"{place}.{key}" if place else key
+    return f"{place}[{quoted(key, 40)}]"
 
 
 def mistakes_of(error: ValidationError, model: type[BaseModel], raw: Any, start: str = "") -> list[Mistake]:
-    """Every mistake of a model; `raw` is what it was made of, `start` its place."""
+    """Every mistake of a model. `raw` is the data that it was made of, `start` its place."""
     return [Mistake(place_text(place, start), says) for place, says in told(error, model, raw)]
 
 
 def told(error: ValidationError, model: type[BaseModel], raw: Any) -> list[tuple[Place, str]]:
-    """Every mistake of a model as its place in the model and a sentence."""
+    """Every mistake of a model: the place in the model, and a sentence."""
     found: dict[tuple[Place, str], None] = {}
     names: dict[type[BaseModel], Names] = {}
     for one in error.errors(include_url=False):
@@ -204,28 +205,17 @@ def told(error: ValidationError, model: type[BaseModel], raw: Any) -> list[tuple
     return list(found)
 
 
-def refuse(title: str, mistakes: Sequence[tuple[Place, str]]) -> NoReturn:
-    """Raise pydantic's own error with these mistakes in it, each in its place."""
-    raise ValidationError.from_exception_data(
-        title,
-        [
-            InitErrorDetails(
-                type=PydanticCustomError(_OWN, "{sentence}", {"sentence": says}), loc=place, input=None
-            )
-            for place, says in mistakes
-        ],
-    )
+def refusal(title: str, mistakes: Iterable[tuple[Place, str]]) -> ValidationError:
+    """Pydantic's own error with these mistakes in it, each in its place."""
+    return validation_error(title, "plan", ((place, says, None) for place, says in mistakes))
 
 
 def as_validation_error(title: str, mistakes: Sequence[Mistake]) -> ValidationError:
-    """The first mistakes as pydantic tells them, for forms; the rest are counted."""
+    """The first mistakes as a pydantic error, for forms. The rest are counted."""
     shown = [(_loc(mistake.place), str(mistake)) for mistake in mistakes[:MOST_TOLD]]
     if len(mistakes) > MOST_TOLD:
         shown.append(((), f"and {len(mistakes) - MOST_TOLD:,} more"))
-    try:
-        refuse(title, shown)
-    except ValidationError as error:
-        return error
+    return refusal(title, shown)
 
 
 def _loc(place: str) -> Place:
@@ -234,7 +224,7 @@ def _loc(place: str) -> Place:
 
 
 def _place(error: ErrorDetails, raw: Any) -> Place:
-    """Where the mistake is, in the words of who wrote it: a field may have been written by another name."""
+    """The place of a mistake, with the field names that the author used."""
     place = tuple(part for part in error["loc"] if part != "[key]")
     at: Any = raw
     made: list[str | int] = []
@@ -267,7 +257,7 @@ def _inside(value: Any, part: str | int) -> Any:
 def _sentence(error: ErrorDetails, model: type[BaseModel], place: Place) -> str:
     kind, given = error["type"], error["input"]
     context = error.get("ctx", {})
-    if kind in (_OWN, "condition"):
+    if kind in ("plan", "condition"):
         return error["msg"]
     if kind == "value_error":
         return str(context.get("error", error["msg"]))
@@ -298,13 +288,13 @@ PARTS: dict[str, type[BaseModel]] = {
     "backoff": Backoff,
     "budget": RetryBudget,
 }
-"""The models of a plan's fields, by the fields' names. `model.py` adds its own."""
+"""The model of each field, by the field's name. `model.py` adds the models of a plan."""
 
 RETRY_SPELLINGS = ("max_retries", *SPELLINGS, *BACKOFF_SPELLINGS, *CAMEL_CASE)
 
 
 def _model_at(place: Place, model: type[BaseModel]) -> type[BaseModel]:
-    """The model whose field the last part of a place is."""
+    """The model that has the last part of a place as a field."""
     for part in reversed(place[:-1]):
         if isinstance(part, str) and part in PARTS:
             return PARTS[part]
@@ -313,7 +303,7 @@ def _model_at(place: Place, model: type[BaseModel]) -> type[BaseModel]:
 
 @cache
 def _known(model: type[BaseModel]) -> tuple[str, ...]:
-    """The fields of a model, by the names that may be written."""
+    """The names of a model's fields as they may be written."""
     names = [field.alias if field.alias else name for name, field in model.model_fields.items()]
     if model.__name__ == "Retry":
         names.extend(RETRY_SPELLINGS)

@@ -1,4 +1,4 @@
-"""A plan from a file, a text or data: read whole, or refused with every mistake in its place."""
+"""Reads a plan from a file, a text or data, with every mistake in its place."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
+from prefect_resilience.base.policy import nearest_file
 from prefect_resilience.graphs.plans.model import Asked, CheckedActions, Plan
 from prefect_resilience.graphs.plans.reading.data import load_json, load_yaml, refuse, without_comments
-from prefect_resilience.graphs.plans.reading.mistakes import PlanError, quoted, shortened, suggestion
+from prefect_resilience.graphs.plans.reading.mistakes import PlanError, quoted, shortened
 from prefect_resilience.graphs.plans.reading.validate import built
 
 LARGEST_FILE = 32_000_000
@@ -26,12 +27,12 @@ def read_plan(
     inputs: Mapping[str, Any] | None = None,
     base: str | Path | None = None,
 ) -> Plan:
-    """The plan that `source` is or names: a plan, its data, a file's path, or a text in JSON or YAML.
+    """The plan of `source`: a plan, its data, a file's path, or a text in JSON or YAML.
 
-    A text is a plan's when it begins with `{` or `[` or has several lines, else a path, which may be relative
-    to `base`. With `actions` and `inputs` it is also checked that the plan can be run with these.
+    A text that begins with `{` or `[` or has several lines is a plan. Any other text is a path, which may be
+    relative to `base`. With `actions` and `inputs` it is also checked that the plan can be run with these.
 
-    Raises `PlanError`, whose `mistakes` are all that is wrong, each in its place.
+    Raises `PlanError` with all mistakes, each with its place.
     """
     asked = Asked(actions, inputs)
     if isinstance(source, Plan):
@@ -55,7 +56,7 @@ def is_text(source: str) -> bool:
 
 
 def from_text(text: str, asked: Asked | None = None, source: str = "the plan") -> Plan:
-    """The plan that a text is: JSON if it begins with `{`, `[` or a comment, else YAML. Raises PlanError."""
+    """The plan in a text: JSON if it begins with `{`, `[` or a comment, else YAML. Raises PlanError."""
     return built(_data_of_text(text, source), asked or Asked(), source)
 
 
@@ -65,7 +66,7 @@ def from_file(path: str | Path, asked: Asked | None = None, base: str | Path | N
 
 
 def written_data(source: str | Path) -> Any:
-    """What a text or a file holds, unchecked. Raises PlanError where it holds no data."""
+    """The data of a text or a file, unchecked. Raises PlanError if it cannot be read."""
     if isinstance(source, str) and is_text(source):
         return _data_of_text(source, "the plan")
     return _data_of_file(source)
@@ -111,9 +112,8 @@ def _text_of(path: Path, source: str) -> str:
     except PlanError:
         raise
     except FileNotFoundError:
-        refuse(
-            source, f"there is no such file in {shortened(str(path.parent.absolute()), 200)}{_similar(path)}"
-        )
+        place = shortened(str(path.parent.absolute()), 200)
+        refuse(source, f"there is no such file in {place}{nearest_file(path, SUFFIXES)}")
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else str(error)
         refuse(source, f"cannot be read: {shortened(str(why), 200)}")
@@ -122,14 +122,3 @@ def _text_of(path: Path, source: str) -> str:
     except UnicodeDecodeError as error:
         line = written.count(b"\n", 0, error.start) + 1
         refuse(f"{source}, line {line}", "is not encoded in UTF-8: save it as UTF-8")
-
-
-def _similar(path: Path) -> str:
-    """The file that may have been meant."""
-    try:
-        with os.scandir(path.parent) as found:
-            names = [entry.name for _, entry in zip(range(500), found, strict=False)]
-    except (OSError, ValueError):
-        return ""
-    near = suggestion(path.name, [name for name in names if name.lower().endswith(SUFFIXES)])
-    return near if near.startswith("; did") else ""

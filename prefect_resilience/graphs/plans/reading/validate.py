@@ -1,9 +1,9 @@
-"""Every mistake of a plan, each with its place: first of what is written, then of what it means together."""
+"""Every mistake of a plan, each with its place: first of single nodes, then of all nodes together."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import islice
+from itertools import chain, islice
 from typing import Any, cast
 
 from pydantic import ValidationError
@@ -24,13 +24,13 @@ from prefect_resilience.graphs.plans.reading.mistakes import (
 SOURCE = "from_node_id"
 _OTHERS = frozenset({"implementation", "quorum", "retries", "transitions"})
 _BEFORE_POLICIES = {"backoff": "constant", "initial_delay_ms": 100}
-"""How `retries` waited before there were retry policies."""
+"""The delay of the older field `retries`."""
 MOST_ASKED = 100
 _QUORUM_FORM = '{"of": ["first", "second", "third"], "need": 2}'
 
 
 class Spellings:
-    """A plan's data in our words: `data`, what cannot be put so, and where everything was written.
+    """A plan's data with older and shorter spellings translated: `data`, `mistakes`, and original places.
 
     - `implementation` of a node is its `input`;
     - `quorum` of a node, `{"of": [...], "need": 2, "key": "label"}`, is its type, which asks these actions
@@ -57,7 +57,7 @@ class Spellings:
         self.data = _with(data, {"tasks": nodes}, "transitions")
 
     def place(self, place: str) -> str:
-        """Where the part was written that now stands at `place`."""
+        """The original place of the part that is at `place` now."""
         for here, there in self._written.items():
             if place == here or place.startswith((f"{here}.", f"{here}[")):
                 return there + place[len(here) :]
@@ -136,7 +136,7 @@ class Spellings:
         return _with(written, {}, SOURCE)
 
     def _spread(self, ways: Any, nodes: list[Any]) -> None:
-        """Give each transition of the plan to the node that it leads away from."""
+        """Move each transition of the plan into its source node."""
         if not isinstance(ways, list | tuple):
             return self._wrong("transitions", f"write a list, not {quoted(ways)}")
         places = {name: n for n, node in enumerate(nodes) if isinstance(name := _id_of(node), str)}
@@ -164,14 +164,14 @@ class Spellings:
 
 
 def _id_of(node: Any) -> Any:
-    """What a node is called, be it read already or not."""
+    """The id of a node, as data or as a `Node`."""
     return (
         cast("Mapping[Any, Any]", node).get("id") if isinstance(node, Mapping) else getattr(node, "id", None)
     )
 
 
 def _with(data: Mapping[Any, Any], more: Mapping[str, Any], *without: str) -> Mapping[Any, Any]:
-    """The data with some fields more and some less; keys that were written twice are still known."""
+    """The data with fields added and removed. Duplicate keys stay marked."""
     if not more and not any(name in data for name in without):
         return data
     return {key: value for key, value in {**data, **more}.items() if key not in without}
@@ -181,7 +181,7 @@ ROUTES = ("depends_on", "on_success", "on_failure", "handles_error")
 
 
 def read_fields(data: Any, asked: Asked) -> dict[str, Any]:
-    """The values of a plan's fields, its nodes read. If `asked` then has mistakes, they mean nothing."""
+    """The values of a plan's fields, with its nodes read. They are valid only if `asked` has no mistakes."""
     found = Found(asked.mistakes)
     if not isinstance(data, Mapping):
         found.add("", f"a plan is an object with its nodes in 'tasks', not {quoted(data)}")
@@ -221,7 +221,7 @@ def _wrong_list(written: Mapping[Any, Any], tasks: Any, bounds: Bounds) -> str:
 
 
 def built(data: Any, asked: Asked, source: str = "the plan") -> Plan:
-    """A plan of data, or the `PlanError` with every mistake."""
+    """The plan of this data. Raises `PlanError` with every mistake."""
     try:
         return Plan.model_validate(data, context=asked)
     except ValidationError:
@@ -231,7 +231,7 @@ def built(data: Any, asked: Asked, source: str = "the plan") -> Plan:
 def mistakes_of_run(
     plan: Plan, actions: CheckedActions | None, inputs: Mapping[str, Any] | None
 ) -> list[Mistake]:
-    """What keeps a plan that is right in itself from being run with these actions and inputs."""
+    """The mistakes that keep a valid plan from running with these actions and inputs."""
     found = Found([])
     entries = [Entry(node.id, f"tasks[{n}]", node, True) for n, node in enumerate(plan.tasks)]
     for _, mistake in _of_run(entries, plan.inputs, Asked(actions, inputs)):
@@ -240,7 +240,7 @@ def mistakes_of_run(
 
 
 class Found:
-    """Mistakes, up to the most that a plan is told."""
+    """Mistakes, up to `MOST_MISTAKES`."""
 
     def __init__(self, mistakes: list[Mistake]) -> None:
         self.mistakes = mistakes
@@ -261,7 +261,7 @@ class Found:
 
 
 def _wrong_fields(values: dict[str, Any]) -> Iterator[Mistake]:
-    """What is wrong with the plan's own fields; those that are right are put in `values` as they are read."""
+    """The mistakes of the plan's own fields. Valid fields are replaced in `values` by their parsed form."""
     unreadable: set[str] = set()
     for name, value in values.items():
         for place, says in wrong_data(value, 1) if not isinstance(value, Bounds) else ():
@@ -282,7 +282,7 @@ def _wrong_fields(values: dict[str, Any]) -> Iterator[Mistake]:
 def _read_nodes(
     tasks: Sequence[Any], bounds: Bounds, declared: Any, asked: Asked, found: Found
 ) -> tuple[Node, ...]:
-    """The nodes; what is wrong with them goes to `found`, in the order of the nodes."""
+    """The nodes. Their mistakes are added to `found` in the order of the nodes."""
     entries: list[Entry] = []
     wrong: dict[int, list[Mistake]] = {}
     left = MOST_MISTAKES
@@ -295,18 +295,12 @@ def _read_nodes(
         if left <= 0:
             break
     else:
-        for n, mistake in islice(_together(entries, bounds, declared, asked), left):
+        together = chain(Meaning(entries, bounds).mistakes(), _of_run(entries, declared, asked))
+        for n, mistake in islice(together, left):
             wrong.setdefault(n, []).append(mistake)
     for n in sorted(wrong):
         found.extend(wrong[n])
     return tuple(entry.node for entry in entries)
-
-
-def _together(
-    entries: Sequence[Entry], bounds: Bounds, declared: Any, asked: Asked
-) -> Iterator[tuple[int, Mistake]]:
-    yield from Meaning(entries, bounds).mistakes()
-    yield from _of_run(entries, declared, asked)
 
 
 def _of_run(
@@ -321,7 +315,7 @@ def _of_run(
 
 
 def read_node(raw: Any, place: str) -> tuple[Entry, list[Mistake]]:
-    """A node, as far as it can be read, and what is wrong with it by itself."""
+    """A node, as far as it can be read, and its own mistakes."""
     if isinstance(raw, Node):
         wrong = [*wrong_data(raw.input, 2)]
         return Entry(raw.id, place, raw, not wrong), _placed(wrong, f"{place}.input")
@@ -340,7 +334,8 @@ def read_node(raw: Any, place: str) -> tuple[Entry, list[Mistake]]:
     except ValidationError as error:
         more = mistakes_of(error, Node, fields, place)
         bad_places = [one["loc"] for one in error.errors(include_url=False, include_input=False)]
-        mistakes += [one for one in more if not _follows(one, bad, place)]
+        # A field that was left out for another mistake is missing only because of that.
+        mistakes += [one for one in more if one.place not in {f"{place}.{name}" for name in bad}]
         node = _salvaged(fields, bad_places)
     single = frozenset(key for key in ROUTES if isinstance(written.get(key), str))
     return Entry(name if isinstance(name, str) else "", place, node, not mistakes, single), mistakes
@@ -350,17 +345,12 @@ def _placed(wrong: Iterable[tuple[Place, str]], start: str) -> list[Mistake]:
     return [Mistake(place_text(place, start), says) for place, says in wrong]
 
 
-def _follows(mistake: Mistake, bad: set[Any], place: str) -> bool:
-    """Whether a field is only missing because it was left out for another mistake."""
-    return any(mistake.place == f"{place}.{name}" for name in bad)
-
-
 NOTHING = Node(id="_", type="_")
-"""A node of which nothing could be read."""
+"""Stands for a node that could not be read."""
 
 
 def _salvaged(fields: Mapping[str, Any], wrong: Sequence[Place]) -> Node:
-    """The node without what could not be read, so that the rest is looked at too."""
+    """The node without its unreadable fields, so that the others are checked too."""
     bad = {place[0] for place in wrong}
     kept = {key: part for key, part in fields.items() if key not in bad and key in Node.model_fields}
     for name in ROUTES:
@@ -375,7 +365,7 @@ def _salvaged(fields: Mapping[str, Any], wrong: Sequence[Place]) -> Node:
 
 
 def _way(way: Any) -> dict[str, Any]:
-    """Where a transition leads that is wrong in some other way."""
+    """The target of a transition that has another mistake."""
     fields: Mapping[str, Any] = cast("Mapping[str, Any]", way) if isinstance(way, Mapping) else {}
     to: Any = fields.get("to", fields.get("to_node_id"))
     return {"to": to if isinstance(to, str) else UNREAD}

@@ -21,7 +21,6 @@ from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.errors.taxonomy import bounded
 from prefect_resilience.graphs.routing.edge.upstream import (
     Ending,
-    Failed,
     Gave,
     NeverRan,
     check_upstream,
@@ -39,9 +38,9 @@ CELL = 200
 
 @dataclass(frozen=True)
 class Outcome(Generic[T]):
-    """What became of one item. `state` is the name of its last state; `value` is None when it failed.
+    """The outcome of one item. `state` is the name of its last state. `value` is None if it failed.
 
-    An item that was blocked or cancelled has an `error` too, of the category `cancelled`.
+    An item that was blocked or cancelled also has an `error`, of the category `cancelled`.
     """
 
     index: int
@@ -57,7 +56,7 @@ class Outcome(Generic[T]):
 
     @property
     def attempts(self) -> int | None:
-        """How many attempts were made, where that is known: our tasks keep count."""
+        """The number of attempts, if it is known: resilient tasks count them."""
         if self.error is None or not self.error.history:
             return None
         return self.error.attempt
@@ -81,7 +80,7 @@ class Gathered(Generic[T]):
 
     @property
     def succeeded(self) -> bool:
-        """The verdict: no more items failed than were allowed to."""
+        """Whether no more items failed than allowed."""
         return len(self.failures) <= self.allowed
 
     @property
@@ -97,7 +96,7 @@ class Gathered(Generic[T]):
         return "\n".join(rows)
 
     def raise_for_failures(self) -> None:
-        """Raise `TooManyFailures` if more items failed than were allowed to."""
+        """Raise `TooManyFailures` if more items failed than allowed."""
         if self.succeeded:
             return
         failures = self.failures
@@ -128,15 +127,15 @@ def gather(
     names: Sequence[str] | None = None,
     key: str | None = None,
 ) -> Gathered[T]:
-    """Wait for every item and say what became of each; what failed raises nothing here.
+    """Wait for all items and return the outcome of each. Failed items raise nothing here.
 
     futures: futures, such as those of `.map`, states, or plain values; a caught exception counts as failed.
     allow_failures: how many may fail: a share below 1 (0.1 for a tenth), a number of items, or True for all.
-    names: what the table calls the items; by default their numbers, from 0.
+    names: the names of the items in the table; by default their numbers, from 0.
     key: the artifact's key is `failed-items-<key>`; by default the flow's name.
 
-    If items failed and a run is going on, the table becomes a markdown artifact. Blocks this thread: in a
-    coroutine write `await agather(...)`.
+    In a run, the table of failed items becomes a markdown artifact. Blocks this thread: in a coroutine write
+    `await agather(...)`.
 
     Example:
         >>> gather([1, ValueError("bad"), 3], allow_failures=1).values
@@ -157,7 +156,7 @@ async def agather(
     names: Sequence[str] | None = None,
     key: str | None = None,
 ) -> Gathered[T]:
-    """As `gather`, without blocking the event loop meanwhile."""
+    """As `gather`, without blocking the event loop."""
     return await asyncio.to_thread(gather, futures, allow_failures, names=names, key=key)
 
 
@@ -174,7 +173,7 @@ def _checked(futures: Any, allow: Any, names: Any) -> tuple[list[Any], int, list
 
 
 def allowed_of(allow: Any, total: int) -> int:
-    """How many of `total` items may fail. A share is taken at its word: 0.29 of 100 are 29."""
+    """How many of `total` items may fail. A share is exact: 0.29 of 100 are 29."""
     if allow is True:
         return total
     if isinstance(allow, float) and 0 <= allow <= 1:
@@ -208,11 +207,9 @@ def _state_name(item: Any, ending: Ending) -> str:
     state: Any = cast("Any", item) if isinstance(item, State) else getattr(item, "_final_state", None)
     if state is not None:
         return str(state.name)
-    return (
-        ("Crashed" if isinstance(item, PrefectFuture) else "Failed")
-        if isinstance(ending, Failed)
-        else "Completed"
-    )
+    if isinstance(ending, Gave):
+        return "Completed"
+    return "Crashed" if isinstance(item, PrefectFuture) else "Failed"
 
 
 def _row(outcome: Outcome[Any]) -> str:
@@ -223,13 +220,13 @@ def _row(outcome: Outcome[Any]) -> str:
 
 
 def _cell(text: str) -> str:
-    """Text that stays within its cell and means nothing to markdown."""
+    """Text for a table cell, with markdown escaped."""
     flat = " ".join(redact(text).split())
     return re.sub(r"([\\`*_|\[\]<>#~])", r"\\\1", bounded(flat, CELL))
 
 
 def _publish(gathered: Gathered[Any], key: str | None) -> None:
-    """Put the table where people look. What goes wrong with that is no reason to fail."""
+    """Create the artifact and a log line. An error here does not fail the run."""
     flow_run, task_run = FlowRunContext.get(), TaskRunContext.get()
     if flow_run is None and task_run is None:
         return
@@ -246,5 +243,5 @@ def _publish(gathered: Gathered[Any], key: str | None) -> None:
             description=heading,
             _sync=True,  # type: ignore[call-arg]
         )
-    except Exception:  # noqa: BLE001 - the work itself is done
+    except Exception:  # noqa: BLE001 - an artifact must not fail the run
         get_run_logger().warning("The table of failed items could not be kept as an artifact", exc_info=True)

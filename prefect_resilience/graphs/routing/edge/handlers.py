@@ -1,4 +1,4 @@
-"""`on_error`: a node that takes over when what stands before it has failed."""
+"""`on_error`: a node that takes over when its upstream has failed."""
 
 from __future__ import annotations
 
@@ -8,33 +8,30 @@ from typing import Any, cast
 
 from prefect.client.schemas.objects import State
 from prefect.futures import PrefectFuture
-from prefect.runtime import task_run
 
 from prefect_resilience.errors.context import ErrorContext, attach_context
 from prefect_resilience.errors.exceptions import ConfigurationError, add_note
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.graphs.conditions.model import Condition
-from prefect_resilience.graphs.routing.edge.nodes import (
+from prefect_resilience.graphs.routing.edge.targets import TargetCall, call, check_target, following, name_of
+from prefect_resilience.graphs.routing.edge.upstream import (
+    FailedUpstream,
+    Gave,
+    NeverRan,
     Opaque,
+    announce,
+    check_upstream,
+    context_of,
     ended,
+    ending_of,
     not_run,
     passed_on,
+    runs_behind,
     submit_node,
     unwrap,
 )
-from prefect_resilience.graphs.routing.edge.targets import Request, call, check_target, following, name_of
-from prefect_resilience.graphs.routing.edge.upstream import (
-    Failed,
-    Gave,
-    NeverRan,
-    check_upstream,
-    context_of,
-    ending_of,
-    runs_behind,
-)
 from prefect_resilience.guards.retries.policy import as_names, dotted
 from prefect_resilience.tasks.edge.logs import expect_failures
-from prefect_resilience.telemetry.edge.events import emit, error_payload
 
 MOST_CAUSES = 20
 
@@ -42,8 +39,8 @@ When = Condition | Callable[[ErrorContext], bool] | tuple[str, ...] | None
 
 
 @dataclass(frozen=True)
-class Handler:
-    """What an error-handler node does when it is needed."""
+class ErrorHandler:
+    """The options of an error-handler node."""
 
     target: Any
     args: tuple[Any, ...]
@@ -64,22 +61,21 @@ def on_error(
     even_if_not_run: bool = False,
     **kwargs: Any,
 ) -> PrefectFuture[Any]:
-    """Let `handler` answer if `upstream` failed; else the upstream's value passes through.
+    """Call `handler` if `upstream` failed; else pass the upstream's value through.
 
-    upstream: as for `route`. For several handlers, put one node behind another:
-        `on_error(on_error(a, first), second)`.
+    upstream: as for `route`. For several handlers, nest the nodes: `on_error(on_error(a, first), second)`.
     handler: a function (which becomes a task run of its own), a task, which keeps its policies, a flow or a
         `quorum`, plain or async. It gets `args` and `kwargs`, and the ErrorContext if it declares `error`.
-    when: which errors it is for: a condition (its paths look at the ErrorContext), a function that is given
-        the ErrorContext, or categories, kinds, codes or exception classes. Any other error passes through.
-    even_if_not_run: call it as well when the upstream was cancelled, or blocked by what comes before it.
-        Otherwise the node then ends as the upstream did, since nothing has failed there.
+    when: the errors that it handles: a condition (its paths are followed in the ErrorContext), a function of
+        the ErrorContext, or categories, kinds, codes or exception classes. Other errors pass through.
+    even_if_not_run: call it also if the upstream was cancelled, or blocked by its own upstream. By default
+        the node then ends as the upstream did.
 
     Returns a future at once. The node is a task run that ends `Skipped` (the upstream gave a value) or
     `Handled`, with the reason as its message. An upstream that crashed has failed.
 
-    An error of the handler ends there: `result()` raises it, the upstream's error is in its notes and its
-    ErrorContext's `cause`.
+    `result()` raises an error of the handler, with the upstream's error in its notes and in the `cause` of
+    its ErrorContext.
 
     Example:
         >>> from prefect import flow
@@ -96,7 +92,7 @@ def on_error(
     """
     upstream = check_upstream(upstream, "on_error(...)")
     check_target("on_error(...)", handler, args, kwargs, offers=False)
-    node = Handler(handler, args, kwargs, _as_when(when), even_if_not_run)
+    node = ErrorHandler(handler, args, kwargs, _as_when(when), even_if_not_run)
     runs = runs_behind(upstream)
     expect_failures(runs)
     return submit_node("on_error", handle, (upstream, node, runs), runs=runs, name=f"on_error: {node.name}")
@@ -124,9 +120,9 @@ def _as_when(when: Any) -> When:
 
 
 def handle(upstream: Opaque, handed: list[Opaque]) -> State[Any]:
-    """The work of an error handler's task run."""
+    """The function of an error handler's task run."""
     given, node, runs = unwrap(upstream, handed)
-    handler = cast("Handler", node)
+    handler = cast("ErrorHandler", node)
     ending = ending_of(given)
     if isinstance(ending, Gave):
         return ended("Skipped", f"The upstream gave a value, so {handler.name} was not needed", ending.value)
@@ -135,16 +131,16 @@ def handle(upstream: Opaque, handed: list[Opaque]) -> State[Any]:
     context = ending.context
     try:
         against = _against(handler.when, ending)
-    except Exception as error:  # noqa: BLE001 - it is raised on, with what it was about
+    except Exception as error:  # noqa: BLE001 - it is raised again with the upstream's error
         raise after_failed_handler(error, f"when= of {handler.name}", context) from error.__cause__
     if against is not None:
         if isinstance(ending, NeverRan):
             return not_run(ending, f"{handler.name} is not for this ({against})")
         passed_on(ending, f"{handler.name} is not for this ({against})")
-    _announce(handler, context)
-    request = Request(handler.args, handler.kwargs, named={"error": context}, after=following(runs))
+    announce("on_error", handler.name, chosen=handler.name, why=context.summary(), error=context)
+    request = TargetCall(handler.args, handler.kwargs, named={"error": context}, after=following(runs))
     outcome = call(handler.target, request)
-    if isinstance(outcome, Failed):
+    if isinstance(outcome, FailedUpstream):
         raise after_failed_handler(outcome.error, handler.name, context)
     if isinstance(outcome, NeverRan):
         return not_run(outcome, f"{handler.name} was to handle {context.summary()}, but it never ran")
@@ -153,8 +149,8 @@ def handle(upstream: Opaque, handed: list[Opaque]) -> State[Any]:
     )
 
 
-def _against(when: When, ending: Failed | NeverRan) -> str | None:
-    """What speaks against calling the handler for this error, None if nothing does."""
+def _against(when: When, ending: FailedUpstream | NeverRan) -> str | None:
+    """Why the handler is not for this error, None if it is."""
     context = ending.context
     if when is None:
         return None
@@ -164,32 +160,21 @@ def _against(when: When, ending: Failed | NeverRan) -> str | None:
     if callable(when):
         return None if when(context) else f"{name_of(when)} says no"
     names = {*context.categories, context.kind.value, context.code}
-    if isinstance(ending, Failed):
+    if isinstance(ending, FailedUpstream):
         names.update(dotted(cls) for cls in type(ending.error).__mro__)
     return None if names.intersection(when) else f"it is for {', '.join(when)}"
 
 
 def after_failed_handler(error: BaseException, name: str, handled: ErrorContext) -> BaseException:
-    """The handler's own error, with the error that it was to handle in its notes and behind its context."""
+    """The handler's own error, with the handled error in its notes and as a cause of its context."""
     add_note(error, redact(f"prefect-resilience: {name} failed while it handled: {handled.summary()}"))
     attach_context(error, with_cause(context_of(error), handled))
     return error
 
 
 def with_cause(context: ErrorContext, cause: ErrorContext, room: int = MOST_CAUSES) -> ErrorContext:
-    """`context` with `cause` behind everything that is known to have caused it, at most 20 deep."""
+    """`context` with `cause` at the end of its chain of causes, at most 20 deep."""
     if room <= 0:
         return context
     behind = cause if context.cause is None else with_cause(context.cause, cause, room - 1)
     return context.model_copy(update={"cause": behind})
-
-
-def _announce(handler: Handler, context: ErrorContext) -> None:
-    payload: dict[str, Any] = {
-        "task_run_id": task_run.get_id(),
-        "chosen": handler.name,
-        "why": context.summary(),
-        "passed_over": [],
-        "error": error_payload(context),
-    }
-    emit("plan.branched", "on_error", handler.name, payload)

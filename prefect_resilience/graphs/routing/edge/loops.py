@@ -24,17 +24,16 @@ from prefect_resilience.errors.requests import attach_request, subtask_request
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.errors.taxonomy import ErrorCategory, ErrorInfo
 from prefect_resilience.graphs.conditions.model import Condition
-from prefect_resilience.graphs.routing.edge.nodes import value_of
 from prefect_resilience.graphs.routing.edge.targets import (
     NOTHING,
-    Request,
+    TargetCall,
     arguments,
     as_function,
     check_target,
     is_async,
     name_of,
 )
-from prefect_resilience.graphs.routing.edge.upstream import NeverRan, context_of, ending_of
+from prefect_resilience.graphs.routing.edge.upstream import NeverRan, context_of, ending_of, value_of
 from prefect_resilience.graphs.routing.rounds import (
     History,
     Iteration,
@@ -51,7 +50,7 @@ E = TypeVar("E", NoProgress, RoundsExhausted)
 
 
 class ProgressGuard:
-    """Ends a loop when so many rounds in a row have come to the same state.
+    """Ends a loop when several rounds in a row have the same state.
 
     rounds: how many, from 2.
     key: the part of the state that must change, as a function; by default all of it, compared strictly.
@@ -81,13 +80,13 @@ class ProgressGuard:
 
     @property
     def iteration_history(self) -> tuple[Round[Any], ...]:
-        """The rounds so far; of the older ones without their values."""
+        """The rounds so far; older ones without their values."""
         return self._history.told()
 
     def check(self, state: Any) -> int:
-        """Note a round that came to `state`; how many rounds in a row have come to that, 1 if it is new.
+        """Record a round with this state. Returns how many rounds in a row had it, 1 if it is new.
 
-        Raises `NoProgress` at the last round that there may be, with `iteration_history`.
+        Raises `NoProgress`, with `iteration_history`, when the limit is reached.
 
         Example:
             >>> guard = ProgressGuard(rounds=3)
@@ -109,7 +108,7 @@ class ProgressGuard:
 
 
 def halted(name: str, error: E) -> E:
-    """A loop's end without being done, with its rounds in the error's context."""
+    """The error of a loop that ended early, with the rounds in its context."""
     found = context_of(error)
     rounds = {"rounds": error.rounds, "iteration_history": history_details(error.iteration_history)}
     changes = {
@@ -122,7 +121,7 @@ def halted(name: str, error: E) -> E:
 
 
 def place_of(name: str) -> dict[str, Any]:
-    """Which loop it is, and the run that is going on."""
+    """The name of the loop, and the current run."""
     ids = {"task_run_id": task_run.get_id(), "flow_run_id": flow_run.get_id()}
     return {"node_id": name, **{name: str(value) for name, value in ids.items() if value}}
 
@@ -135,7 +134,7 @@ Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 
 @dataclass(frozen=True)
 class Loop:
-    """What a loop does and when it ends."""
+    """The options of a loop."""
 
     steps: Mapping[str, Any]  # in their order, by name
     several: bool
@@ -153,16 +152,16 @@ class Loop:
     def asked(
         self, name: str, number: int, previous: Any, given: Mapping[str, Any], history: History[Any]
     ) -> Arguments:
-        """What one step of a round is called with."""
+        """The arguments of one step of a round."""
         target = self.steps[name]
         named = {"round": number, "history": history.told(), **given}
-        request = Request(value=previous, named=named)
+        request = TargetCall(value=previous, named=named)
         if previous is NOTHING and not _can_begin(target, request):
-            request = Request(value=None, named=named)
+            request = TargetCall(value=None, named=named)
         return arguments(target, request)
 
     def call(self, name: str, number: int, asked: Arguments) -> Invoke | Blocking:
-        """One step of a round, as a task run of its own if a run is going on."""
+        """One step of a round; inside a run it is a task run of its own."""
         args, kwargs = asked
         target = self.steps[name]
         step = self._shown(name, target, number)
@@ -173,7 +172,7 @@ class Loop:
         return kind(cast("Any", step), args, kwargs)
 
     def _shown(self, name: str, step: Any, number: int) -> Any:
-        """The step under the name that the UI shows for this round."""
+        """The step, as a task named after this round if inside a run."""
         if not isinstance(step, Task):
             if FlowRunContext.get() is None and TaskRunContext.get() is None:
                 return step
@@ -193,7 +192,7 @@ def iterate(
     patience: int = 2,
     start: Any = NOTHING,
 ) -> Iteration[T]:
-    """Call `step` again and again, each time with what it gave before, until `until` holds.
+    """Call `step` repeatedly, each time with its previous value, until `until` holds.
 
     step: a function or a task. It gets the value of the round before as its first argument if it takes one
         (in the first round `start`, or nothing, or None if it must get something), and the number of the
@@ -234,7 +233,7 @@ async def aiterate(
     patience: int = 2,
     start: Any = NOTHING,
 ) -> Iteration[Any]:
-    """As `iterate`, for a step (and `until`, and `progress`) that may be async; a plain step has a thread."""
+    """As `iterate`, for async steps, `until` and `progress`. Plain steps run in a thread."""
     loop = _loop("aiterate", step, until, max_rounds, progress, patience, start, isasync=True)
     return await adrive(_rounds(loop))
 
@@ -250,10 +249,10 @@ def _loop(
     *,
     isasync: bool,
 ) -> Loop:
-    """Check what was written."""
+    """Check the options."""
     steps = _steps(what, step)
     if isinstance(progress, ProgressGuard):
-        # The first round has none before it, unless the loop starts from something.
+        # The first round has nothing to compare with, unless the loop has a start value.
         patience = progress.rounds - (0 if start is not NOTHING and progress.key is None else 1)
         progress = progress.key
     if isinstance(until, bool) or not (isinstance(until, Condition) or callable(until)):
@@ -288,7 +287,7 @@ def _steps(what: str, step: Any) -> dict[str, Any]:
     return steps
 
 
-def _can_begin(step: Any, request: Request) -> bool:
+def _can_begin(step: Any, request: TargetCall) -> bool:
     try:
         arguments(step, request)
     except ConfigurationError:
@@ -297,7 +296,7 @@ def _can_begin(step: Any, request: Request) -> bool:
 
 
 def _rounds(loop: Loop) -> Steps[Iteration[Any]]:
-    """The loop itself, written once for both drivers."""
+    """The loop, written once for both drivers."""
     history: History[Any] = History()
     value, mark, still = loop.start, NOTHING, 0
     if loop.start is not NOTHING and loop.progress is None:
@@ -319,7 +318,7 @@ def _rounds(loop: Loop) -> Steps[Iteration[Any]]:
                 done = loop.until.evaluate(given)
             else:
                 done = bool((yield Invoke(loop.until, (given,))))
-        except Exception as error:  # noqa: BLE001 - it is raised on, with what it was about
+        except Exception as error:  # noqa: BLE001 - it is raised again with its round
             left = None if value is NOTHING or value is loop.start else value
             failed = _round(loop, number, given, made, began, gave)
             _leave_request(loop, at, asked, error)
@@ -343,7 +342,7 @@ def _round(
 
 
 def _value(outcome: Any) -> Any:
-    """The value of a step; of a state that a task returned, its result."""
+    """The value of a step; the result if a task returned a state."""
     if not isinstance(outcome, State):
         return outcome
     ending = ending_of(cast("Any", outcome))
@@ -353,7 +352,7 @@ def _value(outcome: Any) -> Any:
 
 
 def _leave_request(loop: Loop, at: str, asked: Arguments, error: Exception) -> None:
-    """Keep on the error of a step what that was asked to do, unless a run inside it has said so."""
+    """Attach the step's request to its error, unless a run inside it has done so."""
     if at in loop.steps and subtask_request(error) is None:
         request = request_of_step(at, loop.steps[at], *asked)
         if request is not None:
@@ -363,7 +362,7 @@ def _leave_request(loop: Loop, at: str, asked: Arguments, error: Exception) -> N
 def _failed_round(
     loop: Loop, error: Exception, at: str, made: Round[Any], history: History[Any], left: Any
 ) -> Exception:
-    """The error of a round, with the loop that it ended: the rounds so far, and what they had come to."""
+    """The error of a round, with the rounds so far and their last value in its context."""
     cause = context_of(error)
     history.add(replace(made, error=cause))
     told = history.told()

@@ -1,55 +1,51 @@
-"""`route`: the first branch whose condition holds is the way that the flow takes."""
+"""`route`: runs the first branch with a condition that holds."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, cast
-from uuid import UUID
 
 from prefect.client.schemas.objects import State
 from prefect.futures import PrefectFuture
 from prefect.runtime import task_run
 
 from prefect_resilience.base.plain import unfolded
-from prefect_resilience.errors.context import ErrorContext
 from prefect_resilience.errors.exceptions import ConfigurationError, add_note
 from prefect_resilience.graphs.conditions.compare import ConditionError
-from prefect_resilience.graphs.conditions.evaluate import Explanation, shown
+from prefect_resilience.graphs.conditions.evaluate import Explanation, parts, shown
 from prefect_resilience.graphs.conditions.model import Condition
 from prefect_resilience.graphs.conditions.reading import OF_ERRORS
-from prefect_resilience.graphs.routing.edge.nodes import (
-    Opaque,
-    ended,
-    not_run,
-    passed_on,
-    submit_node,
-    unwrap,
-    value_of,
-)
 from prefect_resilience.graphs.routing.edge.targets import (
     NOTHING,
-    Request,
+    TargetCall,
     call,
     check_target,
     following,
     name_of,
 )
 from prefect_resilience.graphs.routing.edge.upstream import (
-    Failed,
+    FailedUpstream,
     Gave,
     NeverRan,
+    Opaque,
+    announce,
     check_upstream,
+    ended,
     ending_of,
+    not_run,
+    passed_on,
     runs_behind,
+    submit_node,
+    unwrap,
+    value_of,
 )
 from prefect_resilience.graphs.routing.rounds import NoRoute
-from prefect_resilience.telemetry.edge.events import emit, error_payload
 
 
 @dataclass(frozen=True)
 class Branch:
-    """One way to go: `when(...)` or `otherwise(...)`. Without a condition it is for every value."""
+    """A branch: `when(...)` or `otherwise(...)`. Without a condition it matches every value."""
 
     condition: Condition | None
     target: Any
@@ -68,7 +64,7 @@ def when(condition: Condition, target: Any, *args: Any, name: str | None = None,
     target: a function (which becomes a task run of its own, called as the function), a task, a flow, or a
         `quorum`, plain or async. It gets the upstream's value as its first argument if it takes one, then
         `args` and `kwargs`; a parameter named `error` gets the ErrorContext, or None if nothing failed.
-    name: how messages call the branch; the target's name by default.
+    name: the branch's name in messages; by default the target's name.
 
     A failed upstream has no value: then the target gets `args` and `kwargs` only, and `error`.
     """
@@ -88,32 +84,33 @@ def when(condition: Condition, target: Any, *args: Any, name: str | None = None,
 
 
 def otherwise(target: Any, *args: Any, name: str | None = None, **kwargs: Any) -> Branch:
-    """The last branch of `route`, for every value that no other branch is for. Arguments as in `when`.
+    """The last branch of `route`, for values that no other branch matches. Arguments as in `when`.
 
-    It is for values: an upstream that failed does not come here.
+    It is not for an upstream that failed.
     """
     check_target("otherwise(...)", target, args, kwargs, offers=True)
     return Branch(None, target, args, kwargs, name or name_of(target))
 
 
 def route(upstream: Any, *branches: Branch, name: str | None = None) -> PrefectFuture[Any]:
-    """Run the first branch whose condition holds, and give its value.
+    """Run the first branch with a condition that holds, and return its value.
 
     upstream: a Prefect future (of `.submit`, `.map`, `on_error` or another route), a state, a caught
         exception, or any value.
-    branches: `when(condition, target, ...)`, asked in their order, and perhaps `otherwise(target)` last.
-    name: how the UI calls the node; by default `route: ` and the names of its branches.
+    branches: `when(condition, target, ...)` in the order of evaluation, and optionally `otherwise(target)`
+        last.
+    name: the node's name in the UI; by default `route: ` and the names of its branches.
 
-    Returns a future at once. The node is a task run that ends `Routed`, with the reason as its message; the
-    branch that was taken is a task run inside it, behind the upstream. The others have no run at all. Inside
-    an async flow it is called just the same, as `.submit` is.
+    Returns a future at once. The node is a task run that ends `Routed`, with the reason as its message. The
+    chosen branch is a task run inside it, after the upstream. The other branches have no run. In an async
+    flow it is called in the same way, as `.submit` is.
 
-    A failed upstream is taken by the first branch that speaks of errors (`failed(...)`, `succeeded()`, also
-    within `&`, `|`, `~`) and holds; paths then look at the ErrorContext. Without any, the node fails with
-    the upstream's own error. An upstream that never ran takes no branch, and the node ends as it did.
+    For a failed upstream, only branches with a condition about errors (`failed(...)`, `succeeded()`, also
+    within `&`, `|`, `~`) are tried; paths are then followed in the ErrorContext. If none holds, the node
+    fails with the upstream's own error. If the upstream never ran, the node ends as the upstream did.
 
-    The future's `result()` raises `NoRoute` when no branch is for the value, and `ConditionError` when a
-    condition cannot be answered, such as one on a path that the value does not have.
+    The future's `result()` raises `NoRoute` if no branch matches the value, and `ConditionError` if a
+    condition cannot be evaluated, for example if the value does not have its path.
 
     Example:
         >>> from prefect import flow
@@ -152,29 +149,24 @@ def _check_branches(branches: tuple[Any, ...]) -> None:
 
 
 def speaks_of_errors(condition: Condition | None) -> bool:
-    """Whether a failure may be what the condition is about."""
-    waiting = [condition] if condition is not None else []
-    while waiting:
-        part = waiting.pop()
-        if part.operator in OF_ERRORS:
-            return True
-        waiting.extend(part.conditions)
-    return False
+    """Whether the condition, or a part of it, is about errors."""
+    return condition is not None and any(part.operator in OF_ERRORS for part in parts(condition))
 
 
 @dataclass
 class Decision:
-    """Which branch is taken, and what the others had against it."""
+    """The chosen branch, and why the others were not chosen."""
 
     branch: Branch | None = None
     why: str = ""
     passed_over: list[tuple[Branch, str]] = field(default_factory=list[tuple[Branch, str]])
 
 
-def decide(branches: list[Branch], ending: Gave | Failed) -> Decision:
-    """The first branch that is for this ending. Raises ConditionError for a condition without an answer."""
+def decide(branches: list[Branch], ending: Gave | FailedUpstream) -> Decision:
+    """The first matching branch. Raises ConditionError if a condition cannot be evaluated."""
     decision = Decision()
-    for branch, found in _asked(branches, ending):
+    for branch in branches:
+        found = _explained(branch, ending)
         if found.holds:
             decision.branch, decision.why = branch, found.text
             return decision
@@ -182,20 +174,14 @@ def decide(branches: list[Branch], ending: Gave | Failed) -> Decision:
     return decision
 
 
-def _asked(branches: list[Branch], ending: Gave | Failed) -> Iterator[tuple[Branch, Explanation]]:
-    failed = isinstance(ending, Failed)
-    for branch in branches:
-        if failed and not speaks_of_errors(branch.condition):
-            yield branch, Explanation(False, "not for errors")
-        elif branch.condition is None:
-            yield branch, Explanation(True, "no other branch is for it")
-        else:
-            yield branch, _explained(branch, branch.condition, ending)
-
-
-def _explained(branch: Branch, condition: Condition, ending: Gave | Failed) -> Explanation:
+def _explained(branch: Branch, ending: Gave | FailedUpstream) -> Explanation:
+    condition = branch.condition
+    if isinstance(ending, FailedUpstream) and not speaks_of_errors(condition):
+        return Explanation(False, "not for errors")
+    if condition is None:
+        return Explanation(True, "no other branch is for it")
     try:
-        if isinstance(ending, Failed):
+        if isinstance(ending, FailedUpstream):
             return condition.explain(ending.context.model_dump(mode="json"), error=ending.context)
         return condition.explain(ending.value)
     except ConditionError as error:
@@ -204,7 +190,7 @@ def _explained(branch: Branch, condition: Condition, ending: Gave | Failed) -> E
 
 
 def take_route(upstream: Opaque, handed: list[Opaque]) -> State[Any]:
-    """The work of a route's task run."""
+    """The function of a route's task run."""
     given, branches, runs = unwrap(upstream, handed)
     ending = ending_of(given)
     if isinstance(ending, NeverRan):
@@ -212,29 +198,23 @@ def take_route(upstream: Opaque, handed: list[Opaque]) -> State[Any]:
     decision = decide(branches, ending)
     branch = decision.branch
     if branch is None:
-        if isinstance(ending, Failed):
+        if isinstance(ending, FailedUpstream):
             passed_on(ending, "The upstream failed, and no branch is for that")
         raise NoRoute(shown(unfolded(ending.value)), tuple(branch.says for branch in branches))
-    _announce(decision, branch, ending, runs)
-    value = NOTHING if isinstance(ending, Failed) else ending.value
-    error = ending.context if isinstance(ending, Failed) else None
-    asked = Request(branch.args, branch.kwargs, value, {"error": error}, following(runs))
+    value = NOTHING if isinstance(ending, FailedUpstream) else ending.value
+    error = ending.context if isinstance(ending, FailedUpstream) else None
+    announce(
+        "route",
+        str(task_run.get_name() or "route"),
+        chosen=branch.name,
+        why=decision.why,
+        error=error,
+        passed_over=[{"branch": other.name, "why": why} for other, why in decision.passed_over],
+        condition=branch.says,
+        upstream=[str(run) for run in runs],
+    )
+    asked = TargetCall(branch.args, branch.kwargs, value, {"error": error}, following(runs))
     outcome = call(branch.target, asked)
     if isinstance(outcome, NeverRan):
         return not_run(outcome, f"The branch {branch.name} was taken, but it never ran")
     return ended("Routed", f"{branch.name}, because {decision.why}", value_of(outcome), instead_of=error)
-
-
-def _announce(decision: Decision, branch: Branch, ending: Gave | Failed, runs: list[UUID]) -> None:
-    """Tell the event feed which way it goes, before it goes there."""
-    failed: ErrorContext | None = ending.context if isinstance(ending, Failed) else None
-    payload = {
-        "task_run_id": task_run.get_id(),
-        "chosen": branch.name,
-        "condition": branch.says,
-        "why": decision.why,
-        "passed_over": [{"branch": other.name, "why": why} for other, why in decision.passed_over],
-        "upstream": [str(run) for run in runs],
-        "error": None if failed is None else error_payload(failed),
-    }
-    emit("plan.branched", "route", str(task_run.get_name() or "route"), payload)

@@ -1,4 +1,4 @@
-"""What a branch or a handler is: a function, a task, a flow or a quorum, and the arguments it gets."""
+"""Targets of branches and handlers (functions, tasks, flows, quorums) and their arguments."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from prefect.tasks import Task, task
 from prefect.utilities.annotations import quote
 
 from prefect_resilience.errors.exceptions import ConfigurationError, answered_for
-from prefect_resilience.graphs.routing.edge.upstream import Ending, Failed, Gave, context_of, ending_of
+from prefect_resilience.graphs.routing.edge.upstream import Ending, Gave, ending_of
 
 
 class _Nothing:
-    """Stands for a value that there is not."""
+    """Stands for a missing value."""
 
     def __repr__(self) -> str:
         return "nothing"
@@ -33,19 +33,19 @@ NOTHING: Any = _Nothing()
 class Asks(Protocol):
     """A target that calls several others, such as a quorum."""
 
-    def ask(self, request: Request) -> Any:
-        """Call them, and return the value that they came to; raises when they come to none."""
+    def ask(self, request: TargetCall) -> Any:
+        """Call them and return their common value. Raises if there is none."""
         ...
 
     def check(self, what: str, args: tuple[Any, ...], kwargs: Mapping[str, Any], offers: bool) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
-    """What a target is called with: the upstream's value if there is one, and what was written beside it.
+class TargetCall:
+    """The arguments of a call: the upstream's value if there is one, and the written arguments.
 
-    `named` are offered by name to whoever declares them, such as `error`. `after` are states that say which
-    task runs the call follows from.
+    `named` are passed to targets that declare a parameter of that name, such as `error`. `after` are states
+    of the task runs that the call follows.
     """
 
     args: tuple[Any, ...] = ()
@@ -56,7 +56,7 @@ class Request:
 
 
 def name_of(target: Any) -> str:
-    """How the UI and messages call a target."""
+    """The name of a target in the UI and in messages."""
     name = getattr(target, "name", None)
     if not isinstance(name, str):
         inner = getattr(target, "func", target)  # of a functools.partial
@@ -73,9 +73,9 @@ def check_target(
     offers: bool,
     offered: tuple[str, ...] = ("error",),
 ) -> None:
-    """Refuse early what cannot be called later.
+    """Raise ConfigurationError for a target that cannot be called with these arguments.
 
-    `offers`: there may be a value to hand over; `offered` are the names that are filled in if declared.
+    `offers`: there may be a value for the first argument. `offered`: names that are filled in if declared.
     """
     if isinstance(target, Asks):
         target.check(what, args, kwargs, offers)
@@ -104,7 +104,7 @@ def _problem(asked: inspect.Signature, args: tuple[Any, ...], kwargs: Mapping[st
 
 
 def _signature(target: Any) -> inspect.Signature | None:
-    """The signature as a caller sees it: without the `self` that Prefect fills in for a bound method."""
+    """The signature for a caller, without the `self` that Prefect fills in for a bound method."""
     fn: Any = target.fn if isinstance(target, (Task, Flow)) else target
     try:
         signature = inspect.signature(fn)
@@ -116,7 +116,7 @@ def _signature(target: Any) -> inspect.Signature | None:
 
 
 def _declared(signature: inspect.Signature, names: Iterable[str], kwargs: Mapping[str, Any]) -> list[str]:
-    """Those of `names` that are parameters, can be given by name, and were not given already."""
+    """The `names` that are parameters, can be given by name, and are not given yet."""
     parameters = signature.parameters
     return [
         name
@@ -131,10 +131,10 @@ def _without(signature: inspect.Signature, names: list[str]) -> inspect.Signatur
     return signature.replace(parameters=[p for name, p in signature.parameters.items() if name not in names])
 
 
-def arguments(target: Any, request: Request) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The arguments of the call: the request's value first if there is one and it fits, then those written.
+def arguments(target: Any, request: TargetCall) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments of the call: the value first if there is one and it fits, then the written ones.
 
-    A parameter of a name that the request offers gets that; where that is None, a default goes before it.
+    A parameter with an offered name gets the offered value, but a default is preferred to None.
     """
     signature = _signature(target)
     kwargs = dict(request.kwargs)
@@ -166,7 +166,7 @@ def as_task(target: Any) -> Any:
 
 
 def as_function(target: Callable[..., Any]) -> Callable[..., Any]:
-    """What Prefect makes a task of: builtins, partials and other callables in a function around them."""
+    """A function for Prefect's `task`: builtins, partials and other callables are wrapped in one."""
     if inspect.isfunction(target) or inspect.ismethod(target):
         return target
     if is_async(target):
@@ -189,7 +189,7 @@ def as_function(target: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def is_async(target: Any) -> bool:
-    """Whether calling it gives something to await."""
+    """Whether a call returns an awaitable."""
     if isinstance(target, (Task, Flow)):
         return bool(target.isasync)
     if isinstance(target, partial):
@@ -198,20 +198,22 @@ def is_async(target: Any) -> bool:
     return inspect.iscoroutinefunction(asked)
 
 
-def call(target: Any, request: Request) -> Ending:
-    """Run a target as a task of its own, inside the run that is going on, and say how it ended.
+def call(target: Any, request: TargetCall) -> Ending:
+    """Run a target as a task of its own inside the current run, and return how it ended.
 
-    Blocks this thread, which must have no event loop going. What crashes it is raised.
+    Blocks this thread, which must have no running event loop. Crashes are raised.
     """
     if isinstance(target, Asks):
         return _asked(target, request)
     args, kwargs = arguments(target, request)
     runnable = as_task(target)
     if isinstance(runnable, Task):
-        # Values are handed over as they are: nobody is to look for futures and states inside them.
-        args, kwargs = _as_is(args, request), _as_is(kwargs, request)
+        # Prefect must not search these values for futures and states.
+        ours = (request.value, *request.named.values())
+        args = tuple(_as_is(value, ours) for value in args)
+        kwargs = {name: _as_is(value, ours) for name, value in kwargs.items()}
     options: dict[str, Any] = {"wait_for": list(request.after)} if request.after else {}
-    with answered_for():  # the run that goes on raises what it does not answer for
+    with answered_for():  # this run raises the error if it does not handle it
         return _ended(cast("Any", runnable), args, {**options, **kwargs})
 
 
@@ -222,26 +224,19 @@ def _ended(run: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Ending:
     return ending_of(asyncio.run(outcome) if inspect.iscoroutine(outcome) else outcome)
 
 
-def _asked(target: Asks, request: Request) -> Ending:
+def _asked(target: Asks, request: TargetCall) -> Ending:
     try:
         return Gave(target.ask(request))
-    except Exception as error:  # noqa: BLE001 - how it ended is the caller's to judge
-        return Failed(error, context_of(error))
+    except Exception as error:  # noqa: BLE001 - the caller handles it
+        return ending_of(error)
 
 
-def _as_is(given: Any, request: Request) -> Any:
-    ours = (request.value, *request.named.values())
-
-    def keep(value: Any) -> Any:
-        return quote(value) if any(value is known for known in ours) else value
-
-    if isinstance(given, tuple):
-        return tuple(keep(value) for value in cast("tuple[Any, ...]", given))
-    return {name: keep(value) for name, value in given.items()}
+def _as_is(value: Any, ours: tuple[Any, ...]) -> Any:
+    return quote(value) if any(value is known for known in ours) else value
 
 
 def _collected(chunks: Any) -> list[Any]:
-    """What a generator task yields, as Prefect's own `.submit` gives it."""
+    """All values of a generator task, as Prefect's `.submit` returns them."""
     if not inspect.isasyncgen(chunks):
         return list(chunks)
 
@@ -252,12 +247,12 @@ def _collected(chunks: Any) -> list[Any]:
 
 
 def following(runs: list[Any]) -> tuple[State[Any], ...]:
-    """States to wait for that draw the arrows from these task runs, however those ended."""
+    """States for `wait_for`. They draw the arrows from these task runs, whether those failed or not."""
     return tuple(Completed(data=True, state_details=StateDetails(task_run_id=run)) for run in runs)
 
 
-def as_plain_call(fn: Callable[..., Any], request: Request) -> Any:
-    """Call a function outside of any run; a coroutine is run to its end in this thread."""
+def as_plain_call(fn: Callable[..., Any], request: TargetCall) -> Any:
+    """Call a function outside of a run. A coroutine is run to its end in this thread."""
     args, kwargs = arguments(fn, request)
     outcome = fn(*args, **kwargs)
     return asyncio.run(cast("Any", outcome)) if inspect.iscoroutine(outcome) else outcome

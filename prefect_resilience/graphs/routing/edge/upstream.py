@@ -1,32 +1,43 @@
-"""What became of an upstream: it gave a value, it failed, or it never ran.
+"""The ending of an upstream (a value, a failure, or it never ran), and nodes that follow an upstream.
 
 An upstream is a Prefect future, a Prefect state, an exception that was caught, or any other value; also a
-list or mapping of these, which has failed when one of them has.
+list or mapping of these, which has failed if one of them has.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Generator
+import logging
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import CancelledError
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import datetime, timezone
-from typing import Any, cast
+from typing import Any, NoReturn, TypeVar, cast
 from uuid import UUID
 
+from prefect.cache_policies import NO_CACHE
 from prefect.client.schemas.objects import State, StateDetails, TaskRunResult
+from prefect.context import FlowRunContext
 from prefect.exceptions import UpstreamTaskError
 from prefect.futures import PrefectFuture, PrefectFutureList
-from prefect.states import Cancelled, Crashed, Pending, get_state_exception
+from prefect.logging import get_run_logger
+from prefect.runtime import task_run
+from prefect.states import Cancelled, Completed, Crashed, Pending, get_state_exception
+from prefect.tasks import task
 from prefect.transactions import Transaction
 from prefect.utilities.collections import visit_collection
 from prefect.utilities.engine import collect_task_run_inputs_sync
 
+from prefect_resilience.base.process import setting
 from prefect_resilience.errors.classify.shapes import state_error
 from prefect_resilience.errors.context import ErrorContext, attached_context, error_context
 from prefect_resilience.errors.exceptions import ConfigurationError
+from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.errors.taxonomy import ErrorCategory, ErrorInfo
+from prefect_resilience.tasks.edge.answers import ReplacedState
+from prefect_resilience.tasks.edge.logs import keep_secrets_out_of_logs
+from prefect_resilience.telemetry.edge.events import emit, error_payload
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +48,7 @@ class Gave:
 
 
 @dataclass(frozen=True, slots=True)
-class Failed:
+class FailedUpstream:
     """It ran and failed or crashed."""
 
     error: BaseException
@@ -46,7 +57,7 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class NeverRan:
-    """It was cancelled, or it was blocked by what comes before it. `state` is its last state."""
+    """It was cancelled, or blocked by its own upstream. `state` is its last state."""
 
     state: State[Any]
 
@@ -57,7 +68,7 @@ class NeverRan:
 
     @property
     def context(self) -> ErrorContext:
-        """The same as an error, for whoever wants to treat it as one."""
+        """The ending as an ErrorContext, to handle it like a failure."""
         cancelled = error_context(self.state)
         if cancelled is not None:
             return cancelled
@@ -65,7 +76,7 @@ class NeverRan:
         return ErrorContext.from_info(info, timestamp=_now(), **_ids(self.state))
 
 
-Ending = Gave | Failed | NeverRan
+Ending = Gave | FailedUpstream | NeverRan
 
 
 def _ids(state: State[Any]) -> dict[str, str]:
@@ -75,7 +86,7 @@ def _ids(state: State[Any]) -> dict[str, str]:
 
 
 def check_upstream(upstream: Any, what: str) -> Any:
-    """`upstream` as it is used from here on. Raises ConfigurationError for one that nobody awaited."""
+    """The upstream; a list of futures becomes a plain list. Raises ConfigurationError for an awaitable."""
     if inspect.isawaitable(upstream) and not isinstance(upstream, PrefectFuture):
         if inspect.iscoroutine(upstream):
             upstream.close()
@@ -86,18 +97,18 @@ def check_upstream(upstream: Any, what: str) -> Any:
 
 
 def ending_of(upstream: Any) -> Ending:
-    """Wait until `upstream` has come to its end, and say which. Blocks this thread."""
+    """Wait for `upstream` and return its ending. Blocks this thread."""
     if isinstance(upstream, PrefectFuture):
         return _ending_of_state(state_after(cast("PrefectFuture[Any]", upstream)))
     if isinstance(upstream, State):
         return _ending_of_state(cast("State[Any]", upstream))
     if isinstance(upstream, BaseException):
-        return Failed(upstream, context_of(upstream))
+        return FailedUpstream(upstream, context_of(upstream))
     return _ending_of_collection(upstream)
 
 
 def _ending_of_collection(upstream: Any) -> Ending:
-    """A failure among its members is the whole's failure; one that never ran counts only after those."""
+    """The ending of a collection: its first failure, else its first member that never ran, else its value."""
     bad: list[Ending] = []
 
     def resolve(part: Any) -> Any:
@@ -110,7 +121,7 @@ def _ending_of_collection(upstream: Any) -> Ending:
         return None
 
     value = visit_collection(upstream, visit_fn=resolve, return_data=True)
-    failed = [ending for ending in bad if isinstance(ending, Failed)]
+    failed = [ending for ending in bad if isinstance(ending, FailedUpstream)]
     return next(iter([*failed, *bad]), Gave(value))
 
 
@@ -119,17 +130,17 @@ def _ending_of_state(state: State[Any]) -> Ending:
         return Gave(result_of(state))
     if state.is_failed() or state.is_crashed():
         error = cast("BaseException", get_state_exception(state, _sync=True))  # pyright: ignore
-        return Failed(error, context_of(error, state))
+        return FailedUpstream(error, context_of(error, state))
     return NeverRan(state)
 
 
 def result_of(state: State[Any]) -> Any:
-    """The value of a completed state; raises what Prefect raises when it was not kept."""
+    """The value of a completed state. Raises Prefect's error if the result was not persisted."""
     return state.result(raise_on_failure=False, _sync=True)  # pyright: ignore
 
 
 def context_of(error: BaseException, state: State[Any] | None = None) -> ErrorContext:
-    """The context of a failure: the one that the exception carries, else what the state knows."""
+    """The context of a failure, from the exception or else from the state."""
     found = attached_context(error)
     if found is None and state is not None and (state.is_crashed() or state_error(state) is not error):
         found = error_context(state)
@@ -145,16 +156,16 @@ def _now() -> datetime:
 
 
 def state_after(future: PrefectFuture[Any]) -> State[Any]:
-    """The last state of a future's run, waited for. A run that its runner lost has crashed.
+    """Wait for a future and return its last state. A run that its runner lost counts as crashed.
 
-    A run that crashed raises what crashed it in whoever waits, which here must not crash as well.
+    Waiting for a crashed run raises its error, which must not crash the waiting run too.
     """
     try:
         future.wait()
     except BaseException as error:
         lost = _lost(future)
         if lost is None or (lost is not error and type(lost) is not type(error)):
-            raise  # it is ours: the waiting itself was ended
+            raise  # not the run's error: the waiting was interrupted
         return _state_of_lost(future, error)
     state = future.state
     if not state.is_final() and (lost := _lost(future)) is not None:
@@ -163,13 +174,13 @@ def state_after(future: PrefectFuture[Any]) -> State[Any]:
 
 
 def _lost(future: PrefectFuture[Any]) -> BaseException | None:
-    """What the runner's own future has for an error: then there is no state."""
+    """The error of the runner's own future. The run then has no final state."""
     inner = getattr(future, "wrapped_future", None)
     if inner is None or not inner.done():
         return None
     try:
         return inner.exception()
-    except BaseException as error:  # noqa: BLE001 - a cancelled future raises that it was cancelled
+    except BaseException as error:  # noqa: BLE001 - a cancelled future raises CancelledError
         return error
 
 
@@ -183,7 +194,7 @@ def _state_of_lost(future: PrefectFuture[Any], error: BaseException) -> State[An
 
 
 def futures_in(expression: Any) -> list[PrefectFuture[Any]]:
-    """Every future inside lists, mappings, dataclasses and models, each once."""
+    """All futures inside lists, mappings, dataclasses and models, each once."""
     found: dict[int, PrefectFuture[Any]] = {}
 
     def note(part: Any) -> None:
@@ -195,20 +206,156 @@ def futures_in(expression: Any) -> list[PrefectFuture[Any]]:
 
 
 def runs_behind(upstream: Any) -> list[UUID]:
-    """The task runs that gave `upstream`, as Prefect knows them from futures, states and results."""
+    """The ids of the task runs of `upstream`, which Prefect finds in futures, states and results."""
     found = collect_task_run_inputs_sync(upstream)
     return sorted(run.id for run in found if isinstance(run, TaskRunResult))
 
 
-@contextmanager
-def outside_transactions() -> Generator[None]:
+def outside_transactions() -> AbstractContextManager[None]:
     """Tasks that begin in this block are in no transaction.
 
-    Within a node they would be in that of the node's task: there one that fails, though another takes over,
-    would roll back those that succeeded before it, and the node around them.
+    Otherwise they would be in the transaction of the node's task. A failure that another task handles would
+    then roll back the succeeded tasks and the node.
     """
-    token = Transaction.__var__.set(cast(Any, None))
-    try:
-        yield
-    finally:
-        Transaction.__var__.reset(token)
+    return setting(Transaction.__var__, cast(Any, None))
+
+
+LONGEST_NAME = 80
+
+T = TypeVar("T")
+
+
+class Opaque:
+    """The input of a node, in which Prefect finds no futures.
+
+    When it is pickled for a worker process, its futures are waited for and replaced by their states.
+    """
+
+    __slots__ = ("content",)
+
+    def __init__(self, content: Any) -> None:
+        self.content: Any = content
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        states = {id(future): state_after(future) for future in futures_in(self.content)}
+        return Opaque, (_replaced(self.content, states),)
+
+
+def _replaced(content: Any, by_id: dict[int, Any]) -> Any:
+    """The content with its futures replaced by the values in `by_id`."""
+    return visit_collection(content, visit_fn=lambda part: by_id.get(id(part), part), return_data=True)
+
+
+class _Slot:
+    """Stands for a future that Dask passes itself, by its index in `handed`."""
+
+    __slots__ = ("number",)
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+
+def unwrap(opaque: Opaque, handed: list[Opaque]) -> Any:
+    """The content of the opaque, inside the node."""
+    if not handed:
+        return opaque.content
+
+    def fill(part: Any) -> Any:
+        return handed[part.number].content if isinstance(part, _Slot) else part
+
+    return visit_collection(opaque.content, visit_fn=fill, return_data=True)
+
+
+def submit_node(
+    what: str, work: Callable[..., Any], content: Any, *, runs: list[Any], name: str
+) -> PrefectFuture[Any]:
+    """Submit `work(upstream: Opaque, handed)` as a task run called `name`, with arrows from `runs` to it."""
+    flow_run = FlowRunContext.get()
+    if flow_run is None:
+        raise ConfigurationError(f"{what} is a step of a flow: call it while a @flow is running")
+    keep_secrets_out_of_logs()
+    shown = name if len(name) <= LONGEST_NAME else name[: LONGEST_NAME - 1] + "…"
+    node = task(
+        name=what,
+        task_run_name=shown.replace("{", "{{").replace("}", "}}"),
+        cache_policy=NO_CACHE,
+        retries=0,
+    )(work)
+    runner: Any = flow_run.task_runner
+    sent, handed = _for_dask(content, runner)
+    arrows: Any = {cast("Any", TaskRunResult(id=run)) for run in runs}
+    parameters = {"upstream": Opaque(sent), "handed": handed}
+    return cast("PrefectFuture[Any]", runner.submit(node, parameters, dependencies={"upstream": arrows}))
+
+
+def _for_dask(content: Any, runner: Any) -> tuple[Any, list[Any]]:
+    """Dask passes results itself: its futures become dependencies, wrapped in `Opaque` on the worker.
+
+    Unwrapped, a failed state would keep the engine from starting the node.
+    """
+    theirs = [future for future in futures_in(content) if _is_dask(future)]
+    if not theirs or not _is_dask(runner):
+        return content, []
+    slots = {id(future): _Slot(number) for number, future in enumerate(theirs)}
+    packed = [runner.client.submit(Opaque, cast("Any", future).wrapped_future) for future in theirs]
+    return _replaced(content, slots), packed
+
+
+def _is_dask(thing: object) -> bool:
+    return type(thing).__module__.partition(".")[0] == "prefect_dask"
+
+
+def announce(
+    kind: str,
+    name: str,
+    *,
+    chosen: str,
+    why: str,
+    error: ErrorContext | None,
+    passed_over: Sequence[Mapping[str, str]] = (),
+    **more: Any,
+) -> None:
+    """Emit the event of a decision, before it is carried out."""
+    payload = {"task_run_id": task_run.get_id(), "chosen": chosen, "why": why, "passed_over": [*passed_over]}
+    payload |= {**more, "error": None if error is None else error_payload(error)}
+    emit("plan.branched", kind, name, payload)
+
+
+# How a node ends.
+
+
+def ended(name: str, why: str, value: Any, *, instead_of: ErrorContext | None = None) -> State[Any]:
+    """A completed state with this name. `instead_of` is the error that was handled."""
+    message = redact(why)
+    _logger().info("%s: %s", name, message)
+    if instead_of is None:
+        return Completed(name=name, message=message, data=value)
+    state = Completed(cls=ReplacedState, name=name, message=message, data=value)
+    cast(ReplacedState, state)._error_context = instead_of  # pyright: ignore[reportPrivateUsage]
+    return state
+
+
+def not_run(ending: NeverRan, why: str) -> State[Any]:
+    """The state of a node whose upstream never ran: the same as the upstream's."""
+    message = redact(f"{why}: {ending.why}")
+    _logger().warning("%s", message)
+    if ending.state.is_cancelled() or ending.state.is_cancelling():
+        return Cancelled(message=message)
+    return Pending(name="NotReady", message=message)
+
+
+def passed_on(ending: FailedUpstream, why: str) -> NoReturn:
+    """Raise the upstream's error."""
+    _logger().warning("%s: %s", redact(why), ending.context.summary())
+    raise ending.error
+
+
+def _logger() -> logging.LoggerAdapter[Any] | logging.Logger:
+    return cast("Any", get_run_logger())
+
+
+def value_of(ending: Gave | FailedUpstream) -> Any:
+    """The value, or the error raised."""
+    if isinstance(ending, FailedUpstream):
+        raise ending.error
+    return ending.value

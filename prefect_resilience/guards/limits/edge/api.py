@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Generator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -10,6 +9,7 @@ from uuid import UUID
 
 import httpx
 
+from prefect_resilience.base.process import in_forked_child
 from prefect_resilience.guards.limits.shared import ApiBusy
 
 if TYPE_CHECKING:
@@ -70,6 +70,4 @@ def _without_retries(settings: Settings) -> Settings:
 _clients: dict[tuple[str | None, str, str], SyncPrefectClient] = {}
 _quick: tuple[Settings, Settings] | None = None  # making them takes longer than a request
 
-if hasattr(os, "register_at_fork"):
-    # A forked child that wrote into its parent's connections would garble both.
-    os.register_at_fork(after_in_child=_clients.clear)
+in_forked_child(_clients.clear)  # a child that wrote into its parent's connections would garble both

@@ -31,7 +31,7 @@ from prefect_resilience.calls.model import Guard
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.guards.circuits.breaker import CircuitBreaker, circuit_policy
-from prefect_resilience.guards.fallbacks.model import Fallback
+from prefect_resilience.guards.fallbacks import Fallback
 from prefect_resilience.guards.retries.policy import Retry
 from prefect_resilience.guards.timeouts.timeout import Timeout
 from prefect_resilience.tasks.edge.blocks.policy import MOST_ATTEMPTS, SLUG, ResiliencePolicy

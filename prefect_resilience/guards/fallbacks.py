@@ -1,4 +1,4 @@
-"""Fallback: what answers when the work itself could not."""
+"""Fallbacks: what answers when the task itself fails."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ When = Callable[[ErrorContext], bool]
 
 @dataclass(frozen=True)
 class Answered:
-    """What a fallback gives that asks several others itself: the answer, and who of them gave it."""
+    """The answer of a fallback that asks several others, and the name of the one that gave it."""
 
     value: Any
     answered_by: str
@@ -98,11 +98,7 @@ class Fallback:
     @property
     def isasync(self) -> bool:
         """Whether this step is awaited."""
-        said = getattr(self.to, "isasync", False if self.is_task else None)
-        if isinstance(said, bool):  # of a task or a chain
-            return said
-        target = self.to if inspect.isroutine(self.to) else getattr(self.to, "__call__", self.to)  # noqa: B004
-        return inspect.iscoroutinefunction(target) or inspect.isasyncgenfunction(target)
+        return is_async(self.to)
 
     def applies(self, context: ErrorContext) -> bool:
         """Whether this step is for that error. A `when` that fails says no."""
@@ -198,13 +194,21 @@ def _names(name: str, when: Any) -> tuple[str, ...]:
         raise ConfigurationError(f"Fallback({name}, when=...): {error}") from None
 
 
+def is_async(target: Any) -> bool:
+    """Whether a call of this function, task, agent chain or callable object is awaited."""
+    if isinstance(getattr(target, "isasync", None), bool):
+        return target.isasync
+    asked = (target, getattr(target, "__call__", None))  # noqa: B004 the method is what is looked at
+    return any(inspect.iscoroutinefunction(one) or inspect.isasyncgenfunction(one) for one in asked)
+
+
 def _name_of(target: Any) -> str:
     return getattr(target, "name", None) or getattr(target, "__name__", None) or type(target).__name__
 
 
 def despite_doubt(fallbacks: tuple[Fallback, ...]) -> tuple[Fallback, ...]:
-    """Those whose `when` names "InDoubt". While an external effect may have taken place, another may be
-    the same thing sent twice."""
+    """Those with "InDoubt" in `when`. If an external effect may have happened, any other fallback could
+    repeat it."""
     steps: list[tuple[Fallback, Any]] = [(step, step.when) for step in fallbacks]
     return tuple(
         replace(step, when=None) for step, when in steps if isinstance(when, tuple) and "InDoubt" in when
@@ -212,7 +216,7 @@ def despite_doubt(fallbacks: tuple[Fallback, ...]) -> tuple[Fallback, ...]:
 
 
 _handling: ContextVar[tuple[Callable[..., Any], ...]] = ContextVar("handling", default=())
-"""The functions that are being replaced or are replacing at this moment: none of them handles itself."""
+"""The functions that have failed or are answering in this context: none of them answers for itself."""
 
 
 class Memory(Protocol):
@@ -235,7 +239,7 @@ class Answer:
 
 @dataclass(slots=True)
 class Chain:
-    """The steps of one task, and what became of them in one run."""
+    """The steps of one task, and which of them failed in one run."""
 
     fallbacks: tuple[Fallback, ...]
     primary: Callable[..., Any]
@@ -245,7 +249,7 @@ class Chain:
     def answer(
         self, parameters: Mapping[str, Any], context: ErrorContext, memory: Memory
     ) -> Steps[Answer | None]:
-        """The first step's answer that there is, or None; what failed on the way is kept in `failures`."""
+        """The first answer that a step gives, or None; the steps that failed are kept in `failures`."""
         handling = (*_handling.get(), _function(self.primary))
         for fallback in self.fallbacks:
             target = _function(fallback.to)

@@ -1,40 +1,41 @@
-"""The actions `quorum`, which asks several actions, and `vote`, which counts answers that are there."""
+"""The actions that every plan has.
+
+`plan` runs another plan as a flow run of its own, `quorum` asks several actions, `vote` counts answers.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from prefect_resilience.base.plain import plain
 from prefect_resilience.base.policy import nearest
+from prefect_resilience.base.process import setting
 from prefect_resilience.errors.context import ErrorContext
 from prefect_resilience.errors.exceptions import ConfigurationError
-from prefect_resilience.graphs.conditions.evaluate import shown
 from prefect_resilience.graphs.conditions.paths import Missing, PathError, check_path, look_up
 from prefect_resilience.graphs.plans.model import QUORUM, Node
 from prefect_resilience.graphs.plans.reading.mistakes import Mistake, quoted
+from prefect_resilience.graphs.plans.reading.reading import is_text
+from prefect_resilience.graphs.plans.result import PlanResult
 from prefect_resilience.graphs.plans.templates import has_template
-from prefect_resilience.graphs.routing.rounds import NoQuorum, same
+from prefect_resilience.graphs.routing.rounds import Votes
 
 if TYPE_CHECKING:
     from prefect_resilience.graphs.plans.actions import Actions
 
 Ask = Callable[[list[str], dict[str, Any], int, "str | None", "ErrorContext | None"], Any]
-"""Asks actions by their names, with an input; how many must agree, and on which path."""
+"""Runs a quorum: the names of the actions, their input, how many must agree, and on which path."""
 
 _ask: ContextVar[Ask | None] = ContextVar("prefect_resilience_plan_quorum", default=None)
 
 
-@contextmanager
-def asking(ask: Ask) -> Generator[None]:
-    """A quorum in this block asks so."""
-    token = _ask.set(ask)
-    try:
-        yield
-    finally:
-        _ask.reset(token)
+def asking(ask: Ask) -> AbstractContextManager[None]:
+    """Nodes of the type `quorum` in this block use `ask`."""
+    return setting(_ask, ask)
 
 
 def run_quorum(
@@ -47,7 +48,7 @@ def run_quorum(
     """Ask several actions at once; an answer counts when enough of them gave it.
 
     Args:
-        of: The actions, by their names; one may stand there several times.
+        of: The names of the actions; a name may occur several times.
         need: How many must give the same answer; more than half of them if not given.
         key: A path to what two answers must have in common, such as label; the whole answer if not given.
         input: What each of them gets.
@@ -62,7 +63,7 @@ def run_quorum(
 
 
 def run_vote(answers: list[Any], need: int | None = None, key: str | None = None) -> Any:
-    """The answer that enough of them are.
+    """The answer that occurs often enough.
 
     Args:
         answers: The answers, such as {{first.output}}; null, of a node that gave none, is no answer.
@@ -72,29 +73,21 @@ def run_vote(answers: list[Any], need: int | None = None, key: str | None = None
     Returns:
         The first of the answers that agree.
     """
-    needed, marked = majority(need, len(answers)), common_part(key)
-    votes: list[tuple[Any, Any, list[str]]] = []
-    errors: dict[str, str] = {}
+    votes = Votes(majority(need, len(answers)), common_part(key))
     for number, answer in enumerate(answers):
         name = f"answers[{number}]"
-        if answer is None:
-            continue
         try:
-            mark = plain(answer if marked is None else marked(answer))
+            if answer is not None:
+                votes.add(name, answer)
         except ValueError as error:
-            errors[name] = str(error)
-            continue
-        vote = next((one for one in votes if same(one[0], mark)), None)
-        if vote is None:
-            votes.append(vote := (mark, answer, []))
-        vote[2].append(name)
-        if len(vote[2]) >= needed:
-            return vote[1]
-    raise NoQuorum(needed, {shown(mark): tuple(names) for mark, _, names in votes}, errors)
+            votes.errors[name] = str(error)
+        if (winner := votes.winner) is not None:
+            return winner.answer
+    raise votes.failure()
 
 
-def mistakes_of(node: Node, place: str, actions: Actions) -> list[Mistake]:
-    """What is wrong with the input of a `quorum` or a `vote`, as far as it is written out."""
+def mistakes_of_voting(node: Node, place: str, actions: Actions) -> list[Mistake]:
+    """The mistakes in the literal input of a `quorum` or a `vote`."""
     given = node.input
     made: list[Mistake] = []
     voters: Any = given.get("of" if node.type == QUORUM else "answers")
@@ -143,7 +136,7 @@ def majority(need: int | None, voters: int) -> int:
 
 
 def common_part(path: str | None) -> Callable[[Any], Any] | None:
-    """Gives what stands at `path` in an answer; ValueError where nothing does."""
+    """A function that gives the value at `path` in an answer; it raises ValueError if there is none."""
     if path is None:
         return None
 
@@ -154,3 +147,59 @@ def common_part(path: str | None) -> Callable[[Any], Any] | None:
         return found
 
     return key
+
+
+@dataclass(frozen=True)
+class Nest:
+    """The position of a plan among nested plans.
+
+    run: runs a plan inside this one. files: the files of the outer plans, its own last. level: the number of
+    outer plans. depth: how many more levels of plans are allowed inside.
+    """
+
+    run: Callable[[Any, Mapping[str, Any] | None], PlanResult]
+    files: tuple[Path, ...] = ()
+    level: int = 0
+    depth: int = 5
+
+
+_nest: ContextVar[Nest | None] = ContextVar("prefect_resilience_plan_nest", default=None)
+
+
+def current_nest() -> Nest | None:
+    return _nest.get()
+
+
+def nested(nest: Nest) -> AbstractContextManager[None]:
+    """Plans that run in this block are nested in `nest`."""
+    return setting(_nest, nest)
+
+
+def run_subplan(plan: str | dict[str, Any], inputs: dict[str, Any] | None = None) -> dict[str, Any]:
+    """Run another plan inside this node, as a flow run of its own.
+
+    Args:
+        plan: A file, relative to that of the plan around it, or the plan itself.
+        inputs: What the plan calls `inputs`.
+
+    Returns:
+        The output of each of its nodes that succeeded, by the node's id.
+    """
+    nest = _nest.get()
+    if nest is None:
+        raise ConfigurationError("the action 'plan' runs as a node of a plan: elsewhere call run_plan(...)")
+    return nest.run(located(plan, nest.files), inputs).outputs
+
+
+def located(plan: Any, files: tuple[Path, ...]) -> Any:
+    """A plan's file as an absolute path, anything else as it is.
+
+    Raises ConfigurationError for a file that is inside itself.
+    """
+    if not isinstance(plan, str | Path) or (isinstance(plan, str) and is_text(plan)):
+        return plan
+    path = ((files[-1].parent if files else Path.cwd()) / plan).resolve()
+    if path in files:
+        chain = " -> ".join(file.name for file in (*files[files.index(path) :], path))
+        raise ConfigurationError(f"the plan {path.name!r} is inside itself: {chain}")
+    return path

@@ -1,4 +1,4 @@
-"""What the code inside a resilient run says about its progress, and what it can learn of the attempt before.
+"""Partial results of a run, kept within bounds and handed on; what an attempt can read about the one before.
 
 The notes of a run live where its attempts are recorded; whoever runs attempts says where, with
 `add_notes_source`.
@@ -31,7 +31,7 @@ _DEPTH, _ITEMS = 12, 10_000
 
 
 def partial_output(value: Any, limit: int = LIMIT) -> PartialOutput | None:
-    """What had come of the work: plain data, cut to `limit` characters of JSON; None for None.
+    """A partial result as plain data, cut to `limit` characters of JSON; None for None.
 
     Of a list that is too long the first items are kept, of anything else the beginning of its text (its JSON,
     if it is no text). `original_size` is in characters of JSON then.
@@ -49,7 +49,7 @@ def partial_output(value: Any, limit: int = LIMIT) -> PartialOutput | None:
 def partial_results(
     results: Iterable[tuple[str, Any]], limit: int = LIMIT, *, named: str = "name"
 ) -> list[dict[str, Any]]:
-    """What is done already of a work of several steps, for `ErrorContext.details["partial_results"]`.
+    """The results of the steps that are done, for `ErrorContext.details["partial_results"]`.
 
     Each becomes `{"name": ..., "value": ...}`, with `named` as the first key; together they take at most
     about `limit` characters of JSON. One that does not fit has the beginning of its text as value, and
@@ -92,7 +92,7 @@ def _json(content: Any) -> str:
 
 
 def partial_of(error: BaseException) -> PartialOutput | None:
-    """What an exception itself says that the work had come to, in its attribute `partial_output`."""
+    """The partial result that an exception has in its attribute `partial_output`."""
     kept = read(error, "partial_output")
     return kept if isinstance(kept, PartialOutput) else partial_output(kept)
 
@@ -143,9 +143,9 @@ class Notes:
             self.dropped += 1
 
     def told(self, left: Any = None) -> PartialOutput | None:
-        """As an ErrorContext carries it: of this attempt, else of the last one that kept anything.
+        """The partial result for an ErrorContext: of this attempt, else of the last one that kept any.
 
-        `left` is what the error that ended this attempt says of its own accord.
+        `left` is the one that the error which ended this attempt has.
         """
         output = partial_output(self._latest(left))
         if output is None or not self.dropped:
@@ -165,27 +165,23 @@ class Notes:
             self.violations = list(context.details.get("violations", ()))
 
 
-@dataclass(slots=True)
-class _Sources:
-    """Each gives the notes of the run that is going on; made if there are none and `make` says so."""
-
-    known: list[Callable[[bool], Notes | None]] = field(default_factory=list[Callable[[bool], Notes | None]])
-
-
-_sources = _Sources()
+_sources: list[Callable[[bool], Notes | None]] = []
 
 
 def add_notes_source(source: Callable[[bool], Notes | None]) -> None:
-    """Ask `source(make)` for the notes of the run that is going on; the first that has some is right."""
-    _sources.known.append(source)
+    """Ask `source(make)` for the notes of the current run, made if there are none and `make` is true.
+
+    The first source that has some is right.
+    """
+    _sources.append(source)
 
 
 def _notes(make: bool) -> Notes | None:
-    return next((notes for source in _sources.known if (notes := source(make)) is not None), None)
+    return next((notes for source in _sources if (notes := source(make)) is not None), None)
 
 
 def keep_partial(value: T, *, append: bool = False) -> T:
-    """Keep what the work has come to so far, in case it fails; returns `value`.
+    """Keep a partial result in case the run fails; returns `value`.
 
     The last value wins; with `append=True` the values are kept as a list. If the run fails, the
     ErrorContext has it as `partial_output`, cut to a bounded size and without secrets, for handlers,
@@ -223,7 +219,7 @@ def previous_error() -> ErrorContext | None:
 
 
 def last_violations() -> list[dict[str, Any]]:
-    """Where this run's last output broke its promise: `{"path": "/items/0", "message": ...}` each.
+    """What was wrong with this run's last output: `{"path": "/items/0", "message": ...}` each.
 
     Empty in a first attempt, and as long as no output was malformed. An attempt that came to no output, such
     as one that found the network down, changes nothing about it.
@@ -234,7 +230,7 @@ def last_violations() -> list[dict[str, Any]]:
 
 @dataclass
 class Carried:
-    """What a child takes along of the notes of its run, and what it kept itself."""
+    """The notes that a child process gets from its run, and what it kept itself."""
 
     before: bytes | None = None
     previous: ErrorContext | None = None

@@ -1,0 +1,121 @@
+"""Import users' modules by a dotted name or by the path of a .py file."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import sys
+import traceback
+from contextlib import AbstractContextManager, redirect_stdout
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from prefect_resilience.base.policy import closest, nearest, nearest_file
+from prefect_resilience.base.text import one_line
+from prefect_resilience.errors.exceptions import ConfigurationError
+from prefect_resilience.errors.secrets.redact import redact
+
+
+def import_from_here() -> None:
+    """Put the current folder on the import path; an installed command does not do this by itself."""
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+
+
+def output_of_others() -> AbstractContextManager[Any]:
+    """Send what users' code prints to stderr: stdout is for the answer of a command."""
+    return redirect_stdout(sys.stderr)
+
+
+def imported(name: str, said: str, prefix: str = "") -> ModuleType:
+    """Import a module: a dotted name, also of the current folder, or the path of a .py file.
+
+    `said` begins each error. `prefix` is put before the name of a module that is a file.
+    Raises ConfigurationError for one that cannot be imported, and says which import failed and where.
+    """
+    import_from_here()
+    is_file = name.endswith(".py") or "/" in name
+    try:
+        with output_of_others():
+            return _import_file(name, said, prefix) if is_file else importlib.import_module(name)
+    except ConfigurationError:
+        raise
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - a user's module
+        not_found = isinstance(error, ModuleNotFoundError) and not is_file
+        why = _not_found(name, error) if not_found else _broken(error)
+        raise ConfigurationError(f"{said}: {why}") from None
+
+
+def _import_file(name: str, said: str, prefix: str) -> ModuleType:
+    path = Path(name)
+    if not path.is_file():
+        raise ConfigurationError(f"{said}: there is no such file{nearest_file(path, ('.py',))}")
+    path = path.resolve()
+    # Modules in the same folder can be imported, as when Python runs the file as a script.
+    if str(path.parent) not in sys.path:
+        sys.path.insert(1, str(path.parent))
+    module_name = prefix + path.stem
+    known = sys.modules.get(module_name)
+    if known is not None and getattr(known, "__file__", None) == str(path):
+        return known
+    if known is not None:
+        raise ConfigurationError(
+            f"{said}: a module {module_name!r} is loaded already from somewhere else; rename the file"
+        )
+    spec = importlib.util.spec_from_file_location(module_name, path)
+    if spec is None or spec.loader is None:
+        raise ConfigurationError(
+            f"{said} is no Python file: name a module, as in my_team.actions, or a .py file"
+        )
+    module = importlib.util.module_from_spec(spec)
+    # Registered before it is executed: dataclasses and pickle look modules up in sys.modules.
+    sys.modules[module_name] = module
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[module_name]
+        raise
+    return module
+
+
+def _not_found(name: str, error: BaseException) -> str:
+    """Say whether the module itself is missing or one that it imports."""
+    missing = getattr(error, "name", None) or ""
+    if not missing or not f"{name}.".startswith(f"{missing}."):
+        return _broken(error)
+    parent, _, last = missing.rpartition(".")
+    if parent:
+        return f"the package {parent!r} has no module {last!r}{_near(parent, last)}"
+    near = _nearest_module(missing) or "; a file is named with its .py"
+    return f"there is no module {missing!r}, neither installed nor in {Path.cwd()}{near}"
+
+
+def _nearest_module(wrong: str) -> str:
+    """`; did you mean 'flows'?` if the current folder has a similar name, else ""."""
+    here = [path.stem for path in Path.cwd().iterdir() if path.suffix == ".py" or path.is_dir()]
+    near = closest(wrong, sorted(here))
+    return "" if near is None else f"; did you mean {near!r}?"
+
+
+def _near(package: str, wrong: str) -> str:
+    found = sys.modules.get(package)
+    folders = [Path(folder) for folder in getattr(found, "__path__", [])]
+    siblings = {path.stem for folder in folders for path in folder.glob("*.py") if path.stem != "__init__"}
+    return nearest(wrong, siblings) if siblings else ""
+
+
+def _broken(error: BaseException) -> str:
+    """The error of a failed import, and the line that caused it."""
+    if isinstance(error, SyntaxError):
+        where = f"line {error.lineno} of {error.filename}"
+        return f"it is no Python: {error.msg} ({where})"
+    says = redact(f"{type(error).__name__}: {one_line(error)}")
+    frames = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if "importlib" not in frame.filename and frame.filename != __file__
+    ]
+    where = f" (line {frames[-1].lineno} of {frames[-1].filename})" if frames else ""
+    return f"it cannot be imported: {says}{where}"
