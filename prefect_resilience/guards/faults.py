@@ -161,7 +161,8 @@ def begin(injection: Injection) -> Injected:
     return made
 
 
-end = active.remove
+def end(injected: Injected) -> None:
+    active.remove(injected)
 
 
 def around(call: Invoke, isasync: bool, *names: str) -> Invoke:

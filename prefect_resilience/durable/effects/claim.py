@@ -66,6 +66,7 @@ class Taken(LimitRefused):
 class EffectClaim(LedgerSequences):
     """One attempt at one effect."""
 
+    clear: bool = False
     watchable: bool = True
     """Whether the function runs in this process."""
     ambiguous: bool = False

@@ -247,7 +247,7 @@ class OpenBatches:
 
     def __init__(self) -> None:
         self.process: str = uuid4().hex
-        self.lock = threading.Lock()
+        self.lock: threading.Lock = threading.Lock()
         self.open: OrderedDict[tuple[int, str, Pass], OpenBatch] = OrderedDict()
         self.counts: OrderedDict[tuple[int, str], BatchCount] = OrderedDict()
 

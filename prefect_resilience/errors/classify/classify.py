@@ -46,7 +46,7 @@ Rule = Callable[[Any], "ErrorCategory | str | ErrorInfo | None"]
 R = TypeVar("R", bound=Rule)
 
 
-class _Registered:
+class RegisteredRules:
     """The rules of this process, the latest first: replaced as a whole, so that readers need no lock."""
 
     def __init__(self) -> None:
@@ -54,10 +54,10 @@ class _Registered:
         self.new_lock()
 
     def new_lock(self) -> None:
-        self.lock = threading.Lock()
+        self.lock: threading.Lock = threading.Lock()
 
 
-registered = _Registered()
+registered: RegisteredRules = RegisteredRules()
 in_forked_child(registered.new_lock)
 
 

@@ -121,7 +121,7 @@ MAXIMUM_VALUES = 500
 MAXIMUM_PATTERNS = 100
 
 
-class _Registered:
+class RegisteredSecrets:
     """The secrets of this process; its tuples are replaced as a whole, so that `redact` needs no lock.
 
     A forked child keeps them all. Only its lock is a new one, since the parent's may be held for ever.
@@ -134,10 +134,10 @@ class _Registered:
         self.new_lock()
 
     def new_lock(self) -> None:
-        self.lock = threading.Lock()
+        self.lock: threading.Lock = threading.Lock()
 
 
-registered = _Registered()
+registered: RegisteredSecrets = RegisteredSecrets()
 in_forked_child(registered.new_lock)
 
 

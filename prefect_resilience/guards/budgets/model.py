@@ -232,7 +232,7 @@ def _index(seconds: float, now: float) -> int:
 
 BurnListener = Callable[["BudgetStatus"], object]
 
-burn_listeners = Listeners[BurnListener]()
+burn_listeners: Listeners[BurnListener] = Listeners()
 
 
 def add_burn_listener(listener: BurnListener) -> BurnListener:
