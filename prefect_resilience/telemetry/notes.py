@@ -49,6 +49,9 @@ class RunNotes(PassFacts):
     kept_remarkable: int = 0
     kept_ordinary: int = 0
     keeps_outputs: bool = False
+    retries: int = 0
+    retried: int = 0
+    outputs_left_out: int = 0
 
     @property
     def rows(self) -> int:

@@ -23,10 +23,10 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-# The largest value that a figure may have. The numbers on the right are where the package is going: lower a
-# limit as soon as it holds.
+# The largest value that a figure may have. Lower a limit as soon as a lower one holds.
 LIMITS = {
-    "files": 302,  # 300
+    "lines of code": 39_427,
+    "files": 300,
     "longest file, lines": 400,
     "arrows between rooms": 50,
     "arrows upward": 0,
@@ -34,7 +34,7 @@ LIMITS = {
     "contracts, lines": 60,
     "files named in contracts": 0,
     "pyproject.toml, lines": 200,
-    "class names that stand twice": 13,  # 0
+    "class names that stand twice": 0,
 }
 
 ROOT = Path(__file__).parents[2]
