@@ -38,6 +38,12 @@ HOUR = 3600.0
 LONGEST = 4 * HOUR
 
 
+def lets_in(document: machine.CircuitDocument, owner: str) -> bool:
+    """Whether `owner` may call, as the document stands after its Acquire."""
+    probing = document["state"] == "half_open" and owner in document["leases"]
+    return probing or document["state"] in machine.PASSING
+
+
 @dataclass(frozen=True)
 class Service:
     """Fails `usually` of its calls, and `down` of them while it is down: `outage` seconds from 0 on."""
@@ -98,7 +104,7 @@ class Fleet:
         if self.document["state"] == "closed":
             return self.document["generation"], None
         self._step(machine.Acquire(owner), now)
-        if machine.refusal(self.document, owner, now) is not None:
+        if not lets_in(self.document, owner):
             return None
         return self.document["generation"], owner
 

@@ -34,6 +34,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.circuit_recovery import lets_in
 from prefect_resilience.guards.circuits import machine
 from prefect_resilience.guards.circuits.machine import Acquire, CircuitDocument, Record
 from prefect_resilience.guards.circuits.model import CircuitPolicy
@@ -208,7 +209,7 @@ class Alone:
         """One call, if the circuit lets it through."""
         self._next(at)
         self._step(Acquire("me"), at)
-        if machine.refusal(self.document, "me", START + at) is not None:
+        if not lets_in(self.document, "me"):
             return
         self.fleet.reaches(at, self.fleet.weight)
         dead = DIES <= at < RETURNS

@@ -30,7 +30,8 @@ from prefect.testing.utilities import prefect_test_harness
 from benchmarks.dead_letters import fill
 from benchmarks.plan_scheduling import chain, ends_of, layered
 from prefect_resilience import Bulkhead, CircuitBreaker, get_circuits, open_store, resilient_task
-from prefect_resilience.durable.letters.claims import entry_key, new_id
+from prefect_resilience.durable.letters.claims import entry_key
+from prefect_resilience.durable.letters.model import new_id
 from prefect_resilience.durable.letters.queue import DeadLetterQueue
 from prefect_resilience.graphs.plans.reading.reading import read_plan
 from prefect_resilience.graphs.plans.schedule import Ended, Schedule

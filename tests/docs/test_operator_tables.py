@@ -34,11 +34,13 @@ def texts(tree: ast.AST) -> set[str]:
 
 
 def assigned(tree: ast.AST) -> dict[str, set[str]]:
-    """The texts in what is assigned to each name, whatever is done with them."""
+    """The texts in what is assigned to each name, and in the tables that it is taken from."""
     found: dict[str, set[str]] = {}
     for node in ast.walk(tree):
-        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
-            found.setdefault(node.targets[0].id, set()).update(texts(node.value))
+        if isinstance(node, ast.Assign):
+            targets = [part.id for part in ast.walk(node.targets[0]) if isinstance(part, ast.Name)]
+            for name in targets:
+                found.setdefault(name, set()).update(may_be(node.value, found))
     return found
 
 

@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 from playwright.sync_api import expect
 
-from prefect_resilience.durable.letters.claims import entry_key, new_id
-from prefect_resilience.durable.letters.model import DeadLetter, as_stored
+from prefect_resilience.durable.letters.claims import entry_key
+from prefect_resilience.durable.letters.model import DeadLetter, as_stored, new_id
 from prefect_resilience.durable.letters.queue import DeadLetterQueue
 from prefect_resilience.guards.circuits import CircuitBreaker, get_circuits, window
 from prefect_resilience.guards.circuits.exchange import PREFIX
