@@ -1,7 +1,7 @@
 """Resilience for Prefect 3: retries, circuits, fallbacks, routing, plans, and effects that happen once.
 
-Importing this opens no socket, thread or file but its own code. The names are those of `__init__.pyi`; what
-is behind one is imported when it is first asked for.
+The import opens no socket and no thread, and no file except its own code. `__init__.pyi` lists the names.
+The module behind a name is imported when the name is first used.
 """
 
 import lazy_loader

@@ -3,4 +3,4 @@
 from prefect_resilience.graphs.agents import *  # noqa: F403
 from prefect_resilience.graphs.agents import __all__ as __all__
 
-__path__: tuple[str, ...] = ()  # modules that were below it are still named by pickles
+__path__: tuple[str, ...] = ()  # old pickles name modules that were below this one

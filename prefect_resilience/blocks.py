@@ -2,4 +2,4 @@
 
 from prefect_resilience.tasks.edge.blocks.policy import ResiliencePolicy as ResiliencePolicy
 
-__path__: tuple[str, ...] = ()  # modules that were below it are still named by pickles
+__path__: tuple[str, ...] = ()  # old pickles name modules that were below this one

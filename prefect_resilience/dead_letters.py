@@ -1,4 +1,4 @@
-"""What was given up on and may be tried again: `dead_letters.list()`, `.get(id)`, `.replay()`, `.purge()`."""
+"""Failed calls that can be replayed: `dead_letters.list()`, `.get(id)`, `.replay()`, `.purge()`."""
 
 from prefect_resilience.durable.letters.codec import LeftOut
 from prefect_resilience.durable.letters.edge.operations import get_letter as get
@@ -23,4 +23,4 @@ __all__ = [
     "replay",
 ]
 
-__path__: tuple[str, ...] = ()  # modules that were below it are still named by pickles
+__path__: tuple[str, ...] = ()  # old pickles name modules that were below this one

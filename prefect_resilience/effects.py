@@ -9,4 +9,4 @@ def __getattr__(name: str) -> Any:
     return getattr(durable, name)
 
 
-__path__: tuple[str, ...] = ()  # modules that were below it are still named by pickles
+__path__: tuple[str, ...] = ()  # old pickles name modules that were below this one

@@ -1,3 +1,3 @@
-"""Hooks for tasks and flows of Prefect's own."""
+"""Hooks for plain Prefect tasks and flows."""
 
 from prefect_resilience.tasks.edge.hooks import dead_letter as dead_letter

@@ -1,4 +1,4 @@
-"""What importing the package registers, in one place: rooms learn here of what lies above them."""
+"""Everything that importing the package registers. It connects lower layers to the layers above them."""
 
 from __future__ import annotations
 

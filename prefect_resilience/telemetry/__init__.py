@@ -1,1 +1,1 @@
-"""What is told about calls: events, metrics, notes for summaries."""
+"""Events, metrics, and notes for summaries."""

@@ -1,13 +1,13 @@
-"""Measures through OpenTelemetry's API. Without an SDK they cost next to nothing and go nowhere.
+"""Metrics through OpenTelemetry's API. Without an SDK they cost next to nothing and are not exported.
 
 Counters (Prometheus appends `_total`), all under `prefect_resilience.`:
 
     attempts            {attempt}     task, outcome (success, failure), category (of a failure)
     retries             {retry}       task, category
-    recoveries          {run}         task, category: went well after a failed attempt
-    failures            {run}         task, category: given up, and nobody answered instead
+    recoveries          {run}         task, category: succeeded after a failed attempt
+    failures            {run}         task, category: failed for good, and no fallback answered
     fallbacks           {run}         task, category, degraded
-    refusals            {call}        task, by (circuit, bulkhead, rate_limit): the call was not made
+    refusals            {call}        task, by (circuit, bulkhead, rate_limit): the call was rejected
     circuit.transitions {transition}  circuit, from, to
     circuit.opens       {opening}     circuit
     effects.replayed    {effect}      task
@@ -17,10 +17,10 @@ Counters (Prometheus appends `_total`), all under `prefect_resilience.`:
     batches.recovered   {batch}       outcome
     budget.burns        {burn}        budget
 
-Attempts, retries, recoveries, failures, fallbacks and refusals of a plan's node also have `action`, its type.
-There is one histogram: `recovery.duration` (s), from the start of a run's first attempt to its success, by
-task and category. Names of tasks and circuits are free of secrets; beyond the first MOST_NAMES of a kind the
-others share the name "other", because circuits may be named after parameters.
+For nodes of plans, attempts, retries, recoveries, failures, fallbacks and refusals also have `action`, the
+node's type. There is one histogram: `recovery.duration` (s), from the start of a run's first attempt to
+its success, by task and category. Names of tasks and circuits contain no secrets. Circuits may be named after
+parameters, so only the first MOST_NAMES names of a kind are kept; all further names become "other".
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ResilienceMetrics:
-    """What guarded calls of this process came to since it started.
+    """The totals of the guarded calls of this process since it started.
 
-    total_attempts: attempts that were made, however they ended. A rejected call is no attempt.
+    total_attempts: attempts that were made, successful or not. A rejected call is no attempt.
     successful_retries: calls that succeeded after at least one failed attempt.
     failed_retries: attempts after the first one that failed.
-    rejected_calls: calls that a circuit or a limit did not let through.
-    failures: calls that failed for good, without a fallback's answer.
-    circuit_opens: openings of circuits that this process brought about, those by hand included.
+    rejected_calls: calls that a circuit or a limit rejected.
+    failures: calls that failed for good and had no answer from a fallback.
+    circuit_opens: how often this process opened a circuit, including by hand.
     fallbacks_used: calls that a fallback answered.
     avg_recovery_time: seconds from the start of the first attempt to the success, on average over
         `successful_retries`; None while there is none.
@@ -71,7 +71,7 @@ class ResilienceMetrics:
 
 
 class ProcessTotals:
-    """Counters that threads may share."""
+    """Thread-safe counters."""
 
     def __init__(self) -> None:
         self._counts: Counter[str] = Counter()
@@ -98,10 +98,10 @@ totals: ProcessTotals = ProcessTotals()
 
 
 def get_metrics() -> ResilienceMetrics:
-    """The totals of this process, for a health page or a test; no OpenTelemetry SDK is needed.
+    """The totals of this process, for a health page or a test. No OpenTelemetry SDK is needed.
 
-    A worker runs each flow run in a process of its own: for a fleet see the metrics through OpenTelemetry
-    and `prefect-resilience report`.
+    A worker runs each flow run in its own process. For a fleet, use the OpenTelemetry metrics or
+    `prefect-resilience report`.
     """
     return totals.read()
 
@@ -111,7 +111,7 @@ MOST_NAMES = 200
 LONGEST_NAME = 120
 OTHER = "other"
 SECONDS = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800, 3600)
-"""Bounds of the histogram's buckets: from a quick retry to a long outage."""
+"""Upper bounds of the histogram's buckets, from a quick retry to a long outage."""
 
 COUNTERS = {
     "attempts": ("{attempt}", "Attempts that were made, and how they ended"),
@@ -135,7 +135,7 @@ Payload = dict[str, Any]
 
 @dataclass
 class Labels:
-    """Names of one kind as values of an attribute: without secrets, and never more than `most`."""
+    """Attribute values for names of one kind: without secrets, and at most `most` different ones."""
 
     most: int = MOST_NAMES
     _known: dict[str, str] = field(default_factory=dict[str, str])
@@ -153,10 +153,10 @@ class Labels:
 
 
 class Instruments:
-    """The instruments of this process, made when something is first measured."""
+    """The instruments of this process, created at the first measurement."""
 
     def __init__(self) -> None:
-        # Only now: with OTEL_PYTHON_METER_PROVIDER in the environment this imports an SDK.
+        # Imported late: with OTEL_PYTHON_METER_PROVIDER in the environment this imports an SDK.
         from opentelemetry import metrics
 
         meter = metrics.get_meter(METER)
@@ -191,7 +191,7 @@ _successes: dict[str | tuple[str, str], dict[str, Any]] = {}
 
 
 def attempt_succeeded(task: str, action: str | None = None) -> None:
-    """Count an attempt that went well; on the path of every call, so it does no more. Never raises."""
+    """Count a successful attempt. It is on the path of every call, so it does no more. Never raises."""
     try:
         key = task if action is None else (task, action)
         attributes = _successes.get(key)
@@ -202,27 +202,27 @@ def attempt_succeeded(task: str, action: str | None = None) -> None:
                 _successes[key] = attributes
         totals.add("total_attempts")
         instruments().count("attempts", attributes)
-    except Exception:  # noqa: BLE001 - whatever an SDK or its exporter does
+    except Exception:  # noqa: BLE001 - any error of an SDK or its exporter
         return
 
 
 def observe(happening: str, payload: Payload) -> None:
-    """Count what an event tells of. Never raises: a measure is no reason to fail the work."""
+    """Count an event. Never raises: a metric must not fail the work."""
     tell = _OF_EVENTS.get(happening)
     if tell is not None:
         try:
             tell(payload)
-        except Exception:  # noqa: BLE001 - whatever an SDK or its exporter does
+        except Exception:  # noqa: BLE001 - any error of an SDK or its exporter
             return
 
 
 def circuit_changed(name: str, before: str, after: str) -> None:
-    """Count a change of a circuit's state, as `observe` counts events."""
+    """Count a change of a circuit's state."""
     observe("circuit", {"name": name, "before": before, "after": after})
 
 
 def _named(payload: Payload) -> dict[str, Any]:
-    """The task, and of a plan's node its action, by which nodes of many plans are counted together."""
+    """The task; for a node of a plan also its action, so that nodes of many plans can be counted together."""
     action = payload.get("action_id")
     named = {"task": tasks(payload.get("node_id") or payload.get("name"))}
     return named if action is None else {**named, "action": actions(action)}
@@ -246,7 +246,7 @@ def _attempt_failed(payload: Payload) -> None:
 
 
 def refused_by(payload: Payload) -> str | None:
-    """Who did not let the call through, if it was not made: "circuit", "bulkhead" or "rate_limit"."""
+    """The guard that rejected the call: "circuit", "bulkhead" or "rate_limit". None: the call was made."""
     if payload.get("category") == "circuit_open":
         return "circuit"
     kind = str(payload.get("exception_type") or "").rpartition(".")[2]
@@ -310,17 +310,16 @@ _OF_EVENTS: dict[str, Callable[[Payload], None]] = {
 }
 
 
-# Metrics of processes that end: set `OTEL_PYTHON_METER_PROVIDER=prefect_resilience` in their environment.
+# Metrics of short-lived processes: set `OTEL_PYTHON_METER_PROVIDER=prefect_resilience` in their environment.
 #
-# A worker runs each flow run in a process of its own, which Prometheus cannot scrape. OpenTelemetry's API
-# finds `meter_provider` by its entry point when something is first measured, so that no program has to be
-# changed.
+# A worker runs each flow run in its own process, which Prometheus cannot scrape. OpenTelemetry's API loads
+# `meter_provider` by its entry point at the first measurement, so no program has to be changed.
 
 
 def meter_provider() -> MeterProvider:
-    """One that pushes to OTEL_EXPORTER_OTLP_ENDPOINT, every OTEL_METRIC_EXPORT_INTERVAL ms and at the end.
+    """A provider that pushes to OTEL_EXPORTER_OTLP_ENDPOINT every OTEL_METRIC_EXPORT_INTERVAL ms and at exit.
 
-    OTEL_METRICS_EXPORTER names another exporter that is installed, such as `console`.
+    OTEL_METRICS_EXPORTER names another installed exporter, such as `console`.
     """
     from opentelemetry.sdk.metrics import MeterProvider
     from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
@@ -328,6 +327,6 @@ def meter_provider() -> MeterProvider:
 
     name = os.environ.get("OTEL_METRICS_EXPORTER", "otlp_proto_http")
     (exporter,) = entry_points(group="opentelemetry_metrics_exporter", name=name)
-    # Each process counts from 0: under one name, their counts would overwrite each other.
+    # Each process counts from 0. Without an id for each process, the counts would overwrite each other.
     resource = Resource.create({"service.instance.id": str(uuid4())})
     return MeterProvider([PeriodicExportingMetricReader(exporter.load()())], resource=resource)

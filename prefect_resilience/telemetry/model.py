@@ -1,4 +1,4 @@
-"""What a summary is made of, whoever saw it: this process, or the Prefect API. Pure.
+"""The data of a summary, from the notes of this process or from the Prefect API. Pure.
 
 Times are seconds since the epoch.
 """
@@ -17,7 +17,7 @@ ENDED_BADLY = frozenset({"FAILED", "CRASHED", "CANCELLED", "CANCELLING"})
 FINAL = frozenset({"COMPLETED", "FAILED", "CRASHED", "CANCELLED"})
 
 Outcome = Literal["ok", "replaced", "replayed", "failed", "crashed", "running"]
-"""What a task run came to."""
+"""The outcome of a task run."""
 
 REMARKABLE_HAPPENINGS = frozenset(
     {
@@ -36,11 +36,11 @@ REMARKABLE_HAPPENINGS = frozenset(
         "budget.burned",
     }
 )
-"""Events without which a run was a quiet one."""
+"""A run without any of these events is a quiet run."""
 
 
 def outcome_of(kind: str, name: str) -> Outcome:
-    """What a task run came to by the type and the name of its last state."""
+    """The outcome of a task run, from the type and the name of its last state."""
     if name in REPLACED:
         return "replaced"
     if name == REPLAYED:
@@ -54,7 +54,7 @@ def outcome_of(kind: str, name: str) -> Outcome:
 
 @dataclass(frozen=True, slots=True)
 class StateSeen:
-    """One state of a task run, with the moment at which it came to it."""
+    """One state of a task run, and when the task run entered it."""
 
     type: str
     name: str
@@ -68,8 +68,8 @@ class StateSeen:
 
 @dataclass(slots=True)
 class TaskRunSeen:
-    """One task run with its states, the first one first. `begun` is how often it began, where not all of its
-    states are known."""
+    """One task run with its states, the first one first. `begun` is the number of its starts, for when not
+    all states are known."""
 
     id: str
     name: str
@@ -92,7 +92,7 @@ class TaskRunSeen:
 
 @dataclass(frozen=True, slots=True)
 class Happening:
-    """An event of ours: `name` without the prefix, `subject` the name of its resource."""
+    """An event of this package: `name` without the prefix, and `subject`, the name of its resource."""
 
     id: str
     at: float
@@ -103,7 +103,7 @@ class Happening:
 
 @dataclass(frozen=True, slots=True)
 class RunFacts:
-    """The flow run that a summary is of."""
+    """The flow run of a summary."""
 
     id: str
     name: str
@@ -118,7 +118,7 @@ class RunFacts:
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """How to go on after a run that ended badly; `commands` are what to type, each with what it is for."""
+    """How to continue after a run that ended badly. `commands` are pairs: the purpose, and the command."""
 
     strategy: str
     why: str
@@ -128,12 +128,13 @@ class Advice:
 
 @dataclass(slots=True)
 class PassFacts:
-    """All that is known of one pass of a flow run and of the runs inside it. Counts are exact where rows are
-    left out.
+    """Everything known about one pass of a flow run and about the runs inside it. Counts are exact even when
+    rows are left out.
 
-    `states` counts task runs by their last state, of which `types` has Prefect's types, `retried` those that
-    were, `retries` how often. `noted` are the ids of the task runs that are counted. `letters` are the ids of
-    the dead letters that were created, `settled` those that need nothing any more.
+    `states` counts task runs by the name of their last state; `types` maps these names to Prefect's state
+    types. `retried` is the number of task runs that were retried, `retries` the number of retries. `noted`
+    has the ids of the counted task runs, `letters` those of dead letters that were created, `settled` those
+    of settled letters.
     """
 
     task_runs: list[TaskRunSeen] = field(default_factory=list[TaskRunSeen])
@@ -157,14 +158,14 @@ class PassFacts:
 
     @property
     def outcomes(self) -> Counter[Outcome]:
-        """How many task runs came to what."""
+        """The number of task runs for each outcome."""
         found: Counter[Outcome] = Counter()
         for name, count in self.states.items():
             found[outcome_of(self.types.get(name, name.upper()), name)] += count
         return +found
 
     def count(self, kind: str, name: str, times: int = 1) -> None:
-        """So many task runs came to a state of this type and name."""
+        """Count `times` task runs whose last state has this type and name."""
         self.states[name] += times
         self.types[name] = kind
 
@@ -184,19 +185,19 @@ class PassFacts:
 
 
 def together(parts: Iterable[PassFacts]) -> PassFacts:
-    """What was seen of several runs or passes, as one."""
+    """The facts of several runs or passes, combined."""
     whole = PassFacts()
     for part in parts:
         for name in PassFacts.__dataclass_fields__:
             mine, theirs = getattr(whole, name), getattr(part, name)
-            # Counters, lists and numbers are added up; sets and dicts are united.
+            # Counters, lists and numbers are added; sets and dicts are merged.
             united = mine | theirs if type(mine) in (set, dict) else mine + theirs
             setattr(whole, name, united)
     return whole
 
 
 def note_letter(one: Happening, letters: set[str], settled: set[str]) -> None:
-    """Remember the letter that an event is about: once, however often it is told of."""
+    """Remember the letter of an event. Repeated events count it once."""
     if one.name == "dead-letter.created":
         letters.add(one.subject)
     elif one.name == "dead-letter.settled":

@@ -1,7 +1,7 @@
-"""Notes of what happens in the flow runs of this process, for whoever sums a run up at its end.
+"""Notes of what happens in the flow runs of this process, for the summary at the end of a run.
 
-They are bounded, whatever a run does: rows are left out, counts stay exact. A process that dies takes its
-notes along; what the Prefect API knows is then all there is.
+They are bounded: rows are left out, counts stay exact. If the process dies, its notes are lost, and only the
+Prefect API still knows about the run.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from prefect_resilience.telemetry.model import (
 
 MOST_RUNS = 2_000
 MOST_ROWS = 20_000
-"""Flow runs, and rows of all of them together; the ones that were quiet longest give way."""
+"""The most flow runs, and the most rows of all of them together. The least recently used are dropped."""
 MOST_REMARKABLE = 500
 MOST_ORDINARY = 100
 MOST_UNFINISHED = 2_000
@@ -35,14 +35,14 @@ MOST_STATES = 120
 MOST_OF_A_KIND = 300
 MOST_OUTPUTS = 50
 MOST_IDS = 20_000
-"""Rows that are kept of one flow run; of events, of each name."""
+"""The most rows that are kept for one flow run. MOST_OF_A_KIND applies to the events of each name."""
 
 _SHOWN_DEPTH, _SHOWN_ITEMS, _SHOWN_LETTERS = 6, 60, 2_000
 
 
 @dataclass(slots=True)
 class RunNotes(PassFacts):
-    """What was seen of one pass of a flow run. `noted` are the ids of the task runs that have ended."""
+    """Facts about one pass of a flow run. `noted` has the ids of the task runs that have ended."""
 
     unfinished: dict[str, TaskRunSeen] = field(default_factory=dict[str, TaskRunSeen])
     kept: dict[str, TaskRunSeen] = field(default_factory=dict[str, TaskRunSeen])
@@ -58,7 +58,7 @@ class RunNotes(PassFacts):
         return len(self.kept) + len(self.unfinished) + len(self.happenings) + len(self.outputs)
 
     def came_to(self, run_id: str, name: str, flow_run_id: str, state: StateSeen) -> None:
-        """A task run has come to a state."""
+        """Note that a task run entered a state."""
         run = self.kept.get(run_id) or self.unfinished.get(run_id)
         if run is None:
             run = TaskRunSeen(run_id, name, flow_run_id)
@@ -76,7 +76,7 @@ class RunNotes(PassFacts):
 
     def _ended(self, run: TaskRunSeen, before: StateSeen | None, state: StateSeen) -> None:
         if before is not None and before.type in FINAL:
-            self.states[before.name] -= 1  # such as a task that was rolled back after it was completed
+            self.states[before.name] -= 1  # for example a task that completed and was then rolled back
         self.states[state.name] += 1
         self.types[state.name] = state.type
         self.unfinished.pop(run.id, None)
@@ -99,7 +99,7 @@ class RunNotes(PassFacts):
             self.happenings.append(one)
 
     def gave(self, name: str, value: Any) -> None:
-        """A task run has completed with this value."""
+        """Note the value that a completed task run returned."""
         if len(self.outputs) >= MOST_OUTPUTS:
             self.outputs_left_out += 1
             return
@@ -108,7 +108,7 @@ class RunNotes(PassFacts):
 
 
 class _Passes:
-    """The notes of this process: by flow run and by how often it had begun."""
+    """The notes of this process, by flow run and run count."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -119,7 +119,7 @@ _passes = per_process(_Passes)
 
 
 def shown(value: Any) -> Any:
-    """A value as bounded JSON-like data without secrets; cut where it is large, which it then says."""
+    """A value as bounded JSON-like data without secrets. If it was cut, the result says so."""
     copy, cut = plain_or_cut(value, depth=_SHOWN_DEPTH, items=_SHOWN_ITEMS)
     left = [_SHOWN_LETTERS]
     content = _within(copy, left)
@@ -127,7 +127,7 @@ def shown(value: Any) -> Any:
 
 
 def _within(value: Any, left: list[int]) -> Any:
-    """The value with its texts cut to the letters that are left."""
+    """The value with its texts cut to the number of characters that are left."""
     if isinstance(value, str):
         room = max(left[0], 0)
         left[0] -= len(value)
@@ -141,7 +141,7 @@ def _within(value: Any, left: list[int]) -> Any:
 
 
 def begin(flow_run_id: str, count: int = 1, *, keeps_outputs: bool = False) -> None:
-    """Make notes of this flow run, which has begun `count` times, for a summary."""
+    """Start the notes of this flow run, which has begun `count` times."""
     with _passes.lock:
         notes = _of(flow_run_id, count)
         notes.keeps_outputs = notes.keeps_outputs or keeps_outputs
@@ -150,7 +150,7 @@ def begin(flow_run_id: str, count: int = 1, *, keeps_outputs: bool = False) -> N
 def task_run_came_to(
     flow_run_id: str, task_run_id: str, name: str, state: StateSeen, count: int = 1
 ) -> RunNotes:
-    """Note a state of a task run. Returns the notes of the flow run, which may take the run's value."""
+    """Note a state of a task run. Returns the flow run's notes; the run's value may be added to them."""
     with _passes.lock:
         notes = _of(flow_run_id, count)
         notes.came_to(task_run_id, name, flow_run_id, state)
@@ -158,13 +158,13 @@ def task_run_came_to(
 
 
 def happened(flow_run_id: str, happening: Happening, count: int = 1) -> None:
-    """Note an event of ours."""
+    """Note an event of this package."""
     with _passes.lock:
         _of(flow_run_id, count).happened(happening)
 
 
 def known(flow_run_id: str, count: int | None = None) -> RunNotes | None:
-    """The notes of a pass of a flow run; of its last one here when it is not said which."""
+    """The notes of a pass of a flow run. Without `count`: of its last pass in this process."""
     with _passes.lock:
         if count is None:
             count = max((number for run_id, number in _passes.notes if run_id == flow_run_id), default=0)
@@ -172,26 +172,26 @@ def known(flow_run_id: str, count: int | None = None) -> RunNotes | None:
 
 
 def forget(passes: Iterable[tuple[str, int]]) -> None:
-    """Whoever asked about these passes, each of a flow run that had begun so often, has been told."""
+    """Drop the notes of these passes, each given as a flow run id and a run count."""
     with _passes.lock:
         for key in passes:
             _passes.notes.pop(key, None)
 
 
 def seen_in(flow_run_ids: Iterable[str]) -> PassFacts:
-    """What this process noted of these flow runs, put together."""
+    """The facts that this process noted about these flow runs, combined."""
     return together(seen_by_pass(flow_run_ids).values())
 
 
 def seen_by_pass(flow_run_ids: Iterable[str]) -> dict[tuple[str, int], PassFacts]:
-    """What this process noted of these flow runs, by flow run and by how often that had begun."""
+    """The facts that this process noted about these flow runs, by flow run id and run count."""
     ids = set(flow_run_ids)
     with _passes.lock:
         return {key: _copied(notes) for key, notes in _passes.notes.items() if key[0] in ids}
 
 
 def outputs_of(flow_run_id: str) -> tuple[Mapping[str, Any], int]:
-    """What task runs of the last pass of a flow run gave, by name, and how many more there were."""
+    """The values that task runs of the flow run's last pass returned, by name, and how many were left out."""
     notes = known(flow_run_id)
     if notes is None:
         return {}, 0
@@ -222,7 +222,7 @@ def _of(flow_run_id: str, count: int) -> RunNotes:
 
 
 def _make_room() -> None:
-    """Asked once for each pass of a flow run, not for each row."""
+    """Drop old notes. It runs once for each pass of a flow run, not for each row."""
     rows = sum(notes.rows for notes in _passes.notes.values()) if len(_passes.notes) % 50 == 0 else 0
     while len(_passes.notes) > MOST_RUNS or (rows > MOST_ROWS and len(_passes.notes) > 1):
         _, gone = _passes.notes.popitem(last=False)

@@ -1,6 +1,7 @@
-"""What an event or an artifact may carry: JSON without secrets, and never too much of it.
+"""The content of events and artifacts: JSON without secrets and of bounded size.
 
-Prefect refuses events over 1.5 MB, and what a service says in an error has no bound. What is cut says so.
+Prefect rejects events over 1.5 MB, and error messages of services can have any length. Content that was cut
+is marked.
 """
 
 from __future__ import annotations
@@ -20,29 +21,30 @@ from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.errors.secrets.redact import redact, redact_data
 
 LIMIT = 100_000
-"""Bytes of JSON that a payload may have."""
+"""The most bytes of JSON in a payload."""
 
 NAME = 300
-"""Letters that the name of a resource may have."""
+"""The most characters in the name of a resource."""
 
 DEPTH = 10
 STEPS = ((20_000, 500), (4_000, 100), (1_000, 25), (300, 10))
-"""Letters of a text and items of a list or object that are kept: as many as the limit allows."""
+"""Pairs: the characters kept of each text, and the items kept of each list or object. The first pair with
+which the payload fits the limit is used."""
 
 FEWEST = 10
 SHORTEST = 100
-"""When nothing else helps: so many entries, with so many letters."""
+"""The last resort: the number of entries, and the characters of each."""
 
 MARK = "truncated"
 _LOOK_AHEAD = 2_000
-"""Letters beyond the cut in which a secret may end that began before it; they are masked, then cut off."""
+"""Characters read beyond the cut, so that a secret which crosses the cut is masked first."""
 
 
 def fitted(payload: Mapping[str, Any], limit: int = LIMIT) -> dict[str, Any]:
     """The payload as JSON without secrets, of at most `limit` bytes (10,000 or more).
 
-    What is no JSON becomes text. Where something had to be cut, its text ends with how long it was, and
-    the payload has "truncated": true.
+    Values that JSON does not have become text. A text that was cut ends with its original length, and the
+    payload then has "truncated": true.
     """
     for text, items in STEPS:
         cutter = _Cutter(text, items, limit)
@@ -62,27 +64,28 @@ def fitted(payload: Mapping[str, Any], limit: int = LIMIT) -> dict[str, Any]:
 
 
 def fitted_text(text: str, most: int) -> str:
-    """The text without secrets and of at most `most` letters, the last of which say that it was cut."""
+    """The text without secrets and of at most `most` characters. A text that was cut ends in "…"."""
     clean = redact(sound(text[: most + _LOOK_AHEAD]))
     return clean if len(text) <= most and len(clean) <= most else clean[: most - 1] + "…"
 
 
 def size_of(payload: Any) -> int:
-    """Bytes of its JSON."""
+    """The number of bytes of its JSON."""
     return len(json.dumps(payload, ensure_ascii=False).encode())
 
 
 def sound(text: str) -> str:
-    """The text as every database takes it: without NUL, and without halves of letters."""
+    """The text in a form that every database accepts: without NUL and without lone surrogates."""
     return text.replace("\0", "\N{REPLACEMENT CHARACTER}").encode("utf-8", "replace").decode()
 
 
 class _TooMuch(Exception):
-    """More than the limit came together: cut more from each."""
+    """The values together exceed the limit: cut each of them further."""
 
 
 class _Cutter:
-    """Makes JSON of anything: so many letters a text, items a list and letters altogether at most."""
+    """Makes JSON of any value, with at most `text` characters in a text, `items` items in a list or object,
+    and `limit` characters altogether."""
 
     def __init__(self, text: int, items: int, limit: int) -> None:
         self.text = text
@@ -97,7 +100,7 @@ class _Cutter:
         if isinstance(value, float):
             return value if math.isfinite(value) else str(value)
         if isinstance(value, str):
-            # Not the enumeration's own text: in Python 3.10 that is its name.
+            # str() of an enumeration member is its name in Python 3.10.
             return self._text(value.value if isinstance(value, Enum) else value)
         if isinstance(value, date):
             return value.isoformat()
@@ -141,7 +144,7 @@ class _Cutter:
 def _said(value: Any) -> str:
     try:
         return str(value)
-    except Exception:  # noqa: BLE001 - an object may do anything when it is asked for its text
+    except Exception:  # noqa: BLE001 - an object's __str__ may raise anything
         return f"<{type(value).__name__}>"
 
 
@@ -163,10 +166,10 @@ EVENTS = (
 
 @dataclass(frozen=True, slots=True)
 class ResilienceEvent:
-    """Something that happened: `event` is one of the names in the operations page, such as "retry.scheduled".
+    """An event: `event` is one of the names in the operations page, such as "retry.scheduled".
 
-    `kind` and `name` say what it happened to: ("task", "ask"), ("circuit", "llm:primary"). `payload` is that
-    of the Prefect event, without secrets and of bounded size; `at` is in UTC.
+    `kind` and `name` are its subject: ("task", "ask"), ("circuit", "llm:primary"). `payload` is the payload
+    of the Prefect event, without secrets and of bounded size. `at` is in UTC.
 
     Example:
         >>> opened = ResilienceEvent("circuit.opened", "circuit", "llm", {"reason": "5 failures in a row"})
@@ -184,16 +187,16 @@ class ResilienceEvent:
 Handler = Callable[[ResilienceEvent], object]
 
 _handlers: dict[object, tuple[str, Handler]] = {}
-"""Each with the event that it asked for. A dict adds, removes and lists its values without a lock."""
+"""Handlers, each with its event. A dict adds, removes and lists its values without a lock."""
 
 
 def on(event: str, handler: Handler) -> Callable[[], None]:
-    """Call `handler(event)` whenever this happens in this process; returns a function that ends it.
+    """Call `handler(event)` for each such event in this process. Returns a function that removes the handler.
 
-    `event` is an event's name ("retry.scheduled"), the first half of one ("circuit") or "*" for all. The
-    handler is called in the thread where it happened, inside and outside of runs, and should be quick. An
-    exception of the handler is logged, and does not affect the call. Raises ConfigurationError for an unknown
-    event, and for a coroutine function, which nobody would await.
+    `event` is an event's name ("retry.scheduled"), the first half of a name ("circuit") or "*" for all. The
+    handler is called in the thread in which the event happened, inside and outside of runs, and should be
+    quick. An exception of the handler is logged and does not affect the call. Raises ConfigurationError for
+    an unknown event, and for a coroutine function, because nothing would await it.
 
         stop = on("circuit", lambda event: print(event.event, event.name))
     """
@@ -218,12 +221,12 @@ def tell(happening: str, kind: str, name: str, payload: dict[str, Any]) -> None:
         return
     try:
         told = ResilienceEvent(happening, kind, redact(name), fitted(payload))
-    except Exception:  # noqa: BLE001 - what cannot be told is no reason to fail the work
+    except Exception:  # noqa: BLE001 - an event that cannot be built must not fail the work
         return
     for handler in concerned:
         try:
             handler(told)
-        except Exception as error:  # noqa: BLE001 - the handler's trouble is not the call's
+        except Exception as error:  # noqa: BLE001 - an error of the handler must not affect the call
             logger.error("A handler of %s failed: %s", happening, redact(repr(error)))
 
 

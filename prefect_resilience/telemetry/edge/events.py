@@ -1,5 +1,5 @@
-"""Events of ours, which Prefect relates to the flow run, task run and deployment they happen in; and notes of
-them, and of the task runs of this process, for the summaries of flow runs (see `notes`)."""
+"""Sends the events of this package; Prefect relates them to the flow run, task run and deployment in which
+they happen. Also notes events and task runs of this process for the summaries of flow runs (see `notes`)."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ CIRCUIT_EVENTS = {
     "half_open": "circuit.half-opened",
     "closed": "circuit.closed",
 }
-"""The event's name by the state that a circuit came to; any other was set by hand."""
+"""The event's name by the circuit's new state. Any other state was forced by hand."""
 
 
 @dataclass
 class AtATerminal:
-    """Events of what somebody does outside any run, until they are sent; `trouble`: why they could not be."""
+    """Events of an operator's actions outside any run, until they are sent. `trouble`: why sending failed."""
 
     by: str
     events: list[Event] = field(default_factory=list[Event])
@@ -64,9 +64,10 @@ _at_a_terminal: ContextVar[AtATerminal | None] = ContextVar("prefect_resilience_
 
 @contextmanager
 def at_a_terminal(by: str) -> Generator[AtATerminal, None, None]:
-    """Send events of what is done in this block outside any run, too, at its end, if an API is configured.
+    """At the end of this block, send also the events that happened in it outside any run, if an API is set.
 
-    They say `by` whom it was done. Elsewhere nothing is sent outside runs: there may be no Prefect API.
+    The events have `by`, the name of the operator. Without this block, events outside runs are not sent,
+    because there may be no Prefect API.
     """
     told = AtATerminal(by)
     token = _at_a_terminal.set(told)
@@ -86,7 +87,7 @@ def _send(told: AtATerminal) -> None:
                 some = told.events[start : start + SENT_AT_ONCE]
                 body = [event.model_dump(mode="json") for event in some]
                 client.request("POST", "/events", json=body).raise_for_status()
-    except Exception as error:  # noqa: BLE001 - what was done is done, whatever the API says
+    except Exception as error:  # noqa: BLE001 - the action itself has succeeded
         told.trouble = redact(" ".join(str(error).split()) or type(error).__name__)
 
 
@@ -97,7 +98,7 @@ def _note_for_api(told: AtATerminal, happening: str, kind: str, name: str, paylo
     told.events.append(
         Event(
             event=f"{PREFIX}.{happening}",
-            # Without the labels of what a run does: automations that alert a person are for those.
+            # No labels: automations that alert a person filter by them, and mean events of runs.
             resource=Resource(resource),
             related=[RelatedResource(related)] if run else [],
             payload={"by": told.by, **payload},
@@ -108,10 +109,10 @@ def _note_for_api(told: AtATerminal, happening: str, kind: str, name: str, paylo
 def emit(happening: str, kind: str, name: str, payload: dict[str, Any]) -> None:
     """Send `prefect-resilience.<happening>` about the resource `prefect-resilience.<kind>.<name>`.
 
-    What is sent has no secret in it and is never too large (see `payloads`); an error's code and category,
-    and what a recovery did, are labels of the resource as well, by which events are filtered and counted. It
-    is measured, and told to the handlers of `on`, in any case; outside a run nothing is sent but from a
-    terminal (see `at_a_terminal`): there may be no Prefect API at all. Never raises.
+    The payload contains no secrets and has a bounded size (see `payloads`). The code and category of an error
+    and the action of a recovery are also labels of the resource, by which events are filtered and counted.
+    The event is always counted in the metrics and passed to the handlers of `on`. Outside a run it is sent
+    only from a terminal (see `at_a_terminal`), because there may be no Prefect API. Never raises.
     """
     observe(happening, payload)
     tell(happening, kind, name, payload)
@@ -135,20 +136,21 @@ def emit(happening: str, kind: str, name: str, payload: dict[str, Any]) -> None:
             },
             payload=told,
         )
-    except Exception:  # noqa: BLE001 - an event that cannot be sent is no reason to fail the work
+    except Exception:  # noqa: BLE001 - an event that cannot be sent must not fail the work
         return
 
 
 def in_run() -> bool:
-    """Whether a flow or task run goes on here."""
+    """Whether this code runs inside a flow or task run."""
     return FlowRunContext.get() is not None or TaskRunContext.get() is not None
 
 
 def attempt_failed(context: ErrorContext, task: str) -> None:
-    """Tell of one attempt of a task that failed, or that a circuit or a limit refused.
+    """Send the event of one attempt that failed, or that a circuit or a limit rejected.
 
-    On a resource of the error's category and code, one that was refused on that of the task: Prefect counts
-    events by resource, for its reports as for automations on "more than so many of these in so many seconds".
+    The resource of a failed attempt is the error's category and code; that of a rejected one is the task.
+    Prefect counts events by resource, in its reports and in automations on "more than N of these in M
+    seconds".
     """
     about = {
         *("node_id", "action_id", "task_run_id", "flow_run_id"),
@@ -214,16 +216,16 @@ def _waited(history: Sequence[AttemptRecord]) -> float:
 
 
 def error_payload(context: ErrorContext) -> dict[str, Any]:
-    """What an event says of an error: everything but the stack trace and the attempts before."""
+    """The payload for an error, without the stack trace, the earlier attempts and the partial output."""
     return context.model_dump(
         mode="json", exclude={"stack_trace", "history", "partial_output"}, exclude_none=True
     )
 
 
 def announce_recoverable(flow_run: FlowRun) -> None:
-    """Let the automation that recovers failed runs know of one that may be recovered by itself. Never raises.
+    """Tell the automation that recovers failed runs about a run that it may recover. Never raises.
 
-    By an event of its own: the tags that a run gives itself are not in Prefect's events for some minutes.
+    It needs its own event: tags that a run adds to itself appear in Prefect's events only minutes later.
     """
     if flow_run.deployment_id is None or flow_run.parent_task_run_id is not None:
         return
@@ -240,12 +242,12 @@ def announce_recoverable(flow_run: FlowRun) -> None:
                 for role, one in roles.items()
             ],
         )
-    except Exception:  # noqa: BLE001 - an event that cannot be sent is no reason to fail the work
+    except Exception:  # noqa: BLE001 - an event that cannot be sent must not fail the work
         return
 
 
 def announce_circuits() -> None:
-    """Send an event for each change of a circuit or an error budget that a run here brings about."""
+    """Send an event for each change of a circuit or an error budget that a run in this process causes."""
     add_transition_listener(_circuit_changed)
     add_store_listener(_store_lost)
     add_burn_listener(_budget_burned)
@@ -271,7 +273,7 @@ def _circuit_changed(change: Transition) -> None:
 
 def _budget_burned(status: BudgetStatus) -> None:
     since = status.burning_since
-    # People read it, in an alert; seconds since the epoch tell them nothing.
+    # People read this in an alert, so it is a date and not seconds since the epoch.
     shown = None if since is None else f"{datetime.fromtimestamp(since, timezone.utc):%Y-%m-%dT%H:%M:%SZ}"
     payload = {**status.model_dump(mode="json"), "burning_since": shown}
     emit("budget.burned", "budget", status.name, payload)
@@ -287,12 +289,12 @@ _PAYLOAD = (
     *("task_run_id", "node_id", "code", "category", "message", "circuit", "to", "degraded", "external_id"),
     *("why", "before", "after", "reason", "name"),
 )
-"""What is noted of an event's payload."""
+"""The fields of an event's payload that are noted."""
 _watching = False
 
 
 def watch_runs() -> None:
-    """Note runs and events from now on. Called when something that makes summaries is imported."""
+    """Note runs and events from now on. Called when a module that writes summaries is imported."""
     global _watching
     _watching = True
 
@@ -307,7 +309,7 @@ def state_seen(state: State[Any]) -> StateSeen:
 
 
 def note_state(task_run: TaskRun, state: State[Any]) -> None:
-    """Note a state that a task run of this process has come to, and the value of a completed one."""
+    """Note a new state of a task run of this process, and the value of a completed one."""
     if task_run.flow_run_id is None:
         return
     flow_run_id, name = str(task_run.flow_run_id), task_run.name or "task run"
@@ -318,7 +320,7 @@ def note_state(task_run: TaskRun, state: State[Any]) -> None:
 
 
 def note_happening(name: str, subject: str, payload: dict[str, Any]) -> UUID:
-    """Note an event of ours for the flow run that goes on here; the id under which it is to be sent."""
+    """Note an event for the current flow run. Returns the id under which the event must be sent."""
     event_id = uuid4()
     current = _current_pass() if _watching else None
     if current is not None:
@@ -328,7 +330,7 @@ def note_happening(name: str, subject: str, payload: dict[str, Any]) -> UUID:
 
 
 def happening_of(event_id: str, at: float, name: str, subject: str, payload: Mapping[str, Any]) -> Happening:
-    """An event with as much of its payload as a summary tells."""
+    """An event with the part of its payload that a summary shows."""
     error: Any = payload.get("error")
     given = {**cast("Mapping[str, Any]", error), **payload} if isinstance(error, Mapping) else payload
     told = {key: _short(given[key]) for key in _PAYLOAD if given.get(key) is not None}
@@ -340,7 +342,7 @@ def _short(value: Any) -> Any:
 
 
 def _count_of(task_run: TaskRun) -> int:
-    """How often the flow run of a task run had begun; a task run that waits does not know it."""
+    """The run count of a task run's flow run. The task run itself does not know it while it waits."""
     flow = FlowRunContext.get()
     if flow is not None and flow.flow_run is not None and flow.flow_run.id == task_run.flow_run_id:
         return max(flow.flow_run.run_count, 1)
@@ -348,9 +350,9 @@ def _count_of(task_run: TaskRun) -> int:
 
 
 def _current_pass() -> tuple[str, int] | None:
-    """The flow run that goes on here, and how often it has begun."""
+    """The current flow run and its run count."""
     task, flow = TaskRunContext.get(), FlowRunContext.get()
-    # A flow inside a task is the inner one, although the task's context is still there.
+    # In a flow inside a task, the task's context is still set, and the flow is the inner one.
     if flow is not None and flow.flow_run is not None:
         return str(flow.flow_run.id), max(flow.flow_run.run_count, 1)
     if task is not None and task.task_run.flow_run_id is not None:
