@@ -1,4 +1,4 @@
-"""Prefect's tasks and flows, made resilient."""
+"""Resilient tasks and flows for Prefect."""
 
 import lazy_loader
 

@@ -1,4 +1,4 @@
-"""What a task run ends with when another one than its function answered: a green state with a name."""
+"""The end of a task run that was not answered by its own function: a completed state with a name."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
 
 class ReplacedState(State[Any]):
-    """`Completed`, under the name `Fallback` or `Degraded` with the error that made it necessary, or under
-    the name `Replayed` without one."""
+    """A `Completed` state named `Fallback` or `Degraded`, with the error that caused it, or named `Replayed`,
+    without an error."""
 
     _error_context: ErrorContext | None = PrivateAttr(default=None)
     _answered_by: str | None = PrivateAttr(default=None)
@@ -47,10 +47,10 @@ class ReplacedState(State[Any]):
 
 
 def as_state(outcome: Substitute, here: TaskSurroundings) -> State[Any]:
-    """A substitute as the engine wants it: a green state with a name.
+    """A substitute in the form that the engine takes: a completed state with a name.
 
-    Its result has a key of its own, under which the engine stores it if results are kept: a fallback's value
-    must not be found under the primary's cache key later on.
+    Its result gets a key of its own, under which the engine stores it if results are persisted. Later runs
+    must not find a fallback's value under the primary's cache key.
     """
     result = here.context.result_store.create_result_record(outcome.answer.value, key=uuid4().hex)
     name = "Degraded" if outcome.answer.fallback.degraded else "Fallback"
@@ -61,11 +61,11 @@ def as_state(outcome: Substitute, here: TaskSurroundings) -> State[Any]:
 
 
 def as_answer(outcome: Any, here: TaskSurroundings) -> Any:
-    """What the engine gets: a value, or a state with a name where another one than the function answered."""
+    """The engine's answer: a value, or a named state if something other than the function answered."""
     if isinstance(outcome, Substitute):
         return as_state(outcome, here)
     if isinstance(outcome, Replayed):
-        # The real result: it may stand under the run's own cache key.
+        # The real result, so it may be stored under the run's own cache key.
         message = redact(outcome.message)
         return Completed(cls=ReplacedState, name="Replayed", message=message, data=outcome.value)
     if isinstance(outcome, Decomposed):
@@ -80,30 +80,30 @@ def as_answer(outcome: Any, here: TaskSurroundings) -> Any:
 
 
 def value_of(outcome: Any) -> Any:
-    """What the caller of a task gets: a substitute's value rather than its state."""
+    """The value for the caller of a task: a substitute's value instead of its state."""
     if isinstance(outcome, ReplacedState):
         return cast(Any, outcome.data).result
     return outcome
 
 
 LABELS = "__prefect_resilience_labels__"
-"""Where a part keeps what stands behind its task's name: "[1/2][2/2]" is the second half of a first half."""
+"""The attribute with a part's suffix to its task's name: "[1/2][2/2]" is the second half of a first half."""
 
 
 @dataclass(frozen=True)
 class Again:
-    """Calls a task, flow or function as it was called before, but for some arguments."""
+    """Repeats an earlier call of a task, flow or function, with some arguments changed."""
 
     called: Any
     parameters: Mapping[str, Any]
-    """As Prefect has them, those of `*args` and `**kwargs` together under the name of these."""
+    """In Prefect's form: `*args` and `**kwargs` each as one entry under their own name."""
 
     def __call__(self, changes: Mapping[str, Any]) -> Any:
-        """What the call returns: of an async one, what must be awaited."""
+        """The result of the call; an awaitable for an async one."""
         fn: Any = getattr(self.called, "fn", self.called)
         args, kwargs = parameters_to_args_kwargs(fn, with_changes(fn, self.parameters, changes))
         if hasattr(fn, "__prefect_self__") or hasattr(fn, "__prefect_cls__"):
-            args = args[1:]  # Prefect puts it there
+            args = args[1:]  # Prefect adds the bound object itself
         return self.called(*args, **kwargs)
 
 
@@ -129,7 +129,7 @@ def part_of(
     label: str,
     without_tags: set[str],
 ) -> Callable[[], Any]:
-    """What runs a part of a task's work: the same task, with a label in its run's name."""
+    """A function that runs a part of a task's work: the same task, with a label in its run's name."""
     part = copy(task)
     labels = f"{getattr(task, LABELS, '')}[{label}]"
     if part.task_run_name is None or hasattr(task, LABELS):
@@ -156,7 +156,7 @@ def part_of(
 
 
 def limited(tags: set[str]) -> set[str]:
-    """Those of the tags that have a limit on the server; none where that cannot be asked."""
+    """The tags that have a concurrency limit on the server. Empty if the server cannot be asked."""
     if not tags:
         return set()
     found: set[str] = set()
@@ -168,7 +168,7 @@ def limited(tags: set[str]) -> set[str]:
                 except ObjectNotFound:
                     continue
                 found.add(tag)
-    except Exception:  # noqa: BLE001 - an API that is away has no limit to wait for
+    except Exception:  # noqa: BLE001 - an unavailable API has no limit to wait for
         return found
     return found
 
@@ -176,7 +176,7 @@ def limited(tags: set[str]) -> set[str]:
 def request_of_step(
     name: str, step: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> SubtaskRequest | None:
-    """What a function or task was asked to do as a step; None where its signature cannot be read."""
+    """The request of a function or task that runs as a step; None if its signature cannot be read."""
     fn = getattr(step, "fn", step)
     try:
         bound = inspect.signature(fn).bind(*args, **kwargs)

@@ -1,10 +1,9 @@
-"""The circuits of the fleet as an artifact with the key "circuits", written anew when one of them changes.
+"""The artifact "circuits": a table of the fleet's circuits, rewritten when one of them changes.
 
-The process that moved a circuit inside a run writes it, beside the run and never as a part of it: in a
-thread, at most every EVERY seconds, once more at the end of the process if a change is left, and whatever
-goes wrong is nobody's trouble. So does a process with circuits at the end of a run, if the table says
-something else than the store, or is older than FRESH. The flow `show_circuits` writes it as well, on a
-schedule or by hand.
+The process that changed a circuit inside a run writes it in a thread: at most every EVERY seconds, and at the
+end of the process if a change is left. Errors are ignored. At the end of a run, a process with circuits also
+writes it if the table differs from the store or is older than FRESH. The flow `show_circuits` writes it too,
+on a schedule or by hand.
 """
 
 from __future__ import annotations
@@ -35,17 +34,17 @@ if TYPE_CHECKING:
 
 
 def own_client() -> SyncPrefectClient:
-    """A client of its own, to be entered.
+    """A client of its own, to be used in a `with` block.
 
-    The one that Prefect keeps for a run is closed at its end, also for a thread that goes on in the run's
-    context. Other settings than that one has, even empty ones, make it another.
+    Prefect caches a client for a run and closes it at the run's end, even for a thread that continues in the
+    run's context. Different settings, even empty ones, make a new client.
     """
     return get_client(sync_client=True, httpx_settings={})
 
 
 def create_artifact(client: SyncPrefectClient, artifact: ArtifactCreate) -> None:
-    """`client.create_artifact` without its event: while the process ends, Prefect would log that it cannot be
-    sent as an error with its traceback."""
+    """`client.create_artifact` without its event. While the process ends, Prefect cannot send the event and
+    logs an error with a traceback."""
     client.request(
         "POST", "/artifacts/", json=artifact.model_dump(mode="json", exclude_unset=True)
     ).raise_for_status()
@@ -57,20 +56,20 @@ KEY = "circuits"
 DESCRIPTION = "The circuits of the fleet"
 EVERY = 10.0
 SOON = 0.5
-"""Seconds in which several changes become one table."""
+"""Seconds in which several changes are collected into one table."""
 
 FRESH = 300.0
-"""Seconds after which the end of a run writes a table that still holds: its time is what a reader goes by."""
+"""Seconds after which the end of a run rewrites an unchanged table, so that readers see a recent time."""
 
 AT_THE_END = 5.0
-"""Seconds for which the end of the process waits for a table that is being written."""
+"""The most seconds for which the end of the process waits for a table that is being written."""
 
 MOST_ROWS = 500
 LONGEST_NAME = 120
 LONGEST_REASON = 300
 ORDER = ("forced_open", "open", "half_open", "disabled", "closed")
 QUIET = frozenset({"closed"})
-"""States that are not in bold. Words alone: fonts lack the one sign or the other."""
+"""States that are not bold. The table uses no signs, because some fonts lack them."""
 
 ABOUT = (
     "Written when a circuit moves, at the end of runs that use one, and every 5 minutes by `show-circuits`. "
@@ -80,7 +79,7 @@ ABOUT = (
 
 
 def markdown_of(circuits: Iterable[CircuitSnapshot], now: datetime) -> str:
-    """The table, those in trouble first."""
+    """The table, with the circuits in trouble first."""
     ordered = sorted(circuits, key=lambda one: (ORDER.index(one.state), one.name))
     refusing = sum(one.state in ("open", "forced_open") for one in ordered)
     lines = [
@@ -117,9 +116,9 @@ def _state(state: str) -> str:
 
 
 def write_circuits_table() -> list[CircuitSnapshot]:
-    """Write the artifact, in the flow run that goes on; the circuits that it shows.
+    """Write the artifact in the current flow run. Returns its circuits.
 
-    Raises StoreUnavailable, and what the Prefect API answers otherwise.
+    Raises StoreUnavailable, and errors of the Prefect API.
     """
     circuits = get_circuits()
     markdown = markdown_of(circuits, datetime.now(timezone.utc))
@@ -128,7 +127,7 @@ def write_circuits_table() -> list[CircuitSnapshot]:
 
 
 class CircuitsTableWriter:
-    """Writes the table soon after a change, and not too often."""
+    """Writes the table soon after a change, with a limited rate."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -140,12 +139,12 @@ class CircuitsTableWriter:
         self._registered = False
 
     def changed(self) -> None:
-        """A circuit changed inside a run: have the table written. Never raises, never waits."""
+        """Schedule the table after a circuit changed inside a run. Never raises, never waits."""
         self._changed = True
         self.look()
 
     def look(self) -> None:
-        """Have the table written if it does not hold any more. Never raises, never waits."""
+        """Schedule the table if it is out of date. Never raises, never waits."""
         try:
             with self._lock:
                 if self._waiting or self._leaving.is_set():
@@ -155,13 +154,13 @@ class CircuitsTableWriter:
                     self._registered = True
                     at_exit(self.leave)
                 wait = max(SOON, self._next_at - monotonic())
-                # The run's own context: it says which API this is about.
+                # The run's own context determines which API is used.
                 self._thread = start_thread("circuits-table", self._write, wait, context=copy_context())
         except RuntimeError:  # no thread can be started any more
             self._waiting = False
 
     def leave(self) -> None:
-        """The process ends: do not wait for the time to come, but for the table."""
+        """At the end of the process: write a scheduled table now, and wait up to AT_THE_END seconds."""
         self._leaving.set()
         thread = self._thread
         if thread is not None:
@@ -170,14 +169,14 @@ class CircuitsTableWriter:
     def _write(self, wait: float) -> None:
         self._leaving.wait(wait)
         with self._lock:
-            # Another change from here on is one that this table may miss.
+            # This table may miss any change from here on.
             self._waiting = False
             changed, self._changed = self._changed, False
             self._next_at = monotonic() + EVERY
         try:
             if PREFECT_API_URL.value() or not self._leaving.is_set():
                 _create() if changed else _create_if_old()
-        except Exception as error:  # noqa: BLE001 - whatever the API or the store says
+        except Exception as error:  # noqa: BLE001 - any error of the API or the store
             logger.debug("the circuits table could not be written: %r", error)
 
 
@@ -193,7 +192,7 @@ def _create() -> None:
 
 
 def _create_if_old() -> None:
-    """Write the table unless the last one says the same, and was written a moment ago."""
+    """Write the table unless the last one has the same rows and is younger than FRESH."""
     now = datetime.now(timezone.utc)
     text = markdown_of(get_circuits(), now)
     with own_client() as client:
@@ -207,7 +206,7 @@ def _create_if_old() -> None:
 
 
 def _rows_of(table: Any) -> list[list[str]]:
-    """The names and states of a table, which is what makes it another one."""
+    """The names and states of a table. A table with the same ones counts as unchanged."""
     lines = [line for line in str(table).splitlines() if line.startswith("| `")]
     return [line.split(" | ")[:2] for line in lines]
 

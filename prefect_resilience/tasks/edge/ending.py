@@ -1,9 +1,9 @@
-"""What is left behind at the end of a flow run: its summary and the hint how to go on, as artifacts.
+"""The artifacts at the end of a flow run: its summary, and the hint how to continue.
 
     @flow(on_completion=[run_summary], on_failure=[run_summary], on_crashed=[run_summary])
 
-Prefect calls these hooks by position in the run's process, and by name in the worker when that process has
-died. Whatever happens in them is told to the log, and no reason for a run to fail.
+Prefect calls these hooks with positional arguments in the run's process, and with keyword arguments in the
+worker when that process has died. Errors in them are logged and never fail the run.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ DOUBTS_SHOWN = 3
 def advice_for(
     flow_run: FlowRun, batch_id: str, policy: RecoveryPolicy | None = None, *, automatic: bool = False
 ) -> Advice | None:
-    """How to go on with the batch of a flow run; None when there is nothing to recover, or it still runs.
+    """How to continue the batch of a flow run. None if there is nothing to recover or it is still running.
 
     Asks the store and the Prefect API. Raises StoreUnavailable.
     """
@@ -75,7 +75,7 @@ def advice_for(
 
 
 def commands(hint: RecoveryHint, batch_id: str, *, deployed: bool) -> tuple[tuple[str, str], ...]:
-    """What to type, and what for."""
+    """Pairs: the purpose of a command, and the command."""
     batch = shlex.quote(batch_id)
     if hint.waiting:
         settle = [
@@ -116,7 +116,7 @@ Log = logging.LoggerAdapter[Any]
 
 @dataclass(frozen=True)
 class Ending:
-    """What a flow wants at its end. `policy`: how far it is recovered by itself, if it is."""
+    """What a flow leaves at its end. `policy`: the limits of its automatic recovery, if it has one."""
 
     summary: bool = True
     hint: bool = True
@@ -125,32 +125,32 @@ class Ending:
 
     @property
     def leaves(self) -> bool:
-        """Whether it wants anything after a run that ended badly."""
+        """Whether it leaves anything after a run that ended badly."""
         return self.summary or self.hint or self.dead_letter
 
 
 def run_summary(flow: Flow[..., Any], flow_run: FlowRun, state: State[Any]) -> Any:
-    """Leave an artifact `run-summary-<id of the flow run>` that says what happened in the run.
+    """Write an artifact `run-summary-<id of the flow run>` that shows what happened in the run.
 
     For `@flow(on_completion=[run_summary], on_failure=[run_summary], on_crashed=[run_summary],
-    on_cancellation=[run_summary])`, as many of them as are wanted: what was retried, refused by a circuit,
-    replaced by a fallback, replayed or is in doubt, with a picture; after a run that ended badly, how to go
-    on. A run in which nothing of this happened leaves none. Never raises.
+    on_cancellation=[run_summary])`, or some of these. It shows with a picture what was retried, rejected by a
+    circuit, answered by a fallback, replayed or is in doubt; after a run that ended badly, also how to
+    continue. A run without any such event gets no artifact. Never raises.
     """
     return ended(Ending(), flow, flow_run, state)
 
 
 def recovery_hint(flow: Flow[..., Any], flow_run: FlowRun, state: State[Any]) -> Any:
-    """Say in the log, and in an artifact `recovery-hint-<id of the flow run>`, how to go on with the run.
+    """Write how to continue the run to the log, and to an artifact `recovery-hint-<id of the flow run>`.
 
-    For `@flow(on_failure=[recovery_hint], on_crashed=[recovery_hint])`. A run inside another one leaves none:
-    its root is what can be run again. Never raises.
+    For `@flow(on_failure=[recovery_hint], on_crashed=[recovery_hint])`. A run inside another one gets no
+    hint: only its root can be run again. Never raises.
     """
     return ended(Ending(summary=False), flow, flow_run, state)
 
 
 def ended(ending: Ending, flow: Flow[..., Any], flow_run: FlowRun, state: State[Any]) -> Any:
-    """Leave behind what is wanted; an awaitable where an event loop is running, which is not held up."""
+    """Write the artifacts. Returns an awaitable if an event loop is running, to keep the loop free."""
     if not enabled():
         return None
     return _beside_a_loop(partial(_leave, ending, flow, flow_run, state))
@@ -169,7 +169,7 @@ def _leave(ending: Ending, flow: Flow[..., Any], flow_run: FlowRun, state: State
     log = flow_run_logger(flow_run=flow_run, flow=flow)
     try:
         EndOfRun(ending, flow, flow_run, state, log).leave()
-    except Exception as failure:  # noqa: BLE001 - the run is over, and how it ended counts
+    except Exception as failure:  # noqa: BLE001 - the run has ended, and this must not change that
         log.warning("No summary of this run could be made: %s", redact(repr(failure)))
 
 
@@ -189,7 +189,7 @@ class EndOfRun:
 
     @property
     def of_this_process(self) -> bool:
-        """Whether the run went on here: else its process has died, and its notes with it."""
+        """Whether the run took place in this process. If not, its process has died and its notes are lost."""
         return FlowRunContext.get() is not None or notes.known(str(self.flow_run.id)) is not None
 
     def leave(self) -> None:
@@ -203,15 +203,15 @@ class EndOfRun:
         subject = Subject(self.flow.name, flow_run, self.state, here, alone, letter)
         if subject.whole and not self.badly and not notes.seen_in([str(flow_run.id)]).remarkable:
             notes.forget([(str(flow_run.id), max(flow_run.run_count, 1))])
-            return  # a quiet run, for which the API is not even asked
+            return  # a quiet run: the API is not even asked
         advice = self._hinted() if self.badly and self.ending.hint else None
         if self.ending.summary:
             Telling(subject, self.log, self.badly, advice).tell()
 
     def _letter(self) -> Happening | None:
-        """Keep the run as a dead letter, and say so in its summary: outside of a run no event does. One that
-        was kept before is settled once the run has completed."""
-        # Only now: it is a large part of the package, and imports this.
+        """Keep the run as a dead letter. Returns an event for its summary, since no event is sent outside a
+        run. If the run has completed, its earlier letter is settled instead."""
+        # Imported late: it is a large part of the package and imports this module.
         from prefect_resilience.tasks.edge.hooks import capture_for_flow, dead_letter, settle_for_flow
 
         if self.state.is_completed():
@@ -229,13 +229,13 @@ class EndOfRun:
         return happening_of(letter.id, at, "dead-letter.created", letter.id, payload)
 
     def _all_ran_here(self) -> bool:
-        """Whether its task runs ran in the process of the flow, and no other flow was started."""
+        """Whether its task runs ran in the process of the flow, and it started no other flow."""
         in_threads = isinstance(self.flow.task_runner, ThreadPoolTaskRunner)
         return in_threads and started_tasks_alone(FlowRunContext.get())
 
     def _hinted(self) -> Advice | None:
-        """Say how to go on: on the run, in the log, to the automation that does it; as an artifact where no
-        summary says it."""
+        """Write how to continue on the run, to the log and to the automation that recovers it. Without a
+        summary, also to an artifact."""
         with get_client(sync_client=True) as client:
             self._label(client)
             run = client.read_flow_run(self.flow_run.id)
@@ -251,7 +251,7 @@ class EndOfRun:
             return advice
 
     def _label(self, client: SyncPrefectClient) -> None:
-        """Write on the run what it failed with, for whoever recovers it later on."""
+        """Write the run's error on the run, for a later recovery."""
         error = state_error(self.state)
         if not isinstance(error, Exception):
             return
@@ -267,7 +267,7 @@ class EndOfRun:
         try:
             policy = self.ending.policy
             return advice_for(run, batch_of_flow_run(run), policy, automatic=policy is not None)
-        except Exception as failure:  # noqa: BLE001 - whatever the store or the API says
+        except Exception as failure:  # noqa: BLE001 - any error of the store or the API
             self.log.warning("How to go on with this run is not known: %s", redact(repr(failure)))
             return None
 

@@ -1,4 +1,4 @@
-"""`resilient_flow`, and the `ResilientFlow` that it makes."""
+"""`resilient_flow`, and its class `ResilientFlow`."""
 
 from __future__ import annotations
 
@@ -60,17 +60,17 @@ MOST_LETTERS = 40_000
 
 
 def started(flow_run: FlowRun) -> None:
-    """A run of a resilient flow has begun here."""
+    """Prepare this process for a run of a resilient flow that has just begun."""
     keep_secrets_out_of_logs()
     notes.begin(str(flow_run.id), max(flow_run.run_count, 1), keeps_outputs=True)
 
 
 def mark_run(flow_run: FlowRun, batch_id: str | None, policy: RecoveryPolicy | None) -> None:
-    """Write on the run which batch it is, and how far it is recovered by itself. May block; never raises."""
+    """Write the run's batch and its recovery policy on the run. May block; never raises."""
     try:
         tags = {tag for tag in flow_run.tags if batch_id is None or not tag.startswith(TAG)}
         tags |= {TAG + batch_id} if batch_id is not None else set()
-        # What is run again is the root.
+        # Only root runs are run again.
         root = flow_run.parent_task_run_id is None
         tags |= {RECOVERY_TAG} if policy is not None and root else set()
         with get_client(sync_client=True) as client:
@@ -81,13 +81,13 @@ def mark_run(flow_run: FlowRun, batch_id: str | None, policy: RecoveryPolicy | N
                 written = json.dumps(policy.model_dump(mode="json"))
                 if flow_run.labels.get(RECOVERY_LABEL) != written:
                     client.update_flow_run_labels(flow_run.id, {RECOVERY_LABEL: written})
-    except Exception as failure:  # noqa: BLE001 - the work itself needs none of it
+    except Exception as failure:  # noqa: BLE001 - the work itself does not need it
         log = flow_run_logger(flow_run=flow_run)
         log.warning("How to recover this run could not be written on it: %s", redact(repr(failure)))
 
 
 def failed_with(error: Exception, context: FlowRunContext) -> BaseException:
-    """The flow's error without secrets, with what had been completed by then in its context. Never raises."""
+    """The flow's error without secrets, with the completed outputs in its context. Never raises."""
     try:
         learn_secrets(context.parameters or {})
         clean = scrub_exception(error)
@@ -105,7 +105,7 @@ def failed_with(error: Exception, context: FlowRunContext) -> BaseException:
         )
         known = attached_context(clean)
         if known is None or subflow or is_sub_step(known, own):
-            # The flow is what failed; the task or subflow that made it fail is the cause.
+            # The flow has failed; the task or subflow that made it fail is the cause.
             known = with_inner(own, known, subtask_request(clean))
         if subflow and context.flow is not None:
             again = Again(context.flow, dict(context.parameters or {}))
@@ -115,12 +115,12 @@ def failed_with(error: Exception, context: FlowRunContext) -> BaseException:
             known = known.model_copy(update={"details": {**known.details, "partial_results": partial}})
         attach_context(clean, known)
         return clean
-    except Exception:  # noqa: BLE001 - the user's own error counts
+    except Exception:  # noqa: BLE001 - the user's own error must not be replaced
         return error
 
 
 def _within(outputs: Any, left_out: int) -> dict[str, Any]:
-    """The outputs, by the name of the task run, as far as they may be kept in an exception."""
+    """The outputs by the name of the task run, as many as may be kept in an exception."""
     told: dict[str, Any] = {}
     left = MOST_LETTERS
     for name, output in outputs.items():
@@ -141,7 +141,7 @@ HOOKS = ("on_completion_hooks", "on_failure_hooks", "on_cancellation_hooks", "on
 
 @dataclass(frozen=True)
 class AtTheEnd:
-    """The hook of a resilient flow. It has its options in it: copies of flows lose what they do not know."""
+    """The hook of a resilient flow. It carries its options, since copies of a flow lose unknown fields."""
 
     ending: Ending
 
@@ -152,14 +152,14 @@ class AtTheEnd:
 
 
 class ResilientFlow(Flow[P, R]):
-    """A Prefect flow that says at its end what happened in it, and how to go on when it ended badly.
+    """A Prefect flow that reports at its end what happened, and how to continue if it ended badly.
 
-    It takes what `resilient_flow` takes. Every way to use a Prefect flow works: `()`, `.with_options` (with
-    the same options again), `.serve`, `.deploy`, `.from_source`, in other flows, on methods and generators.
+    It takes the options of `resilient_flow`. Every way to use a Prefect flow works: `()`, `.with_options`
+    (with the same options), `.serve`, `.deploy`, `.from_source`, in other flows, on methods and generators.
     """
 
     guard: FlowGuard
-    """What stands around the function."""
+    """The options around the function."""
 
     @shows(ResilienceFlowOptions, DEFAULTS, flow)
     def __init__(self, fn: Callable[P, R], **options: Unpack[ResilientFlowOptions]) -> None:
@@ -170,7 +170,7 @@ class ResilientFlow(Flow[P, R]):
     @classmethod
     @shows(ResilienceFlowOptions, DEFAULTS)
     def wrap(cls, flow: Flow[P, R], **options: Unpack[ResilienceFlowOptions]) -> ResilientFlow[P, R]:
-        """A resilient flow that does what `flow` does, which itself stays as it is."""
+        """A resilient copy of `flow`; the flow itself is not changed."""
         if not isinstance(flow, Flow):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ConfigurationError(
                 f"ResilientFlow.wrap needs a Prefect flow, not {flow!r}: write @resilient_flow"
@@ -201,7 +201,7 @@ class ResilientFlow(Flow[P, R]):
             setattr(self, name, [*getattr(self, name)])
         if not enabled():
             return
-        plain: Flow[P, R] = self  # the field is Prefect's own, of Prefect's own type
+        plain: Flow[P, R] = self  # the field is Prefect's own, with Prefect's type
         plain.fn = around(guard, bound_to=self.fn)
         at_the_end, ending = AtTheEnd(guard.ending), guard.ending
         settles = ending.summary or ending.dead_letter
@@ -211,7 +211,7 @@ class ResilientFlow(Flow[P, R]):
                 getattr(self, name).append(at_the_end)
 
     def _unguarded(self) -> Flow[P, R]:
-        """A copy as Prefect alone would have it: its own function and hooks."""
+        """A plain Prefect copy: with its own function and hooks."""
         plain = copy(self)
         plain.fn = bound_like(self.fn, copy_of=self.guard.fn)
         for name in HOOKS:
@@ -229,7 +229,7 @@ class ResilientFlow(Flow[P, R]):
 
         @shows(ResilienceFlowOptions, dict.fromkeys(DEFAULTS, UNSET), Flow.with_options)
         def with_options(self, **options: Any) -> ResilientFlow[P, R]:
-            """A copy with other options, ours or Prefect's; what is not written stays as it is."""
+            """A copy with other options, ours or Prefect's. Options that are not given stay the same."""
             ours, theirs = split(options, more_options(type(self), ResilientFlow))
             made = super(ResilientFlow, self._unguarded()).with_options(**theirs)
             for mark in ("_isclassmethod", "_isstaticmethod"):
@@ -242,7 +242,7 @@ class ResilientFlow(Flow[P, R]):
 
 
 def around(guard: FlowGuard, bound_to: Callable[..., Any]) -> Callable[..., Any]:
-    """The function that the engine calls once per run. It looks like the user's own."""
+    """The function that the engine calls once per run. It has the signature of the user's function."""
     fn = guard.fn
     if inspect.isasyncgenfunction(fn):
 
@@ -276,21 +276,21 @@ def around(guard: FlowGuard, bound_to: Callable[..., Any]) -> Callable[..., Any]
 
         made = guarded_function
     made = functools.update_wrapper(made, fn)
-    # The engine asks for the signature at every call, and looking it up through the wrapper is slow.
+    # The engine reads the signature at every call, and reading it through the wrapper is slow.
     setattr(made, "__signature__", inspect.signature(fn))  # noqa: B010
     return bound_like(bound_to, copy_of=made)
 
 
 @dataclass(frozen=True, slots=True)
 class Entered:
-    """A run of the flow that goes on; None in its place when the function is called as a plain function."""
+    """A current run of the flow. For a call as a plain function there is None instead."""
 
     context: FlowRunContext
     batch: str | None
 
 
 def _entered(guard: FlowGuard, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Steps[Entered | None]:
-    """Name the run's batch, and write on the run what others must know of it."""
+    """Name the run's batch, and write the batch and the recovery policy on the run."""
     context = FlowRunContext.get()
     if context is None or context.flow_run is None or not enabled():
         return None
@@ -328,7 +328,7 @@ def _inside(guard: FlowGuard, entered: Entered | None) -> Generator[None, None, 
 if TYPE_CHECKING:
 
     class _Decorator(FlowDecorator):
-        """Make a function a resilient Prefect flow; `help(resilient_flow)` says what the options mean."""
+        """Make a function a resilient Prefect flow; see `help(resilient_flow)` for the options."""
 
         @overload
         def __call__(self, fn: Callable[P, R], /) -> ResilientFlow[P, R]: ...
@@ -346,19 +346,19 @@ else:
     def resilient_flow(fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:
         """Make a function a resilient Prefect flow.
 
-        summary: True, the default, leaves an artifact `run-summary-<id>` at the end of a run in which
-            something happened that is worth telling (retries, refusals, fallbacks), with a picture of it.
-        recovery: after a run that ended badly, "hint" says in the summary and the log how to go on; "auto"
-            or a `RecoveryPolicy` also lets the automation of `prefect-resilience install` do it, as often as
-            the policy says. None says nothing.
+        summary: True, the default, writes an artifact `run-summary-<id>`, with a picture, at the end of a run
+            with notable events (retries, rejected calls, fallbacks).
+        recovery: "hint" writes to the summary and the log how to continue after a run that ended badly.
+            "auto" or a `RecoveryPolicy` also lets the automation of `prefect-resilience install` do it, as
+            often as the policy allows. None writes nothing.
         dead_letter: True keeps a run that failed or crashed as a dead letter, with its parameters.
-        batch: the batch of everything that a run does, a template over the flow's parameters such as
-            "invoices-{month}". Left out: the root flow run, however often it is run again.
+        batch: the batch of everything in the run: a template with the flow's parameters, such as
+            "invoices-{month}". Default: the root flow run, in all its passes.
 
         The exception of a failed run carries what had been completed:
         `error_context(state).details["partial_results"]`, by the name of the task run.
 
-        Every option of `prefect.flow` works too. Raises ConfigurationError for what cannot be meant.
+        Every option of `prefect.flow` works too. Raises ConfigurationError for invalid options.
         """
         if fn is None:
             return functools.partial(_decorate, options)

@@ -1,6 +1,6 @@
-"""What the options of a resilient flow may look like, checked against its function."""
+"""The options of a resilient flow, checked against its function."""
 
-# Without `from __future__ import annotations`: signatures show what the options may be.
+# Without `from __future__ import annotations`, so that signatures show the types of the options.
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -46,7 +46,7 @@ class FlowOptions(TypedDict, total=False):
 
 
 class ResilienceFlowOptions(TypedDict, total=False):
-    """The options beside those of a Prefect flow; `resilient_flow` says what they mean."""
+    """The options in addition to those of a Prefect flow; `resilient_flow` explains them."""
 
     batch: str | None
     recovery: RecoveryOption
@@ -64,7 +64,7 @@ OPTIONS = tuple(DEFAULTS)
 
 @dataclass(frozen=True)
 class FlowGuard:
-    """What stands around one flow function: small, frozen, and able to travel to another process."""
+    """The options around one flow function. Small and frozen; it can be pickled to another process."""
 
     fn: Callable[..., Any]
     batch: str | None = None
@@ -72,13 +72,13 @@ class FlowGuard:
 
 
 def split(options: Mapping[str, Any], more: Iterable[str] = ()) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Our options and Prefect's, of which a special kind of flow has some more. Raises ConfigurationError for
-    one that is neither."""
+    """Our options and Prefect's. `more` are further options of a special kind of flow. Raises
+    ConfigurationError for an unknown option."""
     return split_options("flow", options, OPTIONS, [*FlowOptions.__annotations__, *more])
 
 
 def make_guard(fn: Callable[..., Any], ours: Mapping[str, Any]) -> FlowGuard:
-    """Check the options against the function, and put them together."""
+    """Check the options against the function, and combine them."""
     return changed(FlowGuard(fn), {**DEFAULTS, **ours})
 
 
@@ -102,7 +102,7 @@ def changed(guard: FlowGuard, ours: Mapping[str, Any]) -> FlowGuard:
 
 
 def _recovery(value: Any) -> tuple[bool, RecoveryPolicy | None]:
-    """Whether there is a hint, and how far the run is recovered by itself."""
+    """Whether there is a hint, and the policy of the automatic recovery."""
     if value is None or value is False:
         return False, None
     if value == "hint":

@@ -56,13 +56,13 @@ Log = logging.LoggerAdapter[Any]
 def dead_letter(
     task: Any = None, task_run: Any = None, state: Any = None, *, flow: Any = None, flow_run: Any = None
 ) -> None:
-    """Keep a call that finally failed as a dead letter, to be replayed when its cause is mended.
+    """Keep a call that failed for good as a dead letter, to be replayed once its cause is fixed.
 
     For `@task(on_failure=[dead_letter])`, and `@flow(on_failure=[dead_letter], on_crashed=[dead_letter])`.
-    A task settles its letter when its flow run is run again and the call succeeds; a flow does so with
-    `on_completion=[dead_letter]`. Never raises: a letter that cannot be kept is logged.
+    A task's letter is settled when its flow run runs again and the call succeeds. A flow's letter is settled
+    by `on_completion=[dead_letter]`. Never raises: a letter that cannot be kept is logged.
     """
-    # Prefect hands over a flow by position while it runs here, by name when its process has died.
+    # Prefect passes a flow by position while it runs here, and by name when its process has died.
     subject, run = task if flow is None else flow, task_run if flow_run is None else flow_run
     if not enabled():
         return
@@ -75,7 +75,7 @@ def dead_letter(
 
 
 def keep_dead_letter(task: Task[..., Any], task_run: TaskRun, state: State[Any]) -> None:
-    """The hook of `dead_letter=True`: one letter, also beside a `dead_letter` that the user wrote."""
+    """The hook of `dead_letter=True`. A user's own `dead_letter` hook does not cause a second letter."""
     if dead_letter not in task.on_failure_hooks:
         dead_letter(task, task_run, state)
 
@@ -88,15 +88,15 @@ def capture_for_task(
     parameters: Mapping[str, Any] | None = None,
     context: ErrorContext | None = None,
 ) -> DeadLetter | None:
-    """Keep a failed task run as a dead letter; None when it is no new one, or could not be kept.
+    """Keep a failed task run as a dead letter. None if the letter is not new or could not be kept.
 
-    `parameters` are those of the call as Prefect has them, the run's own when left out; `context` is what
-    went wrong, else it is read from `state`. Never raises.
+    `parameters` are those of the call in Prefect's form (default: the run's own). `context` is the error
+    (default: read from `state`). Never raises.
     """
 
     def made() -> tuple[DeadLetter, Contents] | None:
         if is_replay_itself(task_run.id):
-            return None  # the letter exists, and its replay writes down how it ended
+            return None  # the letter exists, and its replay records the outcome
         given = _parameters_of(task_run) if parameters is None else dict(parameters)
         error = context or _error_of(state, given)
         flow_run = _flow_run()
@@ -120,7 +120,7 @@ def capture_for_task(
 
 
 def capture_for_flow(flow: Flow[..., Any], flow_run: FlowRun, state: State[Any]) -> DeadLetter | None:
-    """Keep a failed or crashed flow run as a dead letter; as `capture_for_task`."""
+    """Keep a failed or crashed flow run as a dead letter, like `capture_for_task`."""
 
     def made() -> tuple[DeadLetter, Contents] | None:
         replayed = next((t.removeprefix(LETTER_TAG) for t in flow_run.tags if t.startswith(LETTER_TAG)), None)
@@ -154,13 +154,13 @@ def _captured(make: Callable[[], tuple[DeadLetter, Contents] | None], log: Log) 
     try:
         made = make()
         return None if made is None else _keep(*made, log)
-    except Exception as failure:  # noqa: BLE001 - the run has failed already, and its error counts
+    except Exception as failure:  # noqa: BLE001 - the run has failed already, and its error must stay
         log.error("No dead letter could be made: %s", redact(repr(failure)))
         return None
 
 
 def _keep(letter: DeadLetter, contents: Contents, log: Log) -> DeadLetter | None:
-    """Store the letter, or else write it to this host's disk, or else say in the log what is lost."""
+    """Store the letter. If that fails, write it to this host's disk; if that fails too, log what is lost."""
     queue = None
     try:
         queue = queue_of()
@@ -189,7 +189,7 @@ def _keep(letter: DeadLetter, contents: Contents, log: Log) -> DeadLetter | None
 
 
 def settle_for_task(task_run: TaskRun) -> None:
-    """Settle the letter that an earlier pass of the flow run left of a call which has just succeeded.
+    """Settle the letter that an earlier pass of the flow run left for a call that has just succeeded.
 
     It costs nothing in a first pass. Never raises.
     """
@@ -205,7 +205,7 @@ def settle_for_task(task_run: TaskRun) -> None:
 
 
 def settle_for_flow(flow: Flow[..., Any], flow_run: FlowRun) -> None:
-    """The same for a flow run that has completed."""
+    """Settle the letter of a flow run that has completed."""
     if flow_run.run_count <= 1 and flow_run.parent_task_run_id is None:
         return
     starts = starts_here() or ((str(flow_run.id), flow_run.run_count),)
@@ -229,7 +229,7 @@ def _settle(
 
     def identity() -> str:
         parameters = given()
-        # A letter's digest is made when its secrets are known, so this one is, too.
+        # The digest in a letter is made after its secrets are known, so this one must be too.
         learn_secrets(parameters)
         kind = "flow" if isinstance(called, Flow) else "task"
         encoded = encode_parameters(parameters).parameters
@@ -237,7 +237,7 @@ def _settle(
 
     try:
         letter = settle_call(starts, batch_id, identity, task_run_id)
-    except Exception as failure:  # noqa: BLE001 - the call has succeeded, which a replay finds out as well
+    except Exception as failure:  # noqa: BLE001 - the call has succeeded; a replay finds that out too
         log.warning("Whether this call has a dead letter is not known: %s", redact(repr(failure)))
         return
     if letter is not None:
@@ -245,7 +245,7 @@ def _settle(
 
 
 def _told(letter: DeadLetter) -> dict[str, Any]:
-    """What an event says of a letter: nothing of its parameters."""
+    """The payload for an event about a letter, without its parameters."""
     return letter.model_dump(
         mode="json", exclude={"left_out", "claim", "replays", "size", "identity"}, exclude_none=True
     )
@@ -258,7 +258,7 @@ def _error_of(state: State[Any] | None, parameters: Mapping[str, Any]) -> ErrorC
 
 
 def _with_run(error: ErrorContext, task: Task[..., Any], task_run: TaskRun) -> ErrorContext:
-    """The error of a plain task knows nothing of its run."""
+    """The error with the task's run. The error of a plain task does not contain it."""
     if error.node_id is not None:
         return error
     known = {
@@ -271,7 +271,7 @@ def _with_run(error: ErrorContext, task: Task[..., Any], task_run: TaskRun) -> E
 
 
 def _parameters_of(task_run: TaskRun) -> dict[str, Any]:
-    """The arguments of the task run that goes on here, with the results of those it waited for."""
+    """The arguments of the current task run, with the results of the task runs that it waited for."""
     context = TaskRunContext.get()
     if context is None or context.task_run.id != task_run.id:
         raise LookupError("its parameters are known in its own run only")
@@ -279,7 +279,7 @@ def _parameters_of(task_run: TaskRun) -> dict[str, Any]:
 
 
 def _parameters_of_flow(flow_run: FlowRun) -> dict[str, Any]:
-    """The arguments of the flow; of a deployment as the API has them, since a replay hands them back."""
+    """The arguments of the flow. For a deployment those of the API, because a replay passes them to it."""
     context = FlowRunContext.get()
     here = context is not None and context.flow_run is not None and context.flow_run.id == flow_run.id
     if flow_run.deployment_id is None and here and context is not None and context.parameters is not None:
@@ -300,7 +300,7 @@ def _batch_of(task_run: TaskRun) -> str | None:
 
 
 def _batch_of_flow(flow_run: FlowRun) -> str:
-    """The batch of a flow run: the one that is named around it or on it, else that of its root."""
+    """The batch of a flow run: the one named around it or by its tags, else that of its root."""
     named = explicit_batch() or named_in(flow_run.tags)
     if named is not None:
         return named

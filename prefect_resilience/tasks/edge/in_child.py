@@ -1,4 +1,4 @@
-"""A task run inside a child process: its contexts, its log and its effect, as the code there finds them."""
+"""A task run inside a child process: the contexts, log and effect that the code finds there."""
 
 from __future__ import annotations
 
@@ -41,16 +41,16 @@ prepare_children_with(load_prefect_collections)
 
 
 def notes_in_child(task_run_id: UUID) -> Notes | None:
-    """The notes of a run that this process serves as a child; None in other processes."""
+    """The notes of the task run whose call this child process makes; None in other processes."""
     here = _notes.get()
     return None if here is None or here[0] != task_run_id else here[1]
 
 
 def carriage_of(context: TaskRunContext, notes: Carried) -> Carriage:
-    """What a call of this run takes along to a child process, and where its reports from there go."""
+    """What a call of this run takes to a child process, and the handler of the child's reports."""
     settings = SettingsContext.get()
     effect = in_progress.get()
-    # An ephemeral server's address is in no setting: without it, the child would start a server of its own.
+    # The address of an ephemeral server is not in the settings. Without it, the child would start its own.
     wrap = InThisRun(
         context.task_run.id,
         contexts_here(),
@@ -63,9 +63,9 @@ def carriage_of(context: TaskRunContext, notes: Carried) -> Carriage:
 
 
 def _heard(notes: Carried, witness: Any, message: tuple[str, Any]) -> None:
-    """A report of the child, on the side of the parent."""
+    """Handle a report of the child, in the parent."""
     kind, body = message
-    with suppress(Exception):  # a log that cannot be sent is no reason to lose the call
+    with suppress(Exception):  # a log line that cannot be sent must not fail the call
         if kind == _KEPT:
             notes.left = body
         elif kind == _LOG:
@@ -76,7 +76,7 @@ def _heard(notes: Carried, witness: Any, message: tuple[str, Any]) -> None:
 
 @dataclass(frozen=True)
 class InThisRun:
-    """Calls something inside a task run, from a child process."""
+    """Calls a function inside a task run, from a child process."""
 
     task_run_id: UUID
     contexts: dict[str, Any]
@@ -105,7 +105,7 @@ class InThisRun:
 
 @lru_cache(maxsize=1)
 def _settings_and_client(packed: bytes, api_url: str) -> tuple[SettingsContext, SyncPrefectClient]:
-    """Kept from call to call: a client reads the certificates of all authorities."""
+    """Cached: each new client reads the certificates of all authorities."""
     profile, settings = pickle.loads(packed)
     if settings.api.url is None:
         api = settings.api.model_copy(update={"url": api_url})
@@ -116,7 +116,7 @@ def _settings_and_client(packed: bytes, api_url: str) -> tuple[SettingsContext, 
 
 
 def _forward_logs(send: Callable[[dict[str, Any]], None]) -> None:
-    """Send what is logged for the API to the parent, which sends it on; else a kill would lose it."""
+    """Send the log records for the API through the parent. In the child, a kill would lose them."""
     _prepare_once()
     set_api_log_sink(send)
 

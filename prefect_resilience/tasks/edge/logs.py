@@ -1,4 +1,4 @@
-"""What is logged for a run: a failure once and where it belongs, and no secrets."""
+"""Logs of a run: each failure is logged once and in the right place, and without secrets."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from prefect_resilience.errors.secrets.redact import redact, register_secret
 from prefect_resilience.tasks.edge import seams
 
 RUN_LOGGERS = ("prefect.task_runs", "prefect.flow_runs")
-"""Where Prefect logs a failed run: with the error's text, and with a traceback that shows source lines."""
+"""Prefect's loggers for failed runs. They log the error's text and a traceback with source lines."""
 MOST_EXPECTED = 10_000
 
 TRACEBACK = "The error in full:"
 
 _formatter = logging.Formatter()
 _expected: OrderedDict[str, None] = OrderedDict()
-"""Task runs for whose failure a handler was written before they failed."""
+"""Task runs with a handler for their failure, which was set up before they failed."""
 _told_state: ContextVar[object] = ContextVar("prefect_resilience_told_state", default=None)
 
 
-# -- failures that somebody answers for
+# -- failures with a handler
 
 
 def expect_failures(task_runs: Iterable[UUID]) -> None:
-    """Somebody answers for the failure of these task runs of this process, if it is still to come."""
+    """Note that a handler takes care of a later failure of these task runs of this process."""
     for run in task_runs:
         _expected[str(run)] = None
     while len(_expected) > MOST_EXPECTED:
@@ -41,14 +41,15 @@ def expect_failures(task_runs: Iterable[UUID]) -> None:
 
 
 def is_expected(task_run: UUID | str | None) -> bool:
-    """Whether somebody answers for a failure of the run that goes on here."""
+    """Whether a handler takes care of a failure of this run, which is the current one."""
     return is_answered_for() or (bool(_expected) and str(task_run) in _expected)
 
 
 def log_failure(
     logger: logging.LoggerAdapter[Any] | logging.Logger, said: str, error: BaseException, *, answered: bool
 ) -> None:
-    """Both as an ERROR; where somebody answers for it, one line at WARNING and the traceback at DEBUG."""
+    """Log the text and the traceback as ERROR. If a handler takes care of the error: the text as WARNING, the
+    traceback as DEBUG."""
     if answered:
         logger.warning("%s", said)
         logger.debug(TRACEBACK, exc_info=in_users_code(error))
@@ -57,7 +58,7 @@ def log_failure(
 
 
 def in_users_code(error: BaseException) -> tuple[type[BaseException], BaseException, TracebackType | None]:
-    """The error with its traceback from where this package called the user's code; empty if it never did."""
+    """The error with its traceback from the first frame of the user's code on; empty without such a frame."""
     trace = error.__traceback__
     while trace is not None and _is_ours(trace.tb_frame.f_globals.get("__name__", "")):
         trace = trace.tb_next
@@ -69,8 +70,8 @@ def _is_ours(module: str) -> bool:
 
 
 class EngineFilter(logging.Filter):
-    """Drops what Prefect's engine says of a failure that our own line tells already, and takes its alarm from
-    one that somebody answers for: that is one line at WARNING, with the traceback at DEBUG."""
+    """Drops the engine's records of failures that this package has logged. Failures with a handler become one
+    line at WARNING, with the traceback at DEBUG."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         if record.module not in seams.ENGINES:
@@ -84,12 +85,12 @@ class EngineFilter(logging.Filter):
 
 
 def told_of_state(state: object) -> None:
-    """A failed state, which a task returned, was logged by us: the engine need not log it here."""
+    """Note that this package has logged a failed state that a task returned. The engine need not log it."""
     _told_state.set(state)
 
 
 def _is_told(record: logging.LogRecord, task_run: Any) -> bool:
-    """Whether the attempt that the engine is about to end was judged, and so logged, by us."""
+    """Whether this package has judged, and so logged, the attempt that the engine is about to end."""
     state = _told_state.get()
     if state is not None and isinstance(record.args, tuple) and any(each is state for each in record.args):
         return True
@@ -117,7 +118,7 @@ class RedactingFilter(logging.Filter):
     def filter(self, record: logging.LogRecord) -> bool:
         try:
             self._mask(record)
-        except Exception:  # noqa: BLE001 - a message that cannot be formatted is reported by the handler
+        except Exception:  # noqa: BLE001 - the handler reports a message that cannot be formatted
             return True
         return True
 
@@ -127,7 +128,7 @@ class RedactingFilter(logging.Filter):
         if masked != message:
             record.msg, record.args = masked, None
         if record.exc_info and record.exc_info[0] is not None and not record.exc_text:
-            # Handlers print exc_text rather than format the exception again.
+            # Handlers print exc_text and do not format the exception again.
             record.exc_text = redact(_formatter.formatException(record.exc_info))
 
 
@@ -136,7 +137,7 @@ _filters = (EngineFilter(), RedactingFilter())
 
 @cache
 def keep_secrets_out_of_logs() -> None:
-    """Put the filters on Prefect's run loggers of this process; calling it again does nothing."""
+    """Put the filters on the run loggers of this process. Further calls do nothing."""
     seams.on_secret_read(register_secret)
     for name in RUN_LOGGERS:
         logger = logging.getLogger(name)

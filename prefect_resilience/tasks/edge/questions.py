@@ -1,4 +1,4 @@
-"""What Prefect's engine asks a resilient task: whether to retry, after what delay, and for its cache key."""
+"""Answers to Prefect's engine about a resilient task: whether to retry, the delay, and the cache key."""
 
 from __future__ import annotations
 
@@ -32,19 +32,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Answers:
-    """What the engine finds in a task for its retries, in place of what the user wrote there."""
+    """The retry settings that the engine reads from a task, in place of those that the user wrote."""
 
     retries: int
     retry_delay_seconds: PolicyDelays | None
     retry_condition_fn: Callable[..., bool]
     retry_jitter_factor: None = None
-    """A decided delay has its jitter already."""
+    """None: the decided delay already has its jitter."""
 
 
 class AsWritten:
-    """One of Prefect's options for retries: it reads as the user wrote it, but for the engine.
+    """One of Prefect's options for retries. The engine reads our answer, other code what the user wrote.
 
-    The engine asks in the context of the task's run, while that is running.
+    The engine reads the option in the context of the task's run, while the run is running.
     """
 
     name: str
@@ -68,7 +68,7 @@ class AsWritten:
 
 
 def _is_running(task: Any) -> bool:
-    """Whether a run of this very task is going on here."""
+    """Whether this code runs in a run of this very task."""
     context = TaskRunContext.get()
     if context is None or context.task is not task:
         return False
@@ -77,7 +77,7 @@ def _is_running(task: Any) -> bool:
 
 
 class PolicyDelays(list[float]):
-    """The delays that the UI shows as a task's policy; when the engine asks, the one decided just now."""
+    """The delays that the UI shows as a task's policy. The engine gets the delay that was just decided."""
 
     def __getitem__(self, index: SupportsIndex | slice) -> Any:
         context = TaskRunContext.get()
@@ -88,7 +88,7 @@ class PolicyDelays(list[float]):
 
 
 def retry_as_decided(task: Any, task_run: TaskRun, state: State[Any]) -> bool:
-    """The engine asks whether to try again: the answer of the attempt that has just failed."""
+    """Whether to retry: the verdict of the attempt that has just failed."""
     if not enabled():
         return _as_without_us(task, task_run, state)
     record = record_of(task_run.id)
@@ -96,12 +96,12 @@ def retry_as_decided(task: Any, task_run: TaskRun, state: State[Any]) -> bool:
         return record.verdict is not None and record.verdict.retry
     context = attached_context(state.data)
     if context is not None and context.task_run_id == str(task_run.id):
-        return False  # the attempt gave up, and its record is gone
+        return False  # the attempt gave up, and its record was dropped
     return _judge_outside_attempt(task, state)
 
 
 def _judge_outside_attempt(task: ResilientTask[..., Any], state: State[Any]) -> bool:
-    """Something failed around the attempt: a result that cannot be stored, or a failed state was returned."""
+    """Judge a failure outside the attempt: a result that cannot be stored, or a returned failed state."""
     here = TaskSurroundings(task.guard, cast(TaskRunContext, TaskRunContext.get()))
     error = (
         state.data if isinstance(state.data, Exception) else RuntimeError(state.message or str(state.name))
@@ -118,7 +118,7 @@ def _judge_outside_attempt(task: ResilientTask[..., Any], state: State[Any]) -> 
 
 
 def _as_without_us(task: ResilientTask[..., Any], task_run: TaskRun, state: State[Any]) -> bool:
-    """Plain Prefect's answer, while resilience is switched off."""
+    """The answer of plain Prefect, while resilience is switched off."""
     if task_run.run_count > task.own_retries:
         return False
     condition = task.own_retry_condition
@@ -133,7 +133,7 @@ Policy = TypeVar("Policy")
 
 @dataclass(frozen=True)
 class KeyOfOwnFunction:
-    """A `cache_key_fn` that sees the task with the user's function: `task_input_hash` reads its code."""
+    """A `cache_key_fn` that gets the task with the user's function: `task_input_hash` reads its code."""
 
     cache_key_fn: Callable[[TaskRunContext, dict[str, Any]], str | None]
 
@@ -147,7 +147,7 @@ class KeyOfOwnFunction:
 
 
 def with_own_function(policy: Policy) -> Policy:
-    """The cache policy of a resilient task; the same one if no `cache_key_fn` is in it."""
+    """The cache policy of a resilient task; the same object if it contains no `cache_key_fn`."""
     if isinstance(policy, CacheKeyFnPolicy):
         if policy.cache_key_fn is None or isinstance(policy.cache_key_fn, KeyOfOwnFunction):
             return policy
@@ -159,7 +159,7 @@ def with_own_function(policy: Policy) -> Policy:
 
 
 def code_without_source(fn: Callable[..., Any]) -> str | None:
-    """What `TASK_SOURCE` hashes where a function's source cannot be read: its code, or its class."""
+    """The text that `TASK_SOURCE` hashes if a function's source cannot be read: its code, or its class."""
     code = getattr(fn, "__code__", None)
     if code is not None:
         return code.co_code.hex()
@@ -169,13 +169,13 @@ def code_without_source(fn: Callable[..., Any]) -> str | None:
         return None
 
 
-# Copies of tasks and flows, as Prefect knows them.
+# Copies of tasks and flows in the form that Prefect expects.
 
 
 @functools.cache
 def class_of_copy(resilient: type[Any], kind: type[Any], usual: type[Any]) -> type[Any]:
-    """The class of a resilient copy. A task or flow of a special kind, such as one that makes assets or runs
-    in a work pool, stays of its kind."""
+    """The class of a resilient copy. A task or flow of a special kind keeps its kind, such as one that makes
+    assets or runs in a work pool."""
     if kind is usual or issubclass(kind, resilient):
         return resilient if kind is usual else kind
     made = {"__module__": resilient.__module__, "__init__": kind.__init__}
@@ -183,7 +183,7 @@ def class_of_copy(resilient: type[Any], kind: type[Any], usual: type[Any]) -> ty
 
 
 def bound_like(bound: Callable[..., Any], copy_of: Callable[..., Any]) -> Callable[..., Any]:
-    """Prefect binds a method by marks on the function of its task or flow: carry them over."""
+    """Copy the marks by which Prefect binds a method from one function to another."""
     for mark in ("__prefect_self__", "__prefect_cls__"):
         if hasattr(bound, mark):
             setattr(copy_of, mark, getattr(bound, mark))

@@ -1,7 +1,7 @@
-"""What this package uses of Prefect although Prefect does not promise it. Tried with Prefect 3.8.8.
+"""The parts of Prefect that this package uses without a promise from Prefect. Tested with Prefect 3.8.8.
 
 Each seam has a test in `tests/tasks/test_seams.py`, which fails when a new version of Prefect moves it.
-Without its seam the package goes on with less: the reason says with what.
+Without a seam the package still works, with less: each docstring says what is missing.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ if TYPE_CHECKING:
     from prefect.client.schemas.objects import State, TaskRun
 
 ENGINES = ("task_engine", "flow_engine")
-"""The modules of Prefect that log how a run fares. Without them a failed attempt is logged twice."""
+"""Prefect's modules that log the progress of a run. Without them a failed attempt is logged twice."""
 FAILED_ATTEMPTS = ("handle_retry", "handle_timeout")
 """The functions of the task engine that log a failed attempt."""
 REPORTS_STATE = "emit_task_run_state_change_event"
-"""The function that the task engine calls for each state of a task run, with keyword arguments."""
+"""The function that the task engine calls, with keyword arguments, for each state of a task run."""
 
 
 def on_secret_read(listener: Callable[[str], object]) -> None:
-    """Hand each text that a Secret block gives out to `listener`, which masks it in logs and errors.
+    """Pass each text that a Secret block returns to `listener`, which masks it in logs and errors.
 
-    Prefect has no hook for this, and once the block was read nothing tells its value from any other text.
-    So `Secret.get`, which is public, is wrapped once in a process. Without it a Secret block that is not a
-    parameter must be named by `register_secret`.
+    Prefect has no hook for this, and a value that was read looks like any other text. So the public method
+    `Secret.get` is wrapped, once in a process. Without it, a Secret block that is not a parameter must be
+    named by `register_secret`.
     """
     read: Any = vars(Secret)["get"]
     if hasattr(read, "__wrapped__"):
@@ -67,9 +67,9 @@ _listeners: list[Callable[[TaskRun, State[Any]], object]] = []
 def on_task_run_state(listener: Callable[[TaskRun, State[Any]], object]) -> None:
     """Call `listener(task_run, state)` for each state of each task run of this process, in the run's context.
 
-    Prefect runs tasks in the client and has no hook for the states of plain tasks. Its API learns of them
-    some seconds later, which is too late for the end of a flow run. So the one function that reports a state
-    is wrapped, once in a process. Without it summaries miss plain tasks until the API knows them, and dead
+    Prefect runs tasks in the client and has no hook for the states of plain tasks. Its API receives them some
+    seconds later, which is too late for the end of a flow run. So the one function that reports states is
+    wrapped, once in a process. Without it, summaries miss plain tasks until the API has them, and dead
     letters of plain tasks stay open until their next replay.
     """
     if listener not in _listeners:
@@ -89,18 +89,18 @@ def on_task_run_state(listener: Callable[[TaskRun, State[Any]], object]) -> None
 
 
 def started_tasks_alone(context: FlowRunContext | None) -> bool:
-    """Whether all that the flow run started are task runs of this process.
+    """Whether the flow run started nothing but task runs of this process.
 
     A count in `task_run_dynamic_keys` belongs to a run that was created for something else, such as another
-    flow. Without it such runs are missing in the summary. There is no context where the run was cut off.
+    flow. Without this seam such runs are missing in the summary. A run that was cut off has no context.
     """
     return context is None or not context.task_run_dynamic_keys
 
 
 def contexts_here() -> dict[str, Any]:
-    """What `prefect.context.serialize_context` gives, without the settings, which take it 60 ms.
+    """The result of `prefect.context.serialize_context` without the settings, which take it 60 ms.
 
-    Without it, use `serialize_context`: a call in a child process then begins later.
+    Without this seam, use `serialize_context`: a call in a child process then starts later.
     """
     contexts = {
         "flow_run_context": EngineContext.get(),
@@ -117,8 +117,8 @@ def contexts_here() -> dict[str, Any]:
 
 
 def next_page(client: SyncPrefectClient, address: str) -> Any:
-    """One more page of events, at the address that the API named.
+    """The next page of events, from the address that the API returned.
 
-    Prefect's client takes known routes only. Without this a summary tells of the first page.
+    Prefect's client only takes known routes. Without this seam a summary has only the first page of events.
     """
     return client._client.get(address)  # pyright: ignore[reportPrivateUsage]

@@ -1,8 +1,7 @@
-"""Generator tasks: the same attempt, opened before the first chunk and settled after the last.
+"""Generator tasks: an attempt that opens before the first chunk and is settled after the last one.
 
-A stream that broke after it handed on a chunk is neither started again nor replaced, unless the task says
-`restart_stream=True`: whoever reads it would see the beginning twice. A reader that goes away early is no
-failure.
+A stream that broke after its first chunk is neither restarted nor replaced by a fallback, because its reader
+would get the beginning twice. `restart_stream=True` allows it. A reader that stops early is not a failure.
 """
 
 from __future__ import annotations
@@ -33,13 +32,13 @@ T = TypeVar("T")
 
 MOST_CHARACTERS = 100_000
 MOST_CHUNKS = 10_000
-"""What is kept of a stream in case it breaks; of a longer one the beginning."""
+"""How much of a stream is kept in case it breaks; of a longer stream, the beginning."""
 
 _closing: ContextVar[list[AsyncGenerator[Any, None]] | None] = ContextVar("closing", default=None)
 
 
 class ChunksSoFar:
-    """What a stream has handed on, within bounds. True once there is a chunk."""
+    """The chunks that a stream has yielded, within bounds. True once there is a chunk."""
 
     __slots__ = ("_kept", "_left", "number")
 
@@ -58,7 +57,7 @@ class ChunksSoFar:
             self._left -= len(cast("str", chunk)) if isinstance(chunk, str | bytes) else 1
 
     def told(self) -> PartialOutput | None:
-        """One text of chunks that are texts, else a list of them as plain data; secrets masked."""
+        """One text if all chunks are texts, else a list of the chunks as plain data. Secrets are masked."""
         texts = all(isinstance(chunk, str) for chunk in self._kept)
         output = partial_output("".join(self._kept) if texts else self._kept)
         if output is None or self.number == len(self._kept) or output.truncated:
@@ -67,7 +66,7 @@ class ChunksSoFar:
 
 
 class EngineStream(AsyncGenerator[Any, None]):
-    """An async generator with the `throw` that Prefect's engine calls when its reader has gone."""
+    """An async generator with the `throw` that Prefect's engine calls when the reader has stopped."""
 
     def __init__(self, chunks: AsyncGenerator[Any, None]) -> None:
         self._chunks = chunks
@@ -82,7 +81,7 @@ class EngineStream(AsyncGenerator[Any, None]):
         return self._chunks.aclose()
 
     def throw(self, error: BaseException) -> None:
-        """Let the engine go on; whoever reads closes the chunks when it has ended."""
+        """Raise the error for the engine. The chunks are closed at the end, by `_closing_what_is_left`."""
         waiting = _closing.get()
         if waiting is not None:
             waiting.append(self._chunks)
@@ -90,11 +89,12 @@ class EngineStream(AsyncGenerator[Any, None]):
 
 
 def in_one_task(source: AsyncGenerator[T, None]) -> AsyncGenerator[T, None]:
-    """The same async generator, whose whole life takes place in one asyncio task of its own.
+    """The same async generator, run from start to close in one asyncio task of its own.
 
-    A reader that leaves its loop early closes a generator from wherever the event loop happens to be, where
-    Prefect could not leave its contexts: the run would fail although nothing did. Here everything, the
-    closing too, is done where it began, and over when the reader's `aclose()` returns.
+    A reader that leaves its loop early closes the generator from another asyncio task. Prefect could not
+    leave its contexts there, and the run would fail although nothing went wrong. Here every step, including
+    the close, takes place in the task in which the generator began, and ends before the reader's `aclose()`
+    returns.
     """
     return aiterate_with_deadline(source, around=_closing_what_is_left())
 
@@ -122,7 +122,7 @@ class Stream:
     began: float
     handed_on: ChunksSoFar = field(default_factory=ChunksSoFar)
     waited: float = 0.0
-    """Seconds spent waiting for the generator; what its reader does in between says nothing about it."""
+    """Seconds spent waiting for the generator, without the time that its reader takes between chunks."""
     held: Held = field(default_factory=Held)
 
     def opened(self) -> Steps[None]:
@@ -132,8 +132,8 @@ class Stream:
         yield from leave(self.guard, self.held, error, took=self.waited)
 
     def cut_off(self, error: BaseException) -> Steps[None]:
-        """Something from outside of it ended the generator: its reader, a cancellation, or Prefect's own
-        `timeout_seconds`, after which the engine asks whether to retry."""
+        """The generator was ended from outside: by its reader, a cancellation, or Prefect's own
+        `timeout_seconds`. After a timeout the engine asks whether to retry."""
         if self.handed_on and not self.guard.restart_stream and not isinstance(error, GeneratorExit):
             self.here.record(self.began).must_not_restart = True
         yield from self.ended(error)
@@ -143,7 +143,7 @@ class Stream:
         yield from succeeded(self.guard, self.here, None)
 
     def broke(self, error: Exception) -> Steps[Substitute | BaseException]:
-        """The substitute to go on with, or the error to raise."""
+        """The substitute to continue with, or the error to raise."""
         yield from self.ended(error)
         guard = self.guard
         if self.handed_on and not guard.restart_stream:
@@ -157,7 +157,7 @@ class Stream:
     def substitute_broke(
         self, outcome: Substitute, broken: ChunksSoFar, failure: Exception, primary: BaseException
     ) -> Steps[Substitute | BaseException]:
-        """A fallback's own stream broke: the next fallback, as long as nothing of it was handed on."""
+        """A fallback's own stream broke. Without any chunk from it, the next fallback is used."""
         name, context = outcome.answer.fallback.name, outcome.context
         if broken and not self.guard.restart_stream:
             add_note(failure, _NOT_RESTARTED)
@@ -185,13 +185,13 @@ class Stream:
         return steps[number + 1 :]
 
     def _tell_partial(self, error: BaseException) -> None:
-        """Put the chunks so far into the error's context, unless the task kept something better itself."""
+        """Put the chunks so far into the error's context, unless the task itself kept a partial output."""
         context = attached_context(error)
         if context is not None and context.partial_output is None and self.handed_on:
             attach_context(error, context.model_copy(update={"partial_output": self.handed_on.told()}))
 
     def source(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """The user's generator within its deadlines."""
+        """The user's generator with its deadlines."""
         made = self.guard.fn(*args, **kwargs)
         timeout = self.guard.timeout
         total, idle = (None, None) if timeout is None else (timeout.total, timeout.idle)
@@ -200,7 +200,7 @@ class Stream:
         return made if timeout is None else iterate_with_deadline(made, total, idle)
 
     def counted(self, source: Generator[Any, Any, Any]) -> Generator[Any, Any, Any]:
-        """The chunks of a generator, counted; what is sent in goes through to it."""
+        """The chunks of a generator, counted. Values that are sent in are passed on to it."""
         asked = time.monotonic()
         try:
             chunk = next(source)
@@ -234,7 +234,7 @@ _NOT_RESTARTED = (
 
 
 def stream(guard: Guard, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Generator[Any, Any, Any]:
-    """Run one attempt of a generator function inside its task run."""
+    """Run one attempt of a generator function in its task run."""
     here = surroundings_of(guard)
     if here is None:
         alone: Generator[Any, Any, Any] = guard.fn(*args, **kwargs)
@@ -245,7 +245,7 @@ def stream(guard: Guard, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Gener
     try:
         drive(attempt.opened())
         result = yield from attempt.counted(attempt.source(args, kwargs))
-    except Exception as error:  # noqa: BLE001 - it is raised on, or replaced
+    except Exception as error:  # noqa: BLE001 - it is raised again, or a fallback answers
         return (yield from _instead(attempt, error))
     except BaseException as error:
         drive(attempt.cut_off(error))
@@ -255,7 +255,7 @@ def stream(guard: Guard, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Gener
 
 
 def _instead(attempt: Stream, error: Exception) -> Generator[Any, Any, Any]:
-    """The chunks of whoever stands in; raises when nobody does."""
+    """The chunks of the fallbacks. Raises the error if no fallback answers."""
     outcome = drive(attempt.broke(error))
     primary = error
     while isinstance(outcome, Substitute):
@@ -265,7 +265,7 @@ def _instead(attempt: Stream, error: Exception) -> Generator[Any, Any, Any]:
                 chunks.add(chunk)
                 yield chunk
             return as_state(outcome, attempt.here)
-        except Exception as failure:  # noqa: BLE001 - the next fallback is there for whatever it is
+        except Exception as failure:  # noqa: BLE001 - any error leads to the next fallback
             outcome = drive(attempt.substitute_broke(outcome, chunks, failure, primary))
     if outcome is primary:
         raise outcome
@@ -273,7 +273,7 @@ def _instead(attempt: Stream, error: Exception) -> Generator[Any, Any, Any]:
 
 
 def astream(guard: Guard, args: tuple[Any, ...], kwargs: dict[str, Any]) -> AsyncGenerator[Any, None]:
-    """Run one attempt of an async generator function inside its task run."""
+    """Run one attempt of an async generator function in its task run."""
     return EngineStream(_astream(guard, args, kwargs))
 
 
@@ -293,7 +293,7 @@ async def _astream(guard: Guard, args: tuple[Any, ...], kwargs: dict[str, Any]) 
         chunks = attempt.acounted(attempt.source(args, kwargs))
         async for chunk in chunks:
             yield chunk
-    except Exception as error:  # noqa: BLE001 - it is raised on, or replaced
+    except Exception as error:  # noqa: BLE001 - it is raised again, or a fallback answers
         instead = _ainstead(attempt, error)
     except BaseException as error:
         if chunks is not None:
@@ -308,7 +308,7 @@ async def _astream(guard: Guard, args: tuple[Any, ...], kwargs: dict[str, Any]) 
 
 
 async def _ainstead(attempt: Stream, error: Exception) -> AsyncGenerator[Any, None]:
-    """As `_instead`."""
+    """The async version of `_instead`."""
     outcome = await adrive(attempt.broke(error))
     primary = error
     while isinstance(outcome, Substitute):
@@ -318,7 +318,7 @@ async def _ainstead(attempt: Stream, error: Exception) -> AsyncGenerator[Any, No
                 chunks.add(chunk)
                 yield chunk
             return
-        except Exception as failure:  # noqa: BLE001 - the next fallback is there for whatever it is
+        except Exception as failure:  # noqa: BLE001 - any error leads to the next fallback
             outcome = await adrive(attempt.substitute_broke(outcome, chunks, failure, primary))
     if outcome is primary:
         raise outcome
@@ -326,7 +326,7 @@ async def _ainstead(attempt: Stream, error: Exception) -> AsyncGenerator[Any, No
 
 
 def _chunks(value: Any) -> Iterator[Any]:
-    """A fallback's answer as chunks: those of an iterator, or the one value."""
+    """A fallback's answer as chunks: the items of an iterator, or the single value."""
     if isinstance(value, Iterator):
         yield from cast("Iterator[Any]", value)
     else:
@@ -339,7 +339,7 @@ async def _achunks(value: Any) -> AsyncIterator[Any]:
             yield chunk
     elif isinstance(value, Iterator):
         chunks = cast("Iterator[Any]", value)
-        # A plain generator may block, so its steps have a thread.
+        # A plain generator may block, so each step runs in a thread.
         while (chunk := await asyncio.to_thread(next, chunks, _END)) is not _END:
             yield chunk
     else:

@@ -1,6 +1,6 @@
-"""What the Prefect API knows of the passes of a flow run, and of the runs inside it.
+"""What the Prefect API knows about the passes of a flow run and the runs inside it.
 
-However long the API takes for an answer, nobody waits longer than was said; what is missing then is told.
+Every read has a deadline, even if the API is slow. Whatever is missing by then is reported as missing.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ PAGE = 200
 EVENTS_PAGE = 50
 MOST_EVENTS = 300
 MOST_ROWS = 60
-"""Task runs of one kind, of one pass, that are looked at; and those whose history is."""
+"""The most task runs of one kind that are read for one pass, and the most histories."""
 
 MOST_INNER = 200
 DEPTH = 3
@@ -55,27 +55,27 @@ Filter = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """The span of time in which everything of one pass happened."""
+    """The time span of one pass."""
 
     since: datetime
     until: datetime
 
     @property
     def occurred(self) -> Filter:
-        """The same for a filter of events."""
+        """The span as a filter of events."""
         return {"since": self.since.isoformat(), "until": self.until.isoformat()}
 
 
 @dataclass(slots=True)
 class PassesRead:
-    """What was read, by the number of the pass; `whole` unless something was left out or did not answer."""
+    """The passes by their numbers; `whole` unless something was left out or did not answer."""
 
     passes: dict[int, PassRead] = field(default_factory=dict[int, PassRead])
     whole: bool = True
 
 
 def windows_of(passes: Sequence[RunPass]) -> dict[int, Window]:
-    """The windows of passes, one after the other, without a gap."""
+    """The windows of the passes, in order and without gaps."""
     ends = [*borders(passes), time.time() + DAY]
     starts = [passes[0].began - DAY, *ends[:-1]]
     return {
@@ -87,7 +87,7 @@ def windows_of(passes: Sequence[RunPass]) -> dict[int, Window]:
 
 
 def origin_of(run: FlowRun) -> RunOrigin:
-    """How a flow run came to be."""
+    """How a flow run was created."""
     creator = run.created_by
     return RunOrigin(
         creator_kind=creator.type or "" if creator is not None else "",
@@ -99,7 +99,7 @@ def origin_of(run: FlowRun) -> RunOrigin:
 
 
 def inner_runs(client: SyncPrefectClient, flow_run_id: UUID) -> list[UUID]:
-    """The flow runs inside one, down to a depth, as many as a summary can take."""
+    """The flow runs inside one, at most DEPTH levels down and at most MOST_INNER."""
     found: list[UUID] = []
     level = [flow_run_id]
     for _ in range(DEPTH):
@@ -114,8 +114,8 @@ def inner_runs(client: SyncPrefectClient, flow_run_id: UUID) -> list[UUID]:
 
 
 def heard_of_the_end(client: SyncPrefectClient, flow_run_id: UUID, state_id: UUID | None) -> bool:
-    """Whether the API knows of the run's end, which it hears of after all that went before, and of that of
-    every task run."""
+    """Whether the API knows about the run's end and the end of every task run. It receives the run's end
+    after all earlier events."""
     return (state_id is None or _has_event(client, state_id)) and not _unfinished(client, flow_run_id)
 
 
@@ -142,9 +142,10 @@ def read_passes(
     detailed: Iterable[int],
     until: float,
 ) -> PassesRead:
-    """What the API knows of these passes by `until`, a reading of `monotonic()`.
+    """What the API knows about these passes by `until`, on the `monotonic()` clock.
 
-    `ids` are the flow run and those inside it. Of `detailed` passes the histories of task runs are read too.
+    `ids` are the flow run and the runs inside it. For `detailed` passes the histories of task runs are read
+    too.
     """
     runs = [str(one) for one in ids]
     jobs: dict[tuple[int, str], Callable[[], Any]] = {}
@@ -167,11 +168,11 @@ def read_passes(
 
 
 def _counts(client: SyncPrefectClient, runs: list[str], window: Window) -> Counter[tuple[str, str]]:
-    """How many task runs came to which state; what stands for a flow run inside is none."""
+    """The number of task runs in each state, without those that represent a subflow run."""
     body: Filter = {
         "history_start": window.since.isoformat(),
         "history_end": window.until.isoformat(),
-        # One bucket: never less than the window, which would make it two.
+        # A single bucket: it must be longer than the window, or there would be two.
         "history_interval_seconds": max((window.until - window.since).total_seconds() + 0.001, 1.0),
         "flow_runs": {"id": {"any_": runs}},
         "task_runs": {"subflow_runs": {"exists_": False}},
@@ -185,7 +186,7 @@ def _counts(client: SyncPrefectClient, runs: list[str], window: Window) -> Count
 
 
 def _retries(client: SyncPrefectClient, runs: list[str], window: Window) -> tuple[int, int, list[str]]:
-    """How many task runs were retried, how often in all, and the ids of those that were retried most."""
+    """The number of retried task runs, the number of retries, and the ids of the most retried task runs."""
     body = {
         "filter": {
             "event": {"name": ["prefect.task-run.Retrying"]},
@@ -201,7 +202,7 @@ def _retries(client: SyncPrefectClient, runs: list[str], window: Window) -> tupl
 def _events(
     client: SyncPrefectClient, runs: list[str], window: Window
 ) -> tuple[list[Happening], Counter[str]]:
-    """Events of ours that a summary tells of, and how many there are by name."""
+    """The events that a summary shows, and the number of events by name."""
     wanted = {
         "event": {"name": [PREFIX + name for name in TOLD]},
         "related": {"id": [f"prefect.flow-run.{one}" for one in runs]},
@@ -215,12 +216,12 @@ def _events(
 
 
 def _counted(client: SyncPrefectClient, by: str, body: Filter) -> list[Filter]:
-    """Numbers of events; Prefect's list of its own routes lacks this one."""
+    """The counts of events. Prefect's list of its own routes lacks this route."""
     return _json(cast("Any", client).request("POST", f"/events/count-by/{by}", json=body))
 
 
 def _all_events(client: SyncPrefectClient, wanted: Filter) -> tuple[list[Happening], int]:
-    """Events, as many as are looked at, and how many there are."""
+    """Events, at most about MOST_EVENTS, and their total number."""
     body = {"filter": wanted, "limit": EVENTS_PAGE}
     page = _json(client.request("POST", "/events/filter", json=body))
     found: list[Happening] = []
@@ -234,7 +235,7 @@ def _all_events(client: SyncPrefectClient, wanted: Filter) -> tuple[list[Happeni
 def circuit_events(
     client: SyncPrefectClient, names: Sequence[str], since: float, until: float
 ) -> list[Happening]:
-    """What these circuits did in a span of time, whoever brought it about."""
+    """The changes of these circuits in a time span, by any process or person."""
     window = Window(datetime.fromtimestamp(since, timezone.utc), datetime.fromtimestamp(until, timezone.utc))
     wanted = {
         "event": {"name": [PREFIX + name for name in sorted(CIRCUIT_MOVES)]},
@@ -277,7 +278,7 @@ def _task_runs(client: SyncPrefectClient, body: Filter) -> list[TaskRun]:
 
 
 def _add_rows(client: SyncPrefectClient, read: PassRead, ids: list[str], until: float) -> None:
-    """Add the task runs that were retried, and are not among the rows."""
+    """Add the retried task runs that are not yet among the rows."""
     here = {row.id for row in read.rows}
     wanted = [one for one in ids if one not in here]
     if wanted:
@@ -287,7 +288,7 @@ def _add_rows(client: SyncPrefectClient, read: PassRead, ids: list[str], until: 
 
 
 def _add_histories(client: SyncPrefectClient, reads: Iterable[PassRead], until: float) -> None:
-    """Put every state of the task runs in which something happened in place of an outline."""
+    """Replace the outlines of notable task runs with their full histories."""
     rows = [row for read in reads for row in read.rows if row.attempts > 1 or row.remarkable]
     rows.sort(key=lambda row: row.attempts, reverse=True)
     jobs = {row.id: partial(_history, client, UUID(row.id)) for row in rows[:MOST_ROWS]}
@@ -305,7 +306,7 @@ def _row(run: TaskRun) -> TaskRunSeen:
 
 
 def _outline(run: TaskRun) -> Iterable[StateSeen]:
-    """The states of a task run as far as its own record tells."""
+    """The states of a task run that its own record contains."""
     if run.start_time is not None:
         yield StateSeen("RUNNING", "Running", run.start_time.timestamp())
     if run.state is not None and run.state.type.value in FINAL:

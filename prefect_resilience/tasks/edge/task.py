@@ -1,4 +1,4 @@
-"""`resilient_task`, and the `ResilientTask` that it makes."""
+"""`resilient_task`, and its class `ResilientTask`."""
 
 from __future__ import annotations
 
@@ -59,29 +59,29 @@ T = TypeVar("T")
 class ResilientTask(Task[P, R]):
     """A Prefect task with retries by kind of error, a circuit, a deadline and fallbacks.
 
-    It takes what `resilient_task` takes. Every way to call a Prefect task works: `()`, `.submit`, `.map`,
-    `.delay`, `.serve`, `.with_options` (which takes the same options again), on methods, generators and
-    with every task runner.
+    It takes the options of `resilient_task`. Every way to call a Prefect task works: `()`, `.submit`, `.map`,
+    `.delay`, `.serve`, `.with_options` (which takes the same options), on methods, on generators and with
+    every task runner.
     """
 
     guard: Guard
-    """What stands around the function."""
+    """The policies around the function."""
     own_retries: int
     """The retries that Prefect's own option `retries` (or its settings) asked for."""
     own_retry_delay: float | int | list[float] | None
     own_retry_condition: Callable[..., Any] | None
-    """The user's `retry_condition_fn`, asked where the policy would try again."""
+    """The user's `retry_condition_fn`, called when the policy would retry."""
     action_id: str | None = None
-    """The action whose node this is the task of; None outside plans."""
+    """The action of the plan's node that this task runs; None outside plans."""
     _written: Mapping[str, Any]
-    """Our options as they were written."""
+    """The resilience options as the user wrote them."""
     _for_engine: Answers | None
-    """What Prefect's engine finds for its retries; None while resilience is switched off."""
+    """The retry settings for Prefect's engine; None while resilience is switched off."""
 
     @shows(ResilienceOptions, DEFAULTS, task, Task)
     def __init__(self, fn: Callable[P, R], **options: Unpack[ResilientTaskOptions]) -> None:
         ours, theirs = split(options)
-        # As Prefect's decorator has it: left out, the flow or the setting says whether prints are logged.
+        # As in Prefect's decorator: None leaves the logging of prints to the flow or the setting.
         super().__init__(fn, **cast(TaskOptions, {"log_prints": None, **theirs}))
         policy = written_policy(self, ours, theirs)
         ours = restarting(self, ours, asked=self.retries > 0)
@@ -90,7 +90,7 @@ class ResilientTask(Task[P, R]):
     @classmethod
     @shows(ResilienceOptions, DEFAULTS)
     def wrap(cls, task: Task[P, R], **options: Unpack[ResilienceOptions]) -> ResilientTask[P, R]:
-        """A resilient task that does what `task` does, which itself stays as it is.
+        """A resilient copy of `task`; the task itself is not changed.
 
         The task's own retries are kept if it has any and `retry` is not given.
 
@@ -135,7 +135,7 @@ class ResilientTask(Task[P, R]):
         self.own_retries = self.retries
         self.own_retry_delay = self.retry_delay_seconds
         self.own_retry_condition = self.retry_condition_fn
-        plain: Task[P, R] = self  # what is set here are Prefect's own fields, of Prefect's own types
+        plain: Task[P, R] = self  # the fields set below are Prefect's own, with Prefect's types
         plain.on_failure_hooks = [*self.on_failure_hooks, *_letter_hooks(guard)]
         if not enabled():
             return
@@ -149,7 +149,7 @@ class ResilientTask(Task[P, R]):
             plain.cache_policy = NO_CACHE
         plain.fn = around(guard, self.isgenerator, bound_to=self.fn)
         if guard.timeout is not None:
-            plain.timeout_seconds = None  # of a task that was wrapped, or had other options before
+            plain.timeout_seconds = None  # left from a wrapped task, or from earlier options
         if prefects_backoff(self) != guard.retry.backoff:
             plain.retry_delay_seconds = _delays(guard.retry) or None
         if not self.retries or self.retries != guard.retry.most_retries:
@@ -157,7 +157,7 @@ class ResilientTask(Task[P, R]):
         self._for_engine = _answers(guard)
 
     def _unguarded(self) -> Task[P, R]:
-        """A copy as Prefect alone would have it: its own function, retries and delays."""
+        """A plain Prefect copy: with its own function, retries and delays."""
         plain = copy(self)
         plain.fn = bound_like(self.fn, copy_of=self.guard.fn)
         ours = _letter_hooks(self.guard)
@@ -206,14 +206,14 @@ class ResilientTask(Task[P, R]):
 
         @shows(ResilienceOptions, dict.fromkeys(DEFAULTS, UNSET), Task.with_options)
         def with_options(self, **options: Any) -> ResilientTask[P, R]:
-            """A copy with other options, ours or Prefect's; what is not written stays as it is."""
+            """A copy with other options, ours or Prefect's. Options that are not given stay the same."""
             written = {name: value for name, value in options.items() if value is not NotSet}
             ours, theirs = split(written, more_options(type(self), ResilientTask))
             made = super(ResilientTask, self._unguarded()).with_options(**theirs)
             return self._remade(made, ours, theirs)
 
     def _refuse_task_around(self) -> None:
-        """Raises ConfigurationError inside a plain `@task` that was written over this one."""
+        """Raise ConfigurationError inside a plain `@task` that was written above this one."""
         context = TaskRunContext.get()
         if context is not None and cast("Any", context.task.fn) is self:
             raise ConfigurationError(
@@ -224,7 +224,7 @@ class ResilientTask(Task[P, R]):
     def _remade(
         self, made: Task[P, R], ours: Mapping[str, Any], theirs: Mapping[str, Any]
     ) -> ResilientTask[P, R]:
-        """The guard around a task that Prefect made with other options."""
+        """A resilient copy of a task that Prefect made with other options."""
         for mark in ("_isclassmethod", "_isstaticmethod", "task_key", "source_code"):
             if hasattr(self, mark):
                 setattr(made, mark, getattr(self, mark))
@@ -237,7 +237,7 @@ class ResilientTask(Task[P, R]):
 
 
 def around(guard: Guard, isgenerator: bool, bound_to: Callable[..., Any]) -> Callable[..., Any]:
-    """The function that the engine calls once per attempt. It looks like the user's own."""
+    """The function that the engine calls once per attempt. It has the signature of the user's function."""
     if isgenerator and guard.isasync:
 
         def guarded_async_generator(*args: Any, **kwargs: Any) -> AsyncGenerator[Any, None]:
@@ -263,13 +263,13 @@ def around(guard: Guard, isgenerator: bool, bound_to: Callable[..., Any]) -> Cal
 
         made = guarded_function
     made = functools.update_wrapper(made, guard.fn)
-    # The engine asks for the signature twice a call, and looking it up through the wrapper is slow.
+    # The engine reads the signature twice per call, and reading it through the wrapper is slow.
     setattr(made, "__signature__", inspect.signature(guard.fn))  # noqa: B010
     return bound_like(bound_to, copy_of=made)
 
 
 def _delays(retry: Retry) -> list[float]:
-    """The delays of a policy as Prefect has them, without their jitter; none where there is no delay."""
+    """The delays of a policy as Prefect takes them, without jitter. Empty if there is no delay."""
     delays = [retry.delay(n) for n in range(min(retry.most_retries, 50))]
     return delays if any(delays) else []
 
@@ -277,7 +277,7 @@ def _delays(retry: Retry) -> list[float]:
 def _answers(guard: Guard) -> Answers:
     retrying = guard.retrying
     delays = _delays(retrying)
-    # The block may ask for more than the code does, and Prefect must know how much that can be.
+    # The block may ask for more retries than the code, and Prefect must know the maximum.
     most = retrying.most_retries if guard.policy is None else MOST_RETRIES_BY_POLICY
     if not delays and most and (retrying.respect_retry_after or guard.policy is not None):
         delays = [0.0]
@@ -285,17 +285,17 @@ def _answers(guard: Guard) -> Answers:
 
 
 def _letter_hooks(guard: Guard) -> list[Callable[..., None]]:
-    """What keeps a call that finally failed, where the task asks for it."""
+    """The hook that keeps a call that failed for good, if the task asks for dead letters."""
     if not guard.dead_letter:
         return []
-    # Only now: it is a large part of the package.
+    # Imported late: it is a large part of the package.
     from prefect_resilience.tasks.edge.hooks import keep_dead_letter
 
     return [keep_dead_letter]
 
 
 def run_sync(guard: Guard, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """One attempt of a plain function inside its task run; outside of one, just the function."""
+    """One attempt of a plain function in its task run. Outside a run, only the function."""
     here = surroundings_of(guard)
     if here is None:
         return guard.fn(*args, **kwargs)
@@ -306,7 +306,7 @@ def run_sync(guard: Guard, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
 
 
 async def run_async(guard: Guard, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """One attempt of a coroutine function inside its task run; outside of one, just the function."""
+    """One attempt of a coroutine function in its task run. Outside a run, only the function."""
     here = surroundings_of(guard)
     if here is None:
         return await guard.fn(*args, **kwargs)
@@ -317,7 +317,7 @@ async def run_async(guard: Guard, args: tuple[Any, ...], kwargs: dict[str, Any])
 
 
 def _creating_runs() -> AbstractContextManager[None]:
-    """How task runs are created: threads know their batch from the context, other processes from the tag."""
+    """How task runs are created: threads get their batch from the context, other processes from the tag."""
     context = FlowRunContext.get()
     threads = context is None or isinstance(context.task_runner, ThreadPoolTaskRunner)
     return untagged() if threads else nullcontext()
@@ -347,35 +347,35 @@ def resilient_task(
 def resilient_task(fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:
     """Make a function a resilient Prefect task.
 
-    retry: a `Retry`, a number of attempts, JSON, or None for no retries. Left out: 3 attempts after
-        transient errors, 1 s doubling to 30 s with 20 % jitter; or, if Prefect's own `retries` is
-        written, plain Prefect retries after any error.
+    retry: a `Retry`, a number of attempts, JSON, or None for no retries. Default: 3 attempts after
+        transient errors, 1 s doubling to 30 s with 20 % jitter. With Prefect's own `retries`: plain
+        Prefect retries after any error.
     circuit: a `CircuitBreaker`, or the name of one with the default policy. The name may be a template
-        over the function's parameters, such as "llm:{provider}".
-    limits: how many calls there may be: a `Bulkhead`, a `RateLimit`, or several, entered in their order.
+        with the function's parameters, such as "llm:{provider}".
+    limits: a `Bulkhead`, a `RateLimit`, or several limits, acquired in their order.
     timeout: for one attempt: seconds, a `Timeout`, or the name of an operation of the settings.
-    hedge: a `Hedge`, for idempotent async reads: ask again beside a slow answer, within the timeout.
-    fallback: who answers instead, in order: functions, tasks, `Fallback`s.
-    classify: rules of this task's own, asked before the others: each takes the exception and returns a
+    hedge: a `Hedge`, for idempotent async reads: starts a second call beside a slow one, within the timeout.
+    fallback: the fallbacks, in order: functions, tasks, `Fallback`s.
+    classify: rules of this task, applied before the others. Each takes the exception and returns a
         category, an `ErrorInfo`, or None.
-    effect: what it does to the world outside: "external" (never sent twice), "conditional", "idempotent",
-        or an `Effect`. What is done in a batch, by default a root flow run however often it is run again, is
-        not done again: the run ends `Replayed`, with the recorded result.
-    dead_letter: True keeps a call that finally failed, after its retries and fallbacks, as a dead letter with
-        its parameters: `dead_letters.replay()` makes it again when the cause is mended.
-    policy: the name of a `ResiliencePolicy` block. What it says overrides the options above, and what
-        somebody changes of it in the UI is in force within 30 seconds. The code's own options hold where the
-        block says nothing, is missing, or is broken.
-    restart_stream: True, for generators, lets a stream that broke after its first chunk be retried and
-        replaced: its reader then sees chunks again from the beginning. Left out: False, or True where
-        Prefect's own `retries` is written.
-    expect: what it promises to return: a type of JSON ("array"), a JSON Schema, a pydantic model, a function
-        that says yes or no, or an `Expect`, which can have an output that is not as promised repaired.
-    decompose: a `Decompose`, or a splitter such as `split_text("document")`: work that is too big, by an
-        error of the kind "resource", is split, each part is a run of this same task, and they are merged.
-    error_budget: an `ErrorBudget`, or its objective such as 0.99: how large a share of the runs must go well.
+    effect: its side effect: "external" (never sent twice), "conditional", "idempotent", or an `Effect`. An
+        effect that is done is not repeated in its batch (default: the root flow run, in all its passes): the
+        task run ends `Replayed`, with the recorded result.
+    dead_letter: True keeps a call that failed for good, after its retries and fallbacks, as a dead letter
+        with its parameters. `dead_letters.replay()` repeats the call once the cause is fixed.
+    policy: the name of a `ResiliencePolicy` block. Its values override the options above. A change in the UI
+        takes effect within 30 seconds. The code's options apply where the block has no value, is missing, or
+        is invalid.
+    restart_stream: for generators: True lets a stream that broke after its first chunk be retried or replaced
+        by a fallback; its reader then gets chunks from the beginning again. Default: False, or True with
+        Prefect's own `retries`.
+    expect: the expected output: a type of JSON ("array"), a JSON Schema, a pydantic model, a function that
+        accepts or rejects it, or an `Expect`, which can have an invalid output repaired.
+    decompose: a `Decompose`, or a splitter such as `split_text("document")`. Work that is too big (an error
+        of the kind "resource") is split, each part runs as this same task, and the results are merged.
+    error_budget: an `ErrorBudget`, or its objective such as 0.99: the share of the runs that must succeed.
 
-    Every option of `prefect.task` works too. Raises ConfigurationError for what cannot be meant.
+    Every option of `prefect.task` works too. Raises ConfigurationError for invalid options.
 
     Example:
         >>> from prefect import flow

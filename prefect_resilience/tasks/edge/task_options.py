@@ -1,4 +1,4 @@
-"""What the options of a resilient task may look like, checked against its function."""
+"""The options of a resilient task, checked against its function."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 
 class ResilienceOptions(TypedDict, total=False):
-    """The options beside those of a Prefect task; `resilient_task` says what they mean."""
+    """The options in addition to those of a Prefect task; `resilient_task` explains them."""
 
     retry: RetryOption
     circuit: CircuitBreaker | str | None
@@ -86,14 +86,14 @@ DEFAULTS: ResilienceOptions = {
 }
 OPTIONS = tuple(DEFAULTS)
 RETRY_OPTIONS = ("retries", "retry_delay_seconds", "retry_jitter_factor")
-"""What Prefect itself has for retries."""
+"""Prefect's own options for retries."""
 MOST_RETRIES_BY_POLICY = 100
-"""So many retries at most a block may ask for; Prefect counts up to it."""
+"""The most retries that a block may ask for. Prefect's engine counts up to it."""
 
 
 def split(options: Mapping[str, Any], more: Iterable[str] = ()) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Our options and Prefect's, of which a special kind of task has some more. Raises ConfigurationError for
-    one that is neither."""
+    """Our options and Prefect's. `more` are further options of a special kind of task. Raises
+    ConfigurationError for an unknown option."""
     if options.get("timeout") is not None and options.get("timeout_seconds") is not None:
         raise ConfigurationError(
             f"a resilient task has both timeout={options['timeout']!r} and "
@@ -105,7 +105,7 @@ def split(options: Mapping[str, Any], more: Iterable[str] = ()) -> tuple[dict[st
 def split_options(
     kind: str, options: Mapping[str, Any], own: Iterable[str], prefects: Iterable[str]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Our own options and Prefect's. Raises ConfigurationError for one that is neither."""
+    """Our own options and Prefect's. Raises ConfigurationError for an unknown option."""
     known = [*prefects, *own]
     for name in options:
         if name not in known:
@@ -115,9 +115,9 @@ def split_options(
 
 
 def written_policy(task: Task[Any, Any], ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> Retry:
-    """The policy that a task's options mean, ours and Prefect's.
+    """The retry policy from a task's options, ours and Prefect's.
 
-    What Prefect's settings gave the task (`PREFECT_TASKS_DEFAULT_RETRIES`, and its delay) counts as written.
+    Values from Prefect's settings (`PREFECT_TASKS_DEFAULT_RETRIES` and its delay) count as given.
     """
     for name in RETRY_OPTIONS:
         if "retry" in ours and theirs.get(name) is not None:
@@ -153,15 +153,15 @@ def as_policy(retry: RetryOption) -> Retry:
 
 
 def restarting(task: Task[Any, Any], ours: Mapping[str, Any], *, asked: bool) -> Mapping[str, Any]:
-    """Our options, with `restart_stream` for a generator whose retries are Prefect's own: those start its
-    stream again, also after a chunk."""
+    """Our options, with `restart_stream` for a generator with Prefect's own retries. Those restart a stream
+    even after a chunk."""
     if not (asked and task.isgenerator) or "retry" in ours or "restart_stream" in ours:
         return ours
     return {**ours, "restart_stream": True}
 
 
 def prefects_own(task: Task[Any, Any]) -> Retry:
-    """Retries as Prefect makes them: after any exception, with the delays that the task has."""
+    """Retries as in Prefect: after any exception, with the task's own delays."""
     return Retry(
         attempts=task.retries + 1,
         backoff=prefects_backoff(task),
@@ -171,7 +171,7 @@ def prefects_own(task: Task[Any, Any]) -> Retry:
 
 
 def retry_with(policy: Retry, made: Task[Any, Any], options: Mapping[str, Any]) -> Retry:
-    """A policy changed by Prefect's own options, which a task has that was made with them."""
+    """A policy changed by Prefect's own options; `made` is the task that was made with them."""
     changes: dict[str, Any] = {}
     if isinstance(options.get("retries"), int):
         changes |= {"attempts": options["retries"] + 1, "by_category": {}}
@@ -184,7 +184,7 @@ def retry_with(policy: Retry, made: Task[Any, Any], options: Mapping[str, Any]) 
 
 
 def prefects_backoff(task: Task[Any, Any]) -> Backoff:
-    """The delays of Prefect's own options `retry_delay_seconds` and `retry_jitter_factor`."""
+    """The delays from Prefect's options `retry_delay_seconds` and `retry_jitter_factor`."""
     delays: Any = task.retry_delay_seconds
     if not delays:
         return Backoff.none()
@@ -197,7 +197,7 @@ def _jitter(task: Task[Any, Any]) -> float:
 
 
 def make_guard(fn: Callable[..., Any], isasync: bool, retry: Retry, ours: Mapping[str, Any]) -> Guard:
-    """Check the options against the function, and put them together."""
+    """Check the options against the function, and combine them."""
     ours = {**DEFAULTS, **ours}
     circuit = ours.get("circuit")
     circuit = circuits.CircuitBreaker(circuit) if isinstance(circuit, str) else circuit
@@ -350,7 +350,7 @@ def _policy_block(name: Any) -> str | None:
 
 
 def check_fields(what: str, fields: Iterable[str], fn: Callable[..., Any]) -> None:
-    """A name that is a template may name the function's parameters only."""
+    """Check that a name with a template only uses the function's parameters."""
     parameters = inspect.signature(fn).parameters
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
         return

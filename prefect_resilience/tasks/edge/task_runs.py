@@ -1,7 +1,7 @@
-"""A guarded call inside a Prefect task run: where `attempt.py` meets Prefect's engine.
+"""A guarded call inside a Prefect task run: connects `attempt.py` to Prefect's engine.
 
-The engine calls the guarded function once per attempt. An attempt that is to be made again raises, and
-leaves its verdict here under the task run's id, where the engine's questions (`questions.py`) find it.
+The engine calls the guarded function once per attempt. An attempt that must be retried raises, and stores its
+verdict here under the task run's id. The engine's questions (`questions.py`) read it there.
 """
 
 from __future__ import annotations
@@ -60,18 +60,18 @@ if TYPE_CHECKING:
     from prefect_resilience.tasks.edge.task import ResilientTask
 
 MOST_RECORDS = 10_000
-"""Runs that were cut off between two attempts leave a record behind; the oldest give way to new ones."""
+"""The most records. Runs that were cut off between two attempts leave theirs; the oldest are dropped."""
 
 _records: OrderedDict[UUID, RunRecord] = OrderedDict()
 
 
 def record_of(task_run_id: UUID) -> RunRecord | None:
-    """What has gone wrong so far in a task run that goes on in this process."""
+    """The record of the failures so far in a current task run of this process."""
     return _records.get(task_run_id) if _records else None
 
 
 def _notes_here(make: bool) -> Notes | None:
-    """The notes of the resilient task run that is going on."""
+    """The notes of the current resilient task run."""
     context = TaskRunContext.get()
     if context is None or not hasattr(context.task, "guard") or not enabled():
         return None
@@ -87,12 +87,12 @@ add_notes_source(_notes_here)
 
 @dataclass(eq=False)
 class TaskSurroundings:
-    """What one task run gives to an attempt (see `calls.model.RunContext`)."""
+    """The context that one task run gives to an attempt (see `calls.model.RunContext`)."""
 
     guard: Guard
     context: TaskRunContext
     carried: Carried | None = None
-    """What a child process has with it."""
+    """The notes of the child process that makes the call."""
 
     @property
     def task(self) -> ResilientTask[..., Any]:
@@ -109,7 +109,7 @@ class TaskSurroundings:
     @cached_property
     def _parameters(self) -> Mapping[str, Any]:
         given = self.context.parameters
-        # Those of a `**kwargs` come as a dict; without any dict, the signature need not be looked at.
+        # Only a dict can be the value of a `**kwargs`; without any dict, skip the signature.
         if not any(isinstance(value, dict) for value in given.values()):
             return given
         return explode_variadic_parameter(self.guard.fn, given)
@@ -133,7 +133,7 @@ class TaskSurroundings:
 
     def record(self, started: float) -> RunRecord:
         record = _records.setdefault(self.task_run.id, RunRecord(started))
-        if not record.history:  # code inside may have made it, after the attempt began
+        if not record.history:  # code inside the attempt may have made the record later
             record.started = min(record.started, started)
         if self.carried is not None:
             self.carried.read(record.notes)
@@ -159,7 +159,7 @@ class TaskSurroundings:
             self.logger.error("retry_condition_fn failed, so there is no retry: %s", redact(repr(failure)))
             return False
 
-    # What becomes of work that is too big, and of what the run was asked to do.
+    # Decomposition of work that is too big, and the request of the run.
 
     def part(self, changes: Mapping[str, Any], label: str, without_tags: set[str]) -> Callable[[], Any]:
         return part_of(self.task, self.context.parameters, changes, label, without_tags)
@@ -181,7 +181,7 @@ class TaskSurroundings:
         )
         self._emit("run.decomposed", context, parts=parts, depth=depth, max_depth=most)
 
-    # What is told to people, once it has been decided.
+    # Logs, events and metrics of decisions.
 
     def went_well(self) -> None:
         attempt_succeeded(self.task.name, self.task.action_id)
@@ -211,18 +211,18 @@ class TaskSurroundings:
     def _emit(self, happening: str, context: ErrorContext, **more: Any) -> None:
         emit(happening, "task", self.task.name, {**error_payload(context), **more})
 
-    # Where values are kept.
+    # Stored values.
 
     def remember(self, value: Any) -> None:
         try:
             self.context.result_store.write({"at": time.time(), "value": value}, key=self._memory_key())
-        except Exception as failure:  # noqa: BLE001 - a result that cannot be kept is no reason to fail
+        except Exception as failure:  # noqa: BLE001 - a result that cannot be stored must not fail the run
             self.logger.warning("The last good result could not be kept: %s", redact(repr(failure)))
 
     def recall(self, max_age: float | None) -> Any:
         try:
             kept = self.context.result_store.read(self._memory_key()).result
-        except Exception:  # noqa: BLE001 - each storage has its own way to say that there is nothing
+        except Exception:  # noqa: BLE001 - each storage reports a missing value in its own way
             raise LookupError("no earlier result is kept for these arguments") from None
         age = time.time() - kept["at"]
         if max_age is not None and age > max_age:
@@ -235,7 +235,7 @@ class TaskSurroundings:
             raise LookupError("the arguments cannot be hashed, so no result is kept for them")
         return f"last-known-good-{hashed}"
 
-    # What effects need.
+    # The interface for effects.
 
     def batch_id(self) -> str:
         return batch_of(self.task_run)
@@ -253,7 +253,7 @@ class TaskSurroundings:
 
     def begun_external(self) -> None:
         if durable.EXTERNAL_TAG not in self.task_run.tags:
-            # Read by Prefect when the run's state changes: from then on its server knows of the effect.
+            # Prefect sends the tags with the next state, so its server then knows of the effect.
             self.task_run.tags.append(durable.EXTERNAL_TAG)
             self.task_run.labels[durable.LABEL] = durable.store_name(self.ledger().store.url)
 
@@ -263,7 +263,7 @@ class TaskSurroundings:
     def keep(self, reference: str, value: Any) -> str | None:
         try:
             self.context.result_store.write(value, key=reference)
-        except Exception as failure:  # noqa: BLE001 - the effect is done, whatever becomes of its result
+        except Exception as failure:  # noqa: BLE001 - the effect is done, even if its result is lost
             self.logger.warning("The effect's result is no JSON and could not be kept: %r", failure)
             return redact(f"it is no JSON, and the result storage said {failure!r}")
         return None
@@ -271,7 +271,7 @@ class TaskSurroundings:
     def kept(self, reference: str) -> Any:
         try:
             return self.context.result_store.read(reference).result
-        except Exception as failure:  # noqa: BLE001 - each storage has its own way to say no
+        except Exception as failure:  # noqa: BLE001 - each storage reports a missing value in its own way
             said = redact(repr(failure))
             raise LookupError(
                 f"it is no JSON, and the result storage does not have it here: {said}"
@@ -308,7 +308,7 @@ class TaskSurroundings:
 
 
 def surroundings_of(guard: Guard) -> TaskSurroundings | None:
-    """The task run that is going on, or None when the function is called as a plain function."""
+    """The current task run; None if the function is called as a plain function."""
     context = TaskRunContext.get()
     if context is None or getattr(context.task, "guard", None) is not guard or not enabled():
         return None
@@ -317,7 +317,7 @@ def surroundings_of(guard: Guard) -> TaskSurroundings | None:
 
 
 def governed(guard: Guard, here: TaskSurroundings) -> Steps[Guard]:
-    """The guard as its policy block changes it now; the server is asked when what is known of it is old."""
+    """The guard with the current values of its policy block. Asks the server if the known values are old."""
     from prefect_resilience.tasks.edge.blocks import live
 
     policy = live.policy_of(guard)

@@ -1,8 +1,8 @@
-"""The summary of one flow run: looked up, written, and written again when more is known.
+"""The summary of one flow run: collected, written, and written again when more is known.
 
-The end of a run waits HELD seconds for it at most. What takes longer goes on beside whatever the process
-does next, and the end of the process waits a little once more. A run whose process has died holds up nobody,
-so more time is taken for it at once.
+The end of a run waits at most HELD seconds for it. After that, a thread continues beside other work of the
+process, and the end of the process waits for it up to AT_THE_END seconds. A run whose process has died delays
+nothing, so its summary gets more time at once.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from prefect.client.schemas.objects import FlowRun, State
 
 CLOSING = 1.0
-"""Seconds for closing the task runs that earlier passes left behind."""
+"""Seconds for closing the task runs that earlier passes left unfinished."""
 
 CLOSING_SETTLES = 30.0
 _WAITING = frozenset({"waiting", "replaying", "in_doubt"})
@@ -62,11 +62,11 @@ SLOW = "The Prefect API was slow: not all that it knows was looked at."
 
 @dataclass
 class Subject:
-    """The run that a summary is of.
+    """The run of a summary.
 
-    `here`: it went on in this process. `alone`: its task runs ran in the process of the flow, and it started
-    no other flow. `letter` is its own dead letter, which no event told of. `noted_passes` are the passes, of
-    it and of runs inside it, that this process noted.
+    `here`: it ran in this process. `alone`: its task runs ran in the process of the flow, and it started no
+    other flow. `letter` is its own dead letter, which has no event. `noted_passes` are the passes that this
+    process noted, of the run and of the runs inside it.
     """
 
     flow_name: str
@@ -83,7 +83,7 @@ class Subject:
         return self.here and self.alone and self.flow_run.run_count <= 1
 
     def noted(self, ids: Iterable[UUID]) -> dict[tuple[str, int], PassFacts]:
-        """What this process noted of these flow runs."""
+        """The facts that this process noted about these flow runs."""
         found = notes.seen_by_pass(str(one) for one in ids)
         self.noted_passes |= found.keys()
         return found
@@ -91,7 +91,7 @@ class Subject:
 
 @dataclass
 class SummaryLookup:
-    """One look by `until`, a reading of `monotonic()`. Afterwards `ids` are the run and those inside it."""
+    """One lookup, until `until` on the `monotonic()` clock. Then `ids` has the run and the runs inside it."""
 
     subject: Subject
     client: SyncPrefectClient
@@ -100,7 +100,7 @@ class SummaryLookup:
     ids: list[UUID] = field(default_factory=list[UUID])
 
     def look(self) -> Story:
-        """The story of the run; what could not be found out is in its `missing`."""
+        """The story of the run. Its `missing` lists what could not be looked up."""
         subject = self.subject
         self.ids = [subject.flow_run.id]
         if subject.whole:
@@ -113,7 +113,7 @@ class SummaryLookup:
         return replace(self._afterwards(story), missing=tuple(self.missing))
 
     def _passes(self) -> Story:
-        """A run of several passes, or of which something was elsewhere."""
+        """The story of a run with several passes, or with parts in other processes."""
         subject, client = self.subject, self.client
         run_id = subject.flow_run.id
         jobs: dict[str, Callable[[], Any]] = {
@@ -138,7 +138,7 @@ class SummaryLookup:
         if "heard" in jobs and not found.get("heard"):
             self.missing.append(NOT_HEARD)
         if len(passes) > 1:
-            # Before they are counted.
+            # Before the task runs are counted.
             closing = partial(close_left_behind, client, run, settles=CLOSING_SETTLES, within=CLOSING)
             answers({"closed": closing}, min(self.until, time.monotonic() + 2 * CLOSING))
         parts = by_pass(noted, passes, str(run_id))
@@ -149,7 +149,7 @@ class SummaryLookup:
     def _read(
         self, passes: Sequence[RunPass], parts: Mapping[int, Sequence[PassFacts]]
     ) -> dict[int, reading.PassRead]:
-        """What the API knows of passes that were not wholly in this process."""
+        """What the API knows about passes that were not entirely in this process."""
         alone = self.subject.here and self.subject.alone and len(self.ids) == 1
         here = {number for number in parts if alone}
         windows = reading.windows_of(passes)
@@ -161,7 +161,8 @@ class SummaryLookup:
         return read.passes
 
     def _afterwards(self, story: Story) -> Story:
-        """What others did meanwhile to circuits that the run met, and what became of letters that it left."""
+        """Add later changes of the run's circuits by other processes, and the current state of its dead
+        letters."""
         names = circuits_met(story.happenings)
         began, ended = story.passes[0].run_pass.began, story.passes[-1].run_pass.ended
         jobs: dict[str, Callable[[], Any]] = {}
@@ -200,7 +201,7 @@ class SummaryLookup:
 def by_pass(
     noted: Mapping[tuple[str, int], PassFacts], passes: Sequence[RunPass], flow_run_id: str
 ) -> dict[int, list[PassFacts]]:
-    """What was noted of a run and of those inside it, by the number of the run's pass."""
+    """The notes of a run and of the runs inside it, by the number of the run's pass."""
     found: dict[int, list[PassFacts]] = {}
     for (run_id, count), seen in noted.items():
         moments = [state.at for run in seen.task_runs for state in run.states]
@@ -216,12 +217,12 @@ def by_pass(
 
 
 def _audit_of(run: FlowRun) -> tuple[AuditEntry, ...]:
-    """What was done to the batch of a run: who recovered it, and why."""
+    """The audit log of a run's batch: who recovered it, and why."""
     return Audit(open_ledger(), batch_of_flow_run(run)).entries()
 
 
 def _waiting_letters(flow_run_ids: set[str], created: frozenset[str], since: float) -> frozenset[str] | None:
-    """The dead letters of these flow runs that wait; None where this store has never heard of them."""
+    """The waiting dead letters of these flow runs; None if this store has none of the created letters."""
     known = {
         letter.id: letter.status
         for letter in queue_of().letters(datetime.fromtimestamp(since, timezone.utc))
@@ -233,27 +234,27 @@ def _waiting_letters(flow_run_ids: set[str], created: frozenset[str], since: flo
 
 
 HELD = 3.0
-"""Seconds for which the end of a run waits for its summary at most."""
+"""The most seconds for which the end of a run waits for its summary."""
 
 FIRST = 2.0
-"""Seconds of these for looking things up; the rest is for writing them."""
+"""Seconds of HELD for the lookup; the rest is for writing."""
 
 AFTER_A_DEATH = 12.0
-"""Seconds for a run whose process has died: the API hears of what it did some seconds later."""
+"""Seconds for a run whose process has died: the API receives its last events some seconds later."""
 
 PATIENCE = 20.0
-"""Seconds for which an API that does not know everything yet is asked once more."""
+"""Seconds for the second lookup, if the API did not know everything at the first."""
 
 EVERY = 1.0
 AT_THE_END = 5.0
-"""Seconds for which the end of the process waits for summaries that are being written."""
+"""The most seconds for which the end of the process waits for summaries that are being written."""
 
 MOST_LINKS = 20
 
 
 @dataclass
 class Telling:
-    """The summary of one run. `badly`: it ended so that something is to be told in any case."""
+    """Writes the summary of one run. `badly`: the run ended badly, so a summary is written in any case."""
 
     subject: Subject
     log: logging.LoggerAdapter[Any]
@@ -262,7 +263,7 @@ class Telling:
     _written: str = field(default="", init=False)
 
     def tell(self) -> None:
-        """Write the summary, or leave it to a thread that does. Never raises."""
+        """Write the summary in a thread, and wait a limited time for it. Never raises."""
         written = threading.Event()
         try:
             thread = start_thread("run-summary", self._work, written.set, context=copy_context())
@@ -274,13 +275,13 @@ class Telling:
     def _work(self, written: Callable[[], None]) -> None:
         here = self.subject.here
         try:
-            # A client that sleeps between tries of its own would sleep for longer than there is time.
+            # No retries in the client: their delays would exceed the time limits.
             with temporary_settings({PREFECT_CLIENT_MAX_RETRIES: 0}), own_client() as client:
                 whole = self._told(client, FIRST if here else AFTER_A_DEATH, wait=not here)
                 written()
                 if not whole:
                     self._told(client, PATIENCE, wait=True)
-        except Exception as failure:  # noqa: BLE001 - the run is over, and how it ended counts
+        except Exception as failure:  # noqa: BLE001 - the run has ended, and this must not change that
             self.log.warning("No summary of this run could be made: %s", redact(repr(failure)))
         finally:
             written()
@@ -288,7 +289,7 @@ class Telling:
                 notes.forget(self.subject.noted_passes)
 
     def _told(self, client: SyncPrefectClient, seconds: float, *, wait: bool) -> bool:
-        """Look everything up and write it; whether all was known."""
+        """Look everything up and write it. Returns whether everything was known."""
         until = time.monotonic() + seconds
         if wait and not self.subject.whole:
             self._wait(client, until - FIRST)
@@ -299,7 +300,7 @@ class Telling:
         return not story.missing
 
     def _wait(self, client: SyncPrefectClient, until: float) -> None:
-        """Wait until the API has come to know of the run's end."""
+        """Wait until the API knows about the run's end."""
         run, state = self.subject.flow_run, self.subject.state
         heard = partial(reading.heard_of_the_end, client, run.id, state.id)
         while time.monotonic() < until and not answers({"heard": heard}, until).get("heard"):
@@ -314,7 +315,7 @@ class Telling:
 
 
 def write_artifact(client: SyncPrefectClient, run: FlowRun, kind: str, text: str, description: str) -> None:
-    """Leave a markdown artifact of a run; a later one of the same kind is its next version."""
+    """Write a markdown artifact of a run. A later one of the same kind becomes its next version."""
     plain = description.replace("**", "").replace("`", "").replace("\\", "")
     create_artifact(
         client,
@@ -329,7 +330,7 @@ def write_artifact(client: SyncPrefectClient, run: FlowRun, kind: str, text: str
 
 
 def _others(client: SyncPrefectClient, flow_run_ids: list[UUID]) -> list[tuple[str, str | None]]:
-    """The run's other artifacts, such as the picture of a plan, with their addresses."""
+    """The run's other artifacts, such as the picture of a plan: pairs of a key and an address."""
     body = {"artifacts": {"flow_run_id": {"any_": [str(one) for one in flow_run_ids]}}, "limit": 100}
     response = client.request("POST", "/artifacts/filter", json=body)
     found = cast("list[dict[str, Any]]", response.raise_for_status().json())
@@ -343,7 +344,7 @@ def _others(client: SyncPrefectClient, flow_run_ids: list[UUID]) -> list[tuple[s
 
 
 _threads: list[threading.Thread] = []
-"""The threads that may still write a summary."""
+"""The threads that may still be writing a summary."""
 
 
 @at_exit

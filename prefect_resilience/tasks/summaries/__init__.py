@@ -1,1 +1,1 @@
-"""The summary of a flow run: what was retried, refused, replaced, replayed, and how to go on."""
+"""The summary of a flow run: retries, rejections, fallbacks, replays, and how to continue."""

@@ -1,4 +1,4 @@
-"""The summary of a flow run as markdown, as both of Prefect's UIs show it. Pure, and without secrets."""
+"""The summary of a flow run as markdown for both of Prefect's UIs. Pure, and without secrets."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ OUTPUTS_SHOWN = 20
 OUTPUT_LENGTH = 300
 MESSAGE_LENGTH = 600
 LARGEST = 300_000
-"""Bytes of a summary. Where it would be larger, its tables are cut further."""
+"""The most bytes of a summary. The tables of a larger one are shortened."""
 ROWS_WHERE_LARGE = (20, 5)
 
 
@@ -28,7 +28,7 @@ def markdown(
     links: Sequence[tuple[str, str | None]] = (),
     letters: str = "prefect-resilience dead-letters replay",
 ) -> str:
-    """The whole summary. `links` are other artifacts of the run: a key, and an address where it is known."""
+    """The whole summary. `links` are other artifacts of the run: pairs of a key and an address, if known."""
     whole = tables_of(story)
     written = _written(story, advice, links, letters, whole)
     for most in ROWS_WHERE_LARGE:
@@ -66,13 +66,13 @@ def _written(
 
 
 def hint_markdown(run: str, flow: str, state: str, advice: Advice) -> str:
-    """The recovery hint alone: of a run, its flow, and the state in which it ended."""
+    """Only the recovery hint: for a run, its flow, and the state in which it ended."""
     lines = [f"# {text(run)}", "", f"The run of {code(flow)} ended **{text(state)}**.", ""]
     return "\n".join([*lines, *_advice(advice)]).rstrip() + "\n"
 
 
 def headline(story: Story) -> str:
-    """One sentence: what the task runs of the last pass came to, and what the run leaves behind."""
+    """One sentence: the outcomes of the task runs of the last pass, and the dead letters of the run."""
     facts, seen = story.facts, story.last
     took = ""
     several = len(story.passes) > 1
@@ -115,12 +115,12 @@ def _circuits(story: Story) -> str:
 
 
 def code(said: str) -> str:
-    """Text as code in a line or a table's cell, whatever it contains."""
+    """Any text, escaped as code in a line or a table's cell."""
     return "`" + " ".join(redact(said).replace("`", "'").replace("|", "¦").split()) + "`"
 
 
 def text(said: str) -> str:
-    """Text as words, whatever it contains."""
+    """Any text, escaped as plain words."""
     line = " ".join(redact(said).replace("|", "¦").split())
     return re.sub(r"([\\`*_{}\[\]<>#!~&$])", r"\\\1", line)
 
@@ -174,7 +174,7 @@ def _table(table: Table) -> list[str]:
 
 
 def _outputs(story: Story) -> list[str]:
-    """What task runs had given before the run ended badly."""
+    """The outputs of completed task runs, if the run ended badly."""
     facts, seen = story.facts, story.last
     if facts.state_type == "COMPLETED" or not seen.outputs:
         return []

@@ -1,6 +1,6 @@
-"""A summary as tables: its passes, what was retried, refused, replaced, replayed, and where it stopped. Pure.
+"""A summary as tables: its passes, failures, retries, rejections, fallbacks, replays and leftovers. Pure.
 
-What became of calls is that of the last pass; circuits, letters and stores are those of the whole run.
+Outcomes of calls are those of the last pass. Circuits, letters and stores are those of the whole run.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ SHORT = 160
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Rows of text; `more` of them are left out, and `more` is None where nobody counted."""
+    """Rows of text; `more` is the number of rows that were left out."""
 
     title: str
     columns: tuple[str, ...]
@@ -37,12 +37,12 @@ class Table:
     more: int = 0
 
     def cut(self, most: int) -> Table:
-        """The table with so many rows at most; the others are counted."""
+        """The table with at most `most` rows. `more` counts the rest."""
         return replace(self, rows=self.rows[:most], more=self.more + len(self.rows[most:]))
 
 
 def tables_of(story: Story) -> list[Table]:
-    """What there is to tell, in the order in which it is to be read."""
+    """All tables with rows, in reading order."""
     seen = story.last
     by_task = _by_task_run(seen.happenings)
     made = [
@@ -107,7 +107,7 @@ def _retried(seen: PassFacts, by_task: Mapping[str, list[Happening]]) -> Table:
 
 
 def waits_of(run: TaskRunSeen) -> list[float]:
-    """The seconds between one attempt and the next."""
+    """The seconds between each attempt and the next one."""
     found: list[float] = []
     since: float | None = None
     for state in run.states:
@@ -120,7 +120,7 @@ def waits_of(run: TaskRunSeen) -> list[float]:
 
 
 def _errors(run: TaskRunSeen, happenings: Iterable[Happening]) -> list[str]:
-    """What went wrong in the attempts, the same things put together."""
+    """The errors of the attempts; equal errors become one entry with a count."""
     told = [_said(one) for one in happenings if one.name == "retry.scheduled"]
     told = told or [
         bounded(state.message, SHORT)
@@ -141,7 +141,7 @@ def _last_error(run: TaskRunSeen, happenings: Iterable[Happening]) -> str:
 
 
 def _said(one: Happening) -> str:
-    """The error of an event in one line, as `ErrorContext.summary` writes it."""
+    """The error of an event in one line, in the form of `ErrorContext.summary`."""
     payload = one.payload
     code, category = _text(payload, "code"), _text(payload, "category")
     head = (
@@ -152,7 +152,7 @@ def _said(one: Happening) -> str:
 
 
 def _refused(seen: PassFacts) -> Table:
-    """Calls that a circuit did not let through: each is an attempt that failed, or was replaced."""
+    """Calls that a circuit rejected. Each is a failed attempt, or was answered by a fallback."""
     counted: dict[tuple[str, str], int] = {}
     for one in _named(seen.happenings, "retry.scheduled", "fallback.used", "run.failed"):
         if one.payload.get("category") == "circuit_open":
@@ -229,7 +229,7 @@ def _letters(story: Story) -> Table:
         one.subject: one for one in _named(story.happenings, "dead-letter.created") if one.subject in left
     }
     rows = [(one.subject, _task_of(one), _said(one)) for one in told.values()]
-    # Of some nothing is known but that they are there.
+    # Of some letters only the id is known.
     rows += [(letter, "", "") for letter in sorted(left - told.keys())]
     return _table("Dead letters", ("letter", "task", "error"), rows)
 
@@ -286,7 +286,7 @@ _STARTED = {
 
 
 def passes_table(story: Story) -> Table | None:
-    """A row for each pass; None where there is but one."""
+    """A row for each pass; None for a single pass."""
     if len(story.passes) < 2:
         return None
     columns = ("pass", "began", "started by", "ended", "took", "task runs", "retries", "came to")
@@ -311,7 +311,7 @@ def _row(part: PassSeen, before: PassSeen | None) -> tuple[str, ...]:
 
 
 def started_by(start: Start) -> str:
-    """What started a pass, who, and why, as far as it is known."""
+    """The cause of a pass, with the person and the reason, if known."""
     who = _STARTED[start.cause]
     if start.cause == "recovery" and start.who:
         who = f"a recovery by {start.who}"
@@ -321,7 +321,7 @@ def started_by(start: Start) -> str:
 
 
 def ended(one: RunPass) -> str:
-    """How a pass ended, with the message of its last state."""
+    """The end of a pass, with the message of its last state."""
     if one.ended is None:
         return "unknown: nobody reported its end" if one.over else "it goes on"
     message = " ".join(one.message.split())
@@ -329,7 +329,7 @@ def ended(one: RunPass) -> str:
 
 
 def began(one: RunPass, before: RunPass | None) -> str:
-    """When a pass began, and how long after the end of the one before."""
+    """When a pass began, and the time since the end of the pass before."""
     at = f"{clock(one.began)} UTC"
     if before is None or before.ended is None:
         return at
@@ -337,7 +337,7 @@ def began(one: RunPass, before: RunPass | None) -> str:
 
 
 def came_to(part: PassSeen) -> str:
-    """How many task runs of a pass came to which state."""
+    """The number of task runs of a pass in each state."""
     ordered = sorted((+part.seen.states).items(), key=lambda it: (-it[1], it[0]))
     shown = [f"{count:,} {name}" for name, count in ordered[:STATES_SHOWN]]
     rest = sum(count for _, count in ordered[STATES_SHOWN:])
@@ -345,7 +345,7 @@ def came_to(part: PassSeen) -> str:
 
 
 def span(seconds: float) -> str:
-    """A span of time as a person says it."""
+    """A time span for people."""
     if seconds < 90:
         return f"{seconds:.1f} s"
     minutes = seconds / 60

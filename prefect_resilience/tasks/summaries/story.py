@@ -1,4 +1,4 @@
-"""What happened in a flow run, pass by pass: what this process noted and what the API knows, as one. Pure.
+"""A flow run, pass by pass: the notes of this process and the data of the API, combined. Pure.
 
 Times are seconds since the epoch.
 """
@@ -27,8 +27,8 @@ OPENED = frozenset({"open", "forced_open"})
 
 @dataclass(frozen=True, slots=True)
 class CircuitSeen:
-    """A circuit that the run met. `moves` are its changes, whoever brought them about, the first one first;
-    `now` is the state that its store has, None where that could not be asked."""
+    """A circuit that the run used. `moves` are its changes by any process or person, the first one first.
+    `now` is its state in the store; None if the store could not be asked."""
 
     name: str
     moves: tuple[Happening, ...]
@@ -42,8 +42,8 @@ class CircuitSeen:
 
 @dataclass(slots=True)
 class PassRead:
-    """What the API knows of one pass. `states` counts its task runs by the type and the name of their last
-    state, `counts` its events by name; `rows` and `happenings` are as many of them as were looked at."""
+    """What the API knows about one pass. `states` counts its task runs by the type and the name of their last
+    state, `counts` its events by name. `rows` and `happenings` are limited to those that were read."""
 
     states: Counter[tuple[str, str]] = field(default_factory=Counter[tuple[str, str]])
     retried: int = 0
@@ -55,7 +55,7 @@ class PassRead:
 
 @dataclass(frozen=True, slots=True)
 class PassSeen:
-    """One pass of the run, and what is known of it."""
+    """One pass of the run, and the facts about it."""
 
     run_pass: RunPass
     seen: PassFacts
@@ -63,8 +63,8 @@ class PassSeen:
 
 @dataclass(frozen=True, slots=True)
 class Story:
-    """A flow run with its passes, of which there is at least one. `waiting` are its dead letters that wait,
-    as their store knows them; None where that could not be asked."""
+    """A flow run with at least one pass. `waiting` are the ids of its dead letters that wait, by their store;
+    None if the store could not be asked."""
 
     facts: RunFacts
     passes: tuple[PassSeen, ...]
@@ -74,7 +74,7 @@ class Story:
 
     @property
     def last(self) -> PassFacts:
-        """What the calls of the run came to in the end: what is known of its last pass."""
+        """The facts about the last pass, which has the final outcomes of the calls."""
         return self.passes[-1].seen
 
     @property
@@ -84,7 +84,7 @@ class Story:
 
     @property
     def letters(self) -> frozenset[str]:
-        """The dead letters that the run leaves behind: each call once, and none that was settled."""
+        """The dead letters that the run leaves: each call once, without settled ones."""
         if self.waiting is not None:
             return self.waiting
         created = {letter for part in self.passes for letter in part.seen.letters}
@@ -92,12 +92,12 @@ class Story:
 
     @property
     def remarkable(self) -> bool:
-        """Whether there is anything to tell."""
+        """Whether the run had several passes or any notable event."""
         return len(self.passes) > 1 or any(part.seen.remarkable for part in self.passes)
 
 
 def one_pass(facts: RunFacts, seen: PassFacts) -> Story:
-    """The story of a run that had one pass, of which all is known here."""
+    """The story of a run with one pass, which is entirely known here."""
     began = facts.began if facts.began is not None else (facts.ended or 0.0)
     ended = facts.ended
     only = RunPass(1, began, Start("unknown"), ended, facts.state, facts.state_type, facts.message, over=True)
@@ -115,8 +115,8 @@ def story_of(
     Args:
         facts: The run.
         passes: Its passes, at least one.
-        noted: What this process noted of each pass, by its number: of the run itself, and of those inside.
-        read: What the API knows of passes that were not, or not wholly, here.
+        noted: The notes of this process on each pass, by its number: on the run itself, and on inner runs.
+        read: What the API knows about passes that were not, or not entirely, in this process.
     """
     known = read or {}
     made: list[PassSeen] = []
@@ -131,7 +131,7 @@ def story_of(
 def circuits_of(
     happenings: Iterable[Happening], now: Mapping[str, str] | None = None
 ) -> tuple[CircuitSeen, ...]:
-    """The circuits that these events are about, in the order in which they moved first."""
+    """The circuits of these events, in the order of their first change."""
     found: dict[str, dict[str, Happening]] = {}
     for one in sorted(happenings, key=lambda one: one.at):
         if one.name in CIRCUIT_MOVES:
@@ -141,7 +141,7 @@ def circuits_of(
 
 
 def circuits_met(happenings: Iterable[Happening]) -> list[str]:
-    """The names of circuits that moved in a run, or refused one of its calls."""
+    """The names of circuits that changed in a run, or rejected one of its calls."""
     found: dict[str, None] = {}
     for one in happenings:
         if one.name in CIRCUIT_MOVES:
@@ -152,13 +152,13 @@ def circuits_met(happenings: Iterable[Happening]) -> list[str]:
 
 
 def after_move(move: Happening) -> str:
-    """The state that a circuit came to."""
+    """The new state of a circuit after a change."""
     plain = {"circuit.opened": "open", "circuit.half-opened": "half_open", "circuit.closed": "closed"}
     return plain.get(move.name) or str(move.payload.get("after") or "")
 
 
 def _add(seen: PassFacts, read: PassRead) -> None:
-    """Add what the API knows to what was noted here. It hears of things later: the larger count is right."""
+    """Add the API's data to the notes of this process. The API may be late, so the larger count is right."""
     seen.task_runs += [row for row in read.rows if row.id not in seen.noted]
     if read.states.total() >= seen.total:
         seen.states.clear()
@@ -176,24 +176,24 @@ def _add(seen: PassFacts, read: PassRead) -> None:
         seen.counts[name] = max(seen.counts[name], times)
 
 
-# Who gets a lane in the picture of a run, and what is drawn in it: one band for each pass. Pure.
+# The lanes in the picture of a run, and the bars in each lane: one band for each pass. Pure.
 #
 # Times are seconds since the epoch.
 
 MOST_LANES = 30
 MOST_BANDS = 6
-"""Passes with a band of their own: the first, and the last ones."""
+"""The most passes with a band of their own: the first one, and the last ones."""
 
 LANES_OF_THE_LAST, LANES_OF_OTHERS, FEWEST_LANES = 16, 24, 4
-"""Where there are several bands: lanes of the last one, those that the others share, and what each has."""
+"""With several bands: the lanes of the last one, the lanes that the others share, and the minimum."""
 
 MOST_CIRCUITS = 6
 MOST_BARS = 60
 MOST_BARS_OF_ALL = 600
-"""Bars in all lanes together; of a lane that has more than its share, those at its end."""
+"""The most bars in all lanes together. A lane with more than its share keeps the last ones."""
 
 LATE = 5.0
-"""Seconds after the end of a pass in which a task run may still have come to its own end: clocks differ."""
+"""The most seconds by which a task run may end after its pass: the clocks differ."""
 
 BarKind = Literal[
     "ok", "failed", "crashed", "replaced", "replayed", "wait", "running", "open", "half-open", "unknown"
@@ -203,7 +203,7 @@ _CIRCUIT_LOOKS: dict[str, BarKind] = {"open": "open", "forced_open": "open", "ha
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """From one moment to another; `tip` is what a pointer over it shows."""
+    """A time span in a lane; `tip` is its tooltip."""
 
     look: BarKind
     start: float
@@ -222,8 +222,8 @@ class Lane:
 
 @dataclass(frozen=True, slots=True)
 class Band:
-    """One pass. `more` of its task runs have no lane; `pause` are the seconds since the pass before, None for
-    the first; `left_out` passes in between have no band."""
+    """One pass. `more` is the number of its task runs without a lane. `pause` is the time since the previous
+    pass in seconds; None for the first pass. `left_out` is the number of passes before it without a band."""
 
     part: PassSeen
     start: float
@@ -236,7 +236,7 @@ class Band:
 
 
 def bands_of(story: Story) -> tuple[Band, ...]:
-    """The bands of a run; none when there is nothing to draw."""
+    """The bands of a run; empty if there is nothing to draw."""
     parts = [*story.passes]
     if len(parts) > MOST_BANDS:
         parts = [parts[0], *parts[-(MOST_BANDS - 1) :]]
@@ -280,7 +280,7 @@ def _band(part: PassSeen, circuits: Sequence[CircuitSeen], most: int) -> Band:
 
 
 def _end(part: PassSeen, begun: Iterable[TaskRunSeen]) -> float:
-    """The end of a pass: nothing of it is later, however late a task run was closed that it left behind."""
+    """The end of a pass. Later states, of task runs that were closed afterwards, do not count."""
     ended = part.run_pass.ended
     moments = [state.at for run in begun for state in run.states]
     if ended is None:
@@ -289,7 +289,7 @@ def _end(part: PassSeen, begun: Iterable[TaskRunSeen]) -> float:
 
 
 def _chosen(begun: Sequence[TaskRunSeen], most: int) -> list[TaskRunSeen]:
-    """What went wrong most, and beside it some of what went well."""
+    """The task runs with the most trouble, and some of the successful ones."""
     ordered = sorted(begun, key=_weight)
     well = [run for run in ordered if _weight(run)[0] == _WELL]
     trouble = ordered[: len(ordered) - len(well)]
@@ -301,7 +301,7 @@ _WELL = 3
 
 
 def _weight(run: TaskRunSeen) -> tuple[int, float]:
-    """What went wrong most comes first."""
+    """The sort key: the most trouble first."""
     last = run.last
     outcome = "running" if last is None else outcome_of(last.type, last.name)
     if outcome in ("failed", "crashed"):
@@ -318,7 +318,7 @@ def _began(run: TaskRunSeen) -> float:
 
 
 def _lane(run: TaskRunSeen, end: float) -> Lane:
-    """Attempts are the spans in which it ran; the state after each says how it went."""
+    """The lane of a task run. Each attempt is a bar; the state after it is its outcome."""
     bars: list[Bar] = []
     for place, state in enumerate(run.states):
         after = run.states[place + 1] if place + 1 < len(run.states) else None
@@ -333,7 +333,7 @@ def _lane(run: TaskRunSeen, end: float) -> Lane:
 
 
 def _outcome(kind: str, name: str) -> BarKind:
-    """How an attempt went, by the state after it."""
+    """The outcome of an attempt, from the state after it."""
     outcome = outcome_of(kind, name)
     return "failed" if outcome == "running" else outcome
 
@@ -344,7 +344,7 @@ def _circuits(circuits: Iterable[CircuitSeen], start: float, end: float) -> list
 
 
 def _openings(circuit: CircuitSeen, start: float, end: float) -> tuple[Bar, ...]:
-    """The spans in which a circuit was open or half-open, as far as they lie in a band."""
+    """The time spans in which a circuit was open or half-open, within a band."""
     bars: list[Bar] = []
     for place, move in enumerate(circuit.moves):
         look = _CIRCUIT_LOOKS.get(after_move(move))
@@ -361,7 +361,7 @@ def _openings(circuit: CircuitSeen, start: float, end: float) -> tuple[Bar, ...]
 
 
 def _still(look: BarKind, now: str | None) -> bool:
-    """Whether what the store says of a circuit agrees with its last change that was told of."""
+    """Whether the circuit's state in the store agrees with its last known change."""
     if look == "open":
         return now in OPENED or now == "half_open"
     return now == "half_open"

@@ -1,8 +1,8 @@
 """A flow run as a picture: attempts and waits of its task runs over time, pass by pass. One SVG. Pure.
 
-It lies on a white card, so that it can be read on dark and on light ground. Each pass has a band with its own
-axis, and the pause between two of them is folded. Colours are Okabe and Ito's; hatching and signs say it
-again. The signs are letters that every font has.
+The background is a white card, readable in dark and light themes. Each pass has a band with its own axis, and
+the pause between two passes is shortened. The colours are those of Okabe and Ito; hatching and signs repeat
+their meaning. The signs are characters that every font has.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ INK, SMALL, GRID = "#1a1a1a", "#4d4d4d", "#e3e3e3"
 WIDTH, LABELS, RIGHT = 960.0, 236.0, 26.0
 LANE, BAR = 22.0, 13.0
 TITLE, HEADING, TOTALS, AXIS, FOLD = 44.0, 22.0, 24.0, 22.0, 34.0
-"""Heights: the title, each line that says what pass it is, its totals, its axis; a folded pause."""
+"""Heights: the title, each heading line of a pass, its totals, its axis, and a shortened pause."""
 
 LONGEST_LABEL = 34.0
 HEADING_LENGTH = 150
@@ -39,7 +39,7 @@ LOOKS: dict[BarKind, tuple[str, str, str]] = {
     "half-open": ("#F0C987", "", "circuit half-open"),
     "unknown": ("#f0f0f0", "?", "unknown how long"),
 }
-"""Fill, sign, and the words of the legend."""
+"""Fill, sign, and the words in the legend."""
 
 _EDGES: dict[BarKind, str] = {
     "wait": "#8c8c8c",
@@ -60,7 +60,7 @@ _PATTERNS = (
 
 
 def draw(story: Story) -> str | None:
-    """The SVG document; None when there is nothing to draw."""
+    """The SVG document; None if there is nothing to draw."""
     bands = bands_of(story)
     if not bands:
         return None
@@ -96,7 +96,7 @@ def draw(story: Story) -> str | None:
 
 
 def _fold(band: Band, y: float) -> Iterable[str]:
-    """The pause between two passes: a line that is broken, however long it was."""
+    """The pause between two passes: a broken line of fixed size."""
     middle = y + FOLD / 2
     yield (
         f'<path d="M18 {_n(middle)}H{LABELS - 8:g}l4 -6l6 12l6 -12l4 6H{WIDTH - RIGHT:g}" fill="none" '
@@ -114,7 +114,7 @@ def _fold(band: Band, y: float) -> Iterable[str]:
 
 
 def _band(band: Band, top: float, several: bool) -> tuple[list[str], float]:
-    """One pass; with its height."""
+    """The parts of one pass, and their height."""
     y = top
     parts: list[str] = []
     if several:
@@ -144,7 +144,7 @@ def _heading(band: Band, y: float) -> Iterable[str]:
 
 
 def _totals(band: Band, y: float) -> Iterable[str]:
-    """All task runs of a pass by what they came to, also those without a lane."""
+    """The task runs of a pass by outcome, including those without a lane."""
     total = band.outcomes.total()
     words = f"{total:,} task run{'' if total == 1 else 's'}"
     yield _text(words, 18, y + 14, 12, INK, bold=True)
@@ -182,7 +182,7 @@ def _axis(band: Band, top: float, bottom: float) -> Iterable[str]:
 
 
 def nice_step(least: float) -> float:
-    """1, 2 or 5 times a power of ten of seconds; from a minute on, what a clock shows."""
+    """1, 2 or 5 times a power of ten of seconds; from a minute on, a step that a clock shows."""
     if least > 30:
         clock = (60, 120, 300, 600, 900, 1_800, 3_600, 7_200, 10_800, 21_600, 43_200, 86_400)
         return next((float(step) for step in clock if step >= least), math.ceil(least / 86_400) * 86_400.0)
@@ -209,7 +209,7 @@ def _lane(lane: Lane, y: float, band: Band) -> Iterable[str]:
     yield f"<g><title>{escape(_line(label, 300))}</title>"
     shown = _text(_fitting(label), 18, y + 15, 12, INK, bold=lane.circuit)
     yield f"{shown}</g>"
-    # What took but a moment lies on top of the wait after it.
+    # A very short attempt is drawn on top of the wait after it.
     for bar in sorted(lane.bars, key=lambda bar: bar.look != "wait"):
         yield from _bar(bar, y + (LANE - BAR) / 2, band)
 
@@ -236,7 +236,7 @@ def _sign_ink(look: BarKind) -> str:
 
 
 def _legend(bands: Iterable[Band]) -> tuple[list[str], int]:
-    """What occurs, side by side; with the number of rows."""
+    """The looks that occur, side by side, and the number of rows."""
     occurring: set[BarKind] = set()
     for band in bands:
         occurring |= {bar.look for lane in band.lanes for bar in lane.bars}
@@ -261,13 +261,13 @@ def _legend(bands: Iterable[Band]) -> tuple[list[str], int]:
 
 
 def _line(said: str, most: int) -> str:
-    """One line without secrets; characters that XML does not allow become spaces."""
+    """One line without secrets. Characters that cannot be printed become spaces."""
     line = " ".join("".join(letter if letter.isprintable() else " " for letter in redact(said)).split())
     return line if len(line) <= most else line[: most - 1] + "…"
 
 
 def _fitting(label: str) -> str:
-    """As much of a label as there is room for; wide letters take more of it."""
+    """The part of a label that fits; wide characters take more room."""
     line = _line(label, 300)
     room = LONGEST_LABEL
     for place, letter in enumerate(line):

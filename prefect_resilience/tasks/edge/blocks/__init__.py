@@ -1,4 +1,4 @@
-"""Policies as Prefect blocks: an operator changes them in the UI, and running workers follow."""
+"""Policies as Prefect blocks: operators change them in the UI, and running workers apply the change."""
 
 from prefect_resilience.tasks.edge.blocks.policy import ResiliencePolicy
 

@@ -1,11 +1,11 @@
-"""Policies as they stand on the server, kept by each process and looked at again while it runs.
+"""The policy blocks of the server, cached in each process and refreshed while it runs.
 
-    younger than FRESH     used as it is
-    younger than STALE     used as it is, and asked for in a thread beside
-    older, or not known    asked for, and waited for up to PATIENCE
+    younger than FRESH     used
+    younger than STALE     used, and refreshed in a thread
+    older, or not known    refreshed first, waiting up to PATIENCE
 
-So a change is in force after STALE seconds at most, and a slow API never holds a task up for longer than
-PATIENCE, once in FRESH seconds.
+So a change takes effect after at most STALE seconds, and a slow API delays a task by at most PATIENCE, once
+in FRESH seconds.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ from prefect_resilience.tasks.edge.blocks.policy import MOST_ATTEMPTS, SLUG, Res
 from prefect_resilience.tasks.edge.task_options import make_guard
 
 ENDED = frozenset({"none", "schedule"})
-"""Kinds of backoff that have no delay to start from: another one takes their place."""
+"""Kinds of backoff without an initial delay: the block's backoff replaces them entirely."""
 
 
 def read_policy(data: Mapping[str, Any]) -> ResiliencePolicy:
-    """The block that a document's data means. Raises ConfigurationError."""
+    """The block from a document's data. Raises ConfigurationError."""
     try:
         return ResiliencePolicy.model_validate(dict(data))
     except ValidationError as error:
@@ -52,9 +52,9 @@ def read_policy(data: Mapping[str, Any]) -> ResiliencePolicy:
 
 
 def with_policy(guard: Guard, policy: ResiliencePolicy) -> Guard:
-    """The guard with the options that the policy writes; the rest is the code's own.
+    """The guard with the options that the policy has; all others stay the code's own.
 
-    Raises ConfigurationError for what cannot be meant for this task.
+    Raises ConfigurationError for options that are invalid for this task.
     """
     says = policy.written()
     checked = make_guard(
@@ -77,7 +77,7 @@ def with_policy(guard: Guard, policy: ResiliencePolicy) -> Guard:
 
 
 def retry_by(own: Retry, says: Mapping[str, Any]) -> Retry:
-    """The code's retries with what the block says of them."""
+    """The code's retries, with the block's options merged in."""
     if not says:
         return own
     merged = own.model_dump()
@@ -97,7 +97,7 @@ def retry_by(own: Retry, says: Mapping[str, Any]) -> Retry:
 
 
 def circuit_by(own: CircuitBreaker | None, says: Mapping[str, Any]) -> CircuitBreaker | None:
-    """The code's circuit with what the block says of it, or the one that the block names."""
+    """The code's circuit with the block's options merged in, or the circuit that the block names."""
     if not says:
         return own
     name = says.get("name") or (own.name if own is not None else None)
@@ -114,14 +114,14 @@ def circuit_by(own: CircuitBreaker | None, says: Mapping[str, Any]) -> CircuitBr
 
 
 def timeout_by(own: Timeout | None, seconds: float | None) -> Timeout | None:
-    """The code's timeout, with other seconds for an attempt."""
+    """The code's timeout, with the block's seconds for an attempt."""
     if seconds is None:
         return own
     return Timeout(seconds) if own is None else own.model_copy(update={"total": seconds})
 
 
 def fallbacks_by(own: tuple[Fallback, ...], names: list[str] | None) -> tuple[Fallback, ...]:
-    """Those of the task's own fallbacks that are named, or what import paths lead to, in their order."""
+    """The named fallbacks, in the block's order: the task's own, or imported by path."""
     return own if not names else tuple(_fallback(name, own) for name in names)
 
 
@@ -138,7 +138,7 @@ def _fallback(name: str, own: tuple[Fallback, ...]) -> Fallback:
         target = cast("Any", importlib.import_module(module))
         for part in attribute.split("."):
             target = getattr(target, part)
-    except Exception as error:  # noqa: BLE001 - an import runs whatever the module does
+    except Exception as error:  # noqa: BLE001 - an import runs any code of the module
         raise ConfigurationError(f"fallback: {name!r} cannot be imported here: {error}") from None
     return target if isinstance(target, Fallback) else Fallback(target)
 
@@ -154,7 +154,7 @@ State = Literal["unknown", "there", "missing", "broken", "away"]
 
 @dataclass(frozen=True)
 class Known:
-    """What the server said last. `trouble` is why there is no policy, in words for the log."""
+    """The last answer of the server. `trouble` is why there is no policy, as a text for the log."""
 
     state: State = "unknown"
     policy: ResiliencePolicy | None = field(default=None, compare=False)
@@ -164,7 +164,7 @@ class Known:
 
 @dataclass(eq=False)
 class LivePolicy:
-    """One block, as one process knows it. Safe between threads."""
+    """One block, as known to one process. Thread-safe."""
 
     name: str
     known: Known = field(default_factory=Known)
@@ -172,16 +172,16 @@ class LivePolicy:
     """When the server last answered, by `monotonic()`."""
     asked: float = float("-inf")
     told: set[str] = field(default_factory=set[str])
-    """What the log says already of what is known now."""
+    """The warnings that were already logged about `known`."""
     guards: OrderedDict[int, tuple[Guard, Known, Guard]] = field(
         default_factory=OrderedDict[int, tuple[Guard, Known, Guard]]
     )
     lock: threading.Lock = field(default_factory=threading.Lock)
     answered: threading.Event | None = None
-    """Set when the question that is under way has its answer; None while there is none."""
+    """Set when the request in progress has its answer; None if there is no request."""
 
     def looked_at(self, now: float) -> threading.Event | None:
-        """Ask the server again if that is due; what to wait for, if it should be waited for."""
+        """Ask the server if that is due. Returns an event to wait for if the known policy is too old."""
         if now - self.confirmed < FRESH:
             return None
         stale = now - self.confirmed >= STALE
@@ -191,7 +191,7 @@ class LivePolicy:
             self.asked = now
             answered = self.answered = threading.Event()
         try:
-            # The context says which API is configured.
+            # The context determines which API is configured.
             start_thread("policy", self._ask, answered, context=copy_context())
         except RuntimeError:  # no thread can be started any more, or the interpreter is ending
             self.answered = None
@@ -204,7 +204,7 @@ class LivePolicy:
             with self.lock:
                 if known.state != "away":
                     self.confirmed = monotonic()
-                # While the API is away, what it said last holds on.
+                # While the API is unavailable, its last answer stays in use.
                 if known != self.known and (known.state != "away" or self.known.state in ("unknown", "away")):
                     self.known, self.told = known, set()
         finally:
@@ -212,7 +212,7 @@ class LivePolicy:
             answered.set()
 
     def guard(self, own: Guard, log: Log) -> Guard:
-        """The guard as the policy changes it; the code's own, and one warning, where there is none."""
+        """The guard with the policy's options. Without a policy: the code's own guard, and one warning."""
         known = self.known
         if known.policy is None:
             self._warn(log, known.trouble)
@@ -232,7 +232,7 @@ class LivePolicy:
         return made
 
     def _warn(self, log: Log, trouble: str) -> None:
-        """Say why the policy is not used, once in this process for each trouble."""
+        """Log why the policy is not used, once in this process for each reason."""
         with self.lock:
             if trouble in self.told:
                 return
@@ -241,13 +241,13 @@ class LivePolicy:
 
 
 def ask(name: str) -> Known:
-    """What the server says of the block now. Never raises."""
+    """The server's current answer about the block. Never raises."""
     try:
         with get_client(sync_client=True) as client:
             document = client.read_block_document_by_name(name, SLUG)
     except ObjectNotFound:
         return Known("missing", None, f"there is no block {SLUG}/{name}: make it in the UI or save() it")
-    except Exception as error:  # noqa: BLE001 - each way in which an API is away
+    except Exception as error:  # noqa: BLE001 - an API is unavailable in many ways
         return Known("away", None, f"the Prefect API could not be asked: {error!r}")
     data: dict[str, Any] = document.data
     try:
@@ -260,7 +260,7 @@ _policies: dict[tuple[str | None, str], LivePolicy] = {}
 
 
 def policy_of(guard: Guard) -> LivePolicy:
-    """The block that the guard names, on the API that is configured."""
+    """The block that the guard names, on the configured API."""
     place = (get_current_settings().api.url, str(guard.policy))
     policy = _policies.get(place)
     return policy if policy is not None else _policies.setdefault(place, LivePolicy(place[1]))
@@ -268,5 +268,5 @@ def policy_of(guard: Guard) -> LivePolicy:
 
 @in_forked_child
 def forget_policies() -> None:
-    """Know nothing of any block, as a new process does; for tests and notebooks."""
+    """Forget all blocks, as in a new process; for tests and notebooks."""
     _policies.clear()

@@ -1,7 +1,7 @@
-"""`ResiliencePolicy`: what an operator may change of a task's policy, as a block with a form in the UI.
+"""`ResiliencePolicy`: the options of a task that an operator may change, as a block with a form in the UI.
 
-Its fields are few and plain on purpose. A form shows a plain field where pydantic would describe a choice
-between a number and null, and a change of the fields would be another block schema on every server.
+The fields are few and simple on purpose. The form shows a simple field where pydantic would describe a choice
+between a number and null. A changed field would be a new block schema on every server.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ EMPTY = "An empty field stays as the task's code has it."
 
 
 def _plain(schema: JsonDict) -> None:
-    """An optional field as the form shows it best: of its one type, and empty where nothing is written."""
+    """An optional field in the form's simplest schema: its one type, and empty without a value."""
     schema.pop("default", None)
     for option in cast("list[JsonDict]", schema.pop("anyOf", [])):
         if option.get("type") != "null":
@@ -45,8 +45,8 @@ def _plain(schema: JsonDict) -> None:
 
 
 def optional(description: str, by_default: object = None, **bounds: Any) -> Any:
-    """A field that is the code's own where the block leaves it out; `by_default` is what it is where the code
-    says nothing either. A form shows no values of the code: a block may be that of many tasks."""
+    """A field that keeps the code's value if the block leaves it out. `by_default` is the value if the code
+    has none either. The form shows no values of the code, because many tasks may share a block."""
     default = "" if by_default is None else f", or {by_default} by default"
     text = f"{description} Empty: as in the code{default}."
     return Field(default=None, description=text, json_schema_extra=_plain, **bounds)
@@ -59,7 +59,7 @@ class Fields(BaseModel):
 
     @model_serializer(mode="plain")
     def written(self) -> dict[str, Any]:
-        """What is written of it, as JSON."""
+        """The options with a value, as JSON."""
         values = {
             **{name: getattr(self, name) for name in type(self).model_fields},
             **(self.__pydantic_extra__ or {}),
@@ -112,7 +112,7 @@ class RetryFields(Fields):
     @model_validator(mode="before")
     @classmethod
     def _read(cls, data: Any) -> Any:
-        """Other spellings in these words; what `Retry` would refuse is refused."""
+        """Convert other spellings to these fields. Raises ValueError where `Retry` does."""
         if data is None or isinstance(data, RetryFields):
             return data or {}
         options: Any = data
@@ -173,7 +173,7 @@ class CircuitFields(Fields):
             return data
         options = _without_nothing(cast("Mapping[str, Any]", data))
         policy = {name: value for name, value in options.items() if name != "name"}
-        # It says what is wrong; numbers that a form left as text are numbers in it.
+        # `CircuitPolicy` reports mistakes, and converts numbers that the form left as text.
         for option in policy:
             if option not in CircuitPolicy.model_fields:
                 known = ["name", *CircuitPolicy.model_fields]
@@ -240,11 +240,11 @@ class ResiliencePolicy(Block):
 
     @classmethod
     def of(cls, task: object) -> ResiliencePolicy:
-        """A block of what the code of a resilient task says. Once it is saved, its form shows these values,
-        and the block decides on them instead of the code.
+        """A block with the values in the code of a resilient task. Once it is saved, its form shows these
+        values, and they override the code.
 
-        Options that the form has no field for stay the code's. Raises ConfigurationError for anything but a
-        task of `@resilient_task`.
+        Options without a field in the form stay the code's. Raises ConfigurationError for anything but a task
+        of `@resilient_task`.
 
         Example:
             >>> @resilient_task(retry=4, timeout=20)
@@ -270,11 +270,11 @@ class ResiliencePolicy(Block):
 
     @classmethod
     def checksum(cls) -> str:
-        """That of its schema, by which a server knows it."""
+        """The checksum of its schema, by which a server identifies the schema."""
         return cls._calculate_schema_checksum()
 
     def written(self) -> dict[str, Any]:
-        """What the block says, as JSON; what it leaves to the code is left out."""
+        """The options with a value, as JSON; options that are left to the code are missing."""
         values: dict[str, Any] = {
             "retry": self.retry.written(),
             "circuit": self.circuit.written(),
@@ -285,7 +285,7 @@ class ResiliencePolicy(Block):
 
 
 def _said(fields: type[Fields], policy: BaseModel) -> dict[str, Any]:
-    """What a policy says of what the form has a field for."""
+    """The options of a policy for which the form has a field."""
     told = policy.model_dump(mode="json", include=set(fields.model_fields))
     return {name: value for name, value in told.items() if value is not None}
 
@@ -296,7 +296,7 @@ def _options(policy: CircuitPolicy) -> dict[str, Any]:
 
 
 def _without_nothing(options: Mapping[str, Any]) -> dict[str, Any]:
-    """What a form left empty is not written."""
+    """The options without the fields that a form left empty."""
     kept: dict[str, Any] = {}
     for name, value in options.items():
         inner = _without_nothing(cast("Mapping[str, Any]", value)) if isinstance(value, Mapping) else value
