@@ -1,1 +1,1 @@
-"""Batches: the runs that belong together, how they ended, and how to recover them."""
+"""Batches: runs that belong together, how they ended, and how to recover them."""

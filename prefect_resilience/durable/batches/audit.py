@@ -1,7 +1,8 @@
-"""The audit log of a batch, one bounded document, which recoveries also claim; and the archive of effects.
+"""The audit log of a batch, which is also the claim of its recoveries; and the archive of effects.
 
-One recovery at a time holds the claim. If its process dies, that is noticed as for owners of effects: at
-once on the same machine, after the lease elsewhere. Its entry is then marked as cut off.
+The log is one bounded document. Only one recovery at a time holds the claim. If its process dies, this is
+noticed as for owners of effects: at once on the same machine, after the lease elsewhere. Its entry is then
+marked as cut off.
 """
 
 from __future__ import annotations
@@ -45,12 +46,11 @@ AuditOutcome = Literal[
 
 
 class AuditEntry(BaseModel):
-    """One thing that was done to a batch, or tried.
+    """One action on a batch, or an attempt at one.
 
-    `at` and `next_at` are seconds since the epoch, by the store's clock. `asked` is what was asked for:
-    "auto", a strategy, "prune" or "settle". `why` is the reason that the package had, `reason` the one that
-    was given. `ended`: how the run stood when somebody looked the next time. `state_id`: the state by which
-    the flow run is to begin once more.
+    `at` and `next_at` are seconds since the epoch, by the store's clock. `asked` is the request: "auto", a
+    strategy, "prune" or "settle". `why` is the reason of the package, `reason` the one that the caller gave.
+    `ended`: the state of the run at the next recovery. `state_id`: the state that reschedules the flow run.
     """
 
     model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True)
@@ -70,12 +70,12 @@ class AuditEntry(BaseModel):
 
 
 def said(text: str | None) -> str | None:
-    """A text of a person for the log: one line, bounded, without secrets."""
+    """A person's text for the log: one line, bounded, without secrets."""
     return None if text is None else bounded(redact(" ".join(text.split())), TEXT)
 
 
 class Audit:
-    """The audit log of one batch. Every method may block and raises StoreUnavailable when the store does."""
+    """The audit log of one batch. Every method may block, and raises StoreUnavailable."""
 
     def __init__(self, ledger: Ledger, batch_id: str) -> None:
         self.ledger = ledger
@@ -89,13 +89,13 @@ class Audit:
         return _new(self.batch_id) if found is None else found.value
 
     def entries(self) -> tuple[AuditEntry, ...]:
-        """The newest last."""
+        """All entries, the newest last."""
         return entries_of(self.document())
 
     # -- claiming
 
     def claim(self, by: str, asked: str, reason: str | None) -> AuditEntry | None:
-        """Begin a recovery; None while another one runs. Either is recorded."""
+        """Begin a recovery; None while another recovery runs. Both outcomes are recorded."""
         entry = self.entry(by, asked, reason)
         owner = self.ledger.owner.hold(entry.id)
         try:
@@ -118,10 +118,10 @@ class Audit:
         return _with({**document, "claim": {"owner": owner, "name": entry.id, "by": entry.by}}, entry)
 
     def begin_restart(self, entry: AuditEntry) -> bool:
-        """Record that the run is about to run again; False: the claim was lost.
+        """Record that the run is about to run again. Returns False if the claim was lost.
 
-        An automatic recovery counts from now on; one that a person asked for resets the count. The batch is
-        no longer abandoned.
+        An automatic recovery adds to the count of automatic ones; a requested one resets it. The batch is no
+        longer abandoned.
         """
 
         def step(document: dict[str, Any]) -> dict[str, Any]:
@@ -138,7 +138,7 @@ class Audit:
         return _holds(self._change(step), entry)
 
     def finish(self, entry: AuditEntry) -> None:
-        """Record the outcome, and give the claim back."""
+        """Record the outcome, and release the claim."""
         try:
             self._finish(entry)
         except StoreUnavailable:
@@ -236,8 +236,8 @@ ARCHIVE_SECONDS = 365 * 86_400.0
 
 
 def _archived(ledger: Ledger, batch_id: str, why: str, by: str) -> list[tuple[str, Document]]:
-    """Archive every effect of a batch; the effects and their places. A call's later copy replaces an
-    earlier."""
+    """Archive every effect of a batch. Returns the effects and their places. A later copy replaces an earlier
+    one of the same call."""
     found = list(scanned(ledger.store, place_of(batch_id)))
     for _, document in found:
         place = place_of(batch_id, document.value["claim"], ARCHIVES)
@@ -250,7 +250,7 @@ def _keep(store: Store, place: str, value: dict[str, Any]) -> None:
 
 
 def archived_effects(ledger: Ledger, batch_id: str) -> list[dict[str, Any]]:
-    """What was archived of a batch: {"archived_at", "why", "by", "effect"}, the oldest first."""
+    """The archived effects of a batch: {"archived_at", "why", "by", "effect"}, the oldest first."""
     found = [document.value for _, document in scanned(ledger.store, place_of(batch_id, prefix=ARCHIVES))]
     return sorted(found, key=lambda one: (one["archived_at"], one["effect"]["first_at"]))
 
@@ -282,10 +282,10 @@ def _may_go(ledger: Ledger, document: EffectDocument, forget_doubts: bool) -> bo
 
 
 def remove(ledger: Ledger, batch_id: str, *, why: str, by: str) -> int:
-    """Archive the effects of a batch, its savepoints and rollbacks, then remove them; how many effects."""
+    """Archive the effects, savepoints and rollbacks of a batch, then remove them; the number of effects."""
     found = _archived(ledger, batch_id, why, by)
     removed = sum(ledger.store.delete(place, document.version) for place, document in found)
-    # As long as the archive stays, a later run of the batch is refused: its records are not in the ledger.
+    # While the archive exists, a later run of the batch is refused: its records are not in the ledger.
     change_batch(ledger, batch_id, lambda document: document and {**document}, ARCHIVE_SECONDS)
     saga = ledger.store.load(saga_place(batch_id))
     if saga is not None:
@@ -296,6 +296,6 @@ def remove(ledger: Ledger, batch_id: str, *, why: str, by: str) -> int:
 
 
 def archived_saga(ledger: Ledger, batch_id: str) -> dict[str, Any] | None:
-    """What was archived of a batch's rollbacks the last time: {"archived_at", "why", "by", "saga"}."""
+    """The last archived rollbacks of a batch: {"archived_at", "why", "by", "saga"}."""
     found = ledger.store.load(place_of(batch_id, prefix=SAGA_ARCHIVES)[:-1])
     return None if found is None else found.value

@@ -1,4 +1,4 @@
-"""Batches: effects that belong together, so that a repeated run does none of them twice."""
+"""Batches: effects that belong together, so that a repeated run repeats none of them."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ _explicit: ContextVar[tuple[str, str] | None] = ContextVar("prefect_resilience_b
 """The batch of the enclosing `with batch(...)`, and the id of that block."""
 
 _carrier: Callable[[str], AbstractContextManager[object]] = nullcontext
-"""Entered in every batch: carries its id to other processes, which the context does not reach."""
+"""Entered in every batch. Carries its id to other processes, which the context does not reach."""
 
 
 @contextmanager
 def batch(batch_id: str) -> Generator[str, None, None]:
-    """Everything inside belongs to this batch, also in threads, tasks and subflows that it starts.
+    """Everything inside belongs to this batch, including threads, tasks and subflows that it starts.
 
-    Without it, effects belong to the batch of their root flow run. The id is yours: at most 200 characters,
-    the same whenever the same work is done again. Of nested batches the inner one counts.
+    Without it, effects belong to the batch of their root flow run. You choose the id: at most 200 characters,
+    and the same whenever the same work is repeated. In nested batches, the inner one counts.
 
     Example:
         >>> with batch("invoices-2026-11") as batch_id:
@@ -52,7 +52,7 @@ def batch_block() -> str | None:
 
 
 def carry_batches(carrier: Callable[[str], AbstractContextManager[object]]) -> None:
-    """Let `carrier(batch_id)` be entered in every batch; the Prefect edge passes the id on to runs."""
+    """Enter `carrier(batch_id)` in every batch. The Prefect edge uses it to pass the id on to runs."""
     global _carrier
     _carrier = carrier
 

@@ -92,10 +92,10 @@ class RecoveryReport(BaseModel):
     """What a recovery did, or with `dry_run` what it would have done.
 
     `action`: "rescheduled" (a worker runs the same flow run again, from `next_at` on), "compensated",
-    "abandoned"; "told" (a person must act, as `why` says), "refused" (not now, as `why` says), "nothing"
-    (there is nothing to recover, or it was abandoned). `next_at` is in seconds since the
-    epoch. `undone` and `not_undone`: what a rollback undid, or would undo, and what it leaves, with the
-    reasons. `audit` is the batch's audit log, the newest last.
+    "abandoned", "told" (a person must act, as `why` says), "refused" (not now, as `why` says), or "nothing"
+    (there is nothing to recover, or it was abandoned). `next_at` is in seconds since the epoch. `undone` and
+    `not_undone`: the effects that a rollback compensated, or would compensate, and those that it leaves, with
+    the reasons. `audit` is the batch's audit log, the newest entry last.
     """
 
     model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True)
@@ -119,7 +119,7 @@ def decided(
     why: str,
     next_at: float | None = None,
 ) -> RecoveryReport:
-    """A report of what is to be done about a batch."""
+    """A report of the decision about a batch."""
     return RecoveryReport(
         batch_id=seen.batch_id,
         strategy=strategy,
@@ -131,10 +131,10 @@ def decided(
 
 
 def rolled_back(report: RecoveryReport, outline: Outline, *, planned: bool = False) -> RecoveryReport:
-    """The report of a rollback with its outcome. A rollback that undid nothing is not "compensated"."""
+    """The report with the outcome of its rollback, which is not "compensated" if nothing was undone."""
     left = "" if planned or outline.complete else "; the rest waits for a person"
     action: RecoveryAction = "told" if outline.not_undone else "nothing"
-    # An effect in doubt may turn out to be done, and is then undone.
+    # An effect in doubt may turn out to be done; then it is compensated.
     if outline.undone or (planned and not outline.complete):
         action = "compensated"
     why = f"{report.why}; {outline.told(planned=planned)}{left}"

@@ -1,9 +1,8 @@
 """The passes of a flow run, read from its states: when each began, how it ended, what started it.
 
 A pass begins with a RUNNING state and ends with the next final or scheduled state. A pause in which the
-process
-waits is part of its pass. A crash that a worker reports a second time belongs to no pass. Pure; times are
-seconds since the epoch.
+process waits is part of its pass. A crash that a worker reports a second time belongs to no pass. Pure; times
+are seconds since the epoch.
 """
 
 from __future__ import annotations
@@ -130,8 +129,7 @@ def passes_of(
         origin: How it was created, which tells who started the first pass.
         audit: The audit log of its batch, which tells who recovered it, and why.
         run_count: How often it began, by the API. If that agrees with the states, each pass has the `count`
-        of
-            its task runs.
+            of its task runs.
     """
     read = _read(sorted(states, key=lambda state: state.at))
     known = origin or RunOrigin()
@@ -247,7 +245,7 @@ def _recovered(state: RunState, told: re.Match[str], audit: Sequence[AuditEntry]
     if entry is None:
         return Start("recovery", by, why, state.at)
     found = entry.why or why
-    # An automation gives as its reason what the hint begins with.
+    # An automation passes the beginning of the hint as its reason.
     repeated = bool(entry.reason) and found.startswith(entry.reason)
     said = found if repeated else "; ".join(part for part in (entry.reason, found) if part)
     return Start("recovery", entry.by, said, state.at)
@@ -330,8 +328,7 @@ def left_behind(
         passes: The passes of that flow run.
         now: The time.
         heartbeats: When the flow run sent heartbeats. One after the end of a pass shows that the process
-        lives
-            although the run is Crashed: its task runs are left.
+            lives although the run is Crashed: its task runs are left.
         only_crashed: Leave those of passes that ended without a crash: their process may still live.
         settles: The seconds without a change after which a task run is closed.
     """

@@ -4,11 +4,11 @@
     restart_from_last_external  everything up to some external effect is done: continue after it
     selective                   done and missing effects are mixed: do the missing ones
     manual_only                 only a person can decide
-    compensate                  undo what was done
-    abandon                     give up, and clear what was never done
+    compensate                  compensate the done effects
+    abandon                     give up, and clear the effects that were never done
 
 The first three run the same run again. None of them repeats an effect that is done; the names tell a person
-what the run will find.
+which effects the run will skip.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ class RecoveryPolicy(Policy):
 
     attempts: the most recoveries in a row; then a person must act.
     backoff: the delay between two recoveries, in seconds; the first comes at once.
-    permanent: what to do after a permanent error: leave the batch to a person ("manual"), undo what was done
-        ("compensate", as far as there is a `compensate=`), or "abandon" it.
+    permanent: the action after a permanent error: leave the batch to a person ("manual"), compensate its done
+        effects ("compensate", as far as there is a `compensate=`), or "abandon" it.
     """
 
     attempts: int = Field(default=5, ge=0, le=100_000)
@@ -52,7 +52,7 @@ class RecoveryPolicy(Policy):
 
 @dataclass(frozen=True, slots=True)
 class SeenEffect:
-    """One effect, as far as it matters here. `verify` and `compensate`: whether it has one.
+    """The parts of one effect that matter here. `verify` and `compensate`: whether it has one.
 
     `stuck`: the outcome of its compensation is unknown.
     """
@@ -79,7 +79,7 @@ class RunEnd:
 
     @property
     def permanent(self) -> bool:
-        """Whether it fails again until something is changed. An unknown error does not count."""
+        """Whether it fails again unless something is changed. An unknown error does not count."""
         error = self.error
         if self.state != "FAILED" or error is None or error.category is ErrorCategory.UNEXPECTED:
             return False
@@ -102,10 +102,9 @@ class RecoveryHint(BaseModel):
     """How to go on with a batch, and why.
 
     `automatic`: whether `auto` does it. `skip`: the keys that are done. `skip_until`: the last external one,
-    if
-    all before it are done too. `resume_from`: the first that is not done. `verify`: keys whose receivers will
-    be asked. `waiting`: keys that a person must settle. `next_at`: when `auto` may recover, in seconds since
-    the epoch. `attempt`: its number, from 1.
+    if all before it are done too. `resume_from`: the first that is not done. `verify`: keys whose receivers
+    will be asked. `waiting`: keys that a person must settle. `next_at`: when `auto` may recover, in seconds
+    since the epoch. `attempt`: its number, from 1.
     """
 
     model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True)
@@ -169,14 +168,14 @@ def recovery_hint(
 
 
 def next_at(trail: RecoveryTrail, policy: RecoveryPolicy, now: float, random: float = 0.5) -> float:
-    """When the next recovery may be, in seconds since the epoch: now or later."""
+    """The earliest time of the next recovery, in seconds since the epoch: now or later."""
     if not trail.recoveries or trail.last_at is None:
         return now
     return max(now, trail.last_at + policy.backoff.delay(trail.recoveries - 1, random=random))
 
 
 def restart_strategy(effects: Sequence[SeenEffect]) -> Strategy:
-    """Which of the three restarts it is: this depends on which external effects are done."""
+    """Which of the three restarts it is, from the external effects that are done."""
     done = [effect.state == "done" for effect in effects if effect.kind == "external"]
     if not any(done):
         return "restart_batch"
@@ -238,7 +237,7 @@ def _how_it_ended(ended: RunEnd) -> str:
 
 
 def _stands(ended: RunEnd | None) -> str:
-    """The state of the run, to begin a reason with; empty if it is not known."""
+    """The state of the run, as the beginning of a reason; empty if it is not known."""
     if ended is None:
         return ""
     return f"{_how_it_ended(ended) if ended.state == 'FAILED' else f'its run {_VERBS[ended.state]}'}; "

@@ -1,4 +1,4 @@
-"""Closes task runs that a killed process left behind (see `left_behind`), and crashes silent flow runs."""
+"""Closes task runs of a killed process (see `left_behind`), and sets silent flow runs to Crashed."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ MOST_OF_A_RUN = 5_000
 """The most unfinished task runs of one flow run that are read at a time."""
 
 WITHIN = 60.0
-"""The most seconds that are spent on one flow run."""
+"""The most seconds spent on one flow run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,14 +64,14 @@ def close_left_behind(
     within: float = WITHIN,
     dry_run: bool = False,
 ) -> Closed:
-    """Set the task runs of a flow run to Crashed that no process works on any more.
+    """Set the task runs of a flow run to Crashed if no process works on them any more.
 
     Args:
         client: The Prefect API.
         flow_run: Their flow run.
         only_crashed: Leave those of passes that ended without a crash: their process may still live.
         settles: The seconds without a change after which a task run is closed.
-        within: Seconds after which the rest is left for another time.
+        within: Seconds after which the rest is left for a later call.
         dry_run: Change nothing; `remaining` then counts the task runs.
 
     Raises errors of the API.
@@ -96,8 +96,8 @@ def close_left_behind(
 
 
 def close_after_recovery(flow_run_id: UUID) -> None:
-    """The same for a run that a recovery has just rescheduled. What fails is left to the end of the run, and
-    to the scheduled operation. Never raises."""
+    """Close the task runs of a run that a recovery has just rescheduled. If this fails, the end of the run or
+    the scheduled operation closes them. Never raises."""
     try:
         with get_client(sync_client=True) as client:
             run = client.read_flow_run(flow_run_id)
@@ -115,7 +115,7 @@ _UNFINISHED_TASK_RUNS = {
 
 
 def flow_runs_with_unfinished(client: SyncPrefectClient, ended_before: datetime, limit: int) -> list[FlowRun]:
-    """Flow runs that ended before then and have unfinished task runs; at most `limit` task runs are read."""
+    """Flow runs that ended before then with unfinished task runs. Reads at most `limit` task runs."""
     ended = {
         "state": {"type": {"any_": sorted(FINAL_TYPES)}},
         "end_time": {"before_": ended_before.isoformat()},
@@ -126,7 +126,7 @@ def flow_runs_with_unfinished(client: SyncPrefectClient, ended_before: datetime,
 
 
 def _found(client: SyncPrefectClient, path: Any, body: dict[str, Any], most: int) -> Iterator[dict[str, Any]]:
-    """The results of a filter of the API, at most so many."""
+    """The results of a filter of the API, at most `most`."""
 
     def read(**part: int) -> list[dict[str, Any]]:
         return client.request("POST", path, json={**body, **part}).raise_for_status().json()
@@ -179,7 +179,7 @@ def _heartbeats(client: SyncPrefectClient, flow_run_id: UUID, passes: Iterable[R
 
 
 def _heartbeats_since(flow_run_ids: Iterable[UUID], since: float) -> dict[str, Any]:
-    """The filter of the API for the heartbeats of flow runs since then."""
+    """The filter of the API for the heartbeats of flow runs since `since`."""
     # Clocks differ, and without `until` the API uses its own time.
     until = datetime.now(timezone.utc) + timedelta(days=1)
     occurred = {
@@ -204,7 +204,7 @@ def _close(client: SyncPrefectClient, one: LeftBehind) -> bool:
 
 
 def close_all(older_than: timedelta, limit: int, *, dry_run: bool = False) -> dict[UUID, Closed]:
-    """Close what processes left behind in all flow runs that ended that long ago; the counts by flow run.
+    """Close unfinished task runs of all flow runs that ended `older_than` ago; the counts by flow run.
 
     At most `limit` unfinished task runs are read. Raises errors of the API.
     """
@@ -229,7 +229,7 @@ class SilentRun:
 
 
 def silent_runs(client: SyncPrefectClient, silent_for: timedelta) -> list[SilentRun]:
-    """Running flow runs whose last heartbeat is that long ago.
+    """Running flow runs whose last heartbeat is at least `silent_for` ago.
 
     Runs that never sent one are left out: heartbeats may be switched off. Raises errors of the API.
     """
@@ -241,7 +241,7 @@ def silent_runs(client: SyncPrefectClient, silent_for: timedelta) -> list[Silent
 
 
 def crash_silent(silent_for: timedelta, *, dry_run: bool = False) -> list[SilentRun]:
-    """Set silent runs to Crashed; the runs that were set. The automation for crashed runs then recovers them.
+    """Set silent runs to Crashed, so that the automation for crashed runs recovers them. Returns these runs.
 
     Nothing else notices that a machine is gone. A proactive automation does not work here: the end of a short
     run may reach Prefect's trigger before its first heartbeat, and a flow may end in a state with any name.
@@ -262,13 +262,13 @@ def _silent_of(client: SyncPrefectClient, runs: list[FlowRun], silent_for: timed
         SilentRun(run.id, run.name, beats[run.id])
         for run in runs
         if run.id in beats
-        # An older heartbeat is of an earlier pass; the process of this one may send none.
+        # An older heartbeat belongs to an earlier pass; the process of this pass may send none.
         and since[run.id].timestamp() - SKEW < beats[run.id] < before.timestamp()
     ]
 
 
 def _last_beats(client: SyncPrefectClient, since: dict[UUID, datetime]) -> dict[UUID, float]:
-    """When each of the flow runs sent its last heartbeat, for those that sent any since then."""
+    """The last heartbeat of each flow run that sent one after its time in `since`."""
     first = min(since.values()).timestamp() - SKEW
     body = {"filter": _heartbeats_since(since, first)}
     answer = client.request(

@@ -1,4 +1,4 @@
-"""The flow run of a batch: finding it, how it ended, and rescheduling it; the state of the batch with it."""
+"""The flow run of a batch: how to find it, how it ended, how to reschedule it; and the batch's state."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ RECOVERY_TAG = "recovery:auto"
 RECOVERY_LABEL = "prefect-resilience.recovery"
 """The recovery policy of such a run, as JSON."""
 ERROR_LABEL = "prefect-resilience.error"
-"""The error of a run with the id of its state, as JSON: in the state itself the API only has a message."""
+"""The error of a run with the id of its state, as JSON. The API has only a message in the state itself."""
 
 
 FAILED_OR_CRASHED = ("FAILED", "CRASHED")
@@ -56,8 +56,8 @@ class ApiUnavailable(ResilienceError):
 
 @dataclass(frozen=True, slots=True)
 class BatchRun:
-    """A root flow run. `state` is the name of its state in the UI, `type` the type in capitals, `since` when
-    it entered the state, in seconds since the epoch."""
+    """A root flow run. `state` is its state's name in the UI, `type` the type in capitals. `since` is when it
+    entered the state, in seconds since the epoch."""
 
     id: UUID
     name: str
@@ -114,7 +114,7 @@ def find_runs(batch_ids: Iterable[str]) -> dict[str, BatchRun]:
 
 
 def runs_that_ended_badly(since: datetime, most: int) -> list[BatchRun]:
-    """Flow runs that have failed or crashed since then; at most so many, the latest first.
+    """Flow runs that failed or crashed after `since`; at most `most`, the latest first.
 
     Raises ApiUnavailable.
     """
@@ -244,7 +244,7 @@ def look(ledger: Ledger, batch_id: str, run: BatchRun | None = None) -> BatchSna
 def hint_of(
     ledger: Ledger, batch_id: str, policy: RecoveryPolicy | None = None, *, run: BatchRun | None = None
 ) -> RecoveryHint | None:
-    """How to recover a batch; by its effects alone while the Prefect API is unavailable.
+    """How to recover a batch. While the Prefect API is unavailable, the effects alone decide.
 
     `run`: its flow run, if the caller has it.
     """
@@ -303,7 +303,7 @@ def state_of(document: EffectDocument, busy: bool) -> EffectState:
 
 
 def who() -> str:
-    """Who is doing this: the current flow run, else the user of this host."""
+    """The caller: the current flow run, else the user of this host."""
     context = FlowRunContext.get()
     run = context.flow_run if context is not None else None
     if run is not None:

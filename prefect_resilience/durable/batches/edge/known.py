@@ -1,5 +1,4 @@
-"""Which batches there are, pruning them, and reopening one. An unknown id is an error that names the
-nearest."""
+"""Lists, prunes and reopens batches. An unknown id is an error that names the nearest known id."""
 
 from __future__ import annotations
 
@@ -54,11 +53,11 @@ def check_known(ledger: Ledger, batch_id: str) -> None:
 
 
 _PLACES = {PREFIX: None, AUDITS: None, SAGAS: None, ARCHIVES: "effect", SAGA_ARCHIVES: "saga"}
-"""The prefixes of a batch's documents, and the field that holds the one with the batch's id."""
+"""The prefixes of a batch's documents, and the field of the document that has the batch's id."""
 
 
 def in_ledger(ledger: Ledger, batch_id: str) -> bool:
-    """Whether the store has anything of a batch: effects, savepoints, an audit log or an archive."""
+    """Whether the store has any document of a batch: effects, savepoints, an audit log or an archive."""
     store = ledger.store
     prefixes = (PREFIX, ARCHIVES)
     return any(store.load(place_of(batch_id, prefix=one)[:-1]) for one in _PLACES.keys() - prefixes) or any(
@@ -94,8 +93,8 @@ LOOKS_BACK = timedelta(days=30)
 class Batches:
     """The batches, those that need a person first, and the failed and crashed flow runs by their ids.
 
-    `trouble`: why the Prefect API was unavailable; then the effects alone show what is open. `more`: there
-    are more such runs than were read.
+    `trouble`: why the Prefect API was unavailable; in that case only the effects show which batches are open.
+    `more`: there are more such runs than were read.
     """
 
     batches: list[BatchSummary]
@@ -105,7 +104,7 @@ class Batches:
 
 
 def batches_with_runs(store: Store | str | None = None, since: datetime | None = None) -> Batches:
-    """Every batch of the ledger, and every flow run that failed or crashed since then (default: 30 days).
+    """Every batch of the ledger, and every flow run that failed or crashed since `since` (default: 30 days).
 
     A run without effects is a batch too, and can be recovered. Raises StoreUnavailable.
     """
@@ -119,7 +118,7 @@ def batches_with_runs(store: Store | str | None = None, since: datetime | None =
     known = [_with_run(one, runs) for one in listed]
     abandoned = abandonments(ledger)
     named = {name for one in listed for name in (one.batch_id, one.flow_run_id)}
-    # Root runs without effects in the ledger; it may still have recorded that they were abandoned.
+    # Root runs without effects in the ledger, which may still have recorded that they were abandoned.
     others = [
         BatchSummary(
             one,
@@ -147,15 +146,15 @@ def prune(
     by: str | None = None,
     store: Store | str | None = None,
 ) -> list[BatchSummary]:
-    """Take batches out of the ledger in which nothing has happened for that long; returns those.
+    """Archive old batches and remove them from the ledger. Returns these batches.
 
     Args:
-        older_than: A time (without an offset: in UTC), or a span before now. Choose it longer than any run is
-            ever run again: a later run of a pruned batch sends nothing, since its records are gone.
-        dry_run: Only say which they are.
+        older_than: A time (without an offset: in UTC), or a span before now. Choose a longer span than any
+            run may be run again: a later run of a pruned batch sends nothing, since its records are gone.
+        dry_run: Change nothing; only return the batches.
 
-    Their effects, savepoints and rollbacks are archived before, where they stay for a year. A batch in which
-    something is going on or in doubt stays, unless it was abandoned; so does one whose rollback was cut off.
+    Effects, savepoints and rollbacks stay in the archive for a year. A batch with an effect in progress stays
+    in the ledger. So does a batch in doubt or with an unfinished rollback, unless it was abandoned.
     Raises StoreUnavailable.
     """
     ledger = open_ledger(store)
@@ -188,7 +187,7 @@ def _may_go(one: BatchSummary, saga: dict[str, Any] | None) -> bool:
 
 
 def _times(saga: dict[str, Any] | None) -> Iterator[float]:
-    """The times of a batch's savepoints and rollbacks."""
+    """The times of a batch's savepoints and rollbacks; at least 0.0."""
     yield 0.0
     for mark in [] if saga is None else [*saga["savepoints"], saga["rollback"], saga["last"]]:
         if mark is not None:
@@ -207,13 +206,12 @@ def _seconds(older_than: datetime | timedelta, now: float) -> float:
 def reopen(
     batch_id: str, *, by: str | None = None, reason: str | None = None, store: Store | str | None = None
 ) -> BatchStatus:
-    """Go on with a batch of which the ledger lost records: what it has now is all that counts. The batch's
-    status.
+    """Continue a batch whose records the ledger lost: only its current records count. Returns its status.
 
-    Look at the receivers first: an effect that the ledger does not have is sent by the next run.
+    Check the receivers first: the next run sends every effect that the ledger does not have.
 
     Args:
-        by: Who says so; the user and host, or the flow run, when left out.
+        by: Who reopens it; default: the user and host, or the flow run.
         reason: Why, for the audit log.
 
     Raises ConfigurationError for a batch that neither the ledger nor Prefect knows, and StoreUnavailable.

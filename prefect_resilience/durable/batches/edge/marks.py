@@ -90,7 +90,7 @@ class PrefectMarks:
             asked["flow_run_id"] = {"any_": _flow_runs(client, self.root)}
         wanted = TaskRunFilter.model_validate(asked)
         for run in pages(partial(client.read_task_runs, task_run_filter=wanted)):
-            # A batch with a name of its own may be in several stores, each with its own part of it.
+            # A batch with a name may be spread over several stores.
             elsewhere = not self._own and run.labels.get(LABEL, self.store) != self.store
             if not elsewhere and (named_in(run.tags) or self.batch_id) == self.batch_id:
                 yield run
@@ -114,7 +114,7 @@ def _flow_runs(client: SyncPrefectClient, root: UUID | None) -> list[UUID]:
 
 
 def pages(read: Callable[..., list[T]], most: int = sys.maxsize) -> Iterator[T]:
-    """Everything that `read(limit=, offset=)` finds, page by page; at most so many."""
+    """All results of `read(limit=, offset=)`, page by page; at most `most`."""
     offset = 0
     while offset < most:
         limit = min(PAGE, most - offset)

@@ -1,4 +1,4 @@
-"""Recovery as flows: operators deploy them, and automations run them when a flow run fails or crashes."""
+"""Recovery as flows, which operators deploy. Automations run them when a flow run fails or crashes."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ BatchId = Annotated[str, Field(min_length=1)]
 
 
 WORKER_LETS_GO = 15.0
-"""Seconds from the end of a failed run until its process, which writes its summary, is gone. Its worker keeps
-a place for it: one that was started with --limit breaks down if the run is scheduled again meanwhile."""
+"""Seconds from the end of a failed run until its process, which writes its summary, is gone. Until then its
+worker keeps a slot for it. A worker with --limit fails if the run is rescheduled meanwhile."""
 
 
 @flow(name="recover-batch", flow_run_name="recover {batch_id}")
@@ -35,19 +35,19 @@ def recover_batch(
     policy: RecoveryPolicy | None = None,
     only_if_asked: bool = False,
 ) -> dict[str, Any]:
-    """Go on with a batch whose run ended badly: the same flow run runs again, and what is done stays done.
+    """Continue a batch whose run ended badly: the same flow run runs again, without repeating done effects.
 
     Args:
         batch_id: The id of a flow run, or of a batch with a name. In an automation: {{ flow_run.id }}.
-        strategy: auto does what the batch's hint says, as far as the policy lets it. restart runs it again
-            whatever the hint says; compensate undoes what was done; abandon gives it up.
+        strategy: auto follows the batch's hint, as far as the policy allows. restart runs it again whatever
+            the hint is; compensate undoes the done effects; abandon gives it up.
         reason: Why, for the audit log.
         to: With compensate: the savepoint, or the other batch, since which everything is undone.
-        dry_run: Only say what would be done.
-        force: Also while the run is said to be going on: its process is gone for sure.
-        policy: How often auto recovers in a row, with which pauses, and what it does about permanent errors.
-        only_if_asked: Only a run whose flow says recovery="auto", or whose deployment has the tag
-            recovery:auto; what an automation for every crash asks.
+        dry_run: Only report the action.
+        force: Recover even if the run seems to be running. Use it only if its process is certainly gone.
+        policy: How often auto recovers in a row, with which delays, and its action after permanent errors.
+        only_if_asked: Only recover a run whose flow has recovery="auto", or whose deployment has the tag
+            recovery:auto. The automation for crashes uses it.
     """
     if only_if_asked and not asks_for_recovery(batch_id):
         why = "neither its flow nor its deployment says that it may be recovered by itself"
@@ -63,7 +63,7 @@ def recover_batch(
 
 
 def _let_go(batch_id: str) -> None:
-    """Wait until the worker of a run that has just failed is done with it."""
+    """Wait until the worker of a run that has just failed has released it."""
     run = run_of(open_ledger(), batch_id)
     if run is not None and run.type == "FAILED":
         age = max(0.0, time.time() - run.since)
@@ -74,13 +74,13 @@ def _let_go(batch_id: str) -> None:
 def abandon_batch(
     batch_id: BatchId, reason: str | None = None, dry_run: bool = False, forget_doubts: bool = False
 ) -> dict[str, Any]:
-    """Give a batch up: its effects are archived, and what was never done leaves the ledger.
+    """Give up a batch: archive its effects, and remove those that were never done from the ledger.
 
     Args:
         batch_id: The id of a flow run, or of a batch with a name.
         reason: Why, for the audit log.
-        dry_run: Only say what would be done.
-        forget_doubts: Also what is in doubt; a later run of the batch may then do it a second time.
+        dry_run: Only report the action.
+        forget_doubts: Remove effects in doubt too; a later run of the batch may then repeat them.
     """
     report = recovery.abandon(batch_id, reason=reason, dry_run=dry_run, forget_doubts=forget_doubts)
     _told(report)
@@ -96,16 +96,16 @@ def settle_effect(
     external_id: str | None = None,
     reason: str | None = None,
 ) -> str:
-    """Say what became of an effect that is in doubt, or could not be undone; the next run goes by it.
+    """Record the outcome of an effect that is in doubt, or could not be compensated. The next run uses it.
 
     Args:
         batch_id: The id of a flow run, or of a batch with a name.
-        key: The effect, as `prefect-resilience batches show` writes it.
-        answer: done: it took place, and is not done again. not_done: it did not, and may be done. Of one that
-            a rollback could not undo: undone: it is, as somebody saw to it. kept: it stays done, and no
+        key: The effect, as `prefect-resilience batches show` prints it.
+        answer: done: it took place, and is not repeated. not_done: it did not, and may be done. For an effect
+            that a rollback could not compensate: undone: a person undid it. kept: it stays done, and no
             rollback tries to undo it any more.
-        result: With done: what its task is to return from now on.
-        external_id: With done: how the receiver calls it.
+        result: With done: the value that its task returns from now on.
+        external_id: With done: its id at the receiver.
         reason: How you know, for the audit log.
     """
     after = settling.settle(batch_id, key, answer, result, external_id, reason=reason)
@@ -115,11 +115,11 @@ def settle_effect(
 
 @flow(name="prune-batches")
 def prune_batches(older_than_days: float = 180.0, dry_run: bool = False) -> list[str]:
-    """Archive batches in which nothing has happened for long, and take them out of the ledger; their ids.
+    """Archive batches that had no activity for long, and remove them from the ledger. Returns their ids.
 
     Args:
-        older_than_days: How long; longer than any flow run is ever run again.
-        dry_run: Only say which they are.
+        older_than_days: How many days; more than the time within which any flow run may be run again.
+        dry_run: Only report the batches.
     """
     if older_than_days < 0:
         raise ConfigurationError(f"older_than_days={older_than_days} must be 0 or more")
@@ -134,16 +134,16 @@ def close_task_runs(
     limit: Annotated[int, Field(ge=1)] = 2_000,
     dry_run: bool = False,
 ) -> int:
-    """Close task runs as Crashed that a killed process left Running or Pending; how many.
+    """Set task runs to Crashed that a killed process left Running or Pending. Returns how many.
 
-    Only flow runs that are over are looked at. A task run that may still go on is left as it is: its process
-    gave a sign of life after the end of its flow run, or it waits for a task worker. A recovery does the same
-    for the run that it recovers.
+    Only flow runs that have ended are read. A task run that may still be running is left as it is: its
+    process sent a sign of life after the end of its flow run, or it waits for a task worker. A recovery does
+    the same for the run that it recovers.
 
     Args:
-        older_than_minutes: For how long the flow run must be over, and its task runs must not have moved.
-        limit: At most so many unfinished task runs are looked at.
-        dry_run: Only say how many there are.
+        older_than_minutes: How long ago the flow run must have ended, and its task runs have changed.
+        limit: The most unfinished task runs that are read.
+        dry_run: Only report how many there are.
     """
     done = closing.close_all(timedelta(minutes=older_than_minutes), limit, dry_run=dry_run)
     log = get_run_logger()
@@ -154,15 +154,15 @@ def close_task_runs(
 
 @flow(name="crash-silent-runs")
 def crash_silent_runs(silent_minutes: Annotated[float, Field(ge=1)] = 10.0, dry_run: bool = False) -> int:
-    """Set flow runs to Crashed that are Running and stopped sending heartbeats; how many.
+    """Set flow runs to Crashed that are Running but stopped sending heartbeats. Returns how many.
 
-    A worker that died with its runs reports nothing. Once they are Crashed they are recovered like every
-    other crash. A run that never sent a heartbeat is left as it is.
+    A worker that died with its runs reports nothing. Once the runs are Crashed, they are recovered like after
+    any other crash. A run that never sent a heartbeat is left as it is.
 
     Args:
         silent_minutes: How long ago the last heartbeat must be. Prefect sends one every three minutes
-            (PREFECT_FLOWS_HEARTBEAT_FREQUENCY): more than twice that.
-        dry_run: Only say how many there are.
+            (PREFECT_FLOWS_HEARTBEAT_FREQUENCY): use more than twice that.
+        dry_run: Only report how many there are.
     """
     found = closing.crash_silent(timedelta(minutes=silent_minutes), dry_run=dry_run)
     for one in found:

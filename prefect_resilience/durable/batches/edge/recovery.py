@@ -1,10 +1,9 @@
-"""recover: continue a batch whose run failed or crashed. The same flow run runs again; what is done stays
-done.
+"""Recovers a batch whose run failed or crashed: the same flow run runs again, without repeating done effects.
 
     claim ──> look ──> decide ──> record ──> act ──> record the outcome
       └─ another recovery has it: refused
 
-If the process dies in between, the next recovery takes the claim and looks again: a run that already waits
+If the process dies in between, the next recovery takes the claim and looks again. A run that already waits
 for a worker is not scheduled a second time.
 """
 
@@ -48,13 +47,13 @@ from prefect_resilience.stores.base import Store
 from prefect_resilience.telemetry.edge.events import emit
 
 CRASH_SETTLES = 20.0
-"""A crash must be this old, in seconds, before its run is rescheduled. Prefect's process worker reports it
-twice, and the second report would end the new schedule. The worker sends it after it has written the run's
-summary, for which it waits up to 15 s; until then it keeps the run's slot."""
+"""A crash must be this old, in seconds, before its run is rescheduled. Prefect's process worker reports a
+crash twice, and the second report would end the new schedule. The worker sends it after it has written the
+run's summary, for which it waits up to 15 s. Until then it keeps the run's slot."""
 
 OWNER_SETTLES = LEASE_SECONDS + 5.0
-"""For this long, in seconds, after its run failed or crashed an effect may be, or seem, in progress: on
-another machine a crash shows only when the lease expires, and an overdue call runs until its process ends."""
+"""The seconds after a failure or crash of its run in which an effect may be, or seem, in progress. A crash on
+another machine is noticed only when the lease expires, and an overdue call runs until its process ends."""
 
 BUSY_PAUSE = 0.5
 
@@ -71,25 +70,25 @@ def recover(
     policy: RecoveryPolicy | None = None,
     store: Store | str | None = None,
 ) -> RecoveryReport:
-    """Go on with a batch whose run ended badly: the same flow run runs again, and what is done stays done.
+    """Continue a batch whose run ended badly: the same flow run runs again, without repeating done effects.
 
     Args:
-        batch_id: The id of a flow run (of a subflow run: its root counts), or that of a `with batch(...)`.
-        strategy: "auto" does what the batch's hint says, as far and as often as `policy` lets it. What a
-            person names is done at once: "restart", or one of the hint's strategies.
+        batch_id: The id of a flow run (for a subflow run, its root is used), or of a `with batch(...)`.
+        strategy: "auto" follows the batch's hint, as far and as often as `policy` allows. A named strategy is
+            applied at once: "restart", or one of the hint's strategies.
         reason: Why, for the audit log.
-        dry_run: Only say what would be done; nothing is written anywhere.
+        dry_run: Only report the action; nothing is written anywhere.
         to: With "compensate": the savepoint, or the other batch, since which everything is undone;
-            all of it when left out.
-        force: Also while the run is said to be going on, or waits for its time: its process is gone for sure,
-            or it is to run at once. Even where that is wrong, no effect is done twice.
-        by: Who; the user and host, or the flow run, when left out.
-        policy: How far "auto" goes; what the run's flow says (`recovery=`), else the default, when left out.
+            default: everything.
+        force: Recover even if the run seems to be running (its process is certainly gone), or waits for its
+            scheduled time (it must run at once). Even if that is wrong, no effect is repeated.
+        by: Who recovers it; default: the user and host, or the flow run.
+        policy: The limits of "auto"; default: those of the run's flow (`recovery=`), else the default policy.
 
-    A run without a deployment cannot be run again from here: then `why` says what to do. A crash of the last
-    10 seconds is waited for to settle, without `force`; a crash or a failure of the last 35, while somebody
-    seems to be at an effect. Raises StoreUnavailable, ApiUnavailable, and ConfigurationError for what
-    cannot be meant, such as a batch that nobody knows: then nothing is written.
+    A run without a deployment cannot be run again from here; `why` then explains what to do. Without `force`,
+    it waits until a crash is 20 seconds old; while an effect seems to be in progress, until a crash or a
+    failure is 35 seconds old. Raises StoreUnavailable, ApiUnavailable, and ConfigurationError for invalid
+    arguments, such as an unknown batch; then nothing is written.
     """
     asked = RecoveryRequest(_known(strategy), to, force, policy=policy)
     return _recover(batch_id, asked, reason, dry_run, by, store)
@@ -108,12 +107,11 @@ def abandon(
     by: str | None = None,
     store: Store | str | None = None,
 ) -> RecoveryReport:
-    """Give a batch up: its effects are archived, then what was never done leaves the ledger.
+    """Give up a batch: archive its effects, then remove those that were never done from the ledger.
 
-    What is done stays, so that no later run does it again. An external effect in doubt stays in doubt, unless
-    `forget_doubts`: then a later run may do it a second time. From then on `recover` with "auto" leaves the
-    batch alone, until somebody names a strategy or an effect of it is begun again. Everything else is as for
-    `recover`.
+    Effects that are done stay, so that no later run repeats them. External effects in doubt stay too, unless
+    `forget_doubts`: then a later run may repeat them. Afterwards `recover` with "auto" skips the batch until
+    a strategy is named or one of its effects is begun again. Everything else is as in `recover`.
     """
     asked = RecoveryRequest("abandon", None, force, forget_doubts)
     return _recover(batch_id, asked, reason, dry_run, by, store)
@@ -163,7 +161,7 @@ def _recover(
 def _carry_out(
     ledger: Ledger, audit: Audit, entry: AuditEntry, seen: BatchSnapshot, asked: RecoveryRequest
 ) -> tuple[RecoveryReport, str | None]:
-    """Act on the decision; the report, and the id of the state that reschedules the run."""
+    """Act on the decision. Returns the report, and the id of the state that reschedules the run."""
     if seen.run is not None:
         audit.ended(seen.run.state)
     report = decide(seen, asked, random.random())
@@ -191,13 +189,13 @@ def _carry_out(
 
 
 def _settled(ledger: Ledger, batch_id: str, asked: RecoveryRequest) -> BatchSnapshot:
-    """The state of the batch, once the crash of its run will not be reported again and no effect seems to be
-    in progress. Refusing instead would leave the batch unrecovered: nothing reports its end again."""
+    """The state of the batch, after waiting until a crash is not reported again and no effect seems to be in
+    progress. To refuse instead would leave the batch unrecovered, because its end is not reported again."""
     seen = look(ledger, batch_id)
     if asked.force or not _ended_badly(seen):
         return seen
     assert seen.run is not None
-    # The time waited counts, too: the API's clock may differ from this machine's.
+    # The time waited is added, because the API's clock may differ from this machine's.
     age = max(0.0, time.time() - seen.run.since)
     if seen.run.type == "CRASHED" and age < CRASH_SETTLES:
         time.sleep(CRASH_SETTLES - age)

@@ -1,4 +1,4 @@
-"""settle: a person records the outcome of an effect in doubt, or of one that could not be undone."""
+"""Records a person's answer about an effect in doubt, or about one that could not be compensated."""
 
 from __future__ import annotations
 
@@ -54,22 +54,22 @@ def settle(
     reason: str | None = None,
     store: Store | str | None = None,
 ) -> EffectStatus:
-    """Say what became of an effect in doubt: the next run of the batch goes by it. The effect as it then is.
+    """Record the outcome of an effect in doubt, for the batch's next run. Returns the effect's new status.
 
     Args:
-        answer: "done": it took place, and is not done again; said once more, with another result, that one
-            counts. Said of one that is recorded as done, whose task was renamed or removed, it lets later
-            runs go on. "not_done": it did not, and may be done. Of one that a rollback could not undo, or is
-            not to: "undone": it is, as somebody saw to it, and a later run may do it anew; "kept": it stays
-            done, and no rollback tries to undo it any more.
-        result: With "done": what the task is to return from now on, as JSON, of which its return type makes
-            the value; None is handed on as it is.
-        external_id: With "done": how the receiver calls it.
-        by: Who says so; the user and host, or the flow run, when left out.
+        answer: "done": it took place, and is not repeated; a repeated "done" may replace its result. For an
+            effect that is recorded as done, but whose task was renamed or removed, "done" lets later runs
+            continue. "not_done": it did not take place, and may be done. For an effect that a rollback could
+            not compensate, or must not: "undone": a person undid it, and a later run may do it again; "kept":
+            it stays done, and no rollback tries to undo it any more.
+        result: With "done": the value that the task returns from now on, as JSON. The task's return type
+            converts it; None is returned as it is.
+        external_id: With "done": its id at the receiver.
+        by: Who settles it; default: the user and host, or the flow run.
         reason: How they know, for the audit log.
 
-    Raises ConfigurationError when there is no such batch or effect, or nothing to be said about it;
-    EffectBusy while somebody is still at it; StoreUnavailable.
+    Raises ConfigurationError if there is no such batch or effect, or nothing to settle; EffectBusy while the
+    effect is in progress; StoreUnavailable.
 
     Example: settle("invoices-2026-11", "invoice:7", "done", external_id="msg-4711")
     """
@@ -136,18 +136,18 @@ def _change(
 
 
 def _said_again(effect: EffectDocument, answer: Done, by: str) -> dict[str, Any] | None:
-    """The changes to an effect that is done when a person says "done"; None: nothing to change."""
+    """The changes for a "done" about an effect that is done already; None: nothing to change."""
     if not str(effect.get("verified_by") or "").startswith(PERSON):
-        # A person knows that it is done: a pass of changed code that does not ask for it may go on.
+        # A person confirms that it is done, so a pass of changed code without this effect may continue.
         return {"acknowledged": by}
     if answer.result["value"] is None and answer.external_id is None:
         return None
-    # A person replaces a result that a person gave, such as one that did not fit.
+    # A person replaces a result that a person gave, for example because it did not fit.
     return {"result": answer.result, "external_id": answer.external_id, "verified_by": by}
 
 
 def _end_undoing(log: SagaLog, effect: EffectDocument, answer: str, person: str) -> None:
-    """Record whether the effect is undone; settles its compensation too, if that is in doubt."""
+    """Record whether the effect was undone. Settles its compensation too, if that is in doubt."""
     key = effect["key"]
     if not isinstance(_standing(log, effect), Undoing | AlreadyDone) or effect.get("compensation") is None:
         raise ConfigurationError(

@@ -39,11 +39,11 @@ COUNTED: tuple[EffectState, ...] = ("intended", "unknown", "failed", "done", "co
 class EffectStatus:
     """One effect of a batch. Times are seconds since the epoch, by the store's clock.
 
-    `state` is "intended" only while somebody is at it; an intention whose owner died is "unknown". `result`
-    is JSON; None too where it is kept elsewhere. `attempts` counts the calls that were made or about to be.
-    `compensation` is what can undo it, as "module:name"; `compensates` the key of the effect that this one
-    undid; an effect that was compensated and is done again is of the next `generation`. `overdue_at`: since
-    when its call runs though its attempt is over.
+    `state` is "intended" only while the effect is in progress; an intent of a dead owner is "unknown".
+    `result` is JSON; it is None if the result is stored elsewhere. `attempts` counts the calls that were made
+    or about to be made. `compensation` is the function that can compensate it, as "module:name".
+    `compensates` is the key of the effect that this one compensated. An effect that was compensated and then
+    done again has the next `generation`. `overdue_at`: since when its call runs although its attempt is over.
     """
 
     key: str
@@ -80,9 +80,9 @@ class Archived:
 
 @dataclass(frozen=True)
 class BatchStatus:
-    """Every effect of a batch, in the order in which they were first intended.
+    """Every effect of a batch, in the order of their first intents.
 
-    `archived`: None where this is how the batch stands in the ledger; else it is how it was archived.
+    `archived`: None for the batch in the ledger; otherwise the status is that of the archive.
     """
 
     batch_id: str
@@ -92,10 +92,10 @@ class BatchStatus:
 
     @cached_property
     def hint(self) -> RecoveryHint | None:
-        """How to go on with the batch, and why; None when there is nothing to recover, or it is archived.
+        """How to go on with the batch, and why; None if there is nothing to recover, or it is archived.
 
-        Found out when it is first asked for: the Prefect API knows how the run stands. Where that cannot be
-        asked, the effects alone say. Raises StoreUnavailable.
+        It is computed at the first access and asks the Prefect API for the state of the run. Without the API,
+        the effects alone decide. Raises StoreUnavailable.
         """
         ledger = self._live_in
         return None if ledger is None else hint_of(ledger, self.batch_id)
@@ -111,38 +111,38 @@ class BatchStatus:
 
     @property
     def state(self) -> str | None:
-        """The state of its flow run as the UI shows it, such as "Crashed"; None if the API does not know.
+        """The state of its flow run in the UI, such as "Crashed"; None if the API does not know it.
 
-        `state`, `occurred_at` and `seconds_in_error` ask the Prefect API once, together.
+        `state`, `occurred_at` and `seconds_in_error` share one request to the Prefect API.
         """
         return None if self._run is None else self._run.state
 
     @property
     def occurred_at(self) -> float | None:
-        """When its flow run failed or crashed, in seconds since the epoch; None unless it stands so now."""
+        """When its flow run failed or crashed, in seconds since the epoch; None in any other state."""
         return self._run.since if self._run is not None and self._run.type in FAILED_OR_CRASHED else None
 
     @property
     def seconds_in_error(self) -> float | None:
-        """For how long its flow run has stood failed or crashed; None unless it stands so now."""
+        """The seconds since its flow run failed or crashed; None in any other state."""
         if self.occurred_at is None or self._ledger is None:
             return None
         return max(self._ledger.store.now() - self.occurred_at, 0.0)
 
     @cached_property
     def audit(self) -> tuple[AuditEntry, ...]:
-        """What was done to the batch and who did it, the newest last. Raises StoreUnavailable."""
+        """All actions on the batch, with the persons, the newest last. Raises StoreUnavailable."""
         return () if self._ledger is None else Audit(self._ledger, self.batch_id).entries()
 
 
 @dataclass(frozen=True, slots=True)
 class BatchSummary:
-    """How many effects of a batch are in which state; times are seconds since the epoch.
+    """The number of a batch's effects in each state. Times are seconds since the epoch.
 
-    `unknown` counts also those whose compensation was cut off; those that only undo others do not count.
-    `abandoned_at` is None unless the batch was abandoned, and nothing was begun in it since; `archived_at`
-    is None unless it left the ledger. `flow_run_id`: that of whoever was last at one of its effects.
-    `ended`: the state in which its flow run ended badly, such as "Crashed", where that was asked for.
+    `unknown` includes effects whose compensation was cut off. Effects that compensate others are not counted.
+    `abandoned_at` is None unless the batch was abandoned and no effect was begun in it since. `archived_at`
+    is None unless the batch left the ledger. `flow_run_id` is the flow run of the newest effect. `ended`: the
+    state in which its flow run ended badly, such as "Crashed", if the API was asked for it.
 
     Example:
         >>> day = BatchSummary("digest-7", intended=0, unknown=1, failed=0, done=3, compensated=0,
@@ -166,25 +166,25 @@ class BatchSummary:
 
     @property
     def total(self) -> int:
-        """How many effects were begun in it."""
+        """The number of effects that were begun in it."""
         return sum(getattr(self, state) for state in COUNTED)
 
     @property
     def open(self) -> bool:
-        """Whether something in it is neither done nor given up, or its run ended badly and can go on."""
+        """Whether an effect in it is not settled, or its run ended badly and can be continued."""
         if self.abandoned_at is not None or self.archived_at is not None:
             return False
         if self.intended + self.unknown + self.failed > 0:
             return True
-        # What was rolled back is at its end, however its run ended.
+        # A batch that was rolled back is finished, whatever the state of its run.
         return self.ended is not None and self.compensated == 0
 
 
 def batch_status(batch_id: str, *, archived: bool = False, store: Store | str | None = None) -> BatchStatus:
-    """What the ledger knows of a batch: the id of a root flow run, or that of a `with batch(...)`.
+    """The ledger's records of a batch: the id is that of a root flow run, or of a `with batch(...)`.
 
-    `archived`: what was archived of it, as each effect was the last time; `.archived` says when, and is None
-    where nothing was. `store` is a store or its URL; None: the configured one. A batch without effects is
+    `archived`: the archived effects instead, each in its last copy; `.archived` has the time, and is None if
+    nothing was archived. `store` is a store or its URL; None: the configured one. A batch without effects is
     empty. Raises StoreUnavailable.
 
     Example:
@@ -212,16 +212,16 @@ def _archived_status(ledger: Ledger, batch_id: str) -> BatchStatus:
 
 
 def _newest(kept: Iterable[dict[str, Any]]) -> list[EffectDocument]:
-    """The latest copy of each effect: an archive has one for each call."""
+    """The latest copy of each effect: the archive has one for each call."""
     return list({one["effect"]["key"]: one["effect"] for one in kept}.values())
 
 
 def list_batches(*, archived: bool = False, store: Store | str | None = None) -> list[BatchSummary]:
-    """Every batch of the ledger: first those in doubt, then others that are open, then the rest; of each
-    group the one in which something happened last comes first.
+    """Every batch of the ledger: first those in doubt, then others that are open, then the rest. In each
+    group, the batch with the latest activity comes first.
 
-    The Prefect API is not asked how their flow runs stand; `prefect-resilience batches list --open` does.
-    `archived`: instead those that left the ledger, the one that was archived last first. Raises
+    The Prefect API is not asked for the states of their flow runs; `prefect-resilience batches list --open`
+    does that. `archived`: instead the batches that left the ledger, the last archived first. Raises
     StoreUnavailable.
     """
     ledger = open_ledger(store)
@@ -246,7 +246,7 @@ def abandonments(ledger: Ledger) -> dict[str, float | None]:
 
 
 def in_order(batches: Iterable[BatchSummary]) -> list[BatchSummary]:
-    """First those in doubt, then others that are open, then the rest, of each the latest first."""
+    """First those in doubt, then others that are open, then the rest; in each group the latest first."""
     return sorted(batches, key=lambda one: (not one.open or not one.unknown, not one.open, -one.last_at))
 
 

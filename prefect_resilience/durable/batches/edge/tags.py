@@ -1,4 +1,4 @@
-"""Which batch a run belongs to, and how runs in other processes come to know it."""
+"""The batch of a run, and how it is passed to runs in other processes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 TAG = "effects-batch:"
-"""Tags travel with runs to other processes, Dask and task workers, and the UI can filter runs by them."""
+"""Tags are passed with runs to other processes, Dask and task workers. The UI can filter runs by them."""
 
 ARRIVAL_SECONDS = 10.0
 MOST_ROOTS = 10_000
@@ -37,17 +37,17 @@ _batches: OrderedDict[UUID, str] = OrderedDict()
 
 @contextmanager
 def tagged(batch_id: str) -> Generator[None, None, None]:
-    """The flow runs created inside, and runs in other processes, bear the tag of this batch and no other."""
+    """Flow runs created inside, and runs in other processes, get the tag of this batch only."""
     with TagsContext(current_tags=_other_tags() | {TAG + batch_id}):
         yield
 
 
 @contextmanager
 def untagged() -> Generator[None, None, None]:
-    """The task runs created inside do not bear the tag of their batch.
+    """Task runs created inside do not get the tag of their batch.
 
-    Prefect keeps a thread for every set of tags that a task run begins with. `tagged_again` adds it when the
-    run has begun.
+    Prefect keeps a thread for every set of tags with which a task run begins. `tagged_again` adds the tag
+    once the run has begun.
     """
     if tagged_batch() is None:
         yield
@@ -58,13 +58,13 @@ def untagged() -> Generator[None, None, None]:
 
 @contextmanager
 def tagged_again(task_run: TaskRun) -> Generator[None, None, None]:
-    """Put the tag of a named batch on a task run that has begun, and on what it creates."""
+    """Add the tag of a named batch to a task run that has begun, and to the runs that it creates."""
     batch_id = explicit_batch()
     if batch_id is None:
         yield
         return
     if named_in(task_run.tags) is None:
-        # Prefect sends a run's tags with each of its states, so the server learns of this one too.
+        # Prefect sends a run's tags with each of its states, so the server gets this tag too.
         task_run.tags.append(TAG + batch_id)
     with tagged(batch_id):
         yield
@@ -75,19 +75,19 @@ def _other_tags() -> set[str]:
 
 
 def tagged_batch() -> str | None:
-    """The batch that the tags around this code name."""
+    """The batch in the tags around this code."""
     return named_in(TagsContext.get().current_tags)
 
 
 def named_in(tags: Iterable[str]) -> str | None:
-    """The batch that a run's tags name."""
+    """The batch in a run's tags."""
     return next((tag.removeprefix(TAG) for tag in tags if tag.startswith(TAG)), None)
 
 
 def current_batch() -> str:
-    """The batch that the code which asks belongs to: what is named around it, else that of its run.
+    """The batch of the calling code: the one named around it, else that of its run.
 
-    Raises ConfigurationError outside of all, and StoreUnavailable while the API cannot be asked.
+    Raises ConfigurationError outside of any run and batch, and StoreUnavailable while the API is unavailable.
     """
     named = explicit_batch() or tagged_batch()
     if named is not None:
@@ -104,11 +104,11 @@ def current_batch() -> str:
 
 
 def batch_of(task_run: TaskRun) -> str:
-    """The batch of a task run: the one that is named around it, else that of its root flow run.
+    """The batch of a task run: the one named around it, else that of its root flow run.
 
-    The tags of a flow run above, such as a replayed one, may name another. A task run without a flow belongs
-    to the outermost task run. Raises StoreUnavailable while the API, which knows what lies above, cannot be
-    asked.
+    The tags of a flow run above it, such as a replayed one, may name another batch. A task run without a flow
+    belongs to the batch of the outermost task run. Raises StoreUnavailable while the API, which
+    knows the runs above, is unavailable.
     """
     named = explicit_batch() or tagged_batch()
     if named is not None:
@@ -128,14 +128,13 @@ def batch_of(task_run: TaskRun) -> str:
 
 
 def batch_of_flow_run(flow_run: FlowRun) -> str:
-    """The batch of a flow run by what the API knows: its tags, those of the runs above it, else its root."""
+    """The batch of a flow run from the API: by its tags, those of the runs above it, else its root."""
     return _found_above(flow_run)
 
 
 def pass_of(task_run: TaskRun) -> Pass:
-    """The pass that a task run belongs to: the flow runs above it and the task runs that it was called in,
-    the outermost first, each with how often it was begun. Raises StoreUnavailable while the API cannot be
-    asked."""
+    """The pass of a task run: the flow runs above it and the task runs that called it, the outermost first,
+    each with its run count. Raises StoreUnavailable while the API is unavailable."""
     context = FlowRunContext.get()
     if context is not None and context.flow_run is not None:
         flow_run = context.flow_run
@@ -153,12 +152,12 @@ def pass_of(task_run: TaskRun) -> Pass:
 
 
 outer_tasks: ContextVar[Pass] = ContextVar("prefect_resilience_outer_tasks", default=())
-"""The task runs that the code is nested in, each with its number of attempts so far."""
+"""The task runs around this code, each with its number of attempts so far."""
 
 
 @contextmanager
 def in_outer_task() -> Generator[None, None, None]:
-    """What is called inside belongs to this attempt of the task run around it, if there is one."""
+    """Calls inside belong to this attempt of the task run around this code, if there is one."""
     around = TaskRunContext.get()
     if around is None:
         yield
@@ -173,7 +172,7 @@ def in_outer_task() -> Generator[None, None, None]:
 
 
 _passes: OrderedDict[tuple[UUID, int], Pass] = OrderedDict()
-"""What lies above a flow run that was begun so often: it stays as it is while that goes on."""
+"""The passes above a flow run, by its id and run count. They do not change while the flow run goes on."""
 
 
 def _passes_above(flow_run: FlowRun) -> Pass:
@@ -227,7 +226,7 @@ def _of_flow_run(flow_run: FlowRun) -> str:
 
 
 def _found_above(flow_run: FlowRun) -> str:
-    """What the nearest tags name, else the outermost run: a subflow run hangs on a task run of its parent."""
+    """The batch of the nearest tags, else the outermost run. A subflow run has a task run in its parent."""
     named = named_in(flow_run.tags)
     if named is not None or flow_run.parent_task_run_id is None:
         return named or str(flow_run.id)
@@ -267,7 +266,7 @@ def _parent(task_run: TaskRun) -> UUID | None:
 
 
 def _read_task_run(client: SyncPrefectClient, task_run_id: UUID) -> TaskRun:
-    """A task run that has just begun is known to the API a moment later."""
+    """Read a task run. The API knows a task run that has just begun only a moment later."""
     until = time.monotonic() + ARRIVAL_SECONDS
     while True:
         try:
