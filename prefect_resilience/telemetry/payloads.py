@@ -43,8 +43,8 @@ _LOOK_AHEAD = 2_000
 def fitted(payload: Mapping[str, Any], limit: int = LIMIT) -> dict[str, Any]:
     """The payload as JSON without secrets, of at most `limit` bytes (10,000 or more).
 
-    Values that JSON does not have become text. A text that was cut ends with its original length, and the
-    payload then has "truncated": true.
+    Values that JSON does not have become text. A text that was cut ends with its original length. After any
+    cut the payload has "truncated": true.
     """
     for text, items in STEPS:
         cutter = _Cutter(text, items, limit)

@@ -234,8 +234,8 @@ class EndOfRun:
         return in_threads and started_tasks_alone(FlowRunContext.get())
 
     def _hinted(self) -> Advice | None:
-        """Write how to continue on the run, to the log and to the automation that recovers it. Without a
-        summary, also to an artifact."""
+        """Log how to continue, label the run with its error, and inform the automation that recovers it.
+        Without a summary, write an artifact too."""
         with get_client(sync_client=True) as client:
             self._label(client)
             run = client.read_flow_run(self.flow_run.id)

@@ -41,7 +41,7 @@ def expect_failures(task_runs: Iterable[UUID]) -> None:
 
 
 def is_expected(task_run: UUID | str | None) -> bool:
-    """Whether a handler takes care of a failure of this run, which is the current one."""
+    """Whether a handler takes care of a failure of the current run."""
     return is_answered_for() or (bool(_expected) and str(task_run) in _expected)
 
 

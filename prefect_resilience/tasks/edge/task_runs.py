@@ -109,7 +109,7 @@ class TaskSurroundings:
     @cached_property
     def _parameters(self) -> Mapping[str, Any]:
         given = self.context.parameters
-        # Only a dict can be the value of a `**kwargs`; without any dict, skip the signature.
+        # The arguments of a `**kwargs` come as one dict. Without any dict, the signature need not be read.
         if not any(isinstance(value, dict) for value in given.values()):
             return given
         return explode_variadic_parameter(self.guard.fn, given)

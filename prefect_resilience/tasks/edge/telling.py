@@ -161,7 +161,7 @@ class SummaryLookup:
         return read.passes
 
     def _afterwards(self, story: Story) -> Story:
-        """Add later changes of the run's circuits by other processes, and the current state of its dead
+        """Add the changes of the run's circuits by any process or person, and the current state of its dead
         letters."""
         names = circuits_met(story.happenings)
         began, ended = story.passes[0].run_pass.began, story.passes[-1].run_pass.ended

@@ -261,7 +261,7 @@ def _legend(bands: Iterable[Band]) -> tuple[list[str], int]:
 
 
 def _line(said: str, most: int) -> str:
-    """One line without secrets. Characters that cannot be printed become spaces."""
+    """One line without secrets. Characters that cannot be printed, as XML forbids some, become spaces."""
     line = " ".join("".join(letter if letter.isprintable() else " " for letter in redact(said)).split())
     return line if len(line) <= most else line[: most - 1] + "…"
 

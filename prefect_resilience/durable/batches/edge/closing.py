@@ -268,7 +268,7 @@ def _silent_of(client: SyncPrefectClient, runs: list[FlowRun], silent_for: timed
 
 
 def _last_beats(client: SyncPrefectClient, since: dict[UUID, datetime]) -> dict[UUID, float]:
-    """The last heartbeat of each flow run that sent one after its time in `since`."""
+    """When each flow run sent its last heartbeat, for those that sent any since the earliest time."""
     first = min(since.values()).timestamp() - SKEW
     body = {"filter": _heartbeats_since(since, first)}
     answer = client.request(

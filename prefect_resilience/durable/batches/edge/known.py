@@ -146,7 +146,7 @@ def prune(
     by: str | None = None,
     store: Store | str | None = None,
 ) -> list[BatchSummary]:
-    """Archive old batches and remove them from the ledger. Returns these batches.
+    """Archive batches without activity since `older_than` and remove them from the ledger. Returns them.
 
     Args:
         older_than: A time (without an offset: in UTC), or a span before now. Choose a longer span than any

@@ -131,7 +131,7 @@ class BatchStatus:
 
     @cached_property
     def audit(self) -> tuple[AuditEntry, ...]:
-        """All actions on the batch, with the persons, the newest last. Raises StoreUnavailable."""
+        """All actions on the batch and who took them, the newest last. Raises StoreUnavailable."""
         return () if self._ledger is None else Audit(self._ledger, self.batch_id).entries()
 
 
@@ -171,7 +171,7 @@ class BatchSummary:
 
     @property
     def open(self) -> bool:
-        """Whether an effect in it is not settled, or its run ended badly and can be continued."""
+        """Whether an effect in it is missing or in doubt, or its run ended badly and can be continued."""
         if self.abandoned_at is not None or self.archived_at is not None:
             return False
         if self.intended + self.unknown + self.failed > 0:

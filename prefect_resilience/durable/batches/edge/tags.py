@@ -106,9 +106,9 @@ def current_batch() -> str:
 def batch_of(task_run: TaskRun) -> str:
     """The batch of a task run: the one named around it, else that of its root flow run.
 
-    The tags of a flow run above it, such as a replayed one, may name another batch. A task run without a flow
-    belongs to the batch of the outermost task run. Raises StoreUnavailable while the API, which
-    knows the runs above, is unavailable.
+    The tags of a flow run above it, such as a replayed one, may name another batch. For a task run without
+    a flow, the batch is the outermost task run. Raises StoreUnavailable while the API, which knows the runs
+    above, is unavailable.
     """
     named = explicit_batch() or tagged_batch()
     if named is not None:
