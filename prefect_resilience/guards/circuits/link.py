@@ -288,10 +288,10 @@ GRACE = 5.0
 class View:
     """The local view of a circuit. Replaced as a whole, so that reading it needs no lock.
 
-    Times are readings of `monotonic()`. Before `until` the store need not be asked; before `grace` a caller may use
-    the view while another thread asks. `permit` is None if calls are rejected or need a lease. `refused`:
-    calls are rejected until `retry` (None: until an operator changes it). `waiting`: the next success ends
-    a row of failures and must be merged.
+    Times are readings of `monotonic()`. Before `until` the store need not be asked; before `grace` a caller
+    may use the view while another thread asks. `permit` is None if calls are rejected or need a lease.
+    `refused`: calls are rejected until `retry` (None: until an operator changes it). `waiting`: the next
+    success ends a row of failures and must be merged.
     """
 
     document: CircuitDocument
