@@ -199,7 +199,7 @@ def span_text(seconds: float) -> str:
 
 
 def _why(document: BudgetDocument, now: float, level: float, spent: float) -> str | None:
-    """Why the budget burns: a rule at `level` of its rate, or `spent` of the budget used. None: it does not."""
+    """Why the budget burns: a rule at `level` of its rate, or `spent` of the budget used; None if neither."""
     objective = document["objective"]
     for rule in rules_of(document["window"]):
         good, bad = totals(document, rule.long, now)
