@@ -123,7 +123,7 @@ class ConnectedStore(Generic[T]):
         return StoreUnavailable(redact(f"the store {self.url} could not answer: {error}"))
 
     def after_fork(self) -> None:
-        """In a child process: keep a reference to the parent's connections, so that they are not closed here."""
+        """In a child process: keep a reference to the parent's connections, so that nothing closes them."""
         _left_to_parents.append(self._held)
         self._held, self._lock = None, threading.Lock()
 
