@@ -20,7 +20,7 @@ class BudgetStatus(BaseModel):
         is left: 1 without failures, 0 when it is exactly used up, below 0 after more failures.
     burn_rates: by span, as in {"1h": 14.2}, the failures in the span relative to the allowed failures. At a
         rate of 1 the budget lasts for exactly the window.
-    burned: whether the budget burns too fast now, or is used up. burning_since: the begin of that, in seconds
+    burned: whether the budget burns too fast now, or is used up. burning_since: the start of that, in seconds
         since the epoch by the store's clock. why: the reason.
     """
 

@@ -180,7 +180,7 @@ class Counter:
         return self.sync if not good or monotonic() >= self._due else None
 
     def sync(self, judge: bool = True, wait: bool = False) -> None:
-        """Merge the counts into the store, if there are any and it answers; report the begin of a burn.
+        """Merge the counts into the store, if there are any and it answers; report the start of a burn.
 
         Without `wait`, it does nothing while another thread merges.
         """

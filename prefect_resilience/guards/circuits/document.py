@@ -171,9 +171,9 @@ def new() -> CircuitDocument:
 
 
 def remember(document: CircuitDocument, now: float) -> None:
-    """Write the document's generation, state, begin and `retry_at` into its history.
+    """Write the document's generation, state, start and `retry_at` into its history.
 
-    A generation has one entry, with its begin and its latest state. It has a second entry if it was forced
+    A generation has one entry, with its start and its latest state. It has a second entry if it was forced
     again after its `retry_at` had passed, because calls could go through in between.
     """
     generation, state, retry_at = document["generation"], document["state"], document["retry_at"]

@@ -42,9 +42,9 @@ class CircuitPolicy(Policy):
     fleet through at a time, each for at most `probe_lease`. `success_threshold` successes among at most
     `probe_calls` probes close it (by default 1.5 times the threshold, rounded down: 2 of 3). It opens again
     when they are out of reach. The first re-opening, and any after a successful probe, lasts half of
-    `open_for`; the others last longer each time. If no probe succeeded, the next failed probe opens it at
-    once. `counts` names the error categories that are failures. `sync_interval` is the maximum age of this
-    process's view.
+    `open_for`; the others last longer each time. If no probe of a half-open period succeeded, the next failed
+    probe opens it at once. `counts` names the error categories that are failures. `sync_interval` is the
+    maximum age of this process's view.
 
     `adaptive` learns the usual failure rate, and opens on a significant rise over it. With C calls and F
     failures seen while closed (each weighs exp(-age / baseline_memory)), p = (F + 2) / (C + 4) and

@@ -168,7 +168,7 @@ class Retry(Policy):
     give_up_on: these errors are never retried, regardless of the other options.
     by_category: attempts and delays of a category, with its own counter. A category named here is retried
         even if it usually is not.
-    max_elapsed: the time from the begin of the first attempt after which no further attempt may begin.
+    max_elapsed: the time from the start of the first attempt after which no further attempt may begin.
     budget: a token bucket for the whole process that limits retry storms; None for no limit.
     respect_retry_after: wait at least as long as the server asks; the backoff's jitter only lengthens it.
     retry_after_cap: give up at once if the server asks for more than this many seconds. The jitter's addition
@@ -267,7 +267,7 @@ class Retry(Policy):
         limit = self.max_elapsed if rule.max_elapsed is None else rule.max_elapsed
         left = math.inf if limit is None else limit - elapsed
         if asked is not None:
-            # Only the server's delay can exceed the time left: the jitter is limited to that time.
+            # The server's delay may lead to giving up, its jitter may not: it is limited to the time left.
             backoff = cast(Backoff, rule.backoff)
             delay = max(delay, backoff.lengthened(asked, attempt - 1, random=random, most=left))
         if delay > left:
