@@ -1,1 +1,1 @@
-"""What all rooms use: policies, sync and async drivers, names, durations, plain data."""
+"""Helpers for all subpackages: policies, sync and async drivers, names, durations, plain data."""

@@ -1,7 +1,7 @@
-"""Two small drivers for sequences that are written once.
+"""A sync and an async driver for the same sequence of steps.
 
-A sequence is a generator that yields what it needs done and is sent the outcome (the idea of httpx's
-auth flows). The same generator then runs in a plain function and in a coroutine.
+A sequence is a generator that yields commands and receives their outcomes (the idea of httpx's auth
+flows). The same generator then runs in a plain function and in a coroutine.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from prefect_resilience.errors.secrets.redact import redact
 T = TypeVar("T")
 
 
-@dataclass(eq=False, slots=True)  # not frozen: two are made for each call, and that would be felt
+@dataclass(eq=False, slots=True)  # not frozen: two are made for each call, and frozen ones are slower to make
 class Blocking:
-    """Something that may block, such as a store: run in place by `drive`, in a thread by `adrive`."""
+    """A function that may block, such as a store's: `drive` calls it in place, `adrive` in a thread."""
 
     fn: Callable[..., Any]
     args: tuple[Any, ...] = ()
@@ -34,7 +34,7 @@ class Blocking:
 
 @dataclass(eq=False, slots=True)
 class Invoke:
-    """A function of the user's: called in place, and awaited by `adrive` when it returns an awaitable."""
+    """A user's function: called in place. `adrive` awaits its result if that is an awaitable."""
 
     fn: Callable[..., Any]
     args: tuple[Any, ...] = ()
@@ -46,13 +46,13 @@ Steps = Generator[Command, Any, T]
 
 
 def drive(sequence: Steps[T]) -> T:
-    """Run a sequence to its end in this thread, and return what it returned."""
+    """Run a sequence to its end in this thread, and return its result."""
     try:
         command = next(sequence)
         while True:
             try:
                 outcome = command.fn(*command.args, **command.kwargs)
-            except BaseException as error:  # noqa: BLE001 - whatever it is, it is the sequence's
+            except BaseException as error:  # noqa: BLE001 - the sequence handles every exception
                 command = sequence.throw(error)
             else:
                 command = sequence.send(outcome)
@@ -61,7 +61,7 @@ def drive(sequence: Steps[T]) -> T:
 
 
 async def adrive(sequence: Steps[T]) -> T:
-    """Run a sequence to its end on the event loop, which it never blocks, and return what it returned."""
+    """Run a sequence to its end on the event loop without blocking the loop, and return its result."""
     try:
         command = next(sequence)
         while True:
@@ -72,7 +72,7 @@ async def adrive(sequence: Steps[T]) -> T:
                     outcome = command.fn(*command.args, **command.kwargs)
                     if inspect.isawaitable(outcome):
                         outcome = await outcome
-            except BaseException as error:  # noqa: BLE001 - whatever it is, it is the sequence's
+            except BaseException as error:  # noqa: BLE001 - the sequence handles every exception
                 command = sequence.throw(error)
             else:
                 command = sequence.send(outcome)
@@ -88,15 +88,14 @@ K = TypeVar("K", bound=Hashable)
 AT_ONCE = 4
 TRIES = 3
 PAUSE = 0.2
-"""A job that fails is tried so often, with so many seconds in between: a server on SQLite refuses one write
-behind another."""
+"""A failing job gets TRIES attempts, PAUSE seconds apart: a server on SQLite rejects concurrent writes."""
 
 
 def answers(jobs: Mapping[K, Callable[[], T]], until: float, at_once: int = AT_ONCE) -> dict[K, T]:
-    """What the jobs answer by `until`, a reading of `time.monotonic()`; those without an answer are missing.
+    """The answers of the jobs by `until`, a reading of `time.monotonic()`. A job without one is missing.
 
-    They run in daemon threads, in the caller's context: one that hangs holds up neither the caller nor the
-    end of the process. Never raises what a job raises.
+    The jobs run in daemon threads, in the caller's context: a job that hangs delays neither the caller nor
+    the end of the process. Exceptions of jobs are not raised.
     """
     waiting = deque(jobs.items())
     found: dict[K, T] = {}
@@ -114,7 +113,7 @@ def answers(jobs: Mapping[K, Callable[[], T]], until: float, at_once: int = AT_O
                 try:
                     found[key] = job()
                     break
-                except Exception as failure:  # noqa: BLE001 - an answer that is missing is what it comes to
+                except Exception as failure:  # noqa: BLE001 - a failed job has no answer
                     logger.debug("a request failed: %s", redact(repr(failure)))
                     if left:
                         time.sleep(PAUSE)
@@ -129,18 +128,18 @@ def answers(jobs: Mapping[K, Callable[[], T]], until: float, at_once: int = AT_O
     return {key: found[key] for key in jobs if key in found}
 
 
-# Waiting, written once for both drivers: a sync caller blocks its thread, an async one never its loop.
+# Waiting for both drivers: a sync caller blocks its thread, an async caller never blocks its loop.
 #
-# `drive.Blocking` is no way to wait for long: `adrive` runs it on the event loop's few threads, and callers
-# who wait there for a place would keep those who have one from giving it back.
+# Do not use `Blocking` for long waits: `adrive` runs it on the event loop's few threads. Callers that wait
+# there for a place would keep other callers from releasing theirs.
 
 SLICE_SECONDS = 0.25
-"""The longest single wait of a thread: in between, an exception that was injected into it comes through."""
+"""The longest single wait of a thread: an exception injected into the thread is raised between two waits."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Wait(Generic[T]):
-    """One thing to wait for, in both manners."""
+    """A wait with two forms: `block` blocks the thread, `start` returns an awaitable."""
 
     block: Callable[[], T]
     start: Callable[[], Awaitable[T]]
@@ -150,7 +149,7 @@ class Wait(Generic[T]):
 
 
 def waited_for(wait: Wait[T]) -> Steps[T]:
-    """Wait as whoever drives this can: `adrive` awaits what is yielded, `drive` hands it back as it is."""
+    """Wait under either driver: `adrive` awaits the yielded `wait`; under `drive` the thread blocks."""
     outcome = yield Invoke(_same, (wait,))
     return wait.block() if outcome is wait else outcome
 

@@ -1,6 +1,6 @@
-"""Durations as people write them: 30 (seconds), "500ms", "1m", "1h30m", or a timedelta.
+"""Parses durations: 30 (seconds), "500ms", "1m", "1h30m", or a timedelta.
 
-Every option that is a duration is read here, and kept as a number of seconds.
+Every option that is a duration is parsed here, and kept as a number of seconds.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from pydantic import BeforeValidator, Field
 from prefect_resilience.base.regexes import Regex
 
 Duration = float | str | timedelta
-"""What may be written for a duration."""
+"""The accepted types of a duration."""
 
 UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 7 * 86_400.0}
 LONGEST = 10 * 365 * 86_400.0
-"""No duration is longer than ten years, in seconds: beyond that dates overflow."""
+"""The longest duration, in seconds: ten years. Dates overflow with much longer ones."""
 
 DEFAULT_OPERATIONS: Mapping[str, float] = {
     "default": 30.0,
@@ -88,7 +88,7 @@ def as_seconds(value: Any) -> Any:
 
 
 if TYPE_CHECKING:
-    # What may be written; what is kept is a number.
+    # Options accept every form of a duration; the policy keeps a number.
     Seconds = Any
 else:
     Seconds = Annotated[float, BeforeValidator(as_seconds), Field(ge=0, le=LONGEST)]

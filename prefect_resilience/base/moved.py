@@ -1,7 +1,7 @@
-"""Paths that pickles name, of modules that have moved since: what was in them is found where it is today.
+"""Finds classes of old pickles in the modules to which they have moved.
 
-Prefect keeps results as pickles, and a pickle names a class by its module. This finder comes last on Python's
-import path, so it is only asked for paths that nothing else knows, and it answers for those in MOVED alone.
+Prefect keeps results as pickles, and a pickle names a class by its module. This finder is the last one in
+`sys.meta_path`, so Python asks it only for modules that no other finder knows. It finds only those in MOVED.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ MOVED: dict[str, tuple[str, ...]] = {
     "routing": ("graphs.routing",),
     "totals": ("telemetry",),
 }
-"""Where the modules of a path, and those below it, are today."""
+"""The current places of an old module and the modules below it."""
 
 RENAMED = {"plans.model.Transition": "PlanTransition"}
-"""Classes that have another name today, by the path that a pickle names."""
+"""The current names of renamed classes, by the path in old pickles."""
 
 
 class _MovedFinder(MetaPathFinder, Loader):
@@ -67,12 +67,12 @@ class _MovedFinder(MetaPathFinder, Loader):
 def _places(fullname: str) -> tuple[str, ...]:
     path = fullname.removeprefix(f"{PACKAGE}.")
     room, _, module = path.partition(".")
-    # `from room import Name` asks for a module of that name, too.
+    # `from package import Name` also looks for a module of that name; class names are not lower case.
     return MOVED.get(path) or (MOVED.get(room, ()) if module.islower() and "." not in module else ())
 
 
 def _modules(fullname: str) -> Iterator[ModuleType]:
-    """The modules that may have it now."""
+    """The current modules that may have a class of the old module."""
     for place in _places(fullname):
         module = import_module(f"{PACKAGE}.{place}")
         yield module
@@ -81,6 +81,6 @@ def _modules(fullname: str) -> Iterator[ModuleType]:
 
 
 def find_moved_modules() -> None:
-    """Let pickles be read that name a class by the module it was in."""
+    """Install the finder, so that old pickles can be read."""
     if not any(isinstance(one, _MovedFinder) for one in sys.meta_path):
         sys.meta_path.append(_MovedFinder())

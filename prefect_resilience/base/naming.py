@@ -17,8 +17,8 @@ LONGEST = 200
 def template_fields(name: str, what: str) -> tuple[str, ...]:
     """The parameters that `name` needs, each once, in their order; "{config.host}" needs `config`.
 
-    `what` the name is of, such as "circuit", stands in the message of the ConfigurationError that is raised
-    for an empty name, a field without a name, and braces that do not match.
+    Raises ConfigurationError for an empty name, a field without a name, and braces that do not match. Its
+    message calls the named thing `what`, such as "circuit".
     """
     if not isinstance(name, str) or not name.strip():  # pyright: ignore[reportUnnecessaryIsInstance]
         raise ConfigurationError(f'a {what} needs a name, such as "payments", not {name!r}')
@@ -51,8 +51,7 @@ def fill(name: str, parameters: Mapping[str, Any], what: str) -> str:
 
 
 def filled_with(formatter: string.Formatter, name: str, parameters: Mapping[str, Any], what: str) -> str:
-    """`name` with its fields filled in by `formatter`, of any length. Raises ConfigurationError as `fill`
-    does."""
+    """`name` with its fields filled in by `formatter`, of any length. Raises the same errors as `fill`."""
     try:
         return formatter.vformat(name, (), parameters)
     except Exception as error:  # noqa: BLE001 - the user's objects may raise anything
@@ -62,12 +61,12 @@ def filled_with(formatter: string.Formatter, name: str, parameters: Mapping[str,
 
 
 def shorten(name: str) -> str:
-    """`name` when it is short enough to be a key everywhere, else its beginning and a digest of the whole."""
+    """`name` if it is short enough for a key in every store, else its beginning and a digest of the whole."""
     return name if len(name) <= LONGEST else f"{name[: LONGEST - 17]}~{digest(name)}"
 
 
 def digest(name: str) -> str:
-    """16 hexadecimal digits that stand for a whole name."""
+    """16 hexadecimal digits of the SHA-256 of a name."""
     return hashlib.sha256(name.encode(errors="replace")).hexdigest()[:16]
 
 
@@ -75,7 +74,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class _Unset:
-    """Stands for an option that was not written."""
+    """The value of an option that the caller did not give."""
 
     def __repr__(self) -> str:
         return "unset"
@@ -90,8 +89,9 @@ UNSET: Any = _Unset()
 def shows(options: type, defaults: Mapping[str, Any], *likes: Callable[..., Any]) -> Callable[[F], F]:
     """Decorate a function that takes `**options` so that its signature has them by name.
 
-    `options` is the TypedDict of ours, which come first, with their `defaults`. Prefect's are those that the
-    `likes` take after one argument; the first of these that has an option says its default.
+    `options` is the TypedDict of our own options, which come first, with their `defaults`. Prefect's options
+    follow: the parameters of the `likes` after the first one. The first of the `likes` that has an option
+    determines its default.
     """
 
     def decorate(fn: F) -> F:
@@ -112,13 +112,13 @@ def shows(options: type, defaults: Mapping[str, Any], *likes: Callable[..., Any]
 
 
 def _shown(options: type, name: str) -> Any:
-    """An option's type; its name where the type is loaded only for type checkers."""
+    """An option's type, or its name if only type checkers load the type."""
     annotation = options.__annotations__[name]
     return getattr(annotation, "__forward_arg__", annotation)
 
 
 def more_options(kind: type, resilient: type) -> list[str]:
-    """The options that `with_options` of the plain class behind a resilient one takes."""
+    """The options of `with_options` in the first class of `kind`'s MRO that is not `resilient`."""
     bases: tuple[Any, ...] = kind.__mro__
     plain = next(base for base in bases if not issubclass(base, resilient))
     return [name for name in inspect.signature(plain.with_options).parameters if name != "self"]

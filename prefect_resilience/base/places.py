@@ -1,7 +1,7 @@
-"""Where circuits and documents live that were given no store.
+"""The URLs of the default stores of circuits and documents.
 
-Prefect's settings decide, which the lower rooms do not know: `prefect_resilience/__init__.py` sets these two.
-They are asked whenever a store is needed, not before.
+They come from the settings, which the lower layers cannot import: `prefect_resilience/__init__.py` sets these
+two functions. They are called when a store is needed, not before.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Whatever an action returned, as plain data: mappings with text keys, lists, texts, numbers and times.
+"""Any value as plain data: mappings with text keys, lists, texts, numbers and times.
 
     pydantic model, dataclass, NamedTuple   its fields, in a mapping
     mapping                                 with the keys as JSON would write them
     tuple, set, range, deque, numpy array   a list (a set in the order of its texts)
     Enum                                    its value
     numpy's and other numbers               int or float; a Decimal stays one
-    datetime, date                          stay; a time is its ISO text, a timedelta its seconds
+    datetime, date                          unchanged; a time is its ISO text, a timedelta its seconds
     UUID, bytes, Path, URL, anything else   text; secrets stay masked
 
 Attributes of other objects are never read.
@@ -28,7 +28,7 @@ from uuid import UUID
 from pydantic import BaseModel
 
 CUT = "…"
-"""What stands where a value was cut: too deep, too large, or inside itself."""
+"""Replaces a part that was cut: too deep, too large, or inside itself."""
 
 _EXACT = frozenset({str, int, float, bool, type(None), Decimal, datetime, date, list})
 _LISTS = (list, tuple, range, deque)
@@ -38,7 +38,8 @@ _TEXT_LIMIT = 10_000
 def plain(value: Any, *, depth: int = 100, items: int = 100_000) -> Any:
     """`value` as plain data, copied. Never raises.
 
-    What lies deeper than `depth` levels, comes after `items` parts or contains itself becomes `…`.
+    A part deeper than `depth` levels and a value that contains itself become `…`. Parts after the first
+    `items` are left out.
     """
     return plain_or_cut(value, depth=depth, items=items)[0]
 
@@ -50,18 +51,18 @@ def plain_or_cut(value: Any, *, depth: int, items: int) -> tuple[Any, bool]:
 
 
 def unfolded(value: Any) -> Any:
-    """The outermost level of `value` as plain data; what lies inside a mapping or a list stays as it is."""
+    """The outermost level of `value` as plain data; the items of a mapping or a list stay unchanged."""
     kind = cast("type[Any]", type(value))
     if kind in _EXACT or (kind is dict and all(type(key) is str for key in value)):
         return value
     try:
         return _unfolded(value)
-    except Exception:  # noqa: BLE001 - the code of a user's class, which may do anything
+    except Exception:  # noqa: BLE001 - the code of a user's class may raise anything
         return f"<{kind.__name__}>"
 
 
 class _Copy:
-    """One copying: how many parts it may still make, and inside which values it is."""
+    """The state of one copy: the number of parts left, and the values that contain the current one."""
 
     def __init__(self, items: int) -> None:
         self.left = items
@@ -159,7 +160,7 @@ def _scalar(value: Any) -> Any:
 
 
 def _text(value: bytes) -> str:
-    """UTF-8 as it reads, anything else in base64."""
+    """The text of UTF-8 bytes; base64 for other bytes."""
     try:
         return value.decode()
     except UnicodeDecodeError:
@@ -173,19 +174,19 @@ _BIGGEST = 10**1_000
 
 
 class ValueMistake(ValueError):
-    """A value that a condition cannot hold; the message says what to write."""
+    """A value that a condition cannot hold. The message says what to write instead."""
 
 
 def json_value(value: Any) -> Any:
-    """`value` as JSON carries it: times as ISO texts, tuples as lists. Raises `ValueMistake`.
+    """`value` as JSON data: times as ISO texts, tuples as lists. Raises `ValueMistake`.
 
-    NaN and the infinities stay: they can be compared with, but not written as JSON.
+    NaN and the infinities stay: conditions can compare with them, but JSON cannot hold them.
     """
     return _Reading().of(value, DEPTH)
 
 
 def not_json(value: Any) -> str | None:
-    """The sentence about a NaN or an infinity in a value that `json_value` gave, None if there is none."""
+    """A sentence about a NaN or an infinity in a result of `json_value`; None if there is none."""
     if isinstance(value, float) and not math.isfinite(value):
         return f"JSON has no {value}: write a number that it has, or compare in Python"
     if isinstance(value, dict):
@@ -248,7 +249,7 @@ class _Reading:
 
 
 def can_be_written(text: str) -> bool:
-    """Whether UTF-8 has a form for it: half of a surrogate pair has none."""
+    """Whether `text` can be written as UTF-8: half of a surrogate pair cannot."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -267,7 +268,7 @@ def _number(value: int | float | Decimal) -> int | float:
 
 
 def _of_decimal(value: Decimal) -> int | float:
-    """A Decimal is kept only if JSON's numbers can mean exactly the same."""
+    """The equal JSON number. Raises ValueMistake for a Decimal that no JSON number equals exactly."""
     number = float(value) if not value.is_snan() else math.nan
     if math.isnan(number) or value.is_infinite() or value == Decimal.from_float(number):
         return number
@@ -277,7 +278,7 @@ def _of_decimal(value: Decimal) -> int | float:
 
 
 def _iso(value: date) -> str:
-    """RFC 3339 as far as it goes: an offset with seconds becomes UTC."""
+    """The ISO text. RFC 3339 has no offsets with seconds: such a time is converted to UTC."""
     if isinstance(value, datetime):
         offset = value.utcoffset()
         if offset is not None and offset % timedelta(minutes=1):
@@ -286,7 +287,7 @@ def _iso(value: date) -> str:
 
 
 def shortly(value: Any, limit: int = 60) -> str:
-    """`value` in a few characters, for a sentence. Never raises, and never writes out what is huge."""
+    """`value` in a few characters, for a sentence. Never raises, and never formats a huge value."""
     if isinstance(value, str):
         return repr(value if len(value) <= limit else value[: limit - 1] + "…")
     if isinstance(value, int) and not isinstance(value, bool) and abs(value) >= 10**limit:

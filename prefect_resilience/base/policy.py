@@ -1,4 +1,4 @@
-"""The base of every policy: small, frozen, the same in Python, JSON and a block, clear when it is wrong."""
+"""The base of every policy: frozen, the same in Python, JSON and a block, with clear error messages."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ P = ParamSpec("P")
 
 
 class Policy(BaseModel):
-    """A frozen model whose mistakes are raised as one sentence in a `ConfigurationError`."""
+    """A frozen model. An invalid option raises a `ConfigurationError` with one sentence."""
 
     model_config: ClassVar[ConfigDict] = ConfigDict(
         frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True
     )
 
     by_position: ClassVar[tuple[str, ...]] = ()
-    """The options that may be written without their names: those that are obviously meant."""
+    """The options that may be given by position."""
 
     def __init__(self, /, *args: Any, **values: Any) -> None:
         try:
@@ -87,7 +87,7 @@ _MENDS = {
     "less_than": "write less than {lt:g}",
     "less_than_equal": "write at most {le:g}",
 }
-"""What to write instead, by pydantic's type of error."""
+"""The correction in the message, by pydantic's type of error."""
 
 
 def _mend(error: Any) -> str:
@@ -107,9 +107,9 @@ def known_options(model: type[BaseModel]) -> list[str]:
 
 
 def nearest(wrong: str, right: Iterable[str]) -> str:
-    """`; did you mean 'x'?` or the list of what may be written, to end a sentence with."""
+    """`; did you mean 'x'?` or the list of all options, as the end of a sentence."""
     options = sorted(right)
-    # A piece of several names may be any of them: "threshold".
+    # A part of 2 or 3 names, such as "threshold", may mean any of them.
     close = [option for option in options if wrong and wrong in option]
     close = close if 1 < len(close) < 4 else difflib.get_close_matches(wrong, options, n=1)
     if not close:
@@ -118,12 +118,12 @@ def nearest(wrong: str, right: Iterable[str]) -> str:
 
 
 def closest(wrong: str, right: Sequence[str]) -> str | None:
-    """The right one that is most like it; None if none is."""
+    """The item of `right` that is most similar to `wrong`; None if none is similar."""
     return next(iter(difflib.get_close_matches(wrong, right, n=1)), None)
 
 
 def nearest_file(wrong: Path, suffixes: tuple[str, ...]) -> str:
-    """`; did you mean 'x.py'?` to end a sentence with; nothing where no file beside it is called like it."""
+    """`; did you mean 'x.py'?` as the end of a sentence; "" if no file in the folder has a similar name."""
     try:
         with os.scandir(wrong.parent) as found:
             names = [entry.name for entry in islice(found, 500) if entry.name.endswith(suffixes)]
@@ -134,7 +134,7 @@ def nearest_file(wrong: Path, suffixes: tuple[str, ...]) -> str:
 
 
 def in_one_sentence(init: Callable[P, None]) -> Callable[P, None]:
-    """An `__init__` whose callers are told in a `ConfigurationError` that there is no such option."""
+    """Wrap an `__init__` so that wrong arguments raise a `ConfigurationError` with one sentence."""
     signature = inspect.signature(init)
 
     @functools.wraps(init)

@@ -34,7 +34,7 @@ def in_forked_child(action: Action) -> Action:
 
 
 def at_exit(action: Action) -> Action:
-    """Call `action` when the process ends normally; what was registered last is called first."""
+    """Call `action` when the process ends normally; the action registered last is called first."""
     atexit.register(action)
     return action
 
@@ -44,7 +44,7 @@ def start_thread(
 ) -> threading.Thread:
     """Run `work(*args)` in a thread: in `context`, such as `copy_context()`, or in an empty one.
 
-    The end of the process waits for a thread that is no `daemon`.
+    With `daemon=False`, the process waits for the thread before it ends.
     """
     run = (context or Context()).run
     name = f"prefect-resilience-{name}"
@@ -55,7 +55,7 @@ def start_thread(
 
 @contextmanager
 def setting(variable: ContextVar[T], value: T) -> Generator[None]:
-    """`variable` has this value in the block."""
+    """Set `variable` to this value within the block."""
     token = variable.set(value)
     try:
         yield

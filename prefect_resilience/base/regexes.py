@@ -1,7 +1,7 @@
-"""A regular expression that is compiled when it is first used.
+"""A regular expression that is compiled at its first use.
 
-Most of the package's expressions describe errors and secrets, which most processes never see: compiling them
-all took a quarter of the time of the import.
+Most of the package's expressions describe errors and secrets, which most processes never meet. Compiling all
+of them took a quarter of the import time.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 
 class Regex:
-    """Has the methods of `re.Pattern`. A mistake in the expression shows at its first use.
+    """Has the methods of `re.Pattern`. An invalid expression raises at its first use.
 
     Example:
         >>> Regex(r"[a-z]+", re.I).sub("*", "ABC-1")

@@ -13,7 +13,7 @@ def number(value: float) -> str:
 
 
 def element(name: str, text: str | None = None, **attributes: str | float | None) -> str:
-    """An element with its text. In names of attributes `_` becomes `-`; those that are None are left out."""
+    """An element with its text. In attribute names `_` becomes `-`; attributes that are None are left out."""
     written = "".join(
         f' {key.replace("_", "-")}="{value if isinstance(value, str) else number(value)}"'
         for key, value in attributes.items()
@@ -29,7 +29,7 @@ def rect(x: float, y: float, width: float, height: float, **attributes: str | fl
 def words(
     text: str, x: float, y: float, size: float, colour: str, *, bold: bool = False, middle: bool = False
 ) -> str:
-    """A line of text that begins at `x`, or has its middle there."""
+    """A line of text that begins at `x`, or with `middle` is centred there."""
     weight, anchor = "bold" if bold else None, "middle" if middle else None
     return element(
         "text", text, x=x, y=y, font_size=size, fill=colour, font_weight=weight, text_anchor=anchor

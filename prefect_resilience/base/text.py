@@ -6,12 +6,12 @@ from datetime import datetime, timezone
 
 
 def plural(number: int, noun: str, several: str = "") -> str:
-    """The number and its noun: "1 circuit", "2 circuits"; `several` where that is not the noun with an s."""
+    """The number and its noun: "1 circuit", "2 circuits". `several` is an irregular plural."""
     return f"{number:,} {noun if number == 1 else several or f'{noun}s'}"
 
 
 def one_line(said: object) -> str:
-    """What it says on one line; of an error that says nothing, the name of its class."""
+    """The text of `said` on one line; for an error without a text, the name of its class."""
     return " ".join(str(said).split()) or (type(said).__name__ if isinstance(said, BaseException) else "")
 
 
@@ -30,10 +30,10 @@ def utc_text(moment: datetime | float | None) -> str:
 
 
 def parse_time(text: str) -> datetime:
-    """`datetime.fromisoformat` that knows Z for UTC, as Python 3.10 does not."""
+    """`datetime.fromisoformat` that accepts Z for UTC, which Python 3.10 does not."""
     return datetime.fromisoformat(text[:-1] + "+00:00" if text[-1:] in ("Z", "z") else text)
 
 
 def code_cell(text: str) -> str:
-    """`text` as code in the cell of a Markdown table, whatever it contains."""
+    """`text` as code in the cell of a Markdown table. Backticks and `|` are replaced."""
     return "`" + " ".join(text.replace("`", "'").replace("|", "¦").split()) + "`"

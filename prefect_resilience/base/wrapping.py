@@ -1,7 +1,7 @@
-"""The base of everything that lets a call in and sees it out: circuits and limits.
+"""The base of circuits and limits, which guard calls.
 
-A subclass says what entering and leaving is (`entered`, `left`). Blocks, decorator and calls, each of them
-sync and async, are written here once.
+A subclass defines how a call enters and leaves (`entered`, `left`). This module adds blocks, the decorator
+and calls, each of them sync and async.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
 
-# The blocks that are open in this context, innermost last: one object may guard nested blocks.
+# The open blocks of this context, the innermost last. One object may guard nested blocks.
 _blocks: ContextVar[tuple[tuple[Guarding, Any], ...]] = ContextVar("prefect_resilience_blocks", default=())
 
 
 class Guarding:
-    """What stands around a call. A ticket is handed out at the way in, and handed in at the way out."""
+    """Guards calls. `entered` returns a ticket, which `left` takes."""
 
     _kind: ClassVar[str]
-    """What messages call it, such as "limit"."""
+    """Its name in messages, such as "limit"."""
 
     @property
     @abstractmethod
@@ -43,11 +43,11 @@ class Guarding:
 
     @abstractmethod
     def bind(self, parameters: Mapping[str, Any], /) -> Self:
-        """The one for these parameters: itself without fields, else that of the name filled in."""
+        """The object of the name with these parameters filled in; this object if the name has no fields."""
 
     @abstractmethod
     def entered(self) -> Steps[Any]:
-        """Wait until a call may be made; gives the ticket."""
+        """Wait until a call may be made, and return the ticket."""
 
     @abstractmethod
     def left(
@@ -58,10 +58,10 @@ class Guarding:
         info: ErrorInfo | None = None,
         took: float | None = None,
     ) -> Steps[None]:
-        """The call has ended, with `error` if it raised; after a cancellation nothing is awaited.
+        """End the call, which raised `error` or nothing. After a cancellation nothing is awaited.
 
-        `info` is the error, if it was classified already. `took` is the seconds that the call took, where
-        that is not the time since `entered`.
+        `info` is the classified error, if the caller has it. `took` is the duration of the call in seconds,
+        if that is not the time since `entered`.
         """
 
     # -- blocks
@@ -96,7 +96,7 @@ class Guarding:
     # -- calls
 
     def call(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> T:
-        """What `fn(*args, **kwargs)` returns, guarded. For an async function use `acall`."""
+        """Call `fn(*args, **kwargs)`, guarded. For an async function use `acall`."""
         if inspect.iscoroutinefunction(fn):
             raise self._is_async(fn)
         result = drive(self._around(Invoke(fn, args, kwargs)))
@@ -109,7 +109,7 @@ class Guarding:
     @overload
     async def acall(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> T: ...
     async def acall(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-        """`fn(*args, **kwargs)`, awaited if need be, guarded. The event loop never blocks."""
+        """Call `fn(*args, **kwargs)`, guarded; await an awaitable result. Never blocks the event loop."""
         return await adrive(self._around(Invoke(fn, args, kwargs)))
 
     def _around(self, invoke: Invoke) -> Steps[Any]:
@@ -133,8 +133,8 @@ class Guarding:
     def __call__(self, fn: F) -> F:
         """Decorate a function: plain, async, generator or async generator.
 
-        The name's fields are filled from the arguments of each call. A generator is one call from its first
-        item to its end.
+        The arguments of each call fill the name's fields. A generator is one call from its first item to its
+        end.
         """
         if inspect.isasyncgenfunction(fn):
             wrapper = _async_generator(self._bound_by(fn), fn)
@@ -147,7 +147,7 @@ class Guarding:
         return cast("F", functools.wraps(fn)(wrapper))
 
     def _bound_by(self, fn: Callable[..., Any]) -> Bind:
-        """What gives the object for the arguments of one call of `fn`."""
+        """A function that returns the guarding object for the arguments of one call of `fn`."""
         if not self.fields:
             return lambda args, kwargs: self
         signature = inspect.signature(fn)
@@ -178,7 +178,7 @@ def _async(bind: Bind, fn: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _generator(bind: Bind, fn: Callable[..., Any]) -> Callable[..., Any]:
-    # No block: each step of a generator may be made in another context.
+    # No `with` block: each step of a generator may run in another context.
     def call(*args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:
         guarding = bind(args, kwargs)
         ticket = drive(guarding.entered())

@@ -26,11 +26,11 @@ _opening = per_process(_Opening)
 
 
 def open_store(url: str) -> Store:
-    """The store that `url` means, one per URL in this process: "sqlite:///path/to/file.db", "memory://",
+    """The store at `url`, one object per URL in this process: "sqlite:///path/to/file.db", "memory://",
     "postgresql://user:password@host/database", "redis://host:6379/0".
 
-    Nothing is connected to yet: a database that is away shows itself at the first operation. Raises
-    ConfigurationError for a URL that means no store, and where the database's driver is not installed.
+    Does not connect yet: if the database is unavailable, the first operation fails. Raises
+    ConfigurationError for an invalid URL, and if the database's driver is not installed.
 
     Example:
         >>> store = open_store("memory://greetings")

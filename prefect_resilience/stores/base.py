@@ -1,4 +1,4 @@
-"""The storage idea: JSON documents with a version, changed by compare-and-swap."""
+"""The interface of stores: JSON documents with a version, changed by compare-and-swap."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from prefect_resilience.errors.secrets.redact import redact
 class Document:
     """A JSON value and the version under which the store holds it.
 
-    `version` is opaque and positive; for one key it only ever grows, also over a deletion or an expiry,
-    so that a swap prepared against an earlier life of the key never succeeds. `expires_at` is in
+    `version` is opaque and positive. For one key it only grows, also across a deletion or an expiry, so
+    that a swap prepared for an earlier document under the key never succeeds. `expires_at` is in
     seconds of the store's own clock.
     """
 
@@ -32,21 +32,21 @@ class Document:
 
 @runtime_checkable
 class Store(Protocol):
-    """What circuits, ledgers and dead letters need of a database. Every method is synchronous.
+    """The database operations that circuits, ledgers and dead letters need. Every method is synchronous.
 
-    A method raises `StoreUnavailable` when the database cannot answer, and nothing else of the driver's.
+    A method raises `StoreUnavailable` when the database cannot answer. It raises no driver errors.
     """
 
     url: str
 
     def load(self, key: str) -> Document | None:
-        """The document under `key`, or None when there is none or it has expired."""
+        """The document under `key`, or None if it does not exist or has expired."""
         ...
 
     def swap(self, key: str, expected_version: int, value: Any, expires_at: float | None = None) -> int:
         """Write `value` if the key still has `expected_version` (0: does not exist), atomically.
 
-        Returns the new version, or 0 when somebody else was first and nothing was written.
+        Returns the new version, or 0 if the version differs and nothing was written.
         """
         ...
 
@@ -55,7 +55,7 @@ class Store(Protocol):
         ...
 
     def scan(self, prefix: str, after: str | None = None, limit: int = 100) -> list[tuple[str, Document]]:
-        """Up to `limit` live documents whose keys start with `prefix`, by key, from beyond `after`."""
+        """Up to `limit` live documents with keys that start with `prefix` and follow `after`, by key."""
         ...
 
     def now(self) -> float:
@@ -63,12 +63,12 @@ class Store(Protocol):
         ...
 
     def close(self) -> None:
-        """Give back connections; the store may not be used afterwards."""
+        """Close connections; the store may not be used afterwards."""
         ...
 
 
 def scan_all(store: Store, prefix: str, page: int = 500) -> Iterator[tuple[str, Document]]:
-    """Every live document whose key starts with `prefix`, by key, read `page` at a time."""
+    """Every live document with a key that starts with `prefix`, by key, read `page` at a time."""
     after = None
     while found := store.scan(prefix, after, page):
         yield from found
@@ -79,9 +79,9 @@ T = TypeVar("T")
 
 
 class ConnectedStore(Generic[T]):
-    """A store that keeps connections: they are made when first needed, and made anew after an error.
+    """A store that keeps connections. It opens them at the first use, and opens new ones after an error.
 
-    `T` is what holds them, a pool or a client.
+    `T` is the object that holds them: a pool or a client.
     """
 
     def __init__(self, url: str) -> None:
@@ -96,7 +96,7 @@ class ConnectedStore(Generic[T]):
         raise NotImplementedError
 
     def _is_stale(self) -> bool:
-        """Whether the database that the connections were made for has been taken away."""
+        """Whether the database of the connections has been deleted or replaced."""
         return False
 
     def _check_open(self) -> None:
@@ -114,7 +114,7 @@ class ConnectedStore(Generic[T]):
         return held
 
     def _let_go(self) -> T | None:
-        """The connections, which the next operation does not use any more."""
+        """Remove and return the connections; the next operation opens new ones."""
         with self._lock:
             held, self._held = self._held, None
         return held
@@ -123,7 +123,7 @@ class ConnectedStore(Generic[T]):
         return StoreUnavailable(redact(f"the store {self.url} could not answer: {error}"))
 
     def after_fork(self) -> None:
-        """In a child process: leave the parent's connections alone, even when they are collected."""
+        """In a child process: keep a reference to the parent's connections, so that nothing closes them."""
         _left_to_parents.append(self._held)
         self._held, self._lock = None, threading.Lock()
 
@@ -140,14 +140,14 @@ def _after_fork() -> None:
 
 LAST_CODE_POINT = sys.maxunicode
 LONGEST_KEY = 2_000
-"""Bytes of UTF-8; PostgreSQL's index takes a little more."""
+"""Bytes of UTF-8; the limit of PostgreSQL's index is a little higher."""
 
 
 def encode(value: Any) -> str:
     """`value` as JSON text that `decode` turns into an equal value.
 
-    Raises TypeError for what is not JSON (a tuple, a set, a key that is not a string), ValueError for
-    NaN, infinities, and nesting or integers beyond what Python's JSON reads back.
+    Raises TypeError for a value that is not JSON (a tuple, a set, a key that is not a string). Raises
+    ValueError for NaN, infinities, and nesting or integers that Python's JSON cannot read back.
     """
     try:
         _check(value)
@@ -162,7 +162,7 @@ _dump = json.JSONEncoder(allow_nan=False, separators=(",", ":")).encode
 
 
 def decode(text: str, key: str) -> Any:
-    """The value that `encode` wrote; StoreUnavailable when the text under `key` was damaged."""
+    """The value that `encode` wrote. Raises StoreUnavailable when the text under `key` is damaged."""
     try:
         return json.loads(text)
     except (ValueError, TypeError, RecursionError):
@@ -170,7 +170,7 @@ def decode(text: str, key: str) -> Any:
 
 
 def _check(value: Any) -> None:
-    # json.dumps would accept tuples and keys that are numbers, and hand back something else.
+    # json.dumps accepts tuples and keys that are numbers, and json.loads returns other values for them.
     if type(value) in _SCALARS or isinstance(value, str | int | float):
         return
     if isinstance(value, list):
@@ -195,7 +195,7 @@ _SCALARS = frozenset({type(None), str, bool, int, float})
 
 
 def check_key(key: str) -> str:
-    """`key` itself when every store can hold it; TypeError or ValueError otherwise."""
+    """Return `key` if every store can hold it. Raises TypeError or ValueError otherwise."""
     if not isinstance(key, str):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise TypeError(f"a key must be a string, not {type(key).__name__}")
     if not key or "\0" in key:
@@ -206,24 +206,24 @@ def check_key(key: str) -> str:
 
 
 def check_text(text: str) -> str:
-    """`text` itself when it can be written as UTF-8; ValueError for a lone surrogate."""
+    """Return `text` if it can be written as UTF-8. Raises ValueError for a lone surrogate."""
     if not can_be_written(text):
         raise ValueError(f"a key must be text that UTF-8 can hold: {text!r}")
     return text
 
 
 def before_nul(text: str) -> str:
-    """What keys are beyond `text` exactly when they are beyond this: no key contains a NUL."""
+    """`text` up to its first NUL. No key contains a NUL, so the same keys sort after it as after `text`."""
     return text.partition("\0")[0]
 
 
 def prefix_end(prefix: str) -> str | None:
-    """The first string, by code points, beyond every string that starts with `prefix`; None: no end."""
+    """The first string, by code points, after all strings that start with `prefix`; None if there is none."""
     while prefix:
         last = ord(prefix[-1])
         if last < LAST_CODE_POINT:
             following = last + 1
-            # Surrogates are no text: the next letter after U+D7FF is U+E000.
+            # Surrogates are not valid text: the next code point after U+D7FF is U+E000.
             return prefix[:-1] + chr(0xE000 if 0xD800 <= following <= 0xDFFF else following)
         prefix = prefix[:-1]
     return None

@@ -13,17 +13,17 @@ PURGE_AT_ONCE = 50
 
 
 class MemoryStore(ConnectedStore[None]):
-    """Documents in a dictionary, as JSON text, so that nobody can change one without a swap.
+    """Documents in a dictionary, as JSON text, so that only a swap can change one.
 
-    After a fork the child has a copy of its own; nothing is shared between processes.
+    After a fork the child has its own copy; nothing is shared between processes.
     """
 
     def __init__(self, url: str = "memory://") -> None:
         super().__init__(url)
         self._documents: dict[str, tuple[str, int, float | None]] = {}
-        # The keys in order, for scans, until there is another key or one less.
+        # The sorted keys, for scans; None after a key was added or removed.
         self._keys: list[str] | None = None
-        # The greatest version that was ever deleted: a key's next life begins beyond it.
+        # The greatest version of a removed document: a new document gets a greater one.
         self._floor = 0
 
     def load(self, key: str) -> Document | None:
@@ -34,7 +34,7 @@ class MemoryStore(ConnectedStore[None]):
         return None if found is None else _document(key, found)
 
     def swap(self, key: str, expected_version: int, value: Any, expires_at: float | None = None) -> int:
-        """Write if the key still has `expected_version` (0: none); the new version, or 0."""
+        """Write if the key still has `expected_version` (0: does not exist); the new version, or 0."""
         check_key(key)
         text = encode(value)
         with self._lock:
@@ -59,7 +59,7 @@ class MemoryStore(ConnectedStore[None]):
             return True
 
     def scan(self, prefix: str, after: str | None = None, limit: int = 100) -> list[tuple[str, Document]]:
-        """Up to `limit` live documents whose keys start with `prefix`, by key, from beyond `after`."""
+        """Up to `limit` live documents with keys that start with `prefix` and follow `after`, by key."""
         check_text(prefix)
         with self._lock:
             self._check_open()
@@ -77,7 +77,7 @@ class MemoryStore(ConnectedStore[None]):
         return [(key, _document(key, live)) for key, live in found]
 
     def now(self) -> float:
-        """Seconds since the epoch, by this host."""
+        """Seconds since the epoch by the host's clock."""
         return time.time()
 
     def close(self) -> None:
@@ -96,7 +96,7 @@ class MemoryStore(ConnectedStore[None]):
         return found
 
     def _purge(self) -> None:
-        """Drop some expired documents, in passing: PURGE_AT_ONCE are looked at, the oldest written first."""
+        """Drop expired documents among the PURGE_AT_ONCE oldest ones."""
         now = self.now()
         looked_at = [*zip(range(PURGE_AT_ONCE), self._documents.items(), strict=False)]
         for _, (key, (_, _, expires_at)) in looked_at:

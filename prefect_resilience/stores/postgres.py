@@ -1,12 +1,12 @@
 """PostgreSQL under `SqlStore`: one database, shared by a fleet, through psycopg 3.
 
-Each change is one statement that commits by itself, by the server's clock. Versions come from a sequence:
-they only grow, whatever the clock does. A deleted document leaves an empty row behind, as an expired one
-does, which is removed GRACE seconds later; so a change that was held up meets the row of an earlier life
-and never begins a life with an older version.
+Each change is one statement that commits by itself and uses the server's clock. Versions come from a
+sequence: they always grow, even if the clock is set back. The row of a deleted or expired document stays for
+GRACE seconds; a deletion empties it. A delayed statement therefore meets that row, and never creates the
+document again with an older version.
 
-Every operation ends within `?timeout=` seconds (3), or 2 s more when it has to connect first. Durability is
-the server's: what was swapped survives its crash unless `synchronous_commit` is off.
+Every operation ends within `?timeout=` seconds (3), or 2 s more if it has to connect first. Durability
+depends on the server: a swap survives a server crash unless `synchronous_commit` is off.
 """
 
 from __future__ import annotations
@@ -38,22 +38,22 @@ from prefect_resilience.stores.urls import FORMS, StoreUrl
 
 
 class TooLate(psycopg.OperationalError):
-    """The operation's time is over."""
+    """The operation's deadline has passed."""
 
 
 class Deadline(threading.local):
-    """Until when the operation that runs in this thread may wait. `seconds` are for each operation."""
+    """The deadline of the operation in this thread. Each operation may take `seconds`."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
         self._ends = math.inf
 
     def begin(self) -> None:
-        """An operation begins."""
+        """Begin an operation."""
         self._ends = time.monotonic() + self.seconds
 
     def left(self) -> float:
-        """Seconds; raises TooLate when there are none."""
+        """The seconds until the deadline. Raises TooLate after it."""
         left = self._ends - time.monotonic()
         if left <= 0:
             raise TooLate(f"no answer within {self.seconds:g} s")
@@ -61,17 +61,17 @@ class Deadline(threading.local):
 
 
 class BoundedConnection(psycopg.Connection[Any]):
-    """Closes itself when an answer is not there in time.
+    """A connection that closes itself when an answer is late.
 
-    The server's own timeouts do not help when it is the server, or the way to it, that is stuck.
+    The server's own timeouts do not help when the server or the network hangs.
     """
 
     deadline: Deadline | None = None
     used_at: float = -math.inf
-    """By `time.monotonic()`."""
+    """The time of the last use, by `time.monotonic()`."""
 
     def wait(self, gen: Any, *args: Any, **kwargs: Any) -> Any:
-        """As psycopg's, until the deadline; what a late answer would mean is never looked at."""
+        """As psycopg's `wait`, until the deadline. A late answer is not read."""
         if self.deadline is None:
             return super().wait(gen, *args, **kwargs)
         try:
@@ -89,15 +89,15 @@ class BoundedConnection(psycopg.Connection[Any]):
         return watch
 
     def silent(self) -> bool:
-        """Whether there is nothing to read: what a server says unasked is most often good-bye.
+        """Whether there is nothing to read. A message without a query usually means that the server hung up.
 
-        False where that cannot be seen without asking.
+        Also False on systems without `select.poll`.
         """
         return self._watch is not None and not self.closed and not self._watch.poll(0)
 
 
 def _until(deadline: Deadline, gen: Generator[Any, Any, Any]) -> Generator[Any, Any, Any]:
-    """The same steps as `gen`'s. psycopg hands in 0 several times a second while nothing happens."""
+    """Run `gen` with a deadline. psycopg sends 0 several times a second while it waits."""
     try:
         wanted = next(gen)
         while True:
@@ -110,12 +110,12 @@ def _until(deadline: Deadline, gen: Generator[Any, Any, Any]) -> Generator[Any, 
 
 
 def connect(conninfo: str, deadline: Deadline) -> BoundedConnection:
-    """A connection in autocommit, ready within the deadline (at least 2 s, which libpq insists on)."""
+    """A connection in autocommit, made within the deadline (at least 2 s, the minimum of libpq)."""
     patience = max(2, math.ceil(deadline.left()))
     connection = BoundedConnection.connect(
         conninfo,
         autocommit=True,
-        # Statements that are prepared on a server behind a pooler may be others, or gone, the next time.
+        # Behind a pooler, the next query may reach another server without these prepared statements.
         prepare_threshold=None,
         connect_timeout=patience,
         client_encoding="utf8",
@@ -127,11 +127,11 @@ def connect(conninfo: str, deadline: Deadline) -> BoundedConnection:
 
 VERSIONS = "prefect_resilience_versions"
 LOCK = 0x70726573
-"""An advisory lock's number, by which processes that find no schema take turns to make it."""
+"""The number of the advisory lock that a process holds while it creates the schema."""
 
 
 def ensure_schema(connection: psycopg.Connection[Any]) -> None:
-    """Make what is missing, in a race with other processes. May raise the driver's errors."""
+    """Create the schema if it is missing; safe against other processes. May raise the driver's errors."""
     if _exists(connection):
         return
     with connection.transaction():
@@ -148,12 +148,12 @@ def _exists(connection: psycopg.Connection[Any]) -> bool:
 
 
 def _statements(connection: psycopg.Connection[Any]) -> list[str]:
-    # From the time on, so that versions also grow from one database to its empty successor.
+    # Starts at the current time, so that versions also grow when an empty database replaces this one.
     row = connection.execute("SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint").fetchone()
     start = row[0] if row else 1
     return [
         f"CREATE SEQUENCE IF NOT EXISTS {VERSIONS} AS BIGINT START WITH {start}",
-        # Keys are ordered by code point, whatever the database's language.
+        # Keys are ordered by code point, independent of the database's locale.
         f'CREATE TABLE IF NOT EXISTS {TABLE} (key TEXT COLLATE "C" PRIMARY KEY, version BIGINT NOT NULL,'
         " value TEXT NOT NULL, expires_at DOUBLE PRECISION)",
         # Partial: rows without an expiry need no index entry.
@@ -163,10 +163,10 @@ def _statements(connection: psycopg.Connection[Any]) -> list[str]:
 
 ANSWER_SECONDS = 3.0
 PREPARE_AFTER = 5
-"""How often a connection runs a statement before it has the server keep its plan."""
+"""The number of runs of a statement on a connection before psycopg prepares it at the server."""
 
 FRESH_SECONDS = 0.5
-"""For so long a connection that was used is taken to be there still, unless the server hung up on it."""
+"""Seconds after its last use in which a connection is not tested, unless the server has sent something."""
 
 GRACE = 600
 """Seconds between the end of a document and the removal of its row: longer than any statement runs."""
@@ -178,7 +178,7 @@ _UNCHANGED = f"key = %(key)s AND version = %(expected)s AND {alive(_CLOCK)} RETU
 
 
 def _writing(expires_at: str) -> tuple[str, str]:
-    """To create a document and to change one. The version is drawn last, when nobody else holds the row."""
+    """The statements that create and change a document. The version is drawn while the row is locked."""
     changes = f"SET version = {_NEXT}, value = %(text)s, expires_at = {expires_at}"
     create = (
         f"INSERT INTO {TABLE} (key, version, value, expires_at)"
@@ -189,12 +189,12 @@ def _writing(expires_at: str) -> tuple[str, str]:
 
 
 _CREATE, _CHANGE = _writing("NULL")
-# Never earlier than now, so that GRACE counts from when the row was written.
+# Never earlier than now, so that GRACE begins when the row is written.
 _CREATE_EXPIRING, _CHANGE_EXPIRING = _writing(f"greatest(CAST(%(expiry)s AS DOUBLE PRECISION), {_CLOCK})")
 _REMOVE = (
     f"UPDATE {TABLE} SET version = {_NEXT}, value = '{REMOVED}', expires_at = {_CLOCK} WHERE {_UNCHANGED}"
 )
-# Without waiting for whoever holds a row.
+# Skips locked rows instead of waiting for them.
 _PURGE = (
     f"DELETE FROM {TABLE} WHERE key IN (SELECT key FROM {TABLE} WHERE expires_at < {_UNCHANGING} - {GRACE}"
     f" LIMIT {PURGE_AT_ONCE} FOR UPDATE SKIP LOCKED)"
@@ -202,7 +202,7 @@ _PURGE = (
 
 
 def open_postgres(parsed: StoreUrl) -> SqlStore:
-    """The store in the database that the URL names; all options but `timeout` are libpq's."""
+    """The store in the database that the URL names; all options except `timeout` are passed to libpq."""
     try:
         conninfo_to_dict(parsed.path)
     except psycopg.Error as error:
@@ -213,7 +213,7 @@ def open_postgres(parsed: StoreUrl) -> SqlStore:
 
 
 class PostgresDialect(Dialect):
-    """A pool of a few connections, each tried before it is used. `seconds` bound each operation."""
+    """PostgreSQL's statements and connections. Each operation takes at most `seconds`."""
 
     errors: tuple[type[Exception], ...] = (psycopg.Error,)
     one_writer = False
@@ -226,11 +226,11 @@ class PostgresDialect(Dialect):
         self._deadline = Deadline(seconds)
 
     def begin(self) -> None:
-        """The seconds are counted from here."""
+        """Begin an operation: its deadline counts from now."""
         self._deadline.begin()
 
     def usable(self, connection: Connection) -> bool:
-        """After a while that is asked, which costs a round trip."""
+        """Whether the connection works. Tested by a query (a round trip) unless it was used just before."""
         now = time.monotonic()
         try:
             if now > connection.used_at + FRESH_SECONDS or not connection.silent():
@@ -243,7 +243,7 @@ class PostgresDialect(Dialect):
     def swap(
         self, connection: Connection, key: str, expected_version: int, text: str, expires_at: float | None
     ) -> int:
-        """One statement: an upsert over a document that is gone, or an update of one version."""
+        """One statement: an insert (also over a removed document), or an update of one version."""
         written = {"key": key, "text": text, "expiry": expires_at, "expected": expected_version}
         if expected_version == 0:
             self.tidy(connection)
@@ -254,12 +254,12 @@ class PostgresDialect(Dialect):
         return 0 if row is None else row[0]
 
     def delete(self, connection: Connection, key: str, expected_version: int) -> bool:
-        """One statement, after which the row is empty and has a later version."""
+        """One statement, which empties the row and gives it a later version."""
         written = {"key": key, "expected": expected_version}
         return connection.execute(_REMOVE, written).fetchone() is not None
 
     def purge(self, connection: Connection) -> int:
-        """Rows of documents that ended a while ago."""
+        """Remove rows of documents that were deleted or expired more than GRACE seconds ago."""
         return connection.execute(_PURGE).rowcount
 
     def connect(self) -> BoundedConnection:
@@ -275,7 +275,7 @@ class PostgresDialect(Dialect):
                 [milliseconds, milliseconds],
             ).fetchone()
             if found is not None and found[0] == connection.info.backend_pid:
-                # No pooler answers for the server: what is prepared there is there the next time.
+                # There is no pooler in between, so the server keeps prepared statements of this connection.
                 connection.prepare_threshold = PREPARE_AFTER
             ensure_schema(connection)
         except BaseException:

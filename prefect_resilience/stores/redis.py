@@ -1,17 +1,17 @@
 """A store in Redis (6.2 or later), shared by a fleet, through redis-py.
 
-A document is one string, changed by a small Lua script and expired by Redis itself; one sorted set holds the
-names in order, so that a scan reads pages and never the whole keyspace. The URL's `?prefix=` is the part of
-all keys that sets this store apart ("prefect_resilience"); all keys are in one slot of a cluster.
+A document is one string, changed by a small Lua script and expired by Redis itself. One sorted set holds the
+names in order, so that a scan reads pages and never the whole keyspace. The URL's `?prefix=` is the common
+part of this store's keys ("prefect_resilience"); all keys are in one slot of a cluster.
 
-How durable a swap is, is the server's choice. With `appendonly yes` a crash loses up to a second of swaps,
-and none with `appendfsync always`; without it, everything since the last snapshot. A failover loses what the
-replica had not received. So: circuits and rates are at home here, a ledger of effects only with
-`appendonly yes`, `appendfsync always`. Set `maxmemory-policy noeviction`: a server that evicts keys may drop
-a document at any time, and then says that it does not exist.
+The server's configuration decides how durable a swap is. With `appendonly yes` a crash loses up to a second
+of swaps, and none with `appendfsync always`; without it, everything since the last snapshot. A failover loses
+the swaps that the replica had not received. Circuits and rates can use any of these; a ledger of effects
+needs `appendonly yes` and `appendfsync always`. Set `maxmemory-policy noeviction`: a server that evicts keys
+may drop a document at any time, and then reports that it does not exist.
 
-Each answer is waited for `?timeout=` seconds (3), and connecting as long; an operation needs one or two
-answers, a scan two more per 100 documents. Nothing is sent twice.
+The client waits `?timeout=` seconds (3) for each answer, and as long to connect. An operation needs one or
+two answers, a scan two more per 100 documents. No command is sent twice.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from prefect_resilience.errors.exceptions import StoreUnavailable
 from prefect_resilience.stores.base import ConnectedStore, Document, check_key, check_text, decode, encode
 from prefect_resilience.stores.urls import StoreUrl
 
-# What Redis does in one step: two small Lua scripts, which run on 6.2 and later.
+# The atomic operations: two small Lua scripts for Redis 6.2 and later.
 #
 # Keys: 1 the document ("version expires_at json"), 2 the set of all names in order, 3 the names that
 # expire, by time, 4 the greatest version ever given. Each script writes the document last, so that an error
-# halfway (memory, a read-only replica) means that it was not changed.
+# in between (memory, a read-only replica) leaves the document unchanged.
 
 _IS_EXPECTED = """
 local held = redis.call('GETRANGE', KEYS[1], 0, 19)
@@ -87,7 +87,7 @@ ANSWER_SECONDS = 3.0
 POOL_SIZE = 10
 PREFIX = "prefect_resilience"
 LAST_MILLISECOND = 9e15
-"""What expires later than this is kept for good: about the year 287,000."""
+"""A document that expires later than this is kept forever: about the year 287,000."""
 PAGE = 100
 
 T = TypeVar("T")
@@ -100,9 +100,9 @@ def open_redis(parsed: StoreUrl) -> RedisStore:
 
 
 class RedisStore(ConnectedStore[Any]):
-    """Documents as strings. Safe between threads, processes, and over a fork.
+    """Documents as strings. Safe between threads, processes, and across a fork.
 
-    `address` is the URL as redis-py takes it, `seconds` how long each answer is waited for.
+    `address` is the URL for redis-py, `seconds` the timeout of each answer.
     """
 
     def __init__(self, url: str, address: str, prefix: str = PREFIX, seconds: float = ANSWER_SECONDS) -> None:
@@ -120,7 +120,7 @@ class RedisStore(ConnectedStore[Any]):
         return None if held is None else _document(held, key)
 
     def swap(self, key: str, expected_version: int, value: Any, expires_at: float | None = None) -> int:
-        """Write if the key still has `expected_version` (0: none); the new version, or 0."""
+        """Write if the key still has `expected_version` (0: does not exist); the new version, or 0."""
         name = self._name(check_key(key))
         text = encode(value)
         arguments = [key, str(expected_version), *_expiry(expires_at, text)]
@@ -132,11 +132,11 @@ class RedisStore(ConnectedStore[Any]):
         return expected_version != 0 and self._run(DELETE, name, [key, str(expected_version)]) == b"1"
 
     def scan(self, prefix: str, after: str | None = None, limit: int = 100) -> list[tuple[str, Document]]:
-        """Up to `limit` live documents whose keys start with `prefix`, by key, from beyond `after`."""
+        """Up to `limit` live documents with keys that start with `prefix` and follow `after`, by key."""
         start = check_text(prefix).encode()
         beyond = None if after is None else check_text(after).encode()
         low = b"[" + start if beyond is None or beyond < start else b"(" + beyond
-        # No UTF-8 contains the byte 255: it is beyond all that begins with the prefix.
+        # UTF-8 never contains the byte 255, so this bound is after all names that begin with the prefix.
         high = b"[" + start + b"\xff"
         found: list[tuple[str, Document]] = []
         while len(found) < limit:
@@ -161,7 +161,7 @@ class RedisStore(ConnectedStore[Any]):
             client.connection_pool.disconnect()
 
     def _page(self, client: Any, low: bytes, high: bytes, size: int) -> tuple[list[str], list[bytes | None]]:
-        """Some names in order, and what is under them; None where it has expired."""
+        """Up to `size` names in order, and their documents; None for an expired one."""
         names = [name.decode() for name in client.zrangebylex(self._shared[0], low, high, 0, size)]
         return names, client.mget([self._name(name) for name in names]) if names else []
 
@@ -172,12 +172,12 @@ class RedisStore(ConnectedStore[Any]):
         return self._ask(lambda client: client.register_script(script)([name, *self._shared], arguments))
 
     def _ask(self, question: Callable[[Any], T]) -> T:
-        """The answer; whatever goes wrong on the way to it leaves as StoreUnavailable."""
+        """The answer to `question`. Errors of the connection and the server become StoreUnavailable."""
         try:
             return question(self._connected())
         except (redis.RedisError, OSError, UnicodeDecodeError) as error:
-            # Whatever the connections have been through, the next operation begins with new ones. Those
-            # in which other threads wait are left to them.
+            # The state of the connections is unknown, so the next operation opens new ones. Connections
+            # that other threads use stay open for them.
             self._let_go()
             raise self._unavailable(error) from error
 
@@ -188,7 +188,7 @@ class RedisStore(ConnectedStore[Any]):
             timeout=self._seconds,
             socket_timeout=self._seconds,
             socket_connect_timeout=self._seconds,
-            # A swap that is sent again after a lost answer would find itself and report that it lost.
+            # A swap retried after a lost answer would find its own version and report that it lost.
             retry=Retry(NoBackoff(), 0),
             protocol=2,
         )
@@ -196,7 +196,7 @@ class RedisStore(ConnectedStore[Any]):
 
 
 def _expiry(expires_at: float | None, text: str) -> list[str]:
-    """The script's arguments: the time as it was given, the text, the time in whole milliseconds."""
+    """The script's arguments: the given expiry, the text, the expiry in whole milliseconds."""
     if expires_at is None:
         return ["-", text, ""]
     milliseconds = expires_at * 1000

@@ -1,4 +1,4 @@
-"""What a store's server says of itself: how safely it keeps what it confirms. Read here, judged elsewhere."""
+"""Durability settings of a store's server. This module only reads them."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from prefect_resilience.stores.urls import StoreUrl
 
 ANSWER_SECONDS = 3.0
 TURNS = (0, 1, 1, 0, 1, 0, 0, 1, 1, 0, 0, 1, 0, 1, 1, 0)
-"""Which of two connections asks next. No rhythm (Thue, Morse): a pooler may hand out its own in turn."""
+"""Which of two connections asks next. Aperiodic (Thue-Morse), because a pooler may rotate its connections."""
 
 
 @dataclass(frozen=True, slots=True)
 class RedisFacts:
-    """Of a Redis server; None: it may not be asked.
+    """Facts about a Redis server; None for a fact that the server does not tell.
 
-    `saved`: without CONFIG, whether it has written a snapshot since it started.
+    `saved`: whether it has written a snapshot since it started, from INFO.
     """
 
     policy: str | None = None
@@ -33,10 +33,10 @@ class RedisFacts:
 
 @dataclass(frozen=True, slots=True)
 class PostgresFacts:
-    """Of a PostgreSQL server.
+    """Facts about a PostgreSQL server.
 
-    `announced` is the server process that the connection was promised; `first` and `second` are those that
-    answered the statements of two connections which were open at once.
+    `announced` is the process ID that the server announced to the connection. `first` and `second` are the
+    process IDs that answered the statements of two simultaneous connections.
     """
 
     in_recovery: bool
@@ -48,7 +48,7 @@ class PostgresFacts:
 
 
 def redis_facts(parsed: StoreUrl) -> RedisFacts:
-    """Ask a Redis server by CONFIG, and by INFO where a managed service forbids that."""
+    """Ask a Redis server by CONFIG and INFO; a managed service may forbid CONFIG."""
     import redis
 
     seconds = float(parsed.options.get("timeout", ANSWER_SECONDS))
@@ -60,7 +60,7 @@ def redis_facts(parsed: StoreUrl) -> RedisFacts:
     def asked(question: Callable[..., dict[str, Any]], *names: str) -> dict[str, Any]:
         answers: dict[str, Any] = {}
         for name in names:
-            with suppress(redis.ResponseError):  # it is forbidden, or the service does not know it
+            with suppress(redis.ResponseError):  # forbidden or unknown at this service
                 answers |= question(name)
         return answers
 
@@ -78,7 +78,7 @@ def redis_facts(parsed: StoreUrl) -> RedisFacts:
 
 
 def read_redis(config: dict[str, str], info: dict[str, Any]) -> RedisFacts:
-    """The facts out of the answers to CONFIG GET, INFO and TIME ("now"), each of which may be missing."""
+    """The facts from the answers to CONFIG GET, INFO and TIME ("now"). Any answer may be missing."""
     appendonly = info.get("aof_enabled")
     policy = config.get("maxmemory-policy") or info.get("maxmemory_policy")
     if "appendonly" in config:
@@ -94,7 +94,7 @@ def read_redis(config: dict[str, str], info: dict[str, Any]) -> RedisFacts:
 
 
 def _saved(info: dict[str, Any]) -> bool | None:
-    """Until its first snapshot, Redis says the time of its start for that of the last one."""
+    """Whether there was a snapshot. Before the first one, Redis reports its start time as the snapshot's."""
     if not all(name in info for name in ("rdb_last_save_time", "now", "uptime_in_seconds")):
         return None
     started = info["now"] - info["uptime_in_seconds"]
@@ -102,7 +102,7 @@ def _saved(info: dict[str, Any]) -> bool | None:
 
 
 def postgres_facts(parsed: StoreUrl) -> PostgresFacts:
-    """Ask a PostgreSQL server, by two connections at once."""
+    """Ask a PostgreSQL server through two simultaneous connections."""
     import psycopg
 
     from prefect_resilience.stores.postgres import Deadline, connect

@@ -1,7 +1,7 @@
 """A store in a SQL database: connections, forks, errors and reading.
 
-The statements are few and short, so they are written out. What differs from one database to the next is a
-`Dialect`: see sqlite.py and postgres.py.
+The statements are few and short, so they are written out. A `Dialect` has the differences between databases:
+see sqlite.py and postgres.py.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from prefect_resilience.stores.base import (
 
 KEPT = 5
 MOST = 10
-"""So many connections of one process at a time; who needs one more waits."""
+"""The maximum number of open connections of one process; a thread that needs one more waits."""
 
 Connection = Any
-"""The driver's own. Both drivers of ours take `connection.execute(text, parameters)` and return a cursor."""
+"""The driver's connection. Both drivers take `connection.execute(text, parameters)` and return a cursor."""
 
 
 class ConnectionPool:
-    """`connect` makes a connection, `usable` says whether one that was kept is still good.
+    """`connect` makes a connection, `usable` checks a kept one.
 
-    `patience` is in seconds; TimeoutError when all connections are in use for longer.
+    Raises TimeoutError when all connections are in use for longer than `patience` seconds.
     """
 
     def __init__(
@@ -50,8 +50,8 @@ class ConnectionPool:
 
     @contextmanager
     def connection(self) -> Generator[Connection]:
-        """A connection that nobody else uses meanwhile. It is closed when the block raises: nobody knows how
-        far it got."""
+        """A connection for this thread only. It is closed when the block raises, because its state is then
+        unknown."""
         if not self._places.acquire(timeout=self._patience):
             raise TimeoutError(f"its {MOST} connections were in use for {self._patience:g} s")
         try:
@@ -69,12 +69,12 @@ class ConnectionPool:
             self._places.release()
 
     def close(self) -> None:
-        """Close what is kept now, and what is in use when it comes back."""
+        """Close the idle connections now, and those in use when they come back."""
         self._closed = True
         self._close_idle()
 
     def _kept(self) -> Connection | None:
-        # Appending and popping are atomic: each connection has one taker.
+        # `append` and `pop` are atomic: exactly one thread gets each connection.
         while self._idle:
             try:
                 connection = self._idle.pop()
@@ -83,7 +83,7 @@ class ConnectionPool:
             if self._usable(connection):
                 return connection
             connection.close()
-            self._close_idle()  # the others were used earlier, and are no better
+            self._close_idle()  # the other connections have been idle even longer
         return None
 
     def _close_idle(self) -> None:
@@ -103,24 +103,24 @@ REMOVED = ""
 
 PURGE_AT_ONCE = 50
 PURGE_PAUSE = 1.0
-"""Seconds between two attempts of one process to purge when there is little to do."""
+"""Seconds between two purges of one process, if the last one removed fewer than PURGE_AT_ONCE rows."""
 
 GREATEST_VERSION = 2**63 - 2
-"""A version has a next one that fits into 64 bits, too."""
+"""The version after this one still fits into 64 bits."""
 
 
 def alive(clock: str) -> str:
-    """Whether a row is a document by this clock, rather than one that expired or was deleted."""
+    """The SQL condition that a row is a document: neither deleted nor expired by `clock`."""
     expires_at = f"{TABLE}.expires_at"
     return f"({TABLE}.value <> '{REMOVED}' AND ({expires_at} IS NULL OR {expires_at} > {clock}))"
 
 
 class Dialect:
-    """What differs from one database to the next.
+    """The differences between databases.
 
-    `errors` are the driver's own. `one_writer` says that the threads of a process had better write one after
-    the other. `parameter` is how the driver has parameters written, `clock` the database's clock in a
-    statement. `patience` is how long to wait for a connection, in seconds.
+    `errors` are the driver's exceptions. `one_writer`: the threads of a process write one after the other.
+    `parameter` is the driver's notation of a parameter, `clock` the SQL expression for the database's clock.
+    `patience` is the time to wait for a connection, in seconds.
     """
 
     errors: tuple[type[Exception], ...]
@@ -131,7 +131,7 @@ class Dialect:
     _purge_at = -math.inf
 
     def begin(self) -> None:
-        """An operation begins in this thread: its time is counted from here."""
+        """Begin an operation in this thread; a dialect may start its deadline here."""
 
     def connect(self) -> Connection:
         """A new connection to a database that has the schema; may raise the driver's errors."""
@@ -142,10 +142,10 @@ class Dialect:
         return True
 
     def opened(self, pool: ConnectionPool) -> None:
-        """A pool is about to be used; may raise the driver's errors."""
+        """Called before a new pool is used; may raise the driver's errors."""
 
     def stale(self) -> bool:
-        """Whether the database that the last pool was opened for has been deleted or replaced."""
+        """Whether the database of the last pool has been deleted or replaced."""
         return False
 
     def now(self, ask: Callable[[str], Any]) -> float:
@@ -153,11 +153,11 @@ class Dialect:
         return float(ask(f"SELECT {self.clock}"))
 
     def purge(self, connection: Connection) -> int:
-        """Remove up to PURGE_AT_ONCE rows that are no documents any more; how many there were."""
+        """Remove up to PURGE_AT_ONCE rows of ended documents and return their number."""
         raise NotImplementedError
 
     def tidy(self, connection: Connection) -> None:
-        """Purge now and then; the next swap goes on if there may be more to remove."""
+        """Purge from time to time; the next swap continues if there may be more to remove."""
         now = time.monotonic()
         if now >= self._purge_at and self.purge(connection) < PURGE_AT_ONCE:
             self._purge_at = now + PURGE_PAUSE
@@ -169,17 +169,17 @@ class Dialect:
         raise NotImplementedError
 
     def delete(self, connection: Connection, key: str, expected_version: int) -> bool:
-        """`Store.delete`, in the same way."""
+        """`Store.delete`, committed, as in `swap`."""
         raise NotImplementedError
 
 
 class SqlStore(ConnectedStore[ConnectionPool]):
-    """Documents as rows. Safe between threads, processes, and over a fork."""
+    """Documents as rows. Safe between threads, processes, and across a fork."""
 
     def __init__(self, url: str, dialect: Dialect) -> None:
         super().__init__(url)
         self._dialect = dialect
-        # Where one writer at a time is best, threads queue here and not at the database.
+        # For a database with one writer, threads queue here and not at the database.
         self._writing = threading.Lock()
         self._select = (
             f"SELECT key, version, value, expires_at FROM {TABLE} WHERE {alive(dialect.clock)} AND key "
@@ -192,7 +192,7 @@ class SqlStore(ConnectedStore[ConnectionPool]):
         return _document(rows[0]) if rows else None
 
     def swap(self, key: str, expected_version: int, value: Any, expires_at: float | None = None) -> int:
-        """Write if the key still has `expected_version` (0: none); the new version, or 0."""
+        """Write if the key still has `expected_version` (0: does not exist); the new version, or 0."""
         check_key(key)
         text = encode(value)
         if not 0 <= expected_version <= GREATEST_VERSION:
@@ -207,11 +207,11 @@ class SqlStore(ConnectedStore[ConnectionPool]):
         return self._changing(self._dialect.delete, key, expected_version)
 
     def scan(self, prefix: str, after: str | None = None, limit: int = 100) -> list[tuple[str, Document]]:
-        """Up to `limit` live documents whose keys start with `prefix`, by key, from beyond `after`."""
+        """Up to `limit` live documents with keys that start with `prefix` and follow `after`, by key."""
         if "\0" in check_text(prefix):
             return []
         beyond = None if after is None else before_nul(check_text(after))
-        # One lower bound: of two, SQLite begins at the first, and walks past all keys up to the other.
+        # One lower bound only: with two, SQLite starts at the first and reads all keys up to the other.
         goes_on = beyond is not None and beyond >= prefix
         bounds: dict[str, Any] = {"start": beyond if goes_on else prefix, "most": max(0, limit)}
         query = self._select + (">" if goes_on else ">=") + self._parameter("start")
@@ -241,14 +241,13 @@ class SqlStore(ConnectedStore[ConnectionPool]):
             return self._using(work, *arguments)
 
     def _using(self, work: Callable[..., T], *arguments: Any) -> T:
-        """What `work` returns of a connection that nobody else uses meanwhile. The driver's errors leave as
-        StoreUnavailable."""
+        """The result of `work` with a connection of its own. Driver errors become StoreUnavailable."""
         self._dialect.begin()
         try:
             with self._connected().connection() as connection:
                 return work(connection, *arguments)
         except (OSError, *self._dialect.errors) as error:
-            # Whatever the connections have been through, the next operation begins with new ones.
+            # The state of the connections is unknown, so the next operation opens new ones.
             self._close_pool()
             raise self._unavailable(error) from error
 

@@ -24,7 +24,7 @@ from prefect_resilience.stores.urls import StoreUrl
 BUSY_SECONDS = 5.0
 
 COUNTERS = "prefect_resilience_counters"
-"""One row per number that must outlive the documents; today the greatest version ever deleted."""
+"""One row per number that must outlive the documents: so far the greatest version of a removed document."""
 FLOOR = "version_floor"
 
 SCHEMA = (
@@ -35,7 +35,7 @@ SCHEMA = (
     f"CREATE TABLE IF NOT EXISTS {COUNTERS} (name VARCHAR(64) NOT NULL PRIMARY KEY, value BIGINT NOT NULL)",
 )
 
-# Asked when the file's lock is held, however long that took.
+# A function, so that the clock is read after the wait for the file's lock.
 _CLOCK = "prefect_resilience_now()"
 _CREATE = (
     f"INSERT INTO {TABLE} (key, version, value, expires_at) SELECT :key, :next, :text, :expiry"
@@ -57,16 +57,16 @@ _RAISE_FLOOR = (
 
 
 def open_sqlite(parsed: StoreUrl) -> SqlStore:
-    """The store in the file that the URL names; `?timeout=` says how long to wait for a lock (5 s)."""
+    """The store in the file that the URL names; `?timeout=` is the time to wait for a lock (5 s)."""
     patience = float(parsed.options.get("timeout", BUSY_SECONDS))
     return SqlStore(parsed.canonical, SqliteDialect(parsed.path, patience))
 
 
 class SqliteDialect(Dialect):
-    """A file in WAL mode with synchronous=FULL: what was committed survives a power cut.
+    """A file in WAL mode with synchronous=FULL: committed changes survive a power failure.
 
-    A statement is a transaction of its own. Where it takes several, they take the file's write lock first, so
-    that reading, deciding and writing are one step.
+    A statement is its own transaction. An operation with several statements takes the file's write lock
+    first, so that its reads and writes are atomic.
     """
 
     errors: tuple[type[Exception], ...] = (sqlite3.Error,)
@@ -94,13 +94,13 @@ class SqliteDialect(Dialect):
         return connection
 
     def opened(self, pool: ConnectionPool) -> None:
-        """Make the folder and the file where they are missing, and remember which file it is."""
+        """Create the folder and the file if they are missing, and remember the file's identity."""
         os.makedirs(os.path.dirname(self._path), exist_ok=True)
         with pool.connection():
             self._file = self._identity()
 
     def stale(self) -> bool:
-        """Whether the file was deleted or replaced: its connections would write into nowhere."""
+        """Whether the file was deleted or replaced: writes through the old connections would be lost."""
         return self._identity() != self._file
 
     def now(self, ask: Callable[[str], Any]) -> float:
@@ -110,7 +110,7 @@ class SqliteDialect(Dialect):
     def swap(
         self, connection: Connection, key: str, expected_version: int, text: str, expires_at: float | None
     ) -> int:
-        """One statement, as a rule: whether it changed a row says whether the version was the right one."""
+        """Usually one statement: it changes a row only if the version matches."""
         self.tidy(connection)
         written = {"key": key, "text": text, "expiry": expires_at}
         if expected_version:
@@ -120,7 +120,7 @@ class SqliteDialect(Dialect):
         version = int(time.time() * 1e6)
         if connection.execute(_CREATE, {**written, "next": version}).rowcount == 1:
             return version
-        # There is a document, or the clock was set back behind an earlier life of the key.
+        # The document exists, or the clock was set back to before the version of a removed document.
         connection.execute("BEGIN IMMEDIATE")
         found, lives = connection.execute(_FIND, (key,)).fetchone() or (0, False)
         if not lives:
@@ -130,7 +130,7 @@ class SqliteDialect(Dialect):
         return 0 if lives else version
 
     def delete(self, connection: Connection, key: str, expected_version: int) -> bool:
-        """Read, decide and remove, under the file's write lock."""
+        """Check the version and remove the document under the file's write lock."""
         connection.execute("BEGIN IMMEDIATE")
         found, lives = connection.execute(_FIND, (key,)).fetchone() or (0, False)
         removed = bool(lives) and found == expected_version
@@ -140,7 +140,7 @@ class SqliteDialect(Dialect):
         return removed
 
     def purge(self, connection: Connection) -> int:
-        """Without the write lock if nothing has expired."""
+        """Remove expired rows. Does not take the write lock if nothing has expired."""
         rows = connection.execute(_FIND_EXPIRED).fetchall()
         if rows:
             connection.execute("BEGIN IMMEDIATE")
@@ -157,7 +157,7 @@ class SqliteDialect(Dialect):
         return found.st_dev, found.st_ino
 
     def _prepare(self, connection: Connection) -> None:
-        """The write-ahead log and the schema, in a race with other processes."""
+        """Turn on the write-ahead log and create the schema; safe against other processes."""
         deadline = time.monotonic() + self.patience
         while True:
             try:
@@ -170,7 +170,7 @@ class SqliteDialect(Dialect):
                     connection.execute("COMMIT")
                 return
             except sqlite3.OperationalError as error:
-                # Changing to WAL does not wait for locks, as everything else does.
+                # The change to WAL does not wait for locks; all other statements do.
                 if "locked" not in str(error) or time.monotonic() > deadline:
                     raise
                 if connection.in_transaction:
@@ -189,7 +189,7 @@ def _highest_removed(connection: Connection) -> int:
 
 
 def _remove(connection: Connection, rows: list[tuple[str, int]]) -> None:
-    """Delete rows, and let later lives of their keys begin beyond their versions."""
+    """Delete rows, and raise the floor so that new documents get greater versions."""
     connection.executemany(f"DELETE FROM {TABLE} WHERE key = ?", [(key,) for key, _ in rows])
     if rows:
         connection.execute(_RAISE_FLOOR, (max(version for _, version in rows),))

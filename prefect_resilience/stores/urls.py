@@ -1,4 +1,4 @@
-"""Which store a URL means. Reads the text only; opens and imports nothing."""
+"""Parses store URLs. Opens and imports nothing."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _split(url: str) -> SplitResult:
 
 
 def _authority(split: SplitResult, usual_port: str) -> str:
-    """user:password@host:port in one spelling; there may be several hosts."""
+    """user:password@host:port in canonical form; there may be several hosts."""
     login, at, hosts = split.netloc.rpartition("@")
     user, colon, password = login.partition(":")
     shown = [_host(host, usual_port) for host in hosts.split(",")]
@@ -77,11 +77,11 @@ FORMS = (
 
 @dataclass(frozen=True, slots=True)
 class StoreUrl:
-    """A URL that was understood.
+    """A parsed URL.
 
-    `canonical` is the same for every way to write one store (paths are absolute), `path` is the file or
-    what the driver is given, `options` are the query's parameters. A server's password is in both: redact
-    them before they are shown.
+    `canonical` is the same for every spelling of one store's URL (paths are absolute). `path` is the file, or
+    the URL for the driver. `options` are the query's parameters. `canonical` and `path` contain a server's
+    password: redact them before you show them.
     """
 
     kind: Literal["memory", "sqlite", "postgresql", "redis"]
@@ -91,7 +91,7 @@ class StoreUrl:
 
 
 def parse_url(url: str) -> StoreUrl:
-    """What `url` means; ConfigurationError, in one sentence, when it means no store of ours."""
+    """Parse `url`. Raises ConfigurationError, in one sentence, when it is no URL of a store."""
     if not isinstance(url, str) or "://" not in url:  # pyright: ignore[reportUnnecessaryIsInstance]
         raise ConfigurationError(f"a store's URL cannot be {_shown(url)}: {FORMS}")
     read = _READERS.get(url.partition("://")[0])
@@ -147,7 +147,7 @@ def _redis(url: str) -> StoreUrl:
 
 
 def _server(kind: Literal["postgresql", "redis"], base: str, options: dict[str, str]) -> StoreUrl:
-    """Its driver does not get the options that are ours."""
+    """The URL of a server; `path` is without our own options, which the driver does not know."""
     own = {name: value for name, value in options.items() if name not in OURS[kind]}
     return StoreUrl(kind, _with(base, options), _with(base, own), options)
 
@@ -161,6 +161,6 @@ _READERS: dict[str, Callable[[str], StoreUrl]] = {
 
 
 def _shown(url: object) -> str:
-    """`url` for a message, without its password, however that was written."""
+    """`url` for a message, without its password, in any place of the URL."""
     shown = re.sub(r"://.*@", "://***@", repr(url))
     return redact(re.sub(r"(?i)(password=)[^&]*", r"\1***", shown))

@@ -1,1 +1,1 @@
-"""What is read from Prefect's settings."""
+"""The settings, which depend on Prefect's own settings."""

@@ -17,12 +17,12 @@ _OFF = frozenset({"0", "false", "no", "off", "f", "n"})
 
 
 class ResilienceSettings(BaseSettings):
-    """What the environment says.
+    """The settings from the environment.
 
     enabled: `RESILIENCE_ENABLED=false` turns every wrapper into a plain Prefect task, for debugging.
-    store_url: where circuits, effects, error budgets and dead letters live; a SQLite file in Prefect's home
-        by default.
-    circuit_store_url: where the circuits live, if elsewhere.
+    store_url: the store of circuits, effects, error budgets and dead letters; by default a SQLite file in
+        Prefect's home.
+    circuit_store_url: the store of the circuits, if it is another one.
     timeouts: seconds by the name of an operation, for `timeout="llm-call"`; merged over the defaults.
     """
 
@@ -48,8 +48,8 @@ def default_store_url() -> str:
 
 
 def current_settings() -> ResilienceSettings:
-    """The settings as the environment stands now. They are asked for before every effect, so they are read
-    again only when a variable, or Prefect's home, is another one."""
+    """The settings from the current environment. They are needed before every effect, so they are cached and
+    read again only when a variable or Prefect's home has changed."""
     return _read(tuple(map(os.environ.get, _VARIABLES)), PREFECT_HOME.value())
 
 
@@ -65,17 +65,17 @@ def _read(variables: tuple[str | None, ...], home: Path) -> ResilienceSettings:
 
 
 def store_url() -> str:
-    """Where everything lives that was given no store of its own."""
+    """The default store of everything."""
     return current_settings().store_url
 
 
 def circuit_store_url() -> str:
-    """Where circuits live that were given no store of their own."""
+    """The default store of circuits."""
     settings = current_settings()
     return settings.circuit_store_url or settings.store_url
 
 
 def enabled() -> bool:
-    """Whether resilience is switched on; asked on every call, so it looks at the two variables alone."""
+    """Whether resilience is switched on. Runs on every call, so it reads only the two variables."""
     said = os.environ.get("RESILIENCE_ENABLED") or os.environ.get("PREFECT_RESILIENCE_ENABLED")
     return said is None or said.strip().lower() not in _OFF

@@ -1,4 +1,4 @@
-"""Error budgets: how many runs of a fleet may fail in a window, and an alarm when it goes too fast."""
+"""Error budgets: the share of a fleet's runs that may fail in a window, and an alarm for a high burn rate."""
 
 import lazy_loader
 

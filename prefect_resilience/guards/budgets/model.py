@@ -1,4 +1,4 @@
-"""What is known of an error budget."""
+"""The status of an error budget, its arithmetic, and the listeners for a burn."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from prefect_resilience.guards.circuits.listeners import Listeners
 
 
 class BudgetStatus(BaseModel):
-    """An error budget as its store knows it.
+    """The status of an error budget, from its store.
 
-    objective: the share of runs that must go well; window: seconds that it looks back.
-    good, bad: the runs in the window. remaining: the share of the budget that is left: 1 when nothing failed,
-        0 when just as many failed as may, below 0 when more did.
-    burn_rates: by span, as in {"1h": 14.2}, how many times faster than allowed the budget was used up in
-        it: at 1 it lasts for exactly the window.
-    burned: whether it burns too fast at this moment, or is used up; since when (seconds since the epoch, by
-        the store's clock), and why.
+    objective: the share of runs that must succeed; window: its length in seconds, up to now.
+    good, bad: the number of successful and failed runs in the window. remaining: the share of the budget that
+        is left: 1 without failures, 0 when it is exactly used up, below 0 after more failures.
+    burn_rates: by span, as in {"1h": 14.2}, the failures in the span relative to the allowed failures. At a
+        rate of 1 the budget lasts for exactly the window.
+    burned: whether the budget burns too fast now, or is used up. burning_since: the start of that, in seconds
+        since the epoch by the store's clock. why: the reason.
     """
 
     model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True)
@@ -39,11 +39,11 @@ class BudgetStatus(BaseModel):
 
     @property
     def runs(self) -> int:
-        """How many runs there were in the window."""
+        """The number of runs in the window."""
         return self.good + self.bad
 
 
-# The arithmetic of error budgets, over a JSON document; `now` is handed in, nothing is changed in place.
+# The arithmetic of error budgets, over a JSON document. `now` is an argument; nothing is changed in place.
 #
 # The alarms are those of "The Site Reliability Workbook", chapter 5 "Alerting on SLOs", section 6
 # "Multiwindow, Multi-Burn-Rate Alerts" (https://sre.google/workbook/alerting-on-slos/). With an objective
@@ -54,14 +54,14 @@ class BudgetStatus(BaseModel):
 #     5 %           6 hours       30 minutes     6
 #     10 %          3 days        6 hours        1
 #
-# One goes off while the rate is reached in its long window, so that it matters, and in its short one, so
-# that it is over soon after its cause is. For another window than 30 days the spans are scaled, the rates
-# stay.
+# An alarm is active while its rate is reached in both windows. The long window makes sure that the failures
+# matter; the short window ends the alarm soon after its cause has ended. If the budget's window is not 30
+# days, the spans are scaled and the rates stay the same.
 #
 # A document: {"name", "objective", "window", "minimum", "burning_since", "why", "updated_at", "rings":
-# [{"seconds", "buckets": [[index, good, bad], ...]}]}. There is a ring for each span, cut into BUCKETS: a
-# span is counted to within a part in BUCKETS of it, and the document stays small however many runs there
-# are.
+# [{"seconds", "buckets": [[index, good, bad], ...]}]}. There is one ring for each span, cut into BUCKETS
+# parts. The length of a span is therefore exact to 1 / BUCKETS, and the size of the document does not depend
+# on the number of runs.
 
 BUCKETS = 24
 MONTH = 30 * 86_400.0
@@ -69,22 +69,22 @@ WORKBOOK = ((3_600.0, 300.0, 14.4), (21_600.0, 1_800.0, 6.0), (259_200.0, 21_600
 """Long window, short window (seconds), burn rate, for an objective over 30 days."""
 
 DIGITS = 6
-"""Decimal places of rates and of what is left."""
+"""Decimal places of burn rates and of `remaining`."""
 
 SHORTEST_LONG = 60.0
 SHORTEST_SHORT = 5.0
 STAYS = 0.5
-"""A burn lasts while a rule holds at this part of its rate: what hovers at a rate is one burn, not many."""
+"""A burn lasts while a rule holds at this share of its rate, so that a rate near the limit is one burn."""
 
 STAYS_SPENT = 0.9
-"""A budget that was used up is so until a tenth of it has come back."""
+"""A used-up budget stays so until a tenth of it is left again."""
 
 BudgetDocument = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """It burns too fast while `rate` is reached in the last `long` and in the last `short` seconds."""
+    """A budget burns too fast while `rate` is reached in the last `long` and in the last `short` seconds."""
 
     long: float
     short: float
@@ -107,7 +107,7 @@ def spans_of(window: float) -> tuple[float, ...]:
 
 
 def new(objective: float, window: float, minimum: int) -> BudgetDocument:
-    """The document of a budget that no run was counted in."""
+    """The document of a budget without runs."""
     return {
         "objective": objective,
         "window": window,
@@ -120,13 +120,13 @@ def new(objective: float, window: float, minimum: int) -> BudgetDocument:
 
 
 def read(value: Any) -> BudgetDocument | None:
-    """A value from a store, or None when it is no document of a budget."""
+    """The document in a value from a store, or None if the value is not a budget's document."""
     fields = cast("BudgetDocument", value) if isinstance(value, dict) else {}
     return fields if fields.keys() >= {*new(0.5, 1.0, 1), "name"} else None
 
 
 def counted(document: BudgetDocument, good: int, bad: int, now: float) -> BudgetDocument:
-    """The document with so many more runs, which ended at `now`."""
+    """The document with `good` and `bad` more runs, which ended at `now`."""
     rings = [
         {"seconds": ring["seconds"], "buckets": _added(ring, good, bad, now)} for ring in document["rings"]
     ]
@@ -134,7 +134,7 @@ def counted(document: BudgetDocument, good: int, bad: int, now: float) -> Budget
 
 
 def fitting(document: BudgetDocument | None, objective: float, window: float, minimum: int) -> BudgetDocument:
-    """The document under a policy: what was counted is kept as far as the spans are the same."""
+    """The document under a policy. Counts are kept for the spans that stay the same."""
     begun = new(objective, window, minimum)
     if document is None:
         return begun
@@ -145,7 +145,7 @@ def fitting(document: BudgetDocument | None, objective: float, window: float, mi
 
 
 def judged(document: BudgetDocument, now: float) -> BudgetDocument:
-    """The document after a look at whether the budget burns; `burning_since` and `why` say so."""
+    """The document with `burning_since` and `why` updated for `now`."""
     burning = document["burning_since"] is not None
     why = _why(document, now, STAYS if burning else 1.0, STAYS_SPENT if burning else 1.0)
     if why is None:
@@ -154,7 +154,7 @@ def judged(document: BudgetDocument, now: float) -> BudgetDocument:
 
 
 def status_of(name: str, document: BudgetDocument, now: float) -> BudgetStatus:
-    """The budget as it is at `now`."""
+    """The status of the budget at `now`."""
     document = judged(document, now)
     window = document["window"]
     good, bad = totals(document, window, now)
@@ -176,7 +176,7 @@ def status_of(name: str, document: BudgetDocument, now: float) -> BudgetStatus:
 
 
 def totals(document: BudgetDocument, span: float, now: float) -> tuple[int, int]:
-    """Good and bad runs of the last `span` seconds, which is one that is counted."""
+    """Good and bad runs of the last `span` seconds; `span` must be one of `spans_of(window)`."""
     buckets = next(ring["buckets"] for ring in document["rings"] if ring["seconds"] == span)
     oldest = _index(span, now) - BUCKETS
     alive = [bucket for bucket in buckets if bucket[0] > oldest]
@@ -184,14 +184,14 @@ def totals(document: BudgetDocument, span: float, now: float) -> tuple[int, int]
 
 
 def burn_rate(good: int, bad: int, objective: float) -> float:
-    """How many times as many runs failed as may fail; 0 when there were none."""
+    """The share of failed runs divided by the allowed share; 0 without runs."""
     runs = good + bad
-    # 1 - 0.9 is a little less than 0.1, which would show as a rate of 10.000000000000002.
+    # Rounded, because 1 - 0.9 is a little less than 0.1: the rate would be 10.000000000000002.
     return 0.0 if runs == 0 else round(bad / runs / (1 - objective), DIGITS)
 
 
 def span_text(seconds: float) -> str:
-    """A span in the largest unit that it is whole in: "3d", "84m", "70s"."""
+    """A span in the largest unit that divides it: "3d", "84m", "70s"."""
     for unit, size in (("d", 86_400), ("h", 3_600), ("m", 60)):
         if seconds % size == 0:
             return f"{seconds / size:g}{unit}"
@@ -199,7 +199,7 @@ def span_text(seconds: float) -> str:
 
 
 def _why(document: BudgetDocument, now: float, level: float, spent: float) -> str | None:
-    """What is wrong with the budget: a rule at `level` of its rate, or `spent` of it used; None: nothing."""
+    """Why the budget burns: a rule at `level` of its rate, or `spent` of the budget used; None if neither."""
     objective = document["objective"]
     for rule in rules_of(document["window"]):
         good, bad = totals(document, rule.long, now)
@@ -216,7 +216,7 @@ def _why(document: BudgetDocument, now: float, level: float, spent: float) -> st
 
 def _added(ring: dict[str, Any], good: int, bad: int, now: float) -> list[list[int]]:
     index = _index(ring["seconds"], now)
-    # A bucket of the future was written before the clock was set back: it is taken for the present.
+    # A bucket in the future was written before the clock was set back. It counts as the current one.
     buckets = [[min(bucket[0], index), *bucket[1:]] for bucket in ring["buckets"]]
     buckets = [bucket for bucket in buckets if bucket[0] > index - BUCKETS]
     present = [bucket for bucket in buckets if bucket[0] == index]
@@ -236,5 +236,5 @@ burn_listeners: Listeners[BurnListener] = Listeners()
 
 
 def add_burn_listener(listener: BurnListener) -> BurnListener:
-    """Call `listener(status)` when a budget begins to burn, in the process whose runs made it burn."""
+    """Call `listener(status)` when a budget begins to burn, in the process whose merge made it burn."""
     return burn_listeners.add(listener)

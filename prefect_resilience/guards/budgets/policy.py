@@ -1,4 +1,4 @@
-"""ErrorBudget: how many runs may fail in a window."""
+"""ErrorBudget: the share of runs that may fail in a window. Counts runs and merges the counts."""
 
 from __future__ import annotations
 
@@ -30,23 +30,23 @@ LONGEST = 90 * 86_400.0
 
 
 class ErrorBudget(Policy):
-    """How large a share of runs must go well in a window, counted for the whole fleet.
+    """The share of runs that must succeed in a window, counted for the whole fleet.
 
-    objective: that share, as in 0.99: then 1 % of the runs may fail, which is the budget.
-    window: how far back it looks: "7d" (also "1w", "12h"), a timedelta, or seconds; a minute to 90 days.
-    name: what it is called, and counted under; without one, by the name of the task or flow.
+    objective: that share. With 0.99, 1 % of the runs may fail, which is the budget.
+    window: its length, up to now: "7d" (also "1w", "12h"), a timedelta, or seconds; a minute to 90 days.
+    name: the name under which runs are counted; by default the name of the task or flow.
     degraded_counts: whether a run that a fallback answered with `degraded=True` counts as failed.
-    minimum_runs: so many runs must be in a span before it can raise an alarm.
+    minimum_runs: the number of runs that a span needs before it can raise an alarm.
 
         @resilient_task(error_budget=ErrorBudget(objective=0.99, window="7d"))
 
         budget = ErrorBudget(objective=0.999, window="30d", name="nightly")
         @flow(on_completion=[budget.watch], on_failure=[budget.watch], on_crashed=[budget.watch])
 
-    A run counts once, when its task (with retries and fallbacks) or flow has ended; what Prefect answers
-    from its cache, a cancelled run and a process that was killed in a task are not counted. Runs are counted
-    in this process and merged into the store every few seconds, at once after a failure. When the budget
-    begins to burn too fast (see `budgets.arithmetic`), `prefect-resilience.budget.burned` is sent, once.
+    A run counts once, when its task (with retries and fallbacks) or flow has ended. A run from Prefect's
+    cache, a cancelled run and a run whose process was killed in a task are not counted. Runs are counted in
+    this process and merged into the store every few seconds, at once after a failure. When the budget begins
+    to burn too fast (see `budgets.model`), the event `prefect-resilience.budget.burned` is sent, once.
     """
 
     by_position: ClassVar[tuple[str, ...]] = ("objective",)
@@ -59,7 +59,7 @@ class ErrorBudget(Policy):
 
     @classmethod
     def of(cls, value: Any) -> ErrorBudget | None:
-        """What the option `error_budget=` means: a budget, its JSON, an objective, or None."""
+        """The budget of the option `error_budget=`, which is a budget, its JSON, an objective, or None."""
         if value is None or isinstance(value, ErrorBudget):
             return value
         if isinstance(value, dict):
@@ -69,14 +69,14 @@ class ErrorBudget(Policy):
         raise ConfigurationError(f"error_budget={value!r} is no budget: write ErrorBudget(objective=0.99)")
 
     def status(self, name: str | None = None, store: Store | str | None = None) -> BudgetStatus:
-        """How the budget stands for the fleet, with what this process has counted.
+        """The budget's status for the fleet, including the counts of this process.
 
-        `name` is the task's or flow's, where the budget has none of its own. Raises StoreUnavailable.
+        `name` is the name of the task or flow, if the budget has none. Raises StoreUnavailable.
         """
         return read_status(self, self._called(name), store)
 
     def count(self, good: bool, name: str | None = None) -> None:
-        """Count a run that ended, by hand; never raises because of the store."""
+        """Count a run that ended. Never raises because of the store."""
         due = count(self, self._called(name), good)
         if due is not None:
             due()
@@ -90,9 +90,9 @@ class ErrorBudget(Policy):
         flow: Any = None,
         flow_run: Any = None,
     ) -> None:
-        """A hook of Prefect's that counts runs of a flow or a plain task; for `on_completion`, `on_failure`,
+        """A Prefect hook that counts runs of a flow or a plain task; for `on_completion`, `on_failure`,
         and for flows `on_crashed`."""
-        # Prefect hands over a flow by position while it runs here, by name when its process has died.
+        # Prefect passes a flow by position while it runs here, by keyword when its process has died.
         subject = task if flow is None else flow
         good = state.is_completed() and not (self.degraded_counts and state.name == "Degraded")
         self.count(good, subject.name)
@@ -108,7 +108,7 @@ class ErrorBudget(Policy):
 
 logger: logging.Logger = logging.getLogger("prefect_resilience.budgets")
 
-# The runs that this process has counted, on their way into the store.
+# The counts of this process that are not in the store yet.
 #
 # Counting a run costs a lock and an addition. Every SYNC_INTERVAL seconds, and at once after a failure, the
 # counts are merged by compare-and-swap. The process whose merge makes a budget burn sends the alarm. If the
@@ -120,12 +120,12 @@ TRIES = 12
 LONGEST_PAUSE = 0.1
 LONGEST_NAME = 600
 KEPT_FOR = 7 * 86_400.0
-"""Seconds for which a budget is kept beyond its window, when nothing is counted in it any more."""
+"""Seconds after its window for which the store keeps a budget without new runs."""
 
 
 class _Counted:
     def __init__(self) -> None:
-        # In a forked child: what was counted before is the parent's to merge.
+        # A forked child begins with no counters: the parent merges the earlier counts.
         self.lock = threading.Lock()
         self.counters: dict[str, Counter] = {}
 
@@ -134,13 +134,13 @@ _state = per_process(_Counted)
 
 
 def place_of(name: str) -> str:
-    """Where a budget stands in the store."""
+    """The key of a budget in the store."""
     quoted = quote(redact(name), safe="", errors="surrogatepass")
     return PREFIX + (quoted if len(quoted) <= LONGEST_NAME else f"{quoted[:LONGEST_NAME]}~{digest(name)}")
 
 
 def count(budget: ErrorBudget, name: str, good: bool) -> Callable[[], None] | None:
-    """Count a run; what is to be called now to merge it, which may block, or None when there is time."""
+    """Count a run. Returns the function to call now to merge it (it may block), or None if that can wait."""
     counter = _state.counters.get(name)
     if counter is None:
         counter = _counter(name, budget)
@@ -148,19 +148,19 @@ def count(budget: ErrorBudget, name: str, good: bool) -> Callable[[], None] | No
 
 
 def flush(name: str | None = None) -> None:
-    """Merge what was counted, of one budget or all. Never raises."""
+    """Merge the counts of one budget or of all. Never raises."""
     for counter in list(_state.counters.values()):
         if name is None or counter.name == name:
             counter.sync(wait=True)
 
 
 def forget_budgets() -> None:
-    """Forget what this process has counted and not merged; for tests and notebooks."""
+    """Forget the counts of this process that are not merged; for tests and notebooks."""
     _state.counters.clear()
 
 
 class Counter:
-    """What this process has counted of one budget."""
+    """The runs of one budget that this process has counted."""
 
     def __init__(self, name: str, budget: ErrorBudget) -> None:
         self.name = name
@@ -180,12 +180,12 @@ class Counter:
         return self.sync if not good or monotonic() >= self._due else None
 
     def sync(self, judge: bool = True, wait: bool = False) -> None:
-        """Merge the counts into the store, if there are any and it answers; tell when the budget burns.
+        """Merge the counts into the store, if there are any and it answers; report the start of a burn.
 
-        Without `wait`, nothing is done while another thread is at it.
+        Without `wait`, it does nothing while another thread merges.
         """
         if not self._at_it.acquire(blocking=wait):
-            self._due = 0.0  # whoever is at it may have begun before this run ended: the next one merges it
+            self._due = 0.0  # the other thread may have missed this run: merge at the next one
             return
         try:
             self._due = monotonic() + SYNC_INTERVAL
@@ -199,7 +199,7 @@ class Counter:
             _tell(burned)
 
     def _merged(self, budget: ErrorBudget, good: int, bad: int, judge: bool) -> BudgetStatus | None:
-        """The status, if it was this merge that made the budget burn."""
+        """The status if this merge made the budget burn, else None."""
         try:
             link = registry.link_to(None)
             if link.condition != "ready":
@@ -215,7 +215,7 @@ class Counter:
 def merge(
     store: Store, name: str, budget: ErrorBudget, good: int, bad: int, judge: bool = True
 ) -> BudgetStatus | None:
-    """Add runs to a budget's document; the status, if it burns from now on. Raises StoreUnavailable."""
+    """Add runs to a budget's document; the status if it begins to burn. Raises StoreUnavailable."""
     place = place_of(name)
     for attempt in range(TRIES):
         found = store.load(place)
@@ -243,7 +243,7 @@ def _merge_at_exit() -> None:
 
 
 def _leave() -> None:
-    """Merge without looking for a burn: no listener would hear of it, and the next merge finds it."""
+    """Merge without a check for a burn: no listener would hear of it, and the next merge finds the burn."""
     for counter in list(_state.counters.values()):
         counter.sync(judge=False, wait=True)
 
@@ -254,7 +254,7 @@ def _tell(status: BudgetStatus) -> None:
 
 
 def read_status(budget: ErrorBudget, name: str, store: registry.StoreReference = None) -> BudgetStatus:
-    """How a budget stands under its policy. Raises StoreUnavailable."""
+    """The status of a budget under its policy. Raises StoreUnavailable."""
     flush(name)
 
     def read(opened: Store) -> BudgetStatus:
@@ -267,7 +267,7 @@ def read_status(budget: ErrorBudget, name: str, store: registry.StoreReference =
 
 
 def get_budgets(store: registry.StoreReference = None) -> list[BudgetStatus]:
-    """Every error budget in the store, by name. Raises StoreUnavailable when it does not answer."""
+    """Every error budget in the store, by name. Raises StoreUnavailable when the store does not answer."""
     flush()
     return registry.link_to(store).exchange(_read_all)
 

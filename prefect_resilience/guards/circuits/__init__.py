@@ -1,4 +1,4 @@
-"""Circuits: whether to call a service at all, decided for a whole fleet."""
+"""Circuit breakers: they stop calls to a failing service for the whole fleet."""
 
 import lazy_loader
 

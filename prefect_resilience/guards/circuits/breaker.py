@@ -1,4 +1,4 @@
-"""CircuitBreaker: the handle that users hold. Its state is in the registry of each process."""
+"""CircuitBreaker: the handle for users. The registry of each process holds its state."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ BOUND_KEPT = 1024
 
 
 class CircuitBreaker(Guarding):
-    """Guards calls to one service for a whole fleet; `CircuitPolicy` says what the parameters mean.
+    """Guards calls to one service for a whole fleet; `CircuitPolicy` documents the parameters.
 
     `name` may be a template over a task's parameters, as in "llm:{provider}". `store` is None for the
     configured one, a URL, or a store. The same name in the same store is the same circuit: a second
-    breaker with an equal policy shares its state, one with another policy is refused.
+    breaker with an equal policy shares its state, one with another policy raises ConfigurationError.
 
     Can be pickled and copied: it carries its name, its policy and the store's URL. Raises
-    ConfigurationError when a parameter cannot be meant.
+    ConfigurationError for an invalid parameter.
     """
 
     _kind: ClassVar[str] = "breaker"
@@ -92,7 +92,7 @@ class CircuitBreaker(Guarding):
     ) -> CircuitBreaker:
         """A breaker with a policy that was read from JSON or a block.
 
-        `apart`: an operator chose the policy, for the circuit that the code may use with its own.
+        `apart`: an operator chose the policy; the code may use the same circuit with another policy.
         """
         return cls.__new__(cls)._set_up(name, policy, store, literal=False, apart=apart)
 
@@ -110,13 +110,13 @@ class CircuitBreaker(Guarding):
         apart: bool = False,
     ) -> Self:
         fields = () if literal else template_fields(name, "circuit")
-        # Without fields, doubled braces are the only thing left of the template.
+        # A name without fields may still have doubled braces; `format` turns them into single ones.
         self.name: str = name if literal or fields else shorten(name.format())
         self._fields = fields
         self.policy = policy
         self._store = store
         self._bound: OrderedDict[str, CircuitBreaker] = OrderedDict()
-        # A template is declared, too, so that two of the same name agree; it is never called.
+        # A template is never called. Declaring it checks that breakers of the same name have equal policies.
         self._apart = apart
         self._circuit = registry.declare(self.name, policy, store, apart)
         return self
@@ -129,9 +129,9 @@ class CircuitBreaker(Guarding):
         return self._fields
 
     def bind(self, parameters: Mapping[str, Any]) -> CircuitBreaker:
-        """The breaker for these parameters: itself without fields, else that of the name filled in.
+        """The breaker of the name with these parameters filled in; this breaker if the name has no fields.
 
-        Raises ConfigurationError when a parameter is missing, or when that name is declared otherwise.
+        Raises ConfigurationError when a parameter is missing, or when that name has another policy.
         """
         if not self._fields:
             return self
@@ -145,7 +145,7 @@ class CircuitBreaker(Guarding):
         return bound
 
     def _current(self) -> Circuit:
-        """The circuit of this process; ConfigurationError while the name has unfilled fields."""
+        """The circuit of this process; raises ConfigurationError if the name has unfilled fields."""
         if self._fields:
             raise ConfigurationError(
                 f"the circuit name {self.name!r} is a template: call "
@@ -158,20 +158,20 @@ class CircuitBreaker(Guarding):
     # -- guarding calls
 
     def call(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> T:
-        """`fn(*args, **kwargs)`, guarded. Raises CircuitOpenError instead when the circuit is open.
+        """Call `fn(*args, **kwargs)`, or raise CircuitOpenError when the circuit is open.
 
-        Any exception of `fn` comes out as it is. For an async function use `acall`.
+        Exceptions of `fn` propagate unchanged. For an async function use `acall`.
 
         Example:
             >>> CircuitBreaker("labels").call(str.upper, "found")
             'FOUND'
         """
-        # Closed and fresh: no lock, no store, nothing allocated; even a `cast` would be felt here.
+        # Hot path for a closed circuit: no lock, no store, no allocation. Even a `cast` would be measurable.
         result: Any
         until, successes, permit = self._circuit.fresh
         if monotonic() < until and not faults.active:
             try:
-                # An empty dictionary to unpack would cost an eighth of all this.
+                # Unpacking an empty dictionary would cost an eighth of the time of this path.
                 result = fn(*args, **kwargs) if kwargs else fn(*args)
             except BaseException as error:
                 if self.settle(permit, error):
@@ -188,10 +188,9 @@ class CircuitBreaker(Guarding):
         return super()._around(faults.around(invoke, inspect.iscoroutinefunction(invoke.fn), self.name))
 
     def entered(self) -> Steps[tuple[Permit, float]]:
-        """The way into a block, for the drivers: leave to call, and when it was given by `monotonic()`.
+        """Enter a block, for the drivers: the permit, and the `monotonic()` time when it was granted.
 
-        A caller that is cancelled while a thread asks the store leaves nothing behind: that thread gives
-        back whatever lease it still gets.
+        If the caller is cancelled while a thread asks the store, that thread gives back a lease that it gets.
         """
         permit = self.admit()
         if permit is None:
@@ -211,7 +210,7 @@ class CircuitBreaker(Guarding):
         info: ErrorInfo | None = None,
         took: float | None = None,
     ) -> Steps[None]:
-        """The way out of a block, for the drivers; counts how it went."""
+        """Leave a block, for the drivers; counts the outcome."""
         permit, began = ticket
         if self.settle(permit, error, info, monotonic() - began if took is None else took):
             if error is None or isinstance(error, Exception):
@@ -222,14 +221,14 @@ class CircuitBreaker(Guarding):
     # -- the steps of a guarded call, one by one
 
     def admit(self) -> Permit | None:
-        """Leave to call, without I/O or a lock; None when `ask` must be called.
+        """A permit, without I/O or a lock; None when `ask` must be called.
 
-        Raises CircuitOpenError when it is known that the circuit refuses.
+        Raises CircuitOpenError when this process knows that the circuit rejects calls.
         """
         return self._current().admit()
 
     def ask(self) -> Permit:
-        """Leave to call, after asking the store (which may block). Raises CircuitOpenError."""
+        """A permit, after asking the store (which may block). Raises CircuitOpenError."""
         return self._current().ask()
 
     def settle(
@@ -239,9 +238,9 @@ class CircuitBreaker(Guarding):
         info: ErrorInfo | None = None,
         duration: float | None = None,
     ) -> bool:
-        """Count how a permitted call ended, without I/O; True when `flush` is due.
+        """Count the outcome of a permitted call, without I/O; True when `flush` is due.
 
-        `info` is the error classified, if that was done; `duration` in seconds tells slow calls.
+        `info` is the classified error, if the caller has it; `duration` in seconds identifies slow calls.
         """
         circuit = self._current()
         policy = circuit.policy
@@ -258,21 +257,21 @@ class CircuitBreaker(Guarding):
         return self._current().released(permit)
 
     def flush(self) -> None:
-        """Merge what was counted into the store (which may block). Never raises."""
+        """Merge the counted outcomes into the store (which may block). Never raises."""
         self._current().flush()
 
     # -- state and commands
 
     def record_success(self, duration: float | None = None) -> bool:
-        """Count a call that was made elsewhere and went well; `duration` in seconds tells slow calls.
+        """Count a successful call that was made elsewhere; `duration` in seconds identifies slow calls.
 
-        While the circuit refuses calls nothing is counted, and the answer is False; in half-open it counts as
+        Returns False and counts nothing while the circuit rejects calls. In half-open the call counts as
         a probe. May block for the store.
         """
         return self._recorded(None, duration)
 
     def record_failure(self, error: BaseException, duration: float | None = None) -> bool:
-        """Count a call that was made elsewhere and failed with `error`, as far as the policy counts it."""
+        """Count a failed call that was made elsewhere, as the policy judges `error`."""
         return self._recorded(error, duration)
 
     def _recorded(self, error: BaseException | None, duration: float | None) -> bool:
@@ -286,26 +285,26 @@ class CircuitBreaker(Guarding):
 
     @property
     def state(self) -> CircuitState:
-        """What a call would meet now; asks the store only when this process's knowledge is old."""
+        """The state that a call would meet now; asks the store only when this process's view is old."""
         return self._current().snapshot(ask=False).state
 
     def snapshot(self) -> CircuitSnapshot:
-        """Everything that is known of the circuit, from the store when it answers."""
+        """The current snapshot of the circuit, from the store when it answers."""
         return self._current().snapshot(ask=True)
 
     def force_open(
         self, reason: str = "forced open", until: float | str | datetime | timedelta | None = None
     ) -> None:
-        """Refuse every call of the fleet, until `until`: seconds since the epoch, a time, or a span ("10m").
+        """Reject every call of the fleet until `until`: seconds since the epoch, a time, or a span ("10m").
 
-        Then a probe decides; without `until` only a person does. Raises StoreUnavailable, and changes
-        nothing, when the fleet cannot be told; so do the other commands.
+        Then a probe decides; without `until` the circuit stays open until another command. Raises
+        StoreUnavailable, and changes nothing, when the store cannot be written; so do the other commands.
         """
         circuit = self._current()
         circuit.command(machine.Force("forced_open", redact(reason), _moment(until, circuit)))
 
     def force_closed(self, reason: str = "closed by hand") -> None:
-        """Close the circuit for the fleet with its windows emptied; it trips as usual from there."""
+        """Close the circuit for the fleet and empty its windows; it can open again as usual."""
         self._current().command(machine.Force("closed", redact(reason)))
 
     def disable(self, reason: str = "disabled") -> None:
@@ -313,7 +312,7 @@ class CircuitBreaker(Guarding):
         self._current().command(machine.Force("disabled", redact(reason)))
 
     def reset(self, reason: str = "reset") -> None:
-        """Begin anew for the fleet: closed, windows empty, re-openings forgotten."""
+        """Return to the initial state for the fleet: closed, windows empty, re-openings forgotten."""
         self._current().command(machine.Reset(redact(reason)))
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -331,17 +330,17 @@ def remake(
     literal: bool = True,
     apart: bool = False,
 ) -> CircuitBreaker:
-    """The breaker with these parts, such as those that a pickle has."""
+    """Build a breaker from its parts, for example from those in a pickle."""
     breaker = CircuitBreaker.__new__(CircuitBreaker)
     return breaker._set_up(name, policy, store, literal, apart)  # pyright: ignore[reportPrivateUsage]
 
 
 _remake = remake
-"""The name in older pickles."""
+"""Older pickles use this name."""
 
 
 def circuit_policy(name: object, given: dict[str, Any]) -> CircuitPolicy:
-    """The policy of these options; a mistake is one sentence in a ConfigurationError."""
+    """The policy with these options. Raises ConfigurationError, in one sentence, for an invalid option."""
     try:
         return CircuitPolicy(**given)
     except ConfigurationError as error:

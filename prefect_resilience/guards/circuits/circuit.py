@@ -17,7 +17,7 @@ from prefect_resilience.guards.circuits.model import CircuitSnapshot
 from prefect_resilience.guards.circuits.window import Outcome
 
 PATIENCE = 1.0
-"""Seconds that a caller waits for another thread's exchange with the store before it goes on without."""
+"""Seconds that a caller waits for another thread's exchange with the store before it continues without."""
 
 Fresh = tuple[float, Iterator[int], Permit]
 
@@ -25,14 +25,14 @@ Fresh = tuple[float, Iterator[int], Permit]
 class Circuit(Synchronizer):
     """The state behind every `CircuitBreaker` of one name and one store in this process.
 
-    Two locks: the synchronizer's `lock` guards fields and is held for moments only; `_talking` is held by
-    the one thread that talks with the store. Neither is held during a user's call or a listener's.
+    Two locks: the synchronizer's `_lock` guards fields and is held only briefly; `_talking` is held by
+    the one thread that exchanges with the store. Neither is held during a guarded call or a listener's call.
     """
 
     retired: bool = False
 
     def begin(self) -> None:
-        # All that CircuitBreaker.call looks at: until when by monotonic(), the counter, the permit.
+        # All that CircuitBreaker.call reads: the expiry by monotonic(), the success counter, the permit.
         nothing = Permit(Epoch(UNSEEN))
         self.fresh: Fresh = (NEVER, nothing.epoch.successes, nothing)
         self._talking = threading.Lock()
@@ -49,7 +49,7 @@ class Circuit(Synchronizer):
     # -- before a call
 
     def admit(self) -> Permit | None:
-        """Leave to call, at once; None when the store must be asked; CircuitOpenError when it is known."""
+        """A permit by the local view; None when the store must be asked. Raises CircuitOpenError."""
         view = self.view
         now = monotonic()
         if now < view.until or (now < view.grace and self._talking.locked()):
@@ -62,7 +62,7 @@ class Circuit(Synchronizer):
         return view.permit
 
     def ask(self) -> Permit:
-        """Leave to call, after asking the store if it can be asked; raises CircuitOpenError otherwise."""
+        """A permit, after asking the store if that is possible. Raises CircuitOpenError."""
         try:
             permit = self.admit()
             if permit is not None:
@@ -77,7 +77,7 @@ class Circuit(Synchronizer):
             self._tell()
 
     def _known_by_now(self) -> Permit | None:
-        """The answer that another thread got while this one waited, if it is still fresh."""
+        """The permit by the view that another thread got while this one waited; None if that view is old."""
         view = self.view
         now = monotonic()
         return self._by_view(view, now) if now < view.until else None
@@ -88,7 +88,7 @@ class Circuit(Synchronizer):
         return self._granted(owner) or self._refuse()
 
     def _without_asking(self) -> Permit:
-        """Decide by what is known, because another thread still waits for the store."""
+        """Decide by the local view, because another thread is still waiting for the store."""
         view = self.view
         if view.permit is not None:
             return view.permit
@@ -101,7 +101,7 @@ class Circuit(Synchronizer):
 
     def _refusal(self, view: View, now: float) -> CircuitOpenError:
         retry_in = None if view.retry is None else max(0.0, view.retry - now)
-        # An operator who forced it open gave a reason.
+        # For a forced opening, report the operator's reason.
         why = view.document["reason" if view.document["state"] == "forced_open" else "last_error"]
         return CircuitOpenError(self.name, retry_in, why)
 
@@ -117,31 +117,31 @@ class Circuit(Synchronizer):
         return permit.lease is not None or view.waiting or monotonic() >= view.until
 
     def failed(self, permit: Permit, slow: bool, error: str | None, retry_after: float | None) -> bool:
-        """Count a failure; True, for a flush is due at once."""
+        """Count a failure; always True, because a flush is due at once."""
         outcome: Outcome = "F" if slow else "f"
         self._count(permit, outcome, error, retry_after)
         return True
 
     def released(self, permit: Permit) -> bool:
-        """The call said nothing about the service; True when it held a lease, which is given back."""
+        """End a call without an outcome; True when it held a lease, which is given back."""
         if permit.lease is None:
             return False
         self._give_back(permit.lease)
         return True
 
     def flush(self) -> None:
-        """Merge what was counted into the store, learn what others counted, tell the news. Never raises."""
-        # A failure is worth a short wait for another thread's exchange; a success can go with the next one.
+        """Exchange counts with the store if that is due, and tell the listeners. Never raises."""
+        # A failure is worth a short wait for another thread's exchange; a success can wait for the next one.
         patience = PATIENCE if self._pending.urgent else 0
         self._talk(lambda: self._is_due() and self._sync(), patience)
 
     def finish(self) -> None:
-        """Merge what was counted, if anything was and the store answers. Never raises."""
+        """Merge the counted outcomes, if there are any and the store is ready. Never raises."""
         if self.link.condition == "ready" and self._has_counted():
             self.refresh()
 
     def refresh(self) -> None:
-        """Exchange counts with the store now, however fresh the view is. Never raises."""
+        """Exchange counts with the store now, even if the view is fresh. Never raises."""
         self._talk(self._sync)
 
     def _talk(self, work: Callable[[], object], patience: float = PATIENCE) -> None:
@@ -151,14 +151,14 @@ class Circuit(Synchronizer):
                     work()
                 finally:
                     self._talking.release()
-        except Exception:  # noqa: BLE001 - whatever it is, it is not the caller's
+        except Exception:  # noqa: BLE001 - it must not fail the caller's call
             logger.exception("circuit %r could not exchange its counts", self.name)
         self._tell()
 
     # -- commands and state
 
     def command(self, event: machine.Force | machine.Reset) -> None:
-        """Change the circuit for the whole fleet; StoreUnavailable, and no change, if that cannot be done."""
+        """Change the circuit for the whole fleet, or raise StoreUnavailable and change nothing."""
         try:
             with self._talking:
                 self._command(event)
@@ -166,13 +166,13 @@ class Circuit(Synchronizer):
             self._tell()
 
     def snapshot(self, ask: bool) -> CircuitSnapshot:
-        """What is known now; with `ask`, or when the view is old, after an exchange with the store."""
+        """The current snapshot; with `ask`, or when the view is old, after an exchange with the store."""
         if ask or monotonic() >= self.view.until:
             self.refresh()
         return snapshot_of(self.name, self.view.document, self.link.now())
 
     def retire(self) -> None:
-        """End the use of this object: breakers that hold it declare their circuit again."""
+        """Stop using this object: breakers that hold it declare their circuit again."""
         self.retired = True
         with self._lock:
             self._on_view()

@@ -1,4 +1,4 @@
-"""The document of a circuit: what a new one is, and whether what a store returned is one."""
+"""The document of a circuit: a new one, the check of a stored one, and the learnt baseline."""
 
 from __future__ import annotations
 
@@ -11,33 +11,33 @@ from pydantic import Field, ValidationError
 from prefect_resilience.guards.circuits.model import CircuitState
 from prefect_resilience.guards.circuits.window import Count, StoredFields, StoredWindow
 
-# What a service usually fails, learnt from its calls, and whether it now fails significantly more.
+# The usual failure rate of a service, learnt from its calls, and the test for a significant rise over it.
 #
-# **The baseline.** A call is learnt when it *leaves* the window of a closed circuit, not before. When the
-# circuit opens its window is dropped unlearnt, so that an outage does not raise what is held for usual.
-# (Only while nothing is known yet it is learnt all the same: else the fixed thresholds, which hold until
-# then, would keep a service that usually fails from ever being known.) Failures F and calls C are sums in
-# which a call weighs exp(-age / memory); the usual rate is F / C.
+# **The baseline.** A call enters the baseline when it *leaves* the window of a closed circuit. When the
+# circuit opens, its window is dropped and not learnt, so that an outage does not raise the usual rate.
+# Exception: while the usual rate is unknown, that window is learnt too. Otherwise the fixed thresholds, which
+# hold until then, would keep a service that often fails from ever getting a baseline. Failures F and calls C
+# are sums in which a call weighs exp(-age / memory); the usual rate is F / C.
 #
-# **How sure that is.** Decisions use the upper end of the "plus four" interval (Agresti and Coull, 1998):
+# **The confidence.** Decisions use the upper end of the "plus four" interval (Agresti and Coull, 1998):
 #
 #     p = (F + 2) / (C + 4)          usual = p + 2 * sqrt(p * (1 - p) / (C + 4))
 #
-# so that little knowledge makes patient, not nervous. Below LEARNT_FROM calls nothing is known. `usual` is
-# never more than the policy's `failure_rate`: a service cannot get its users used to any amount of failing.
+# With few calls, `usual` is higher and the circuit opens later. Below LEARNT_FROM calls the rate is unknown.
+# `usual` is never more than the policy's `failure_rate`, however often the service fails.
 #
-# **The rise.** k failures among n calls are a rise when all of this holds:
+# **The rise.** k failures among n calls are a rise when all three conditions hold:
 #
-#     k / n >= floor                                    it is worth anybody's while
-#     odds(k / n) >= 2 * odds(usual)                    it is a rise in practice; odds(x) = x / (1 - x)
-#     n * KL(k / n, usual) >= ln(1 / CHANCE)            it is no accident
+#     k / n >= floor                                    the rate is high enough to matter
+#     odds(k / n) >= 2 * odds(usual)                    the rise is large; odds(x) = x / (1 - x)
+#     n * KL(k / n, usual) >= ln(1 / CHANCE)            the rise is not chance
 #
 #     KL(a, b) = a * ln(a / b) + (1 - a) * ln((1 - a) / (1 - b))
 #
-# The last line is Chernoff's bound: at the usual rate, P(at least k of n) <= exp(-n * KL). Unlike a z-test
-# it holds for every n and for the smallest rates, so that each look at the window raises a false alarm with
-# a chance of at most CHANCE. For k failures in a row KL is ln(1 / usual): the same line says how long a row
-# must be.
+# The last condition is Chernoff's bound: at the usual rate, P(at least k of n) <= exp(-n * KL). Unlike a
+# z-test it holds for every n and for very small rates, so each check of the window raises a false alarm with
+# a probability of at most CHANCE. For k consecutive failures KL is ln(1 / usual), which gives the number of
+# consecutive failures that open the circuit.
 #
 # **The recovery.** A service that usually fails some of its calls fails some probes too: `probes_needed`.
 
@@ -45,27 +45,27 @@ Baseline = dict[str, float]
 """{"calls": C, "failures": F, "at": seconds by the store's clock}"""
 
 CHANCE = 1e-5
-"""Of a false alarm at one look: z = 4.3 in a one-sided test. A busy circuit is looked at many times a day."""
+"""Of a false alarm at one check: z = 4.3 in a one-sided test. A busy circuit is checked many times a day."""
 
 SURPRISE = math.log(1 / CHANCE)
 ODDS_RATIO = 2.0
 LEARNT_FROM = 30.0
-"""Calls, as they weigh, that make a baseline."""
+"""The sum of the weights of calls from which a baseline is used."""
 
 MOST_CALLS = 1e6
-"""More weight than this adds nothing to what is known; numbers stay small."""
+"""The limit of the sum of weights: more would not make the rate more accurate, and numbers stay small."""
 
 NINE_OF_TEN = 1.2816
 """The 90th percentile of a normal distribution."""
 
 HIGHEST = 0.95
-"""Even where `failure_rate` is 1: a service that always fails is no baseline for anything."""
+"""The upper limit of a usual rate, even if `failure_rate` is 1: no rise over a rate of 1 is possible."""
 
 
 def learn(baseline: Baseline | None, calls: int, failures: int, now: float, memory: float) -> Baseline:
-    """`baseline` with `calls` more, `failures` of which failed, learnt at `now`; `memory` is in seconds.
+    """`baseline` after `calls` more calls with `failures` failures at `now`; `memory` is in seconds.
 
-    A pause makes forget no more than one `memory` does: a weekend does not undo what a week has taught.
+    A gap without calls counts as one `memory` at most, so that a quiet weekend does not erase the baseline.
     """
     old = baseline or {"calls": 0.0, "failures": 0.0, "at": now}
     elapsed = min(max(0.0, now - old["at"]), memory)
@@ -77,14 +77,14 @@ def learn(baseline: Baseline | None, calls: int, failures: int, now: float, memo
 
 
 def rate(baseline: Baseline | None) -> float | None:
-    """The usual share of calls that fail, as people want to see it; None while too little is known."""
+    """The usual failure rate F / C, for display; None while there are too few calls."""
     if baseline is None or baseline["calls"] < LEARNT_FROM:
         return None
     return baseline["failures"] / baseline["calls"]
 
 
 def usual(baseline: Baseline | None, ceiling: float) -> float | None:
-    """The highest rate that may well be the usual one, at most `ceiling`; None while too little is known."""
+    """The upper bound of the usual rate, at most `ceiling`; None while there are too few calls."""
     if baseline is None or baseline["calls"] < LEARNT_FROM:
         return None
     calls = baseline["calls"] + 4
@@ -93,7 +93,7 @@ def usual(baseline: Baseline | None, ceiling: float) -> float | None:
 
 
 def is_rise(failures: int, calls: int, usual_rate: float, floor: float) -> bool:
-    """Whether `failures` of `calls` are significantly, and worth mentioning, above the usual rate."""
+    """Whether `failures` of `calls` are a rise over the usual rate that is significant and large enough."""
     seen = failures / calls
     if seen < floor or seen * (1 - usual_rate) < ODDS_RATIO * usual_rate * (1 - seen):
         return False
@@ -101,17 +101,17 @@ def is_rise(failures: int, calls: int, usual_rate: float, floor: float) -> bool:
 
 
 def row_needed(threshold: int, usual_rate: float | None) -> int:
-    """How many failures in a row are no accident: `threshold`, or more where failures are usual."""
+    """The consecutive failures that open a circuit: `threshold`, or more where failures are usual."""
     if usual_rate is None:
         return threshold
     return max(threshold, math.ceil(SURPRISE / math.log(1 / usual_rate)))
 
 
 def probes_needed(successes: int, probes: int, usual_rate: float | None) -> int:
-    """How many probes may be made for `successes` of them: `probes`, or more where failures are usual.
+    """The number of probes allowed for `successes` successes: `probes`, or more where failures are usual.
 
-    The number of calls until the r-th success has the mean r / (1 - u) and the variance r * u / (1 - u)**2;
-    at the usual rate u, nine services of ten get there within that many.
+    The number of calls until the r-th success has the mean r / (1 - u) and the variance r * u / (1 - u)**2.
+    At the usual rate u, about 9 of 10 services get r successes within the returned number of probes.
     """
     if usual_rate is None:
         return probes
@@ -121,7 +121,7 @@ def probes_needed(successes: int, probes: int, usual_rate: float | None) -> int:
 
 
 def _divergence(seen: float, expected: float) -> float:
-    """Kullback and Leibler's, of two coins, in nats; `seen` is not 0."""
+    """The Kullback-Leibler divergence of two Bernoulli distributions, in nats; `seen` is not 0."""
     failing = seen * math.log(seen / expected)
     return failing if seen == 1 else failing + (1 - seen) * math.log((1 - seen) / (1 - expected))
 
@@ -129,7 +129,7 @@ def _divergence(seen: float, expected: float) -> float:
 CircuitDocument = dict[str, Any]
 
 HISTORY_KEPT = 24
-"""So many of the latest generations are in a document, in some 50 bytes each."""
+"""A document holds this many of the latest generations, about 50 bytes each."""
 
 
 class _StoredBaseline(StoredFields):
@@ -143,7 +143,7 @@ Entry = Annotated[tuple[Count, float, CircuitState, float | None], Field(strict=
 
 
 class StoredCircuit(StoredFields):
-    """The fields of a `CircuitDocument`, as a circuit that nobody has called yet has them."""
+    """The fields of a `CircuitDocument`, with the values of a circuit that has had no calls."""
 
     state: CircuitState = "closed"
     generation: Count = 1
@@ -166,15 +166,15 @@ class StoredCircuit(StoredFields):
 
 
 def new() -> CircuitDocument:
-    """The document of a circuit that nobody has called yet."""
+    """The document of a circuit that has had no calls."""
     return StoredCircuit().model_dump()
 
 
 def remember(document: CircuitDocument, now: float) -> None:
-    """Note in the history since when the document is in its state, under its generation, and until when.
+    """Write the document's generation, state, start and `retry_at` into its history.
 
-    A generation is noted once, since it began and as it stands now; twice where it was forced again after its
-    time had come, so that calls went through in between.
+    A generation has one entry, with its start and its latest state. It has a second entry if it was forced
+    again after its `retry_at` had passed, because calls could go through in between.
     """
     generation, state, retry_at = document["generation"], document["state"], document["retry_at"]
     history: list[list[Any]] = document["history"]
@@ -189,9 +189,9 @@ def _is_over(entry: list[Any], now: float) -> bool:
 
 
 def read(value: object) -> CircuitDocument:
-    """A document as a store returned it; a new one if the value is damaged or no circuit's document.
+    """The document that a store returned; a new one if the value is damaged or not a circuit's document.
 
-    An older version wrote fewer fields: those have the values of a new document. Fields that a later version
+    Fields that an older version did not write get the values of a new document. Fields that a later version
     added are kept.
     """
     written = cast("CircuitDocument", value) if isinstance(value, dict) else {}

@@ -1,4 +1,4 @@
-"""How one process's counts get into the document that the fleet shares, and what happens when they cannot."""
+"""Merges one process's counts into the document that the fleet shares, or keeps them while it cannot."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from prefect_resilience.guards.circuits.window import Outcome
 from prefect_resilience.stores import Store
 
 PREFIX = "circuit/"
-"""Under `circuit/<name>` a store holds the document of the circuit `<name>`."""
+"""A store holds the document of the circuit `<name>` under the key `circuit/<name>`."""
 
 TRIES = 12
 LONGEST_PAUSE = 0.1
 UNSYNCED_KEPT = 50
 KEPT_FOR = 7 * 86_400.0
-"""Seconds after which a store may forget a circuit that nobody has called."""
+"""Seconds without calls after which a store may forget a circuit."""
 
 UNSEEN = 0
-"""The generation of what was counted before this process ever saw the store's document."""
+"""The generation of outcomes that were counted before this process first read the store's document."""
 
 
 @dataclass(frozen=True, slots=True)
 class Merged:
-    """What an exchange led to; `won` is False when others were always faster, and nothing was written."""
+    """The result of an exchange; `won` is False if every swap lost to another process (nothing written)."""
 
     document: CircuitDocument
     now: float
@@ -42,14 +42,14 @@ class Merged:
 
 
 class Synchronizer:
-    """The shared document of one circuit as this process knows it, and what the store has not got yet.
+    """This process's copy of the shared document of one circuit, and the events not yet in the store.
 
-    `count`, `release`, `due` and the attributes may be used by any thread; `sync` and `command` by one
-    at a time, because they talk with the store. `lock` is never held meanwhile.
+    Any thread may use `_count`, `_give_back`, `_is_due` and the attributes. Only one thread at a time may
+    use `_sync` and `_command`, because they exchange with the store. `_lock` is not held meanwhile.
 
-    While the store cannot be asked, the same machine runs on a local copy of the document. Its events
-    are kept as unsynced and merged later, under the generation that the store was last seen in; if
-    the store has moved on since, its fence discards it.
+    While the store is unavailable or resting, the same machine runs on a local copy of the document. Its
+    events are kept as unsynced and merged later, under the store's generation that this process saw last.
+    If the store has a newer generation by then, the fence discards them.
     """
 
     def __init__(self, name: str, policy: CircuitPolicy, link: StoreLink) -> None:
@@ -59,7 +59,7 @@ class Synchronizer:
         self.begin()
 
     def begin(self) -> None:
-        """Know and count nothing; called again in a forked child, whose parent keeps what it counted."""
+        """Set the initial state. Also called in a forked child: the parent keeps its own counts."""
         self.view: View = View(new())
         self.epoch: Epoch = Epoch(UNSEEN)
         self._lock = threading.Lock()
@@ -71,7 +71,7 @@ class Synchronizer:
 
     @property
     def _is_ignorant(self) -> bool:
-        """Whether nothing has been heard of this circuit yet, nor found out locally."""
+        """Whether this process has neither read the circuit from the store nor run it locally."""
         return self._generation_seen == UNSEEN and not self._is_local
 
     # -- by any thread
@@ -90,32 +90,32 @@ class Synchronizer:
             self._pending.release(lease)
 
     def _is_due(self) -> bool:
-        """Whether something urgent is pending or the view is old: another thread may have seen to it."""
+        """Whether an urgent event is pending or the view is old. Another thread may have flushed already."""
         with self._lock:
             return self._pending.urgent or self.view.waiting or monotonic() >= self.view.until
 
     def _has_counted(self) -> bool:
-        """Whether anything was counted that the store has not heard of."""
+        """Whether there are outcomes that are not in the store."""
         with self._lock:
             return bool(self._unsynced) or self._pending.any(self.epoch)
 
     def _granted(self, owner: str) -> Permit | None:
-        """The permit that `owner` has after its Acquire was merged, if any."""
+        """The permit of `owner` after its Acquire was merged, if any."""
         with self._lock:
             if self.view.permit is None and owner in self.view.document["leases"]:
                 return Permit(self.epoch, owner)
             return self.view.permit
 
     def _take_news(self) -> list[Transition]:
-        """The transitions that this process caused and that nobody has taken yet."""
+        """The transitions that this process caused since the last call."""
         return drained(self._news)
 
     # -- by one thread at a time
 
     def _sync(self, wish: Acquire | None = None) -> None:
-        """Merge what is unsynced, the counts and the wish, or run locally without the store. Never raises."""
+        """Merge unsynced events, counts and the wish into the store, or run locally. Never raises."""
         if self._diverged:
-            # What was counted since belongs to generations that the store has never heard of.
+            # The latest counts belong to local generations, which the store does not have.
             self._run_locally(self._take())
         counted = self._take()
         condition = self.link.condition
@@ -125,11 +125,11 @@ class Synchronizer:
                 return
             except StoreUnavailable:
                 condition = "down"
-        # A store that only rests is still the one to say who probes.
+        # A resting store still decides which process probes.
         self._run_locally(counted, wish if condition == "down" else None)
 
     def _command(self, event: machine.Force | machine.Reset) -> None:
-        """Bring about a change by hand, even while the store rests; StoreUnavailable if it cannot be."""
+        """Apply an operator's command, even while the store rests. Raises StoreUnavailable if that fails."""
         self._sync()
         merged = self.link.exchange(lambda store: self._merge(store, [event]))
         if not merged.won:
@@ -162,7 +162,7 @@ class Synchronizer:
             for event in batch:
                 after, brought = machine.step(after, _dated(event, after), now, self.policy)
                 changes += brought
-            # The reading of an idle circuit writes nothing.
+            # Reading an idle circuit changes nothing, so it writes nothing.
             if after == before or store.swap(key, found.version if found else 0, after, _expiry(after, now)):
                 return Merged(after, now, changes, won=True)
             attempt += 1
@@ -203,7 +203,7 @@ class Synchronizer:
         self._unsynced = unsynced[-UNSYNCED_KEPT:]
 
     def _on_view(self) -> None:
-        """A new view has been taken; called under the lock."""
+        """Called under the lock when there is a new view."""
 
     def _look(
         self,
@@ -224,14 +224,14 @@ class Synchronizer:
 
 
 def _dated(event: Event, document: CircuitDocument) -> Event:
-    """What was counted before any document was seen counts as begun in the one that is found, if closed."""
+    """`event`; if it was counted before the first read and the circuit is closed, with its generation."""
     if isinstance(event, Record) and event.generation == UNSEEN and document["state"] == "closed":
         return replace(event, generation=document["generation"])
     return event
 
 
 def _expiry(document: CircuitDocument, now: float) -> float | None:
-    """When the store may forget the document; never what somebody did by hand."""
+    """When the store may forget the document; None for a circuit that an operator forced open or disabled."""
     if document["state"] in {"forced_open", "disabled"}:
         return None
     return max(now, document["retry_at"] or 0.0) + KEPT_FOR

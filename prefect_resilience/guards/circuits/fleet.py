@@ -15,9 +15,9 @@ from prefect_resilience.stores.base import scan_all
 
 
 def get_circuit(name: str, store: registry.StoreReference = None) -> CircuitBreaker:
-    """The breaker of this name: as this process declared it, else one to look at it and command it.
+    """The breaker of this name: as this process declared it, else one with the default policy.
 
-    `name` is taken literally, as it stands in a snapshot.
+    `name` is taken literally, as in a snapshot: it is no template.
     """
     known = registry.declared(name, store)
     policy = known.policy if known is not None else CircuitPolicy()
@@ -25,7 +25,7 @@ def get_circuit(name: str, store: registry.StoreReference = None) -> CircuitBrea
 
 
 def get_circuits(store: registry.StoreReference = None) -> list[CircuitSnapshot]:
-    """Every circuit in the store, by name. Raises StoreUnavailable when it does not answer.
+    """Every circuit in the store, by name. Raises StoreUnavailable when the store does not answer.
 
     Example:
         >>> CircuitBreaker("labels").force_open("maintenance")
@@ -37,7 +37,7 @@ def get_circuits(store: registry.StoreReference = None) -> list[CircuitSnapshot]
 
 
 def reset_all_circuits(store: registry.StoreReference = None) -> int:
-    """Reset every circuit in the store; how many there were. Raises StoreUnavailable.
+    """Reset every circuit in the store and return their number. Raises StoreUnavailable.
 
     Example:
         >>> CircuitBreaker("labels").force_open("maintenance")
@@ -56,6 +56,6 @@ def _read_all(store: Store) -> list[CircuitSnapshot]:
 
 
 def read_values(store: Store) -> Iterator[tuple[str, Any]]:
-    """What the store has of each circuit, by name; `machine.read` makes a document of it."""
+    """The name and the stored value of each circuit; `machine.read` turns the value into a document."""
     for key, document in scan_all(store, PREFIX):
         yield key.removeprefix(PREFIX), document.value

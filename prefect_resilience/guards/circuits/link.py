@@ -1,6 +1,6 @@
-"""What this process holds of a circuit: permits and outcomes not merged yet, the link to the store, the view.
+"""The parts of a circuit in one process: permits, outcomes not merged yet, the link to the store, the view.
 
-The store is opened late, and given a rest when it fails or is slow.
+The store is opened at its first use. After a failed or slow contact it is not asked for a while (a rest).
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ PROBES_KEPT = 100
 class Epoch:
     """The time between two changes of state, as this process saw them, and its count of successes.
 
-    `next(successes)` counts one, in one step of `itertools.count`, which no thread can interrupt. A call
-    that began in an older epoch steps a counter that nobody reads any more: that fences it.
+    `next(successes)` counts one success. It is one step of `itertools.count`, which no thread can interrupt.
+    A call that began in an older epoch steps that epoch's counter, which is no longer read: that fences it.
     """
 
     __slots__ = ("_seen", "generation", "successes")
@@ -50,7 +50,7 @@ class Epoch:
         self._seen = 0
 
     def take(self) -> int:
-        """How many successes there were since the last take. For one thread at a time."""
+        """The number of successes since the last take. For one thread at a time."""
         at = next(self.successes)
         number = at - self._seen - 1
         self._seen = at
@@ -58,7 +58,7 @@ class Epoch:
 
 
 class Permit:
-    """Leave to make one call. Without a lease it is shared by every call of its epoch."""
+    """The right to make one call. All calls of an epoch share one permit, unless they need leases."""
 
     __slots__ = ("epoch", "lease")
 
@@ -78,7 +78,7 @@ class Pending:
         self.urgent: bool = False
 
     def add(self, permit: Permit, outcome: Outcome, error: str | None, retry_after: float | None) -> None:
-        """Count one outcome behind the successes before it."""
+        """Count one outcome, after the successes before it."""
         if permit.lease is not None:
             record = Record(permit.epoch.generation, ((outcome, 1),), error, retry_after, permit.lease)
             self._probe(record)
@@ -96,12 +96,12 @@ class Pending:
         self._probe(Release(lease))
 
     def any(self, epoch: Epoch) -> bool:
-        """Whether there is something to take."""
+        """Whether there are outcomes or leases to take."""
         self._append("s", epoch.take())
         return bool(self._runs or self._probes)
 
     def take(self, epoch: Epoch) -> list[Event]:
-        """Everything that was counted, as events for the machine; nothing is pending afterwards."""
+        """Remove all outcomes and return them as events for the machine."""
         self._append("s", epoch.take())
         events: list[Event] = []
         if self._runs:
@@ -112,7 +112,7 @@ class Pending:
         return events
 
     def drop_runs(self) -> None:
-        """Forget the outcomes: their epoch is over."""
+        """Forget the outcomes, because their epoch is over."""
         self._runs, self._error, self._retry_after = [], None, None
         self.urgent = bool(self._probes)
 
@@ -126,12 +126,12 @@ class Pending:
         if self._runs and self._runs[-1][0] == outcome:
             self._runs[-1] = (outcome, self._runs[-1][1] + number)
         else:
-            # Only a store that does not answer lets this grow; what is oldest matters least.
+            # The list grows only while the store does not answer. The oldest runs matter least.
             self._runs = [*self._runs[1 - RUNS_KEPT :], (outcome, number)]
 
 
 class PendingAdmission:
-    """One question to the store. Its asker may be cancelled while a thread waits for the answer."""
+    """One request to the store for a permit. The caller may be cancelled while a thread waits for it."""
 
     def __init__(self, breaker: CircuitBreaker) -> None:
         self._breaker = breaker
@@ -139,7 +139,7 @@ class PendingAdmission:
         self._permit: Permit | None = None
 
     def ask(self) -> Permit:
-        """The permit; given back when the asker has gone away meanwhile."""
+        """The permit; it is given back if the caller was cancelled in the meantime."""
         permit = self._permit = self._breaker.ask()
         if self._abandoned:
             self._breaker.release(permit)
@@ -147,14 +147,14 @@ class PendingAdmission:
         return permit
 
     def abandon(self) -> None:
-        """The asker has gone away: a lease that has come already is given back."""
+        """The caller was cancelled: give back the lease if it has arrived already."""
         self._abandoned = True
         if self._permit is not None and self._breaker.release(self._permit):
             flush_aside(self._breaker)
 
 
 def flush_aside(breaker: CircuitBreaker) -> None:
-    """Flush in a thread: a caller that was cancelled may await nothing, and its place must become free."""
+    """Flush in a thread: a cancelled caller cannot await, but its lease must be released."""
     start_thread("circuit-flush", breaker.flush)
 
 
@@ -175,18 +175,19 @@ LONGEST_REST = 30.0
 
 
 class StoreLink:
-    """One store, shared by every circuit of this process that lives in it.
+    """One store, shared by every circuit of this process that is kept in it.
 
-    `condition` is "ready", "resting" (it answers, but slowly: nobody asks before the rest is over) or
-    "down". A contact that fails is followed by a rest of REST_AFTER_FAILURE seconds, one that took
-    longer than SLOW by REST_PER_SECOND times as long, so that no store slows down every call.
+    `condition` is "ready", "resting" (the store answers slowly and is not asked before the rest is over) or
+    "down". A failed contact is followed by a rest of REST_AFTER_FAILURE seconds or longer. A contact that
+    took longer than SLOW seconds is followed by a rest REST_PER_SECOND times as long, at most LONGEST_REST
+    seconds. So a slow store does not slow down every call.
     """
 
     def __init__(self, url: str | Callable[[], str], store: Store | None = None) -> None:
         self._url = url
         self.opened: Store | None = store
         self.rest_until: float = -math.inf
-        """Until when, by `monotonic()`, no circuit asks the store."""
+        """The end of the rest by `monotonic()`: before it no circuit asks the store."""
         self._down = False
         self._met_at: float | None = None
         self._offset = time.time() - monotonic()
@@ -194,7 +195,7 @@ class StoreLink:
 
     @property
     def url(self) -> str | None:
-        """The store's URL, or None while it is only known how to find it out."""
+        """The store's URL, or None while the function that returns it has not been called."""
         if self.opened is not None:
             return self.opened.url
         return self._url if isinstance(self._url, str) else None
@@ -207,15 +208,15 @@ class StoreLink:
         return "down" if self._down else "resting"
 
     def now(self) -> float:
-        """The store's clock, as far as it is known without asking."""
+        """The store's time, estimated without asking the store."""
         return monotonic() + self._offset
 
     def heard(self, now: float) -> None:
-        """Remember what the store's clock said just now."""
+        """Remember the time of the store's clock."""
         self._offset = now - monotonic()
 
     def store(self) -> Store:
-        """The store, opened if need be; StoreUnavailable when that fails."""
+        """The store, opened if necessary. Raises StoreUnavailable when that fails."""
         if self.opened is None:
             try:
                 self.opened = open_store(self._url if isinstance(self._url, str) else self._url())
@@ -224,7 +225,7 @@ class StoreLink:
         return self.opened
 
     def exchange(self, work: Callable[[Store], T]) -> T:
-        """`work(store)`, timed; StoreUnavailable whatever it raises, and the store then rests."""
+        """Run `work(store)`. Any exception becomes StoreUnavailable, and the store then rests."""
         begun = monotonic()
         try:
             result = work(self.store())
@@ -235,7 +236,7 @@ class StoreLink:
         return result
 
     def notices(self) -> list[StoreNotice]:
-        """The notices about this store that nobody has taken yet."""
+        """The notices about this store since the last call."""
         return drained(self._notices)
 
     def _failed(self, error: Exception, took: float) -> None:
@@ -250,8 +251,8 @@ class StoreLink:
         if self._met_at is None:
             self._met_at = now
         took = now - begun
-        # Opening a store may take its time (drivers are imported, a schema is created), and whoever asked
-        # meanwhile has waited for that.
+        # Opening a store may be slow: drivers are imported, a schema is created. Contacts that began before
+        # the first answer waited for the opening, so their time does not count.
         if took > SLOW and begun > self._met_at:
             self.rest_until = now + _rest(took)
         if not self._down:
@@ -266,7 +267,7 @@ class StoreLink:
 
 
 def drained(queue: deque[N]) -> list[N]:
-    """The items of a queue, which is empty then. Popping is atomic: each item is taken once."""
+    """Remove and return the items of a queue. `popleft` is atomic, so each item is taken once."""
     taken: list[N] = []
     with suppress(IndexError):
         while True:
@@ -280,16 +281,17 @@ def _rest(took: float) -> float:
 
 NEVER = -math.inf
 GRACE = 5.0
-"""Seconds beyond its freshness for which a view still serves while another thread is asking the store."""
+"""Seconds for which a view is used after it expired, while another thread is asking the store."""
 
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """Replaced as a whole, so that reading it needs no lock. Times are readings of `monotonic()`.
+    """The local view of a circuit. Replaced as a whole, so that reading it needs no lock.
 
-    Before `until` nobody need be asked; before `grace` a caller may go on while another one asks.
-    `permit` is None where calls are refused or need a lease; `refused` says that they are refused, until
-    `retry` (None: for good). `waiting` says that the next success is news to the fleet.
+    Times are readings of `monotonic()`. Before `until` the store need not be asked; before `grace` a caller
+    may use the view while another thread asks. `permit` is None if calls are rejected or need a lease.
+    `refused`: calls are rejected until `retry` (None: until an operator changes it). `waiting`: the next
+    success ends a row of failures and must be merged.
     """
 
     document: CircuitDocument
@@ -304,7 +306,7 @@ class View:
 def view_of(
     document: CircuitDocument, now: float, at: float, policy: CircuitPolicy, epoch: Epoch, link: StoreLink
 ) -> View:
-    """The view of `document`, which holds at `now` by the store's clock and `at` by `monotonic()`."""
+    """The view of `document` at `now` by the store's clock, which is `at` by `monotonic()`."""
     condition = link.condition
     horizon = at + policy.sync_interval
     if condition != "ready":
@@ -315,7 +317,7 @@ def view_of(
     ask_at = _ask_at(document, now, policy)
     retry = None if ask_at is None else at + max(0.0, ask_at - now)
     if retry is not None and condition == "resting":
-        # The store works, if slowly, and only it can say whose turn it is to probe.
+        # The store works, though slowly, and only the store can decide which process probes.
         retry = max(retry, link.rest_until)
     if retry is not None and retry <= at:
         return View(document, retry=retry)
@@ -323,7 +325,7 @@ def view_of(
 
 
 def _ask_at(document: CircuitDocument, now: float, policy: CircuitPolicy) -> float | None:
-    """When, by the store's clock, a probe may be let in; None: never by itself."""
+    """When a probe may be admitted, by the store's clock; None if only an operator can end the opening."""
     if document["state"] != "half_open":
         return document["retry_at"]
     ends = [until for _, until in document["leases"].values()]
@@ -331,12 +333,12 @@ def _ask_at(document: CircuitDocument, now: float, policy: CircuitPolicy) -> flo
 
 
 _ANY_POLICY = CircuitPolicy(open_max=LONGEST, probe_lease=LONGEST)
-"""It believes whatever a document says of openings and leases: the circuit's own policy is not known here."""
+"""Accepts any length of openings and leases in a document: the circuit's own policy is unknown here."""
 
 
 def snapshot_of(name: str, document: machine.CircuitDocument, now: float) -> CircuitSnapshot:
-    """What a call would meet at `now`: the document after the time that has passed since it was written."""
-    # What time alone does to a believable document is the same under every policy.
+    """The state that a call would meet at `now`: the document after the time since it was written."""
+    # Under every policy, elapsed time changes a valid document in the same way.
     seen, _ = machine.step(document, machine.Tick(), now, _ANY_POLICY)
     counted = window.totals(seen["window"], now)
     return CircuitSnapshot(
@@ -355,7 +357,7 @@ def snapshot_of(name: str, document: machine.CircuitDocument, now: float) -> Cir
         last_error=seen["last_error"],
         updated_at=document["updated_at"],
         usual_failure_rate=rate(seen["baseline"]),
-        # As it is written: what time alone did to it since then, nobody has met yet.
+        # From the stored document: no call has met a state that only elapsed time brought about.
         history=tuple(
             CircuitEntered(generation=generation, at=at, state=state, retry_at=retry_at)
             for generation, at, state, retry_at in document["history"]

@@ -15,7 +15,7 @@ logger: logging.Logger = logging.getLogger("prefect_resilience.circuits")
 
 @dataclass(frozen=True, slots=True)
 class Transition:
-    """A circuit went from one state to another; told by the one process of the fleet that brought it about.
+    """A circuit went from one state to another. Only the process that caused the change reports it.
 
     `at` and `retry_at` are seconds since the epoch by the store's clock.
     """
@@ -32,7 +32,7 @@ class Transition:
 
 @dataclass(frozen=True, slots=True)
 class StoreNotice:
-    """The store under `url` (redacted) stopped answering, or answers again. Told once each time."""
+    """The store under `url` (redacted) stopped answering, or answers again. Reported once each time."""
 
     url: str
     available: bool
@@ -45,10 +45,10 @@ L = TypeVar("L", bound="Callable[..., object]")
 
 
 class Listeners(Generic[L]):
-    """Functions that are called with each item of news."""
+    """Functions that are called with each transition or notice."""
 
     def __init__(self) -> None:
-        # Replaced, never changed, so that reading it needs no lock.
+        # The tuple is replaced, never changed, so that reading it needs no lock.
         self._known: tuple[L, ...] = ()
 
     def add(self, listener: L) -> L:
@@ -96,7 +96,7 @@ def remove_store_listener(listener: StoreListener) -> None:
 
 
 def tell(news: Iterable[Transition | StoreNotice]) -> None:
-    """Log each item of news and pass it to the listeners. Never raises."""
+    """Log each transition and notice and pass it to the listeners. Never raises."""
     for item in news:
         if isinstance(item, Transition):
             _log_transition(item)

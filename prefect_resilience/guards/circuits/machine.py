@@ -1,19 +1,20 @@
 """The circuit as a pure function: `step(document, event, now, policy) -> (document, changes)`.
 
-`document` is JSON, the only thing that a fleet shares about a circuit; `now` is the store's clock in
-seconds. Nothing is read from anywhere else, and no argument is changed.
+`document` is JSON, the only state that a fleet shares about a circuit; `now` is the store's clock in
+seconds. `step` reads nothing else and changes no argument.
 
     closed ──failures──> open ──time──> half_open ──successes──> closed
                           ^                 │
                           └────failures─────┘        forced_open, disabled: by hand
 
-Half-open judges by what is usual: `success_threshold` successes among at most `most_probes` probes close it,
-and it opens again once they are out of reach. Else a service of which a few calls always fail would be kept
-out. One that answered no probe of the half-open period before gets no such patience.
+In half_open, `success_threshold` successes among at most `most_probes` probes close the circuit. It opens
+again once they are out of reach. Some probes may fail, because a few calls of a working service may always
+fail. If no probe of the previous half-open period succeeded, a failed probe opens the circuit at once unless
+one has succeeded before it.
 
-Every change of state begins a new generation. What was begun under an older one does not count (the
-fence of gobreaker). In half_open each probe holds a lease of its own, with its owner and its expiry, so
-that a prober that died frees its place.
+Every change of state begins a new generation. Calls that began under an older one do not count (the
+fence of gobreaker). In half_open each probe holds its own lease, with an owner and an expiry, so that
+the place of a crashed prober becomes free.
 """
 
 from __future__ import annotations
@@ -29,10 +30,10 @@ from prefect_resilience.guards.circuits.model import CircuitPolicy, CircuitState
 
 TEXT_LIMIT = 300
 RETRY_AFTER_LIMIT = 86_400.0
-"""A server may ask for a day of quiet; what it names beyond that is taken for a mistake."""
+"""The longest accepted Retry-After, in seconds: one day. A longer one is treated as a mistake and cut."""
 EXPONENT_LIMIT = 60
 SECOND_LOOK = 0.5
-"""The first re-opening, and one after probes of which some succeeded, lasts this share of `open_for`."""
+"""The first re-opening, and any re-opening after some successful probes, lasts this share of `open_for`."""
 PASSING: tuple[CircuitState, ...] = ("closed", "disabled")
 
 
@@ -40,8 +41,8 @@ PASSING: tuple[CircuitState, ...] = ("closed", "disabled")
 class Record:
     """Calls that have ended, in their order, and the generation under which they began.
 
-    `owner` is the lease that one probe gives back with it. `retry_after` is the longest pause in seconds
-    that the server asked for with these failures.
+    `owner` is the owner of a probe's lease, which this record gives back. `retry_after` is the longest
+    delay in seconds that the server asked for with these failures.
     """
 
     generation: int
@@ -53,24 +54,25 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Acquire:
-    """`owner` wants to call. In half_open it needs a lease, and gets one when there is a place."""
+    """`owner` wants to call. In half_open it needs a lease, and gets one when there is a free place."""
 
     owner: str
 
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """`owner` gives its lease back without an outcome: its call was cancelled or says nothing."""
+    """`owner` gives its lease back without an outcome: its call was cancelled or does not count."""
 
     owner: str
 
 
 @dataclass(frozen=True, slots=True)
 class Force:
-    """By hand. `until` (seconds, the store's clock) ends a forced opening with a probe; None: never.
+    """An operator's command. A forced opening ends with a probe at `until` (seconds, the store's clock);
+    None: it does not end by itself.
 
-    "closed" closes the circuit, which then trips as usual; its next opening lasts as long as it would
-    have. "disabled" lets everything through and counts nothing.
+    "closed" closes the circuit, which can then open as usual; re-openings are not forgotten, so the next
+    opening is as long as without the command. "disabled" lets every call through and counts nothing.
     """
 
     state: Literal["forced_open", "closed", "disabled"]
@@ -80,7 +82,7 @@ class Force:
 
 @dataclass(frozen=True, slots=True)
 class Reset:
-    """Closed, as on the first day: windows, counters and re-openings are forgotten."""
+    """Close the circuit and forget its windows, counters, re-openings and baseline."""
 
     reason: str = "reset"
 
@@ -111,8 +113,8 @@ def step(
 ) -> tuple[CircuitDocument, tuple[EnteredState, ...]]:
     """The document after `event` at the time `now`, and the changes of state that it caused, in order.
 
-    `document` comes from `new()`, `read()` or an earlier step, and is not changed. When nothing happened
-    the result equals it.
+    `document` comes from `new()`, `read()` or an earlier step, and is not modified. Without any effect the
+    result equals `document`.
     """
     after: CircuitDocument = {**document, "leases": dict(document["leases"])}
     changes = _Step(after, now, policy).take(event)
@@ -152,10 +154,10 @@ class _Step:
         return self.changes
 
     def _follow_clock(self) -> None:
-        """Free expired leases. If the clock was set back, move an opening and leases back by as much.
+        """Free expired leases. If the clock was set back, openings and leases begin now.
 
-        An opening or a lease that lasts longer than the policy allows is cut: otherwise a wrong document
-        could stop all calls for as long.
+        Cut an opening or a lease that lasts longer than the policy allows: otherwise a wrong document
+        could stop all calls for that long.
         """
         doc, now = self.doc, self.now
         leases: dict[str, list[float]] = {}
@@ -210,7 +212,7 @@ class _Step:
         why = self._why_open(usual)
         if why is None:
             if not failed and doc["openings"]:
-                # A few lucky probes prove little: the circuit has recovered after `minimum_calls` successes.
+                # A few successful probes prove little: full recovery takes `minimum_calls` successes.
                 doc["successes"] += number
                 if doc["successes"] >= self.policy.minimum_calls:
                     doc.update(openings=0, successes=0)
@@ -229,7 +231,7 @@ class _Step:
         doc, policy = self.doc, self.policy
         seen = window.totals(doc["window"], self.now)
         in_row = doc["failures_in_row"] >= document.row_needed(policy.failure_threshold, usual)
-        # At least the judged call has been made, even if a clock that was set back emptied the window.
+        # There was at least one call, even if a clock that was set back emptied the window.
         if in_row and max(seen.calls, 1) >= window.least(policy.volume_threshold, policy.window_size):
             return f"{doc['failures_in_row']} failures in a row"
         if seen.calls < window.least(policy.minimum_calls, policy.window_size):
@@ -306,7 +308,7 @@ class _Step:
         growth = SECOND_LOOK if soon else policy.open_backoff**longer
         lasts = min(policy.open_for * growth, self._longest_opening())
         retry_at = max(self.now + lasts, self._quiet_until(self.now))
-        # A circuit that lucky probes closed gets no more patience than one that stayed open.
+        # A circuit that closed without a full recovery is treated like one that stayed open.
         doc.update(successes=0, probe_failures=0, unanswered=int(doc["openings"] > 0))
         doc.update(openings=doc["openings"] + 1, opened_at=self.now, retry_at=retry_at)
         self._move("open", reason)
@@ -316,7 +318,7 @@ class _Step:
         return max(self.policy.open_max, self.policy.open_for)
 
     def _quiet_until(self, began: float) -> float:
-        """Until when the server wants no calls; bounded, in case the clock was set back since it asked."""
+        """The end of the server's Retry-After; bounded, in case the clock was set back in the meantime."""
         return min(self.doc["hold_until"] or 0.0, began + RETRY_AFTER_LIMIT)
 
     def _close(self, reason: str) -> None:
@@ -329,7 +331,7 @@ class _Step:
         if event.state == "closed":
             generation = doc["generation"] + 1
             self._close(reason)
-            # Calls under way do not count, even if the state stays the same.
+            # A new generation excludes the calls in flight, even if the state stays the same.
             doc["generation"] = generation
         else:
             forced_open = event.state == "forced_open"
@@ -340,10 +342,10 @@ class _Step:
         remember(doc, self.now)
 
     def _move(self, after: CircuitState, reason: str) -> None:
-        """Enter a state: a new generation. Entering the same one again is no change.
+        """Enter a state and begin a new generation. Entering the same state again is no change.
 
-        Probes that are under way keep their leases through every state: until they end, they count among
-        the probes of the next half-open period.
+        Probes in flight keep their leases through every state. Until they end, they take places of
+        the next half-open period.
         """
         doc, now = self.doc, self.now
         before: CircuitState = doc["state"]

@@ -17,7 +17,7 @@ from prefect_resilience.guards.limits.guarding import LimitRefused
 CircuitState = Literal["closed", "open", "half_open", "forced_open", "disabled"]
 
 MOST = 1_000_000
-"""No number of calls is larger."""
+"""The upper limit of every option that is a number of calls."""
 
 DEFAULT_COUNTS: tuple[str, ...] = (
     "agent_crash",
@@ -32,32 +32,32 @@ DEFAULT_COUNTS: tuple[str, ...] = (
 
 
 class CircuitPolicy(Policy):
-    """When a circuit opens, for how long, and how it comes back. Durations are in seconds, or text such as
+    """When a circuit opens, for how long, and how it closes again. Durations are in seconds, or text such as
     "500ms", "1h30m", or a timedelta.
 
     Opens on `failure_threshold` consecutive failures once `volume_threshold` calls are in `window`, or when
     `failure_rate` of them failed (or `slow_rate` of them took longer than `slow_call`) once `minimum_calls`
     are in it; a window of fewer calls than that is judged when it is full. Stays open for `open_for`, each
-    re-opening `open_backoff` times longer, up to `open_max`; then lets `probes` calls of the whole fleet
-    through at a time, each for at most `probe_lease`. `success_threshold` successes among at most
-    `probe_calls` probes close it (2 of 3; half as many more than the threshold by default). When they are
-    out of reach it opens again: the first time for half of `open_for`, as it does whenever some of the
-    probes succeeded, else longer each time. If none of them succeeded, the next failed probe opens it at
-    once. `counts` names the error categories that are failures. `sync_interval` is how old this process's
-    knowledge may be.
+    re-opening `open_backoff` times longer, up to `open_max`. Then half-open lets `probes` calls of the whole
+    fleet through at a time, each for at most `probe_lease`. `success_threshold` successes among at most
+    `probe_calls` probes close it (by default 1.5 times the threshold, rounded down: 2 of 3). It opens again
+    when they are out of reach. The first re-opening, and any after a successful probe, lasts half of
+    `open_for`; the others last longer each time. If no probe of a half-open period succeeded, the next failed
+    probe opens it at once. `counts` names the error categories that are failures. `sync_interval` is the
+    maximum age of this process's view.
 
-    `adaptive` learns which share of calls usually fails, and opens on a significant rise over it. With C
-    calls and F failures seen while closed (each weighs exp(-age / baseline_memory)), p = (F + 2) / (C + 4)
-    and usual = p + 2 * sqrt(p * (1 - p) / (C + 4)), k failures of the n calls in the window open it when
+    `adaptive` learns the usual failure rate, and opens on a significant rise over it. With C calls and F
+    failures seen while closed (each weighs exp(-age / baseline_memory)), p = (F + 2) / (C + 4) and
+    usual = p + 2 * sqrt(p * (1 - p) / (C + 4)), k failures of the n calls in the window open it when
 
         k / n >= failure_rate_floor,  odds(k / n) >= 2 * odds(usual),  n * KL(k / n, usual) >= ln(100_000)
 
-    where odds(x) = x / (1 - x) and KL is the divergence of Kullback and Leibler: at the usual rate that
-    happens by accident at one look in 100,000 at most. This takes the place of `failure_rate`, which
-    then bounds what may count as usual, and holds as it stands until 30 calls have left the window.
-    `failure_threshold` stays in force, lengthened where failures are so usual that such a row might be
-    an accident (at 20 %, to 8 in a row). `probe_calls` is raised where that many are not enough for a service
-    that is as usual (at 30 %, to 2 of 5). `minimum_calls` and `slow_rate` mean what they always do.
+    where odds(x) = x / (1 - x) and KL is the Kullback-Leibler divergence. At the usual rate, a check of the
+    window opens the circuit by chance at most once in 100,000 checks. This test replaces `failure_rate`,
+    which then limits the usual rate. Until 30 calls have left the window, `failure_rate` applies unchanged.
+    `failure_threshold` still applies; it is raised where so many consecutive failures could be chance (at a
+    usual rate of 20 %, to 8). `probe_calls` is raised where it is too low for a service at its usual rate
+    (at 30 %, to 2 of 5). `minimum_calls` and `slow_rate` are unchanged.
 
     Raises ConfigurationError, in one sentence that says what to write instead.
     """
@@ -127,28 +127,28 @@ class CircuitPolicy(Policy):
 
     @property
     def most_probes(self) -> int:
-        """Among how many probes the successes are counted."""
+        """The number of probes among which the successes are counted."""
         return self.probe_calls or self.success_threshold + self.success_threshold // 2
 
     @property
     def window_size(self) -> int | float:
-        """The window as `window.record` takes it: an int is calls, a float seconds."""
+        """The window as `window.record` takes it: an int is a number of calls, a float a span in seconds."""
         return parse_window(self.window)
 
 
 CountsAs = Literal["success", "failure", "neither"]
 
 ANSWERED = frozenset({"auth", "invalid", "not_found", "conflict", "overflow", "validation"})
-"""Failures by which the service shows that it is well: it read the request and said no."""
+"""Failures that show that the service works: it read the request and rejected it."""
 
 
 def judge(
     error: BaseException | None, info: ErrorInfo | None, policy: CircuitPolicy
 ) -> tuple[CountsAs, ErrorInfo | None]:
-    """How a call that ended with `error` counts, and the error classified.
+    """How a call that ended with `error` counts, and the classified error.
 
-    What is no Exception (a cancellation, a KeyboardInterrupt, a generator that was closed) says nothing
-    about the service, and neither does a limit of our own or another failure of the caller's.
+    A BaseException that is no Exception (a cancellation, a KeyboardInterrupt, a closed generator) counts as
+    neither. So does a limit of our own or another failure on the caller's side.
     """
     if error is None and info is None:
         return "success", None
@@ -164,8 +164,8 @@ def judge(
 
 
 class CircuitEntered(BaseModel):
-    """A state that a circuit came to, at a time, under a generation; `retry_at`: until when it then refused
-    calls, None if nothing but a person ends that, or it refuses none."""
+    """A state that a circuit entered, with its time and generation. `retry_at` is the end of the rejection of
+    calls; None if only an operator ends it, or if the state rejects no calls."""
 
     model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True)
 
@@ -176,12 +176,12 @@ class CircuitEntered(BaseModel):
 
 
 class CircuitSnapshot(BaseModel):
-    """What is known of one circuit. Times are seconds since the epoch by the store's clock.
+    """The data of one circuit. Times are seconds since the epoch by the store's clock.
 
-    `state` is what a call would meet now: an open circuit whose time has come is "half_open". `retry_at`
-    is None unless the circuit refuses calls until then. `reopenings` counts since the last full recovery.
-    `usual_failure_rate` is what an adaptive circuit has learnt, None while that is too little. `history` is
-    the latest states that it came to, at most 24, the newest last.
+    `state` is the state that a call would meet now: after its open period a circuit is "half_open".
+    `retry_at` is None unless the circuit rejects calls until then. `reopenings` counts since the last full
+    recovery. `usual_failure_rate` is the rate that an adaptive circuit has learnt, None while it has seen too
+    few calls. `history` is the latest states that it entered, at most 24, the newest last.
     """
 
     model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True)

@@ -1,4 +1,4 @@
-"""The circuits of this process: one `Circuit` per store and name, and where circuits live by default."""
+"""The circuits of this process: one `Circuit` per store and name, and the default store of circuits."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ APART = " by "
 """Separates store and policy in the key of a circuit with an operator's policy."""
 
 StoreReference = Store | str | None
-"""What `store=` may be: None for the configured store, a URL, or a store that was opened already."""
+"""The values of `store=`: None for the configured store, a URL, or an open store."""
 
 
 class _Registry:
-    """What this process has declared. Breakers hold their circuits: dropping a breaker frees its name."""
+    """The circuits that this process declared. Breakers hold them: dropping a breaker frees its name."""
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
-        # Where circuits live that were given no store; None: where the settings say.
+        # The store of circuits without a `store=`; None: the one in the settings.
         self.default_url: Callable[[], str] | None = None
         self.circuits: weakref.WeakValueDictionary[tuple[str, str], Circuit] = weakref.WeakValueDictionary()
         self.links: OrderedDict[str, StoreLink] = OrderedDict()
@@ -41,9 +41,9 @@ _state = _Registry()
 
 
 def set_default_store(url: Callable[[], str] | str | None) -> None:
-    """Let circuits without a store of their own live under `url`, or what `url()` returns when first needed.
+    """Keep circuits without a store of their own in the store `url`; a function is called at the first use.
 
-    None: the settings decide again. Breakers that are in use look for the new store at their next call.
+    None: the settings decide again. Breakers in use switch to the new store at their next call.
     """
     fixed = parse_url(url).canonical if isinstance(url, str) else ""
     _state.default_url = (lambda: fixed) if isinstance(url, str) else url
@@ -56,7 +56,7 @@ def set_default_store(url: Callable[[], str] | str | None) -> None:
 
 
 def link_to(store: StoreReference) -> StoreLink:
-    """The link to a store; nothing is opened yet. ConfigurationError for a URL that means none."""
+    """The link to a store, which is not opened yet. Raises ConfigurationError for an invalid URL or value."""
     with _state.lock:
         if store is None:
             return _known_link(DEFAULT, lambda: StoreLink(lambda: (_state.default_url or places.circuits)()))
@@ -90,7 +90,7 @@ def _known_link(place: str, make: Callable[[], StoreLink]) -> StoreLink:
 
 
 def declare(name: str, policy: CircuitPolicy, store: StoreReference, apart: bool = False) -> Circuit:
-    """The circuit of this name in this store, made when it is new.
+    """The circuit of this name in this store, created if it is new.
 
     `apart`: a separate local circuit for an operator's policy; it shares only the stored document. Without
     it, raises ConfigurationError when a breaker that is still in use declared another policy for this name.
@@ -113,7 +113,7 @@ def circuits_used() -> bool:
 
 
 def declared(name: str, store: StoreReference) -> Circuit | None:
-    """The circuit of this name that a breaker of this process uses, if any."""
+    """The circuit of this name if a breaker of this process uses it, else None."""
     link = link_to(store)
     return _state.circuits.get((_place_of(store, link), name))
 
@@ -134,7 +134,7 @@ def _difference(name: str, known: CircuitPolicy, policy: CircuitPolicy) -> str:
 
 
 def flush_all() -> None:
-    """Merge what every circuit of this process has counted; at the end of the process, too. Never raises."""
+    """Merge the counts of every circuit of this process. Also runs at process exit. Never raises."""
     for circuit in list(_state.circuits.values()):
         circuit.finish()
 
@@ -145,10 +145,10 @@ def _flush_at_exit() -> None:
 
 
 def forget_circuits() -> None:
-    """Forget every circuit that this process declared; for notebooks and tests. Stores keep theirs.
+    """Forget every circuit that this process declared; for notebooks and tests. Stores keep their documents.
 
-    Breakers that are still in use go on, declare themselves again at their next call, and find out again
-    where circuits live by default.
+    Breakers that are still in use declare their circuits again at their next call, and look up the default
+    store again.
     """
     with _state.lock:
         for circuit in list(_state.circuits.values()):

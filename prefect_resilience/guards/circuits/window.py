@@ -1,7 +1,7 @@
 """Sliding windows over the outcomes of calls, as JSON documents and pure functions.
 
-The idea is resilience4j's (`SlidingTimeWindowMetrics`): totals are kept beside the parts, a part that
-leaves the window is subtracted from them, so that reading the totals costs the same for any window.
+The idea is resilience4j's (`SlidingTimeWindowMetrics`): totals are kept beside the parts, and a part that
+leaves the window is subtracted from them. Reading the totals therefore costs the same for any window.
 
 A window document is one of
 
@@ -34,17 +34,17 @@ LARGEST_SPAN = 86_400.0 * 7
 FORMS = 'write "60s" (also "500ms", "1h30m") for a span of time or 100 for the last 100 calls'
 
 Outcome = Literal["s", "f", "S", "F"]
-"""Success, failure; a capital letter says that the call was slow."""
+"""Success or failure; a capital letter means that the call was slow."""
 
 Run = tuple[Outcome, int]
-"""So many calls in a row with one outcome."""
+"""An outcome and the number of consecutive calls that had it."""
 
 WindowDocument = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class WindowTotals:
-    """What is in a window: `slow` calls may have failed or succeeded."""
+    """The totals of a window; `slow` calls may have failed or succeeded."""
 
     calls: int = 0
     failures: int = 0
@@ -65,7 +65,7 @@ def parse_window(window: object) -> int | float:
     raise ConfigurationError(f"window={window!r} is not a window: {FORMS}")
 
 
-@lru_cache(maxsize=256)  # asked three times each time a circuit exchanges its counts
+@lru_cache(maxsize=256)  # called three times in each exchange of a circuit
 def _size_of_text(window: str) -> int | float:
     if re.fullmatch(r"\s*\d+\s*", window):
         return _count(int(window))
@@ -96,7 +96,7 @@ def canonical_window(window: object) -> int | str:
 def record(
     document: WindowDocument | None, size: int | float, runs: Iterable[Run], now: float
 ) -> WindowDocument:
-    """`document` with `runs` added at the time `now`; begun anew when it is None or of another size."""
+    """`document` with `runs` added at the time `now`; a new one if it is None or has another size."""
     fitting = document if fits(document, size) else None
     if isinstance(size, int):
         return _record_last(fitting, size, runs)
@@ -104,7 +104,7 @@ def record(
 
 
 def totals(document: WindowDocument | None, now: float) -> WindowTotals:
-    """What is in the window at `now`."""
+    """The totals of the window at `now`."""
     if document is None:
         return WindowTotals()
     if "seconds" in document:
@@ -113,17 +113,17 @@ def totals(document: WindowDocument | None, now: float) -> WindowTotals:
 
 
 def sums(document: WindowDocument | None) -> tuple[int, int, int]:
-    """Calls, failures and slow calls as they were when the document was written."""
+    """Calls, failures and slow calls at the time when the document was written."""
     return (document["calls"], document["failures"], document["slow"]) if document else (0, 0, 0)
 
 
 def least(calls: int, size: int | float) -> int:
-    """The calls that a window needs to be judged; one that holds fewer is judged when it is full."""
+    """The number of calls from which a window is judged: `calls`, or the window's size if that is smaller."""
     return min(calls, size) if isinstance(size, int) else calls
 
 
 def fits(document: WindowDocument | None, size: int | float) -> bool:
-    """Whether there is a window document, and of this size."""
+    """Whether there is a window document of this size."""
     return bool(document) and document.get("last" if isinstance(size, int) else "seconds") == size
 
 
@@ -206,7 +206,7 @@ def _age(document: WindowDocument, index: int) -> WindowDocument:
     calls, failures, slow = sums(document)
     kept: list[list[int]] = []
     for bucket in document["buckets"]:
-        # A bucket of the future was written before the clock was set back: it is taken for the present.
+        # A bucket in the future was written before the clock was set back. It counts as the current one.
         at = min(bucket[0], index)
         if at <= index - BUCKETS:
             calls, failures, slow = calls - bucket[1], failures - bucket[2], slow - bucket[3]

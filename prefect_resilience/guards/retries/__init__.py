@@ -1,4 +1,4 @@
-"""Whether and when to try again."""
+"""Retries and their delays."""
 
 from prefect_resilience.guards.retries.backoff import Backoff
 from prefect_resilience.guards.retries.policy import Retry, RetryBudget, Verdict

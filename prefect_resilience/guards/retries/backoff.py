@@ -26,14 +26,14 @@ BY_KIND: dict[str, dict[str, Any]] = {
     "decorrelated": {"multiplier": 3.0},
     "schedule": {"jitter": 0.0, "maximum": LONGEST},
 }
-"""What an option is by default, where that depends on the kind."""
+"""The defaults of options that depend on the kind."""
 
 
 class Backoff(Policy):
     """How long to wait before each retry, in seconds (or a timedelta, or text such as "500ms").
 
-    `initial` is the first delay, `multiplier` the factor from one to the next, `maximum` and `minimum`
-    the bounds of every delay. `jitter` is a fraction, and `jitter_kind` says what it does to a delay. With
+    `initial` is the first delay, `multiplier` the factor from one delay to the next, `maximum` and `minimum`
+    the bounds of every delay. `jitter` is a fraction, and `jitter_kind` determines its effect. With
     `b = min(max(initial * multiplier**n, minimum), maximum)`, a delay is drawn uniformly from
 
         proportional   b * (1 - jitter) to b * (1 + jitter)
@@ -42,10 +42,10 @@ class Backoff(Policy):
         decorrelated   (the kind) initial to multiplier (3) times the previous delay
 
     (`full`, `equal` and `decorrelated` after "Exponential Backoff And Jitter", AWS Architecture Blog, 2015.)
-    This interval is cut to [minimum, maximum] *before* the draw, so that no delays pile up at a bound; and
-    where less than `jitter * b` is left of it, it is widened to that, within the bounds. `full`, `equal` and
-    `decorrelated` take no fraction otherwise. `jitter=0` turns every jitter off: the delay is then `b`, or
-    the upper end of `decorrelated`.
+    This interval is cut to [minimum, maximum] *before* the draw, so that no delays pile up at a bound. If
+    less than `jitter * b` is left, the interval is widened to that length, within the bounds. Otherwise the
+    value of `jitter` has no effect on `full`, `equal` and `decorrelated`. `jitter=0` turns every jitter off:
+    the delay is then `b`, or the upper end of `decorrelated`.
     """
 
     kind: BackoffKind = "exponential"
@@ -88,7 +88,7 @@ class Backoff(Policy):
 
     @classmethod
     def none(cls) -> Backoff:
-        """Try again at once."""
+        """Retry without a delay."""
         return cls(kind="none")
 
     @classmethod
@@ -119,8 +119,8 @@ class Backoff(Policy):
     def delay(self, n: int, *, random: float = 0.5, previous: float | None = None) -> float:
         """Seconds before retry `n`, counted from 0.
 
-        `random` is in [0, 1): the place of the delay between the shortest and the longest that it may be.
-        `previous` is the delay before, which only `decorrelated` looks at.
+        `random` is in [0, 1): the position of the delay between its lower and upper bound. `previous` is the
+        delay before it, which only `decorrelated` uses.
 
         Example:
             >>> [Backoff.exponential(initial=1, maximum=5, jitter=0).delay(n) for n in range(4)]
@@ -130,10 +130,11 @@ class Backoff(Policy):
         return min(lowest + (highest - lowest) * random, highest)
 
     def lengthened(self, asked: float, n: int, *, random: float = 0.5, most: float = math.inf) -> float:
-        """`asked`, the delay that a server wants, plus up to `jitter` of it or of retry `n`'s own delay.
+        """`asked`, the delay that a server asks for, plus up to `jitter` times the longer of it and retry
+        `n`'s own delay.
 
-        It is never less than `asked`, and beyond `most` only where `asked` is. Callers who were told the
-        same so do not all come back at once; `jitter=0` adds nothing.
+        The result is at least `asked`, and more than `most` only if `asked` is. The addition spreads the
+        retries of callers that got the same `Retry-After`; `jitter=0` adds nothing.
 
         Example:
             >>> Backoff.exponential(jitter=0.2).lengthened(10, 0, random=0.5)
@@ -143,7 +144,7 @@ class Backoff(Policy):
         return asked + (min(longest, max(asked, most)) - asked) * random
 
     def _interval(self, n: int, previous: float | None) -> tuple[float, float]:
-        """The shortest and the longest that the delay before retry `n` may be."""
+        """The shortest and the longest delay before retry `n`."""
         if self.kind == "decorrelated":
             longest = (self.initial if previous is None else previous) * self.multiplier
             top = self._clamp(max(self.initial, longest))
@@ -170,7 +171,7 @@ class Backoff(Policy):
         return self.initial
 
     def _power(self, n: int) -> float:
-        """`initial * multiplier**n`, without ever computing a power too large for a float."""
+        """`initial * multiplier**n`, without computing a power that is too large for a float."""
         if self.initial == 0:
             return 0.0
         past_maximum = n * math.log(self.multiplier) > math.log(LONGEST) - math.log(self.initial)
@@ -188,7 +189,7 @@ class Backoff(Policy):
 
 
 def _no_backoff(value: Any) -> str:
-    """What to write in place of a bare value."""
+    """The correction for a bare value, for a message."""
     if isinstance(value, list | tuple):
         return f"write Backoff.schedule({value!r}) for exactly these delays"
     first = f"{value!r}" if seconds_of(value) is not None else "1"
@@ -201,7 +202,7 @@ _skipping: list[None] = []
 
 @contextmanager
 def skipped() -> Generator[None, None, None]:
-    """While the block goes on, no delay of this process is waited for."""
+    """Skip every delay of this process within the block."""
     _skipping.append(None)
     try:
         yield
@@ -210,5 +211,5 @@ def skipped() -> Generator[None, None, None]:
 
 
 def pause(delay: float) -> float:
-    """The seconds that are really waited where `delay` was decided."""
+    """The seconds to wait for `delay`: 0 within a `skipped` block."""
     return 0.0 if _skipping else delay

@@ -1,4 +1,4 @@
-"""Retry: whether a failed attempt is made again, and when."""
+"""Retry: whether a failed attempt is retried, and after which delay."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from prefect_resilience.guards.retries.backoff import Backoff
 
 
 class RetryBudget(Policy):
-    """Retries may be at most `ratio` of the calls, and `minimum_per_second` are always granted.
+    """Limits retries to `ratio` of the calls; `minimum_per_second` are always granted.
 
-    Every call earns `ratio` of a token, each second earns `minimum_per_second`, a retry costs one, and
-    no more is saved up than `window` seconds' worth (Finagle's RetryBudget). All policies of a process
-    that name the same budget share one bucket.
+    Every call earns `ratio` of a token, each second earns `minimum_per_second`, a retry costs one token. At
+    most the tokens of `window` seconds are saved (Finagle's RetryBudget). All policies of a process with the
+    same budget share one bucket.
     """
 
     by_position: ClassVar[tuple[str, ...]] = ("ratio",)
@@ -51,15 +51,15 @@ class Bucket:
         return cls(budget, max(1.0, budget.minimum_per_second), now)
 
     def earn(self) -> None:
-        """A first attempt was made. Lock-free: a lost update only makes the budget stricter."""
+        """Count a first attempt. Lock-free: a lost update only makes the budget stricter."""
         self.calls += 1
 
     def spend(self, now: float) -> bool:
-        """Take the token of one retry, or say that there is none."""
+        """Take the token of one retry; False if there is none."""
         with self.lock:
             budget = self.budget
             passed = max(0.0, now - self.at)
-            # What was earned longer than a window ago is spent or lost; calls are taken as evenly spread.
+            # Tokens of calls from before the window are lost. The calls are assumed to be evenly spread.
             by_calls = self.calls * budget.ratio * min(1.0, budget.window / max(passed, 1e-9))
             saved = min(self.tokens + passed * budget.minimum_per_second, self._most())
             self.tokens = saved + by_calls
@@ -95,19 +95,19 @@ BACKOFF_SPELLINGS = {
     "jitter_fraction": ("jitter", 1.0),
     "jitter_factor": ("jitter", 1.0),
 }
-"""Options that JSON may write beside the attempts: their place in the backoff, and the unit in seconds."""
+"""Backoff options that JSON may write next to the attempts: their name in the backoff, and a unit factor."""
 
 CAMEL_CASE = {
     re.sub("_(.)", lambda found: found[1].upper(), name): name
     for name in ("max_retries", *SPELLINGS, *BACKOFF_SPELLINGS)
 }
-"""The same names as JavaScript writes them: `maxAttempts`, `initialDelayMs`."""
+"""The same names in camel case: `maxAttempts`, `initialDelayMs`."""
 
 WORDS: list[ErrorCategory | ErrorKind] = [*ErrorCategory, *ErrorKind]
 
 
 def error_name(value: Any) -> str:
-    """What an entry of `retry_on` or `give_up_on` is kept as: a dotted class name, category, kind or code."""
+    """The text of an entry of `retry_on` or `give_up_on`: a dotted class name, category, kind or code."""
     if isinstance(value, type) and issubclass(value, BaseException):
         return dotted(value)
     if isinstance(value, (ErrorCategory, ErrorKind)):
@@ -138,7 +138,7 @@ def as_names(value: Any) -> Any:
 
 
 if TYPE_CHECKING:
-    # What may be written; what is kept is a tuple of texts.
+    # Options accept these types; the policy keeps a tuple of texts.
     ErrorName = str | int | ErrorCategory | ErrorKind | type[BaseException]
     ErrorNames = Sequence[ErrorName] | set[ErrorName] | ErrorName
     ByCategory = Mapping[ErrorCategory | str, "Retry | int | Mapping[str, Any]"]
@@ -151,7 +151,7 @@ else:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Whether to try again, after how many seconds, and the reason in a few words."""
+    """Whether to retry, the delay in seconds, and the reason in a few words."""
 
     retry: bool
     delay: float
@@ -159,19 +159,19 @@ class Verdict:
 
 
 class Retry(Policy):
-    """Whether to try again after an error, and when. `Retry(3)` is `Retry(attempts=3)`.
+    """Whether to retry after an error, and when. `Retry(3)` is `Retry(attempts=3)`.
 
-    attempts: how often the work is tried at most, the first time included.
+    attempts: the maximum number of attempts, including the first.
     backoff: the delays; also a kind's name, such as "exponential".
-    retry_on: exactly these errors are tried again, instead of those that classification calls retryable.
+    retry_on: exactly these errors are retried, instead of those that classification calls retryable.
         An entry is an exception class, a category ("rate_limit"), a kind ("transient") or a code ("503").
-    give_up_on: these are never tried again, whatever else says so.
-    by_category: a category's own attempts and delays, counted by a counter of its own. A category
-        named here is tried again even if it usually is not.
-    max_elapsed: since the first attempt began, after which no further one may begin.
-    budget: a token bucket shared by the process which ends retry storms; None for no such bound.
+    give_up_on: these errors are never retried, regardless of the other options.
+    by_category: attempts and delays of a category, with its own counter. A category named here is retried
+        even if it usually is not.
+    max_elapsed: the time from the start of the first attempt after which no further attempt may begin.
+    budget: a token bucket for the whole process that limits retry storms; None for no limit.
     respect_retry_after: wait at least as long as the server asks; the backoff's jitter only lengthens it.
-    retry_after_cap: give up at once if the server asks for more than this many seconds. What the jitter adds
+    retry_after_cap: give up at once if the server asks for more than this many seconds. The jitter's addition
         does not count.
 
     A duration is in seconds, or text such as "500ms", "1h30m", or a timedelta.
@@ -212,12 +212,12 @@ class Retry(Policy):
 
     @property
     def most_retries(self) -> int:
-        """How many retries there can be in all: every counter used up."""
+        """The maximum number of retries over all counters."""
         return sum(rule.attempts - 1 for rule in (self, *self.rules.values()))
 
     @property
     def rules(self) -> Mapping[ErrorCategory, Retry]:
-        """The policies of the categories that have one of their own."""
+        """The policies of categories that have their own."""
         return cast("Mapping[ErrorCategory, Retry]", self.by_category)
 
     def delay(self, n: int, *, random: float = 0.5, previous: float | None = None) -> float:
@@ -225,7 +225,7 @@ class Retry(Policy):
         return cast(Backoff, self.backoff).delay(n, random=random, previous=previous)
 
     def rule_for(self, error: ErrorInfo) -> Retry:
-        """The policy whose attempts and delays apply, and whose counter the error moves."""
+        """The policy that applies to the error: its attempts, delays and counter."""
         return self.rules.get(error.category, self)
 
     def decide(
@@ -238,7 +238,7 @@ class Retry(Policy):
         previous_delay: float | None = None,
         exception: BaseException | None = None,
     ) -> Verdict:
-        """What to do after `attempt` failed attempts that fall under the same rule as this one.
+        """The verdict after `attempt` failed attempts under the rule of this error.
 
         `elapsed` is the seconds since the first attempt began; `random` is in [0, 1). With `exception`,
         classes in `retry_on` and `give_up_on` match their subclasses too.
@@ -267,7 +267,7 @@ class Retry(Policy):
         limit = self.max_elapsed if rule.max_elapsed is None else rule.max_elapsed
         left = math.inf if limit is None else limit - elapsed
         if asked is not None:
-            # The server's word decides whether to give up, never the jitter: that keeps to the time left.
+            # The server's delay may lead to giving up, its jitter may not: it is limited to the time left.
             backoff = cast(Backoff, rule.backoff)
             delay = max(delay, backoff.lengthened(asked, attempt - 1, random=random, most=left))
         if delay > left:
@@ -291,7 +291,7 @@ def _kept(names: Any) -> tuple[str, ...]:
 
 
 def names_of(error: ErrorInfo, exception: BaseException | None) -> set[str]:
-    """Every name by which `retry_on` and `give_up_on` may call an error."""
+    """Every name that `retry_on` and `give_up_on` may use for an error."""
     names = {error.category.value, error.kind.value, error.code}
     if error.exception_type:
         names |= {error.exception_type, error.exception_type.rpartition(".")[2]}
@@ -302,7 +302,7 @@ def names_of(error: ErrorInfo, exception: BaseException | None) -> set[str]:
 
 
 def _in_our_words(data: dict[str, Any]) -> dict[str, Any]:
-    """A retry policy as JSON writes it, with our names for the options."""
+    """A retry policy from JSON with our names for the options."""
     flat_defaults: Mapping[str, Any] = {"jitter": 0.0}
     for theirs, ours in CAMEL_CASE.items():
         if theirs in data:
@@ -331,10 +331,10 @@ def _once(data: Mapping[str, Any], theirs: str, ours: str) -> None:
 
 
 def _with_flat_options(backoff: Any, flat: dict[str, Any], defaults: Mapping[str, Any]) -> Any:
-    """The backoff with the options that stand beside it.
+    """The backoff with the options that JSON wrote next to it.
 
-    `initial_delay_ms` is also the shortest delay, and there is no jitter unless one is written. The names in
-    camel case keep the usual jitter, and their delays may fall below the first one.
+    In snake case, `initial_delay_ms` is also the shortest delay, and there is no jitter by default. The names
+    in camel case keep the usual jitter, and their delays may be shorter than the first one.
     """
     named: Any = {"kind": backoff} if isinstance(backoff, str) else backoff
     if not isinstance(named, Mapping):
