@@ -80,7 +80,7 @@ def _short(value: Any) -> Any:
         plain = to_jsonable_python(value, fallback=read_text)
         text = plain if isinstance(plain, str) else json.dumps(plain, ensure_ascii=False, default=str)
         if plain is not text and len(text) <= LONGEST_INPUT:
-            plain = json.loads(text, parse_constant=str)  # NaN is no JSON
+            plain = json.loads(text, parse_constant=str)  # NaN is not JSON
     except Exception:  # noqa: BLE001 - reading any object may raise, and a failure is being reported
         plain = text = read_text(value, LONGEST_INPUT + 1)
     return plain if len(text) <= LONGEST_INPUT else bounded(redact(text[: 4 * LONGEST_INPUT]), LONGEST_INPUT)

@@ -43,7 +43,7 @@ def inject(
     latency: seconds before the call, or (least, most) to draw from. It counts towards the timeout.
     fault: raised in place of the call: an exception, its class, a function that returns one, an HTTP status
         such as 503, or an error category such as "network".
-    outcome: returned in place of the call; a function gets the real result and returns another one.
+    outcome: returned in place of the call's result; a function gets the real result and returns another one.
     rate: the share of the calls to change, 0 to 1. times: the most calls to change. seed: makes the random
         choices repeatable.
 

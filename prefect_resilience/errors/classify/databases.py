@@ -196,7 +196,7 @@ _SQL_SERVER = coded(
 
 
 def sql_server_finding(error: object, now: float) -> Opinion | None:
-    """pyodbc, whose first argument is an SQLSTATE, and pymssql, whose first argument is a number."""
+    """By the first argument: an SQLSTATE of pyodbc, or a number of pymssql."""
     first = first_argument(error)
     if not isinstance(first, str):
         return found_by_code(_SQL_SERVER, first)

@@ -315,7 +315,7 @@ def _words_in(text: str) -> Opinion | None:
 
 
 def _exception_in(text: str) -> Opinion | None:
-    """The first exception in the text whose name is known, such as the last line of a traceback."""
+    """The first exception with a known name in the text, such as in the last line of a traceback."""
     for match in _EXCEPTION.finditer(text):
         head, _, name = match[1].rpartition(".")
         category = BY_NAME.get(f"{head.partition('.')[0]}.{name}") if head else _NAMES.get(name)

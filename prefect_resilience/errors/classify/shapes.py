@@ -18,9 +18,9 @@ def read(source: object, name: str) -> Any:
 
 
 def put(error: BaseException, name: str, value: object) -> None:
-    """Set an attribute, also on an exception whose class forbids it (a frozen one of attrs, say).
+    """Set an attribute, even if the exception's class forbids it (a frozen class of attrs, for example).
 
-    Raises what a property or a slot of that name raises.
+    Raises any error of a property or a slot of that name.
     """
     BaseException.__setattr__(error, name, value)
 

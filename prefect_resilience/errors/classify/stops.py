@@ -23,7 +23,7 @@ STOPS = {
 def ensure_complete(response: T) -> T:
     """The answer of a language model, if it was not cut at a limit of tokens.
 
-    `response` is what the SDKs of OpenAI, Anthropic and Google return, or its JSON. Raises ResourceExhausted
+    `response` is an answer of the SDKs of OpenAI, Anthropic or Google, or its JSON. Raises ResourceExhausted
     with the resource "output" (or "context"), the tokens used, and the text so far as `partial_output`.
 
         return ensure_complete(client.messages.create(...)).content[0].text
@@ -46,7 +46,7 @@ def ensure_complete(response: T) -> T:
 
 
 def _spent(answer: Any) -> str | None:
-    """The resource whose limit cut an answer; None if no limit did."""
+    """The exhausted resource that cut an answer; None if no limit did."""
     reasons = (str(getattr(one, "name", one)) for path in _REASONS for one in _at(answer, path))
     return next((STOPS[one] for one in reasons if one in STOPS), None)
 
