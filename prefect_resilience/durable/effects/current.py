@@ -267,7 +267,7 @@ class RunningCall:
         return outcome if outcome is not None and outcome.returned else None
 
     def leave(self, late: Callable[[CallOutcome], None]) -> bool:
-        """End the attempt. Returns whether its call still runs; its thread then calls `late` with the outcome.
+        """End the attempt. Returns whether its call still runs; its thread then passes its outcome to `late`.
 
         A call that has not begun by now never begins.
         """

@@ -290,7 +290,7 @@ def _leaves_open(link: BaseException) -> bool:
 
 def _was_redirected(link: BaseException) -> bool:
     """Whether the error belongs to a redirected request: its response has a history, or its request is a
-    GET, since a redirect turns a POST into a GET."""
+    GET without a body, since a redirect turns a POST into a GET."""
     response, request = read(link, "response"), read(link, "request")
     if read(response, "history"):
         return True

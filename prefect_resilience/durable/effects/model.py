@@ -336,7 +336,7 @@ def _report(
 ) -> tuple[EffectDocument | None, LedgerDecision]:
     """An owner's report on its own call. A late report counts while its claim is still the last one.
 
-    A success always counts, whatever was recorded meanwhile. A failure or a doubt only settles an open
+    A success then counts even after another outcome was recorded. A failure or a doubt only settles an open
     outcome.
     """
     if document is None or document["claim"] != event.claim:
