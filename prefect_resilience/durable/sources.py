@@ -86,7 +86,7 @@ class Finder:
         return lambda name: self.module(name, source)
 
     def module(self, name: str, source: Source | None) -> ModuleType:
-        """A module by its name; `__main__` and modules that no import finds by the recorded file."""
+        """A module by its name, or by its recorded file: for `__main__` and modules that no import finds."""
         file = source.file if source is not None and source.module == name else None
         passing = name == "__main__" or name.startswith(LOADED_BY_PREFECT)
         known = sys.modules.get(name)
@@ -119,7 +119,7 @@ def _is_at(module: ModuleType, file: str) -> bool:
 
 
 def _present(file: str) -> str:
-    """The file; if a worker had pulled it into a folder that is gone, the same path below this one."""
+    """The file. If its folder is gone, such as a worker's, the same path below the current folder."""
     path = Path(file)
     if path.is_file():
         return str(path)

@@ -1,4 +1,4 @@
-"""What went wrong: categories, classification, contexts, redaction and the exceptions of this package."""
+"""Errors: categories, classification, contexts, redaction and the exceptions of this package."""
 
 import lazy_loader
 

@@ -1,4 +1,4 @@
-"""ErrorContext: a failure as handlers, conditions, dead letters and events get it."""
+"""ErrorContext: the record of a failure for handlers, conditions, dead letters and events."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _FRAMES = 50
 
 
 class AttemptRecord(BaseModel):
-    """One attempt: when it began (UTC), the seconds it took, how it ended, the seconds until the next."""
+    """One attempt: its start (UTC), its seconds, its error, and the delay in seconds before the next."""
 
     model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True, defer_build=True)
 
@@ -61,8 +61,8 @@ class AttemptRecord(BaseModel):
 class PartialOutput(BaseModel):
     """The output that was produced before the failure.
 
-    `original_size` is None unless the output was cut: the characters of its JSON, or the number of values if
-    they were kept or yielded one by one and the later ones are missing.
+    `original_size` is None unless the output was cut. Then it is the number of characters of its JSON, or the
+    number of values if they were kept or yielded one by one and the later ones are missing.
     """
 
     model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True, defer_build=True)
@@ -73,10 +73,10 @@ class PartialOutput(BaseModel):
 
 
 class ErrorContext(BaseModel):
-    """A failure with its surroundings. Its JSON reads back into an equal model.
+    """A failure with its context. Its JSON reads back into an equal model.
 
     `timestamp` is in UTC, `retry_after` in seconds, `attempt` counts from 1. `cause` is the context of the
-    sub-step that failed, and `nesting_depth` how many such steps lie above this one. `stack_trace` is
+    sub-step that failed, and `nesting_depth` is the number of steps above this one. `stack_trace` is
     redacted. `action_id` is the action (the `type`) of the plan's node that failed, None outside plans.
     """
 
@@ -140,7 +140,7 @@ class ErrorContext(BaseModel):
         return (*own, *self.cause.categories)
 
     def deeper(self, room: int = MOST_LEVELS) -> ErrorContext:
-        """This context and its causes as those of a sub-step: one level deeper."""
+        """A copy for a sub-step: one level deeper, also its causes. At most `room` levels are kept."""
         inner = None if self.cause is None or room <= 1 else self.cause.deeper(room - 1)
         return self.model_copy(update={"nesting_depth": self.nesting_depth + 1, "cause": inner})
 
@@ -180,7 +180,7 @@ def _partial_output(error: BaseException) -> PartialOutput | None:
     if kept is None or isinstance(kept, PartialOutput):
         return kept
     content = redact_data(kept)
-    # Through text and back: a context is JSON, whatever the code left in its exception.
+    # A round trip through text: a context must be JSON, and an exception may hold any object.
     text = json.dumps(content, default=_shown, skipkeys=True, ensure_ascii=False)
     if len(text) <= PARTIAL_LIMIT:
         return PartialOutput(content=json.loads(text))
@@ -209,17 +209,17 @@ def _cause(error: BaseException, timestamp: datetime, room: int) -> ErrorContext
 def attach_context(error: BaseException, context: ErrorContext) -> None:
     """Keep a context on its exception, where `error_context` finds it; never raises.
 
-    It is pickled together with the exception's `__dict__`. A value that is no exception gets no context.
+    It is pickled together with the exception's `__dict__`. A value that is not an exception gets no context.
     """
-    with suppress(TypeError, AttributeError):  # if it is no exception
+    with suppress(TypeError, AttributeError):  # not an exception
         put(error, ATTRIBUTE, context)
 
 
 def error_context(source: Any) -> ErrorContext | None:
     """The context of an exception, a Prefect state or a future; None when nothing failed. Never raises.
 
-    A state that carries a substituted value has it in its attribute `error_context`. An exception without an
-    attached context gets a fresh one.
+    A state with a substituted value keeps the context in its attribute `error_context`. For an exception
+    without an attached context, a new one is made.
 
     Example:
         >>> error_context(ConnectionError("nobody listens")).summary()
@@ -227,7 +227,7 @@ def error_context(source: Any) -> ErrorContext | None:
     """
     try:
         return _context_of(source)
-    except Exception:  # noqa: BLE001 - the caller is already in trouble
+    except Exception:  # noqa: BLE001 - the caller is handling a failure
         return None
 
 

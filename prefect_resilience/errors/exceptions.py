@@ -1,26 +1,26 @@
 """The exceptions of this package.
 
     ResilienceError
-    ├── ConfigurationError (also ValueError)    what was written in the code cannot be meant
-    │   └── PlanError                           a plan is wrong; it has every mistake with its place (plans)
-    ├── ConditionError (also ValueError)        a condition has no answer (conditions)
-    ├── NoRoute, NoQuorum, TooManyFailures, NoProgress, RoundsExhausted     where routing ends (routing)
-    ├── PlanFailed                              a node failed that no other took over (plans)
-    ├── PersonNeeded                            every agent of a chain failed, and nobody took over (agents)
-    ├── LimitRefused                            a bulkhead or a rate let nobody in (limits)
-    ├── CircuitOpenError                        a circuit refused the call, which was not made
+    ├── ConfigurationError (also ValueError)    an invalid option or argument
+    │   └── PlanError                           a plan is invalid; it has every mistake with its place (plans)
+    ├── ConditionError (also ValueError)        a condition cannot be evaluated (conditions)
+    ├── NoRoute, NoQuorum, TooManyFailures, NoProgress, RoundsExhausted     routing failed (routing)
+    ├── PlanFailed                              a node failed and was not handled (plans)
+    ├── PersonNeeded                            every agent of a chain failed; a person must act (agents)
+    ├── LimitRefused                            a bulkhead or a rate limit rejected the call (limits)
+    ├── CircuitOpenError                        a circuit rejected the call; it was not made
     ├── AttemptTimeout (also TimeoutError)      an attempt passed its deadline
-    ├── StoreUnavailable                        the store could not answer
-    ├── NotSent                                 an effect's own code says that it sent nothing
+    ├── StoreUnavailable                        the store is unavailable
+    ├── NotSent                                 an effect's own code reports that it sent nothing
     │   └── NotRecorded (also StoreUnavailable) an external effect could not be recorded, and was not sent
-    ├── InDoubt                                 whether an external effect took place, only a person can say
+    ├── InDoubt                                 the outcome of an external effect is unknown
     ├── EffectBusy                              another run is doing the same effect
-    ├── RepeatedEffect                          one pass of the code asked for the same effect twice
-    ├── EffectKeyReused                         two different effects of a batch have one key
-    ├── ResultNotKept                           an effect is done, and its result cannot be given back
-    └── ResourceExhausted, TaskFailure, SubtaskError, OutputFormatError     raised to say what went wrong
+    ├── RepeatedEffect                          one pass of the code requested the same effect twice
+    ├── EffectKeyReused                         two different effects of a batch have the same key
+    ├── ResultNotKept                           an effect is done, but its result cannot be restored
+    └── ResourceExhausted, TaskFailure, SubtaskError, OutputFormatError     exact failures, raised by users
 
-Each can be pickled, and its message stands in `args` once.
+All can be pickled; `args` holds only the message.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ if TYPE_CHECKING:
 
 
 class ResilienceError(Exception):
-    """The root: `except ResilienceError` catches whatever this package raises of its own."""
+    """Base class: `except ResilienceError` catches all exceptions that this package defines."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Made again from its parts wherever it is sent, whatever its constructor asks for."""
+        """Pickle the parts: unpickling does not call the constructor, which may need other arguments."""
         return _made_again, (type(self), self.args, dict(self.__dict__))
 
 
@@ -51,7 +51,7 @@ def _made_again(cls: type[ResilienceError], args: tuple[Any, ...], state: dict[s
 
 
 class ConfigurationError(ResilienceError, ValueError):
-    """A policy or a decorator was given something that cannot be meant; the message says what to write.
+    """A policy or a decorator got an invalid option or argument; the message says what to write.
 
     Example:
         >>> try:
@@ -63,9 +63,9 @@ class ConfigurationError(ResilienceError, ValueError):
 
 
 class CircuitOpenError(ResilienceError):
-    """A circuit refused the call, which was not made.
+    """A circuit rejected the call; the call was not made.
 
-    `name` is the circuit's, `retry_in` the seconds until it may be asked again (None when only a person
+    `name` is the circuit's name, `retry_in` the seconds until it accepts a probe (None when only a person
     can close it), `last_error` the redacted text of the failure that opened it.
 
     Example:
@@ -97,24 +97,24 @@ class AttemptTimeout(ResilienceError, TimeoutError):
 
 
 class StoreUnavailable(ResilienceError):
-    """The store could not answer; whoever asked goes on with what this process knows."""
+    """The store could not answer; the caller continues with the state of this process."""
 
 
 class NotSent(ResilienceError):
-    """Raised by an effect's own code: nothing was sent, whatever went wrong, so it may be tried again."""
+    """Raised by an effect's own code: it failed before it sent anything, so it can be retried."""
 
 
 class NotRecorded(NotSent, StoreUnavailable):
-    """An external effect was not sent: the store, which must know of it first, could not be asked or written.
+    """An external effect was not sent, because the store could not be read or written to record it first.
 
-    The message says why, and how to mend it. Run again, what was done is not done again.
+    The message gives the reason and the remedy. A new run does not repeat effects that are done.
     """
 
 
 class InDoubt(ResilienceError):
-    """Nothing can tell whether an external effect took place, so it was not done again: a person must say.
+    """The outcome of an external effect is unknown, so it was not repeated: a person must decide.
 
-    `key` and `batch_id` name the effect; `why` says what is known.
+    `key` and `batch_id` identify the effect; `why` says what is known.
     """
 
     error_category: ClassVar[str] = "unexpected"
@@ -149,9 +149,9 @@ class EffectBusy(ResilienceError):
 
 
 class RepeatedEffect(ResilienceError):
-    """One pass of the code asked for the same effect twice; nothing was sent the second time.
+    """One pass of the code requested the same effect twice; nothing was sent the second time.
 
-    Two equal payments need two keys; where the second call is meant to be the first, write
+    Two equal payments need two keys. If the second call is to return the first one's result, write
     `Effect(repeat="replay")`.
 
     Example:
@@ -172,7 +172,7 @@ class RepeatedEffect(ResilienceError):
 
 
 class EffectKeyReused(ResilienceError):
-    """Two different effects of a batch have one key; the second was not sent, and got no result of the first.
+    """Two different effects of a batch have the same key; the second was not sent and got no result.
 
     Example:
         >>> str(EffectKeyReused("order:7", "invoices", "the task 'shop.charge' has used it"))[:53]
@@ -192,7 +192,7 @@ class EffectKeyReused(ResilienceError):
 
 
 class ResultNotKept(ResilienceError):
-    """An effect is done and will not be done again, but what it returned cannot be given back.
+    """An effect is done and will not be repeated, but its result cannot be restored.
 
     Return JSON, or write a return type that pydantic can rebuild.
 
@@ -208,17 +208,17 @@ class ResultNotKept(ResilienceError):
         super().__init__(f"the effect {key!r} of batch {batch_id!r} is done, but its result is gone: {why}")
 
 
-# -- failures that users raise to say exactly what went wrong, and the broken promise of an output
+# -- exact failures, raised by users, and the error of an output that is not as `expect=` promised
 
 MOST_IN_MESSAGE = 3
-"""Violations that the message of an OutputFormatError tells of."""
+"""The most violations in the message of an OutputFormatError."""
 
 
 class ResourceExhausted(ResilienceError):
-    """A resource is used up, so the work is too big as it stands: it is not tried again, but decomposed.
+    """A resource is used up, so the work is too big: it is not retried, but decomposed.
 
-    `resource` says which: "turns", "context", "output" or any other word; `usage` and `limit` are in its
-    own unit, None where that is not known. `partial_output` is what had come of the work.
+    `resource` is "turns", "context", "output" or any other word; `usage` and `limit` are in its own unit,
+    None if unknown. `partial_output` is the output that was produced before the failure.
 
         raise ResourceExhausted("turns", usage=20, limit=20)
 
@@ -255,9 +255,9 @@ def _used_up(resource: str, usage: float | None, limit: float | None) -> str:
 class TaskFailure(ResilienceError):
     """A failure with one of the standard reasons, such as "context_matching_failure".
 
-    `details` are what handlers should know, such as `partial_context`, `context_metrics`, `violations` or
-    `success_score`; `partial_output` is what had come of the work. A matching failure is tried again.
-    Raises ConfigurationError for a reason that there is not.
+    `details` are data for handlers, such as `partial_context`, `context_metrics`, `violations` or
+    `success_score`; `partial_output` is the output that was produced before the failure. A
+    "context_matching_failure" is retried. Raises ConfigurationError for an unknown reason.
 
         raise TaskFailure("context_retrieval_failure", "the index cannot be read", error="corrupt")
 
@@ -269,7 +269,7 @@ class TaskFailure(ResilienceError):
     def __init__(
         self, reason: FailureReason | str, message: str = "", *, partial_output: Any = None, **details: Any
     ) -> None:
-        # Imported late: the taxonomy redacts, which needs the exceptions above.
+        # Imported late: the taxonomy needs `redact`, which needs the exceptions above.
         from prefect_resilience.errors.taxonomy import FailureReason
 
         try:
@@ -283,10 +283,10 @@ class TaskFailure(ResilienceError):
 
 
 class SubtaskError(ResilienceError):
-    """A sub-step failed that is no task or flow of its own; raise it `from` what went wrong.
+    """A sub-step that is not a task or flow failed; raise it `from` the cause.
 
-    It is tried again as its cause would be. `inputs` are what the sub-step was asked to work on,
-    `partial_output` what had come of it, and `failed_step` its place in a sequence.
+    It is retried if its cause would be. `inputs` are the arguments of the sub-step, `partial_output` its
+    output before the failure, and `failed_step` its place in a sequence.
 
         raise SubtaskError("parse the answer", inputs={"text": text}) from error
     """
@@ -309,10 +309,9 @@ class SubtaskError(ResilienceError):
 class OutputFormatError(ResilienceError):
     """The output of a task is not what `expect=` promised.
 
-    `expected_type` and `actual_type` are in the words of JSON ("array", "object", ...) or names of classes;
-    `violations` say what is wrong where: `{"path": "/items/0/score", "message": "..."}`, the path a JSON
-    pointer, "" for the whole. `partial_output` is the output itself as far as it may be kept, which
-    `original_output` gives.
+    `expected_type` and `actual_type` are types of JSON ("array", "object", ...) or names of classes.
+    `violations` are `{"path": "/items/0/score", "message": "..."}`; the path is a JSON pointer, "" for the
+    whole output. `partial_output` holds the output as far as it was kept; `original_output` returns it.
     """
 
     def __init__(
@@ -353,7 +352,7 @@ _answered: ContextVar[bool] = ContextVar("prefect_resilience_answered", default=
 
 @contextmanager
 def answered_for() -> Generator[None, None, None]:
-    """Somebody looks at each failure of the runs that begin in this block, and raises it if it counts."""
+    """The caller checks each failure of the runs that begin in this block, and raises it if it counts."""
     before = _answered.set(True)
     try:
         yield
@@ -366,6 +365,6 @@ def is_answered_for() -> bool:
 
 
 def add_note(error: BaseException, note: str) -> None:
-    """Add a note that tracebacks show below the error. Never raises: not every exception takes one."""
+    """Add a note that tracebacks show below the error. Never raises: not every exception accepts one."""
     with suppress(Exception):  # a class may have its own __setattr__
         error.__notes__ = [*getattr(error, "__notes__", ()), note]  # pyright: ignore[reportAttributeAccessIssue]

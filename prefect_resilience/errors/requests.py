@@ -1,4 +1,4 @@
-"""The call of a failed sub-step: data for the records, and a way to make the call again."""
+"""SubtaskRequest: the call of a failed sub-step, as data for records and to repeat the call."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ MOST_INPUTS = 50
 
 @dataclass(frozen=True)
 class SubtaskRequest:
-    """A call of a task or flow that failed, to be made again as it was or with other arguments.
+    """A failed call of a task or flow. It can be repeated with the same or other arguments.
 
     `name` is the task's or flow's name, `kind` "task" or "flow", `inputs` are the arguments by name. After
-    pickling it is a record only: inputs are cut short and have no secrets, and it cannot be called.
+    pickling it is only a record: inputs are shortened and redacted, and it cannot be called.
 
         except Exception as error:
             return subtask_request(error).replace(mode="simple").call()
@@ -40,12 +40,12 @@ class SubtaskRequest:
     inputs: Mapping[str, Any]
     kind: str = "task"
     again: Callable[[dict[str, Any]], Any] | None = field(default=None, repr=False, compare=False)
-    """Makes the call with these changes of its arguments."""
+    """Makes the call with these changed arguments."""
     fn: Callable[..., Any] | None = field(default=None, repr=False, compare=False)
     changes: Mapping[str, Any] = field(default_factory=dict[str, Any], repr=False)
 
     def replace(self, **changes: Any) -> SubtaskRequest:
-        """The same request with other arguments. Raises ConfigurationError for one that it does not take."""
+        """The same request with other arguments. Raises ConfigurationError for an unknown parameter."""
         if self.fn is not None:
             _check_names(self.name, self.fn, changes)
         inputs = {**self.inputs, **changes}
@@ -64,7 +64,7 @@ class SubtaskRequest:
         return self.again(dict(self.changes))
 
     def as_data(self) -> dict[str, Any]:
-        """The request for records: JSON, each input cut short, without secrets."""
+        """The request for records: JSON, each input shortened, without secrets."""
         given = list(self.inputs.items())[:MOST_INPUTS]
         inputs = {name: _short(value) for name, value in given}
         return {"type": self.kind, "name": redact(self.name), "inputs": redact_data(inputs)}
@@ -80,8 +80,8 @@ def _short(value: Any) -> Any:
         plain = to_jsonable_python(value, fallback=read_text)
         text = plain if isinstance(plain, str) else json.dumps(plain, ensure_ascii=False, default=str)
         if plain is not text and len(text) <= LONGEST_INPUT:
-            plain = json.loads(text, parse_constant=str)  # NaN is no JSON
-    except Exception:  # noqa: BLE001 - objects of any kind are looked at, and a failure is being reported
+            plain = json.loads(text, parse_constant=str)  # NaN is not JSON
+    except Exception:  # noqa: BLE001 - reading any object may raise, and a failure is being reported
         plain = text = read_text(value, LONGEST_INPUT + 1)
     return plain if len(text) <= LONGEST_INPUT else bounded(redact(text[: 4 * LONGEST_INPUT]), LONGEST_INPUT)
 

@@ -1,4 +1,4 @@
-"""The words for what can go wrong: 20 categories, 4 kinds, 10 reasons.
+"""The vocabulary of failures: 20 categories, 4 kinds, 10 reasons.
 
 Policies are written against categories. A kind says how to react. A reason is the older vocabulary of agent
 systems, for handlers written for those. Below them: tables of codes and of words that give categories.
@@ -27,8 +27,8 @@ class _Word(str, Enum):
 class ErrorKind(_Word):
     """Whether and how a retry helps.
 
-    `transient` passes by itself; `permanent` fails again until something is changed; `resource` means that
-    the work is too big as it is; `infrastructure` means that the machinery failed, not the work.
+    `transient` goes away by itself; `permanent` fails again until something is changed; `resource` means that
+    the work is too big; `infrastructure` means that the infrastructure failed, not the work.
 
     Example:
         >>> ErrorKind("transient") is ErrorCategory.TIMEOUT.kind
@@ -62,7 +62,7 @@ class FailureReason(_Word):
 
 
 class ErrorCategory(_Word):
-    """What went wrong, for policies; `.kind`, `.retryable` and `.reason` are its defaults.
+    """The category of a failure, for policies; `.kind`, `.retryable` and `.reason` are its defaults.
 
     Example:
         >>> ErrorCategory("rate_limit").retryable, str(ErrorCategory.OVERFLOW.kind)
@@ -170,7 +170,7 @@ class ErrorInfo(BaseModel):
 
     @property
     def max_retries(self) -> int:
-        """How many retries a bare `@resilient_task` gives this error; for other policies ask `Retry.decide`.
+        """How many retries a bare `@resilient_task` gives this error; for other policies use `Retry.decide`.
 
         Example:
             >>> ErrorInfo.of(ErrorCategory.TIMEOUT).max_retries, ErrorInfo.of(ErrorCategory.AUTH).max_retries
@@ -227,7 +227,7 @@ CATEGORY_CODES: dict[ErrorCategory, str] = {
     ErrorCategory.NETWORK: NETWORK_ERROR,
     ErrorCategory.CANCELLED: "CANCELLED",
 }
-"""Codes for the categories whose members all mean the same to a person."""
+"""Categories with one code for all their errors."""
 
 Look = Callable[[object, float], "Opinion | None"]
 """Classifies an exception at a time in seconds since the epoch; None is no opinion."""
@@ -250,7 +250,7 @@ def category_of(table: Mapping[str, ErrorCategory], code: object) -> ErrorCatego
 
 
 def found_by_code(table: Mapping[str, ErrorCategory], *codes: object, own: bool = False) -> Opinion | None:
-    """An opinion from the first known code; `own` keeps that code even if the category has one."""
+    """An opinion from the first known code; `own` keeps that code even if `CATEGORY_CODES` has another."""
     for code in codes:
         category = category_of(table, code)
         if category is not None:
@@ -266,7 +266,7 @@ def worded(table: str) -> list[Words]:
 
 
 def found_by_words(table: Iterable[Words], text: str) -> Opinion | None:
-    """The finding of the first rule whose words are in the text."""
+    """The opinion of the first rule that matches the text."""
     for words, category, code in table:
         if re.search(words, text, re.IGNORECASE):
             return Opinion(category, code)
@@ -286,6 +286,6 @@ def by_pattern(pattern: str, **table: str) -> Look:
 
 
 def by_words(table: str) -> Look:
-    """A rule: the text has the words of a line of the table, as in `worded`."""
+    """A rule: the text matches a line of the table; see `worded`."""
     known = worded(table)
     return lambda error, now: found_by_words(known, read_text(error, 4_000))

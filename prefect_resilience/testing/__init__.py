@@ -1,7 +1,7 @@
-"""What users' own tests need: faults on purpose, no waiting, a service that answers by a script.
+"""Helpers for users' tests: injected faults, retries without delays, a service that answers by a script.
 
-The contract of `Store`, for stores of your own, is in `prefect_resilience.testing.stores`, which needs pytest
-and hypothesis; nothing else here does.
+The contract of `Store`, for stores of your own, is in `prefect_resilience.testing.stores`. Only that module
+needs pytest and hypothesis.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def inject(
     times: int | None = None,
     seed: int | None = None,
 ) -> Generator[Injected, None, None]:
-    """Do something to the calls of a task, or of all tasks behind a circuit, while the block goes on.
+    """Change the calls of a task, or of all tasks behind a circuit, during the block.
 
         with inject(label, fault=503, rate=0.3, seed=7) as injected:
             labels(["aspirin"])
@@ -41,13 +41,14 @@ def inject(
     target: a resilient task, a circuit, or the name of one, in which `*` stands for any text
         ("llm:*"); None for every call of every resilient task and circuit.
     latency: seconds before the call, or (least, most) to draw from. It counts towards the timeout.
-    fault: raised in place of the call: an exception, its class, a function that gives one, an HTTP status
+    fault: raised in place of the call: an exception, its class, a function that returns one, an HTTP status
         such as 503, or an error category such as "network".
-    outcome: returned in place of the call; a function is given the real answer, and gives another one.
-    rate: the share of the calls that it is done to. times: the most calls. seed: the same draws again.
+    outcome: returned in place of the call's result; a function gets the real result and returns another one.
+    rate: the share of the calls to change, 0 to 1. times: the most calls to change. seed: makes the random
+        choices repeatable.
 
-    It holds for the threads of this process. Gives the count of calls met (`.calls`) and changed (`.done`).
-    Raises ConfigurationError for what cannot be done.
+    It applies to all threads of this process. Yields the counts of matching calls (`.calls`) and changed
+    calls (`.done`). Raises ConfigurationError for invalid arguments.
     """
     given: dict[str, Any] = {"latency": latency, "fault": fault, "outcome": outcome, "rate": rate}
     injected = begin(Injection(target=_name_of(target), times=times, seed=seed, **given))
@@ -71,12 +72,12 @@ def _name_of(target: Any) -> str | None:
 
 @contextmanager
 def no_wait() -> Generator[None, None, None]:
-    """Retry at once while the block goes on: everything is decided and shown as usual, but nobody waits.
+    """Retry at once during the block: all decisions, states and logs are as usual, without the delays.
 
         with no_wait():
             assert labels(["aspirin"]) == [...]
 
-    It holds for the threads of this process. In pytest, for all tests:
+    It applies to all threads of this process. In pytest, for all tests:
 
         @pytest.fixture(autouse=True)
         def at_once():

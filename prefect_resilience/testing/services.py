@@ -19,7 +19,7 @@ from prefect_resilience.errors.exceptions import ConfigurationError
 @dataclass(frozen=True)
 class Reply:
     """One answer. `delay` is in seconds; `drop` cuts the connection in place of an answer, `half` in the
-    middle of the body. A body that is no text is sent as JSON."""
+    middle of the body. A body that is not a text is sent as JSON."""
 
     status: int = 200
     headers: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -30,7 +30,7 @@ class Reply:
 
     @property
     def content(self) -> bytes:
-        """The body as it is sent."""
+        """The body in bytes."""
         return (self.body if isinstance(self.body, str) else json.dumps(self.body)).encode()
 
 
@@ -39,7 +39,7 @@ Line = int | Reply | Callable[[], Reply]
 
 @dataclass(frozen=True)
 class ReceivedRequest:
-    """What came in. `at` is the time, in seconds since the epoch."""
+    """A request that the service received. `at` is the time, in seconds since the epoch."""
 
     method: str
     path: str
@@ -49,14 +49,14 @@ class ReceivedRequest:
 
 
 class ScriptedService:
-    """Answers each request with the next line of its script, and then with the last line for ever.
+    """Answers each request with the next line of its script. The last line is repeated.
 
         with ScriptedService(503, Reply(429, {"Retry-After": "2"}), 200) as service:
             httpx.get(service.url)
         assert len(service.requests) == 1
 
-    A line is a status, a `Reply`, or a function that gives one. `on(path, ...)` gives a path a script of its
-    own. `requests` holds what came in. Raises ConfigurationError for a line that cannot be answered with.
+    A line is a status, a `Reply`, or a function that returns a `Reply`. `on(path, ...)` sets a separate
+    script for a path. `requests` holds the received requests. Raises ConfigurationError for an invalid line.
     """
 
     def __init__(self, *script: Line) -> None:
@@ -71,11 +71,11 @@ class ScriptedService:
         start_thread("scripted-service", self._server.serve_forever, 0.02)
 
     def says(self, *script: Line) -> Self:
-        """Begin this script, for every path that has none of its own."""
+        """Begin this script, for every path without its own script."""
         return self._begin(None, script)
 
     def on(self, path: str, *script: Line) -> Self:
-        """Begin this script for one path, its query apart."""
+        """Begin this script for one path; the query is ignored."""
         return self._begin(path, script)
 
     def _begin(self, path: str | None, script: tuple[Line, ...]) -> Self:
@@ -89,7 +89,7 @@ class ScriptedService:
         return self
 
     def answer(self, request: ReceivedRequest) -> Reply:
-        """The next line of the script, for a request that came in."""
+        """Record a request, and return the reply of the next line of the script."""
         path = request.path.partition("?")[0]
         with self._lock:
             self.requests.append(request)
@@ -102,7 +102,7 @@ class ScriptedService:
         return line if isinstance(line, Reply) else line()
 
     def close(self) -> None:
-        """Stop answering, and give the port back."""
+        """Stop the service and release the port."""
         self._server.shutdown()
         self._server.server_close()
 

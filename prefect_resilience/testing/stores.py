@@ -1,4 +1,4 @@
-"""The contract of `Store`, as tests that every store passes, ours and yours.
+"""The contract of `Store`, as tests that every store must pass.
 
     from prefect_resilience.testing.stores import StoreContract
 
@@ -8,8 +8,7 @@
             return lambda: MyStore(tmp_path)
 
 `make_store()` is called once per test and returns an open store; it may hold documents of other tests.
-Needs pytest and hypothesis. `count_together` is the race of many writers by itself,
-for a longer one.
+Needs pytest and hypothesis. `count_together` is the race of many writers alone, for longer runs.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ PATIENCE = 10.0
 SHORT = 0.2
 """Seconds that a document lives in the tests of expiry."""
 
-# Every class that inherits the contract runs its examples on stores of its own.
+# Every class that inherits the contract runs its examples on its own stores.
 FIXTURES = (
     HealthCheck.function_scoped_fixture,
     HealthCheck.differing_executors,
@@ -59,7 +58,7 @@ keys: st.SearchStrategy[str] = st.text(
 
 
 class StoreContract:
-    """Inherit it, and give it a fixture `make_store`: a function that returns an open store."""
+    """Base class of a store's tests. Add a fixture `make_store`: a function that returns an open store."""
 
     @pytest.fixture
     def make_store(self) -> MakeStore:
@@ -318,7 +317,7 @@ class StoreContract:
 
 
 def count_together(store: Store, key: str, writers: int, swaps: int) -> None:
-    """Threads that each count `swaps` times on one document, by compare and swap; none may be lost."""
+    """Threads that each increment one document `swaps` times, by compare and swap; none may be lost."""
 
     def write() -> None:
         done = lost = 0
@@ -335,7 +334,7 @@ def count_together(store: Store, key: str, writers: int, swaps: int) -> None:
 
 
 def loaded_of(store: Store, key: str) -> Document:
-    """The document under a key, which must be there."""
+    """The document under a key. It must exist."""
     loaded = store.load(key)
     assert loaded is not None
     return loaded
@@ -350,6 +349,6 @@ def wait_until(condition: Callable[[], bool], patience: float = PATIENCE) -> Non
 
 
 def in_threads(work: Callable[[], Any], number: int) -> list[Any]:
-    """`work()` in so many threads at once; what each returned. Raises what one of them raised."""
+    """The results of `work()` in `number` threads at once. Raises the exception of one of them, if any."""
     with ThreadPoolExecutor(number) as pool:
         return [future.result() for future in [pool.submit(work) for _ in range(number)]]

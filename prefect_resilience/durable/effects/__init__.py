@@ -1,1 +1,1 @@
-"""The ledger of side effects: what a task did to the outside, and what must not happen twice."""
+"""The ledger of side effects: records of each effect, so that it does not happen twice."""

@@ -32,21 +32,20 @@ class AppendResult:
 def append_once(text: str, addition: str, *, shortest: int | None = None) -> AppendResult:
     """`text` with `addition` at its end, once.
 
-    "already_present": the text ends with the addition and stays as it is; white space behind it does not
-    count. "resumed": the text ends with a beginning of the addition, which an append that was cut off leaves
-    behind; the rest is added. "appended": all of the addition is added. Line ends count the same as LF and as
-    CRLF.
+    "already_present": the text ends with the addition and is unchanged; white space after it does not count.
+    "resumed": an earlier append was cut off, so the text ends with a beginning of the addition; the rest is
+    added. "appended": all of the addition is added. LF and CRLF count as the same line end.
 
     Args:
-        shortest: How many characters of a beginning are no coincidence. None: over 20 that do not repeat
-            themselves, and whose first 100 and last 21 occur nowhere else in the text or in the addition.
+        shortest: An overlap of this many characters is not a coincidence. None: an overlap of over 20
+            characters that does not repeat itself, if its first 100 and its last 21 characters occur nowhere
+            else in the text or in the addition.
 
-    A text that happens to end as the addition begins looks like one that was cut off. Where the two cannot be
-    told apart, all of the addition is added: part of it may then be there twice, and nothing is lost. With
-    the default, text is lost only if the text already ended, before any attempt, in over 20 characters that
-    begin the addition and occur nowhere else. An addition that may rightly follow itself, such as "10" after
-    "110", needs something of its own at its start, such as a line break and a date: otherwise it counts as
-    already present.
+    A text may also end with a beginning of the addition by chance. If the two cases cannot be distinguished,
+    all of the addition is added: part of it may then be there twice, and nothing is lost. With the default,
+    text is lost only if the text already ended, before any attempt, in over 20 characters that begin the
+    addition and occur nowhere else. An addition that may correctly follow itself, such as "10" after "110",
+    needs a unique start, such as a line break and a date: otherwise it counts as already present.
 
     Example:
         >>> append_once("Met Ada.", " Sent it.").text
@@ -74,14 +73,14 @@ def append_once(text: str, addition: str, *, shortest: int | None = None) -> App
 def _tells(text: str, addition: str, begun: int) -> bool:
     """Whether this overlap shows that an append was cut off.
 
-    Had fewer characters been written, or none, the text would have ended by itself in at least one period of
-    the overlap. That is no coincidence if the period is long and occurs nowhere else.
+    If fewer characters or none had been written, the text itself would have ended in at least one period of
+    the overlap. That cannot be a coincidence if the period is long and occurs nowhere else.
     """
     written = _lines(addition[:begun])
     shown = written[: len(written) - overlap(written, written)]
     if len(shown) <= OVER:
         return False
-    # Entries of one kind begin alike or end alike: both ends of the overlap are looked for.
+    # Entries of one kind may begin or end alike, so both ends of the overlap are searched for.
     parts = (shown[:COMPARED], shown[-OVER - 1 :], written[-OVER - 1 :])
     return all(_is_once_in(whole, part) for whole in (_lines(text), _lines(addition)) for part in parts)
 
@@ -112,7 +111,7 @@ def _begun(text: str, addition: str) -> int:
 
 
 def _tail(text: str, addition: str) -> str:
-    """The end of the text that can matter: each line end may be one longer than in the addition."""
+    """The end of the text that can matter: each line end may be a character longer than in the addition."""
     return text[-(len(addition) + addition.count("\n") + 1) :]
 
 
@@ -121,7 +120,7 @@ def _lines(text: str) -> str:
 
 
 def _unfolded(addition: str, seen: int) -> int:
-    """The place in the addition that is `seen` characters into it when its line ends count as one."""
+    """The index in the addition after `seen` characters, when each line end counts as one character."""
     place = 0
     for _ in range(seen):
         place += 2 if addition.startswith("\r\n", place) else 1

@@ -3,8 +3,8 @@
     asked ──> (circuit, limits) ──> intended ──> the call ──> ended | broke | overdue
       └── done already: replayed
 
-The intent is recorded after circuit and limits: a process that dies in a queue leaves no doubt. Without
-circuit or limits, look-up and intent are one write.
+The intent is recorded after circuit and limits: if the process dies in a queue, the effect is not in doubt.
+Without circuit or limits, look-up and intent are one write.
 """
 
 from __future__ import annotations
@@ -74,14 +74,14 @@ class EffectClaim(LedgerSequences):
     overdue: bool = False
     """Whether this attempt is over and its call still runs."""
     why: str = ""
-    """What is known of an ambiguous call."""
+    """What is known about an ambiguous call."""
     _classified: Classify = field(init=False)
     _running: RunningCall = field(default_factory=RunningCall)
     _witness: Witness = field(default_factory=Witness)
 
     def once(self, attempt: Callable[[], Steps[Any]]) -> Steps[Any]:
-        """The recorded outcome if the effect is done, as `Replayed`; else the attempt, which uses
-        `called`."""
+        """The recorded outcome as `Replayed` if the effect is done; else the result of the attempt, which
+        uses `called`."""
         while True:
             replayed = yield from self.asked()
             if replayed is not None:
@@ -103,7 +103,7 @@ class EffectClaim(LedgerSequences):
             self.here.begun_external()
         if not self.watchable:
             self._running.unwatched()
-        # Only the contexts of the call hold this object: when it is gone, nothing of the call runs any more.
+        # Only the contexts of the call hold this object: when it is gone, the call has ended completely.
         now = EffectInProgress(self.key, self.batch_id, self.generation, self._witness)
         presence = weakref.ref(now)
         reset = in_progress.set(now)
@@ -127,7 +127,7 @@ class EffectClaim(LedgerSequences):
             if isinstance(decision, Ask):
                 decision = yield from self._resolved(decision)
                 if isinstance(decision, Ask):
-                    continue  # another call went wrong meanwhile
+                    continue  # another call ended in doubt meanwhile
             if isinstance(decision, Send):
                 self.clear = not self._claimed
                 return None
@@ -176,13 +176,13 @@ class EffectClaim(LedgerSequences):
         return done.result
 
     def broke(self, error: BaseException, presence: weakref.ref[Any]) -> Steps[None]:
-        """The attempt failed: record what is known of its call, now or when the call has ended."""
+        """The attempt failed: record the outcome of its call, now or when the call has ended."""
         if self.recorded and self.effect.external:
             if self._running.leave(self._ended_late):
                 yield from self._left_running(error)
                 return
             if (returned := self._running.returned) is not None:
-                # The function returned, whatever interrupted the attempt at that moment.
+                # The function returned at the moment when its attempt was interrupted.
                 self.here.late(drive(self._late(returned)))
                 return
             if self._running.interrupted and not (yield from self._is_over(error, presence)):
@@ -190,7 +190,7 @@ class EffectClaim(LedgerSequences):
                 return
         event = self._known_of(error)
         if self.recorded and not isinstance(error, Exception):
-            # Cancelled or interrupted: nothing may be awaited any more.
+            # Cancelled or interrupted: no more steps may be awaited.
             self._ledger.report_later(self._place, event)
         elif self.recorded:
             try:
@@ -215,7 +215,7 @@ class EffectClaim(LedgerSequences):
             said = said and {**said, "hint": spared}
         return Doubted(self.name, said)
 
-    # -- calls that go on
+    # -- overdue calls
 
     def _left_running(self, error: BaseException) -> Steps[None]:
         self.overdue = True
@@ -248,7 +248,7 @@ class EffectClaim(LedgerSequences):
         """Record the outcome of a call that outlived its attempt, in the call's own thread."""
         try:
             self.here.late(drive(self._late(outcome)))
-        except Exception as error:  # noqa: BLE001 - nobody waits for this thread any more
+        except Exception as error:  # noqa: BLE001 - no caller waits for this thread
             self.here.late(redact(f"what became of the effect {self.key!r} could not be recorded: {error!r}"))
 
     def _late(self, outcome: CallOutcome) -> Steps[str]:
@@ -270,8 +270,8 @@ class EffectClaim(LedgerSequences):
         return "whether it took effect is unknown, and an external effect without verify is not sent again"
 
     def doubted(self) -> Steps[Replayed | InDoubt | None]:
-        """Ask `verify` about an external call that ended in doubt and is not retried. None: it took no
-        effect, or its call still runs."""
+        """Ask `verify` about an external call that ended in doubt and is not retried. None: the effect did
+        not take place, or its call still runs."""
         if not self.ambiguous or not self.effect.external or not self.recorded:
             return None
         if self.effect.verify is None:
@@ -280,7 +280,7 @@ class EffectClaim(LedgerSequences):
             replayed = yield from self.asked()
         except InDoubt as doubt:
             return doubt
-        except Exception as error:  # noqa: BLE001 - the call's own error is told, whatever verify's is
+        except Exception as error:  # noqa: BLE001 - verify's error must not replace the call's own
             return self._doubt(redact(f"{self.why}; verify failed: {error!r}"))
         if replayed is None:
             self.clear = True
@@ -292,7 +292,7 @@ class EffectClaim(LedgerSequences):
 
     @property
     def bars_fallbacks(self) -> bool:
-        """Whether a fallback might do the same thing a second time."""
+        """Whether a fallback might do the effect a second time."""
         return self.effect.external and not self.clear
 
 

@@ -1,4 +1,4 @@
-"""The current effect: what surrounds it, its key for the code inside it, and the life of its call."""
+"""The current effect: its surroundings, its key for the code inside it, and the life of its call."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from prefect_resilience.durable.effects.model import Pass
     from prefect_resilience.durable.effects.opening import BatchMarks
 
-# What a claim needs from the place where a task runs.
+# The interface of a claim to the run of its task.
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,21 +42,21 @@ class Replayed:
 
 
 class OutsideRuns(Protocol):
-    """The half of `EffectSurroundings` that has defaults: outside of a run nothing is kept or reported.
+    """The part of `EffectSurroundings` with defaults: outside of a run nothing is kept or reported.
 
     The first four may raise, and block.
     """
 
     def passed(self) -> Pass:
-        """The pass of the code that the run belongs to. Raises StoreUnavailable as `batch_id` does."""
+        """The pass of the code that the run belongs to. Raises StoreUnavailable like `batch_id`."""
         return ()
 
     def marks(self) -> BatchMarks | None:
-        """What is known of the batch outside of the ledger; None: nothing can be."""
+        """The marks of the batch outside of the ledger; None if there cannot be any."""
         return None
 
     def kept(self, reference: str) -> Any:
-        """What `keep` kept; LookupError when it is gone."""
+        """The value that `keep` kept. Raises LookupError when it is gone."""
         raise LookupError(reference)
 
     def flow(self) -> tuple[str | None, str | None]:
@@ -76,23 +76,23 @@ class OutsideRuns(Protocol):
         """The attempt is over, and its call still runs."""
 
     def late(self, said: str) -> None:
-        """What an overdue call came to, from its own thread."""
+        """The outcome of an overdue call, reported by the call's own thread."""
 
     def unrecorded(self, why: str) -> None:
-        """The store is unavailable, and the call is made all the same: it is not external."""
+        """The store is unavailable; the call is made without a record, since it is not external."""
 
 
 class EffectSurroundings(OutsideRuns, Protocol):
-    """What a claim needs of the place where its task runs. The first three may raise, and block."""
+    """The interface of a claim to the run of its task. The first three may raise, and block."""
 
     def batch_id(self) -> str:
-        """The batch that the run belongs to. Raises StoreUnavailable while that cannot be found out."""
+        """The batch that the run belongs to. Raises StoreUnavailable while the batch cannot be determined."""
         ...
 
     def ledger(self) -> Ledger: ...
 
     def keep(self, reference: str, value: Any) -> str | None:
-        """Keep a result that is no JSON; what went wrong, if anything."""
+        """Keep a result that is not JSON. Returns the reason if that failed, else None."""
         ...
 
     @property
@@ -112,8 +112,8 @@ _WRITES = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 class EffectInProgress:
     """One effect while its function runs.
 
-    Only the contexts of the function, its tasks and its threads hold it: when it is garbage, the call and all
-    that it started have ended.
+    Only the contexts of the function, its tasks and its threads hold it: when it is garbage-collected, all of
+    these have ended.
     """
 
     key: str
@@ -123,7 +123,7 @@ class EffectInProgress:
 
     @property
     def sent_key(self) -> str:
-        """The key for the receiver: an effect that was compensated is a new one when it is done again."""
+        """The key for the receiver: after a compensation, the effect is a new one with a new key."""
         return sent_key(self.key, self.generation)
 
     def __reduce__(self) -> tuple[type[EffectInProgress], tuple[str, str, int]]:
@@ -131,7 +131,7 @@ class EffectInProgress:
 
 
 def sent_key(key: str, generation: int) -> str:
-    """The key of an effect as its receiver gets it: from the second generation on it ends in `~n`."""
+    """The key of an effect for its receiver: from the second generation on it ends in `~n`."""
     return key if generation == 1 else f"{key}~{generation}"
 
 
@@ -139,10 +139,10 @@ in_progress: ContextVar[EffectInProgress | None] = ContextVar("prefect_resilienc
 
 
 def idempotency_key() -> str:
-    """The key of the effect that is going on: the same whenever it is tried again, in whatever process.
+    """The key of the current effect: the same for every attempt, in every process.
 
-    To be called in the function of a task with `effect=`, or in what it calls, also in other threads that
-    have its context. Raises ConfigurationError elsewhere.
+    Call it in the function of a task with `effect=`, or in functions that it calls, also in other threads
+    that have its context. Raises ConfigurationError elsewhere.
     """
     now = in_progress.get()
     if now is None:
@@ -154,7 +154,7 @@ def idempotency_key() -> str:
 
 
 class _SendIdempotencyKey:
-    """An httpx event hook, the same one for `Client` and `AsyncClient`."""
+    """An httpx event hook for both `Client` and `AsyncClient`."""
 
     def __call__(self, request: httpx.Request) -> _Awaitable:
         now = in_progress.get()
@@ -169,7 +169,7 @@ class _SendIdempotencyKey:
 
 
 class _Awaitable:
-    """An `AsyncClient` awaits it and a `Client` ignores it, which shows whose request it is."""
+    """An `AsyncClient` awaits it and a `Client` ignores it. This shows which of them makes the request."""
 
     def __init__(self, awaited: Callable[[], None] | None = None) -> None:
         self._awaited = awaited
@@ -182,16 +182,15 @@ class _Awaitable:
 
 # The life of one call of an effect's function: whether it was entered, and whether it still runs.
 #
-# A call may outlive its attempt: a thread that was abandoned at its deadline, or one that `asyncio.to_thread`
-# started for a cancelled coroutine. Such a call is overdue. It owns its effect until it ends; its outcome is
-# recorded then.
+# A call may outlive its attempt: in a thread that was abandoned at its deadline, or in a thread that
+# `asyncio.to_thread` started for a cancelled coroutine. Such a call is overdue. It owns its effect until it
+# ends; its outcome is recorded then.
 
 _nothing = _Awaitable()
 send_idempotency_key: _SendIdempotencyKey = _SendIdempotencyKey()
-"""Adds `Idempotency-Key` to every POST, PUT, PATCH and DELETE that is made inside an effect, and watches
-what leaves and what it is answered, so that an error which proves that nothing was taken counts as proof:
-`httpx.Client(event_hooks={"request": [send_idempotency_key]})`, and the same for `httpx.AsyncClient`. A
-header that is there already stays."""
+"""Adds `Idempotency-Key` to every POST, PUT, PATCH and DELETE inside an effect; an existing header stays. It
+also watches requests and answers, so that an error can prove that the effect did not take place. Use it as
+`httpx.Client(event_hooks={"request": [send_idempotency_key]})`, and the same for `httpx.AsyncClient`."""
 
 
 TIMERS = 1_000
@@ -228,7 +227,7 @@ class RunningCall:
                     value = await fn(*args, **kwargs)
                 except BaseException as error:
                     if isinstance(error, asyncio.CancelledError):
-                        # Its frames hold timers, and these the contexts of the call.
+                        # Its frames hold timers, and the timers hold the contexts of the call.
                         error.__traceback__ = None
                         self.interrupted = True
                     self._end(CallOutcome(False, error=error))
@@ -252,12 +251,12 @@ class RunningCall:
         return run
 
     def unwatched(self) -> None:
-        """The function cannot be watched, and ends with its attempt."""
+        """Record that the function cannot be watched and ends with its attempt."""
         self.entered, self._outcome = True, CallOutcome(False)
 
     def in_child(self) -> Callable[[], None]:
-        """The function runs in a child process and ends with its attempt. Call the returned function right
-        before it begins."""
+        """Record that the function runs in a child process and ends with its attempt. Call the returned
+        function right before it begins."""
         self._outcome = CallOutcome(False)
         return partial(setattr, self, "entered", True)
 
@@ -268,7 +267,7 @@ class RunningCall:
         return outcome if outcome is not None and outcome.returned else None
 
     def leave(self, late: Callable[[CallOutcome], None]) -> bool:
-        """End the attempt. Returns whether its call still runs; `late` then gets its outcome, in its thread.
+        """End the attempt. Returns whether its call still runs; its thread then passes its outcome to `late`.
 
         A call that has not begun by now never begins.
         """
@@ -292,7 +291,7 @@ class RunningCall:
 
 
 def when_gone(presence: weakref.ref[Any], then: Callable[[], None]) -> bool:
-    """Whether the object is gone; if not, `then` is called once when it is."""
+    """Whether the object is gone; if not, `then` is called once when it goes."""
     there = presence()
     if there is None:
         return True
@@ -318,7 +317,7 @@ _waiting: set[weakref.ref[Any]] = set()
 def drop_cancelled_timers() -> None:
     """Make the event loop drop its cancelled timers: each holds the context in which it was made.
 
-    A loop drops them in its next turn if most of its timers are cancelled, so this adds that many.
+    A loop drops them in its next turn if most of its timers are cancelled, so this adds 1,000 cancelled ones.
     """
     loop = asyncio.get_running_loop()
     for _ in range(TIMERS):

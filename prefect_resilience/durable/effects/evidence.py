@@ -26,8 +26,8 @@ from prefect_resilience.errors.taxonomy import ErrorInfo
 # The witness of a call records its requests and their answers.
 #
 # The httpx event hook `send_idempotency_key` passes every request to it. httpcore's `trace` extension reports
-# what happens on the wire, where transport retries and redirects are requests of their own. Python's audit
-# events report traffic of other clients, whose requests the witness cannot see.
+# the requests on the wire, where transport retries and redirects are separate requests. Python's audit events
+# report traffic of other clients. The witness cannot see the requests of those clients.
 
 
 def _names(text: str) -> frozenset[str]:
@@ -35,7 +35,7 @@ def _names(text: str) -> frozenset[str]:
 
 
 OPEN_STATUSES = frozenset({408, 409, 499})
-"""4xx that prove nothing: a timeout half-way, a conflict with an earlier request, a client that went away."""
+"""4xx that prove nothing: a timeout half-way, a conflict with an earlier request, a closed connection."""
 
 _CONNECTS = ("connect_tcp", "connect_unix_socket")
 _SENDS = _names(
@@ -48,18 +48,18 @@ MOST_OTHERS = 5
 
 
 def is_refusal(status: int) -> bool:
-    """Whether an answer with that status proves that the request took no effect."""
+    """Whether an answer with this status proves that the request took no effect."""
     return 400 <= status < 500 and status not in OPEN_STATUSES
 
 
 @dataclass(slots=True)
 class SeenRequest:
-    """One request. `statuses`: the status of each time that it was sent; None: no answer so far."""
+    """One request. `statuses`: the status of each sending; None: no answer so far."""
 
     method: str
     url: str
     tried: bool = False
-    """Whether a connection was requested; a client with a transport of its own never does."""
+    """Whether a connection was requested; always False for a client with its own transport."""
     statuses: list[int | None] = field(default_factory=list[int | None])
 
     @property
@@ -82,7 +82,7 @@ class Witness:
         return bool(self.requests) and not self.others and all(one.not_taken for one in self.requests)
 
     def seen(self) -> tuple[list[SeenRequest], list[str]]:
-        """The record, to be sent to another process."""
+        """The record, for another process."""
         return self.requests, self.others
 
     def add(self, requests: list[SeenRequest], others: list[str]) -> None:
@@ -117,7 +117,7 @@ def _is_tunnel(info: dict[str, Any]) -> bool:
 
 
 def _status_in(answer: object) -> int | None:
-    """The status of `(version, status, ...)`, as HTTP/1.1 has it, or of `(status, headers)`, as HTTP/2."""
+    """The status in `(version, status, ...)` of HTTP/1.1, or in `(status, headers)` of HTTP/2."""
     if not isinstance(answer, tuple):
         return None
     parts = cast("tuple[Any, ...]", answer)
@@ -149,7 +149,7 @@ def attend(witness: Witness, request: Any) -> Callable[[], None]:
     seen = SeenRequest(str(request.method), str(request.url))
     witness.requests.append(seen)
     before = request.extensions.get("trace")
-    while isinstance(before, _Trace):  # a redirect takes the extensions of its request along
+    while isinstance(before, _Trace):  # a redirect copies the extensions of its request
         before = before.wrapped
     request.extensions["trace"] = _Trace(witness, seen, before)
 
@@ -160,7 +160,7 @@ def attend(witness: Witness, request: Any) -> Callable[[], None]:
 
 
 def _is_local(event: str, args: tuple[Any, ...]) -> bool:
-    """Whether it is Python's `platform` asking for the processor, as SDKs do for their first request."""
+    """Whether the event is Python's `platform` module reading the processor, as in an SDK's first request."""
     return event == "subprocess.Popen" and list(args[1]) == ["uname", "-p"]
 
 
@@ -251,8 +251,8 @@ def says_not_sent(error: BaseException) -> bool:
 def speaks_for_itself(error: BaseException, info: ErrorInfo) -> bool:
     """Whether the error of a single request proves that it took no effect: it never arrived, or was refused.
 
-    Signs of more than one request, such as a redirect or an interrupted call, outweigh it. In a group, each
-    member must prove it.
+    False if there are signs of more than one request, such as a redirect, or of an interrupted call. In a
+    group, each member must prove it.
     """
     if any(_leaves_open(link) for link in _closure(error, everything=True)):
         return False
@@ -268,7 +268,7 @@ def speaks_for_itself(error: BaseException, info: ErrorInfo) -> bool:
 
 
 def _is_answer(error: BaseException) -> bool:
-    """Whether the error is not this package's: a guard inside the function may refuse after a request."""
+    """Whether the error is not this package's: a guard inside the function may reject after a request."""
     return not any(name.startswith("prefect_resilience.") for name in class_names(error))
 
 
@@ -289,8 +289,8 @@ def _leaves_open(link: BaseException) -> bool:
 
 
 def _was_redirected(link: BaseException) -> bool:
-    """Whether the error belongs to a redirected request: its response has a history, or its request is the
-    GET that a redirect makes of a POST."""
+    """Whether the error belongs to a redirected request: its response has a history, or its request is a
+    GET without a body, since a redirect turns a POST into a GET."""
     response, request = read(link, "response"), read(link, "request")
     if read(response, "history"):
         return True
@@ -310,7 +310,7 @@ def _refuses(link: BaseException) -> bool:
 
 
 def _first_named(link: BaseException) -> str | None:
-    """The first of an exception's classes that the tables above name."""
+    """The first of an exception's classes that is in the tables above."""
     return next((name for name in class_names(link) if name in _NOT_DONE or name in _UNKNOWN), None)
 
 
@@ -319,8 +319,8 @@ def _grpc_refusal(error: BaseException, info: ErrorInfo) -> bool:
 
 
 def _closure(error: BaseException, *, everything: bool) -> Iterable[BaseException]:
-    """The exception and those it carries or names as its cause; with `everything`, also what it was raised
-    during and the members of a group."""
+    """The exception, its causes and the exceptions in its arguments. With `everything`, also the exceptions
+    that were being handled when it was raised, and the members of a group."""
     found: dict[int, BaseException] = {}
     waiting: list[object] = [error]
     while waiting and len(found) < _MOST_LINKS:
@@ -328,7 +328,7 @@ def _closure(error: BaseException, *, everything: bool) -> Iterable[BaseExceptio
         if not isinstance(link, BaseException) or id(link) in found:
             continue
         found[id(link)] = link
-        # urllib3 and urllib keep what went wrong as `reason`, requests keeps urllib3's error in its arguments
+        # urllib3 and urllib keep the cause as `reason`, requests keeps urllib3's error in its arguments
         waiting += [link.__cause__, read(link, "reason"), *link.args]
         if everything:
             waiting += [link.__context__, *_members(link)]
@@ -343,7 +343,7 @@ def _members(error: BaseException) -> tuple[BaseException, ...]:
 
 
 def spared_by(error: BaseException, info: ErrorInfo | None, effect: Effect, witness: Witness) -> str | None:
-    """A hint how to make such an error proof next time; None: nothing would."""
+    """A hint how such an error could be proof next time; None if it could not be."""
     if info is None or not speaks_for_itself(error, info):
         return None
     if witness.others:

@@ -29,8 +29,7 @@ from prefect_resilience.durable.effects.recipes import Recipe, class_name, task_
 from prefect_resilience.errors.exceptions import ConfigurationError
 
 # Two encodings of arguments as JSON: `typed(17)` and `typed("17")` differ, `loose(17)` and `loose("17")`
-# agree.
-# A secret is encoded as a keyed hash, made by `hasher`; it never appears in a key.
+# agree. A secret is encoded as a keyed hash, made by `hasher`; it never appears in a key.
 
 DEEPEST = 100
 Hasher = Callable[[str], str]
@@ -167,7 +166,7 @@ SHORT = 8
 
 @dataclass(frozen=True, slots=True)
 class MadeKey:
-    """The key of one effect, and what it was made of."""
+    """The key of one effect, and its recipe."""
 
     key: str
     recipe: Recipe
@@ -185,9 +184,9 @@ def effect_key(
     """The key of one effect: printable ASCII without spaces at its ends, fit for an HTTP header.
 
     Without a template it is a digest of the task's dotted name and of the arguments with their types;
-    arguments that equal their defaults do not count. `task` names the function, `fn` is it: its signature
-    tells the defaults. Raises ConfigurationError when a field cannot be filled in, and where without a
-    template an argument has no value of its own.
+    arguments that equal their defaults do not count. `task` is the dotted name of the function; the signature
+    of `fn` has the defaults. Raises ConfigurationError when a field cannot be filled in, or when an argument
+    has no comparable value and there is no template.
     """
     names = list(inspect.signature(fn).parameters) if fn is not None else list(parameters)
     defaults = _defaults(fn)
@@ -249,7 +248,7 @@ def _argument(value: Any, is_default: bool, in_key: bool, hasher: Hasher) -> dic
 
 
 def _defaults(fn: Callable[..., Any] | None) -> dict[str, Any]:
-    """The defaults that do not count. A function made by another one has none: its defaults may vary."""
+    """The defaults that do not count. A nested function has none, since its defaults may vary."""
     if fn is None or "<locals>" in getattr(fn, "__qualname__", ""):
         return {}
     given = inspect.signature(fn).parameters
@@ -259,12 +258,12 @@ def _defaults(fn: Callable[..., Any] | None) -> dict[str, Any]:
 def _is(value: Any, default: Any) -> bool:
     try:
         return value is default or (type(value) is type(default) and bool(value == default))
-    except Exception:  # noqa: BLE001 - the user's types may compare as they like
+    except Exception:  # noqa: BLE001 - comparing the user's types may raise anything
         return False
 
 
 class _Escaping(string.Formatter):
-    """Fills in a template, and escapes in the values the punctuation that separates its fields."""
+    """Fills in a template. In the values, it escapes the punctuation that separates the template's fields."""
 
     def __init__(self, template: str, hasher: Hasher) -> None:
         literal = "".join(text for text, *_ in string.Formatter().parse(template))
@@ -272,7 +271,7 @@ class _Escaping(string.Formatter):
         self._hasher = hasher
 
     def convert_field(self, value: Any, conversion: Any) -> Any:
-        # The text of a secret is asterisks, whatever the secret is.
+        # All secrets have the same text: asterisks.
         if isinstance(value, _SECRETS):
             return cast("Any", value)
         return super().convert_field(value, conversion)
@@ -294,7 +293,7 @@ def _percent(found: re.Match[str]) -> str:
 
 
 def _printable(text: str) -> str:
-    """The text with all that a header cannot carry percent-encoded; distinct texts stay distinct."""
+    """The text with percent-encoding for characters not allowed in a header; distinct texts stay distinct."""
     return (
         text
         if _fits(text)

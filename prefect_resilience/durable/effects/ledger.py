@@ -39,7 +39,7 @@ PREFIX = "effects/"
 HASH_KEY = "effects-hash-key"
 MOST_TRIES = 1_000
 RECORD_FOR = 10.0
-"""Seconds in which recording a result is tried again before the caller gets StoreUnavailable."""
+"""Seconds in which recording a result is retried before the caller gets StoreUnavailable."""
 
 PAGE = 500
 
@@ -52,7 +52,7 @@ def place_of(batch_id: str, key: str = "", prefix: str = PREFIX) -> str:
 
 
 def changed(store: Store, place: str, step: Callable[[Any], Any], lasts: float | None = None) -> Any:
-    """The value at `place` after `step`, which gets the current value or None, and may be called repeatedly.
+    """The value at `place` after `step`. `step` gets the current value or None, and may be called repeatedly.
 
     A `step` that returns its argument itself changes nothing. `lasts`: seconds until the value expires.
     """
@@ -69,7 +69,7 @@ def changed(store: Store, place: str, step: Callable[[Any], Any], lasts: float |
 
 
 def scanned(store: Store, prefix: str) -> Iterator[tuple[str, Document]]:
-    """Every document whose key begins like this, page by page."""
+    """Every document with a key that begins with `prefix`, page by page."""
     after: str | None = None
     while page := store.scan(prefix, after, PAGE):
         yield from page
@@ -77,14 +77,14 @@ def scanned(store: Store, prefix: str) -> Iterator[tuple[str, Document]]:
 
 
 class LastSeen(NamedTuple):
-    """What an effect's place held; None: nothing."""
+    """An effect's place and its document when last seen; None: there was no document."""
 
     place: str
     document: Document | None
 
 
 class Ledger:
-    """The effects in one store. Every method may block, and raises StoreUnavailable when the store does."""
+    """The effects in one store. Every method may block, and raise StoreUnavailable."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
@@ -145,7 +145,7 @@ class Ledger:
             self.owner.later(lambda: self._step(place, lambda alive: Overdue(claim)))
 
     def report_patiently(self, place: str, event: Succeeded | FailedCall | Doubted) -> None:
-        """`report`, tried for RECORD_FOR seconds. Then it raises StoreUnavailable and goes on in the
+        """`report`, retried for RECORD_FOR seconds. Then it raises StoreUnavailable and continues in the
         background."""
         until = time.monotonic() + RECORD_FOR
         pause = 0.05
@@ -174,20 +174,20 @@ class Ledger:
         return [(one, self.is_busy(one)) for one in found]
 
     def is_busy(self, document: EffectDocument) -> bool:
-        """Whether a call or a compensation of the effect runs at this moment."""
+        """Whether a call or a compensation of the effect is running now."""
         held: Any = document["compensation"] if document["state"] == "compensating" else document
         going_on = document["state"] in ("intended", "compensating") and held["owner"]
         return bool(going_on) and self.owner.lives(held["owner"], held["claim"])
 
     def _seen(self, place: str) -> LastSeen | None:
-        """What this ledger saw last, if it was this effect."""
+        """The document that this ledger saw last, if it was this effect's."""
         return self._last if self._last is not None and self._last.place == place else None
 
     def _step(
         self, place: str, event: Callable[[bool], Event], seen: LastSeen | None = None
     ) -> LedgerDecision:
-        """One step of the effect. It starts from the document seen last, which saves a read at every step of
-        a call: the swap fails if the document has changed."""
+        """One step of the effect. It starts from the document seen last; this saves a read at every step of a
+        call. The swap fails if the document has changed."""
         self._last = None
         again = seen is not None
         found = self.store.load(place) if seen is None else seen.document
@@ -218,7 +218,7 @@ class Ledger:
 
 
 def open_ledger(store: Store | str | None = None) -> Ledger:
-    """The ledger in an open store, in that of a URL, or in the configured one. Raises StoreUnavailable."""
+    """The ledger in an open store, a store's URL, or the configured store. Raises StoreUnavailable."""
     if store is None or isinstance(store, str):
         try:
             store = open_store(store or places.documents())

@@ -8,12 +8,12 @@
                    │                 verified: done, failed  │
                    └─────────────────────────────────────────┘
 
-Each intent has a claim of its own. A later report counts only while its claim is still the last one.
-`done` is final except for a rollback (`undo.py`), which leads over `compensating` to `compensated`; then the
-effect may be intended again, as its next generation. An external effect is never sent while it is `unknown`.
+Each intent has its own claim. A later report counts only while its claim is still the last one. `done` is
+final except for a rollback (`undo.py`): the effect becomes `compensating` and then `compensated`. After that
+it may be intended again, as its next generation. An external effect is never sent while it is `unknown`.
 
 A call that outlives its attempt stays `intended`, with `overdue_at`: its owner lives until the call has
-ended. `asked` names the run that asked for the effect last, and its pass.
+ended. `asked` has the last run that requested the effect, and its pass.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from prefect_resilience.durable.effects.policy import Done, EffectKind, NotDone
 from prefect_resilience.durable.effects.recipes import Recipe, difference
 
 # A pass is one execution of a flow's code, from its beginning to its end or crash: a list of (run id, how
-# often
-# that run began), the outermost run first. It names the flow runs around a task run and the task runs that it
-# is nested in. A flow retry, a recovery and the Retry button begin a new pass; a loop over a call does not.
+# often that run began), the outermost run first. It has the flow runs around a task run, and the task runs in
+# which it is nested. A flow retry, a recovery and the Retry button begin a new pass; a loop over a call does
+# not.
 
 Pass = tuple[tuple[str, int], ...]
 
@@ -50,15 +50,15 @@ def same_pass(earlier: Iterable[Any], now: Iterable[Any]) -> bool:
 EffectState = Literal["intended", "done", "failed", "unknown", "compensating", "compensated"]
 EffectDocument = dict[str, Any]
 MOST_RUNS = 20
-"""The most task runs that an effect's document remembers."""
+"""The most task runs in an effect's document."""
 
 
 @dataclass(frozen=True, slots=True)
 class Asker:
-    """The run that asks for an effect.
+    """The run that requests an effect.
 
-    `run` is its task run, `passed` its pass, `recipe` what its key was made of. `names`: the task names that
-    the recorded effect may have. `replays`: a key that is asked for again in one pass is replayed.
+    `run` is its task run, `passed` its pass, `recipe` the recipe of its key. `names`: the task names that the
+    recorded effect may have. `replays`: a key that is requested again in one pass is replayed.
     """
 
     run: str | None = None
@@ -70,7 +70,7 @@ class Asker:
 
 @dataclass(frozen=True, slots=True)
 class LookUp:
-    """What is the state of the effect? `alive`: whether the owner of its claim is still busy."""
+    """Look up the state of the effect. `alive`: whether the owner of its claim is still busy."""
 
     alive: bool
     asker: Asker | None = None
@@ -78,7 +78,7 @@ class LookUp:
 
 @dataclass(frozen=True, slots=True)
 class Intend:
-    """`owner` is about to make the call, under the name `claim`.
+    """`owner` is about to make the call, with the claim `claim`.
 
     `about` is for operators: key, batch, task and runs. `despite_doubt`: call again even if the outcome of
     the earlier call is unknown.
@@ -146,9 +146,9 @@ Event = LookUp | Intend | Overdue | Succeeded | FailedCall | Doubted | Verified
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """The effect may be done; after an `Intend`, the asker makes the call.
+    """The call may be made; after an `Intend`, the asker makes it.
 
-    `generation`: 1, and one more for each time that the effect was compensated.
+    `generation`: 1, plus the number of times that the effect was compensated.
     """
 
     generation: int = 1
@@ -174,14 +174,14 @@ class InProgress:
 
 @dataclass(frozen=True, slots=True)
 class Repeated:
-    """The task run `by` of the same pass has asked for the effect before."""
+    """The task run `by` of the same pass has requested the effect before."""
 
     by: str | None
 
 
 @dataclass(frozen=True, slots=True)
 class Reused:
-    """The key belongs to another effect, which was made of `recipe`. `why`: "task" or "values"."""
+    """The key belongs to another effect, with the recipe `recipe`. `why`: "task" or "values"."""
 
     recipe: Recipe
     why: str
@@ -199,14 +199,14 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Undoing:
-    """A compensation of the effect was begun, its outcome is unknown, and no rollback is running."""
+    """A compensation of the effect has begun, its outcome is unknown, and no rollback is running."""
 
     why: str
 
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """Whether a report was recorded. It is not if another claim or a final state came first."""
+    """Whether a report was recorded. It is ignored if another claim or a final state came first."""
 
     taken: bool
 
@@ -217,7 +217,7 @@ LedgerDecision = Send | AlreadyDone | InProgress | Ask | Undoing | Repeated | Re
 def decide(
     document: EffectDocument | None, event: Event, now: float
 ) -> tuple[EffectDocument | None, LedgerDecision]:
-    """The document after `event`, and what its sender has to do. No argument is changed."""
+    """The document after `event`, and the decision for the sender. No argument is changed."""
     match event:
         case LookUp():
             return _stand(document, event.alive, event.asker, now)
@@ -232,7 +232,8 @@ def decide(
 def _stand(
     document: EffectDocument | None, alive: bool, asker: Asker | None, now: float
 ) -> tuple[EffectDocument | None, LedgerDecision]:
-    """The current state. An intent whose owner died becomes `unknown`; a replay records who asked."""
+    """The current state. If the owner of an intent died, the effect becomes `unknown`. A replay records the
+    asker."""
     generation = generation_of(document)
     if document is None:
         return None, Send(generation, known=False)
@@ -254,7 +255,7 @@ def _stand(
 
 
 def _another(document: EffectDocument, asker: Asker) -> Reused | None:
-    """Whether the document belongs to another effect with the same key."""
+    """`Reused` if the document belongs to another effect with the same key, else None."""
     recorded: Recipe | None = document.get("recipe")
     if recorded is None or asker.recipe is None:
         return None
@@ -263,7 +264,7 @@ def _another(document: EffectDocument, asker: Asker) -> Reused | None:
 
 
 def _repeats(document: EffectDocument, asker: Asker) -> bool:
-    """Whether another run of the same pass has asked before."""
+    """Whether another run of the same pass has requested the effect before."""
     if asker.replays or document["state"] == "compensating":
         return False
     asked = document.get("asked")
@@ -276,7 +277,7 @@ def _in_one_pass(document: EffectDocument, asker: Asker) -> bool:
 
 
 def _asked_by(document: EffectDocument, asker: Asker | None) -> EffectDocument:
-    """The document with the run that asked last, so that the next pass knows what this one asked for."""
+    """The document with its last asker, so that the next pass knows which effects this one requested."""
     if asker is None:
         return document
     asked = {"run": asker.run, "pass": [list(one) for one in asker.passed]}
@@ -284,7 +285,7 @@ def _asked_by(document: EffectDocument, asker: Asker | None) -> EffectDocument:
 
 
 def generation_of(document: EffectDocument | None) -> int:
-    """The generation of the effect, or after a compensation that of its next call: 1, 2, ..."""
+    """The generation of the effect; after a compensation, the generation of its next call: 1, 2, ..."""
     if document is None:
         return 1
     return document.get("generation", 1) + (document["state"] == "compensated")
@@ -335,7 +336,8 @@ def _report(
 ) -> tuple[EffectDocument | None, LedgerDecision]:
     """An owner's report on its own call. A late report counts while its claim is still the last one.
 
-    A success counts whatever was recorded meanwhile. A failure or a doubt only settles an open outcome.
+    A success then counts even after another outcome was recorded. A failure or a doubt only settles an open
+    outcome.
     """
     if document is None or document["claim"] != event.claim:
         return document, Recorded(False)

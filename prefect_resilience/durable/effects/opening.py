@@ -1,8 +1,9 @@
-"""Opening a batch: whether the ledger still has all its records of the batch, and what earlier passes did.
+"""Opening a batch: whether the ledger still has all its records of the batch, and which effects earlier
+passes recorded.
 
 A batch has a document with a token and the number of effects that each process recorded. The token is also
 written on the batch's flow run (`marks.py`). A ledger that was emptied, restored from an older copy or partly
-evicted has fewer records than these two say: then no external effect is sent.
+evicted has fewer records than document and token show: then no external effect is sent.
 """
 
 from __future__ import annotations
@@ -32,10 +33,10 @@ RecordedCall = tuple[str, tuple[str, ...], tuple[Any, ...]]
 
 
 class EarlierEffects:
-    """The external effects that earlier passes of one flow did or began, without those that this pass asked
-    for.
+    """The external effects that earlier passes of one flow did or began, without those that this pass has
+    requested.
 
-    Indexed: a recovery may ask for thousands of other effects.
+    Indexed, because a recovery may request thousands of other effects.
     """
 
     def __init__(self, effects: Iterable[EffectDocument] = ()) -> None:
@@ -54,7 +55,7 @@ class EarlierEffects:
         return key in self._by_key
 
     def asked(self, key: str) -> None:
-        """Remove an effect: this pass has asked for it."""
+        """Remove an effect: this pass has requested it."""
         with self._lock:
             effect = self._by_key.pop(key, None)
             if effect is not None:
@@ -90,8 +91,8 @@ class EarlierEffects:
 def earlier_effects(
     effects: Iterable[EffectDocument], passed: Pass, flow: tuple[str | None, str | None]
 ) -> EarlierEffects:
-    """Those of the same flow, by its run's id or name: the code of another flow may not be in this
-    process."""
+    """The earlier effects of the same flow, by its run's id or its name: the code of another flow may not be
+    in this process."""
     run, name = flow
     return EarlierEffects(
         effect
@@ -117,7 +118,7 @@ MOST_OPEN = 1_000
 
 
 class BatchMarks(Protocol):
-    """What is known of a batch outside of the ledger. Each may block, and raise StoreUnavailable."""
+    """The data about a batch outside of the ledger. Each method may block, and raise StoreUnavailable."""
 
     @property
     def begins(self) -> bool:
@@ -125,7 +126,7 @@ class BatchMarks(Protocol):
         ...
 
     def token(self) -> str | None:
-        """The token that was left where the batch's run is kept."""
+        """The token that was written on the batch's run."""
         ...
 
     def leave(self, token: str) -> None: ...
@@ -161,7 +162,7 @@ def is_counted(effect: EffectDocument) -> bool:
 def missing(
     document: dict[str, Any], effects: list[EffectDocument], own: dict[str, int], completed: dict[str, float]
 ) -> str | None:
-    """Why effects of a batch must be missing; None: none is. `own`: this process's count, {process:
+    """Why effects of a batch must be missing; None: none is missing. `own`: this process's count, {process:
     number}."""
     created = {**document["created"]}
     for process, number in own.items():
@@ -190,7 +191,7 @@ class BatchCount:
     batch_id: str
     number: int = 0
     life: int = 0
-    """How often the batch was reopened: each time the counting begins anew."""
+    """How often the batch was reopened. The count starts again each time."""
     _flushing: bool = False
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -236,14 +237,14 @@ class OpenBatch:
         return [one for one in found if not self._asked_elsewhere(one.key)]
 
     def _asked_elsewhere(self, key: str) -> bool:
-        """Whether another process of this pass has asked for the effect since the batch was opened."""
+        """Whether another process of this pass has requested the effect since the batch was opened."""
         found = self.count.ledger.store.load(place_of(self.count.batch_id, key))
         asked = None if found is None else found.value.get("asked")
         return asked is not None and same_pass(asked["pass"], self.passed)
 
 
 class OpenBatches:
-    """The batches that this process has open, and the name under which it counts their effects."""
+    """The open batches of this process, and the process's name in their counts."""
 
     def __init__(self) -> None:
         self.process: str = uuid4().hex
@@ -341,14 +342,14 @@ def new_batch(batch_id: str) -> dict[str, Any]:
 
 
 def reopened_batch(document: dict[str, Any] | None, batch_id: str, known: int, now: float) -> dict[str, Any]:
-    """The batch's document once a person accepts the `known` effects of the ledger as all there are."""
+    """The batch's document after a person has accepted the ledger's `known` effects as complete."""
     document = document or new_batch(batch_id)
     life = document["life"] + 1
     return {**document, "created": {"reopened": known}, "removed": 0, "life": life, "reopened_at": now}
 
 
 def removed_effects(ledger: Ledger, batch_id: str, number: int) -> None:
-    """Record that so many effects were removed from the ledger on purpose."""
+    """Record that `number` effects were removed from the ledger on purpose."""
 
     def step(document: dict[str, Any] | None) -> dict[str, Any] | None:
         return None if document is None else {**document, "removed": document["removed"] + number}

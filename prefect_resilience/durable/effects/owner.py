@@ -1,7 +1,7 @@
 """This process as an owner of effects: one lease in each store, renewed by one thread for all effects.
 
-An effect in progress names its owner, and the owner's lease shows that it lives. On the same machine, a
-process that has ended is known to be dead at once.
+An effect in progress has its owner's id, and the owner's lease shows that it lives. On the same machine, an
+ended process is detected at once.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.stores.base import Store
 
 Process = list[Any]
-"""The machine's boot, the namespace of its process ids, the id, and when it started by the kernel's clock."""
+"""The machine's boot id, the namespace of its process ids, the process id, and its start by the kernel's
+clock."""
 
 
 def this_process() -> Process | None:
@@ -34,7 +35,7 @@ def this_process() -> Process | None:
 
 
 def is_gone(process: Process | None) -> bool:
-    """Whether this process has certainly ended; False for one of another machine or container."""
+    """Whether this process has certainly ended; False for a process of another machine or container."""
     if process is None:
         return False
     *machine, pid, started = process
@@ -72,7 +73,7 @@ def _stat(pid: int) -> tuple[str, str] | None:
 logger: logging.Logger = logging.getLogger("prefect_resilience.effects")
 
 LEASE_SECONDS = 30.0
-"""How long another machine takes to see that an owner died."""
+"""Seconds until another machine sees that an owner died."""
 
 RENEW_SECONDS = 10.0
 TICK_SECONDS = 0.5
@@ -80,7 +81,7 @@ PREFIX = "effect-owners/"
 
 
 def ticking() -> float:
-    """Seconds that pass also while the machine sleeps, as leases do."""
+    """A clock in seconds that also advances while the machine sleeps, like the leases."""
     return time.clock_gettime(_BOOTTIME) if _BOOTTIME is not None else time.monotonic()
 
 
@@ -107,7 +108,7 @@ class Owner:
         self._renewing = threading.Lock()
 
     def hold(self, claim: str) -> str:
-        """Hold a claim and make sure that the lease is valid; the owner's id. Raises StoreUnavailable."""
+        """Hold a claim, ensure a valid lease, and return the owner's id. Raises StoreUnavailable."""
         self._held.add(claim)
         try:
             with self._renewing:
@@ -141,7 +142,7 @@ class Owner:
         _ensure_thread()
 
     def later_while_held(self, report: Callable[[], object]) -> None:
-        """The same for a claim that is still held. Takes no lock: a finalizer may call it at any time."""
+        """`later` for a claim that is still held. Takes no lock: a finalizer may call it at any time."""
         self._reports.append(report)
 
     @property
@@ -161,15 +162,16 @@ class Owner:
             logger.warning("an owner of effects could not renew its lease: %s", redact(repr(error)))
 
     def leave(self) -> None:
-        """The process ends normally: make the reports and give up the lease. Never raises.
+        """The process ends normally: make the reports and release the lease. Never raises.
 
-        While a call still runs in a thread, the lease stays, until it expires or the process is seen dead.
+        While a call still runs in a thread, the lease stays, until it expires or the process is known to be
+        dead.
         """
         try:
             self._make_reports()
             if self._version and not self._held:
                 self.store.delete(PREFIX + self.id, self._version)
-        except Exception:  # noqa: BLE001 - the lease ends by itself
+        except Exception:  # noqa: BLE001 - the lease expires by itself
             return
 
     def _make_reports(self) -> None:
@@ -179,7 +181,7 @@ class Owner:
                 report()
             except StoreUnavailable:
                 raise
-            except Exception as error:  # noqa: BLE001 - one report is not to hold up the others
+            except Exception as error:  # noqa: BLE001 - one report must not block the others
                 logger.warning("what became of an effect could not be recorded: %s", redact(repr(error)))
             self._reports.popleft()
 
@@ -206,7 +208,7 @@ _owners: list[Owner] = []
 
 
 class _RenewalState:
-    """The thread that renews the leases. A forked child has none, and nothing of its parent's is its own."""
+    """The thread that renews the leases. A forked child has no thread, and forgets its parent's claims."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()

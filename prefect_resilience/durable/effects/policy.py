@@ -25,14 +25,14 @@ from prefect_resilience.errors.exceptions import ConfigurationError
 
 EffectKind = Literal["idempotent", "conditional", "external"]
 BATCH_FIELD = "batch_id"
-"""A key's template may name this field beside the parameters."""
+"""A key's template may use this field in addition to the parameters."""
 
 
 @dataclass(frozen=True, slots=True)
 class Done:
     """The effect took place: the answer of a `verify`, or returned by an effect to record the receiver's id.
 
-    `result` is what the caller of the task gets, `external_id` the receiver's id.
+    `result` is the result for the caller of the task, `external_id` the receiver's id.
     """
 
     result: Any
@@ -46,39 +46,38 @@ class NotDone:
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """The receiver cannot tell; a person must."""
+    """The receiver does not know whether the effect took place; a person must decide."""
 
 
 class Effect(Policy):
-    """What a task does to the world outside.
+    """The side effect of a task.
 
-    kind: "external" is never sent twice: a message, a payment, a write to somebody else's system.
-        "conditional" may be done again when its outcome is unknown, and is asked about first where there is
-        a `verify`: a generation, a costly computation. "idempotent" may always be done again.
-        Of every kind, what is done in a batch is not done again in it: the recorded result is returned.
-    key: what makes the effect one of its kind in the batch: a template over the task's parameters, as in
-        "invoice:{order_id}", also over `{batch_id}`. What is filled in is escaped, so that two sets of values
-        never give one key. `idempotency_key()` gives it as it stands here, so that a receiver which honours
-        keys takes it once even if two batches send it. Left out: a digest of the task's dotted name, its
+    kind: "external" is never sent twice: a message, a payment, a write to a foreign system. "conditional" may
+        be repeated when its outcome is unknown; a `verify`, if there is one, is asked first: a generation, a
+        costly computation. "idempotent" may always be repeated. An effect of any kind that is done in a batch
+        is not repeated in that batch: the recorded result is returned.
+    key: identifies the effect in the batch: a template over the task's parameters, as in
+        "invoice:{order_id}", also over `{batch_id}`. Values are escaped, so that two sets of values never
+        give the same key. `idempotency_key()` returns it unchanged, so that a receiver that honours keys
+        accepts it once even if two batches send it. Default: a digest of the task's dotted name, its
         arguments with their types (those that equal their defaults do not count) and the batch. A closure, a
-        lambda or a method needs one.
-    repeat: what a key that one pass of the code asks for twice means: "error" raises `RepeatedEffect`,
-        "replay" gives the first call's result. A later pass (a retry of the flow, a recovery) always replays.
-    was: the dotted names that the task had before, such as "billing.charge", or its own where the types of
-    its
-        arguments changed: a later pass goes on with what was recorded under that name.
+        lambda or a method needs a key.
+    repeat: for a key that one pass of the code requests twice: "error" raises `RepeatedEffect`, "replay"
+        returns the first call's result. A later pass (a retry of the flow, a recovery) always replays.
+    was: earlier dotted names of the task, such as "billing.charge", or its current name if the types of its
+        arguments changed: a later pass continues with the effects recorded under that name.
     one_request: the author's promise that the function makes one request, without redirects and without
-        retries inside. An error then proves what it says: a refused connection or a 4xx, that nothing
-        happened. Not needed where an httpx client has `send_idempotency_key` as its event hook.
-    verify: `verify(key, **parameters)` asks the receiver about an earlier call whose outcome is unknown, and
-        returns `Done(result, external_id)`, `NotDone()` or `Unknown()`. It gets the parameters it names.
-    compensate: undoes it when its batch is rolled back: a function or a task at the top of a module, so that
-        another process finds it too. It gets `result`, `external_id` and those of the parameters that it
+        retries inside. A refused connection or a 4xx then proves that nothing happened. Not needed if an
+        httpx client has `send_idempotency_key` as its event hook.
+    verify: `verify(key, **parameters)` asks the receiver about an earlier call with an unknown outcome, and
+        returns `Done(result, external_id)`, `NotDone()` or `Unknown()`. It gets the parameters that it names.
+    compensate: undoes the effect when its batch is rolled back: a function or a task at the top of a module,
+        so that another process finds it too. It gets `result`, `external_id` and the parameters that it
         names; they are recorded before the call. It is an effect of its own in the ledger. Prefect's cache
-        does not answer for such a task: what was undone is to be done again.
-    scope: stands before a key that was left out, so that the same call in two places is two effects.
-    max_wait: seconds to wait for another run of the batch that is doing the same right now, and for a call
-        that still runs though its attempt is over.
+        is not used for such a task: a compensated effect must run again.
+    scope: a prefix of the default key, so that the same call in two places is two effects.
+    max_wait: seconds to wait for another run of the batch that is doing the same effect now, and for a call
+        that still runs after its attempt is over.
     """
 
     kind: EffectKind = "external"
@@ -91,7 +90,7 @@ class Effect(Policy):
     was: tuple[str, ...] = ()
     max_wait: float = Field(default=300.0, ge=0, le=86_400)
     compensates: str | None = Field(default=None, repr=False)
-    """Set by a rollback: the key of the effect that this one undoes."""
+    """Set by a rollback: the key of the effect that this one compensates."""
 
     @field_validator("key")
     @classmethod
@@ -109,7 +108,7 @@ class Effect(Policy):
 
     @classmethod
     def of(cls, value: Any) -> Effect | None:
-        """`effect=` as it may be written: an `Effect`, a kind, JSON, or None. Raises ConfigurationError.
+        """The Effect of an `effect=` option: an `Effect`, a kind, JSON, or None. Raises ConfigurationError.
 
         Example:
             >>> Effect.of("external").external
@@ -143,7 +142,7 @@ class Effect(Policy):
         return named_by(self.verify, parameters, beside_first=True)
 
     def check_for(self, fn: Callable[..., Any], *, isasync: bool) -> None:
-        """Refuse, at decoration, an effect whose key, `verify` or `compensate` could not work later."""
+        """Check at decoration that key, `verify` and `compensate` can work. Raises ConfigurationError."""
         # A scope, such as a plan's node, already makes the key unique.
         named = self.key is not None or self.compensates is not None or bool(self.scope)
         if not named and (why := _needs_key(fn)) is not None:
@@ -239,7 +238,7 @@ def rebuilt(value: Any, fn: Callable[..., Any] | None) -> Any:
 
 
 def unpack(packed: Packed, fn: Callable[..., Any] | None = None) -> Any:
-    """The value of a result with a "value". LookupError when the function's type does not fit, or is gone.
+    """The value of a result with a "value". LookupError if the function's type does not fit, or is gone.
 
     A value that a person gave is returned unchanged if there is no return type, or if it is None.
     """
@@ -257,7 +256,7 @@ def unpack(packed: Packed, fn: Callable[..., Any] | None = None) -> Any:
 
 
 def shown(packed: Packed | None) -> Any:
-    """A result as operators see it: its JSON, or None."""
+    """A result for operators: its JSON, or None."""
     return None if packed is None else packed.get("value")
 
 

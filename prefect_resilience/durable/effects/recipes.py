@@ -1,10 +1,10 @@
-"""Recipes: what a key was made of, kept with the effect. They tell two effects with the same key apart, and
-find an effect again whose code was changed between two passes.
+"""Recipes: the parts of a key, kept with the effect. They distinguish two effects with the same key, and find
+an effect again if its code was changed between two passes.
 
 A recipe is JSON: {"task": dotted name, "template": the key's template or None, "scope": ..., "names": every
 parameter of the function, "args": {parameter: {"type", "typed", "loose", "default"}}}. `typed` and `loose`
-are digests of the argument: two arguments of different types differ in the first and may agree in the second
-(17 and "17"). None stands for what has no digest. `default`: the argument equals the parameter's default.
+are digests of the argument, or None if it has no digest: two arguments of different types differ in the first
+and may agree in the second (17 and "17"). `default`: the argument equals the parameter's default.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ NOWHERE = CodeSource()
 
 
 def source_of(fn: Callable[..., Any]) -> CodeSource:
-    """Where a function is defined: neither its body nor the folder of the project counts."""
+    """Where a function is defined. Its body and the folder of the project do not count."""
     function = inspect.unwrap(fn)
     while isinstance(function, partial):
         function = inspect.unwrap(cast("Callable[..., Any]", function.func))
@@ -64,7 +64,7 @@ def class_name(cls: type[Any]) -> str:
 
 @lru_cache(maxsize=1_000)
 def module_name(module: str, file: str) -> str:
-    """The name of a module; for a script and a file that Prefect loaded, the name to import it by."""
+    """The name of a module; for a script or a file that Prefect loaded, the name to import it by."""
     path = PurePath(file)
     by_path = module in ("", "__main__", path.stem) or module.startswith("__prefect_loader")
     if not by_path:
@@ -80,9 +80,9 @@ def module_name(module: str, file: str) -> str:
 
 
 def is_gone(recorded: str, asker: CodeSource) -> bool:
-    """Whether the source files no longer define a task; False if they cannot tell.
+    """Whether the source files no longer define a task; False if that is unknown.
 
-    Nothing is imported; the sources are read. A lambda has no name there.
+    Nothing is imported; the sources are read. A lambda has no name in them.
     """
     if recorded.endswith("<lambda>"):
         return False
@@ -127,7 +127,7 @@ def _file_of(module: str) -> str | None:
 
 
 def _defined_in(file: str) -> frozenset[str] | None:
-    """The qualified names of all functions that a file defines; None where it cannot be read."""
+    """The qualified names of all functions that a file defines; None if it cannot be read."""
     try:
         path = Path(file)
         return _names_in(path.read_text(encoding="utf-8"))
@@ -157,7 +157,7 @@ Recipe = dict[str, Any]
 
 
 def difference(recorded: Recipe, mine: Recipe, names: Iterable[str]) -> str | None:
-    """Why an effect with the same key is another one: "task", "values", or None if it is the same.
+    """Why an effect with the same key is a different one: "task", "values", or None if it is the same.
 
     `names`: the names that the task may have had.
     """
@@ -184,7 +184,7 @@ def same_call(recorded: Recipe, mine: Recipe) -> bool:
 
 
 def changed_types(recorded: Recipe, mine: Recipe) -> str:
-    """How the arguments differ, for a message: "order was int and is str"; empty where they do not."""
+    """How the types of the arguments differ, for a message: "order was int and is str"; or ""."""
     pairs = [(name, recorded["args"].get(name), arg) for name, arg in mine["args"].items()]
     said = [
         f"{name} was {old['type']} and is {new['type']}"
@@ -219,7 +219,7 @@ def compared(
 ) -> Continues | list[Suspect]:
     """How a call with a key that is new to the ledger relates to the effects of earlier passes.
 
-    `earlier`: the effects that this pass has not asked for yet. `was`: earlier names of the task.
+    `earlier`: the effects that this pass has not requested yet. `was`: earlier names of the task.
     `gone`: whether the task of a recipe is no longer in the code.
     """
     suspects: list[Suspect] = []
@@ -243,7 +243,7 @@ def compared(
 
 
 def _of_one_task(recorded: Recipe, mine: Recipe) -> bool:
-    """Whether both belong to one task, and not to two that one function made with keys of their own."""
+    """Whether both belong to one task, and not to two tasks that one function made with different keys."""
     templates = recorded["template"], mine["template"]
     own_keys = "<locals>" in mine["task"] and None not in templates and templates[0] != templates[1]
     return recorded["scope"] == mine["scope"] and not own_keys
@@ -266,14 +266,14 @@ def _loose(recipe: Recipe, name: str) -> str | None:
 
 
 def _agree(one: str | None, other: str | None) -> bool:
-    """Whether two digests agree. An argument without a digest agrees with all."""
+    """Whether two digests agree. An argument without a digest agrees with every argument."""
     return one is None or other is None or one == other
 
 
 def clash(reused: Reused, asker: Asker, source: CodeSource, key: str, batch_id: str) -> Asker:
     """The asker to continue with if the recorded effect is the same one and its code was changed since.
 
-    Raises EffectKeyReused if it is another effect, and InDoubt if it may be the same one.
+    Raises EffectKeyReused if it is a different effect, and InDoubt if it may be the same one.
     """
     recorded = reused.recipe
     assert asker.recipe is not None

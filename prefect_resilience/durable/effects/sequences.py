@@ -1,4 +1,4 @@
-"""The steps of a claim without its call, as sequences: the state of the effect, its `verify`, its result."""
+"""The steps of a claim without its call: the state of the effect, its `verify`, its result."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ _QUOTED = re.compile(r"'[^']*'|\"[^\"]*\"")
 _URL = "PREFECT_RESILIENCE_STORE_URL"
 _WRITABLE = f"let this program write there, or name another store in {_URL}"
 
-# The first match counts, so the order matters: later signs occur in other errors, too.
+# The first match counts, so the order matters: the later patterns also match other errors.
 _REMEDIES = (
     ("root flow run|found out", "let the Prefect API answer, or name the batch: `with batch(...)`"),
     ("oom command|out of memory|maxmemory", "give Redis more memory (maxmemory), or make room there"),
@@ -74,7 +74,7 @@ _REMEDIES = (
 
 def remedy(said: str) -> str:
     """How to repair a store, in a few words. `said` is its error."""
-    # URLs and paths may contain any of the signs.
+    # URLs and paths may match any of the patterns.
     said = _QUOTED.sub("", said.rpartition("could not answer: ")[2].casefold())
     for signs, words in _REMEDIES:
         if re.search(signs, said):
@@ -92,7 +92,7 @@ class LedgerSequences:
     source: CodeSource
     here: EffectSurroundings
     direct: bool = False
-    """Whether the call follows the look-up at once: no circuit, no limit."""
+    """Whether the call directly follows the look-up: there is no circuit and no limit."""
     name: str = field(default_factory=lambda: uuid4().hex)
     key: str = ""
     batch_id: str = ""
@@ -100,9 +100,9 @@ class LedgerSequences:
     clear: bool = False
     """Whether it is known that the effect did not take place so far, here or in an earlier run."""
     recorded: bool = True
-    """False while the store is unavailable and the effect is one that may be done all the same."""
+    """False while the store is unavailable and the effect may be done without a record."""
     generation: int = 1
-    """Above 1: the effect was compensated before, and this call is a new one to its receiver."""
+    """Above 1: the effect was compensated before, and this call is a new one for its receiver."""
     _place: str = ""
     _doing: str = "the ledger cannot be opened"
     """The step that failed, for messages when the store is unavailable."""
@@ -118,7 +118,7 @@ class LedgerSequences:
         return self.ledger
 
     def _stand(self) -> LedgerDecision:
-        """The state of the effect; without circuit and limits, it is claimed at once."""
+        """The state of the effect; without circuit and limits, the effect is claimed at once."""
         if self.ledger is None:
             self._open()
         if not self.direct or (self._opened is not None and self._opened.earlier):
@@ -187,7 +187,7 @@ class LedgerSequences:
         return InDoubt(self.key, self.batch_id, why)
 
     def _intend(self, in_doubt: bool = True) -> LedgerDecision:
-        """Claim the effect. `in_doubt`: also one with an unknown outcome, unless it is external."""
+        """Claim the effect. `in_doubt`: also if its outcome is unknown, unless it is external."""
         self._doing = _INTENDING
         _, name = self.here.flow()
         about = {"key": self.key, "batch": self.batch_id, "task": self.source.name, **self.here.identity}
@@ -220,7 +220,7 @@ class LedgerSequences:
         return (yield from self._in_ledger(self._stand))
 
     def _in_ledger(self, step: Callable[[], LedgerDecision]) -> Steps[LedgerDecision]:
-        """A step of this claim; `Send` if the store is unavailable and the effect may go on without it."""
+        """A step of this claim; `Send` if the store is unavailable and the effect may be done without it."""
         try:
             return (yield Blocking(step))
         except NotRecorded:
@@ -231,14 +231,14 @@ class LedgerSequences:
         except Exception:
             raise
         except BaseException:
-            # Cancelled while a thread may still be writing: that thread then withdraws what it wrote.
+            # Cancelled while a thread may still write the intent: that thread then withdraws it.
             self._gone = True
             if self.ledger is not None:
                 self._withdraw()
             raise
 
     def _do_without(self, error: StoreUnavailable, what: str) -> None:
-        """The store is unavailable: an external effect is not made, any other goes on unrecorded."""
+        """The store is unavailable: an external effect is not sent, any other is done without a record."""
         if self.effect.external:
             said = redact(f"nothing was sent: {what}: {error}")
             raise NotRecorded(f"{said}; {remedy(str(error))}") from error

@@ -1,9 +1,9 @@
-"""What is recorded of an effect so that any process can undo it later: the function and its arguments.
+"""The record of a compensation: the function and its arguments, so that any process can call it later.
 
 {"call": {"module", "qualname", "file"}, "verify": the same or None, "parameters": {name: JSON}}
 
 Only the parameters that the two functions name are recorded. They are recorded before the call: an effect
-that could not be compensated as promised is not sent.
+that could not be compensated is not sent.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from prefect_resilience.durable.sources import Finder
 
 RECALLED = ("result", "external_id")
-"""What a compensation gets from the effect itself, beside the parameters."""
+"""What a compensation gets from the effect itself, in addition to the parameters."""
 
 Record = dict[str, Any]
 _VARIADIC = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
@@ -36,7 +36,7 @@ _VARIADIC = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
 
 
 def check_compensation(compensate: Callable[..., Any], primary: Callable[..., Any]) -> None:
-    """Refuse a compensation that another process could not find or call. Raises ConfigurationError."""
+    """Raise ConfigurationError if another process could not find or call the compensation."""
     _source_of(compensate, being_loaded=True)
     wanted = list(inspect.signature(compensate).parameters.values())
     check_parameters(f"compensate={name_of(compensate)}", wanted, primary, RECALLED)
@@ -45,7 +45,7 @@ def check_compensation(compensate: Callable[..., Any], primary: Callable[..., An
 def check_parameters(
     option: str, wanted: Iterable[inspect.Parameter], primary: Callable[..., Any], also: Iterable[str] = ()
 ) -> None:
-    """Refuse a function that needs parameters which neither the task's function nor `also` has."""
+    """Raise ConfigurationError if a function needs a parameter that neither `primary` nor `also` has."""
     given = inspect.signature(primary).parameters
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in given.values()):
         return
@@ -61,9 +61,9 @@ def check_parameters(
 def named_by(
     function: Callable[..., Any], given: Mapping[str, Any], *, beside_first: bool = False
 ) -> dict[str, Any]:
-    """Those of the given arguments that a function names, or all if it has `**kwargs`.
+    """The given arguments that a function names, or all if it has `**kwargs`.
 
-    `beside_first`: its first parameter is filled in otherwise.
+    `beside_first`: leaves out the function's first parameter.
     """
     parameters = inspect.signature(function).parameters
     takes_all = any(one.kind is one.VAR_KEYWORD for one in parameters.values())
@@ -106,7 +106,7 @@ def _is_being_loaded(module: Any) -> bool:
 
 
 def _is(found: Any, function: Any) -> bool:
-    # A classmethod is a new object, and equal, each time it is looked up.
+    # Each look-up of a classmethod gives a new, equal object.
     return found is function or (inspect.ismethod(function) and found == function)
 
 
@@ -118,7 +118,7 @@ def name_of(function: Any) -> str:
 
 
 def recorded_compensation(effect: Effect, parameters: Mapping[str, Any]) -> Record:
-    """What the ledger records with an intent. Raises ConfigurationError: then nothing may be sent."""
+    """The part of an intent for its compensation. Raises ConfigurationError: then nothing may be sent."""
     if effect.compensates is not None:
         return {"compensates": effect.compensates}
     if effect.compensate is None:
@@ -163,7 +163,7 @@ def with_result(packed: Record, value: Any) -> Record:
     return {**packed, "recalled": encode_parameters({"result": value}).parameters["result"]}
 
 
-# -- when it is undone
+# -- at the rollback
 
 
 def compensation_of(document: Mapping[str, Any]) -> str | None:
@@ -173,7 +173,7 @@ def compensation_of(document: Mapping[str, Any]) -> str | None:
 
 
 def find(source: Mapping[str, Any], finder: Finder) -> Callable[..., Any]:
-    """The function that was recorded. Raises DeadLetterError, or whatever its module raises."""
+    """The recorded function. Raises DeadLetterError, or any error of its module."""
     from prefect_resilience.durable.letters.model import Source
 
     return finder.subject(Source(**source), "")
@@ -205,7 +205,7 @@ def recalled(document: Mapping[str, Any], function: Callable[..., Any], reader: 
 def verify_arguments(
     document: Mapping[str, Any], verify: Callable[..., Any], reader: Reader
 ) -> dict[str, Any]:
-    """The recorded parameters that a `verify` names beside the key, which comes first."""
+    """The recorded parameters that a `verify` names after the key."""
     given = document["compensation"]["parameters"]
     return reader.parameters(named_by(verify, given, beside_first=True))
 
@@ -228,7 +228,7 @@ def _as_annotated(value: Any, function: Callable[..., Any]) -> Any:
     try:
         wanted = typing.get_type_hints(getattr(function, "fn", function), include_extras=True).get("result")
         return value if wanted is None or value is None else TypeAdapter(wanted).validate_python(value)
-    except Exception:  # noqa: BLE001 - the user's types may raise anything; then it gets the JSON
+    except Exception:  # noqa: BLE001 - the user's types may raise anything; then JSON is passed
         return value
 
 

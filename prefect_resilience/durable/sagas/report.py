@@ -17,8 +17,8 @@ from prefect_resilience.errors.exceptions import ConfigurationError
 class Compensation:
     """One effect of a batch that was rolled back.
 
-    `function` is its compensation, as "module:name"; None if it has none. `why` says what went wrong, or
-    gives a note. `generation` is one more than the number of times that it was compensated.
+    `function` is its compensation, as "module:name"; None if it has none. `why` is an error or a note.
+    `generation` is one more than the number of times that it was compensated.
     """
 
     key: str
@@ -35,8 +35,8 @@ class RollbackReport:
 
     compensated: undone now. already: undone by an earlier rollback, even an interrupted one.
     failed: the compensation raised, or could not be called: a person must act.
-    in_doubt: whether the effect, or its compensation, took place is unknown: a person must act.
-    skipped: done without a compensation, or a person gave that up: it stays done.
+    in_doubt: the outcome of the effect, or of its compensation, is unknown: a person must act.
+    skipped: done without a compensation, or with one that a person gave up: it stays done.
     """
 
     batch_id: str
@@ -90,7 +90,7 @@ class NotUndone:
 
 @dataclass(frozen=True, slots=True)
 class Outline:
-    """What a rollback of a batch undoes, in order, and what it does not."""
+    """The effects of a batch that a rollback undoes, in order, and those that it does not undo."""
 
     undone: tuple[str, ...] = ()
     not_undone: tuple[NotUndone, ...] = ()
@@ -101,7 +101,7 @@ class Outline:
         return all(one.how == "skipped" for one in self.not_undone)
 
     def told(self, *, planned: bool = False) -> str:
-        """Both as one phrase."""
+        """Both lists as one phrase."""
         yes, no = ("to undo", "not to be undone") if planned else ("undone", "not undone")
         if not self.undone and not self.not_undone:
             return "there is nothing to undo"
@@ -112,7 +112,7 @@ class Outline:
 
 
 def outline_of(report: RollbackReport) -> Outline:
-    """The outline of a rollback; includes what earlier rollbacks had undone."""
+    """The outline of a rollback, with the effects that earlier rollbacks had undone."""
     left = [
         NotUndone(one.key, how, one.why) for how in get_args(NotUndoneHow) for one in getattr(report, how)
     ]
@@ -120,7 +120,7 @@ def outline_of(report: RollbackReport) -> Outline:
 
 
 def planned(documents: Iterable[EffectDocument], since: float | None) -> Outline:
-    """What a rollback would undo of these effects, down to a savepoint's time or to the beginning."""
+    """What a rollback of these effects would undo, back to a savepoint's time or to the beginning."""
     effects = list(documents)
     todo = to_undo(effects, since)
     left = [NotUndone(one["key"], "in_doubt", _doubt(one)) for one in unsettled(effects, since)]
@@ -163,7 +163,7 @@ class SagaLog:
         self.place: str = saga_place(batch_id)
 
     def begin(self, claim: str, to: str | None) -> undo.Begun | undo.Busy | undo.NoSavepoint:
-        """Claim the batch's rollback; after `Begun` the caller has it, until `end` or `drop`.
+        """Claim the batch's rollback; after `Begun` the caller holds it, until `end` or `drop`.
 
         Raises ConfigurationError if `to` is a batch with effects in progress.
         """
@@ -209,7 +209,7 @@ class SagaLog:
         self.drop(claim)
 
     def drop(self, claim: str) -> None:
-        """Give the claim back. Does not block."""
+        """Release the claim. Does not block."""
         self.ledger.owner.drop(claim)
 
     def mark(self, name: str) -> float | undo.Busy | undo.Interrupted:

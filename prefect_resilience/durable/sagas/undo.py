@@ -1,11 +1,11 @@
-"""A rollback as pure functions: what to undo, in which order, and each step of one effect.
+"""A rollback as pure functions: the effects to undo, their order, and each step of one effect.
 
     done ── fenced ──> compensating ── undone ──> compensated ── intended again ──> (the next generation)
       ^                     │  └─ outcome unknown: stays, until a person says "undone" or "kept"
       └── failed, or kept ──┘
 
-All effects are fenced before the first is undone: if a rollback dies half-way, no later run takes one of them
-for done. `now` is the store's clock.
+All effects are fenced before the first is undone: if a rollback dies half-way, no later run treats one of
+them as done. `now` is the store's clock.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from prefect_resilience.durable.effects.current import sent_key
 from prefect_resilience.durable.effects.model import EffectDocument, generation_of
 
 SagaDocument = dict[str, Any]
-"""Of a batch: {"batch", "savepoints": [{"name", "at"}], "rollback": {"claim", "owner", "to", "since", "at"} |
-None, "last": the counts of the last rollback | None}."""
+"""One per batch: {"batch", "savepoints": [{"name", "at"}], "rollback": {"claim", "owner", "to", "since",
+"at"} | None, "last": the counts of the last rollback | None}."""
 
 
 # -- one effect
 
 
 def fenced(document: EffectDocument, claim: str, owner: str) -> EffectDocument:
-    """The effect, claimed by this rollback; also one that an interrupted rollback had claimed."""
+    """The effect, claimed by this rollback, even if an interrupted rollback had claimed it."""
     held = {**document["compensation"], "claim": claim, "owner": owner}
     if document["state"] == "done":
         held["error"] = None
@@ -38,7 +38,7 @@ def undone(document: EffectDocument, now: float) -> EffectDocument:
 
 
 def still_done(document: EffectDocument, now: float, error: dict[str, Any]) -> EffectDocument:
-    """The effect after a compensation that certainly did nothing."""
+    """The effect after a compensation that certainly took no effect."""
     return {**_released(document, now, error), "state": "done"}
 
 
@@ -48,7 +48,7 @@ def doubted(document: EffectDocument, now: float, error: dict[str, Any]) -> Effe
 
 
 def kept(document: EffectDocument, now: float, by: str) -> EffectDocument:
-    """A person gives the compensation up: the effect stays done, and no rollback undoes it."""
+    """A person gives up the compensation: the effect stays done, and no rollback undoes it."""
     released = _released(document, now, document["compensation"].get("error"))
     held = {**released["compensation"], "given_up": by}
     return {**released, "state": "done", "compensation": held, "verified_by": by}
@@ -90,10 +90,10 @@ class ToUndo:
 
 
 def to_undo(documents: Iterable[EffectDocument], since: float | None) -> ToUndo:
-    """What to undo of a batch, in reverse order of completion.
+    """The effects of a batch to undo, in reverse order of completion.
 
     `since`: the savepoint's time; effects completed up to it stay. Effects that an earlier rollback had
-    fenced are always finished.
+    fenced are always undone.
     """
     effects = [one for one in documents if "compensates" not in one]
     after = [one for one in effects if _is_after(one, since)]
@@ -111,7 +111,7 @@ def _last_first(documents: Iterable[EffectDocument]) -> tuple[EffectDocument, ..
 
 
 def unsettled(documents: Iterable[EffectDocument], since: float | None) -> list[EffectDocument]:
-    """Effects that may or may not have taken place."""
+    """Effects with an unknown outcome."""
     return [
         one
         for one in documents
@@ -134,7 +134,7 @@ def _completed(document: EffectDocument) -> tuple[float, float, str]:
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """The caller has the rollback; `since` is None for the beginning of the batch."""
+    """The caller holds the rollback; `since` is None for the beginning of the batch."""
 
     since: float | None
 
@@ -168,8 +168,8 @@ def begin(
 ) -> tuple[SagaDocument | None, Begun | Busy | NoSavepoint]:
     """Claim the rollback of a batch. `alive`: whether an earlier rollback still runs.
 
-    `to` is one of its savepoints, or else another batch, which ended at `earlier_ended`. This rollback also
-    finishes an interrupted one, and goes back as far as the farther of the two.
+    `to` is one of its savepoints, or else another batch that ended at `earlier_ended`. This rollback also
+    finishes an interrupted one, and goes back to the earlier target of the two.
     """
     saga = document or {"batch": batch_id, "savepoints": [], "rollback": None, "last": None}
     earlier = saga["rollback"]
@@ -202,7 +202,7 @@ def end(document: SagaDocument | None, claim: str, outcome: dict[str, Any]) -> S
 def mark(
     document: SagaDocument | None, batch_id: str, name: str, alive: bool, now: float
 ) -> tuple[SagaDocument | None, float | Busy | Interrupted]:
-    """Set a savepoint, or find an existing one; its time."""
+    """Set a savepoint, or find an existing one; the result has its time."""
     saga = document or {"batch": batch_id, "savepoints": [], "rollback": None, "last": None}
     if saga["rollback"] is not None:
         return document, Busy() if alive else Interrupted()

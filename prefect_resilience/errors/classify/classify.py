@@ -127,9 +127,9 @@ _MEMBERS = 1_000
 _DEPTH = 20
 
 WORST_FIRST = (ErrorKind.PERMANENT, ErrorKind.RESOURCE, ErrorKind.INFRASTRUCTURE, ErrorKind.TRANSIENT)
-"""Of several failures, the one with the first kind in this order decides: permanent before transient."""
+"""If several failures are combined, the first kind in this order decides: permanent before transient."""
 
-# Raised while another exception was handled, these are a mistake in the handler, not a report of that one.
+# Raised in an exception handler, these are a bug of the handler; their `__context__` is not the cause.
 _OWN_MISTAKES = (
     *(TypeError, AttributeError, NameError, LookupError, ArithmeticError, AssertionError, ImportError),
     *(NotImplementedError, ValueError, SyntaxError, StopIteration, StopAsyncIteration, RecursionError),
@@ -156,7 +156,7 @@ def classify(error: Any, *, now: float | None = None, rules: Sequence[Rule] = ()
     """
     try:
         return _classify(error, wall_clock() if now is None else now, tuple(rules), _DEPTH)
-    except Exception:  # noqa: BLE001 - whatever was handed in, the caller is already in trouble
+    except Exception:  # noqa: BLE001 - `error` may be anything, and the caller is handling a failure
         return ErrorInfo.of(ErrorCategory.UNEXPECTED, class_name(error))
 
 
@@ -208,7 +208,7 @@ def _find(link: BaseException, now: float) -> Opinion | None:
 
     try:
         return find(link, now)
-    except Exception:  # noqa: BLE001 - an exception that cannot even be looked at
+    except Exception:  # noqa: BLE001 - reading a foreign exception may raise anything
         return None
 
 
@@ -222,7 +222,7 @@ def _merged(opinion: Opinion | None, known: Opinion | None) -> Opinion | None:
 
 
 def _deeper(found: Opinion, link: BaseException, causes: Iterator[BaseException], now: float) -> Opinion:
-    """A failed sub-step is classified by its cause or, if that is missing, by its text."""
+    """A failed sub-step is classified by its cause, or by its text if it has no cause."""
     if found.category is not ErrorCategory.SUBTASK:
         return found
     known = (_find(cause, now) for cause in causes)
@@ -330,7 +330,7 @@ def _complete(
 # -- the exhausted resource, its usage and its limit, by type, code and the providers' words
 
 _NUMBER = r"(\d[\d,_.]{0,15}\d|\d)"
-# Usage and limit, as OpenAI, Anthropic, Google and their like write them.
+# Usage and limit in the messages of OpenAI, Anthropic, Google and similar providers.
 _USAGE_AND_LIMIT = (
     (rf"{_NUMBER} tokens? > {_NUMBER}", "ul"),
     (rf"maximum context length is {_NUMBER}.{{0,200}}?(?:resulted in|requested(?: about)?) {_NUMBER}", "lu"),

@@ -1,7 +1,7 @@
 """Databases, by SQLSTATE, by the numbers of their servers, or by words.
 
 SQLSTATE classes are those of ISO/IEC 9075 and of PostgreSQL's appendix "Error Codes". A statement that lost a
-deadlock or met a lock did nothing wrong and may be tried again, so it is `unavailable`.
+deadlock or met a lock can be retried, so it is `unavailable`.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _SQLSTATE = Regex(r"[0-9A-Z]{5}")
 
 
 def sqlstate_finding(error: object, now: float = 0.0) -> Opinion | None:
-    """By `sqlstate` (psycopg, asyncpg) or `pgcode` (psycopg2); None when the exception carries neither."""
+    """By `sqlstate` (psycopg, asyncpg) or `pgcode` (psycopg2); None when the exception has neither."""
     return _by_sqlstate(read(error, "sqlstate") or read(error, "pgcode"), error)
 
 
@@ -61,7 +61,7 @@ def _by_sqlstate(state: object, error: object) -> Opinion | None:
 
 postgres: list[Look | Opinion] = [
     sqlstate_finding,
-    # what libpq and the server say before there is a connection, when no SQLSTATE comes along
+    # messages of libpq and the server before there is a connection, which have no SQLSTATE
     by_words(r"""
         auth        -       authentication failed|no pg_hba\.conf entry|no password supplied
         auth        -       role .{1,80} does not exist
@@ -114,7 +114,7 @@ _MYSQL = coded(
 
 
 def mysql_finding(error: object, now: float) -> Opinion | None:
-    """By the server's number, in `errno` or first in `args`; a conversation that broke off has none."""
+    """By the server's number, in `errno` or first in `args`; a lost connection has no number."""
     found = found_by_code(_MYSQL, read(error, "errno") or first_argument(error), own=True)
     text = read_text(error, 2_000).lower()
     if found is None and ("lost connection" in text or text == "(0, '')"):  # a closed connection was used
@@ -163,7 +163,7 @@ _SNOWFLAKE = coded(
     not_found="2003",
 )
 _SNOWFLAKE_HTTP = 290_000
-"""Added to the HTTP status of an answer that was none of the service's own."""
+"""The connector adds this number to the status of a plain HTTP error."""
 
 
 def snowflake_finding(error: object, now: float) -> Opinion | None:
@@ -196,7 +196,7 @@ _SQL_SERVER = coded(
 
 
 def sql_server_finding(error: object, now: float) -> Opinion | None:
-    """pyodbc, whose first argument is an SQLSTATE, and pymssql, whose first argument is a number."""
+    """By the first argument: an SQLSTATE of pyodbc, or a number of pymssql."""
     first = first_argument(error)
     if not isinstance(first, str):
         return found_by_code(_SQL_SERVER, first)
@@ -231,6 +231,6 @@ _DBAPI_CLASSES = {"IntegrityError": C.CONFLICT, "ProgrammingError": C.INVALID, "
 
 
 def worded_finding(error: object, now: float) -> Opinion | None:
-    """An exception that only quotes what another system said, such as dbt's of a database: by its words."""
+    """By its words: an exception that only quotes another system, as dbt quotes a database's error."""
     named = _DBAPI_CLASSES.get(type(error).__name__)
     return text_finding(read_text(error, 8_000)) or (Opinion(named) if named else None)

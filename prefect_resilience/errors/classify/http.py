@@ -1,7 +1,7 @@
-"""HTTP: a status, a provider's own code and a body, as categories.
+"""HTTP: categories from a status, a provider's own code and a body.
 
-Everything is read by shape (`status_code`, `status`, `code`, `response`, `headers`, `body`), so that the
-exceptions and responses of any client are understood, also of clients that are not installed here.
+Everything is read by shape (`status_code`, `status`, `code`, `response`, `headers`, `body`). This works for
+the exceptions and responses of any client, installed or not.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ DECISIVE = coded(
             insufficient_quota billing_hard_limit_reached billing_error usage_limit_reached dailyLimitExceeded
             REQUEST_LIMIT_EXCEEDED
             """,
-    unavailable="overloaded_error UNABLE_TO_LOCK_ROW",  # Salesforce: somebody else holds the row
+    unavailable="overloaded_error UNABLE_TO_LOCK_ROW",  # Salesforce: another transaction holds the row
 )
-"""A provider's own code that decides whatever the status is."""
+"""Provider codes that decide, whatever the status is."""
 
 _THROTTLED = """
     rateLimitExceeded userRateLimitExceeded quotaExceeded jobRateLimitExceeded concurrentLimitExceeded
@@ -69,8 +69,8 @@ STREAMED = coded(
     not_found="not_found_error model_not_found channel_not_found user_not_found NOT_FOUND",
     invalid="invalid_request_error BAD_USER_INPUT GRAPHQL_VALIDATION_FAILED GRAPHQL_PARSE_FAILED",
 )
-"""Codes that count only where no status says it: an error event in the middle of a stream, Slack, which
-answers 200 to everything, and GraphQL servers, by the codes of Apollo."""
+"""Codes that count only if no status gives the category: for an error event in the middle of a stream, for
+Slack, which always answers 200, and for GraphQL servers (the codes of Apollo)."""
 
 OVERFLOW_CODE = "context_length_exceeded"
 _OVERFLOW = Regex(
@@ -95,18 +95,18 @@ def _says(pattern: str) -> Callable[[str], bool]:
 says_too_large: Callable[[str], bool] = _says(
     r"(?:received|sent) message larger than max|message size .{0,60}larger than"
 )
-"""gRPC's refusal of a message over the size limit of one side."""
+"""gRPC rejected a message over the size limit of one side."""
 says_spent: Callable[[str], bool] = _says(
     r"spend_limit|credit balance is too low|insufficient (?:account )?(?:balance|credits?)\b"
     r"|exceeded your current quota|(?:specified|monthly|weekly) .{0,20}usage limits?"
     r"|usage limits? (?:has been |was )?(?:reached|exceeded)",
 )
-"""Money or an allowance of days or months is used up, which no wait of minutes brings back."""
+"""Credit, or an allowance for days or months, is used up: a wait of minutes does not help."""
 says_throttled: Callable[[str], bool] = _says(
     r"rate limit (?:exceeded|reached)|secondary rate limit|abuse detection|too many requests"
     r"|request was throttled",
 )
-"""A refusal is a rate limit by its words."""
+"""The words of a rejection mean a rate limit."""
 says_lost_race: Callable[[str], bool] = _says(
     r"could not serialize access|serialization failure|deadlock (?:found|detected|victim)|was deadlocked"
     r"|chosen as the deadlock victim|due to concurrent (?:update|delete|dml|transaction)"
@@ -114,20 +114,20 @@ says_lost_race: Callable[[str], bool] = _says(
     r"|number of waiters for this lock exceeds|lock wait timeout exceeded|restart transaction"
     r"|can't serialize access|write ?conflict",
 )
-"""A transaction was rolled back because another one won: it may be tried again as a whole."""
+"""A transaction was rolled back because another one won: the whole transaction can be retried."""
 
 
 def says_overflow(text: str) -> bool:
     """Whether a text says that one request has more tokens than the model takes.
 
-    "Too many tokens, please wait" is a throttle: it counts the tokens of all requests.
+    "Too many tokens, please wait" is a rate limit: it counts the tokens of all requests.
     """
     match = _OVERFLOW.search(text)
     return match is not None and not (match["many"] and _SLOW_DOWN.search(text))
 
 
 WAITING = frozenset({C.RATE_LIMIT, C.UNAVAILABLE})
-"""Categories of which a text may say how long to wait: "try again in 6s"."""
+"""Categories with messages that may give a wait: "try again in 6s"."""
 
 STATUSES = coded(
     invalid="3* 4*",
@@ -138,8 +138,8 @@ STATUSES = coded(
     conflict="409 412 423",
     overflow="413",
     rate_limit="420 429",  # 420: "Enhance your calm"
-    # 425 Too Early: the server did not touch the request and asks for it again; 449: Azure's "retry
-    # with", a write met another one; 529: Anthropic is overloaded
+    # 425 Too Early: the server did not process the request and asks for a retry; 449: Azure's "retry
+    # with", two writes collided; 529: Anthropic is overloaded
     unavailable="425 449 502 503 529",
     cancelled="499",  # nginx's and Google's "the client went away"
 )
@@ -152,7 +152,7 @@ _SHOULD_RETRY = ("x-should-retry", "stripe-should-retry")
 
 
 def status_category(status: int) -> C | None:
-    """The category of an HTTP status, None below 300, where nothing went wrong."""
+    """The category of an HTTP status, None below 300 (no error)."""
     return category_of(STATUSES, status)
 
 
@@ -179,7 +179,7 @@ def headers_of(error: object) -> dict[str, str]:
 
 
 def http_finding(error: object, now: float) -> Opinion | None:
-    """What an exception or response says in the terms of HTTP, or None when it says nothing in them."""
+    """The opinion on an exception or response by its HTTP status, codes and text, or None."""
     status = status_of(error)
     body = body_text(error)
     objects = error_objects(error, body, status is not None)
@@ -219,7 +219,7 @@ def _by_status(status: int, text: str) -> tuple[C, str] | None:
 
 
 def _told_to_retry(headers: Mapping[str, str], category: C) -> bool | None:
-    """A server's own word on retrying. Work that is too big stays too big, whatever the server says."""
+    """The server's own advice on retries. It cannot make work retryable that is too big."""
     said = next((headers[name].lower() for name in _SHOULD_RETRY if name in headers), None)
     if said == "false":
         return False
@@ -241,20 +241,20 @@ def _refused_for_now(
 
 
 def _decided(codes: list[str], status: int | None, text: str) -> tuple[C, str] | None:
-    """What the provider's code or words say beyond the status."""
+    """The category from the provider's code or words, if they are more exact than the status."""
     for code in codes:
         if says_spent(code):
             return C.RESOURCE_EXHAUSTED, code
         category = DECISIVE.get(code)
         if category is not None and (status is None or status_category(status) is not category):
             return category, code
-    streamed = status is None or status < 300  # the answer had begun, so the status says nothing
+    streamed = status is None or status < 300  # the error came after the status was sent
     if (streamed or status in _MAY_OVERFLOW) and says_overflow(text):
         return C.OVERFLOW, OVERFLOW_CODE
     if (streamed or status in _MAY_BE_SPENT) and says_spent(text) and wait_in_text(text) is None:
         return C.RESOURCE_EXHAUSTED, "billing_error"
     if status == 429 and _TOO_LARGE_FOR_LIMIT.search(text):
-        # One request alone is over the limit of a whole minute: it would be refused for ever.
+        # This request alone is over the limit per minute: every retry would be rejected.
         return C.OVERFLOW, "request_too_large"
     return None
 

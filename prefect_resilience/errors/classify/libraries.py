@@ -1,4 +1,4 @@
-"""Exceptions that need a closer look than their name, each with the function that looks."""
+"""Rules for exceptions that cannot be classified by the name of their class alone."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def _os_error(error: object, now: float) -> Opinion | None:
 
 
 def _by_exit_code(name: str, category: C) -> Look:
-    """A process that ended by itself is of this category; one that a signal ended has crashed."""
+    """A rule: a process that exited has this category; a process that a signal ended is an `agent_crash`."""
 
     def look(error: object, now: float) -> Opinion:
         code = as_number(read(error, name))
@@ -77,7 +77,7 @@ def _circuit_open(error: object, now: float) -> Opinion:
 
 
 def _prefect_api(error: object, now: float) -> Opinion | None:
-    """Prefect's own API: when it fails, the machinery failed and not the work."""
+    """Prefect's own API: a status of 500 or more is a failure of the infrastructure, not of the work."""
     found = http_finding(error, now)
     if found is None or (found.details or {}).get("status", 0) < 500:
         return found
@@ -90,19 +90,19 @@ def _wrapped_by_sqlalchemy(error: object, now: float) -> Opinion | None:
         return Opinion(C.NETWORK, CATEGORY_CODES[C.NETWORK])
     original = read(error, "orig")
     found = find(original, now) if isinstance(original, BaseException) and original is not error else None
-    # For a driver that nobody here knows, the DB-API's own classes still tell two things apart.
+    # For an unknown driver, two classes of the DB-API still give a category.
     return found or _DBAPI.get(type(error).__name__)
 
 
 def _by_reason(error: object, now: float) -> Opinion | None:
-    """urllib's and urllib3's wrappers say why in `reason`."""
+    """urllib's and urllib3's wrappers keep the cause in `reason`."""
     reason = read(error, "reason")
     found = find(reason, now) if isinstance(reason, BaseException) and reason is not error else None
     return found or http_finding(error, now) or text_finding(read_text(error, 4_000))
 
 
 def _google_auth(error: object, now: float) -> Opinion | None:
-    """google-auth says itself whether a failure to get a token may be tried again."""
+    """google-auth marks the failures to get a token that can be retried."""
     return Opinion(C.UNAVAILABLE) if read(error, "retryable") is True else None
 
 
@@ -110,7 +110,7 @@ def _google_auth(error: object, now: float) -> Opinion | None:
 
 MOST_VIOLATIONS = 100
 LONGEST_OUTPUT = 2_000
-"""Characters of the original output that stand in the details; more of it is the partial output."""
+"""Characters of the original output in the details; the partial output has more of it."""
 
 _BY_REASON = coded(
     not_found="context_retrieval_failure",
@@ -132,7 +132,7 @@ def _resource_exhausted(error: object, now: float) -> Opinion:
 
 
 def _task_failure(error: object, now: float) -> Opinion:
-    """By its reason. What matched badly may match better the next time."""
+    """By its reason. A context matching failure is retryable: the next attempt may match better."""
     reason = FailureReason(str(read(error, "reason")))
     again = True if reason is FailureReason.CONTEXT_MATCHING_FAILURE else None
     details: dict[str, Any] = as_dict(read(error, "details"))
@@ -161,11 +161,11 @@ def _output_format_error(error: object, now: float) -> Opinion:
     return Opinion(C.VALIDATION, details=details)
 
 
-# -- the table: by class, a look, a finding, or several of them of which the first that is one counts
+# -- the table: for each class a rule, an opinion, or several of them; the first one with an opinion counts
 
 _Looks = Look | Opinion | Sequence[Look | Opinion]
 _TABLE: tuple[tuple[str, _Looks], ...] = (
-    # SystemExit carries a `code` that is no HTTP status.
+    # SystemExit has a `code` that is not an HTTP status.
     ("builtins.SystemExit", Opinion(C.CANCELLED, CATEGORY_CODES[C.CANCELLED])),
     ("builtins.OSError", _os_error),
     ("subprocess.CalledProcessError", _by_exit_code("returncode", C.TOOL_ERROR)),
@@ -173,7 +173,7 @@ _TABLE: tuple[tuple[str, _Looks], ...] = (
     ("urllib3.MaxRetryError urllib.URLError", _by_reason),
     ("prefect.TerminationSignal", _termination),
     ("prefect.PrefectHTTPStatusError", _prefect_api),
-    # Nobody resumed the flow run in time. It stays paused, so that another attempt would fail at once.
+    # The flow run was not resumed in time. It stays paused, so another attempt would fail at once.
     (
         "prefect.FlowPauseTimeout",
         Opinion(C.TIMEOUT, CATEGORY_CODES[C.TIMEOUT], kind=ErrorKind.PERMANENT, retryable=False),
@@ -223,7 +223,7 @@ _TABLE: tuple[tuple[str, _Looks], ...] = (
     ("ftplib.Error", services.ftp),
     ("imaplib.error poplib.error_proto", services.mailbox),
     ("ldap3.LDAPBindError", services.ldap_bind),
-    # These may carry nothing but another system's text: in the middle of a stream there are only words.
+    # These may have only another system's text: an error in the middle of a stream has no status.
     (
         """
             openai.APIError anthropic.APIError groq.APIError google.APIError cohere.ApiError
@@ -246,16 +246,16 @@ def _look(looks: _Looks, error: BaseException, now: float) -> Opinion | None:
 
 
 def find(error: BaseException, now: float) -> Opinion | None:
-    """What the default rules know about one exception, looking at nothing but itself; None is no opinion.
+    """The opinion of the default rules on one exception, without its causes; None is no opinion.
 
-    The order: a closer look by class, a declared `error_category`, HTTP by shape, SQLSTATE by shape, the
+    The order: a rule for the class, a declared `error_category`, HTTP by shape, SQLSTATE by shape, the
     name of the class or of a base, the bare name.
     """
     names = class_names(error)
     for name in names:
         look = _LOOKS.get(name)
         if name in BY_NAME and look is None:
-            break  # a nearer class is known by name; a look at a base knows less
+            break  # a nearer class is known by name; the rule of a base is less exact
         found = _look(look, error, now) if look else None
         if found is not None:
             return found
@@ -271,20 +271,20 @@ def find(error: BaseException, now: float) -> Opinion | None:
 
 
 def _too_big(error: BaseException, names: list[str]) -> Opinion | None:
-    """A class that says by its name that the work is too big, whatever status it came with."""
+    """A class with a name that means that the work is too big, whatever its status is."""
     bare = {name.rpartition(".")[2] for name in names}
     named = next((name for name in bare if BY_BARE_NAME.get(name) is C.OVERFLOW), None)
     return Opinion(C.OVERFLOW, OVERFLOW_CODE) if named else None
 
 
 def _asks_for_a_wait(error: object, now: float) -> Opinion | None:
-    """An exception nobody knows that says when to come back, such as a chat client's flood control."""
+    """An unknown exception that has a `retry_after`, such as a chat client's flood control."""
     wait = wait_of_value(read(error, "retry_after"), now)
     return None if wait is None else Opinion(C.RATE_LIMIT, retry_after=wait)
 
 
 def _declared(error: BaseException) -> Opinion | None:
-    """A class may say itself what it means: `error_category = "tool_error"`."""
+    """The category that the class declares: `error_category = "tool_error"`."""
     declared = read(error, "error_category")
     try:
         return Opinion(C(declared)) if isinstance(declared, str) else None
@@ -300,6 +300,6 @@ def _named(error: BaseException, names: list[str]) -> Opinion | None:
     if category is None:
         return None
     if category is C.NETWORK and "CERTIFICATE_VERIFY_FAILED" in read_text(error, 4_000):
-        # A peer that cannot prove who it is will not prove it a second later.
+        # The peer's certificate is invalid; a retry does not change that.
         return Opinion(C.AUTH, "CERTIFICATE_VERIFY_FAILED")
     return Opinion(category, CATEGORY_CODES.get(category))

@@ -1,7 +1,7 @@
-"""Known exceptions by name: `package.Class` -> category. Other classes are like their nearest base.
+"""Known exceptions by name: `package.Class` -> category. Other classes take that of their nearest base.
 
-Only the outermost package of the module is given, since libraries move classes between modules. Classes whose
-name is not enough are in `libraries`. Below: rules for unknown names, and for texts.
+Only the outermost package of the module is given, since libraries move classes between modules. Classes that
+need more than a name are in `libraries`. Below: rules for unknown names, and for texts.
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ BY_NAME = coded(
     subtask="prefect.FailedRun prefect.UpstreamTaskError prefect.UnfinishedRun prefect.PausedRun",
 )
 
-# Names that mean the same in whichever package they are defined, a user's own included.
+# Names that mean the same in every package, also in the user's own.
 BY_BARE_NAME = coded(
     timeout="""
         TimeoutError Timeout ReadTimeout ConnectTimeout TimeoutException RequestTimeoutError
@@ -169,12 +169,12 @@ BY_BARE_NAME = coded(
 
 # Unknown exceptions, by the words in their class's name: `ConnectionLost`, `LockTimeout`.
 #
-# The last resort, after the whole chain of causes: a known cause says more than a name. A ValueError, a
+# The last resort, after the whole chain of causes: a known cause is more exact than a name. A ValueError, a
 # TypeError or the like reports a mistake, so its name never makes it retryable.
 
 _MISTAKES = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, AssertionError, NameError)
 
-# PEP 249 names the last of the `invalid` rules.
+# The last `invalid` rule has the class names of PEP 249.
 _SPOKEN = worded(r"""
     auth               -             (Invalid|Bad|Expired|Wrong|Missing|No)_(Token|Credential|Password|Auth)
     auth               -             (Invalid|Bad|Expired|Wrong|Missing|No)_(Api_Key|Signature)
@@ -274,7 +274,7 @@ _LIMIT = 8_000
 
 
 def _builtins() -> Iterator[tuple[str, C]]:
-    """Built-in exceptions by their bare names, each as its nearest base that is known."""
+    """Built-in exceptions by their bare names, each with the category of its nearest known base."""
     for name, cls in vars(builtins).items():
         if isinstance(cls, type) and issubclass(cls, BaseException):
             bases = (f"builtins.{base.__name__}" for base in cls.__mro__)
@@ -315,7 +315,7 @@ def _words_in(text: str) -> Opinion | None:
 
 
 def _exception_in(text: str) -> Opinion | None:
-    """The first exception in the text whose name is known, such as the last line of a traceback."""
+    """The first exception with a known name in the text, such as in the last line of a traceback."""
     for match in _EXCEPTION.finditer(text):
         head, _, name = match[1].rpartition(".")
         category = BY_NAME.get(f"{head.partition('.')[0]}.{name}") if head else _NAMES.get(name)

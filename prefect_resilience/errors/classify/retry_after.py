@@ -1,7 +1,7 @@
-"""How long the other side asks us to wait, in all the spellings in use.
+"""How long a server asks the client to wait, in all formats in use.
 
-`Retry-After` is RFC 9110, section 10.2.3; the `x-ratelimit-reset*` family has no standard, so each value is
-told by its shape: a duration ("6m0s", "20ms"), seconds to wait, seconds or milliseconds since the epoch, or
+`Retry-After` is RFC 9110, section 10.2.3. The `x-ratelimit-reset*` family has no standard, so the format of
+each value decides: a duration ("6m0s", "20ms"), seconds to wait, seconds or milliseconds since the epoch, or
 an RFC 3339 time.
 """
 
@@ -31,7 +31,7 @@ _RESETS = _RESET_NAMES.split()
 
 
 def plain_headers(headers: Any) -> dict[str, str]:
-    """Headers of any library as a dict with lower-case names; {} for what cannot be read as headers."""
+    """Headers of any library as a dict with lower-case names; {} if the value cannot be read as headers."""
     try:
         items = read(headers, "items")
         pairs: Any = items() if callable(items) else headers
@@ -48,8 +48,9 @@ def retry_after_seconds(headers: Mapping[str, str], *, status: int | None, now: 
     """The wait in seconds that a response's headers ask for, or None when they ask for none.
 
     `headers` have lower-case names (see `plain_headers`), `now` is in seconds since the epoch. The exact
-    `retry-after-ms` wins over `retry-after`, and that over the `x-ratelimit-reset*` family, which counts only
-    when the status is 429 or 503, since servers send it with every answer. Garbage is passed over.
+    `retry-after-ms` goes before `retry-after`, and that before the `x-ratelimit-reset*` family. That family
+    counts only for a status of 429 or 503, since servers send it with every answer. Invalid values are
+    ignored.
     """
     for name in _MILLISECONDS:
         milliseconds = as_number(headers.get(name))
@@ -103,7 +104,7 @@ def _retry_after(value: str | None, base: float) -> float | None:
 
 
 def _longest_reset(headers: Mapping[str, str], base: float) -> float | None:
-    """The longest of the resets, of those whose allowance is used up where the server tells which one is."""
+    """The longest reset of the used-up limits; of all limits if the server does not mark any as used up."""
     given = [name for name in _RESETS if name in headers]
     used_up = [name for name in given if as_number(headers.get(name.replace("reset", "remaining"))) == 0]
     waits = [_reset(headers[name], base) for name in used_up or given]
@@ -153,14 +154,14 @@ def _wait(seconds: float | None) -> float | None:
     return max(0.0, seconds)
 
 
-# google.rpc.RetryInfo, out of the bytes of a gRPC status: the message's name, then its value (field 2) with a
-# Duration (field 1) of seconds (1) and nanoseconds (2). No library that could read it needs to be installed.
+# google.rpc.RetryInfo in the bytes of a gRPC status: the message's name, then its value (field 2) with a
+# Duration (field 1) of seconds (1) and nanoseconds (2). Parsed here: a protobuf library may not be installed.
 _VARINT = rb"([\x80-\xff]{0,9}[\x00-\x7f])"
 _RETRY_INFO = rb"google\.rpc\.RetryInfo\x12.\x0a.(?:\x08" + _VARINT + rb")?(?:\x10" + _VARINT + rb")?"
 
 
 def retry_info_delay(status: bytes) -> float | None:
-    """The seconds of the RetryInfo in a serialized google.rpc.Status, None when there is none to be read."""
+    """The seconds of the RetryInfo in a serialized google.rpc.Status, None if it has none."""
     match = re.search(_RETRY_INFO, status, re.DOTALL)
     if match is None:
         return None
@@ -171,7 +172,7 @@ def retry_info_delay(status: bytes) -> float | None:
 
 
 def _varint(digits: bytes | None) -> int:
-    """Base 128, the last digit first."""
+    """Base 128, the lowest digit first."""
     return sum((byte & 0x7F) << 7 * place for place, byte in enumerate(digits or b""))
 
 
@@ -195,7 +196,7 @@ def wait_in_text(text: str) -> float | None:
 
 
 def _sum_of(pattern: Regex, text: str) -> float | None:
-    """The seconds of the duration that a pattern finds: in its group, or in all of it."""
+    """The seconds of the duration that a pattern finds: in its group, or in the whole match."""
     match = pattern.search(text)
     if match is None:
         return None

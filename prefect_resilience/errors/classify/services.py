@@ -79,7 +79,7 @@ _AWS_CODES = coded(
         ItemCollectionSizeLimitExceeded
         """,
 )
-# Event streams write their codes with a small first letter: `throttlingException`.
+# Event streams write their codes with a lower-case first letter: `throttlingException`.
 _AWS = {code.lower(): category for code, category in _AWS_CODES.items()}
 
 GRPC = coded(
@@ -106,12 +106,12 @@ def aws_finding(error: object, now: float) -> Opinion | None:
     category = _aws_code(code)
     reasons = _cancellation_reasons(response)
     if reasons:
-        # One reason that stays is enough: the transaction would be cancelled again.
+        # One permanent reason is enough: a retry of the transaction would be cancelled too.
         category = min(
             (_aws_code(reason) or C.CONFLICT for reason in reasons), key=lambda each: each.retryable
         )
         details["reasons"] = reasons
-    # A throttle may talk of "too many tokens" too: only a code that blames the request can mean an overflow.
+    # Throttling may also mention "too many tokens": only an `invalid` or unknown code may be an overflow.
     if category in (None, C.INVALID) and says_overflow(read_text(error, 4_000)):
         return Opinion(C.OVERFLOW, OVERFLOW_CODE, wait, details)
     category = category or (status_category(status) if status else None)
@@ -123,7 +123,7 @@ def _aws_code(code: str | None) -> C | None:
 
 
 def _cancellation_reasons(response: dict[Any, Any]) -> list[str]:
-    """Why DynamoDB cancelled a transaction, item by item; "None" is said of the items that were fine."""
+    """Why DynamoDB cancelled a transaction: the code of each failed item. Other items have "None"."""
     listed = response.get("CancellationReasons")
     reasons = cast("list[object]", listed)[:100] if isinstance(listed, list) else []
     codes = (as_code(as_dict(reason).get("Code")) for reason in reasons)
@@ -155,7 +155,7 @@ def _grpc_too_big(name: str, text: str) -> Opinion | None:
 
 
 def google_finding(error: object, now: float) -> Opinion | None:
-    """google-api-core's GoogleAPICallError: an HTTP status, and a gRPC status that is more exact."""
+    """google-api-core's GoogleAPICallError: by its gRPC status, which is more exact than its HTTP status."""
     found = http_finding(error, now)
     name = _enum_name(read(error, "grpc_status_code"))
     if name not in GRPC or (found is not None and found.category in _SAID_BY_GOOGLE):
@@ -168,7 +168,7 @@ def google_finding(error: object, now: float) -> Opinion | None:
     return Opinion(GRPC[name], str(code) if code else name, found.retry_after if found else None, details)
 
 
-# What the body of an answer says is more exact than its gRPC status.
+# For these categories the body of the answer is more exact than its gRPC status.
 _SAID_BY_GOOGLE = (C.OVERFLOW, C.RATE_LIMIT, C.RESOURCE_EXHAUSTED)
 
 
@@ -183,7 +183,7 @@ def _enum_name(value: object) -> str:
 
 
 def _grpc_wait(error: object, trailing: dict[str, str], now: float) -> float | None:
-    """What a server says in its trailing metadata: the pushback, RetryInfo, or HTTP's header."""
+    """The wait in seconds from the trailing metadata: the pushback, RetryInfo, or HTTP's header."""
     pushback = as_number(trailing.get("grpc-retry-pushback-ms"))
     if pushback is not None:
         return pushback / 1000
@@ -208,7 +208,7 @@ neo4j: Look = by_attribute(
 )
 """Status codes of Neo4j: Neo.<classification>.<category>.<title>."""
 
-# Trino's StandardErrorCode; what is missing is judged by its type.
+# Trino's StandardErrorCode; other codes are classified by their type.
 _TRINO = coded(
     auth="PERMISSION_DENIED INVALID_CREDENTIALS",
     rate_limit="QUERY_QUEUE_FULL EXCEEDED_QUEUE_LIMIT",
@@ -231,7 +231,7 @@ _TRINO_TYPES = coded(
 
 
 def trino_finding(error: object, now: float) -> Opinion | None:
-    """A query that Trino gave up, by the error's name, else by its type."""
+    """A failed query of Trino, by the error's name, else by its type."""
     name = read(error, "error_name")
     by_type = found_by_code(_TRINO_TYPES, read(error, "error_type"))
     return found_by_code(_TRINO, name) or (
@@ -240,7 +240,7 @@ def trino_finding(error: object, now: float) -> Opinion | None:
 
 
 def trino_http_finding(error: object, now: float) -> Opinion | None:
-    """An answer of the coordinator that is no result: the status stands in the text."""
+    """An HTTP error of the coordinator: the status is in the text."""
     return found_by_code(STATUSES, *re.findall(r"\berror (\d{3})\b", read_text(error, 500))[:1])
 
 
@@ -260,7 +260,7 @@ _CLICKHOUSE = coded(
 
 
 def clickhouse_finding(error: object, now: float) -> Opinion | None:
-    """By the number; clickhouse-connect has it in the text alone."""
+    """By the number; clickhouse-connect has it only in the text."""
     told = re.findall(r"(?i)\bcode: (\d{1,4})\b", read_text(error, 2_000))
     return found_by_code(_CLICKHOUSE, read(error, "code"), *told[:1])
 
@@ -274,7 +274,7 @@ ftp: Look = by_pattern(
     unavailable="4*",
     invalid="5*",
 )
-"""RFC 959: 4yz passes, 5yz stays."""
+"""RFC 959: 4yz is transient, 5yz is permanent."""
 
 mailbox: list[Look | Opinion] = [
     by_pattern(
@@ -288,19 +288,19 @@ mailbox: list[Look | Opinion] = [
     ),
     by_words(r"rate_limit - too many (?:simultaneous |concurrent )?(?:connections|logins)"),
 ]
-"""A refusal of an IMAP or POP3 server, by its response code in brackets: RFC 5530, RFC 3206."""
+"""An error of an IMAP or POP3 server, by its response code in brackets: RFC 5530, RFC 3206."""
 
 ldap_bind: Look = by_words(r"""
     auth        - invalidCredentials\Z
     unavailable - (?:busy|unavailable)\Z
 """)
-"""A bind that ldap3 made by itself, which has the result in its text alone."""
+"""An automatic bind of ldap3: the result is only in the text."""
 
 asyncpg_client: Look = by_words("network NETWORK_ERROR connection (?:is|was|has been) closed|pool is clos")
-"""A mistake in using asyncpg, unless it is a connection that somebody has closed."""
+"""A mistake in using asyncpg, unless the connection or the pool was closed."""
 
 ssh: Look = by_words("timeout TIMEOUT timeout\nnetwork NETWORK_ERROR .|\\Z")
-"""paramiko's SSHException, whose text alone tells a slow peer from a lost one."""
+"""paramiko's SSHException: only the text distinguishes a timeout from a lost connection."""
 
 amqp: Look = by_attribute(
     "reply_code",
@@ -315,7 +315,7 @@ amqp: Look = by_attribute(
 )
 """A channel or connection that the broker closed: AMQP 0-9-1, "Reply codes"."""
 
-# librdkafka's codes below zero are its own; only those that it does not call retriable are missing trouble.
+# Names with a leading `_` are librdkafka's own codes. Other codes are `unavailable` if they are retriable.
 _KAFKA = coded(
     network="_TRANSPORT _ALL_BROKERS_DOWN _RESOLVE",
     timeout="_TIMED_OUT _MSG_TIMED_OUT _TIMED_OUT_QUEUE REQUEST_TIMED_OUT",
@@ -340,9 +340,9 @@ def kafka_finding(error: object, now: float) -> Opinion | None:
 
 
 def smtp_finding(error: object, now: float) -> Opinion | None:
-    """SMTP replies, RFC 5321: 4yz passes (greylisting, a busy server), 5yz stays.
+    """SMTP replies, RFC 5321: 4yz is transient (greylisting, a busy server), 5yz is permanent.
 
-    Of several refused recipients the worst reply counts: a permanent one before those that pass.
+    If several recipients were refused, the worst reply counts: permanent before transient.
     """
     replies = list(_smtp_replies(error))
     if not replies:

@@ -18,9 +18,9 @@ def read(source: object, name: str) -> Any:
 
 
 def put(error: BaseException, name: str, value: object) -> None:
-    """Set an attribute, also on an exception whose class forbids it (a frozen one of attrs, say).
+    """Set an attribute, even if the exception's class forbids it (a frozen class of attrs, for example).
 
-    Raises what a property or a slot of that name raises.
+    Raises any error of a property or a slot of that name.
     """
     BaseException.__setattr__(error, name, value)
 
@@ -38,12 +38,12 @@ def called(source: object, name: str) -> Any:
     method = read(source, name)
     try:
         return method() if callable(method) else None
-    except Exception:  # noqa: BLE001 - somebody else's method
+    except Exception:  # noqa: BLE001 - a foreign method may raise anything
         return None
 
 
 def first_of(value: object) -> object:
-    """The first item of a tuple, of a tuple in it and so on; any other value itself, None of an empty one."""
+    """The first item of a tuple, also of nested tuples; None for an empty tuple, else the value itself."""
     while isinstance(value, tuple):
         items = cast("tuple[object, ...]", value)
         value = items[0] if items else None
@@ -51,7 +51,7 @@ def first_of(value: object) -> object:
 
 
 def first_argument(error: object) -> object:
-    """The first of an exception's `args`; pymssql puts number and text in a tuple of their own."""
+    """The first of an exception's `args`; pymssql nests number and text in a tuple."""
     return first_of(read(error, "args"))
 
 
@@ -61,7 +61,7 @@ def as_dict(value: object) -> dict[Any, Any]:
 
 
 def as_number(value: object) -> float | None:
-    """A finite float of a number or of digits in a string, else None; a bool is no number."""
+    """A finite float from a number or from digits in a string, else None; a bool is not a number."""
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         return None
     try:
@@ -72,7 +72,7 @@ def as_number(value: object) -> float | None:
 
 
 def as_status(value: object) -> int | None:
-    """An HTTP status between 100 and 599 of an int, an enum of ints or three digits, else None."""
+    """An HTTP status between 100 and 599 from an int, an enum of ints or three digits, else None."""
     number = as_number(value)
     if number is None or number != int(number) or not 100 <= number <= 599:
         return None
@@ -80,7 +80,7 @@ def as_status(value: object) -> int | None:
 
 
 def as_code(value: object) -> str | None:
-    """A short code such as "insufficient_quota" of a string, else None."""
+    """A string of 1 to 80 characters, as a code such as "insufficient_quota", else None."""
     if isinstance(value, str) and 0 < len(value) <= 80:
         return value
     return None
@@ -123,7 +123,7 @@ _BODIES = ("data", "content", "json_body", "details", "info")
 
 
 def body_text(error: object) -> str:
-    """The body of a response as far as it has been read already; reading more would be I/O."""
+    """The part of a response's body that is already in memory; reading more would be I/O."""
     for source in (read(error, "response"), error):
         for name in ("_content", "_body"):
             content = as_dict(read(source, "__dict__")).get(name)
@@ -138,7 +138,7 @@ def body_text(error: object) -> str:
 def error_objects(error: object, text: str, answered: bool) -> list[dict[Any, Any]]:
     """The objects that describe the error, from the SDK's attributes and from the body's text.
 
-    Without an HTTP status, `data` or `details` may be anything, such as an order's, and are not read.
+    Without an HTTP status (`answered`), `data` and `details` may be business data, and are not read.
     """
     kept = [read(error, "body")]
     if answered:
@@ -149,7 +149,7 @@ def error_objects(error: object, text: str, answered: bool) -> list[dict[Any, An
 
 
 def provider_codes(error: object, objects: list[dict[Any, Any]]) -> list[str]:
-    """Codes that a provider put on its exception or into the body, the most telling first."""
+    """Codes that a provider put on its exception or into the body, the most exact first."""
     own = (read(error, "error_code"), read(error, "code"), read(error, "type"))
     found = [as_code(code) for code in own]
     for inner in objects:
@@ -200,7 +200,7 @@ _STATES = "SCHEDULED PENDING RUNNING COMPLETED FAILED CANCELLED CRASHED PAUSED C
 
 
 def state_type(source: object) -> str | None:
-    """The type of a Prefect state ("FAILED", ...), or None when this is no state."""
+    """The type of a Prefect state ("FAILED", ...), or None if the source is not a state."""
     if isinstance(source, BaseException | str):
         return None
     kind = read(source, "type")

@@ -1,4 +1,4 @@
-"""Answers that a language model did not finish: no error of the provider's, but half a result."""
+"""Incomplete answers of language models: the provider reports no error, but the text is cut."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ STOPS = {
     "MAX_TOKENS": "output",
     "model_context_window_exceeded": "context",
 }
-"""Why an answer ended too early, in the words of Anthropic, OpenAI and Google, and what was used up."""
+"""Stop reasons of Anthropic, OpenAI and Google for cut answers, and the resource that was used up."""
 
 
 def ensure_complete(response: T) -> T:
     """The answer of a language model, if it was not cut at a limit of tokens.
 
-    `response` is what the SDKs of OpenAI, Anthropic and Google return, or its JSON. Raises ResourceExhausted
+    `response` is an answer of the SDKs of OpenAI, Anthropic or Google, or its JSON. Raises ResourceExhausted
     with the resource "output" (or "context"), the tokens used, and the text so far as `partial_output`.
 
         return ensure_complete(client.messages.create(...)).content[0].text
@@ -46,7 +46,7 @@ def ensure_complete(response: T) -> T:
 
 
 def _spent(answer: Any) -> str | None:
-    """The resource whose limit cut an answer; None if no limit did."""
+    """The exhausted resource that cut an answer; None if no limit did."""
     reasons = (str(getattr(one, "name", one)) for path in _REASONS for one in _at(answer, path))
     return next((STOPS[one] for one in reasons if one in STOPS), None)
 
@@ -60,16 +60,16 @@ _USAGES = _paths("usage.output_tokens usage.completion_tokens usage_metadata.can
 _WHOLE_TEXTS = _paths(
     "content.text choices.message.content candidates.content.parts.text output.content.text"
 )
-"""Where a whole answer has its text."""
+"""Where a complete answer has its text."""
 
 End = str | Callable[[Any], bool]
 
-# In a chunk or an event: paths to fields that end a stream by being there.
+# Paths to fields of a chunk or an event: a stream ends if one of them is present.
 _ENDS = _paths("""
     choices.finish_reason data.choices.finish_reason candidates.finish_reason candidates.finishReason
     messageStop
 """)
-# Field and value that end a stream: Anthropic and Cohere, OpenAI Responses, Cohere version 1, Ollama.
+# Fields with values that end a stream: Anthropic and Cohere, OpenAI Responses, Cohere version 1, Ollama.
 _END_VALUES: dict[str, tuple[object, ...]] = {
     "type": (
         *("message_stop", "message-end", "stream-end", "done"),
@@ -84,13 +84,13 @@ _REASONS = _paths("""
     delta.stop_reason delta.finish_reason stop_reason incomplete_details.reason
     response.incomplete_details.reason messageStop.stopReason done_reason
 """)
-"""Where a stream says why it ended."""
+"""Where a stream has its stop reason."""
 
 _TEXTS = _paths("""
     choices.delta.content data.choices.delta.content candidates.content.parts.text delta.text delta
     delta.message.content.text contentBlockDelta.delta.text message.content response text
 """)
-"""Where a chunk has its piece of the text: the first of these that is a text counts."""
+"""Where a chunk has its part of the text: the first of these that has a text counts."""
 
 _FIELDS = ("data:", "event:", "id:", "retry:", ":")
 _DONE = "[DONE]"
@@ -98,7 +98,7 @@ _END_EVENTS = frozenset({"message_stop", "done", "stream-end", "message-end", "r
 
 
 class StreamCut(ResilienceError):
-    """A stream ended without its end marker: what came is only a part. Category `network`, so it is retried.
+    """A stream ended without its end marker, so its text is incomplete. Category `network`, so it is retried.
 
     partial_output: the text so far, None if there was none.
 
@@ -120,11 +120,11 @@ def ensure_complete_stream(chunks: AsyncIterable[T], *, end: End | None = None) 
 @overload
 def ensure_complete_stream(chunks: Iterable[T], *, end: End | None = None) -> Iterator[T]: ...
 def ensure_complete_stream(chunks: Any, *, end: End | None = None) -> Any:
-    """The chunks of a language model's stream, and an error in place of its end if the stream was cut.
+    """The chunks of a language model's stream. An error is raised at its end if the stream was cut.
 
-    `chunks` are the events of an SDK (OpenAI, Anthropic, Google, Mistral, Cohere, Bedrock, Ollama and those
-    that follow them), their JSON, or the lines of server-sent events, as texts or bytes; async ones give an
-    async iterator. `end` says how another stream ends: a text in its last chunk, or a function of a chunk.
+    `chunks` are the events of an SDK (OpenAI, Anthropic, Google, Mistral, Cohere, Bedrock, Ollama and
+    compatible ones), their JSON, or the lines of server-sent events, as texts or bytes; async chunks give an
+    async iterator. `end` marks the end of other streams: a text in the last chunk, or a function of a chunk.
 
     Raises StreamCut when it ended without its end marker, and ResourceExhausted when it was cut at a limit of
     tokens; both have the text so far as `partial_output`.
@@ -158,7 +158,7 @@ async def _acomplete(chunks: AsyncIterable[T], reader: _Reader) -> AsyncIterator
 
 
 class _Reader:
-    """What is known of a stream so far: its text, whether it has ended, and why."""
+    """The state of a stream: its text so far, whether it has ended, and why."""
 
     def __init__(self, end: End | None) -> None:
         self._end = end
@@ -182,7 +182,7 @@ class _Reader:
             self._take_event(chunk)
 
     def close(self) -> None:
-        """The stream is over. Raises StreamCut and ResourceExhausted."""
+        """Check the end of the stream. Raises StreamCut and ResourceExhausted."""
         self._take_line(self._line)
         text = "".join(self._texts) or None
         if self._spent is not None:
@@ -222,7 +222,7 @@ def _parsed(data: str) -> dict[str, Any] | None:
 
 
 def _is_line(line: str, after: str) -> bool:
-    """Whether a text without its line break is a whole line, by itself and by what comes after it."""
+    """Whether a text without its line break is a whole line, judged by it and by the text after it."""
     data = _data(line)
     if data == _DONE or _parsed(data) is not None or not after:
         return True
@@ -237,7 +237,7 @@ def _ends(event: Any) -> bool:
 
 
 def _at(source: Any, path: list[str]) -> list[Any]:
-    """What is found at a path of fields; of a list, in each of its items."""
+    """The values at a path of fields. Lists on the path are searched item by item."""
     found = [source]
     for name in path:
         found = [_field(item, name) for each in found for item in _each(each)]

@@ -1,1 +1,1 @@
-"""Secrets: what they look like, where they come from, and their removal from texts."""
+"""Secrets: their formats, their collection, and their removal from texts."""

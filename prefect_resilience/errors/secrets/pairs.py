@@ -1,7 +1,7 @@
-"""Keys and their values: `password=...`, `"api_key": "..."`, `--token ...`; and values that are none.
+"""Secrets by the name of their key: `password=...`, `"api_key": "..."`, `--token ...`.
 
-A value is left alone when it says nothing (`null`, `missing`), when it is a type (`password: str`), and when
-it is source code that names where the secret comes from (`password=config.password`).
+A value is not masked when it has no content (`null`, `missing`), when it is a type (`password: str`), and
+when it is source code that names the origin of the secret (`password=config.password`).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ KEY = (
     r"[\s_\-]{0,2}key(?:[_\-](?:base|data|material))?|sharedaccess(?:key|signature)|connection[\s_\-]{0,2}string)"
 )
 TAIL = r"(?:(?<!token)(?<!secret)s|[_\-]?(?:confirm(?:ed|ation)?|again|repeat(?:ed)?|value|hash|\d{1,2}))?"
-"""What may follow a key's name: `password_confirm`, `api_keys`; "tokens" are counted, "secrets" are named."""
+"""Suffixes of a key's name: `password_confirm`, `api_keys`. Not "tokens" (a count) or "secrets" (names)."""
 KEY_TRIGGERS = words(
     "pass pwd secret token credential key sharedaccess connection identified assertion verifier"
 )
@@ -38,15 +38,15 @@ _QUOTED = (
     r"|b?'(?P<single>(?:[^'\\\n]|\\.)*)"
     r"""|\\{1,8}["'](?P<escaped>(?:(?!\\+["'])[^\n])*)"""
 )
-# A bare value goes on over a comma or a bracket that is not followed by what would end it.
+# A bare value may contain a comma or a bracket, unless the text after that ends the value.
 _BARE = r"""(?:[^\s,;&"'`<>()\[\]{}|\\]|,(?![\s"']|[\w\-]{1,40}[=:]|$)|[)\]}](?=[\w])|\\(?!["']))+"""
-# key=value, "key": "value", and what only stands beside its key.
+# key=value, "key": "value", and a value after its key without a separator.
 _GAP = (
     r""":\s{0,8}[A-Za-z_][\w.\[\]| ]{0,60}?\s{0,4}=\s{0,8}(?=b?["'])"""
     r"""|(?:\\{0,8}["'\]]){0,2}\s{0,8}(?:=>|:=|==?|:)\s{0,8}(?:\[\s{0,4}(?=["']))?|["']?,?\s{1,8}"""
 )
 _PAIR = Regex(rf"(?P<key>{KEY}){TAIL}(?P<gap>{_GAP})(?:{_QUOTED}|(?P<bare>{_BARE}))", _I)
-# Beside its key a value counts in ("x-api-key", "..."), --password ... and ['--password', '...'].
+# Without a separator a value counts in ("x-api-key", "..."), --password ... and ['--password', '...'].
 _BESIDE = Regex(r"""(?:(?<!-)--|\(b?["'])[\w\-]{0,40}\Z""")
 
 _NOTHING = words("""
@@ -61,19 +61,19 @@ _TYPES = words("""
     str bytes int float bool dict list tuple object any optional union literal annotated callable secretstr
     secretbytes secret string text number boolean char varchar final classvar path
 """)
-# What stands for a secret in documentation, in a command's usage, in a template.
+# Placeholders for secrets in documentation, in a command's usage, in a template.
 PLACEHOLDER = (
     r"(?-i:<[\w \-]{1,40}>|\$\{?[A-Z_][A-Z0-9_]{0,60}\}?|[xX]{3,64}|!(?:vault|secret|ref|env)"
     r"|[yY](?:our|OUR)[_\- ][\w \-]{1,40}|(?:API_?)?(?:KEY|TOKEN|SECRET|PASSWORD|PASS|PWD))"
 )
 _PLACEHOLDER = Regex(PLACEHOLDER)
 _ORDINARY_TOKEN = Regex(r"\d{1,7}(?:\.\d{1,7})?%?|[a-z]{1,15}[.!?]?")
-# `next_page_token`, `sortKey`: where to go on, and in which order.
+# `next_page_token`, `sortKey`: used for paging and sorting, not secret.
 _PAGE = r"(?:page|next|previous|continuation|sync|cursor|pagination|skip|resume|sort|start|end)[_\-]?"
 _PAGING = Regex(rf"{_PAGE}\Z", _I)
 PAGING_NAME = Regex(rf"{_PAGE}token\Z", _I)
 _ARN = Regex(r":\d{12}:\Z")  # arn:aws:secretsmanager:eu-west-1:123456789012:secret:name
-# `config.password`, `self._token`, `api_key`: a name that says itself what it holds.
+# `config.password`, `self._token`, `api_key`: a variable's name, not its value.
 _NAMED = Regex(rf"(?:[A-Za-z_]\w{{0,40}}\.){{1,6}}[A-Za-z_]{{0,40}}{KEY}", _I)
 _COMPARED = Regex(r"[a-z_]{1,40}")
 _CALLED = Regex(r"(?:[A-Za-z_]\w{0,40}\.){1,6}[A-Za-z_]\w{0,40}|[a-z]{1,20}(?:_[a-z]{1,20}){1,5}")
@@ -81,12 +81,12 @@ _WORD_BEFORE = Regex(r"[\w\-]{0,40}\Z")
 
 
 def mask_pairs(text: str) -> str:
-    """The text with the values of all keys masked whose names smell of a secret."""
+    """The text with the values masked of all keys that are named like a secret."""
     parts: list[str] = []
     done = position = 0
     while (match := _PAIR.search(text, position)) is not None:
         if not _is_secret(match):
-            position = match.end("key")  # what was taken for a value may be a key itself
+            position = match.end("key")  # the supposed value may itself be a key
             continue
         start, end = match.span(match.lastgroup or 0)  # the group of the value, which closes last
         parts += (text[done:start], MASK)
@@ -108,14 +108,14 @@ def _is_secret(match: re.Match[str]) -> bool:
 
 
 def _is_pass_a_word(key: str, before: str, gap: str, kind: str) -> bool:
-    """`SMTP_PASS`, `dbPass`, `"pass": "..."`; "pass: 3" counts tests."""
+    """Whether "pass" means a password: `SMTP_PASS`, `dbPass`, `"pass": "..."`; "pass: 3" counts tests."""
     if before.endswith(("_", "-")) or (key == "Pass" and before[-1:].islower()):
         return True
     return kind != "bare" and before.endswith(("'", '"')) and gap.startswith(("'", '"', "\\"))
 
 
 def _is_code(match: re.Match[str], before: str) -> bool:
-    """A type, or a name from which the value is read; a directory in the shell's PWD."""
+    """Whether the value is a type, the name of a variable or function, or a directory in the shell's PWD."""
     key, gap, value = match["key"], match["gap"], match["bare"]
     if ":" in gap and "=" not in gap and value.lower() in _TYPES:
         return True

@@ -1,9 +1,9 @@
-"""What secrets look like: the rules that `redact` applies, in this order.
+"""The rules for the formats of secrets. `redact` applies them in this order.
 
 A rule runs only when one of its `triggers` is in the text or in its lower-case form, so that clean text
-costs a few substring searches. Every pattern is linear: repeats are bounded, or nothing that may be missing
-follows them, or a look-behind lets them start at most once per word. The group `secret` is masked, or all of
-the match where there is no such group; the rest tells a reader where the secret was.
+costs a few substring searches. Every pattern takes linear time: a repeat is bounded, or nothing required
+follows it, or a look-behind lets it start at most once per word. The group `secret` is masked, or the whole
+match if there is no such group. The rest shows a reader where the secret was.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class SecretRule(NamedTuple):
 
 
 def mask_secret(match: re.Match[str]) -> str:
-    """The match with `***` in place of its group `secret`, or of all of it where it has none."""
+    """The match with `***` in place of its group `secret`, or of the whole match if it has no such group."""
     start, end = match.span("secret" if "secret" in match.re.groupindex else 0)
     if start >= end:  # an empty match would put masks between all letters
         return match[0]
@@ -54,9 +54,9 @@ def _rule(
     return SecretRule(triggers, partial(Regex(find, flags).sub, mask))
 
 
-# Tokens that say by a prefix whose they are. No letter or digit may stand before one: "task-" is no "sk-".
+# Tokens with a known prefix. A letter or digit before the prefix rules it out: the "sk-" of "task-" is none.
 _PREFIXED = (
-    # OpenAI, Anthropic and many that followed them; words joined by hyphens are a name, such as a package's
+    # OpenAI, Anthropic and compatible ones; words joined by hyphens are a name, such as a package's
     r"sk-(?!(?:[a-z]{1,15}[\-_]){1,8}(?:[a-z]{1,15}|v?\d{1,4})(?![A-Za-z0-9_\-]))[A-Za-z0-9_\-]{12,512}",
     r"(?:sk|rk)_(?:live|test)_[A-Za-z0-9]{8,256}",  # Stripe
     r"whsec_[A-Za-z0-9+/=]{8,256}",
@@ -83,7 +83,7 @@ _PREFIXED = (
     r"pul-[0-9a-f]{32,64}|rubygems_[0-9a-f]{32,64}|shippo_(?:live|test)_[0-9a-f]{32,64}",
     r"[A-Za-z0-9]{14}\.atlasv1\.[A-Za-z0-9_\-=]{40,128}|LTAI[A-Za-z0-9]{12,30}(?![A-Za-z0-9])|HRKU-[A-Za-z0-9_\-]{30,64}",
 )
-# Where one of these tokens may be: looked for in the text first.
+# Triggers: only a text with one of these may have such a token.
 _PREFIXES = words("""
     sk- sk_ rk_ whsec_ AKIA ASIA ABIA ACCA AROA AIDA ghp_ gho_ ghu_ ghs_ ghr_ github_pat_ gl xox xapp- AIza
     ya29. GOCSPX- pnu_ pnb_ hf_ r8_ gsk_ xai- pplx- nvapi- lsv2_ npm_ pypi- dckr_pat_ SG. SK dop_v1_ dapi shp
@@ -91,9 +91,9 @@ _PREFIXES = words("""
     pscale_ dp. sntry tgp_v1_ CCIPAT_ bkua_ rzp_ pat access- pul- rubygems_ shippo_ .atlasv1. LTAI HRKU-
 """)
 
-# What follows is itself the key of a secret, whose value would stay behind if the key were masked.
+# Not before the key of another secret: if the key were masked, its value would remain readable.
 _NO_KEY = rf"""(?![\w\-]{{0,40}}{KEY}(?:\\{{0,8}}["'])?\s{{0,8}}(?::|=[^\s=]))"""
-# Code that puts a token in: f"Bearer {token}".
+# Not source code that inserts a token: f"Bearer {token}".
 _TEMPLATE = r"""(?!f["'](?:bearer|basic|token)\s\{[\w.]{1,64}\}["'])"""
 _STANDS_FOR = (
     rf"""(?!(?:b(?=["']))?["']?(?:(?:basic|bearer|token|apikey)\s{{1,8}})?{PLACEHOLDER}(?![\w\-]))"""
@@ -107,7 +107,7 @@ _AUTHORIZATION = (
 
 
 _GAP = r"""(?:[\s"',\[]{1,6})"""
-"""Between the words of a command, also in a list of them."""
+"""Separates the words of a command, also in a list of arguments."""
 
 
 def _block(start: str, newline: str, character: str) -> str:
@@ -120,7 +120,7 @@ def _block(start: str, newline: str, character: str) -> str:
     )
 
 
-# In a text that was quoted, by repr() or as JSON, lines end in a backslash and an n.
+# In a text quoted by repr() or as JSON, lines end in a backslash and an n.
 _QUOTED_BLOCK = _block(
     r"""(?:(?<=\\n)|(?<=["']))""",
     r"(?:\\{1,8}r)?\\{1,8}n",
@@ -129,7 +129,7 @@ _QUOTED_BLOCK = _block(
 
 
 def _mask_block(match: re.Match[str]) -> str:
-    """A block scalar: its lines become one, in the same depth."""
+    """Replace the lines of a block scalar by one masked line with the same indent."""
     depth = re.match(r"(?:\s|\\+[rn])*?([ \t]*)(?=[^ \t\\\r\n]|\Z)", match["body"])
     return f"{match['indent']}{match['head']}{depth[1] if depth else ''}{MASK}{match['end'] or ''}"
 
@@ -151,8 +151,8 @@ def _is_masked(parameters: str) -> bool:
 
 
 def _mask_statements(text: str) -> str:
-    """All parameters of a statement that names a secret column: which of them is the secret is not known,
-    nor where one ends that has a quote in it."""
+    """Mask all parameters of a statement that names a secret column. It is unknown which of them is the
+    secret, and where a parameter with a quote in it ends."""
     parts: list[str] = []
     done = before = 0
     for match in _PARAMETERS.finditer(text):
@@ -172,7 +172,7 @@ def _mask_insert(match: re.Match[str]) -> str:
 
 
 def _mask_basic(match: re.Match[str]) -> str:
-    """Basic credentials are base64 of `user:password`, which a word of prose is not."""
+    """Mask Basic credentials: base64 of `user:password`. A word of prose does not decode to that."""
     try:
         plain = base64.b64decode(match[2], validate=True)
     except (binascii.Error, ValueError):
@@ -227,7 +227,7 @@ RULES: tuple[SecretRule, ...] = (
         *("set ", "env ", "setenv ", "setx ", "arg "),
         find=rf"\b(?:setx?|setenv|env|arg)\s{{1,4}}[\w.\-]{{0,60}}{KEY}\s{{1,4}}[\"']?(?P<secret>(?=[^\s=]{{0,200}}\d)[^\s=:\"']{{6,512}})(?![^\s\"'])",
     ),
-    # pydantic, which leaves out the middle of a long input, and with it the name of what follows
+    # pydantic: it cuts the middle of a long input, and the name of the remaining value may be cut too
     _rule(
         "input_value=",
         find=rf"(?:^|(?<=\\n)|(?<=[\"']))[\w.\-\[\]]{{0,120}}{KEY}{TAIL}(?:\.[^\n\\]{{1,200}})?(?:\n|\\{{1,8}}n)"
@@ -284,7 +284,7 @@ RULES: tuple[SecretRule, ...] = (
         find=r"://(?P<secret>(?=[\w.~%\-]{0,200}\d)(?=[\w.~%\-]{0,200}[A-Za-z])[\w.~%\-]{16,256})(?=@|:x-oauth-basic@)",
     ),
     _rule("code=", find=r"[?&]code=(?=[^&\s]{0,200}[A-Za-z])(?P<secret>[^&\s\"'<>#]{8,2048})"),
-    # tokens, the first of them broken over lines
+    # tokens; the first rule is for tokens broken over lines
     _rule(
         "eyj",
         find=rf"(?<![\w\-])eyJ{_PART}(?:(?:{_BREAK}{_PART}){{1,40}}\.eyJ{_PART}{_MORE}|\.eyJ{_PART}(?:{_BREAK}{_PART}){{1,40}})"
@@ -325,7 +325,7 @@ RULES: tuple[SecretRule, ...] = (
         find=r"(?:\bUSER \S{1,100}(?:\s|\\r|\\n){1,6}PASS |\bHELLO \d AUTH \S{1,100} "
         r"|\bIMAP LOGIN \S{1,100} )(?P<secret>\S{1,256})",
     ),
-    # what has one form wherever it is
+    # formats that are the same everywhere
     _rule(
         "-----BEGIN",
         find=r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----"

@@ -1,10 +1,11 @@
-"""Secrets out of every text that leaves the process.
+"""Removes secrets from every text that leaves the process.
 
-`redact` knows the usual tokens by their looks (`patterns`), values by the name of their key (`pairs`), and
-whatever was registered by value. What it masks becomes `***`; the key's name, the scheme and the host stay,
-so that a message can still be read. It is idempotent and takes linear time.
+`redact` finds the usual tokens by their format (`patterns`), values by the name of their key (`pairs`), and
+registered values. A secret becomes `***`; the key's name, the scheme and the host stay, so that the message
+remains readable. It is idempotent and takes linear time.
 
-Registered values and patterns are bounded and replaced whole under a lock, so that `redact` needs none.
+The numbers of registered values and patterns are limited. Writers replace them as a whole under a lock, so
+`redact` needs no lock.
 """
 
 from __future__ import annotations
@@ -72,10 +73,10 @@ def _once(text: str) -> str:
 
 
 def redact_data(value: T) -> T:
-    """A JSON-like structure with every text in it redacted, and what stands under a secret's name masked.
+    """A JSON-like structure with every text redacted, and every text under a secret's name masked.
 
-    The structure is copied as far as it is dicts, lists and tuples, to a depth of 12 and 10,000 items; what
-    lies deeper becomes `***`, what is more is left out. Other objects are kept as they are.
+    Dicts, lists and tuples are copied, to a depth of 12 and 10,000 items. Deeper ones become `***`, further
+    items are left out. Other objects are kept as they are.
     """
     return cast("T", _walk(value, _DEPTH, [_ITEMS]))
 
@@ -105,7 +106,7 @@ def _under(key: Any, item: Any, depth: int, left: list[int]) -> Any:
 
 
 def is_secret_name(name: str) -> bool:
-    """Whether what stands under this name is a secret: `password`, `apiKey`, `X-Auth-Token`."""
+    """Whether this is the name of a secret: `password`, `apiKey`, `X-Auth-Token`."""
     return _SECRET_KEY.search(name) is not None and not PAGING_NAME.search(name)
 
 
@@ -124,12 +125,12 @@ MAXIMUM_PATTERNS = 100
 class RegisteredSecrets:
     """The secrets of this process; its tuples are replaced as a whole, so that `redact` needs no lock.
 
-    A forked child keeps them all. Only its lock is a new one, since the parent's may be held for ever.
+    A forked child keeps them all. It gets a new lock, since a thread of the parent may have held the old one.
     """
 
     def __init__(self) -> None:
         self.values: OrderedDict[str, tuple[str, ...]] = OrderedDict()
-        self.forms: tuple[str, ...] | None = ()  # None: to be made again when asked for
+        self.forms: tuple[str, ...] | None = ()  # None: `known_forms` builds them at its next call
         self.patterns: tuple[re.Pattern[str], ...] = ()
         self.new_lock()
 
@@ -142,10 +143,10 @@ in_forked_child(registered.new_lock)
 
 
 def register_secret(value: str | bytes) -> None:
-    """Mask this value wherever it turns up from now on, also URL-encoded, escaped or in base64.
+    """Mask this value in all texts from now on, also URL-encoded, escaped or in base64.
 
-    Values shorter than 4 characters are not taken, since they would blot out ordinary text. The newest 500
-    are kept.
+    Values shorter than 4 characters are ignored, since they would mask ordinary text. The newest 500 are
+    kept.
 
     Example:
         >>> register_secret("blue-monday-91")
@@ -174,15 +175,15 @@ def unregister_secret(value: str | bytes) -> None:
 
 def _core(value: str | bytes) -> str:
     text = value.decode("utf-8", "replace") if isinstance(value, bytes) else value
-    # Stars at the ends would grow together with a mask, and the second pass would see another text.
+    # Stars at the ends would merge with a mask, and a second pass would change the text again.
     return text.strip().strip("*")
 
 
 def register_secret_pattern(pattern: str | re.Pattern[str]) -> None:
-    """Mask whatever this regular expression matches, or only its group `secret` where it has one.
+    """Mask every match of this regular expression, or only its group `secret` if it has one.
 
-    Raises `ConfigurationError` when it does not compile, or when there are 100 already. How fast it is on
-    long text is up to its author.
+    Raises `ConfigurationError` when it does not compile, or when there are 100 already. Its author must make
+    sure that it is fast on long texts.
 
     Example:
         >>> register_secret_pattern("patient-(?P<secret>[0-9]{6})")
@@ -234,7 +235,7 @@ def _forms_of(value: str) -> tuple[str, ...]:
 
 
 def _base64_forms(raw: bytes) -> set[str]:
-    """The value in base64, alone and in the middle of something longer, at each of the three alignments."""
+    """The value in base64, alone and inside a longer text, at each of the three alignments."""
     forms = {base64.b64encode(raw).decode().rstrip("="), base64.urlsafe_b64encode(raw).decode().rstrip("=")}
     if len(raw) < 8:
         return forms
@@ -249,7 +250,7 @@ def collect_secrets(value: Any) -> list[str]:
     """The plain values of every SecretStr, SecretBytes and the like (with `get_secret_value()`) in `value`.
 
     Walks mappings, lists, tuples, sets, dataclasses and pydantic models, to a depth of 12 and 10,000 items,
-    each object once. Never raises; what cannot be read is passed over.
+    each object once. Never raises; unreadable objects are skipped.
     """
     found: dict[str, None] = {}
     seen: set[int] = set()
@@ -273,7 +274,7 @@ def _take(item: Any, found: dict[str, None]) -> None:
         return
     try:
         secret = reveal(item)
-    except Exception:  # noqa: BLE001 - somebody else's method
+    except Exception:  # noqa: BLE001 - a foreign method may raise anything
         return
     if isinstance(secret, bytes):
         secret = secret.decode("utf-8", "replace")
@@ -284,7 +285,7 @@ def _take(item: Any, found: dict[str, None]) -> None:
 def _children(item: Any) -> list[Any]:
     try:
         return list(_parts(item))[:_ITEMS]
-    except Exception:  # noqa: BLE001 - somebody else's container
+    except Exception:  # noqa: BLE001 - a foreign container may raise anything
         return []
 
 

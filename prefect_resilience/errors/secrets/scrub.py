@@ -1,7 +1,7 @@
-"""scrub_exception: an exception without secrets that is still the exception it was.
+"""scrub_exception: removes the secrets from an exception, and keeps its identity where possible.
 
-Whatever can be changed is changed in place, since the user's `except` should see what their code raised. The
-few that cannot be changed are replaced by something of the same name, in the chain as well.
+Exceptions are changed in place, since the user's `except` should see the exception that their code raised.
+The few that cannot be changed are replaced by stand-ins of the same name, also in the chain of causes.
 """
 
 from __future__ import annotations
@@ -27,13 +27,14 @@ _PLAIN = (bool, int, float, str, type(None))
 
 
 def stand_in(error: BaseException, replaced: Mapping[int, BaseException] | None = None) -> BaseException:
-    """Something that prints like `error` without its secrets, with its traceback, cause, context and notes.
+    """An exception that prints like `error` without secrets, with its traceback, cause, context and notes.
 
-    A pydantic ValidationError becomes one that hides its inputs, a group one of the same members (or of what
-    `replaced` has for them, by id), anything else an instance of a subclass with the same name. Never raises.
+    A pydantic ValidationError becomes one that hides its inputs. A group becomes a group of the same members,
+    or of their stand-ins in `replaced` (by id). Any other exception becomes an instance of a subclass with
+    the same name. Never raises.
     """
     made = _validation_error(error) or _group(error, replaced or {}) or _imitation(error)
-    for name in ("__cause__", "__context__", "__suppress_context__"):  # the last undoes what the first sets
+    for name in ("__cause__", "__context__", "__suppress_context__"):  # a cause turns the last one on
         put(made, name, read(error, name))
     notes = read(error, "__notes__")
     if isinstance(notes, list):
@@ -42,7 +43,7 @@ def stand_in(error: BaseException, replaced: Mapping[int, BaseException] | None 
 
 
 def _said(form: Callable[[object], str], value: object, instead: str) -> str:
-    """What `str` or `repr` makes of a value, redacted."""
+    """The `str` or `repr` of a value, redacted."""
     try:
         return redact(form(value))
     except Exception:  # noqa: BLE001 - __str__ and __repr__ may raise anything
@@ -60,7 +61,7 @@ def _validation_error(error: BaseException) -> BaseException | None:
         lines = [_line(cast("Any", line), hide_message) for line in error.errors(include_url=False)]
         try:
             made = ValidationError.from_exception_data(redact(error.title), lines, hide_input=True)
-        except Exception:  # noqa: BLE001 - a type of error that pydantic cannot make from its parts
+        except Exception:  # noqa: BLE001 - pydantic cannot make every type of error from its parts
             continue
         if not _changes(str(made)):
             return made
@@ -68,8 +69,8 @@ def _validation_error(error: BaseException) -> BaseException | None:
 
 
 def _line(line: dict[str, Any], hide_message: bool) -> InitErrorDetails:
-    """A line whose message pydantic writes, or one with its message fixed: for types that pydantic does not
-    know and messages with a secret."""
+    """One line of the new ValidationError. Pydantic writes its message, or it gets the redacted message
+    (`hide_message`): for types that pydantic does not know and for messages with a secret."""
     kind, given = line["type"], line["input"]
     secret = is_of_a_secret(line) or not isinstance(given, _PLAIN) or clean(given) is not given
     details = InitErrorDetails(type=kind, loc=redact_data(line["loc"]), input=MASK if secret else given)
@@ -81,12 +82,12 @@ def _line(line: dict[str, Any], hide_message: bool) -> InitErrorDetails:
 
 
 def is_of_a_secret(line: Mapping[str, Any]) -> bool:
-    """Whether a line of a ValidationError is about a field such as `password`, whose input is one."""
+    """Whether a line of a ValidationError is about a field such as `password`: its input is a secret."""
     return any(isinstance(part, str) and is_secret_name(part) for part in line["loc"])
 
 
 def _group(error: BaseException, replaced: Mapping[int, BaseException]) -> BaseException | None:
-    """A group of the same class where that can be made from a message and members."""
+    """A group of the same class, if the class can be made from a message and members; else None."""
     if not _members(error):
         return None
     new = [replaced.get(id(member), member) for member in _members(error)]
@@ -104,12 +105,12 @@ def _imitation(error: BaseException) -> BaseException:
 
 
 class _Imitation:
-    """What a stand-in puts before the class that it stands in for."""
+    """The first base of a stand-in's class, before the class of the original exception."""
 
     _seen_as: tuple[type[BaseException], str, str, dict[str, Any]]
 
     def __init__(self, *_: object) -> None:
-        """The class's own constructor may ask for anything, and is not run."""
+        """Does not run the original class's constructor, which may need any arguments."""
 
     def __str__(self) -> str:
         return self._seen_as[1]
@@ -122,7 +123,7 @@ class _Imitation:
 
 
 def imitate(cls: type[BaseException], text: str, shown: str, attributes: dict[str, Any]) -> BaseException:
-    """An exception that is a `cls` (or, where that cannot be, of a base) and prints as it is told."""
+    """An instance of a subclass of `cls` (or, if that fails, of a base) with the given text and repr."""
     for base in cls.__mro__:
         try:
             body = {"__module__": cls.__module__, "__qualname__": cls.__qualname__}
@@ -130,23 +131,23 @@ def imitate(cls: type[BaseException], text: str, shown: str, attributes: dict[st
             error = cast("Any", made).__new__(made)
             put(error, "args", (text,))
             error.__dict__.update(attributes, _seen_as=(cls, text, shown, attributes))
-        except Exception:  # noqa: BLE001 - a final class, or one with ideas about its subclasses
+        except Exception:  # noqa: BLE001 - a final class, or one that restricts its subclasses
             continue
         return error
     raise AssertionError("BaseException can be subclassed")  # pragma: no cover
 
 
 _MOST = 20_000
-# Where built-in exceptions, which keep their parts outside `__dict__`, have texts that can be set.
+# Built-in exceptions keep their parts outside `__dict__`. These attributes have texts and can be set.
 _SLOTS = ("strerror", "filename", "filename2", "msg", "text", "reason", "code", "value", "name", "path")
 
 
 def scrub_exception(exc: BaseException) -> BaseException:
     """The same exception with the secrets masked in it, in its notes, its causes and its group's members.
 
-    Works in place on `args`, notes and the texts among the attributes, and leaves an exception whose texts
-    are clean as it is. Where that is impossible (a pydantic ValidationError, a group's message) a stand-in
-    with the same class name, traceback, cause and notes is returned. Never raises.
+    Works in place on `args`, notes and the texts among the attributes. An exception without secrets stays
+    unchanged. Where a change in place is impossible (a pydantic ValidationError, a group's message) a
+    stand-in with the same class name, traceback, cause and notes is returned. Never raises.
     """
     try:
         nodes = _graph(exc)
@@ -158,12 +159,12 @@ def scrub_exception(exc: BaseException) -> BaseException:
         for node in nodes if replaced else ():
             _relink(replaced.get(id(node), node), replaced)
         return replaced.get(id(exc), exc)
-    except Exception:  # noqa: BLE001 - an exception object may do anything when it is touched
+    except Exception:  # noqa: BLE001 - reading a foreign exception may raise anything
         return stand_in(exc)
 
 
 def _graph(exc: BaseException) -> list[BaseException]:
-    """The exception and all that hangs on it, each once."""
+    """The exception and all exceptions that it refers to, each once."""
     nodes: dict[int, BaseException] = {}
     left = [exc]
     while left and len(nodes) < _MOST:
@@ -175,7 +176,7 @@ def _graph(exc: BaseException) -> list[BaseException]:
 
 
 def _rank(node: BaseException) -> int:
-    """What others show in their own text comes before them, and members before their groups."""
+    """The order of cleaning: exceptions that others show in their text first, groups after their members."""
     if _members(node):
         return 2
     shown = (*node.args, *_attributes(node).values())
@@ -201,7 +202,7 @@ def _attributes(node: BaseException) -> dict[str, Any]:
 
 
 def _scrubbed(node: BaseException, replaced: dict[int, BaseException]) -> BaseException:
-    """The node itself, cleaned, or what has to stand for it."""
+    """The node itself, cleaned, or its stand-in."""
     if any(id(member) in replaced for member in _members(node)):
         return stand_in(node, replaced)
     if replaced:
@@ -237,7 +238,7 @@ def _clean_args(node: BaseException) -> None:
 
 
 def clean(value: Any) -> Any:
-    """A value without secrets: the very same object when it had none."""
+    """A value without secrets: the same object if it had none."""
     if isinstance(value, str):
         return redact(value)
     if isinstance(value, bytes):
@@ -265,7 +266,7 @@ def _clean_notes(node: BaseException) -> None:
 
 
 def _clean_attributes(node: BaseException) -> None:
-    """Texts and plain structures one level down; objects such as a request are not the exception's text."""
+    """Clean the attributes that are texts or plain structures. Other objects, such as a request, stay."""
     statement, parameters = read(node, "statement"), read(node, "params")
     if isinstance(statement, str) and parameters and names_a_secret(statement):
         _set(node, "params", _hidden(parameters))  # SQLAlchemy prints them
@@ -280,7 +281,7 @@ def _clean_attributes(node: BaseException) -> None:
 
 
 def _hide_document(mark: Any) -> None:
-    """The position that an error of a YAML parser has prints a line of the document, which it holds."""
+    """Drop a document with secrets from a YAML parser's `mark`, which prints a line of the document."""
     document = read(mark, "buffer")
     if isinstance(document, str) and _changes(document):
         with suppress(Exception):
@@ -288,7 +289,7 @@ def _hide_document(mark: Any) -> None:
 
 
 def _hidden(parameters: Any) -> Any:
-    """The parameters of a statement in their shape, each masked."""
+    """The parameters of a statement in the same structure, each value masked."""
     if isinstance(parameters, dict):
         return {name: _hidden(value) for name, value in cast("dict[Any, Any]", parameters).items()}
     if isinstance(parameters, list | tuple):
@@ -302,7 +303,7 @@ def _set(node: BaseException, name: str, value: Any) -> None:
 
 
 def _relink(node: BaseException, replaced: dict[int, BaseException]) -> None:
-    """Put what stands for an exception into the places where the exception was."""
+    """Replace the exceptions that the node refers to by their stand-ins."""
     suppress = node.__suppress_context__
     for name in ("__cause__", "__context__"):
         if id(read(node, name)) in replaced:
@@ -316,7 +317,7 @@ def _relink(node: BaseException, replaced: dict[int, BaseException]) -> None:
 
 
 def learn_secrets(parameters: Mapping[str, Any]) -> None:
-    """Register every `SecretStr` and every block's secret in the parameters, and what stands under a secret's
+    """Register every `SecretStr` and every block's secret in the parameters, and every text with a secret's
     name. Never raises."""
     with suppress(Exception):  # objects of any kind are read here, while a failure is being reported
         texts = ((name, value) for name, value in parameters.items() if isinstance(value, str))

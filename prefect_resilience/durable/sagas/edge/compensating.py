@@ -1,7 +1,7 @@
 """One compensation: it is found by its path and called once, as an effect of its own.
 
 A `ResilientTask` records the call itself: it gets the compensation's key, and keeps its own retries, kind and
-`verify`. Any other function is called here within a claim, once.
+`verify`. Any other function is called here once, within a claim.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Compensating:
         return CompensationOutcome("compensated")
 
     def resolved(self, effect: EffectDocument) -> Steps[str]:
-        """Ask the receiver about an effect in doubt; "" if its outcome is known now, else why not."""
+        """Ask the receiver about an effect in doubt; "" if its outcome is known now, else the reason."""
         said = effect["error"] or {"code": "INTERRUPTED", "message": "nothing is known of the call"}
         why = f"{said['code']}: {said['message']}"
         recorded: dict[str, Any] = effect.get("compensation") or {}
@@ -86,7 +86,7 @@ class Compensating:
             arguments = verify_arguments(effect, verify, reader_of(effect, self.finder, _load_block))
             key = sent_key(effect["key"], generation_of(effect))
             answer: Any = yield self._command(verify, (key,), arguments)
-        except Exception as error:  # noqa: BLE001 - then it cannot tell
+        except Exception as error:  # noqa: BLE001 - the outcome then stays unknown
             return f"{why}; asking verify failed: {_brief(error)}"
         if isinstance(answer, Done):
             answer = Done(_packed(answer.result), answer.external_id)
@@ -124,7 +124,7 @@ class Compensating:
     def _command(
         self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Command:
-        """The call: it does not block an event loop, and runs coroutines without one."""
+        """The command of a call: it does not block an event loop, and runs coroutines also without a loop."""
         if not _is_async(function):
             return (Blocking if self.asynchronous else Invoke)(function, args, kwargs)
         if self.asynchronous:
@@ -147,12 +147,12 @@ class Compensating:
 
 
 def key_of_undoing(effect: EffectDocument, batch_id: str) -> str:
-    """The key under which the undoing of an effect stands in the ledger, as an effect of its own."""
+    """The ledger's key for the compensation of an effect, which is an effect of its own."""
     return effect_key(_effect_for(effect, None), "", {}, batch_id, hasher=str).key
 
 
 def _effect_for(effect: EffectDocument, own: Effect | None) -> Effect:
-    """The compensation as an effect: of its own kind and `verify`, under a key for this one of its calls."""
+    """The compensation as an effect: with its own kind and `verify`, and a key for this call."""
     key = undo.compensation_key(effect).replace("{", "{{").replace("}", "}}")
     return (own or Effect()).model_copy(
         update={"key": key, "compensates": effect["key"], "compensate": None, "scope": ""}
@@ -200,7 +200,7 @@ class _Here(OutsideRuns):
 
 
 def _is_async(function: Callable[..., Any]) -> bool:
-    asked = getattr(function, "isasync", None)  # a task says it itself
+    asked = getattr(function, "isasync", None)  # Prefect tasks have it
     return inspect.iscoroutinefunction(function) if asked is None else bool(asked)
 
 

@@ -6,7 +6,7 @@
         rollback()          # or rollback(to="booked"); await arollback() in an async flow
         raise
 
-One rollback of a batch runs at a time; the next one finishes one that was killed. Written once, for both
+Only one rollback of a batch runs at a time. If it is killed, the next one finishes it. The code serves both
 drivers of `drive.py`.
 """
 
@@ -52,17 +52,17 @@ def rollback(
     store: Store | str | None = None,
     max_wait: float = MAX_WAIT,
 ) -> RollbackReport:
-    """Undo what is done in a batch, the last effect first; with `to`, what was done since that savepoint,
-    or since the end of another batch.
+    """Compensate the effects of a batch, the last one first; with `to`, only those since that savepoint, or
+    since the end of another batch.
 
-    `batch_id`: None inside a run, or a `with batch(...)`, is the batch that it belongs to. Effects that are
-    going on, and another rollback of the batch, are waited for, `max_wait` seconds at most. A compensation
-    that fails is in the report, for a person, and the others are still made; another rollback tries it again
-    where it is certain that it did nothing. What was undone may be done again in the batch: as a new effect,
-    with a new key.
+    `batch_id`: None means the batch of the current run or of the `with batch(...)` around it. The rollback
+    waits for effects in progress and for another rollback of the batch, `max_wait` seconds at most. A failed
+    compensation is in the report, for a person; the other compensations still run. Another rollback retries
+    a failed one if it certainly did nothing. A compensated effect may be done again in the batch: as a new
+    effect, with a new key.
 
-    Raises ConfigurationError for a batch or savepoint that there is not, EffectBusy when another rollback
-    does not end, and StoreUnavailable: then rollback() again goes on where this one stopped.
+    Raises ConfigurationError for an unknown batch or savepoint, EffectBusy when another rollback does not
+    end, and StoreUnavailable: then the next rollback() continues where this one stopped.
 
     Example:
         >>> with batch("a-batch-without-effects"):
@@ -81,18 +81,18 @@ async def arollback(
     store: Store | str | None = None,
     max_wait: float = MAX_WAIT,
 ) -> RollbackReport:
-    """`rollback` for async code: the event loop goes on meanwhile."""
+    """`rollback` for async code: it does not block the event loop."""
     made = _rollback(batch_id, to, store, max_wait, asynchronous=True)
     with batch(made.batch_id):
         return await adrive(made.carried_out())
 
 
 def savepoint(name: str, *, batch_id: str | None = None, store: Store | str | None = None) -> float:
-    """Mark how far a batch has come: `rollback(to=name)` undoes what is done after it.
+    """Set a savepoint of a batch: `rollback(to=name)` undoes the effects that are done after it.
 
-    Set again by another run of the batch, it stays where it was. Rolling back farther removes it. Returns its
-    time, in seconds since the epoch by the store's clock. Raises InDoubt while a rollback of the batch is cut
-    off: rollback() finishes it; EffectBusy while one is going on.
+    If another run of the batch sets it again, it stays where it was. A rollback to an earlier point removes
+    it. Returns its time, in seconds since the epoch by the store's clock. Raises InDoubt if a rollback of the
+    batch was interrupted: rollback() finishes it. Raises EffectBusy while a rollback is running.
 
     Example:
         >>> savepoint("before-payment", batch_id="invoices") > 0
@@ -110,7 +110,7 @@ def savepoint(name: str, *, batch_id: str | None = None, store: Store | str | No
 
 
 def planned_rollback(ledger: Ledger, batch_id: str, to: str | None = None) -> Outline:
-    """What `rollback` would undo and what not; nothing is changed.
+    """What `rollback` would undo, and what it would not; nothing is changed.
 
     Raises ConfigurationError for an unknown savepoint or batch, and StoreUnavailable.
     """
@@ -146,7 +146,7 @@ def _rollback(
 def _batch(batch_id: str | None) -> str:
     if batch_id is not None:
         return check_batch_id(batch_id)
-    # Imported here: tags imports this package in turn.
+    # Imported here, because tags imports this package.
     from prefect_resilience.durable.batches.edge.tags import current_batch
 
     return current_batch()
@@ -162,7 +162,7 @@ class _Rollback:
     max_wait: float
     asynchronous: bool
     named: bool
-    """Whether the caller named the batch: then it may not exist."""
+    """Whether the caller named the batch. Then it is checked that the batch exists."""
     claim: str = field(default_factory=lambda: uuid4().hex)
     found: dict[str, list[Compensation]] = field(default_factory=dict[str, list[Compensation]])
 
@@ -259,7 +259,7 @@ _TOLD = {
     "failed": (logging.ERROR, "Not compensated, a person must see to it", "effect.compensation-failed"),
     "in_doubt": (logging.ERROR, "In doubt, a person must see to it", "effect.in-doubt"),
 }
-"""By the outcome: the level and the beginning of the log line, and the event."""
+"""For each outcome: the level and the beginning of the log line, and the event."""
 
 
 def _tell(batch_id: str, one: Compensation, how: str) -> None:
@@ -284,7 +284,7 @@ def _tell_of(report: RollbackReport) -> None:
 
 
 def _logger() -> Any:
-    """The run's logger, visible in the UI; outside of runs this package's."""
+    """The run's logger, visible in the UI; outside of runs this package's logger."""
     from prefect.exceptions import MissingContextError
     from prefect.logging import get_run_logger
 
