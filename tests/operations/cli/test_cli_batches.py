@@ -86,7 +86,7 @@ def test_list(batches: str, cli: Any) -> None:
     assert len(rows) == 2
     assert "in-doubt" in rows[0]
     assert "1 unknown, 1 done" in " ".join(done.out.split())
-    listed = own(batches, cli("batches", "list", "--json").json)
+    listed = own(batches, cli("batches", "list", "--limit", "1000", "--json").json)
     assert [one["batch_id"] for one in listed] == ["in-doubt", batches, "all-done"]
     assert (listed[0]["hint"]["strategy"], listed[0]["hint"]["waiting"]) == ("manual_only", ["doubt-hotel"])
     assert listed[1]["flow_run"]
