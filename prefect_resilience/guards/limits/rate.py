@@ -78,7 +78,7 @@ class RateLimit(Limit):
         return Pace(self.per / self.calls, self.burst or 1)
 
     def entered(self) -> Steps[Ticket]:
-        """Wait until a call may be made. Raises RateLimitedError, at once if the wait is known to be too long."""
+        """Wait until a call may be made. Raises RateLimitedError, at once if the wait is known."""
         name = self.settled_name()
         key, pace = f"rate:{self._key(name)}", self.pace
         shared = self._shared(name)

@@ -51,7 +51,7 @@ class ApiBusy(Exception):
 
 @dataclass(slots=True)
 class Outage:
-    """An outage for one limit; `since` and `last`: times of the first and latest request without an answer."""
+    """An outage for one limit: `since` is the first request without an answer, `last` the latest one."""
 
     since: float
     last: float

@@ -70,4 +70,4 @@ def _without_retries(settings: Settings) -> Settings:
 _clients: dict[tuple[str | None, str, str], SyncPrefectClient] = {}
 _quick: tuple[Settings, Settings] | None = None  # making them takes longer than a request
 
-in_forked_child(_clients.clear)  # a child must not write into its parent's connections
+in_forked_child(_clients.clear)  # writes of a child into its parent's connections would corrupt both
