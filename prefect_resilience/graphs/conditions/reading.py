@@ -1,4 +1,4 @@
-"""Reads conditions from JSON, with every mistake in its place and without recursion; their JSON Schema."""
+"""Reads conditions from JSON without recursion, and reports every mistake with its place; JSON Schema."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ TYPES: tuple[str, ...] = (*FAMILIES, *OPERATORS)
 
 
 def type_of(operator: str) -> str:
-    """The type that is written for an operator."""
+    """The `type` of an operator in JSON."""
     if operator in OF_ERRORS:
         return "error_catch"
     if operator in OF_ORDER:

@@ -165,7 +165,7 @@ def _even(units: Sequence[str], parts: int) -> list[int]:
 
 
 def _filled(units: Sequence[str], by: Unit, size: int) -> tuple[list[str], list[int]]:
-    """Units of at most `size` characters, split into smaller ones if needed, and where to cut between them."""
+    """Units of at most `size` characters, split into smaller ones if needed, and the places of the cuts."""
     small: list[str] = []
     for unit in units:
         small.extend([unit] if len(unit) <= size else _smaller(unit, by, size))

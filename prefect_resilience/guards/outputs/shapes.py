@@ -57,7 +57,7 @@ def _refused(constant: str) -> Any:
 
 
 def _blocks(text: str) -> Iterator[str]:
-    """The text after each fence: up to the next fence, then up to the last one, as JSON may contain fences."""
+    """The text after each fence: up to the next fence, then up to the last one, as JSON may have fences."""
     start = text.find(FENCE)
     last = text.rfind(FENCE)
     for _ in range(MOST_BLOCKS):

@@ -44,7 +44,7 @@ _Packed = tuple[bytes, Any, Any, bool]
 
 
 def pack_error(error: BaseException) -> bytes:
-    """The exception as bytes for `unpack_error`. Raises the error of pickle if its class cannot be pickled."""
+    """The exception as bytes for `unpack_error`. Raises pickle's error if its class cannot be pickled."""
     return dumps(_pack(error, _CAUSES))
 
 

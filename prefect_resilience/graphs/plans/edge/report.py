@@ -26,7 +26,7 @@ BEGINS_AFTER = 2.0
 EVERY = 1.0
 MOST_ROWS = 300
 MOST_DRAWN = 150
-"""Larger plans get no picture, because it would be unreadable."""
+"""Plans with more nodes get no picture, because it would be unreadable."""
 KEY_LIMIT = 60
 FAILED_FIRST = {"failed": 0, "handled": 1, "succeeded": 2, "skipped": 2}
 
