@@ -155,7 +155,7 @@ def decomposed(
     with _at(guard.fn, depth + 1) as standing:
         try:
             parts = yield from _split(plan, here, context, depth)
-        except Exception as failure:  # noqa: BLE001 - the error that counts is the one of the work
+        except Exception as failure:  # noqa: BLE001 - the error of the work is raised instead
             return _undone(error, context, place, f"split failed: {failure!r}")
         if len(parts) < 2:
             return _undone(error, context, place, "it cannot be split: there is no smaller part")
@@ -168,7 +168,7 @@ def decomposed(
             value = yield from _merge(plan, here, context, outcomes, depth)
             if guard.expect is not None:
                 value = yield from guard.expect.checked(value)
-        except Exception as failure:  # noqa: BLE001 - it is raised, with what is done already
+        except Exception as failure:  # noqa: BLE001 - it is raised with the results so far
             return _merge_failed(failure, context, place, outcomes)
     answered = f", {', '.join(dict.fromkeys(standing.names))} answered for some" if standing.names else ""
     message = f"merged from {len(parts)} parts at depth {depth + 1}{answered}, after: {context.summary()}"

@@ -80,7 +80,7 @@ class RunRecord:
     started: float
     history: list[AttemptRecord] = field(default_factory=list[AttemptRecord])
     counters: dict[str, int] = field(default_factory=dict[str, int])
-    """Failed attempts by the category whose own rule counts them, "" for the policy itself."""
+    """The number of failed attempts by category, if it has a rule of its own; "" for all the others."""
     counted: int = 0
     """The counter of the last error's rule."""
     previous_delay: float | None = None

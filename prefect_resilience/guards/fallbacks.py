@@ -198,7 +198,7 @@ def is_async(target: Any) -> bool:
     """Whether a call of this function, task, agent chain or callable object is awaited."""
     if isinstance(getattr(target, "isasync", None), bool):
         return target.isasync
-    asked = (target, getattr(target, "__call__", None))  # noqa: B004 the method is what is looked at
+    asked = (target, getattr(target, "__call__", None))  # noqa: B004 the method itself is checked
     return any(inspect.iscoroutinefunction(one) or inspect.isasyncgenfunction(one) for one in asked)
 
 
@@ -261,7 +261,7 @@ class Chain:
                     with answered_for():
                         value = yield self._ask(fallback, parameters, context, memory)
                     return _answer(value, fallback)
-            except Exception as error:  # noqa: BLE001 - the next step is there for whatever this one raises
+            except Exception as error:  # noqa: BLE001 - any error leads to the next step
                 self.failures.append((fallback.name, error))
             finally:
                 _handling.reset(reset)

@@ -98,7 +98,7 @@ def partial_of(error: BaseException) -> PartialOutput | None:
 
 
 def left_by(error: BaseException) -> Any:
-    """The value that user code left in an exception's `partial_output`, as it was; None if there is none."""
+    """The value that user code left in an exception's `partial_output`, unchanged; None if there is none."""
     kept = read(error, "partial_output")
     return None if isinstance(kept, PartialOutput) else kept
 
@@ -267,5 +267,5 @@ def _packed(value: Any) -> bytes | None:
     """The value as bytes; None if it cannot be pickled."""
     try:
         return cloudpickle.dumps(value)  # pyright: ignore[reportUnknownMemberType]
-    except Exception:  # noqa: BLE001 - each object has its own way to say no
+    except Exception:  # noqa: BLE001 - pickling an object may raise any error
         return None

@@ -309,7 +309,7 @@ def _write_artifact(key: str, title: str, changes: list[CircuitChange], reason: 
 def _artifact(markdown: str, key: str, description: str) -> None:
     try:
         create_markdown_artifact(markdown=markdown, key=key, description=description)
-    except Exception as error:  # noqa: BLE001 - whatever the API says
+    except Exception as error:  # noqa: BLE001 - any error of the API
         get_run_logger().warning("The artifact %r could not be written: %s", key, redact(str(error)))
 
 

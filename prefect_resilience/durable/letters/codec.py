@@ -1,6 +1,6 @@
 """A call's parameters as JSON without the secrets in them, and back.
 
-Plain JSON is kept as it is. Everything else becomes an object with a `$kind`: the scalars of `kinds`, tuples,
+Plain JSON is kept unchanged. Other values become an object with a `$kind`: the scalars of `kinds`, tuples,
 sets, mappings with keys that are not strings, enumerations, pydantic models, dataclasses, attrs classes,
 named tuples, and saved Prefect blocks by name (their secrets stay with Prefect).
 

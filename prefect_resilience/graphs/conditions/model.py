@@ -121,7 +121,7 @@ class Condition(Policy):
         return Explanation(found.holds, redact(found.why()))
 
     def describe(self, limit: int = 200) -> str:
-        """The condition on one line of at most `limit` characters: `confidence >= 0.9`; secrets are masked."""
+        """The condition as a line of at most `limit` characters: `confidence >= 0.9`. Secrets are masked."""
         return describe(self, limit)
 
     @cached_property

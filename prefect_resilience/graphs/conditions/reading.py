@@ -91,7 +91,7 @@ _EXAMPLE = "{'operator': 'gte', 'path': 'confidence', 'value': 0.9}"
 
 @dataclass(slots=True)
 class Form:
-    """One written condition: its valid fields, and the indices of its parts in `Reading.forms`."""
+    """The data of one condition: its valid fields, and the indices of its parts in `Reading.forms`."""
 
     data: Mapping[Any, Any]
     place: Place

@@ -79,7 +79,7 @@ class Expect:
                 return shape.of(value)
             try:
                 says = yield Invoke(shape.asks, (value,))
-            except Exception as error:  # noqa: BLE001 - a malformed output may break whatever looks at it
+            except Exception as error:  # noqa: BLE001 - a malformed output may break the function
                 raise shape.broken(value, error) from None
             return shape.answered(value, says)
         except Broken as broken:

@@ -391,6 +391,6 @@ def _model(what: Any) -> Model:
     try:
         if not (isinstance(what, type) and issubclass(what, BaseModel)):
             TypeAdapter(cast("Any", what))
-    except Exception as error:  # noqa: BLE001 - pydantic has several ways to say no
+    except Exception as error:  # noqa: BLE001 - pydantic raises several kinds of errors
         raise ConfigurationError(f"expect={what!r} is nothing that pydantic can validate: {error}") from None
     return shape

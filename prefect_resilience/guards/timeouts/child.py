@@ -81,7 +81,7 @@ def _whole(error: BaseException) -> bytes | None:
     try:
         body = dumps(error)
         back = pickle.loads(body)
-    except Exception:  # noqa: BLE001 many exceptions cannot be made again from their args
+    except Exception:  # noqa: BLE001 many exceptions cannot be rebuilt from their args
         return None
     return body if type(back) is type(error) and str(back) == str(error) else None
 
@@ -98,7 +98,7 @@ def _parts(error: BaseException) -> bytes:
 def _travels(value: Any) -> bool:
     try:
         pickle.loads(dumps(value))
-    except Exception:  # noqa: BLE001 whatever a __reduce__ raises
+    except Exception:  # noqa: BLE001 any error of a __reduce__
         return False
     return True
 
@@ -216,7 +216,7 @@ class Server:
         place.enter()
         try:
             fn, args, kwargs, wrap = pickle.loads(payload)
-        except BaseException as error:  # noqa: BLE001 whatever an import raises
+        except BaseException as error:  # noqa: BLE001 any error of an import
             brief = f"the call of {what} cannot be read in its child process ({error!r})"
             return UNPICKLABLE, (brief, _trace(error))
         new = [name for name in list(sys.modules) if name not in self.modules]
@@ -288,7 +288,7 @@ def _call(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any])
 def _packed(value: Any, what: str) -> tuple[str, Any]:
     try:
         return RESULT, dumps(value)
-    except Exception as error:  # noqa: BLE001 whatever a __reduce__ raises
+    except Exception as error:  # noqa: BLE001 any error of a __reduce__
         brief = f"the {type(value).__name__} that {what} returned cannot leave its process ({error})"
         return UNPICKLABLE, (brief, "")
 
@@ -297,7 +297,7 @@ def _packed_error(error: BaseException, what: str) -> tuple[str, Any]:
     text = _trace(error)
     try:
         return ERROR, (pack_error(error), text)
-    except Exception as reason:  # noqa: BLE001 whatever a __reduce__ raises
+    except Exception as reason:  # noqa: BLE001 any error of a __reduce__
         brief = f"the {type(error).__name__} that {what} raised cannot leave its process ({reason})"
         return UNPICKLABLE, (brief, text)
 

@@ -30,7 +30,7 @@ def _settled(stdout: int) -> tuple[BinaryIO, BinaryIO]:
     if stdout >= 0:
         os.close(stdout)
     with suppress(AttributeError):  # a stream may be None
-        sys.stdout.reconfigure(line_buffering=True)  # pyright: ignore # lines must outlive a kill
+        sys.stdout.reconfigure(line_buffering=True)  # pyright: ignore # lines must survive a kill
     if hasattr(os, "register_at_fork"):
         # If a forked grandchild held the pipes, the parent would not notice the death of this process.
         os.register_at_fork(after_in_child=lambda: [os.dup2(nothing, pipe, False) for pipe in pipes])

@@ -228,7 +228,7 @@ def iterate_with_deadline(
                 if not sys.is_finalizing():  # else that thread is gone
                     _ask(orders, replies, ("close", None), allowance)
                 raise
-            except BaseException as error:  # noqa: BLE001 the generator decides what becomes of it
+            except BaseException as error:  # noqa: BLE001 the generator gets it
                 order = ("throw", error)
     finally:
         order = ("close", None)  # do not keep an error: frame and traceback would form a cycle
@@ -317,7 +317,7 @@ async def aiterate_with_deadline(
                 make = partial(agen.asend, (yield value))
             except GeneratorExit:
                 raise
-            except BaseException as error:  # noqa: BLE001 the generator decides what becomes of it
+            except BaseException as error:  # noqa: BLE001 the generator gets it
                 make = partial(agen.athrow, error)
     finally:
         limit, _ = allowance.next_step()

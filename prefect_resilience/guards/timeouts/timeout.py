@@ -248,5 +248,5 @@ def _operation(name: str, operations: Mapping[str, float]) -> float:
 
 
 def _is_generator_function(fn: Callable[..., Any]) -> bool:
-    made_by = (fn, getattr(fn, "__call__", None))  # noqa: B004 the method is what is looked at
+    made_by = (fn, getattr(fn, "__call__", None))  # noqa: B004 the method itself is checked
     return any(inspect.isgeneratorfunction(one) or inspect.isasyncgenfunction(one) for one in made_by)

@@ -1,4 +1,4 @@
-"""`install` and `uninstall`: create, update and remove our objects; keep what a person changed."""
+"""`install` and `uninstall`: create, update and remove our objects, except those that a person changed."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ def left_to_its_run(
         runs = _runs(letter)
         since = report.completed_since(letter, runs) if letter.status == "waiting" else []
         done = next((run for run in since if _made(letter, run)), None)
-    except Exception as error:  # noqa: BLE001 - whatever stops the API from answering
+    except Exception as error:  # noqa: BLE001 - any failure of the API
         unknown = "the Prefect API could not be asked whether its flow run goes on, so it was left alone"
         return None if despite_run else _skipped(letter, f"{unknown}: {error!r}", "api_unavailable")
     if done is not None:
@@ -251,7 +251,7 @@ def _has_run(task: str) -> bool | None:
             # Prefect names a run after its task, followed by a short suffix.
             runs = {"task_runs": {"name": {"like_": f"{name}-"}}}
             return bool(flows.json() or client.request("POST", "/task_runs/count", json=runs).json())
-    except Exception:  # noqa: BLE001 - whatever stops it from answering
+    except Exception:  # noqa: BLE001 - any failure of the API
         return None
 
 
@@ -306,7 +306,7 @@ def starts_of(flow_run: FlowRun) -> Starts:
         return (own,)
     try:
         return runs_around(own, flow_run.parent_task_run_id)
-    except Exception:  # noqa: BLE001 - whatever stops the API from answering, the letter is kept
+    except Exception:  # noqa: BLE001 - any failure of the API; the letter is kept
         return (own,)
 
 

@@ -141,7 +141,7 @@ class _PreparedCall:
 
 
 def _look_at(how: Replaying, letter: DeadLetter) -> LetterOutcome:
-    """What a replay of the letter would do. Nothing is changed or called. May raise DeadLetterError."""
+    """The expected outcome of a replay. Nothing is changed or called. May raise DeadLetterError."""
     call = _checked(how, letter, dry_run=True)
     if isinstance(call, LetterOutcome):
         return call
@@ -334,7 +334,7 @@ def _run_task(call: _PreparedCall, run_id: str) -> State[Any] | BaseException | 
             run_coro_as_sync(_read_to_end(made))
         else:
             deque(made, maxlen=0)
-    except Exception as error:  # noqa: BLE001 - whatever the task raised
+    except Exception as error:  # noqa: BLE001 - any error of the task
         return error
     return None
 

@@ -194,7 +194,7 @@ def _said(make: Callable[[], object]) -> str:
     """The error message of `make`, "" if it raises none."""
     try:
         make()
-    except Exception as error:  # noqa: BLE001 - Prefect has its own ways to refuse a function
+    except Exception as error:  # noqa: BLE001 - Prefect raises several kinds of errors
         return str(error)
     return ""
 

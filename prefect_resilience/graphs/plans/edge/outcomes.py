@@ -86,7 +86,7 @@ def _state_of(future: PrefectFuture[Any]) -> tuple[State | None, BaseException |
     try:
         future.wait()
         return future.state, None
-    except Exception as error:  # noqa: BLE001 - runners of other processes have their own ways to fail
+    except Exception as error:  # noqa: BLE001 - runners of other processes raise errors of their own
         return None, error
 
 

@@ -303,7 +303,7 @@ def _model_at(place: Place, model: type[BaseModel]) -> type[BaseModel]:
 
 @cache
 def _known(model: type[BaseModel]) -> tuple[str, ...]:
-    """The names of a model's fields as they may be written."""
+    """The accepted names of a model's fields."""
     names = [field.alias if field.alias else name for name, field in model.model_fields.items()]
     if model.__name__ == "Retry":
         names.extend(RETRY_SPELLINGS)
