@@ -1,9 +1,9 @@
-"""One attempt of a guarded call, and what follows it: another one, a fallback, or the error.
+"""One attempt of a guarded call, and the step after it: a retry, a fallback, or the error.
 
 The order is fixed, outside in: fallback( retry( circuit( limits( timeout( function ))))). A finished
-effect is replayed first; its intent is recorded last, right before the call. Written once, as generators for
-the two drivers in `base/drive.py`; nothing here imports Prefect. Ids, log, events and result storage come in
-as `RunContext`.
+effect is replayed first; the intent of a new one is recorded last, right before the call. Sync and async
+calls share these generators; `base/drive.py` has a driver for each. Nothing here imports Prefect. Ids, log,
+events and result storage come from the `RunContext`.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ if TYPE_CHECKING:
     from prefect_resilience.guards.outputs.promise import Expect
 
 Held = list[tuple[Guarding, Any]]
-"""The guards that were entered, each with its ticket."""
+"""The acquired guards, each with its ticket."""
 
 
 def guarded(guard: Guard, run: RunContext, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Steps[Any]:
     """One attempt. Returns the value, or `Replayed`, `Decomposed` or a `Substitute`; raises the function's
-    own error, noted.
+    own error with added notes.
 
-    When another attempt is due, the error is raised with its verdict in the run's record, for the
-    engine to wait and call again.
+    For a retry the error is raised, too. Its verdict is then in the run's record, and the engine waits and
+    calls again.
     """
     began = time.monotonic()
     effect = guard.effect
@@ -79,7 +79,7 @@ def attempt(
     kwargs: dict[str, Any],
     claim: EffectClaim | None = None,
 ) -> Steps[Any]:
-    """Enter the circuit and the limits, make the call, and leave them."""
+    """Acquire the circuit and the limits, make the call, and release them."""
     held: Held = []
     try:
         yield from enter(guard, run, held)
@@ -97,16 +97,16 @@ def attempt(
 
 
 def enter(guard: Guard, run: RunContext, held: Held) -> Steps[None]:
-    """Enter the circuit, then the limits. `held` has what was entered, also when one of them raises."""
+    """Acquire the circuit, then the limits. `held` has the acquired ones, also when one of them raises."""
     for each in guard.entered_in_order:
         bound = each.bind(run.parameters) if each.fields else each
         held.append((bound, (yield from bound.entered())))
 
 
 def leave(guard: Guard, held: Held, error: BaseException | None, took: float | None = None) -> Steps[None]:
-    """Leave what was entered, the last one first; `took` as in `Guarding.left`.
+    """Release the acquired guards, the last one first; `took` as in `Guarding.left`.
 
-    When one of them fails, the others are left all the same, and its error is raised.
+    If a release fails, the other guards are released all the same, and its error is raised.
     """
     info = None if error is None or not held else guard.classified(error)
     while held:
@@ -114,7 +114,7 @@ def leave(guard: Guard, held: Held, error: BaseException | None, took: float | N
         try:
             yield from each.left(ticket, error, info=info, took=took)
         except BaseException as failure:
-            # After a cancellation nothing may be awaited: the others learn of it.
+            # After a cancellation nothing may be awaited, so the other guards get the cancellation.
             yield from leave(guard, held, error if isinstance(failure, Exception) else failure, took)
             raise
 
@@ -126,8 +126,8 @@ def the_call(
     kwargs: dict[str, Any],
     running: RunningCall | None = None,
 ) -> Invoke:
-    """The function as a command, with what changes how it is called: injected faults, the effect that watches
-    it, the hedge, and the timeout outermost. `running` learns when the function begins and ends."""
+    """The function as a command, wrapped in the injected faults, the effect that watches it, the hedge, and
+    the timeout outermost. `running` records when the function begins and ends."""
     call, timeout = Invoke(guard.fn, args, kwargs), guard.timeout
     if timeout is not None and timeout.total is not None and timeout.mode == "process":
         begun = None if running is None else running.in_child()
@@ -164,7 +164,7 @@ def failed(
     """The outcome of a failed attempt: the merged result of its parts, the answer of a fallback, or the error
     to raise, without secrets.
 
-    The error is raised for a retry as well as for good; the run's record says which.
+    The error is raised both for a retry and to give up; the run's record has the decision.
     """
     learn_secrets(run.parameters)
     clean = scrub_exception(error)
@@ -210,7 +210,7 @@ def failed(
 
 
 def as_promised(expect: Expect, value: Any) -> Steps[Any]:
-    """The value, checked. A finished effect stays finished, also when its result is malformed."""
+    """The checked value. A finished effect stays finished even if its result is malformed."""
     if not isinstance(value, Replayed):
         return (yield from expect.checked(value))
     return replace(value, value=(yield from expect.checked(value.value)))
@@ -226,7 +226,7 @@ def done_in_parts(guard: Guard, run: RunContext, outcome: Decomposed) -> Steps[N
 
 
 def counted(budget: ErrorBudget, run: RunContext, good: bool) -> Steps[None]:
-    """Count a run that has ended in its error budget, and merge that into the store when it is due."""
+    """Count a finished run in its error budget, and merge the budget into the store when that is due."""
     merge = budgets.count(budget, budget.name or str(run.identity["node_id"]), good)
     if merge is not None:
         yield Blocking(merge)

@@ -1,4 +1,4 @@
-"""Work that is too big is split, each part is a run of its own, and their results are merged."""
+"""Splits work that is too big, makes each part a separate run, and merges the results."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from prefect_resilience.guards.decomposition.splitters import Split
 from prefect_resilience.guards.partials import partial_output, partial_results
 
 NOT_RUN: Any = object()
-"""The outcome of a call that was not begun."""
+"""The outcome of a call that was not started."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +43,10 @@ class Raised:
 
 
 def together(calls: Sequence[Callable[[], Any]], parallel: int | None) -> list[Any]:
-    """What each call returned, `Raised` of what it raised, or NOT_RUN, in their order.
+    """The outcomes in the order of the calls: the returned value, `Raised` with the error, or NOT_RUN.
 
-    With `parallel=1` all of them run in this thread. `KeyboardInterrupt` and `SystemExit` are raised.
+    After a failure no further call is started. With `parallel=1` all calls run in this thread.
+    `KeyboardInterrupt` and `SystemExit` are raised.
     """
     stop = threading.Event()
 
@@ -73,7 +74,7 @@ def together(calls: Sequence[Callable[[], Any]], parallel: int | None) -> list[A
 
 
 async def atogether(calls: Sequence[Callable[[], Awaitable[Any]]], parallel: int) -> list[Any]:
-    """As `together`, on the event loop; cancelled, it cancels those that run."""
+    """As `together`, on the event loop. A cancellation also cancels the running calls."""
     room = asyncio.Semaphore(parallel)
     failed = False
 
@@ -106,14 +107,14 @@ _depths: ContextVar[Mapping[Callable[..., Any], int]] = ContextVar(
     "prefect_resilience_depths",
     default=MappingProxyType({}),  # pyright: ignore
 )
-"""How deep in its own decomposition each function is in this context."""
+"""The depth of decomposition of each function in this context."""
 
 _in_turns: ContextVar[bool] = ContextVar("prefect_resilience_in_turns", default=False)
-"""Whether the parts run one after the other, because the whole run holds a place of a tag's limit."""
+"""Whether the parts run one after the other, because the whole run holds a slot of a tag's limit."""
 
 
 class Divisible(Protocol):
-    """What a decomposition needs from the run of the task."""
+    """The methods of a task run that a decomposition needs."""
 
     @property
     def parameters(self) -> Mapping[str, Any]: ...
@@ -123,7 +124,7 @@ class Divisible(Protocol):
         ...
 
     def limited_tags(self) -> set[str]:
-        """The tags of this run that have a limit: the run holds a place of each. May block."""
+        """The tags of this run that have a limit: the run holds a slot of each. May block."""
         ...
 
     def dividing(self, context: ErrorContext, parts: int, depth: int, most: int) -> None: ...
@@ -131,21 +132,21 @@ class Divisible(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Undone:
-    """The work could not be done in parts either: the error to raise, and its context."""
+    """The decomposition failed, too: the error to raise, and its context."""
 
     error: Exception
     context: ErrorContext
 
 
 def depth_of(fn: Callable[..., Any]) -> int:
-    """How many times the work of this function was split on the way here: 0 for the whole."""
+    """How many times the work of this function was split to get this part: 0 for the whole."""
     return _depths.get().get(fn, 0)
 
 
 def decomposed(
     guard: Guard, here: Divisible, context: ErrorContext, error: Exception
 ) -> Steps[Decomposed | Undone]:
-    """Split the work that failed with `error`, do the parts, merge them."""
+    """Split the work that failed with `error`, run the parts, and merge their results."""
     plan = cast(Decompose, guard.decompose)
     depth = depth_of(guard.fn)
     place = {"depth": depth, "max_depth": plan.max_depth}
@@ -154,7 +155,7 @@ def decomposed(
     with _at(guard.fn, depth + 1) as standing:
         try:
             parts = yield from _split(plan, here, context, depth)
-        except Exception as failure:  # noqa: BLE001 - the error that counts is the one of the work
+        except Exception as failure:  # noqa: BLE001 - the error of the work is raised instead
             return _undone(error, context, place, f"split failed: {failure!r}")
         if len(parts) < 2:
             return _undone(error, context, place, "it cannot be split: there is no smaller part")
@@ -167,7 +168,7 @@ def decomposed(
             value = yield from _merge(plan, here, context, outcomes, depth)
             if guard.expect is not None:
                 value = yield from guard.expect.checked(value)
-        except Exception as failure:  # noqa: BLE001 - it is raised, with what is done already
+        except Exception as failure:  # noqa: BLE001 - it is raised with the results so far
             return _merge_failed(failure, context, place, outcomes)
     answered = f", {', '.join(dict.fromkeys(standing.names))} answered for some" if standing.names else ""
     message = f"merged from {len(parts)} parts at depth {depth + 1}{answered}, after: {context.summary()}"
@@ -206,7 +207,7 @@ def _split(
 
 
 def _changes(part: Any, name: str | None, parameters: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A part as the arguments that it changes."""
+    """The arguments that are different in this part."""
     written: Mapping[str, Any] = cast("Any", part) if isinstance(part, Mapping) else {}
     if written and all(key in parameters for key in written):
         return written
@@ -219,7 +220,7 @@ def _changes(part: Any, name: str | None, parameters: Mapping[str, Any]) -> Mapp
 
 
 def _run(plan: Decompose, here: Divisible, parts: list[Mapping[str, Any]], isasync: bool) -> Steps[list[Any]]:
-    """What each part gave, in their order."""
+    """The outcomes of the parts, in their order."""
     limited: set[str] = yield Blocking(here.limited_tags)
     turns = bool(limited) or _in_turns.get()
     reset = _in_turns.set(turns)
@@ -244,7 +245,7 @@ def _merge(
     return (yield Invoke(merger, tuple(args), kwargs))
 
 
-# The error of work that could not be done in parts.
+# The error of a decomposition that failed.
 
 
 def _undone(error: Exception, context: ErrorContext, place: dict[str, Any], why: str) -> Undone:
@@ -261,7 +262,7 @@ def _undone(error: Exception, context: ErrorContext, place: dict[str, Any], why:
 def _part_failed(
     error: Exception, context: ErrorContext, place: dict[str, Any], outcomes: list[Any]
 ) -> Undone:
-    """The first error of a part is raised. A part that is too big raises the error of the whole instead."""
+    """The first part's error is raised; if a part is too big, the error of the whole is raised instead."""
     number, failure = next(
         (number, outcome.error) for number, outcome in enumerate(outcomes, 1) if isinstance(outcome, Raised)
     )
@@ -293,7 +294,7 @@ def _part_failed(
 def _merge_failed(
     failure: Exception, context: ErrorContext, place: dict[str, Any], outcomes: list[Any]
 ) -> Undone:
-    """All parts are done, but merging their results failed."""
+    """All parts succeeded, but merging their results failed."""
     cause = _cause(failure, context)
     told = f"all {len(outcomes)} parts are done, and merging them failed: {cause.summary()}"
     details = {
@@ -323,7 +324,7 @@ def _cause(failure: Exception, context: ErrorContext) -> ErrorContext:
 def _with(
     error: Exception, context: ErrorContext, told: str, cause: ErrorContext | None = None, **changes: Any
 ) -> Undone:
-    """The error with a note of what was `told`, and its context with these changes."""
+    """The error with `told` as a note, and its context with these changes."""
     add_note(error, redact(f"prefect-resilience: {told}"))
     if cause is not None:
         below = cause.model_copy(update={"stack_trace": None}).deeper()
@@ -342,7 +343,7 @@ def _done(outcomes: list[Any]) -> list[tuple[int, Any]]:
 
 
 def _done_below(number: int, cause: ErrorContext) -> list[tuple[str, Any]]:
-    """What the parts of the part that failed had done: "2.1" is the first part of the second."""
+    """The results inside the part that failed: "2.1" is the first part of the second part."""
     if "decomposition" not in cause.details:
         return []
     return [(f"{number}.{each['part']}", each["value"]) for each in cause.details["partial_results"]]

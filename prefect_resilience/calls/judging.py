@@ -1,4 +1,4 @@
-"""What a failed attempt means: its place in the run's record, its context, and whether to try again."""
+"""Handles a failed attempt: records it, makes its ErrorContext, and decides on a retry."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 def judged(
     guard: Guard, run: RunContext, began: float, error: BaseException, claim: EffectClaim | None = None
 ) -> Steps[tuple[ErrorContext, Verdict]]:
-    """Put the failed attempt on record, and decide whether there is another one."""
+    """Record the failed attempt, and decide whether to retry."""
     now = time.monotonic()
     record = run.record(began)
     retry = guard.retrying
@@ -49,7 +49,7 @@ def judged(
         )
     )
     inner = attached_context(error)
-    # The partial result of a sub-step is not what this run's next attempt continues.
+    # The next attempt of this run cannot continue from the partial result of another run inside it.
     own_error = inner is None or inner.task_run_id == run.identity.get("task_run_id")
     left = left_by(error) if own_error else None
     kept = record.notes.told(left) or partial_of(error)
@@ -89,7 +89,7 @@ def verdict_of(retry: Retry, record: RunRecord, info: ErrorInfo, error: BaseExce
 
 
 def retry_told(record: RunRecord, context: ErrorContext, verdict: Verdict) -> str:
-    """What the log says of a retry: the attempts that are counted for errors of this kind, and the delay."""
+    """The log line of a retry: the attempts counted for errors of this kind, and the delay."""
     made, most = record.counted + 1, context.max_attempts
     return f"Retrying ({made}/{most}) in {verdict.delay:.1f} s: {context.summary()}"
 
@@ -100,7 +100,7 @@ def replaced_message(context: ErrorContext, answer: Answer) -> str:
 
 
 def annotate(error: BaseException, context: ErrorContext, verdict: Verdict, chain: Chain) -> None:
-    """Say on the exception itself what was tried (PEP 678)."""
+    """Add notes (PEP 678) to the exception: the number of attempts, and the fallbacks that failed."""
     times = "1 attempt" if context.attempt == 1 else f"{context.attempt} attempts"
     notes = [f"prefect-resilience: gave up after {times}: {verdict.why}"]
     notes += [
@@ -111,8 +111,8 @@ def annotate(error: BaseException, context: ErrorContext, verdict: Verdict, chai
 
 
 def caused_by(doubt: InDoubt, error: BaseException, context: ErrorContext) -> InDoubt:
-    """The doubt, to be raised in place of the function's own error, which becomes its cause. A caller who
-    takes that error for a plain failure might send the same thing in another way."""
+    """The doubt, raised in place of the function's own error, which becomes its cause. A caller that took
+    that error for a plain failure might repeat the side effect in another way."""
     doubt.__cause__ = error
     attach_context(doubt, context)
     return doubt

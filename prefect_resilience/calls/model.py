@@ -1,4 +1,4 @@
-"""The data of a guarded call: the policies around the function, where it runs, and what happened so far."""
+"""The data of a guarded call: the policies, the context of the run, and the record of its attempts."""
 
 from __future__ import annotations
 
@@ -48,11 +48,11 @@ class Guard:
     restart_stream: bool = False
     error_budget: ErrorBudget | None = None
     policy: str | None = None
-    """The block whose options override these, as `blocks.live` knows it."""
+    """The block with options that override these, under its name in `blocks.live`."""
     expect: Expect | None = None
     decompose: Decompose | None = None
     source: CodeSource = NOWHERE
-    """Where the function is defined, determined at decoration: keys of effects name it."""
+    """Where the function is defined, determined at decoration. It is part of the keys of effects."""
 
     @property
     def retrying(self) -> Retry:
@@ -69,35 +69,35 @@ class Guard:
         return bool(self.fallbacks) and any(fallback.recalls for fallback in self.fallbacks)
 
     def classified(self, error: BaseException) -> ErrorInfo | None:
-        """What went wrong by this guard's rules; None for what is no Exception, such as a cancellation."""
+        """The error, classified by this guard's rules; None for a BaseException such as a cancellation."""
         return classify(error, rules=self.rules) if isinstance(error, Exception) else None
 
 
 @dataclass(slots=True)
 class RunRecord:
-    """What has happened to one run so far, in this process. Made when something first goes wrong."""
+    """The failed attempts of one run in this process. It is created at the first failure."""
 
     started: float
     history: list[AttemptRecord] = field(default_factory=list[AttemptRecord])
     counters: dict[str, int] = field(default_factory=dict[str, int])
-    """Failed attempts by the category whose own rule counts them, "" for the policy itself."""
+    """The number of failed attempts by category, if it has a rule of its own; "" for all the others."""
     counted: int = 0
     """The counter of the last error's rule."""
     previous_delay: float | None = None
     verdict: Verdict | None = None
     error: BaseException | None = None
     must_not_restart: bool = False
-    """Its stream was cut off after a chunk was handed on, and may not begin again."""
+    """Its stream was cut off after the consumer got a chunk, and may not be restarted."""
     notes: Notes = field(default_factory=Notes)
-    """The partial results that the function keeps, and what it can read about the attempt before."""
+    """The partial results that the function keeps, and the data of the previous attempt that it can read."""
 
 
 class RunContext(Memory, EffectSurroundings, Protocol):
-    """Where a guarded call takes place. None of these may raise."""
+    """The context of a guarded call. None of the methods may raise."""
 
     @property
     def parameters(self) -> Mapping[str, Any]:
-        """The call's arguments by name, those of a `**kwargs` beside the others."""
+        """The call's arguments by name; those of a `**kwargs` are on the same level."""
         ...
 
     @property
@@ -106,11 +106,11 @@ class RunContext(Memory, EffectSurroundings, Protocol):
         ...
 
     def known(self) -> RunRecord | None:
-        """The record of this run, if something went wrong in it before."""
+        """The record of this run, or None before its first failure."""
         ...
 
     def record(self, started: float) -> RunRecord:
-        """The record of this run, made now if there is none."""
+        """The record of this run, created if there is none."""
         ...
 
     def done(self) -> None:
@@ -118,7 +118,7 @@ class RunContext(Memory, EffectSurroundings, Protocol):
         ...
 
     def may_retry(self, error: Exception) -> Steps[bool]:
-        """The answer of the user's own condition, asked when the policy would retry."""
+        """The result of the user's retry condition, called when the policy would retry."""
         ...
 
     def went_well(self) -> None:
@@ -126,7 +126,7 @@ class RunContext(Memory, EffectSurroundings, Protocol):
         ...
 
     def leave_request(self, error: BaseException) -> None:
-        """Attach to the error that ends this run the request that the run had."""
+        """Attach the request of this run to the error that ends the run."""
         ...
 
     def retrying(self, context: ErrorContext, verdict: Verdict) -> None: ...
@@ -138,13 +138,13 @@ class RunContext(Memory, EffectSurroundings, Protocol):
     def gave_up(self, context: ErrorContext, verdict: Verdict, error: BaseException) -> None: ...
 
     def carry_into_child(self) -> Carriage | None:
-        """What the call takes along to a child process, so that it finds this run there."""
+        """The data that the call takes to a child process, so that it finds this run there."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Substitute:
-    """The outcome of a run that a fallback answered."""
+    """The outcome of a run in which a fallback was used."""
 
     answer: Answer
     context: ErrorContext

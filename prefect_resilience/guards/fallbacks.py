@@ -1,4 +1,4 @@
-"""Fallbacks: what answers when the task itself fails."""
+"""Fallbacks: other sources of a result when the task itself fails."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ When = Callable[[ErrorContext], bool]
 
 @dataclass(frozen=True)
 class Answered:
-    """The answer of a fallback that asks several others, and the name of the one that gave it."""
+    """The answer of a fallback that tries several sources, and the name of the source that answered."""
 
     value: Any
     answered_by: str
@@ -30,12 +30,12 @@ class Answered:
 class Fallback:
     """One step of a fallback chain.
 
-    to: a function, or a task, which then is a run of its own in the UI. It gets those of the primary's
+    to: a function, or a task, which then has a run of its own in the UI. It gets those of the primary's
         arguments that it names, and the `ErrorContext` if it declares `error`.
-    when: asked first, with the ErrorContext: a function that says yes or no, or the categories, kinds or
-        codes of the errors that this step is for.
-    name: how events and notes call it; the function's name by default.
-    degraded: the answer is a lesser one: the run ends `Degraded` rather than `Fallback`.
+    when: the errors for this step: their categories, kinds or codes, or a function that gets the
+        ErrorContext and returns true or false.
+    name: its name in events and notes; the function's name by default.
+    degraded: if true, the run ends `Degraded` rather than `Fallback`.
     """
 
     to: Callable[..., Any]
@@ -74,9 +74,9 @@ class Fallback:
     def last_known_good(
         cls, max_age: Duration | None = None, *, when: Any = None, degraded: bool = True
     ) -> Fallback:
-        """Answer with what the same call last gave, if that is at most `max_age` old (seconds, or "1h").
+        """Answer with the last result of the same call, if it is at most `max_age` old (seconds, or "1h").
 
-        Good answers are kept in the task's result storage, one for each set of arguments.
+        Good results are kept in the task's result storage, one for each set of arguments.
         """
         seconds = seconds_of(max_age)
         if max_age is not None and (seconds is None or seconds <= 0):
@@ -92,7 +92,7 @@ class Fallback:
 
     @property
     def is_task(self) -> bool:
-        """Whether this step is a task, whose call is a run of its own."""
+        """Whether this step is a task, so that its call is a run of its own."""
         return hasattr(self.to, "submit") and hasattr(self.to, "task_key")
 
     @property
@@ -101,7 +101,7 @@ class Fallback:
         return is_async(self.to)
 
     def applies(self, context: ErrorContext) -> bool:
-        """Whether this step is for that error. A `when` that fails says no."""
+        """Whether this step is for that error. A `when` that raises counts as false."""
         if self.when is None:
             return True
         if callable(self.when):
@@ -113,13 +113,13 @@ class Fallback:
     ) -> tuple[list[Any], dict[str, Any]]:
         """Those of the primary's arguments that the target names, positional and by keyword.
 
-        `parameters` are by name, those of a `**kwargs` beside the others.
+        `parameters` are by name; those of a `**kwargs` are on the same level.
         """
         wanted = inspect.signature(self.to).parameters
         return named_arguments(wanted, {"error": context, **parameters}, parameters)
 
     def check_for(self, primary: Callable[..., Any], *, isasync: bool) -> None:
-        """Refuse, at decoration, what could not be called later."""
+        """Raise ConfigurationError, at decoration, for a step that could not be called later."""
         if self.isasync and not isasync:
             raise ConfigurationError(
                 f"fallback {self.name!r} is async but {_name_of(primary)!r} is not: "
@@ -151,7 +151,7 @@ def named_arguments(
     others: Mapping[str, Any],
     first: tuple[Any, ...] = (),
 ) -> tuple[list[Any], dict[str, Any]]:
-    """The arguments for a function: `first`, what it names of `offered`, and `others` for `**kwargs`."""
+    """The arguments for a function: `first`, those in `offered` that it names, `others` for `**kwargs`."""
     args: list[Any] = list(first)
     kwargs: dict[str, Any] = {}
     for name, parameter in list(wanted.items())[len(first) :]:
@@ -175,12 +175,12 @@ class _Constant:
 
 
 def last_known_good() -> Any:
-    """Stands for an earlier result, which the chain recalls instead of calling this."""
+    """A placeholder for an earlier result: the chain recalls that instead of calling this."""
     raise LookupError("nothing is remembered for this call")
 
 
 def as_fallbacks(value: Any) -> tuple[Fallback, ...]:
-    """`fallback=` as it may be written: one step or several, functions, tasks or `Fallback`s."""
+    """The steps from a value of `fallback=`: one or several functions, tasks or `Fallback`s."""
     if value is None:
         return ()
     items = cast("Iterable[Any]", value if isinstance(value, (list, tuple)) else [value])
@@ -198,7 +198,7 @@ def is_async(target: Any) -> bool:
     """Whether a call of this function, task, agent chain or callable object is awaited."""
     if isinstance(getattr(target, "isasync", None), bool):
         return target.isasync
-    asked = (target, getattr(target, "__call__", None))  # noqa: B004 the method is what is looked at
+    asked = (target, getattr(target, "__call__", None))  # noqa: B004 the method itself is checked
     return any(inspect.iscoroutinefunction(one) or inspect.isasyncgenfunction(one) for one in asked)
 
 
@@ -207,7 +207,7 @@ def _name_of(target: Any) -> str:
 
 
 def despite_doubt(fallbacks: tuple[Fallback, ...]) -> tuple[Fallback, ...]:
-    """Those with "InDoubt" in `when`. If an external effect may have happened, any other fallback could
+    """The fallbacks with "InDoubt" in `when`. If a side effect may have happened, other fallbacks could
     repeat it."""
     steps: list[tuple[Fallback, Any]] = [(step, step.when) for step in fallbacks]
     return tuple(
@@ -216,22 +216,22 @@ def despite_doubt(fallbacks: tuple[Fallback, ...]) -> tuple[Fallback, ...]:
 
 
 _handling: ContextVar[tuple[Callable[..., Any], ...]] = ContextVar("handling", default=())
-"""The functions that have failed or are answering in this context: none of them answers for itself."""
+"""The functions that failed or run as a fallback in this context: none is used as its own fallback."""
 
 
 class Memory(Protocol):
-    """Where a task's last good results are kept. Both methods may block."""
+    """The storage of a task's last good results. Both methods may block."""
 
     def remember(self, value: Any) -> None: ...
 
     def recall(self, max_age: float | None) -> Any:
-        """The last good result of the same call; raises LookupError if there is none so young."""
+        """The last good result of the same call; raises LookupError if none is at most `max_age` old."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a fallback gave in place of the primary's result."""
+    """The answer of a fallback in place of the primary's result."""
 
     value: Any
     fallback: Fallback
@@ -239,7 +239,7 @@ class Answer:
 
 @dataclass(slots=True)
 class Chain:
-    """The steps of one task, and which of them failed in one run."""
+    """The steps of one task, and the ones that failed in one run."""
 
     fallbacks: tuple[Fallback, ...]
     primary: Callable[..., Any]
@@ -261,7 +261,7 @@ class Chain:
                     with answered_for():
                         value = yield self._ask(fallback, parameters, context, memory)
                     return _answer(value, fallback)
-            except Exception as error:  # noqa: BLE001 - the next step is there for whatever this one raises
+            except Exception as error:  # noqa: BLE001 - any error leads to the next step
                 self.failures.append((fallback.name, error))
             finally:
                 _handling.reset(reset)
@@ -273,7 +273,7 @@ class Chain:
         if fallback.recalls:
             return Blocking(memory.recall, (fallback.max_age,))
         args, kwargs = fallback.arguments(parameters, context)
-        # A plain function under an async task would hold up the loop, so it has a thread of its own.
+        # A plain function under an async task would block the event loop, so it runs in a thread.
         kind = Blocking if self.isasync and not fallback.isasync else Invoke
         return kind(fallback.to, tuple(args), kwargs)
 
@@ -286,5 +286,5 @@ def _answer(value: Any, fallback: Fallback) -> Answer:
 
 
 def _function(target: Callable[..., Any]) -> Callable[..., Any]:
-    """The function itself, without what tasks and decorators put around it."""
+    """The function itself, without the wrappers of tasks and decorators."""
     return inspect.unwrap(getattr(target, "fn", target))

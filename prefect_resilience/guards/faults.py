@@ -1,7 +1,7 @@
-"""Injected faults: a delay, an error or another answer in place of what a call would have returned.
+"""Injected faults: a delay, or an error or another value in place of the result of a call.
 
-Nothing happens unless `prefect_resilience.testing.inject` asks for it; until then a call looks at one empty
-list. The kinds of behaviour are those of Polly's chaos strategies: latency, fault, outcome, each at a rate.
+Nothing happens unless `prefect_resilience.testing.inject` is used; until then a call only checks one empty
+list. The kinds of faults are those of Polly's chaos strategies: latency, fault, outcome, each at a rate.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ STATUS: dict[ErrorCategory, int] = {
     ErrorCategory.CONFLICT: 409,
     ErrorCategory.OVERFLOW: 413,
 }
-"""The HTTP status by which a category is known."""
+"""The HTTP status that is classified as the category."""
 
 
 class InjectedFault(Exception):
@@ -56,14 +56,15 @@ NOTHING: Any = _NoOutcome()
 
 
 class Injection(Policy):
-    """What is done to the calls of one target, and how often.
+    """The faults to inject into the calls of one target, and how often.
 
     target: the name of a task or circuit, with `*` for any text; None for every call.
     latency: seconds before the call, or (least, most) to draw from.
-    fault: what is raised instead: an exception, its class, a function that gives one, an HTTP status, or the
-        name of an error category.
-    outcome: what is returned instead; or a function of the real answer, which gives another one.
-    rate: the share of the calls, from 0 to 1. times: the most calls it is done to. seed: repeats the draws.
+    fault: the error to raise instead: an exception, its class, a function that returns one, an HTTP status,
+        or the name of an error category.
+    outcome: the value to return instead, or a function that gets the real result and returns another one.
+    rate: the share of the calls, from 0 to 1. times: the maximum number of affected calls. seed: of the
+        random numbers.
     """
 
     target: str | None = None
@@ -101,7 +102,7 @@ class Injection(Policy):
 
 
 def error_of(fault: Any) -> BaseException | None:
-    """The exception for a `fault=` option. Raises ConfigurationError for a value that names none."""
+    """The exception for a `fault=` option. Raises ConfigurationError if the value means none."""
     if callable(fault):
         # A class of exceptions, or a function.
         fault = cast("Callable[[], Any]", fault)()
@@ -125,7 +126,7 @@ def error_of(fault: Any) -> BaseException | None:
 
 @dataclass(eq=False)
 class Injected:
-    """An active injection: how many calls it has seen, and how many of them it changed."""
+    """An active injection, with the numbers of calls that it saw and changed."""
 
     injection: Injection
     calls: int = 0
@@ -137,7 +138,7 @@ class Injected:
         self._random.seed(self.injection.seed)
 
     def draw(self) -> float | None:
-        """The latency to inject into this call; None for a call that is left alone."""
+        """The latency to inject into this call; None if the call is not changed."""
         injection = self.injection
         with self._lock:
             self.calls += 1
@@ -152,7 +153,7 @@ class Injected:
 
 
 active: list[Injected] = []
-"""The injections that are going on in this process."""
+"""The active injections of this process."""
 
 
 def begin(injection: Injection) -> Injected:
@@ -166,7 +167,7 @@ def end(injected: Injected) -> None:
 
 
 def around(call: Invoke, isasync: bool, *names: str) -> Invoke:
-    """The call as it behaves under the injections that concern one of these names."""
+    """The call with the injections for any of these names."""
     fn = call.fn
     for injected in tuple(active):
         if injected.injection.concerns(names):

@@ -1,7 +1,7 @@
-"""Partial results of a run, kept within bounds and handed on; what an attempt can read about the one before.
+"""Partial results of a run, of bounded size, and the data of the previous attempt that the next one can read.
 
-The notes of a run live where its attempts are recorded; whoever runs attempts says where, with
-`add_notes_source`.
+The notes of a run are kept beside the record of its attempts. The code that runs attempts registers the place
+with `add_notes_source`.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from prefect_resilience.errors.secrets.redact import redact, redact_data
 from prefect_resilience.errors.taxonomy import FailureReason
 
 LIMIT = 64_000
-"""Characters of JSON that are kept of a partial result, and of all partial results of one failure."""
+"""The most characters of JSON of a partial result, and of all partial results of one failure."""
 
-# More than this, `redact_data` would leave out without a word.
+# `redact_data` would drop deeper levels and further items silently.
 _DEPTH, _ITEMS = 12, 10_000
 
 
 def partial_output(value: Any, limit: int = LIMIT) -> PartialOutput | None:
     """A partial result as plain data, cut to `limit` characters of JSON; None for None.
 
-    Of a list that is too long the first items are kept, of anything else the beginning of its text (its JSON,
-    if it is no text). `original_size` is in characters of JSON then.
+    A list that is too long keeps its first items. Any other value that is too long keeps the beginning of its
+    text (of its JSON, if it is no text). `original_size` is in characters of JSON then.
     """
     if value is None:
         return None
@@ -52,7 +52,7 @@ def partial_results(
     """The results of the steps that are done, for `ErrorContext.details["partial_results"]`.
 
     Each becomes `{"name": ..., "value": ...}`, with `named` as the first key; together they take at most
-    about `limit` characters of JSON. One that does not fit has the beginning of its text as value, and
+    about `limit` characters of JSON. A result that does not fit has the beginning of its text as value, and
     `"truncated": True` beside it.
     """
     kept: list[dict[str, Any]] = []
@@ -98,7 +98,7 @@ def partial_of(error: BaseException) -> PartialOutput | None:
 
 
 def left_by(error: BaseException) -> Any:
-    """The value that user code left in an exception's `partial_output`, as it was; None if there is none."""
+    """The value that user code left in an exception's `partial_output`, unchanged; None if there is none."""
     kept = read(error, "partial_output")
     return None if isinstance(kept, PartialOutput) else kept
 
@@ -106,24 +106,24 @@ def left_by(error: BaseException) -> Any:
 T = TypeVar("T")
 
 MOST_APPENDED = 10_000
-"""Values that `keep_partial(..., append=True)` keeps for one run; of more the first are kept."""
+"""The most values that `keep_partial(..., append=True)` keeps for one run; later values are dropped."""
 
 
 @dataclass(slots=True)
 class Notes:
-    """What the attempt of one run kept so far, what the ones before it kept, and how the last one ended."""
+    """The values kept by the current attempt of a run and by earlier ones, and the last attempt's error."""
 
     kept: Any = None
     appends: bool = False
     dropped: int = 0
     before: Any = None
     goes_on: bool = False
-    """Whether this attempt asked for what was kept before: then it appends to that."""
+    """Whether this attempt has read the earlier values: then it appends to them."""
     previous: ErrorContext | None = None
     violations: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
-    """What was wrong with the last output that was looked at; other failures since then do not matter."""
+    """The violations of the last checked output; other failures since then do not change them."""
     sink: Callable[[Notes], None] | None = None
-    """Where each value goes at once, since this process may be killed."""
+    """Called with the notes after each new value, since this process may be killed."""
 
     def keep(self, value: Any, append: bool) -> None:
         if append:
@@ -145,7 +145,7 @@ class Notes:
     def told(self, left: Any = None) -> PartialOutput | None:
         """The partial result for an ErrorContext: of this attempt, else of the last one that kept any.
 
-        `left` is the one that the error which ended this attempt has.
+        `left` is the partial result that the error of this attempt has.
         """
         output = partial_output(self._latest(left))
         if output is None or not self.dropped:
@@ -157,7 +157,7 @@ class Notes:
         return next((value for value in (self.kept, left) if value is not None), self.before)
 
     def ended(self, context: ErrorContext, left: Any = None) -> None:
-        """The attempt failed: what it kept, or else its error `left`, is what the next one finds."""
+        """The attempt failed: the next one can read its kept values, or else `left`, its error's value."""
         self.before = self._latest(left)
         self.kept, self.appends, self.goes_on, self.dropped = None, False, False, 0
         self.previous = context
@@ -169,9 +169,9 @@ _sources: list[Callable[[bool], Notes | None]] = []
 
 
 def add_notes_source(source: Callable[[bool], Notes | None]) -> None:
-    """Ask `source(make)` for the notes of the current run, made if there are none and `make` is true.
+    """Register `source(make)`, which returns the current run's notes. If `make` is true, it creates them.
 
-    The first source that has some is right.
+    The first source that returns notes is used.
     """
     _sources.append(source)
 
@@ -186,8 +186,8 @@ def keep_partial(value: T, *, append: bool = False) -> T:
     The last value wins; with `append=True` the values are kept as a list. If the run fails, the
     ErrorContext has it as `partial_output`, cut to a bounded size and without secrets, for handlers,
     fallbacks and dead letters, and the run's next attempt gets the value itself from `previous_partial()`.
-    It is kept in this process's memory, at no cost: what must survive the death of the process belongs in
-    a task of its own with a persisted result. Outside of a resilient run nothing is kept.
+    It is kept in this process's memory, at no cost. A value that must survive the death of the process
+    belongs in a task of its own with a persisted result. Outside of a resilient run nothing is kept.
 
         @resilient_task(fallback=finish_from)
         def read_pages(pages):
@@ -201,9 +201,9 @@ def keep_partial(value: T, *, append: bool = False) -> T:
 
 
 def previous_partial() -> Any:
-    """What the attempts before this one kept with `keep_partial`, as it was; None if nothing.
+    """The value that earlier attempts kept with `keep_partial`, unchanged; None if there is none.
 
-    An attempt that asks goes on with it: what it keeps with `append=True` is appended to that.
+    An attempt that calls this continues the value: `keep_partial(..., append=True)` then appends to it.
     """
     notes = _notes(False)
     if notes is None:
@@ -213,16 +213,16 @@ def previous_partial() -> Any:
 
 
 def previous_error() -> ErrorContext | None:
-    """How the attempt before this one ended; None in a first attempt, and outside of a resilient run."""
+    """The error of the previous attempt; None in a first attempt, and outside of a resilient run."""
     notes = _notes(False)
     return None if notes is None else notes.previous
 
 
 def last_violations() -> list[dict[str, Any]]:
-    """What was wrong with this run's last output: `{"path": "/items/0", "message": ...}` each.
+    """The violations of this run's last output: `{"path": "/items/0", "message": ...}` each.
 
-    Empty in a first attempt, and as long as no output was malformed. An attempt that came to no output, such
-    as one that found the network down, changes nothing about it.
+    Empty in a first attempt, and as long as no output was malformed. An attempt without an output, such as
+    one that failed with a network error, does not change them.
     """
     notes = _notes(False)
     return [] if notes is None else list(notes.violations)
@@ -230,7 +230,7 @@ def last_violations() -> list[dict[str, Any]]:
 
 @dataclass
 class Carried:
-    """The notes that a child process gets from its run, and what it kept itself."""
+    """The notes that a child process gets from its run, and the values that the child kept."""
 
     before: bytes | None = None
     previous: ErrorContext | None = None
@@ -238,7 +238,7 @@ class Carried:
     left: bytes | None = None
 
     def unpacked(self, send: Callable[[bytes], None]) -> Notes:
-        """The notes on the side of the child, which sends all that it keeps."""
+        """The notes in the child, which sends each value that it keeps to the parent."""
 
         def sink(notes: Notes) -> None:
             packed = _packed((notes.kept, notes.appends, notes.dropped))
@@ -249,23 +249,23 @@ class Carried:
         return Notes(before=before, previous=self.previous, violations=list(self.violations), sink=sink)
 
     def read(self, notes: Notes) -> None:
-        """Take over, on the side of the parent, what the child had kept."""
+        """In the parent: take over the values that the child had kept."""
         left, self.left = self.left, None
         if left is not None:
-            with suppress(Exception):  # what it kept may be of a class that only the child knows
+            with suppress(Exception):  # the values may be of a class that only the child knows
                 notes.kept, notes.appends, notes.dropped = pickle.loads(left)
 
 
 def carried(notes: Notes | None) -> Carried:
-    """What to hand to a child."""
+    """The notes to send to a child."""
     if notes is None:
         return Carried()
     return Carried(_packed(notes.before), notes.previous, notes.violations)
 
 
 def _packed(value: Any) -> bytes | None:
-    """None for what cannot travel."""
+    """The value as bytes; None if it cannot be pickled."""
     try:
         return cloudpickle.dumps(value)  # pyright: ignore[reportUnknownMemberType]
-    except Exception:  # noqa: BLE001 - each object has its own way to say no
+    except Exception:  # noqa: BLE001 - pickling an object may raise any error
         return None

@@ -82,7 +82,7 @@ KEY_LIMIT = 60
 
 
 class CircuitChange(BaseModel):
-    """What one action did to one circuit; `before` is None when the action created it.
+    """The change of one circuit by one action; `before` is None if the action created the circuit.
 
     Example:
         >>> from prefect_resilience.operations import CircuitChange, change_circuit
@@ -142,7 +142,7 @@ def find_circuit(
 
 
 def unknown_circuit(name: str, names: Iterable[str]) -> str:
-    """One sentence: no circuit has this name, and which names are similar."""
+    """One sentence: no circuit has this name, and the similar names."""
     options = sorted(names)
     if not options:
         return f"there is no circuit {name!r}, nor any other: a circuit is stored when it is first called"
@@ -309,7 +309,7 @@ def _write_artifact(key: str, title: str, changes: list[CircuitChange], reason: 
 def _artifact(markdown: str, key: str, description: str) -> None:
     try:
         create_markdown_artifact(markdown=markdown, key=key, description=description)
-    except Exception as error:  # noqa: BLE001 - whatever the API says
+    except Exception as error:  # noqa: BLE001 - any error of the API
         get_run_logger().warning("The artifact %r could not be written: %s", key, redact(str(error)))
 
 

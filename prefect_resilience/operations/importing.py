@@ -25,15 +25,15 @@ def import_from_here() -> None:
 
 
 def output_of_others() -> AbstractContextManager[Any]:
-    """Send what users' code prints to stderr: stdout is for the answer of a command."""
+    """Send the output of users' code to stderr: stdout is for the answer of a command."""
     return redirect_stdout(sys.stderr)
 
 
 def imported(name: str, said: str, prefix: str = "") -> ModuleType:
     """Import a module: a dotted name, also of the current folder, or the path of a .py file.
 
-    `said` begins each error. `prefix` is put before the name of a module that is a file.
-    Raises ConfigurationError for one that cannot be imported, and says which import failed and where.
+    Each error begins with `said`. `prefix` is put before the name of a module that is a file. Raises
+    ConfigurationError if a module cannot be imported, with the import that failed and its place.
     """
     import_from_here()
     is_file = name.endswith(".py") or "/" in name
@@ -81,7 +81,7 @@ def _import_file(name: str, said: str, prefix: str) -> ModuleType:
 
 
 def _not_found(name: str, error: BaseException) -> str:
-    """Say whether the module itself is missing or one that it imports."""
+    """The error message: the module itself is missing, or a module that it imports."""
     missing = getattr(error, "name", None) or ""
     if not missing or not f"{name}.".startswith(f"{missing}."):
         return _broken(error)

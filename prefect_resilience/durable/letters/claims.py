@@ -7,7 +7,7 @@
 `report` has the effect of later passes of the flow run: a waiting letter is settled when its call succeeds
 there, and a replayed or settled letter waits again when its call fails there.
 
-An expired claim leaves its letter in doubt: the owner died, and nobody knows how far the call got. The claim
+An expired claim leaves its letter in doubt: the owner died, and it is unknown how far the call got. The claim
 of a process that is known to be dead expires at once.
 """
 

@@ -1,10 +1,10 @@
 """A call's parameters as JSON without the secrets in them, and back.
 
-Plain JSON is kept as it is. Everything else becomes an object with a `$kind`: the scalars of `kinds`, tuples,
+Plain JSON is kept unchanged. Other values become an object with a `$kind`: the scalars of `kinds`, tuples,
 sets, mappings with keys that are not strings, enumerations, pydantic models, dataclasses, attrs classes,
 named tuples, and saved Prefect blocks by name (their secrets stay with Prefect).
 
-A value that is secret, too large, inside itself, or of an unknown kind is left out and replaced by a
+A value that is secret, too large, recursive, or of an unknown kind is left out and replaced by a
 `LeftOut`. Reading runs no constructor, validator or pickle: objects are built as `copy` builds them.
 """
 
@@ -56,7 +56,7 @@ Why = Literal["secret", "too large", "too deep", "inside itself", "unknown kind"
 
 
 class LeftOut(BaseModel):
-    """Stands for a value that was left out of a letter. A replay needs the value from another source.
+    """A placeholder for a value left out of a letter. A replay needs the value from another source.
 
     `path` is its place, as in "order.card.number"; `type` is the value's class; `hint` is the redacted
     beginning of the value.
@@ -113,7 +113,7 @@ class _Encoder:
         self._around: list[int] = []
 
     def parameter(self, name: str, value: Any) -> tuple[Any, int]:
-        """A parameter as JSON, and how many characters that takes."""
+        """A parameter as JSON, and the number of its characters."""
         most = self.room
         with suppress(_TooLarge):
             encoded = self.value(value, name, name)
@@ -125,7 +125,7 @@ class _Encoder:
         return mark, len(json.dumps(mark))
 
     def value(self, value: Any, path: str, name: str | None = None) -> Any:
-        """A value as JSON, or the mark that it was left out. `name` may be that of a secret."""
+        """A value as JSON, or its placeholder. `name` may show that the value is a secret."""
         self._spend(_NODE)
         if len(self._around) >= DEEPEST:
             return self._leave_out(path, "too deep", value)
@@ -140,7 +140,7 @@ class _Encoder:
         except _TooLarge:
             raise
         except Exception:  # noqa: BLE001 - reading a user's object may raise anything
-            del self.left_out[missing:]  # of its parts; now it is missing as a whole
+            del self.left_out[missing:]  # entries of its parts: now the whole value is missing
             return self._leave_out(path, "unknown kind", value)
         finally:
             self._around.pop()
@@ -221,7 +221,7 @@ class _Encoder:
         for key, item in value.items():
             missing = len(self.left_out)
             written = self.value(key, f"{path}.{key}")
-            if len(self.left_out) > missing:  # a mapping without one of its keys would be another one
+            if len(self.left_out) > missing:  # a mapping without one of its keys would be a different mapping
                 why = self.left_out[missing].why
                 del self.left_out[before:]
                 return self._leave_out(path, why, value)
@@ -229,7 +229,7 @@ class _Encoder:
         return {KIND: "dict", "value": pairs}
 
     def _leave_out(self, path: str, why: Why, value: Any, hint: str = "") -> Any:
-        """The mark in place of a value."""
+        """The placeholder of a value."""
         cls = cast("type[Any]", type(value))
         name = cls.__qualname__ if cls.__module__ == "builtins" else f"{cls.__module__}.{cls.__qualname__}"
         mark = LeftOut(path=path, why=why, type=name, hint=hint[:HINT])

@@ -71,7 +71,7 @@ def _moments(cls: type[datetime] | type[time]) -> Scalar:
 
 
 def _named(*types: type[Any]) -> Scalar:
-    """The name of the first of these classes that fits, and the text that the class is made of."""
+    """The name of the first matching class of these, and the value as text for its constructor."""
     by_name = {cls.__name__: cls for cls in types}
 
     def write(value: Any) -> list[str]:
@@ -88,7 +88,7 @@ def _read_url(written: Any) -> Any:
 
 
 def _write_array(value: Any) -> list[Any]:
-    """The type of the elements, the shape (None: one number alone), and the bytes."""
+    """The type of the elements, the shape (None: a scalar), and the bytes."""
     shape = None if isinstance(value, sys.modules["numpy"].generic) else list(value.shape)
     return [value.dtype.str, shape, b64encode(value.tobytes()).decode()]
 

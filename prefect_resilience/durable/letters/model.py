@@ -25,11 +25,11 @@ MESSAGE = 300
 PASSES_KEPT = 20
 
 Starts = tuple[tuple[str, int], ...]
-"""The flow runs around a call, the root first, and which start of each it was."""
+"""The flow runs around a call, the root first, each with the number of its start."""
 
 
 LOADED_BY_PREFECT = "__prefect_loader_"
-"""How the name of a module begins that Prefect loaded from a file."""
+"""The prefix of the name of a module that Prefect loaded from a file."""
 
 
 class Source(BaseModel):
@@ -107,20 +107,20 @@ class DeadLetter(BaseModel):
     """A call that finally failed.
 
     status: "waiting" for its replay; "replaying" by the owner of `claim`; "in_doubt" when a replay was cut
-        off and nobody knows how far it got; "replayed" with success; "settled" when the call succeeded in a
-        later pass of its flow run, without a replay.
+        off at an unknown point; "replayed" with success; "settled" when the call succeeded in a later pass of
+        its flow run, without a replay.
     kind: a task or a flow; `name` is its name in the UI, `key` its key in Prefect, `source` where to find its
         function (None if it is bound to no name).
-    batch_id: the batch of the call and of its replay, so that no effect is done twice: the root flow run, or
-        the batch that the code named.
-    deployment_id: the deployment that the flow was run by; a replay creates a run of it.
+    batch_id: the batch of the call and of its replay: the root flow run, or the batch that the code named.
+        The shared batch prevents a second side effect.
+    deployment_id: the deployment that ran the flow; a replay creates a run of it.
     run_count: the number of starts of the flow run at the latest failure.
     failures: the number of passes of its flow run in which the call failed. A run that is started again and
         fails again creates no second letter of the same call. `passes` has the outcome of each pass, the
         latest last; at most 20.
     attempts: the attempts of the task in the latest pass.
     settled_at: when it was replayed or settled.
-    category, code, message: the error in short; `error` is all of it.
+    category, code, message: a summary of the error; `error` has all of it.
     left_out: the values missing from the parameters, such as secrets.
     replays: the replays that ended, the latest last; at most 20.
     """
@@ -227,7 +227,7 @@ _RANDOM_BITS = 62
 def new_id(now: float, chance: int) -> str:
     """A UUID of version 7 (RFC 9562, method 3): the time in milliseconds and 4096ths of one, then chance.
 
-    `now` is in seconds since the epoch, `chance` any integer, of which 62 bits are used.
+    `now` is in seconds since the epoch, `chance` any integer; 62 bits of it are used.
     """
     ticks = max(0, int(now * 1000 * 4096))
     milliseconds, fraction = (ticks >> 12) & ((1 << 48) - 1), ticks & 0xFFF
@@ -236,7 +236,7 @@ def new_id(now: float, chance: int) -> str:
 
 
 def first_id_at(now: float) -> str:
-    """The smallest id that a letter of this moment may have."""
+    """The smallest possible id of a letter made at this time."""
     return new_id(now, 0)
 
 
@@ -318,7 +318,7 @@ def _digest(text: str) -> str:
 
 
 def loss(letter: DeadLetter, error: BaseException) -> str:
-    """The log line of a letter that could not be kept, with which a person can find the call."""
+    """The log line for a letter that could not be stored, with enough data to find the call."""
     run = letter.task_run_id or letter.flow_run_id or "no run"
     return redact(
         f"The dead letter of {letter.kind} {letter.name!r} ({run}) is lost, since nothing could keep it: "

@@ -45,7 +45,7 @@ from prefect_resilience.errors.exceptions import ConfigurationError, StoreUnavai
 from prefect_resilience.stores import Document, Store
 
 NAMED = 1_000
-"""The newest letters whose ids an unknown id is compared with."""
+"""An unknown id is compared with the ids of this many letters, the newest ones."""
 MOST_SWAPS = 100
 SHORTEST_START = 6
 
@@ -60,7 +60,7 @@ class DeadLetterQueue:
         """The store's time, in UTC."""
         return _utc(self.store.now())
 
-    # -- letters come in
+    # -- adding letters
 
     def put(self, letter: DeadLetter, contents: Contents, *, in_replay: bool = False) -> DeadLetter:
         """Store a letter. A letter without an id gets an id and the current time.
@@ -72,10 +72,10 @@ class DeadLetterQueue:
         if may_be_known and (known := self._failed_again(letter, contents, in_replay)) is not None:
             return known
         if not letter.id:
-            now = self.now()  # in whole microseconds, so that the id and the time say the same
+            now = self.now()  # in whole microseconds, so that the id and the time agree
             dated = tuple(one.model_copy(update={"at": now}) for one in letter.passes)
             letter = _with_id(letter, now).model_copy(update={"passes": dated})
-        # A letter with an id may be here already; then these writes change nothing.
+        # A letter with an id may be in the store already; then these writes change nothing.
         self.store.swap(contents_key(letter.id), 0, contents.model_dump(mode="json"))
         if letter.identity:
             claims.note(self.store, letter)
@@ -97,7 +97,7 @@ class DeadLetterQueue:
         self, identity: str, starts: Starts, statuses: Collection[str], in_replay: bool = False
     ) -> Iterator[str]:
         """The letters of one call, each taken for this pass. Waiting letters come first: of several equal
-        calls, those are the ones that were not made yet."""
+        calls, those have not succeeded yet."""
         for waiting in (True, False):
             for known, document in claims.of_call(self.store, identity, starts, in_replay=in_replay):
                 found = self.store.load(entry_key(known))
@@ -107,18 +107,21 @@ class DeadLetterQueue:
                     yield known
 
     def call_succeeded(self, identity: str, one: Pass) -> DeadLetter | None:
-        """Record that a call succeeded in a later pass: its letter if that is settled now, else None."""
+        """Record that a call succeeded in a later pass. Returns its letter if that is settled, else None."""
         for known in self._of_call(identity, one.starts, ("waiting", "replaying", "in_doubt")):
             if (changed := self.made_by_run(known, one)) is not None:
                 return changed if changed.status == "settled" else None
         return None
 
     def made_by_run(self, letter_id: str, one: Pass) -> DeadLetter | None:
-        """Record that a letter's call succeeded in a later pass; None if it was done already, or is gone."""
+        """Record that a letter's call succeeded in a later pass.
+
+        Returns None if the letter was replayed or settled before, or is gone.
+        """
         dated = one.model_copy(update={"at": self.now()})
         return self._change(letter_id, lambda letter: report.succeeded(letter, dated))
 
-    # -- looking
+    # -- reading letters
 
     def letters(self, newer_than: datetime | None = None) -> Iterator[DeadLetter]:
         """Every letter in its current status, the newest first."""
@@ -141,8 +144,8 @@ class DeadLetterQueue:
         Args:
             status: "waiting", "replaying", "in_doubt", "replayed" or "settled", or several of them.
             task: Only those of the task or flow of this name, key or import path.
-            since: Only those that came in after this time (without an offset: in UTC), or that long ago.
-            limit: At most so many.
+            since: Only those made after this time (without an offset: in UTC), or within this timedelta.
+            limit: The maximum number of letters.
         """
         wanted = check_statuses(status)
         if limit is not None and limit < 1:
@@ -152,7 +155,7 @@ class DeadLetterQueue:
             return [*islice((one for one in found if task is None or is_of(one, task)), limit)]
 
     def get(self, letter_id: str) -> DeadLetter:
-        """One letter with its contents. Raises DeadLetterError when there is none of this id."""
+        """One letter with its contents. Raises DeadLetterError for an unknown id."""
         found = self.store.load(entry_key(letter_id)) if is_id(letter_id) else None
         if found is None:
             raise DeadLetterError(f"there is no dead letter {letter_id!r}{self._nearest(letter_id)}")
@@ -188,7 +191,7 @@ class DeadLetterQueue:
     def claim(
         self, letter_id: str, owner: str, lease: float, *, run_id: str | None, despite_doubt: bool
     ) -> tuple[DeadLetter, str | None]:
-        """Claim a letter for a replay: the letter and None, or the letter and why it is not free."""
+        """Claim a letter for a replay. Returns the letter, and the reason if it is not free, else None."""
         token, process = uuid4().hex, this_process()
         why: str | None = None
 
@@ -248,7 +251,7 @@ class DeadLetterQueue:
                 return changed
         raise StoreUnavailable(f"the dead letter {letter_id} is being changed by too many at once")
 
-    # -- letters go
+    # -- removing letters
 
     def purge(
         self,
@@ -258,13 +261,13 @@ class DeadLetterQueue:
         archive: str | os.PathLike[str] | None = None,
         dry_run: bool = False,
     ) -> list[DeadLetter]:
-        """Remove letters that were replayed or settled before a time, or that long ago; returns those.
+        """Remove letters that were replayed or settled before a time, and return them.
 
         Args:
             older_than: A time, or a span before now.
-            include_waiting: Also letters that were never replayed, or are in doubt, if they came in before.
-            archive: A file to which each is added, as a line of JSON, before any is removed.
-            dry_run: Only say which they are.
+            include_waiting: Also letters made before then that were never replayed, or are in doubt.
+            archive: A file. Each letter is added to it as a line of JSON before any is removed.
+            dry_run: Only return the letters; remove nothing.
         """
         before = self.moment(older_than)
         assert before is not None
@@ -377,10 +380,10 @@ class Spool:
         return letter
 
     def flush(self, queue: DeadLetterQueue) -> int:
-        """Move the letters to the store; their number. May raise StoreUnavailable and OSError.
+        """Move the letters to the store and return their number. May raise StoreUnavailable and OSError.
 
-        Two processes may do this at once, and one may be cut off: a letter keeps the id that it got here, so
-        it is stored once.
+        Two processes may do this at once, and one may be cut off. A letter keeps the id that it got in the
+        folder, so it is stored once.
         """
         if not self.folder.is_dir():
             return 0

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict
 from prefect_resilience.durable.letters.model import PASSES_KEPT, DeadLetter, Pass, Starts
 
 RUN_CREATED = "a run of its deployment was created"
-"""The beginning of the message when a deployment's run does the replay, which may end later."""
+"""The prefix of the message when a run of a deployment makes the call. That run may end later."""
 
 Result = Literal["replayed", "failed", "skipped", "would_replay"]
 Reason = Literal["run_goes_on", "settled", "unclear", "api_unavailable"]
@@ -123,7 +123,7 @@ def relation(one: Starts, other: Starts) -> Relation:
 
 
 def run_again(starts: Starts) -> bool:
-    """Whether a flow run around the call was started before: only then it can have failed before."""
+    """Whether a flow run around the call was started before. If not, there is no earlier failure."""
     return any(count > 1 for _, count in starts)
 
 
@@ -140,7 +140,7 @@ def may_be_same(known: Iterable[Starts], starts: Starts, *, in_replay: bool = Fa
 
 
 def failed(letter: DeadLetter, anew: DeadLetter, now: datetime) -> DeadLetter:
-    """The letter after its call has failed in another pass, for which `anew` was made.
+    """The letter after its call failed in another pass; `anew` is the letter of that failure.
 
     A replayed or settled letter waits again: its run made the call again, and the call failed.
     """
@@ -220,8 +220,8 @@ def cut_off_since(letter: DeadLetter, runs: Iterable[RunSeen]) -> list[RunSeen]:
 def made_since(key: str, before: Iterable[CallSeen], after: Iterable[CallSeen]) -> bool:
     """Whether the call was certainly made in a later pass, by its task's runs there and in the failed pass.
 
-    Prefect does not keep their parameters. It is certain only when all of them completed, and there are at
-    least as many as before.
+    Prefect does not keep the parameters of task runs. So the call is certain only if all the later task runs
+    completed, and there are at least as many as in the failed pass.
     """
     earlier, later = (
         [call for call in calls if _function(call.key) == _function(key)] for calls in (before, after)
@@ -235,7 +235,7 @@ def _function(key: str) -> str:
 
 
 def unclear(run: RunSeen) -> str:
-    """The reason why a person has to decide about a letter: its run was started again, and has ended."""
+    """The message that a person must decide about a letter: its run was started again, and has ended."""
     return (
         f"its flow run {run.name!r} was run again and is {run.state}, and nobody knows whether it made this "
         "call: look, then replay this letter by its id, with force"

@@ -51,7 +51,7 @@ def _count(name: str) -> None:
 
 
 def note(name: str, at_least: int, error: ErrorContext | None = None) -> None:
-    """Record how a call ended. `at_least` counts attempts that ran in other processes too."""
+    """Record the end of a call. `at_least` also counts attempts that ran in other processes."""
     here = trace.get()
     if here is None:
         return
@@ -61,7 +61,7 @@ def note(name: str, at_least: int, error: ErrorContext | None = None) -> None:
 
 
 class PersonNeeded(ResilienceError):
-    """Every step of a chain failed, and the person who is the last step has not answered.
+    """Every step of a chain failed, and the person at its end has not answered.
 
     `chain` and `person` are names; `why` is the reason why there is no answer. `__cause__` is the first
     agent's error. It is not retried, because a person must act first.

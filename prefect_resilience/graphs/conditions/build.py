@@ -1,4 +1,4 @@
-"""Conditions as Python writes them: `path("confidence") >= 0.9`, `failed("timeout") | ~succeeded()`."""
+"""Conditions written in Python: `path("confidence") >= 0.9`, `failed("timeout") | ~succeeded()`."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Comparison of plain values: strict, exact, and bounded in steps and seconds.
 
-A bool is no number; int, float and Decimal compare by their exact value; NaN equals nothing. Two date-times,
-as objects or as RFC 3339 texts, are compared as instants when both have an offset or neither has; otherwise
-they differ and have no order. Texts compare by code point, as they are written.
+A bool is not a number; int, float and Decimal compare by their exact value; NaN equals nothing. Two
+date-times, as objects or as RFC 3339 texts, are compared as instants if both have an offset or neither has
+one; otherwise they are different and have no order. Other texts compare by code point.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def computing_clock() -> float:
-    """CPU seconds of this thread, so that a busy machine makes no condition fail."""
+    """CPU seconds of this thread, so that no condition fails because the machine is busy."""
     return time.thread_time()
 
 
@@ -101,7 +101,7 @@ _START = datetime(1, 1, 1)
 _SECOND = 10**18
 
 Instant = tuple[bool, int]
-"""Whether it has an offset, and the attoseconds since the year 1 (then in UTC)."""
+"""Whether the time has an offset, and the attoseconds since the year 1 (in UTC if it has one)."""
 
 
 def equal(left: Any, right: Any, bounds: EvaluationBounds, *, instants: bool = True) -> bool:
@@ -152,7 +152,7 @@ def _comparable(one: Any, other: Any, instants: bool) -> tuple[Any, Any] | None:
 
 
 def _exact(one: Any, other: Any) -> tuple[Any, Any]:
-    """Two numbers. A float next to a Decimal becomes an exact Decimal, whatever the decimal context traps."""
+    """Two numbers. A float beside a Decimal becomes an exact Decimal, whatever the decimal context traps."""
     if isinstance(one, Decimal) and isinstance(other, float):
         return one, Decimal.from_float(other)
     if isinstance(one, float) and isinstance(other, Decimal):
@@ -196,7 +196,7 @@ def _of_datetime(value: datetime) -> Instant | None:
 
 
 def _attoseconds(local: datetime, offset: timedelta) -> int:
-    """Integer arithmetic, so that no instant is out of the range of years."""
+    """Computed with integers, so that no instant is out of the range of years."""
     return ((local - _START - offset) // timedelta(microseconds=1)) * (_SECOND // 1_000_000)
 
 
@@ -274,9 +274,9 @@ def matches(pattern: str, text: str, bounds: EvaluationBounds, *, whole: bool = 
 
 @lru_cache(maxsize=1_000)
 def runs_away(pattern: str) -> bool:
-    """Whether the search takes too long on short texts that almost match, made of the pattern's own letters.
+    """Whether the search takes too long on short texts of the pattern's letters that almost match.
 
-    This is a trial and no proof. Other slow searches are stopped while they search.
+    This is a trial and not a proof. Other slow searches are stopped while they run.
     """
     if _REPEATED_GROUP.search(pattern) is None:
         return False
@@ -291,7 +291,7 @@ def runs_away(pattern: str) -> bool:
 
 
 def _affordable(pattern: str) -> None:
-    """Refuse patterns that are slow to compile: the library expands `{n}` n times."""
+    """Raise PatternMistake for a pattern that is slow to compile: the library expands `{n}` n times."""
     if len(pattern) > LONGEST_PATTERN:
         raise PatternMistake(
             f"a pattern may have {LONGEST_PATTERN:,} characters at most, not {len(pattern):,}"

@@ -39,7 +39,7 @@ _LETTERS = 10_000
 
 
 def describe(condition: Condition, limit: int = 200) -> str:
-    """The condition as a line of at most `limit` characters, with secrets masked."""
+    """The condition in one line of at most `limit` characters, with secrets masked."""
     text = redact(_text(condition, 4))
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
@@ -211,7 +211,7 @@ def _named(error: Any) -> tuple[str, str]:
 
 
 def _behind(error: Any, category: str) -> tuple[str, ...]:
-    """The categories of the causes of a failed subtask, which count as its own."""
+    """The categories of the causes of a failed subtask. They count as categories of the subtask."""
     found: list[str] = []
     while category == ErrorCategory.SUBTASK.value and len(found) < _CAUSES:
         mapping = isinstance(error, Mapping)

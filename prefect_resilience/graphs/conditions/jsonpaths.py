@@ -59,7 +59,7 @@ _PIECE = re.compile(r"\\.|\[(?:\\.|[^\]\\])*\]|\.", re.DOTALL)
 
 
 class _Node(JSONPathMatch):
-    """A node that counts a step when it is made, and keeps neither its place nor its children."""
+    """A node that counts a step when it is created, and stores neither its place nor its children."""
 
     __slots__ = ()
 
@@ -98,7 +98,7 @@ class _Descent(_Counting, JSONPathRecursiveDescentSegment):
 
 
 class _Current(RelativeFilterQuery):
-    """`@`. It keeps `$`, which the library loses here. A lone `@` always exists, whatever its value is."""
+    """`@`. It keeps `$`, which the library loses here. A single `@` always exists, whatever its value is."""
 
     __slots__ = ()
 
@@ -150,7 +150,7 @@ class _Match(Match):
             return False
         try:
             return matches(_as_regex(pattern), value, _bounds.get(), whole=self.whole)
-        except PatternMistake:  # RFC 9535 says false for an invalid pattern in the value
+        except PatternMistake:  # RFC 9535: false for an invalid pattern in the value
             return False
 
 
@@ -194,7 +194,7 @@ def _side(side: object) -> object:
 
 
 def _as_regex(pattern: str) -> str:
-    """An I-Regexp as a regular expression: its dot matches all but line ends."""
+    """An I-Regexp as a regular expression: its dot matches any character except line ends."""
     return _PIECE.sub(lambda found: r"[^\r\n]" if found[0] == "." else found[0], pattern)
 
 

@@ -51,12 +51,12 @@ class Condition(Policy):
     value: the JSON value to compare with; datetimes are kept as ISO texts.
     source_task: the task with the result; None for the task that the condition belongs to.
     conditions: the parts of `all`, `any` and `not`.
-    category, code: the error that `failed` is for, as in an ErrorContext; None for any.
-    timeout_ms: milliseconds that an evaluation may compute, 500 if not given; of several, put together, the
-        longest.
+    category, code: the error for `failed`, as in an ErrorContext; None for any.
+    timeout_ms: the CPU time of an evaluation in milliseconds, 500 if not given. Combined conditions use the
+        longest one.
 
-    JSON writes a `type` beside the operator: "error_catch", "output_check", "comparison", or the operator's
-    own name in its place. `&`, `|` and `~` put conditions together.
+    JSON has a `type` beside the operator: "error_catch", "output_check", "comparison", or only a `type` with
+    the operator's name. `&`, `|` and `~` combine conditions.
     """
 
     operator: Operator
@@ -126,7 +126,7 @@ class Condition(Policy):
 
     @cached_property
     def extent(self) -> tuple[int, int]:
-        """How many levels deep the condition is, and how many parts it has."""
+        """The number of levels of the condition, and the number of its parts."""
         inside = [part.extent for part in self.conditions]
         levels, parts = zip(*inside, strict=True) if inside else ((0,), (0,))
         return 1 + max(levels), 1 + sum(parts)
@@ -174,7 +174,7 @@ class Condition(Policy):
         return self.describe()
 
     def __repr__(self) -> str:
-        made = "operator" in self.__dict__  # a debugger may ask too soon
+        made = "operator" in self.__dict__  # a debugger may call this before `__init__`
         return f"Condition({self.describe() if made else '?'})"
 
     def _canonical(self) -> str:
@@ -266,7 +266,7 @@ def condition_mistakes(data: Any, *, json: bool = False) -> list[tuple[Place, st
 
 
 def place_text(place: Place) -> str:
-    """A place as it is read: `conditions[1].operator`."""
+    """A place as text: `conditions[1].operator`."""
     text = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in place)
     return text.removeprefix(".")
 

@@ -1,7 +1,7 @@
 """Paths into a result: `a.b[0].c`, `results.-1.id`, `a["x.y"]`, or `$...` as in RFC 9535.
 
-A name between dots is a key of a mapping; whole numbers are a key of a mapping and a place in a list, counted
-from the end when negative. Paths find parts of mappings and lists, never attributes.
+A name between dots is a key of a mapping. A whole number is a key of a mapping or an index of a list; a
+negative index counts from the end. Paths find parts of mappings and lists, never attributes.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Missing:
-    """The path does not exist; `why` says where it ends."""
+    """The path does not exist; `why` tells where it ends."""
 
     _why: Callable[[], str]
 

@@ -1,4 +1,4 @@
-"""Reads conditions from JSON, with every mistake in its place and without recursion; their JSON Schema."""
+"""Reads conditions from JSON without recursion, and reports every mistake with its place; JSON Schema."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ TYPES: tuple[str, ...] = (*FAMILIES, *OPERATORS)
 
 
 def type_of(operator: str) -> str:
-    """The type that is written for an operator."""
+    """The `type` of an operator in JSON."""
     if operator in OF_ERRORS:
         return "error_catch"
     if operator in OF_ORDER:
@@ -91,7 +91,7 @@ _EXAMPLE = "{'operator': 'gte', 'path': 'confidence', 'value': 0.9}"
 
 @dataclass(slots=True)
 class Form:
-    """One written condition: its valid fields, and the indices of its parts in `Reading.forms`."""
+    """The data of one condition: its valid fields, and the indices of its parts in `Reading.forms`."""
 
     data: Mapping[Any, Any]
     place: Place

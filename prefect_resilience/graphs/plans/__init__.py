@@ -1,1 +1,1 @@
-"""Plans: flows as data. Import what is needed from its file; nothing is imported here."""
+"""Plans: flows as data. Import each name from its own module; this package imports nothing."""

@@ -24,7 +24,7 @@ from prefect_resilience.graphs.plans.templates import has_template
 
 F = TypeVar("F", bound=Callable[..., Any])
 ERROR = "error"
-"""The parameter that gets the ErrorContext of the failure that led to the node, or None."""
+"""The parameter for the ErrorContext of the failure that led to the node, or None."""
 
 RESERVED = ("return_state", "wait_for")
 
@@ -91,7 +91,7 @@ class Action:
     def converted(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """The inputs converted to the annotations: JSON becomes a model, a date, an enum.
 
-        Raises ValueError, in one sentence, for what does not fit.
+        Raises ValueError, in one sentence, for a value that does not fit.
         """
         parameters = self.parameters
         return {
@@ -125,10 +125,10 @@ class Actions:
 
     @classmethod
     def of(cls, given: Actions | Mapping[str, Callable[..., Any]] | Iterable[str] | None = None) -> Actions:
-        """The actions that an `actions=` option means.
+        """The actions from a value of `actions=`.
 
-        None: whatever `@action` registered. A mapping: its functions, before the registered ones. Names of
-        modules, such as ["my_team.actions"]: they are imported, so that their `@action`s are registered.
+        None: the actions that `@action` registered. A mapping: its functions, which override registered
+        actions. Names of modules, such as ["my_team.actions"]: imported, which registers their `@action`s.
         """
         if given is None:
             return REGISTERED
@@ -163,12 +163,12 @@ class Actions:
         return found or BUILT_IN.get(name)
 
     def names(self) -> list[str]:
-        """Every name that a node's `type` may be, sorted."""
+        """Every valid `type` of a node, sorted."""
         inherited = self._parent.names() if self._parent else list(BUILT_IN)
         return sorted({*self._known, *inherited})
 
     def specs(self) -> list[ActionSpec]:
-        """Every action described, sorted by name."""
+        """The description of every action, sorted by name."""
         found = (self.get(name) for name in self.names())
         return [one.spec() for one in found if one is not None]
 
@@ -202,7 +202,7 @@ BUILT_IN = {
     name: Action(name, target)
     for name, target in {SUBPLAN: run_subplan, QUORUM: run_quorum, VOTE: run_vote}.items()
 }
-"""The actions that every plan has; an action of yours may take the name of any but `plan`."""
+"""The actions that every plan has. A registered action may replace any of them but `plan`."""
 
 
 def action(name: str) -> Callable[[F], F]:

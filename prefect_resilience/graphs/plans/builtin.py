@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from prefect_resilience.graphs.plans.actions import Actions
 
 Ask = Callable[[list[str], dict[str, Any], int, "str | None", "ErrorContext | None"], Any]
-"""Runs a quorum: the names of the actions, their input, how many must agree, and on which path."""
+"""Runs a quorum. Gets the names of the actions, their input, how many must agree, the path, and the error."""
 
 _ask: ContextVar[Ask | None] = ContextVar("prefect_resilience_plan_quorum", default=None)
 
@@ -50,8 +50,8 @@ def run_quorum(
     Args:
         of: The names of the actions; a name may occur several times.
         need: How many must give the same answer; more than half of them if not given.
-        key: A path to what two answers must have in common, such as label; the whole answer if not given.
-        input: What each of them gets.
+        key: A path to the part of an answer that is compared, such as label; the whole answer if not given.
+        input: The input of each action.
 
     Returns:
         The first of the answers that agree.
@@ -66,9 +66,9 @@ def run_vote(answers: list[Any], need: int | None = None, key: str | None = None
     """The answer that occurs often enough.
 
     Args:
-        answers: The answers, such as {{first.output}}; null, of a node that gave none, is no answer.
+        answers: The answers, such as {{first.output}}; null, from a node without an output, does not count.
         need: How many must be the same; more than half of them if not given.
-        key: A path to what two answers must have in common, such as label; the whole answer if not given.
+        key: A path to the part of an answer that is compared, such as label; the whole answer if not given.
 
     Returns:
         The first of the answers that agree.
@@ -179,8 +179,8 @@ def run_subplan(plan: str | dict[str, Any], inputs: dict[str, Any] | None = None
     """Run another plan inside this node, as a flow run of its own.
 
     Args:
-        plan: A file, relative to that of the plan around it, or the plan itself.
-        inputs: What the plan calls `inputs`.
+        plan: A file, relative to the file of the outer plan, or the plan itself.
+        inputs: The `inputs` of the plan.
 
     Returns:
         The output of each of its nodes that succeeded, by the node's id.
@@ -192,7 +192,7 @@ def run_subplan(plan: str | dict[str, Any], inputs: dict[str, Any] | None = None
 
 
 def located(plan: Any, files: tuple[Path, ...]) -> Any:
-    """A plan's file as an absolute path, anything else as it is.
+    """A plan's file as an absolute path; any other value unchanged.
 
     Raises ConfigurationError for a file that is inside itself.
     """

@@ -1,8 +1,8 @@
 """One `{{...}}` of a plan: read by Jinja2, checked, and evaluated on plain data.
 
-The values of an expression's paths (`kg_query.output.items[0].name`) are looked up first, and are given to
-Jinja2's sandbox as plain data. A lone path gives the value itself. Sandboxed code reads no attributes, calls
-only the filters below, and makes no text longer than `TEXT_LIMIT`.
+The values of an expression's paths (`kg_query.output.items[0].name`) are looked up first, and are passed to
+Jinja2's sandbox as plain data. A single path gives the value itself. Sandboxed code reads no attributes,
+calls only the filters below, and makes no text longer than `TEXT_LIMIT`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from prefect_resilience.graphs.plans.reading.mistakes import shortened
 
 MOST_TOKENS = 200
 KEPT = 2_000
-"""Expressions and texts of up to so many characters are cached once they are read."""
+"""Expressions and texts of at most this many characters are cached."""
 
 WORDS = frozenset(
     ["and", "else", "false", "if", "in", "is", "none", "not", "or", "true", "False", "None", "True"]
@@ -93,7 +93,7 @@ def _changed(change: Callable[[str], str]) -> Callable[[Any], str]:
 
 
 def _listed(values: list[Any]) -> list[Any]:
-    """A list literal: a missing value is null in it."""
+    """A list literal, with null for each missing value."""
     return [value.use() if isinstance(value, Absent) else value for value in values]
 
 
@@ -116,7 +116,7 @@ FILTERS: dict[str, tuple[int, Callable[..., Any]]] = {
     "string": (0, as_text),
     "truncate": (1, _truncated),
 }
-"""The filters, and how many values each takes at most."""
+"""The filters, and the most values that each takes."""
 
 TESTS: dict[str, Callable[[Any], bool]] = {
     "boolean": lambda value: isinstance(value, bool),
@@ -217,7 +217,7 @@ _STEP = re.compile(r"\.(\w+)|\[(\d+)\]")
 
 
 def lone_path(source: str) -> Expression | None:
-    """An expression that is only a path, read without the parser; None if it is anything else."""
+    """An expression that is only a path, read without the parser; None for any other expression."""
     found = _LONE.fullmatch(source)
     if found is None or "__" in source or found[1] in WORDS or found[1] == "nodes":
         return None
@@ -263,7 +263,7 @@ def _parsed(source: str) -> nodes.Expr:
 
 
 class _Rewriting(NodeTransformer):
-    """Collects what a template may not contain, and replaces each path by a name: p0, p1..."""
+    """Collects the mistakes of a template, and replaces each path by a name: p0, p1..."""
 
     def __init__(self) -> None:
         self.paths: list[TemplatePath] = []

@@ -8,13 +8,13 @@ from typing import Literal, NamedTuple
 from prefect_resilience.graphs.plans.model import Node
 
 MOST_ASKED = 2_048
-"""Pairs that are ordered at a time, to bound memory."""
+"""Pairs that are checked at a time, to bound memory."""
 
 EdgeKind = Literal["depends_on", "on_success", "on_failure", "handles_error", "transitions"]
 KINDS: tuple[EdgeKind, ...] = ("depends_on", "on_success", "on_failure", "handles_error")
 """The fields of a node that name other nodes."""
 BEFORE = ("depends_on", "handles_error")
-"""Those that name nodes which come before it."""
+"""The fields that name nodes before it."""
 
 
 class Edge(NamedTuple):
@@ -27,7 +27,7 @@ class Edge(NamedTuple):
 
     @property
     def other(self) -> str:
-        """The node that is named; the one that names it is at the other end."""
+        """The named node; the node with the field is at the other end of the edge."""
         return self.source if self.kind in BEFORE else self.target
 
 
@@ -55,7 +55,7 @@ class Order:
             self.before[then].append(first)
         waits = [len(before) for before in self.before]
         self.order: list[int] = [node for node, count in enumerate(waits) if not count]
-        for node in self.order:  # grows while it is walked through: Kahn's algorithm
+        for node in self.order:  # grows during the loop: Kahn's algorithm
             for then in self.after[node]:
                 waits[then] -= 1
                 if not waits[then]:

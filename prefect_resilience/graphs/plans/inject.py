@@ -1,4 +1,4 @@
-"""Inject: what an action returns to add nodes to the plan that is running."""
+"""Inject: an action returns it to add nodes to the running plan."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from prefect_resilience.graphs.plans.templates import references
 
 @dataclass(frozen=True)
 class Inject:
-    """Add `nodes` to the plan, and give `output` as the node's own.
+    """Add `nodes` to the plan, with `output` as the output of the node that returns this.
 
-    A node is a `Node`, or a mapping as in a plan's JSON. They may depend on any node of the plan and lead to
-    each other; those named in `before` wait for all of them. They are checked like a plan: with a mistake in
-    them, or beyond the plan's bounds, the node that returned this fails.
+    A new node is a `Node`, or a mapping as in a plan's JSON. New nodes may depend on any node of the plan and
+    route to each other; the nodes in `before` wait for all of them. They are checked like a plan: if they
+    have a mistake or exceed the plan's bounds, the node that returned this fails.
     """
 
     nodes: Sequence[Node | Mapping[str, Any]]

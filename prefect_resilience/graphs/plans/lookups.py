@@ -23,7 +23,7 @@ DATA_LIMIT = 1_000_000
 """The most parts of a value that is compared, counted or written as JSON."""
 
 MOST_SUGGESTIONS = 20
-"""Only so many warnings of one rendering suggest another name."""
+"""The most warnings of one rendering that suggest another name."""
 
 NODE_FIELDS = ("error", "output", "status")
 ERRORS = ("_last_error", "_plan_error")
@@ -39,7 +39,7 @@ class TemplateView:
     """The values that the templates of one node can use.
 
     nodes: the results of the nodes that have ended, by id.
-    state: with `_last_error` and `_plan_error` as JSON, where there is one.
+    state: with `_last_error` and `_plan_error` as JSON, if they exist.
     names: in a fan-out the item, under the name that the plan gives it, and `index`.
     """
 
@@ -50,7 +50,7 @@ class TemplateView:
 
 
 class TemplatePath(NamedTuple):
-    """`root.step.step`. `node`: the root was written as `nodes["root"]`, so it can be nothing else."""
+    """`root.step.step`. `node`: the root was written as `nodes["root"]`, so it can only be a node."""
 
     root: str
     steps: tuple[str | int, ...] = ()
@@ -66,7 +66,7 @@ class TemplatePath(NamedTuple):
 class Absent:
     """The value of a path that does not exist: empty and false.
 
-    Using it adds a warning, unless `says` is None: then a skipped or failed node gave no output.
+    Using it adds a warning, unless `says` is None, which means that a skipped or failed node has no output.
     """
 
     def __init__(self, says: Callable[[], str] | None = None) -> None:

@@ -64,14 +64,14 @@ RetryPolicy = Annotated[Retry, BeforeValidator(fields.retry_policy), fields.Retr
 
 
 class CheckedActions(Protocol):
-    """Actions that can check a node. `place` is where the node is written: `tasks[3]`."""
+    """Actions that can check a node. `place` is the node's place in the plan: `tasks[3]`."""
 
     def mistakes(self, node: Node, place: str, /) -> list[Mistake]: ...
 
 
 @dataclass
 class Asked:
-    """Pydantic's context while a plan is read: what to check it against, and the mistakes found so far."""
+    """Pydantic's context while a plan is read: the actions and inputs to check, and the mistakes so far."""
 
     actions: CheckedActions | None = None
     inputs: Mapping[str, Any] | None = None

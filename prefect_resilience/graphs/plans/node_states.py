@@ -28,7 +28,7 @@ MOST = 16
 class Trail(NamedTuple):
     """The failures on the paths to a node, by the id of the failed node.
 
-    open: the errors that are passed on; the node sees the first one.
+    open: the errors for the node and later nodes; the node sees the first one.
     unhealed: every failure that no success has followed.
     healed: every failure that a success has followed.
     """
@@ -72,7 +72,7 @@ def after_failure(trail: Trail | None, node_id: str, error: ErrorContext | None)
 
 
 def _merged(kinds: Sequence[Mapping[str, T]]) -> Mapping[str, T]:
-    """All mappings merged in this order, up to the bound; the first one itself if nothing is added."""
+    """All mappings merged in this order, up to `MOST`; the first mapping itself if nothing is added."""
     first = kinds[0]
     found = dict(first)
     for more in kinds[1:]:
@@ -107,7 +107,7 @@ class Status(IntEnum):
 
 @dataclass(slots=True, eq=False)
 class NodeState:
-    """A node in the schedule: what it waits for, counted, and the nodes that wait for it."""
+    """A node in the schedule: counts of the nodes it waits for, and the nodes that wait for it."""
 
     id: str
     rule: TriggerRule
@@ -239,7 +239,7 @@ def _check_target(node_id: str, name: str, states: Mapping[str, NodeState], new:
 def _check_order(
     new: Mapping[str, Node], states: Mapping[str, NodeState], by: str, before: Iterable[str]
 ) -> None:
-    """Refuse cycles among the new nodes and the waiting nodes."""
+    """Raise ConfigurationError for cycles among the new nodes and the waiting nodes."""
     order: TopologicalSorter[str] = TopologicalSorter()
     held_up: list[NodeState] = [states[name] for name in before]
     for name in before:

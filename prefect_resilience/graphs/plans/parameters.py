@@ -35,7 +35,7 @@ class Parameter:
 
     @property
     def shown_default(self) -> Any:
-        """The default as JSON can have it."""
+        """The default as a value that JSON can write."""
         if self.required or isinstance(self.default, str | int | float | bool | None):
             return None if self.required else self.default
         return repr(self.default)
@@ -67,7 +67,7 @@ class Parameter:
         if self.adapter is None:
             return ""
         try:
-            # As JSON, where a text may stand for a date, but "5" is no number.
+            # Checked as JSON, where a text may be a date, but "5" is not a number.
             self.adapter.validate_json(json.dumps(value), strict=True)
         except ValidationError as error:
             return self._sentence(error, value)

@@ -28,7 +28,7 @@ class NodeResult(BaseModel):
     """One node after the run. `handled`: it failed, and another node took over.
 
     `output` is the action's output; in JSON, values that JSON cannot write become short texts. `attempts` of
-    a fan-out counts all its branches. `reason` says why it was skipped, or why it took its routes.
+    a fan-out counts all its branches. `reason` tells why it was skipped, or why it took its routes.
     `routed_to` are the nodes that it routed to. `duration` is in seconds, with all attempts and delays.
     """
 
@@ -99,7 +99,7 @@ _listener: ContextVar[Listener | None] = ContextVar("prefect_resilience_plan_lis
 
 
 def listening(listener: Listener) -> AbstractContextManager[None]:
-    """Have `listener` called whenever a node of a plan that is run inside this block begins or ends.
+    """Call `listener` each time a node of a plan in this block begins or ends.
 
     It is called in the thread that runs the plan and must be quick. Its exceptions are ignored.
     """
@@ -120,7 +120,7 @@ ALL_RESULTS = 40_000
 
 
 class PlanFailed(ResilienceError):
-    """A node failed and was not handled, or the plan's time was over. `result` has the outcome of each node.
+    """A node failed and was not handled, or the plan timed out. `result` has the outcome of each node.
 
     The message names the nodes and their errors. `context` (also by `error_context`) has the chain of causes,
     and in `details` the outputs of the nodes that succeeded. When pickled, outputs become plain data.
@@ -147,7 +147,7 @@ def failure_of(
 ) -> PlanFailed:
     """The exception of a plan that failed, with its context attached.
 
-    first: the node that failed first. overdue: the sentence that the plan's time was over.
+    first: the node that failed first. overdue: the message that the plan timed out.
     """
     message = redact(_message(result, overdue))
     failure = PlanFailed(message, result)

@@ -1,7 +1,7 @@
 """The routes from a node that has ended, and the reason.
 
 - It succeeded: its condition chooses between `on_success` and `on_failure`. No condition counts as true.
-  Nodes in `on_failure` that also have `handles_error` for this node are skipped: a weak answer is no error.
+  Nodes in `on_failure` that also have `handles_error` for this node are skipped: the node did not fail.
 - It failed after all retries: `on_failure`, and the nodes that handle its error. A condition that is only
   about errors is evaluated too; if it holds, `on_success` replaces `on_failure`.
 - In both cases the first transition that holds is taken as well.
@@ -63,8 +63,8 @@ def routes(
     """The routes of `node` after it returned `output`, or failed after all retries with `error`.
 
     `handlers` are the nodes that have it in `handles_error`. `outputs` and `errors` are those of ended nodes,
-    by id, for conditions with a `source_task`. `state` and `inputs` are the plan's. `now` is the time of the
-    error of a condition that cannot be evaluated.
+    by id, for conditions with a `source_task`. `state` and `inputs` are the plan's. `now` is the timestamp
+    for the error of a condition that cannot be evaluated.
     """
     if error is not None and error.action_id is None:
         error = error.model_copy(update={"action_id": node.type})
@@ -87,7 +87,7 @@ def routes(
 def with_errors(
     state: Mapping[str, Any], error: ErrorContext | None, others: dict[str, ErrorContext] | None = None
 ) -> dict[str, Any]:
-    """The plan's state for a node or a condition, with the errors if there are any.
+    """The plan's state for a node or a condition, with any errors.
 
     `error` led to this node. `others` are the errors of all failed nodes so far, the latest one last.
     """

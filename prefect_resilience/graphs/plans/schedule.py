@@ -1,4 +1,4 @@
-"""Decides which nodes of a plan may run and which are skipped. Events in, decisions out.
+"""Decides which nodes of a plan may run and which are skipped.
 
 The rules, for a node that waits:
 
@@ -8,10 +8,10 @@ The rules, for a node that waits:
 - Then its trigger rule is checked. A dependency that failed and routed to the node counts as met: a handler
   may depend on the node that it handles.
 - The rule is checked when every dependency has settled (`any_success`: as soon as one succeeded). So the
-  order in which nodes end changes neither what runs nor the reason of a skip. It only changes which of
-  several routers is the first, and so which error the node sees.
+  order in which nodes end changes neither the nodes that run nor the reason of a skip. It only changes which
+  of several routers is the first, and so which error the node sees.
 
-A node waits only for earlier nodes of the graph, so that a plan without a cycle always ends.
+A node waits only for earlier nodes of the graph, so a plan without a cycle always ends.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ class Schedule:
         return self._advance(list(new.values()))
 
     def stop(self, reason: str) -> ScheduleStep:
-        """Skip every node that has not started, now or later; those that run are still to be settled."""
+        """Skip every node that has not started, now or later. Running nodes must still be settled."""
         self._started = True
         self._stopped = reason
         skips: list[Skip] = []
@@ -157,10 +157,10 @@ class Schedule:
                 raise ConfigurationError(f"node {state.id!r} leads to {name!r}, which the plan does not say")
 
     def _advance(self, told: list[NodeState]) -> ScheduleStep:
-        """Decide about these nodes. A skip adds the nodes that wait for it."""
+        """Decide about these nodes. A skip adds the nodes that wait for the skipped node."""
         ready: list[str] = []
         skips: list[Skip] = []
-        for state in told:  # grows while it is walked through
+        for state in told:  # grows during the loop
             if state.status is not Status.WAITING:
                 continue
             reason = _decision(state)
@@ -228,7 +228,7 @@ def _look_back(state: NodeState) -> None:
     """Join the trails of the routers that chose a node and of its dependencies.
 
     A node that no router chose passes on the trails of its routers. Dependencies of `any_success` are left
-    out: which of them have settled is a matter of timing.
+    out, because timing decides which of them have settled.
     """
     if state.routers and not state.routed_by:
         ways = state.routers

@@ -1,14 +1,14 @@
-"""Templates in a plan: `{{kg_query.output.text}}`, and what each one gives.
+"""Templates in a plan, such as `{{kg_query.output.text}}`, and their values.
 
     {{node.output.path}}     a part of a node's output         {{node.status}}  {{node.error.code}}
-    {{nodes["my-node"].output}}   the same for an id that is no plain name
+    {{nodes["my-node"].output}}   the same for an id that is not a plain name
     {{state._last_error.code}}    {{inputs.drug}}    in a fan-out {{item}} (or its `as` name) and {{index}}
 
-Filters, comparisons, `and`/`or`/`not`, `a if b else c`, `+`, `-` and `~` may be used; nothing is called, and
-there are no statements. A text that is exactly one `{{...}}` gives the value itself, any other gives text:
-nothing for null and for what a skipped or failed node did not give, `true`, JSON for lists and objects. A
-missing part of a value that exists gives nothing too, with a warning. A rendered value is never rendered
-again. `{{ "{{" }}` writes the braces themselves. Keys are no templates.
+Filters, comparisons, `and`/`or`/`not`, `a if b else c`, `+`, `-` and `~` are allowed; calls and statements
+are not. A text that is exactly one `{{...}}` gives the value itself. Any other template gives text: empty for
+null and for the missing output of a skipped or failed node, `true` for true, JSON for lists and objects. A
+missing part of a value that exists also gives an empty text, with a warning. A rendered value is never
+rendered again. `{{ "{{" }}` writes the braces themselves. Keys are not templates.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ LONGEST_TEMPLATE = 100_000
 MARKS = re.compile(r"\{\{|\{%|\{#")
 ITEM_NAMES = frozenset({"item", "index"})
 RESERVED = frozenset({"state", "inputs", "nodes"}) | ITEM_NAMES
-"""Names with a meaning of their own in templates; no node can have such an id."""
+"""Names with a special meaning in templates; no node can have such an id."""
 
 Pieces = tuple["str | Expression", ...]
 
@@ -51,7 +51,7 @@ class Rendered(NamedTuple):
 
 
 def has_template(value: Any) -> bool:
-    """Whether anything in a value is a template."""
+    """Whether a value contains a template."""
     return any(True for _ in texts(value, ""))
 
 
@@ -62,7 +62,7 @@ def is_one_template(text: str) -> bool:
 
 
 def texts(value: Any, place: str) -> Iterator[tuple[str, str]]:
-    """Every text of a value that is a template, with its place: `input.prompts[1]`."""
+    """Every template in a value, with its place: `input.prompts[1]`."""
     if isinstance(value, str):
         if MARKS.search(value):
             yield place, value

@@ -4,8 +4,8 @@
     ├── NoRoute            no branch matches the value
     ├── NoQuorum           too few handlers gave the same answer
     ├── TooManyFailures    more items failed than allowed
-    ├── NoProgress         several rounds changed nothing
-    └── RoundsExhausted    the last allowed round was not good enough
+    ├── NoProgress         several rounds in a row had the same state
+    └── RoundsExhausted    `until` did not hold after the last allowed round
 
 All of them can be pickled.
 """
@@ -125,7 +125,7 @@ def same(one: Any, other: Any, steps: int = STEPS) -> bool:
 
 @dataclass
 class Vote:
-    """One answer, the part of it that counts, and the names of those that gave it."""
+    """One answer, the part of it that is compared, and the names of the handlers that gave it."""
 
     answer: Any
     mark: Any
@@ -140,10 +140,10 @@ class Votes:
     key: Callable[[Any], Any] | None = None
     given: list[Vote] = field(default_factory=list[Vote])
     errors: dict[str, str] = field(default_factory=dict[str, str])
-    """Those that failed, each with its error in one line."""
+    """The error of each failed handler in one line."""
 
     def add(self, name: str, answer: Any) -> None:
-        """Count an answer. Raises whatever `key` raises."""
+        """Count an answer. Raises any error of `key`."""
         mark = plain(answer if self.key is None else self.key(answer))
         vote = next((vote for vote in self.given if same(vote.mark, mark)), None)
         if vote is None:
@@ -242,7 +242,7 @@ class _Halted(_Told):
 
 
 class NoProgress(_Halted):
-    """Several rounds changed nothing. `rounds` were made, and `value` is the value of the last one."""
+    """Several rounds in a row had the same state. `rounds` were made; `value` is that of the last one."""
 
     error_category = "no_progress"
 

@@ -1,4 +1,4 @@
-"""Work that is too big for one call: split, done in parts, merged."""
+"""Decomposition of work that is too big for one call: split it, run the parts, merge the results."""
 
 import lazy_loader
 

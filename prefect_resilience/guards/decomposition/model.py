@@ -1,4 +1,4 @@
-"""Decompose: how work that is too big is split and merged, and how deep that may go."""
+"""Decompose: how work that is too big is split and merged, and to which depth."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
 MERGERS: dict[str, Callable[[Any], Any]] = {"concat": concat, "join": join()}
 OFFERED = ("error", "depth")
-"""What a split or merge gets beside the task's own arguments, if it declares it."""
+"""Arguments that a split or merge gets beside the task's own ones, if it declares them."""
 
 MOST_PARTS = 1_000
 TOGETHER = 4
-"""Parts that run at a time where they may."""
+"""How many parts run at a time by default."""
 
 if TYPE_CHECKING:
     Splitter = Split | Callable[..., Any] | Mapping[str, Any]
@@ -39,16 +39,16 @@ class Decompose(Policy):
     """Splits work that is too big. Each part is a run of the same task, and their results are merged.
 
     split: `split_text("document")`, `split_list("items")`, or a function or task that gets those of the
-        task's arguments that it names (and `error`, the ErrorContext, and `depth`) and returns the parts: of
-        each, the arguments that are different, as a mapping, or, when it names a single argument, its new
-        value.
+        task's arguments that it names (and `error`, the ErrorContext, and `depth`) and returns the parts.
+        Each part is a mapping of the arguments that are different in it. If the function names a single
+        argument, a part may also be the new value of that argument.
     merge: "concat", "join", or a function or task that gets the list of the results first, and those of the
         task's arguments that it names.
     max_depth: how often a part of a part may be split again; the whole has depth 0.
-    parallel: how many parts run at a time; by default 4, and one after the other where a plain task was
-        called in the process's main thread, since what it uses may belong to that thread.
+    parallel: how many parts run at a time; by default 4. If a plain task was called in the process's main
+        thread, the default is one after the other, since its resources may belong to that thread.
 
-    A split or merge may call the task itself: what it calls counts as a part.
+    A split or merge may call the task itself: such a call counts as a part.
     """
 
     split: Splitter
@@ -69,7 +69,7 @@ class Decompose(Policy):
 
     @classmethod
     def of(cls, value: Any) -> Decompose | None:
-        """`decompose=` as it may be written: a `Decompose`, a splitter, JSON, or None."""
+        """The policy from a value of `decompose=`: a `Decompose`, a splitter, JSON, or None."""
         if value is None or isinstance(value, Decompose):
             return value
         if isinstance(value, Split):
@@ -88,19 +88,19 @@ class Decompose(Policy):
 
     @property
     def merger(self) -> Callable[..., Any]:
-        """What puts the results of the parts together."""
+        """The function that merges the results of the parts."""
         return MERGERS[self.merge] if isinstance(self.merge, str) else self.merge
 
     @property
     def parts_named(self) -> str | None:
-        """The parameter whose new value a part is, if it is no mapping."""
+        """The parameter that gets a part as its new value, if the part is no mapping."""
         if isinstance(self.split, Split):
             return self.split.parameter
         names = [name for name in _parameters(cast("Any", self.split)) if name not in OFFERED]
         return names[0] if len(names) == 1 else None
 
     def check_for(self, fn: Callable[..., Any], *, isasync: bool) -> None:
-        """Refuse, at decoration, what could not be called later."""
+        """Raise ConfigurationError, at decoration, for a split or merge that could not be called later."""
         name = getattr(fn, "__name__", repr(fn))
         given = inspect.signature(fn).parameters
         anything = any(parameter.kind is parameter.VAR_KEYWORD for parameter in given.values())
@@ -156,7 +156,7 @@ def _parameters(target: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
 def named(
     target: Callable[..., Any], offered: Mapping[str, Any], first: tuple[Any, ...] = ()
 ) -> tuple[list[Any], dict[str, Any]]:
-    """The arguments for a split or merge: `first`, and those of `offered` that it names."""
+    """The arguments for a split or merge: `first`, and the arguments in `offered` that it names."""
     others = {key: value for key, value in offered.items() if key not in OFFERED}
     return named_arguments(_parameters(target), offered, others, first)
 
@@ -169,13 +169,13 @@ class Decomposed:
     message: str
     context: ErrorContext
     replaced: bool = False
-    """Whether a fallback answered for a part, so that this is not the function's own result."""
+    """Whether a fallback was used for a part, so that this is not the function's own result."""
     degraded: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """The fallbacks that answered for parts of one decomposed call."""
+    """The fallbacks that were used for parts of one decomposed call."""
 
     fn: Callable[..., Any]
     names: list[str]
@@ -186,7 +186,7 @@ answers: ContextVar[Standing | None] = ContextVar("prefect_resilience_standing",
 
 
 def stood_in(fn: Callable[..., Any], name: str, degraded: bool) -> None:
-    """Record that a fallback answered for a call of `fn`, if that call is a part."""
+    """Record that a fallback was used in a call of `fn`, if that call is a part."""
     whole = answers.get()
     if whole is not None and whole.fn is fn:
         whole.names.append(name)

@@ -16,7 +16,7 @@ from prefect_resilience.base.regexes import Regex
 
 Unit = Literal["paragraph", "sentence", "word", "character"]
 FINER: dict[str, Unit] = {"paragraph": "sentence", "sentence": "word", "word": "character"}
-"""The next smaller unit, for a text that has one unit only."""
+"""The next smaller unit, for a text with only one unit."""
 
 _BOUNDARY = {
     "paragraph": Regex(r"\r?\n[ \t]*\r?\n\s*"),
@@ -44,7 +44,7 @@ class Split(Policy):
 
 
 class ListSplit(Split):
-    """Splits a list, or whatever can be sliced; see `split_list`."""
+    """Splits a list or another value that can be sliced; see `split_list`."""
 
     kind: Literal["list"] = "list"
 
@@ -91,10 +91,10 @@ class TextSplit(Split):
 
 
 def split_list(parameter: str, parts: int | None = None, *, size: int | None = None) -> ListSplit:
-    """Split what the parameter is given: a list, tuple, mapping, array, data frame.
+    """Split the value of the parameter: a list, tuple, mapping, array, or data frame.
 
-    parts: into so many pieces of the same length, or one item more (2 if neither is written).
-    size: instead, into pieces of at most so many items.
+    parts: the number of pieces; their lengths differ by at most one item (2 if neither is given).
+    size: instead of `parts`, the maximum number of items in a piece.
 
     Example:
         >>> split_list("items", size=2).of([1, 2, 3])
@@ -111,15 +111,15 @@ def split_text(
     by: Unit = "paragraph",
     overlap: int = 0,
 ) -> TextSplit:
-    """Split the text that the parameter is given, at the boundaries of paragraphs, sentences, words.
+    """Split the text in the parameter at the boundaries of paragraphs, sentences or words.
 
-    parts: into so many pieces of about the same length (2 if neither is written).
-    size: instead, into pieces of at most so many characters, not counting the overlap.
-    by: "paragraph", "sentence", "word" or "character"; a text that has one of these only is split by the
-        next smaller unit.
-    overlap: how many of the units at the end of a piece stand again at the beginning of the next one.
+    parts: the number of pieces, which have about the same length (2 if neither is given).
+    size: instead of `parts`, the maximum number of characters in a piece, not counting the overlap.
+    by: "paragraph", "sentence", "word" or "character"; a text with only one such unit is split by the next
+        smaller unit.
+    overlap: how many units at the end of a piece are repeated at the beginning of the next one.
 
-    Without overlap the pieces, put together, are the text again, to the letter.
+    Without overlap, the joined pieces are exactly the text.
 
     Example:
         >>> split_text("document", parts=2, by="word").of("one two three four")
@@ -133,7 +133,7 @@ def _slices(value: Any) -> tuple[int, Callable[[int, int], Any]]:
     if isinstance(value, dict):
         items = list(cast("dict[Any, Any]", value).items())
         return len(items), lambda start, end: dict(items[start:end])
-    by_place = getattr(value, "iloc", value)  # a data frame's plain slices go by its labels
+    by_place = getattr(value, "iloc", value)  # a plain slice of a data frame may select by label
     if isinstance(value, str | bytes) or not (hasattr(value, "__len__") and hasattr(by_place, "__getitem__")):
         raise TypeError(
             f"split_list is for what has a length and can be sliced, not for a {type(value).__name__}"
@@ -142,7 +142,7 @@ def _slices(value: Any) -> tuple[int, Callable[[int, int], Any]]:
 
 
 def units_of(text: str, by: Unit) -> list[str]:
-    """The text in units, each with the space behind it: together they are the text."""
+    """The text in units, each with the whitespace after it; joined, they are the text."""
     if by == "character":
         return list(text)
     ends = [match.end() for match in _BOUNDARY[by].finditer(text)]
@@ -165,7 +165,7 @@ def _even(units: Sequence[str], parts: int) -> list[int]:
 
 
 def _filled(units: Sequence[str], by: Unit, size: int) -> tuple[list[str], list[int]]:
-    """Units of at most `size` characters, smaller ones where need be, and where to cut between them."""
+    """Units of at most `size` characters, split into smaller ones if needed, and the places of the cuts."""
     small: list[str] = []
     for unit in units:
         small.extend([unit] if len(unit) <= size else _smaller(unit, by, size))
@@ -180,7 +180,7 @@ def _filled(units: Sequence[str], by: Unit, size: int) -> tuple[list[str], list[
 
 
 def _smaller(unit: str, by: Unit, size: int) -> list[str]:
-    """One unit that is too long alone."""
+    """The parts of one unit that is too long by itself."""
     finer = FINER[by]
     pieces: list[str] = []
     for piece in units_of(unit, finer):
@@ -189,14 +189,14 @@ def _smaller(unit: str, by: Unit, size: int) -> list[str]:
 
 
 def _back(start: int, end: int, overlap: int) -> int:
-    """Where a piece begins with its overlap, which is never longer than the piece itself."""
+    """The start of a piece with its overlap; the overlap is never longer than the piece itself."""
     return start - min(overlap, max(end - start - 1, 0)) if start else 0
 
 
 def concat(results: Sequence[Any]) -> Any:
-    """Lists and tuples one after the other in a list, mappings and sets united, texts put together.
+    """Merge the results: lists and tuples into one list; mappings, sets or texts into one of their kind.
 
-    Of mappings the last one wins. Raises TypeError for anything else, and where they are of several kinds.
+    For a key in several mappings the last one wins. Raises TypeError for other types, and for a mix of kinds.
 
     Example:
         >>> concat([[1], [2, 3]])

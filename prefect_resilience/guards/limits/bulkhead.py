@@ -1,4 +1,4 @@
-"""`Bulkhead`: how many calls may be going on at a time."""
+"""`Bulkhead`: a limit on concurrent calls."""
 
 from __future__ import annotations
 
@@ -34,21 +34,21 @@ class Bulkhead(Limit):
 
         Bulkhead(5, max_wait=2, name="llm:{provider}")
 
-    In a flow or task run, and with a `name`, the places are those of Prefect's global concurrency limit
-    "bulkhead:<name>" and so shared by the fleet; the limit is created or updated when a process first needs
-    it. Elsewhere they are this process's. Between processes there is no order of arrival. A process that is
+    In a flow or task run, and with a `name`, the fleet shares the places: they are slots of Prefect's global
+    concurrency limit "bulkhead:<name>", which is created or updated when a process first needs it. Elsewhere
+    each process has places of its own. Between processes there is no order of arrival. A process that is
     killed loses its places after 60 to 80 s.
 
-    While the API does not answer (503, no connection, no answer in time), a call asks it again for up to
-    `max_wait`, for 2 s at least; without a `max_wait`, for 60 s. Then the limit holds in this process alone,
-    with a warning in the log, until the API answers again.
+    While the API does not answer (503, no connection, no answer in time), a call retries the request for up
+    to `max_wait`, for 2 s at least; without a `max_wait`, for 60 s. Then the limit holds in this process
+    alone, with a warning in the log, until the API answers again.
 
-    A place is held until its call has really ended. An overdue call keeps it while it goes on after its
-    attempt: a thread that was left at its deadline, or one that `asyncio.to_thread` started for a coroutine
-    that was cancelled. Its retries wait for a place like any other call.
+    A place is held until its call has really ended. An overdue call keeps its place while it goes on after
+    its attempt: in a thread abandoned at the deadline, or in one that `asyncio.to_thread` started for a
+    coroutine that was cancelled. Its retries wait for a place like any other call.
 
-    `max_wait` is in seconds (also "500ms" or a timedelta); None waits for ever, 0 not at all. A call for
-    which no place becomes free in that time raises `BulkheadFullError` and is not made. While overdue calls
+    `max_wait` is in seconds (also "500ms" or a timedelta); None waits for ever, 0 not at all. If no place
+    becomes free in that time, `BulkheadFullError` is raised and the call is not made. While overdue calls
     hold every place, None waits for 60 s. Raises `ConfigurationError` for invalid options.
     """
 
@@ -76,7 +76,7 @@ class Bulkhead(Limit):
         lease = None
         try:
             if name is not None and run_going_on() is not None:
-                # The place in this process stays taken: it bounds the requests, and holds without the API.
+                # The place in this process stays taken: it bounds the requests, and works without the API.
                 lease = yield from self._leased(name, began)
         except BaseException:
             place.leave()
@@ -86,7 +86,7 @@ class Bulkhead(Limit):
         return ticket
 
     def left(self, ticket: Ticket, error: BaseException | None = None, **_: Any) -> Steps[None]:
-        """Give the place back, or leave it to the call while that still runs after its attempt."""
+        """Release the place; if the call still runs after its attempt, when it has ended."""
         if not still_runs(ticket, error, partial(_give_back, ticket)):
             yield from _given_back(ticket, error)
         elif ticket.place is not None:
@@ -100,7 +100,7 @@ class Bulkhead(Limit):
         return BulkheadFullError(name, self.max_concurrent, monotonic() - began, overdue)
 
     def _leased(self, name: str, came: float) -> Steps[Lease]:
-        """A place in the fleet; one without a slot when the API does not answer for too long."""
+        """A lease in the fleet; it has no slot if the API does not answer for too long."""
         shared = SharedLimit(
             prefect_name("bulkhead", name), self.max_concurrent, 0.0, shared_limits.prefect_client
         )
@@ -113,7 +113,7 @@ class Bulkhead(Limit):
                 lease.keep()
                 return lease
             except BaseException:
-                start_call(lease.release)  # the API may still give it a slot
+                start_call(lease.release)  # the API may still grant it a slot
                 raise
             left = for_place(self.max_wait, monotonic() - came, None)
             if left <= 0:
@@ -123,7 +123,7 @@ class Bulkhead(Limit):
 
 
 def _give_back(ticket: Ticket) -> None:
-    """An overdue call has ended. Does not wait for the API."""
+    """Release the place of an overdue call that has ended. Does not wait for the API."""
     if ticket.lease is not None:
         start_call(drive, _given_back(ticket, None))
     elif ticket.place is not None:

@@ -1,4 +1,4 @@
-"""What the limits share: their names, their tickets, and the errors of a rejected call."""
+"""The common parts of the limits: names, tickets, and the errors of a rejected call."""
 
 from __future__ import annotations
 
@@ -26,17 +26,18 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 @dataclass(slots=True, eq=False)
 class Ticket:
-    """What a caller gets from `entered` and gives back to `left`."""
+    """The object that a caller gets from `entered` and passes to `left`."""
 
     place: HeldPlace | None = None
     lease: Lease | None = None
 
 
 class Limit(Guarding, Policy):
-    """The base of the limits on how many calls there may be.
+    """The base class of the limits.
 
     `name` may be a template over a task's parameters, as in "llm:{provider}". Limits of the same name are
-    one limit in this process, and in a flow or task run in the whole fleet; one without a name is its own.
+    one limit in this process, and in a flow or task run in the whole fleet. A limit without a name is shared
+    with no other.
     """
 
     _kind: ClassVar[str] = "limit"
@@ -47,7 +48,7 @@ class Limit(Guarding, Policy):
 
     def model_post_init(self, context: Any, /) -> None:
         if self.name is None:
-            self._own = uuid4().hex  # travels with copies and pickles, so that they stay the same limit
+            self._own = uuid4().hex  # kept in copies and pickles, so that they stay the same limit
 
     @field_validator("name")
     @classmethod
@@ -65,11 +66,11 @@ class Limit(Guarding, Policy):
 
     def _key(self, name: str | None) -> str:
         """The limit's key in this process: its name, or an id of its own."""
-        # Read directly: pydantic's attribute access would be a tenth of what a limit costs.
+        # Read directly: pydantic's attribute access would be a tenth of the cost of a limit.
         return name or cast("dict[str, str]", self.__pydantic_private__)["_own"]
 
     def bind(self, parameters: Mapping[str, Any]) -> Self:
-        """The limit for these parameters: itself without fields, else one with the name filled in.
+        """The limit for these parameters: itself if the name has no fields, else one with the name filled in.
 
         Raises ConfigurationError when a parameter is missing.
         """
@@ -80,7 +81,7 @@ class Limit(Guarding, Policy):
         return bound
 
     def settled_name(self) -> str | None:
-        """The name, with nothing left to fill in; ConfigurationError while it is a template."""
+        """The name without fields. Raises ConfigurationError if it is a template."""
         if self.name is None or self._literal:
             return self.name
         fields = template_fields(self.name, "limit")
@@ -107,13 +108,14 @@ class Limit(Guarding, Policy):
 
 
 class LimitRefused(ResilienceError):
-    """A limit of this package rejected the call. It was not made, so it says nothing about the service."""
+    """A limit of this package rejected the call. It was not made, so the service is not to blame."""
 
 
 class BulkheadFullError(LimitRefused):
-    """No place became free within `waited` seconds; classified as `unavailable`, so it may be tried again.
+    """No place became free within `waited` seconds; classified as `unavailable`, so it may be retried.
 
-    `overdue` of this process's places are held by overdue calls: their attempts are over, and they still run.
+    `overdue` is the number of this process's places held by overdue calls: calls that still run although
+    their attempts have ended.
     """
 
     error_category: ClassVar[str] = "unavailable"
@@ -139,14 +141,14 @@ class BulkheadFullError(LimitRefused):
 
 
 class RateLimitedError(LimitRefused):
-    """The call would have to wait for longer than it may; classified as `rate_limit`.
+    """The call would have to wait longer than `max_wait`; classified as `rate_limit`.
 
-    `calls` are allowed in `per` seconds; in `retry_after` seconds it is worth asking again, and a retry
-    policy waits for that long.
+    `calls` are allowed in `per` seconds. A retry makes sense after `retry_after` seconds, and a retry policy
+    waits for that long.
     """
 
     code: ClassVar[str] = "rate_limit_exceeded"
-    """The code that `classify` reads; with a declared `error_category` it would not read `retry_after`."""
+    """The code for `classify`; with a declared `error_category` it would ignore `retry_after`."""
 
     def __init__(self, name: str | None, calls: int, per: float, retry_after: float) -> None:
         self.name = name

@@ -21,13 +21,13 @@ T = TypeVar("T")
 
 
 class Hedge(Policy):
-    """For idempotent async reads: after `after` seconds without an answer start another, up to `max` more.
+    """For idempotent async reads: starts another call after `after` seconds without an answer, up to `max`.
 
         answer = await Hedge(after=0.8).acall(search, query)
 
-    The first success wins; the other calls are cancelled, and waited for until they have ended. A call that
-    fails starts the next one at once. Within `limits=` each call takes a place of its own, and another one is
-    made only where a place is free at once. Choose `after` so that few calls take longer, such as the 95th
+    The first success wins; the other calls are cancelled, and `Hedge` waits for their end. If a call fails,
+    the next one starts at once. Within `limits=` each call takes a place of its own, and a further call is
+    made only if a place is free at once. Choose `after` so that few calls take longer, such as the 95th
     percentile: the load then grows by 5 % (Dean and Barroso, "The Tail at Scale", 2013).
     Raises `ConfigurationError` for invalid options.
     """
@@ -44,7 +44,7 @@ class Hedge(Policy):
         def __init__(self, after: Duration, max: int = 1) -> None: ...
 
     async def acall(self, fn: Callable[..., Awaitable[T]], /, *args: Any, **kwargs: Any) -> T:
-        """What the first successful call of `fn(*args, **kwargs)` returns.
+        """The value of the first successful call of `fn(*args, **kwargs)`.
 
         When all fail, the first error is raised, with the others in its notes (PEP 678). Raises
         ConfigurationError for a sync function, which cannot be cancelled.
@@ -67,10 +67,10 @@ class Hedge(Policy):
     def within(
         self, fn: Callable[..., Awaitable[T]], limits: Sequence[Limit], parameters: Mapping[str, Any]
     ) -> Callable[..., Awaitable[T]]:
-        """`acall` of `fn`, inside these limits: each further call takes places of its own, and is not made
-        where one is not free at once.
+        """`acall` of `fn`, inside these limits. Each further call takes places of its own; it is not made if
+        they are not free at once.
 
-        parameters: those that the limits' names need.
+        parameters: the parameters for the limits' names.
         """
         more: Callable[..., Awaitable[T]] = fn
         for limit in reversed(limits):
@@ -109,7 +109,7 @@ class _Race:
                 if error is None:
                     return task.result()
                 number = self._started.index(task) + 1
-                if number == 1 or not isinstance(error, LimitRefused):  # else it was not made
+                if number == 1 or not isinstance(error, LimitRefused):  # a rejected call was not made
                     self._errors.append((number, error))
             if len(self._started) < self._most:
                 self._start()

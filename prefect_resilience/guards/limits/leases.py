@@ -1,8 +1,8 @@
-"""Leases of slots at Prefect's API: renewed while held, given back once, and expired if the holder dies.
+"""Leases of slots from Prefect's API: renewed while held, released once, and expired if the holder dies.
 
-A holder may be without a slot for a while: it was let in while the API did not answer, or its lease ran out
-before it could be renewed. Its call goes on, and a slot is taken for it as soon as there is one, so that the
-fleet's count is right again.
+A holder may be without a slot for a while: it was admitted while the API did not answer, or its lease expired
+before it could be renewed. Its call goes on. As soon as a slot is free it is taken for this holder, so that
+the fleet's count is right again.
 """
 
 from __future__ import annotations
@@ -35,40 +35,40 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 LEASE_SECONDS = 60.0
-"""The shortest lease that Prefect gives. A dead holder keeps its slot for that long and up to 15 s more."""
+"""The shortest lease that Prefect grants. A dead holder keeps its slot for up to 15 s longer."""
 
 RENEW_SECONDS = 20.0
 TICK_SECONDS = 2.0
 
 RELEASE_SECONDS = 1.0
-"""How long a caller asks to give its slot back; then the thread that renews goes on with it."""
+"""How long a caller tries to release its slot; then the thread that renews leases continues."""
 
 EXIT_SECONDS = 3.0
-"""How long a process that ends asks to give its slots back; then they run out by themselves."""
+"""How long an exiting process tries to release its slots; slots that are left expire."""
 
 MOST_FAILURES = 5
-"""After so many requests in a row without an answer, the thread that renews waits for its next tick."""
+"""After this many requests in a row without an answer, the thread that renews waits for its next tick."""
 
 
 class Lease:
-    """One slot of this process; `id` is None until the API has given it."""
+    """One slot of this process; `id` is None while the API has not granted it."""
 
     __slots__ = ("_asking", "_context", "_ends_at", "_holder", "_over", "_shared", "due", "id")
 
     def __init__(self, shared: SharedLimit, holder: Any) -> None:
         self.id: UUID | None = None
         self.due: float = 0.0
-        """When the API is to be asked next: to renew it, to take a slot, to give it back."""
+        """When the next request is due: to renew the lease, to take a slot, or to release it."""
         self._shared = shared
         self._holder = holder
-        # The context has the settings of the API that is meant.
+        # The context has the settings of the right API.
         self._context = copy_context()
         self._over = False
         self._asking = threading.Lock()
         self._ends_at = 0.0
 
     def take(self) -> bool:
-        """Ask for a slot; False when none is free. A slot that comes after `release` is given back at once.
+        """Request a slot; False if none is free. A slot granted after `release` is released at once.
 
         Raises ApiBusy and ApiAway.
         """
@@ -81,7 +81,7 @@ class Lease:
         return True
 
     def keep(self) -> None:
-        """Let the thread renew this lease, or take a slot for it as soon as there is one."""
+        """Let the thread renew this lease, or take a slot for it as soon as one is free."""
         with _leases.lock:
             _leases.held.add(self)
             if not _leases.renewing:
@@ -89,21 +89,21 @@ class Lease:
                 start_thread("leases", _renew_all)
 
     def release(self) -> bool:
-        """Give the slot back; a second time does nothing. Whether that is done; else it is tried again.
+        """Release the slot; a second call does nothing. Never raises.
 
-        Never raises.
+        Returns whether the API has answered. If not, the thread that renews leases retries.
         """
         self._over, self.due = True, 0.0
         return self.tend()
 
     def tend(self) -> bool:
-        """Ask the API for what is due. Whether it answered. Never raises."""
+        """Make the request that is due. Returns whether the API answered. Never raises."""
         with self._asking:
             try:
                 self._tended()
             except (ApiBusy, ApiAway):
                 if self._over and time.monotonic() > self._ends_at:
-                    _drop(self)  # it has run out by itself
+                    _drop(self)  # it has expired
                 return False
             return True
 
@@ -143,7 +143,7 @@ class Lease:
 
 
 def given_back(lease: Lease, error: BaseException | None) -> Steps[None]:
-    """Release the lease before going on, or beside it where nothing may be awaited: after a cancellation."""
+    """Release the lease and wait for that; after a cancellation, release it on another thread."""
     if error is not None and not isinstance(error, Exception):
         start_call(lease.release)
         return
@@ -178,7 +178,7 @@ def _drop(lease: Lease) -> None:
 
 
 def _renew_all() -> None:
-    """The life of the thread: it ends when no lease is held any more."""
+    """The thread's loop: it ends when no lease is held."""
     while True:
         time.sleep(TICK_SECONDS)
         with _leases.lock:
@@ -196,7 +196,7 @@ def _renew_all() -> None:
 
 @at_exit
 def _give_up_all() -> None:  # pyright: ignore[reportUnusedFunction]
-    """A process that ends normally, a terminated flow run too, leaves no slot taken."""
+    """Release all slots when the process exits normally, also after its flow run was terminated."""
     until = time.monotonic() + EXIT_SECONDS
     with _leases.lock:
         left = list(_leases.held)

@@ -1,7 +1,7 @@
 """Waiting in this process: the pace of a rate limit, how long a caller waits, and lines for a place.
 
-Lines are served in order of arrival. A line is known by its key and exists only while somebody is in it.
-Threads and tasks of any event loop stand in the same line; each is woken in its own way.
+Lines are served in order of arrival. A line has a key and exists only while it has callers. Threads and tasks
+of any event loop wait in the same line.
 """
 
 from __future__ import annotations
@@ -17,19 +17,18 @@ from typing import NamedTuple
 from prefect_resilience.base.drive import SLICE_SECONDS, Steps, Wait, waited_for
 from prefect_resilience.base.process import per_process
 
-# How long a call has to wait for its turn: the generic cell rate algorithm, as pure functions.
+# How long a call has to wait: the generic cell rate algorithm, as pure functions.
 #
-# The algorithm is that of ATM's traffic contract (ITU-T I.371, "virtual scheduling"). Its whole state is
-# one number, the theoretical arrival time: when the next call would come if all were evenly spaced. A call
-# may come before it by as much as the burst allows. Nothing here reads a clock: `now` is in seconds of any
-# clock that only goes forward.
+# The algorithm is from ATM's traffic contract (ITU-T I.371, "virtual scheduling"). Its whole state is one
+# number, the theoretical arrival time: the time of the next call if all calls were evenly spaced. A burst
+# lets calls come earlier than that. Nothing here reads a clock: `now` is in seconds of any monotonic clock.
 
 FRESH = float("-inf")
 """The state before the first call."""
 
 
 class Pace(NamedTuple):
-    """One call in `interval` seconds, and as many as `burst` at once after a time without calls.
+    """One call in `interval` seconds, and up to `burst` calls at once after a time without calls.
 
     In any `t` seconds there are at most `burst - 1 + ceil(t / interval)` calls: with a burst of 1, never more
     than the rate.
@@ -40,28 +39,28 @@ class Pace(NamedTuple):
 
 
 def wait_for(pace: Pace, state: float, now: float, ahead: int = 0) -> float:
-    """Seconds until one more call may be made after `ahead` others, each of them made as soon as it may."""
+    """Seconds until a call is allowed after `ahead` other calls, each made as soon as it is allowed."""
     next_at = max(state, now) + ahead * pace.interval
     return max(0.0, next_at - (pace.burst - 1) * pace.interval - now)
 
 
 def after_call(pace: Pace, state: float, now: float) -> float:
-    """The state after a call at `now`, which must not have had to wait."""
+    """The state after a call at `now`; the call must be allowed then."""
     return max(state, now) + pace.interval
 
 
 MOST_KEYS = 1024
-"""Beyond so many, those that would not make anybody wait are forgotten."""
+"""Beyond this many keys, the ones that would delay no call are dropped."""
 
 
 def wait_of(key: str, pace: Pace, ahead: int = 0) -> float:
-    """Seconds until a caller with so many others ahead may call."""
+    """Seconds until a caller may call, with `ahead` other callers before it."""
     with _lines.lock:
         return wait_for(pace, _lines.rates.get(key, FRESH), monotonic(), ahead)
 
 
 def in_line(key: str) -> int:
-    """How many callers have a place in the line or wait for one."""
+    """The number of callers that hold a place or wait for one."""
     with _lines.lock:
         line = _lines.by_key.get(key)
         return 0 if line is None else line.taken + len(line.waiting)
@@ -78,7 +77,7 @@ def start(key: str, pace: Pace) -> None:
 
 
 def start_if_free(key: str, pace: Pace) -> bool:
-    """Make a call now if nobody is in line and nobody would have to wait."""
+    """Make a call now if the line is empty and the pace allows it. Returns whether it was made."""
     with _lines.lock:
         if key in _lines.by_key or wait_of(key, pace) > 0:
             return False
@@ -88,8 +87,8 @@ def start_if_free(key: str, pace: Pace) -> bool:
 
 # How long a caller of a limit waits: for a place, and for a server that cannot answer just now.
 #
-# Pure functions, in seconds. `max_wait` is what the limit's author wrote; None waits for ever, with two
-# bounds.
+# Pure functions, in seconds. `max_wait` is the limit's option; None waits without a limit, except for the two
+# bounds below.
 
 FOR_EVER = float("inf")
 
@@ -100,11 +99,11 @@ SERVER_SECONDS = 60.0
 """The wait without a `max_wait` for a server that does not answer."""
 
 LEAST_SERVER_SECONDS = 2.0
-"""The shortest wait for a server: a busy one refuses a question, and answers the next."""
+"""The shortest wait for a server: a busy server may reject one request and answer the next."""
 
 
 def for_place(max_wait: float | None, waited: float, stuck: float | None) -> float:
-    """How much longer to wait for a place; 0 or less is not at all.
+    """Seconds to continue waiting for a place; 0 or less: do not wait.
 
     waited: since the caller came. stuck: since every place is held by an overdue call; None otherwise.
 
@@ -118,9 +117,9 @@ def for_place(max_wait: float | None, waited: float, stuck: float | None) -> flo
 
 
 def for_server(max_wait: float | None, waited: float, silent: float) -> float:
-    """How much longer to wait for the server before the limit holds in this process alone.
+    """Seconds to continue waiting for the server before the limit holds in this process alone.
 
-    waited: since the caller came. silent: since the server did not answer; infinite when waiting is no use.
+    waited: since the caller came. silent: since the server stopped answering; infinite if waiting is useless.
 
     Example:
         >>> for_server(5, 1, 1), for_server(0, 0, 0.5), for_server(None, 500, 10)
@@ -133,11 +132,11 @@ def for_server(max_wait: float | None, waited: float, silent: float) -> float:
 
 
 LOOK_SECONDS = 5.0
-"""How often a caller who waits without a `max_wait` looks whether overdue calls hold the places."""
+"""How often a caller without a `max_wait` checks whether overdue calls hold all places."""
 
 
 class WaitingLine:
-    """The places of a limit that are taken, those of them held by overdue calls, and who waits for one."""
+    """The taken places of a limit, the ones held by overdue calls, and the callers that wait."""
 
     __slots__ = ("key", "limit", "overdue", "stuck_since", "taken", "waiting")
 
@@ -160,7 +159,7 @@ class WaitingLine:
 
 
 class HeldPlace:
-    """A place in a line: waited for, then held, then left."""
+    """A place in a line: waited for, then held, then released."""
 
     __slots__ = ("_called", "_left", "_line", "_overdue", "_signal", "held")
 
@@ -173,7 +172,7 @@ class HeldPlace:
         self.held: bool = False
 
     def leave(self) -> None:
-        """Give the place to the next one, or stop waiting for it; a second time does nothing."""
+        """Give the place to the next caller, or stop waiting for it; a second call does nothing."""
         with _lines.lock:
             if self._left:
                 return
@@ -187,7 +186,7 @@ class HeldPlace:
         _wake(woken)
 
     def overdue(self) -> None:
-        """The attempt is over and its call still runs: the place stays taken."""
+        """Keep the place taken: the attempt has ended, but its call still runs."""
         with _lines.lock:
             if not self._left and not self._overdue:
                 self._overdue = True
@@ -195,7 +194,7 @@ class HeldPlace:
                 self._line.note_stuck()
 
     def gave_up(self) -> bool:
-        """Stop waiting; False when the place had just been given, and so is held."""
+        """Stop waiting; False if the place was granted just before, and so is held."""
         with _lines.lock:
             if self.held:
                 return False
@@ -203,7 +202,7 @@ class HeldPlace:
             return True
 
     def block(self, seconds: float) -> None:
-        """Wait in this thread until the place is held, for so many seconds at most."""
+        """Wait in this thread until the place is held, for at most `seconds`."""
         with _lines.lock:
             if self.held:
                 return
@@ -251,9 +250,9 @@ _lines = per_process(_Lines)
 
 
 def stood_in_line(key: str, limit: int, max_wait: float | None) -> Steps[HeldPlace | None]:
-    """A place that is held, or None when none became free in time (see `for_place`).
+    """A held place, or None if no place became free in time (see `for_place`).
 
-    Where two callers give different limits, the later one counts, so an edited policy applies at once.
+    If two callers give different limits, the later one counts, so an edited policy applies at once.
     """
     with _lines.lock:
         line = _lines.by_key.get(key)
@@ -291,7 +290,7 @@ def overdue_places(key: str) -> int:
 
 
 def _serve(line: WaitingLine) -> list[HeldPlace]:
-    """Give free places to those who have waited longest. Called with the lock held."""
+    """Give free places to the callers that have waited longest. Called with the lock held."""
     woken: list[HeldPlace] = []
     while line.waiting and line.taken < line.limit:
         line.taken += 1

@@ -1,4 +1,4 @@
-"""`RateLimit`: how many calls may begin in a period of time."""
+"""`RateLimit`: a limit on the calls that start in a period of time."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ __all__ = ["RateLimit", "RateLimitedError"]
 
 LEAST_PERIOD = 0.001
 GRACE_SECONDS = 0.25
-"""How long a caller may wait beyond `max_wait` while those before it wait for the API."""
+"""How long a caller may wait beyond `max_wait` while the callers before it wait for the API."""
 
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.01, 1.0
-"""Seconds between two looks at what the fleet has left."""
+"""Seconds between two requests for a slot of the fleet's limit."""
 
 
 class RateLimit(Limit):
@@ -38,17 +38,17 @@ class RateLimit(Limit):
 
         RateLimit(60, per="1m", max_wait=10, name="llm:{provider}")
 
-    The calls are spaced evenly, `per / calls` apart. With a `burst`, so many may begin at once after a time
-    without calls; a period then has up to `calls + burst - 1` (the generic cell rate algorithm).
+    The calls are spaced evenly, `per / calls` apart. With a `burst`, that many calls may start at once after
+    a time without calls; a period then has up to `calls + burst - 1` (the generic cell rate algorithm).
 
     In a flow or task run, and with a `name`, the fleet shares the rate, by Prefect's global concurrency
-    limit "rate-limit:<name>", which is created or updated when a process first needs it. Elsewhere each
-    process has the rate to itself, and where the API does not answer for too long (see `Bulkhead`). Between
-    processes there is no order of arrival.
+    limit "rate-limit:<name>", which is created or updated when a process first needs it. Elsewhere, or if
+    the API does not answer for too long (see `Bulkhead`), each process has the full rate. Between processes
+    there is no order of arrival.
 
     `per` and `max_wait` are in seconds (also "500ms", "1m", a timedelta); `max_wait=None` waits for ever. A
-    call that would have to wait longer raises `RateLimitedError` at once, with the seconds until one could
-    be made in `retry_after`. Raises `ConfigurationError` for invalid options.
+    call that would have to wait longer raises `RateLimitedError` at once. Its `retry_after` has the seconds
+    until a call may be made. Raises `ConfigurationError` for invalid options.
     """
 
     by_position: ClassVar[tuple[str, ...]] = ("calls", "per", "burst", "max_wait", "name")
@@ -74,11 +74,11 @@ class RateLimit(Limit):
 
     @property
     def pace(self) -> Pace:
-        """The seconds from one call to the next, and how many may begin at once."""
+        """The seconds from one call to the next, and how many calls may start at once."""
         return Pace(self.per / self.calls, self.burst or 1)
 
     def entered(self) -> Steps[Ticket]:
-        """Wait until a call may be made. Raises RateLimitedError, at once when the wait is known."""
+        """Wait until a call may be made. Raises RateLimitedError, at once if the wait is known."""
         name = self.settled_name()
         key, pace = f"rate:{self._key(name)}", self.pace
         shared = self._shared(name)
@@ -98,11 +98,11 @@ class RateLimit(Limit):
         return Ticket()
 
     def left(self, ticket: Ticket, error: BaseException | None = None, **_: Any) -> Steps[None]:
-        """Nothing is held, so nothing is given back."""
+        """Does nothing: a rate limit holds no place."""
         yield from ()
 
     def _waited(self, key: str, shared: SharedLimit | None, came: float, name: str | None) -> Steps[None]:
-        """Until this process's rate, and the fleet's, allow one more call."""
+        """Wait until this process's rate and the fleet's rate allow a call."""
         while (wait := wait_of(key, self.pace)) > 0:
             self._refuse_beyond(came, wait, name)
             yield from slept(wait)

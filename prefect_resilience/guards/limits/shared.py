@@ -1,9 +1,9 @@
-"""Prefect's global concurrency limits, which a whole fleet shares, as far as the limits here need them.
+"""Prefect's global concurrency limits, which a whole fleet shares, and outages of Prefect's API.
 
-Prefect itself is handed in as `connect`; nothing here imports it. Its own helpers (`prefect.concurrency`)
-are not used: there, all callers of a process wait behind one that has to come back in up to 30 s, their time
-limits begin only then, and an unavailable server is asked again for a minute. Here each request is made once.
-Outages of the API come first in this file.
+Prefect's client comes in as `connect`; nothing here imports Prefect. Prefect's own helpers
+(`prefect.concurrency`) are not used: there, all callers of a process wait behind one caller that may sleep
+for up to 30 s, their timeouts start only after that, and requests to an unavailable server are retried for a
+minute. Here each request is made once.
 """
 
 from __future__ import annotations
@@ -35,23 +35,23 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.05, 2.0
 """Seconds, on average, between two requests of one caller."""
 
 ASK_AGAIN_SECONDS = 5.0
-"""During an outage, one caller in so many seconds asks the API."""
+"""During an outage, one caller makes a request in each period of this length."""
 
 STALE_SECONDS = 300.0
-"""An outage is forgotten after so long without a request."""
+"""An outage is forgotten after this time without a request."""
 
 
 class ApiAway(Exception):
-    """The API cannot be asked; the limit holds in this process alone."""
+    """The API is unavailable; the limit holds in this process alone."""
 
 
 class ApiBusy(Exception):
-    """The API could not answer just now: no time, no connection, no answer in time."""
+    """The API did not answer for now: it is busy, there is no connection, or the request timed out."""
 
 
 @dataclass(slots=True)
 class Outage:
-    """An outage for one limit: `since` the first request without an answer, `last` the latest one."""
+    """An outage for one limit: `since` is the first request without an answer, `last` the latest one."""
 
     since: float
     last: float
@@ -72,7 +72,7 @@ _outages = per_process(_Outages)
 
 
 def silent(name: str) -> float:
-    """How long the API has not answered, in seconds."""
+    """Seconds since the API stopped answering."""
     outage = _outages.by_name.get(name)
     return 0.0 if outage is None else monotonic() - outage.since
 
@@ -103,7 +103,7 @@ def ended(name: str) -> None:
 
 
 def go_alone(name: str, why: str) -> None:
-    """From now on the limit holds in this process alone. Says so once."""
+    """From now on the limit holds in this process alone. Logs that once per outage."""
     now = monotonic()
     with _outages.lock:
         outage = _outages.by_name.setdefault(name, Outage(now, now))
@@ -123,7 +123,7 @@ def go_alone(name: str, why: str) -> None:
 
 
 def answered(name: str, question: Callable[[], T], came: float, max_wait: float | None) -> Steps[T]:
-    """The answer to the question, as soon as the API answers. `came`: when the caller arrived.
+    """The result of `question`, a request that is retried until the API answers. `came`: the arrival time.
 
     Raises ApiAway when the caller has waited long enough, and should go on without the API.
     """
@@ -143,7 +143,7 @@ def answered(name: str, question: Callable[[], T], came: float, max_wait: float 
 
 
 def _leave_alone(name: str, came: float, max_wait: float | None) -> bool:
-    """Whether to skip the API: there is an outage, and another caller has asked recently."""
+    """Whether to skip the API: there is an outage, and another caller made a request recently."""
     if not _outages.by_name:
         return False
     now = monotonic()
@@ -177,14 +177,14 @@ class SharedLimit:
     connect: Connect
 
     def ask(self, question: Callable[[SyncPrefectClient], T]) -> T:
-        """The answer of the API to one question about this limit, which is created first if it is missing.
+        """The API's answer to one request about this limit. A missing limit is created first.
 
-        Raises ApiBusy when it is worth asking again in a moment, and ApiAway when it is not.
+        Raises ApiBusy if a retry in a moment may succeed, else ApiAway.
         """
         try:
             with self.connect() as client:
                 answer = self._answer(client, question)
-        except Exception as error:  # whatever the API's trouble is, it is not the caller's
+        except Exception as error:  # any failure of the API; the caller's work must go on
             passes = may_pass(error)
             began(self.name, for_good=not passes)
             said = str(error) if isinstance(error, ApiBusy) else redact(repr(error))
@@ -200,7 +200,7 @@ class SharedLimit:
         try:
             return question(client)
         except Exception as error:
-            # 404 and 422: somebody has deleted or changed the limit. 403: Prefect's CSRF token was renewed.
+            # 404 and 422: the limit was deleted or changed. 403: Prefect's CSRF token was renewed.
             if status_of(error) not in (403, 404, 422):
                 raise
         _made.pop((str(client.api_url), self.name), None)
@@ -208,7 +208,7 @@ class SharedLimit:
         return question(client)
 
     def _ensure(self, client: SyncPrefectClient) -> None:
-        """Create or update the limit, once per process: a limit that an operator changes later stays so."""
+        """Create or update the limit, once per process: later changes by an operator are kept."""
         key, wanted = (str(client.api_url), self.name), (self.limit, self.decay)
         if _made.get(key) == wanted:
             return
@@ -217,7 +217,7 @@ class SharedLimit:
         except Exception as error:
             if status_of(error) != 409:
                 raise
-            # Another process made it just now, after the look and before the write.
+            # Another process created it between the read and the write of this request.
             client.upsert_global_concurrency_limit_by_name(self.name, self.limit, self.decay)
         if len(_made) >= MOST_NAMES:
             _made.clear()
@@ -225,19 +225,19 @@ class SharedLimit:
 
 
 class NoSuchLimit(Exception):
-    """Prefect took a slot of no limit, as it does when the limit does not exist."""
+    """The limit does not exist; Prefect's answer then names no limit."""
 
     status_code = 404
 
 
 def take_place(client: SyncPrefectClient, name: str, holder: Any, lease_seconds: float) -> UUID | None:
-    """One slot of a concurrency limit: the id of its lease, or None when all are taken."""
+    """Take one slot of a concurrency limit: the id of its lease, or None if all slots are taken."""
     try:
         answer = client.increment_concurrency_slots_with_lease(
             names=[name], slots=1, mode="concurrency", lease_duration=lease_seconds, holder=holder
         ).json()
     except Exception as error:
-        # 422 says that the limit is smaller than one: an operator has stopped all calls.
+        # 422: the limit is smaller than one, since an operator has stopped all calls.
         if status_of(error) in (_LOCKED, 422):
             return None
         raise
@@ -247,9 +247,9 @@ def take_place(client: SyncPrefectClient, name: str, holder: Any, lease_seconds:
 
 
 def take_slot(client: SyncPrefectClient, name: str) -> tuple[float, float]:
-    """One slot of a rate limit: (0, 0), or the least and the most seconds until one is free.
+    """Take one slot of a rate limit: (0, 0), or the least and the most seconds until one is free.
 
-    The wait that the server proposes is random, so how many slots are taken is read instead.
+    The delay that the server proposes is random, so the wait is computed from the number of taken slots.
     """
     try:
         answer = client.increment_concurrency_slots(names=[name], slots=1, mode="rate_limit").json()
@@ -260,7 +260,7 @@ def take_slot(client: SyncPrefectClient, name: str) -> tuple[float, float]:
         rate = seen.slot_decay_per_second
         if rate <= 0:
             raise
-        # At least one: it may have come free since, and where an operator has set the limit to 0, none will.
+        # At least one: a slot may be free by now, or an operator has set the limit to 0 and none will be.
         over = max(1, seen.active_slots + 1 - seen.limit)
         return (over - 1) / rate, over / rate
     if not answer:
@@ -269,7 +269,7 @@ def take_slot(client: SyncPrefectClient, name: str) -> tuple[float, float]:
 
 
 def renew(client: SyncPrefectClient, lease_id: UUID, lease_seconds: float) -> bool:
-    """Hold a lease for longer; False when it is gone."""
+    """Extend a lease; False if it no longer exists."""
     try:
         client.renew_concurrency_lease(lease_id=lease_id, lease_duration=lease_seconds)
     except Exception as error:
@@ -280,7 +280,7 @@ def renew(client: SyncPrefectClient, lease_id: UUID, lease_seconds: float) -> bo
 
 
 def give_up(client: SyncPrefectClient, lease_id: UUID) -> None:
-    """Give a leased slot back; one whose lease has run out is back already."""
+    """Release a leased slot; the slot of an expired lease is free already."""
     try:
         client.release_concurrency_slots_with_lease(lease_id=lease_id)
     except Exception as error:
@@ -289,7 +289,7 @@ def give_up(client: SyncPrefectClient, lease_id: UUID) -> None:
 
 
 def may_pass(error: Exception) -> bool:
-    """Whether the API may answer the same question in a moment."""
+    """Whether the API may answer the same request in a moment."""
     if isinstance(error, ApiBusy | httpx.TransportError):
         return True
     status = status_of(error)
@@ -297,23 +297,23 @@ def may_pass(error: Exception) -> bool:
 
 
 def status_of(error: Exception) -> int | None:
-    """The HTTP status of an error of Prefect's client, which keeps it in various places."""
+    """The HTTP status of an error of Prefect's client; its exceptions have it in various attributes."""
     source = getattr(error, "http_exc", None) or error
     status = getattr(getattr(source, "response", source), "status_code", None)
     return status if isinstance(status, int) else None
 
 
 prefect_client: Connect
-"""A client of the API of the current run. Set, like the next one, by `prefect_resilience.wiring`."""
+"""A client of the API of the current run. `prefect_resilience.wiring` sets this and `lease_holder`."""
 
 lease_holder: Callable[[tuple[str, UUID] | None], Any]
-"""Who Prefect shows as the holder of a place that a run has."""
+"""The holder that Prefect shows for a run's slot."""
 
 
 def run_going_on() -> tuple[str, UUID] | None:
-    """The kind and id of the task or flow run that this code is in, or None.
+    """The kind and id of the current task or flow run, or None.
 
-    Where nobody has imported Prefect's contexts, there is no run.
+    If Prefect's contexts were never imported, there is no run.
     """
     contexts = sys.modules.get("prefect.context")
     if contexts is None:

@@ -1,4 +1,4 @@
-"""What a task is expected to return, and the error when it returns something else."""
+"""Expected outputs of a task, and the error for another output."""
 
 import lazy_loader
 

@@ -1,4 +1,4 @@
-"""Expect: checks what a task returns, and retries with the violations where `repair` is set."""
+"""Expect: checks the output of a task, and with `repair` retries with the violations as input."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ from prefect_resilience.guards.retries.backoff import Backoff
 from prefect_resilience.guards.retries.policy import Retry
 
 HINTS = ("error", "violations")
-"""Parameters of the task that a repair fills in with the error of the attempt before."""
+"""Parameters of the task that a repair fills with the error of the previous attempt."""
 
 
 @dataclass(frozen=True)
 class Expect:
-    """What a task promises to return; an output that is something else fails as OutputFormatError.
+    """The expected output of a task; any other output raises OutputFormatError.
 
     what: a type of JSON ("array", "object", "string", "number", "integer", "boolean", "null"), a JSON
-        Schema, a pydantic model (or another type that pydantic validates), or a function that says yes or
-        no. A text is read as JSON where that is what was promised, also out of a fenced block; with a model
-        the task returns an instance of it.
-    repair: try again after an output that is not as promised, at once, `attempts` times in all. The next
-        attempt is told what was wrong: in its parameters `error` (the ErrorContext) and `violations` (a
-        list of `{"path": ..., "message": ...}`), if the function declares them with a default, and by
+        Schema, a pydantic model (or another type that pydantic validates), or a function that returns true
+        or false. If JSON is expected, a text is parsed, also from a fenced block in it; with a model the
+        task returns an instance of it.
+    repair: retry at once after a malformed output, with `attempts` attempts in total. The next attempt gets
+        the violations: in its parameters `error` (the ErrorContext) and `violations` (a list of
+        `{"path": ..., "message": ...}`), if the function declares them with a default, and from
         `last_violations()`.
 
-    Without `repair`, such an output is tried again only where the task's `retry` says so for the category
-    "validation". What a `retry` says about that category goes before `attempts`.
+    Without `repair`, a malformed output is retried only if the task's `retry` has a rule for the category
+    "validation". Such a rule takes precedence over `attempts`.
 
         @resilient_task(expect=Expect(Answer, repair=True))
         def ask(question: str, violations: list | None = None) -> Answer: ...
@@ -55,11 +55,11 @@ class Expect:
 
     @classmethod
     def of(cls, value: Any) -> Expect | None:
-        """`expect=` as it may be written. Raises ConfigurationError."""
+        """The policy from a value of `expect=`. Raises ConfigurationError."""
         return value if value is None or isinstance(value, Expect) else cls(value)
 
     def check_for(self, fn: Callable[..., Any], *, isasync: bool) -> None:
-        """Refuse, at decoration, what could not be checked later."""
+        """Raise ConfigurationError, at decoration, for a function with outputs that cannot be checked."""
         name = getattr(fn, "__name__", repr(fn))
         if inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn):
             raise ConfigurationError(
@@ -72,14 +72,14 @@ class Expect:
             )
 
     def checked(self, value: Any) -> Steps[Any]:
-        """The value to hand on. Raises OutputFormatError."""
+        """The value to return, as checked. Raises OutputFormatError."""
         try:
             shape = self.shape
             if not isinstance(shape, Predicate):
                 return shape.of(value)
             try:
                 says = yield Invoke(shape.asks, (value,))
-            except Exception as error:  # noqa: BLE001 - a malformed output may break whatever looks at it
+            except Exception as error:  # noqa: BLE001 - a malformed output may break the function
                 raise shape.broken(value, error) from None
             return shape.answered(value, says)
         except Broken as broken:
@@ -87,14 +87,14 @@ class Expect:
                 self.shape.name, broken.actual, broken.violations, partial_output(value)
             ) from None
 
-    # What a repair adds to the attempts.
+    # -- the attempts of a repair
 
     @cached_property
     def _rule(self) -> Retry:
         return Retry(attempts=self.attempts, backoff=Backoff.none())
 
     def joined(self, retry: Retry) -> Retry:
-        """The retries of a task, and those that the repair of its output needs."""
+        """The task's retry policy, with a rule for the repair of its output."""
         if not self.repair or ErrorCategory.VALIDATION in retry.rules:
             return retry
         return retry.model_copy(update={"by_category": {**retry.rules, ErrorCategory.VALIDATION: self._rule}})
@@ -106,7 +106,7 @@ class Expect:
         kwargs: dict[str, Any],
         notes: Notes,
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The call's arguments, with what the attempt before failed with in the HINTS that it declares."""
+        """The call's arguments, with the error of the previous attempt in the declared HINTS."""
         if not self.repair or notes.previous is None:
             return args, kwargs
         signature = inspect.signature(fn)

@@ -1,6 +1,6 @@
 """The kinds of expected outputs: a type of JSON, a JSON Schema, a model, a predicate.
 
-Each checks an output and returns the value to hand on, or raises `Broken` with the violations.
+Each checks an output and returns the task's value, or raises `Broken` with the violations.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from prefect_resilience.errors.taxonomy import bounded
 
 FENCE = "```"
 MOST_BLOCKS = 20
-"""Fenced blocks of one text that are looked at."""
+"""The most fenced blocks of one text that are parsed."""
 
 
 class NotJson(ValueError):
@@ -40,7 +40,7 @@ class NotJson(ValueError):
 def read_json(text: str) -> tuple[Any, str]:
     """The parsed JSON of a text and its source: the whole text, or the first fenced block that is JSON.
 
-    NaN and infinities are no JSON. Raises `NotJson`.
+    NaN and infinities are not JSON. Raises `NotJson`.
     """
     first: str | None = None
     for candidate in (text, *_blocks(text)):
@@ -57,7 +57,7 @@ def _refused(constant: str) -> Any:
 
 
 def _blocks(text: str) -> Iterator[str]:
-    """The text after each fence: up to the next fence, then up to the last one, as JSON may have some."""
+    """The text after each fence: up to the next fence, then up to the last one, as JSON may have fences."""
     start = text.find(FENCE)
     last = text.rfind(FENCE)
     for _ in range(MOST_BLOCKS):
@@ -83,7 +83,7 @@ TYPES: dict[str, type | tuple[type, ...]] = {
     "boolean": bool,
     "null": type(None),
 }
-"""The types of JSON, and what Python calls them."""
+"""The types of JSON, and their Python types."""
 
 _STRUCTURAL = frozenset(
     (
@@ -92,7 +92,7 @@ _STRUCTURAL = frozenset(
         *("items", "prefixItems", "unevaluatedItems", "contains", "minItems", "maxItems", "uniqueItems"),
     )
 )
-"""Keywords of JSON Schema that only say something about objects and arrays."""
+"""Keywords of JSON Schema that apply only to objects and arrays."""
 
 
 class Broken(Exception):
@@ -109,16 +109,16 @@ class Shape(Protocol):
 
     @property
     def name(self) -> str:
-        """The expected type, in a word."""
+        """The name of the expected type."""
         ...
 
     def of(self, value: Any) -> Any:
-        """The value to hand on. Raises `Broken`."""
+        """The task's value. Raises `Broken`."""
         ...
 
 
 def type_of(value: Any) -> str:
-    """The type of a value in the words of JSON, else the name of its class."""
+    """The name of a value's JSON type, else of its class."""
     if isinstance(value, bool):
         return "boolean"
     if isinstance(value, float):
@@ -152,13 +152,13 @@ class JsonType:
 
 
 def _has_fields(value: Any) -> bool:
-    """Whether it is an object in JSON although it is no mapping."""
+    """Whether the value is no mapping but an object in JSON."""
     return isinstance(value, BaseModel) or (is_dataclass(value) and not isinstance(value, type))
 
 
 @dataclass(frozen=True)
 class Schema:
-    """A JSON Schema, of Draft 2020-12 unless it says otherwise; `format` is not checked."""
+    """A JSON Schema, of Draft 2020-12 unless it names another one; `format` is not checked."""
 
     schema: Mapping[str, Any] = field(hash=False)
 
@@ -193,7 +193,7 @@ class Schema:
 
     @property
     def structural(self) -> bool:
-        """Whether it says something about objects or arrays, so that a text must be read first."""
+        """Whether the schema describes objects or arrays, so that a text must be parsed first."""
         kind = self.schema.get("type")
         if kind is None:
             return not _STRUCTURAL.isdisjoint(self.schema)
@@ -240,7 +240,7 @@ def _told(error: ValidationError) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Model:
-    """A pydantic model, or whatever else pydantic can validate: the task then returns an instance of it."""
+    """A pydantic model, or another type that pydantic validates: the task then returns an instance of it."""
 
     model: Any = field(hash=False)
 
@@ -280,7 +280,7 @@ def _model_violations(error: ModelError) -> list[dict[str, Any]]:
 
 @dataclass(frozen=True)
 class Predicate:
-    """A function that says yes or no; one that raises says no, and why."""
+    """A function that returns true or false. An exception counts as false and gives the reason."""
 
     asks: Callable[[Any], Any]
 
@@ -289,7 +289,7 @@ class Predicate:
         return getattr(self.asks, "__name__", None) or type(self.asks).__name__
 
     def answered(self, value: Any, says: Any) -> Any:
-        """The value, if the function says yes to it."""
+        """The value, if the function has returned true."""
         if not says:
             raise self.broken(value)
         return value
@@ -305,7 +305,7 @@ class Predicate:
 
 
 def _read(value: Any) -> Any:
-    """The value of a text of JSON, anything else as it is."""
+    """The parsed value of a JSON text; any other value unchanged."""
     text = _text(value)
     if text is None:
         return value
@@ -325,7 +325,7 @@ def _text(value: Any) -> str | None:
 
 
 def _plain(value: Any) -> Any:
-    """As JSON has it: models, dataclasses and tuples become objects and arrays."""
+    """The value as plain JSON: models, dataclasses and tuples become objects and arrays."""
     try:
         return to_jsonable_python(value, inf_nan_mode="constants")
     except Exception as error:  # noqa: BLE001 - a value of any kind
@@ -333,7 +333,7 @@ def _plain(value: Any) -> Any:
 
 
 def _check_references(schema: Mapping[str, Any]) -> None:
-    """Refuse a `$ref` into the schema itself that leads nowhere."""
+    """Raise ConfigurationError for a `$ref` to a missing part of the schema itself."""
     if any("$id" in part for part in _objects(schema)):
         return  # then references are relative to that id
     resource = DRAFT202012.create_resource(cast("Any", schema))
@@ -361,7 +361,7 @@ def _objects(part: Any) -> Iterator[dict[str, Any]]:
 
 
 def shape_of(what: Any) -> Shape | Predicate:
-    """`expect=` as it may be written. Raises ConfigurationError."""
+    """The shape from a value of `expect=`. Raises ConfigurationError."""
     if isinstance(what, str):
         if what not in TYPES:
             raise ConfigurationError(f"expect={what!r} is no type of JSON{nearest(what, TYPES)}")
@@ -391,6 +391,6 @@ def _model(what: Any) -> Model:
     try:
         if not (isinstance(what, type) and issubclass(what, BaseModel)):
             TypeAdapter(cast("Any", what))
-    except Exception as error:  # noqa: BLE001 - pydantic has several ways to say no
+    except Exception as error:  # noqa: BLE001 - pydantic raises several kinds of errors
         raise ConfigurationError(f"expect={what!r} is nothing that pydantic can validate: {error}") from None
     return shape

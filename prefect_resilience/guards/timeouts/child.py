@@ -1,9 +1,9 @@
 """The child's side of `mode="process"`: a process that imports Prefect once and then serves many calls.
 
-`children.py` starts it with the script `start_child.py` and speaks to it over two pipes of pickled
-messages. Down come the module search path with the modules to import, and then for each call: the call, and
-after the child has unpickled it and reported `begun`, whether to go on. Up go `ready`, `begun`, any number
-of `told`, and `result`, `error` or `unpicklable`.
+`children.py` starts it with the script `start_child.py` and exchanges pickled messages with it over two
+pipes. The parent sends the module search path with the modules to import, and then for each call: the call,
+and whether to go on after the child has unpickled it and reported `begun`. The child sends `ready`, `begun`,
+any number of `told`, and `result`, `error` or `unpicklable`.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from prefect_resilience.guards.timeouts.start_child import killed_at_hangup
 
 # Values and exceptions on their way between a process and its child.
 #
-# Functions and classes of `__main__`, closures and lambdas travel by value. An exception keeps its type,
-# its notes, its causes, and those of its attributes that can be pickled.
+# Functions and classes of `__main__`, closures and lambdas are pickled by value. An exception keeps its type,
+# its notes, its causes, and the attributes that can be pickled.
 
 _CAUSES = 10
-"""How far down a chain of causes is carried."""
+"""The most causes of an exception that are kept."""
 
 dumps: Callable[[Any], bytes] = cast("Callable[[Any], bytes]", cloudpickle.dumps)  # pyright: ignore[reportUnknownMemberType]
 
@@ -44,12 +44,12 @@ _Packed = tuple[bytes, Any, Any, bool]
 
 
 def pack_error(error: BaseException) -> bytes:
-    """The exception as bytes for `unpack_error`. Raises what pickling raises when its class cannot travel."""
+    """The exception as bytes for `unpack_error`. Raises pickle's error if its class cannot be pickled."""
     return dumps(_pack(error, _CAUSES))
 
 
 def unpack_error(body: bytes) -> BaseException:
-    """The exception that `pack_error` packed. Raises what unpickling raises."""
+    """The exception that `pack_error` packed. Raises any error of unpickling."""
     return _unpack(pickle.loads(body))
 
 
@@ -77,17 +77,17 @@ def _unpack(packed: _Packed) -> BaseException:
 
 
 def _whole(error: BaseException) -> bytes | None:
-    """The exception pickled by its own means, if that gives the same one back."""
+    """The exception as plain pickle writes it, if unpickling gives an equal one; else None."""
     try:
         body = dumps(error)
         back = pickle.loads(body)
-    except Exception:  # noqa: BLE001 many exceptions cannot be made again from their args
+    except Exception:  # noqa: BLE001 many exceptions cannot be rebuilt from their args
         return None
     return body if type(back) is type(error) and str(back) == str(error) else None
 
 
 def _parts(error: BaseException) -> bytes:
-    """Type, args and attributes, without what cannot be pickled. Raises when the type cannot be."""
+    """Type, args and attributes, except values that cannot be pickled. Raises if the type cannot be."""
     attributes = {name: value for name, value in vars(error).items() if _travels(value)}
     args = tuple(value if _travels(value) else repr(value) for value in error.args)
     body = dumps((type(error), args, attributes))
@@ -98,13 +98,13 @@ def _parts(error: BaseException) -> bytes:
 def _travels(value: Any) -> bool:
     try:
         pickle.loads(dumps(value))
-    except Exception:  # noqa: BLE001 whatever a __reduce__ raises
+    except Exception:  # noqa: BLE001 any error of a __reduce__
         return False
     return True
 
 
 def _rebuild(body: bytes) -> BaseException:
-    """An exception, without its `__init__` if it came in parts, which may not say what that wants."""
+    """An exception. If it came in parts, `__init__` is not called: the parts may not fit its arguments."""
     made = pickle.loads(body)
     if isinstance(made, BaseException):
         return made
@@ -118,10 +118,10 @@ def _rebuild(body: bytes) -> BaseException:
 READY, BEGUN, TOLD, RESULT, ERROR, UNPICKLABLE = "ready", "begun", "told", "result", "error", "unpicklable"
 
 MOST_CALLS = 1_000
-"""A child that has served this many calls is replaced, which bounds what it can leak."""
+"""A child that has served this many calls is replaced, which bounds its leaks."""
 
 EXIT_SECONDS = 3.0
-"""How long a child may take to exit after the parent hung up; it may have events to send."""
+"""How long a child may take to exit after the parent closed the pipe; it may have events to send."""
 
 _PACKAGE = str(Path(__file__).parents[2])
 
@@ -130,19 +130,19 @@ _preparations: list[Callable[[], Any]] = []
 
 
 def prepare_children_with(prepare: Callable[[], Any]) -> None:
-    """Call `prepare` in each child before its first call, for work that is slow only once."""
+    """Call `prepare` in each child before its first call, for work that is slow the first time."""
     _preparations.append(prepare)
 
 
 def prepare() -> None:
     for one in _preparations:
-        with suppress(Exception):  # the call that needs it will report what is wrong
+        with suppress(Exception):  # the call that needs it will report the error
             one()
 
 
 @dataclass(frozen=True)
 class ProcessState:
-    """The state of the parent that each call begins with, whatever the call before it changed."""
+    """The state of the parent that is set again before each call, in case the last call changed it."""
 
     path: list[str]
     argv: list[str]
@@ -178,7 +178,7 @@ class Server:
         self.hung_up: bool = False
 
     def serve(self) -> None:
-        """Serve calls until the parent hangs up."""
+        """Serve calls until the parent closes the pipe."""
         self.modules: set[str] = set(sys.modules)
         self.send(READY)
         threading.Thread(target=self.listen, daemon=True).start()
@@ -188,13 +188,13 @@ class Server:
             before = set(threading.enumerate())
             kind, body = self.answer(*message)
             self.send(kind, body, served >= MOST_CALLS or _left_something(before))
-            del kind, body, message  # an idle child holds nothing of its last call
+            del kind, body, message  # an idle child keeps no data of its last call
         watchdog = threading.Timer(EXIT_SECONDS, os._exit, (1,))
         watchdog.daemon = True
         watchdog.start()
 
     def listen(self) -> None:
-        """Read the parent's messages. When it is gone, kill a running call with everything it started."""
+        """Read the parent's messages. When the parent dies, kill a running call with all it started."""
         with suppress(EOFError, OSError, pickle.UnpicklingError):
             while True:
                 self.inbox.put(pickle.load(self.calls))
@@ -216,14 +216,17 @@ class Server:
         place.enter()
         try:
             fn, args, kwargs, wrap = pickle.loads(payload)
-        except BaseException as error:  # noqa: BLE001 whatever an import raises
+        except BaseException as error:  # noqa: BLE001 any error of an import
             brief = f"the call of {what} cannot be read in its child process ({error!r})"
             return UNPICKLABLE, (brief, _trace(error))
         new = [name for name in list(sys.modules) if name not in self.modules]
         self.modules.update(new)
         self.send(BEGUN, new)
         if not self.inbox.get():
-            return RESULT, b""  # the parent gave up meanwhile: nothing was called, and nobody waits
+            return (
+                RESULT,
+                b"",
+            )  # the parent gave up before the call: nothing was called, and this answer is not read
         call = partial(_call, fn, args, kwargs)
         if wrap is not None:
             call = partial(wrap, call, partial(self.send, TOLD, number))
@@ -238,7 +241,7 @@ class Server:
         return _packed(value, what)
 
     def bound_to_parent(self, call: Callable[[], Any]) -> Any:
-        """Make the call, which is killed with this process when the parent dies."""
+        """Make the call. If the parent dies, the call is killed with this process."""
         self.busy = True
         if self.hung_up:
             _kill_this_group()
@@ -285,7 +288,7 @@ def _call(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any])
 def _packed(value: Any, what: str) -> tuple[str, Any]:
     try:
         return RESULT, dumps(value)
-    except Exception as error:  # noqa: BLE001 whatever a __reduce__ raises
+    except Exception as error:  # noqa: BLE001 any error of a __reduce__
         brief = f"the {type(value).__name__} that {what} returned cannot leave its process ({error})"
         return UNPICKLABLE, (brief, "")
 
@@ -294,7 +297,7 @@ def _packed_error(error: BaseException, what: str) -> tuple[str, Any]:
     text = _trace(error)
     try:
         return ERROR, (pack_error(error), text)
-    except Exception as reason:  # noqa: BLE001 whatever a __reduce__ raises
+    except Exception as reason:  # noqa: BLE001 any error of a __reduce__
         brief = f"the {type(error).__name__} that {what} raised cannot leave its process ({reason})"
         return UNPICKLABLE, (brief, text)
 

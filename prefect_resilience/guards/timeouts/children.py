@@ -1,8 +1,8 @@
-"""The parent's side of `mode="process"`: child processes that are started ahead, used again, and ended.
+"""The parent's side of `mode="process"`: child processes that are started ahead, reused, and ended.
 
-Plain pipes and `subprocess`, because the pools of the standard library, loky, pebble and anyio lack what
-matters here: none kills the processes that a call started, a pebble worker that hangs outlives a parent that
-was killed, and the standard library's and anyio's workers run the user's `__main__` again.
+This uses plain pipes and `subprocess` because the pools of the standard library, loky, pebble and anyio do
+not fit: none of them kills the processes that a call started, a hanging pebble worker outlives a killed
+parent, and workers of the standard library and anyio run the user's `__main__` again.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ START_SECONDS = 120.0
 """How long a child may take to import Prefect, and to unpickle a call with the user's imports."""
 
 IDLE_SECONDS = 300.0
-"""How long children wait for the next call before they end."""
+"""How long children wait for the next call before they exit."""
 
 DEATH_SECONDS = 10.0
-"""How long to wait for a killed child. Only a system call can delay its end, such as one to a dead disk."""
+"""How long to wait for the end of a killed child. Only a system call can delay it, as to a dead disk."""
 
 SPARE = 1
 """Children that are ready while no call waits."""
@@ -51,7 +51,7 @@ HUNG_UP = (EOFError, OSError, pickle.UnpicklingError)
 class ProcessDied(ResilienceError):
     """The child process of a call died before it had an answer.
 
-    `exit_code` is that of the process: negative is the number of the signal that killed it.
+    `exit_code` is the exit code of the process; if it is negative, it is the number of the killing signal.
 
     Example:
         >>> print(ProcessDied("'ocr'", 3))
@@ -68,21 +68,21 @@ class ProcessDied(ResilienceError):
 
 
 class Child:
-    """A child process, which makes one call at a time. See `child.py` for what the two say to each other."""
+    """A child process, which makes one call at a time. See `child.py` for the messages."""
 
     def __init__(self, modules: list[str]) -> None:
         self.process: subprocess.Popen[bytes] = _start()
         self.calls: IO[bytes] = cast("IO[bytes]", self.process.stdin)
         self.answers: IO[bytes] = cast("IO[bytes]", self.process.stdout)
         self.spent: bool = False
-        """Whether its last call left threads or processes, or was one of too many."""
+        """Whether to replace it: its last call left threads or processes, or it has served `MOST_CALLS`."""
         self._number = 0
         self._buried = False
-        with suppress(OSError):  # it died, as `wait_until_ready` finds out
+        with suppress(OSError):  # it died; `wait_until_ready` will notice
             self._send(([place for place in sys.path if type(place) is str], modules))
 
     def wait_until_ready(self) -> None:
-        """Raises EOFError or OSError when it dies first."""
+        """Raises EOFError or OSError if the child dies first."""
         ready = threading.Event()
         start_call(self.kill_unless, ready)
         try:
@@ -99,8 +99,8 @@ class Child:
     ) -> tuple[str, Any]:
         """Let the child make a call; returns its last message about it.
 
-        When the call is unpickled, `begin` is given the modules that were imported since the call before, and
-        says whether to go on. Raises EOFError, OSError or UnpicklingError when the child dies.
+        When the child has unpickled the call, `begin` gets the modules imported since the last call, and
+        returns whether to go on. Raises EOFError, OSError or UnpicklingError if the child dies.
         """
         self._number += 1
         self._send((self._number, what, ProcessState.here(), payload))
@@ -119,7 +119,7 @@ class Child:
         self.calls.flush()
 
     def kill(self) -> None:
-        """Kill the child and all it started, as far as that is in its process group."""
+        """Kill the child and all processes in its process group."""
         if self._buried:  # its id may belong to another process by now
             return
         if sys.platform != "win32":
@@ -133,20 +133,20 @@ class Child:
             self.kill()
 
     def hang_up(self) -> None:
-        """Let an idle child exit in order."""
+        """Let an idle child exit cleanly."""
         with suppress(OSError):
             self.calls.close()
 
     def end(self, seconds: float = EXIT_SECONDS) -> int | None:
-        """Let a child exit that is idle or does so by itself, and kill what is left of it and of what it
-        started. Returns its exit code."""
+        """Let an idle or exiting child exit, then kill the child and the processes it started if any are
+        left. Returns its exit code."""
         self.hang_up()
         with suppress(subprocess.TimeoutExpired):
             self.process.wait(seconds)
         return self.bury()
 
     def bury(self) -> int | None:
-        """See that the process is dead and waited for, and close the pipes. Returns its exit code."""
+        """Kill the process, wait for its end, and close the pipes. Returns its exit code."""
         self.kill()
         self._buried = True
         try:
@@ -173,7 +173,7 @@ def _start() -> subprocess.Popen[bytes]:
             stdout=subprocess.PIPE,
             pass_fds=(stdout,) if stdout >= 0 else (),
             start_new_session=not windows,
-            creationflags=getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0),  # no Ctrl-C of ours
+            creationflags=getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0),  # Ctrl-C must not reach it
         )
     finally:
         if stdout >= 0:
@@ -181,10 +181,10 @@ def _start() -> subprocess.Popen[bytes]:
 
 
 class Pool:
-    """The children of this process. Each call has one for itself; it waits only while children start.
+    """The children of this process. Each call has a child of its own; it waits only while children start.
 
-    Children are started as they are needed, at most one for each processor at a time, and whichever is free
-    first takes the next call.
+    Children are started on demand, at most one per processor at the same time. The first free child takes the
+    next call.
     """
 
     def __init__(self, idle_seconds: float = IDLE_SECONDS, spare: int = SPARE) -> None:
@@ -198,7 +198,7 @@ class Pool:
         self._idle: list[Child] = []
         self.living: set[Child] = set()
         self._modules: dict[str, None] = {}
-        """What the calls of earlier children needed, so that the next child has it already."""
+        """The modules that earlier children imported for calls; the next child imports them ahead."""
         self._failures: list[int | OSError | None] = []
         self.starting: int = 0
         self._waiting = 0
@@ -211,9 +211,9 @@ class Pool:
         return len(self._idle)
 
     def take(self, what: str, seconds: float, deadline: float) -> Child:
-        """A child that is ready. `deadline`: by the monotonic clock, of a call that may take `seconds`.
+        """A child that is ready. `deadline`: on the monotonic clock, for a call with a timeout of `seconds`.
 
-        Raises AttemptTimeout, ProcessDied when a child dies at its start, OSError when none can be started.
+        Raises AttemptTimeout, ProcessDied if a child dies at its start, OSError if none can be started.
         """
         with self._changed:
             self._waiting += 1
@@ -235,7 +235,7 @@ class Pool:
             return child
 
     def give_back(self, child: Child) -> None:
-        """The child has answered, and left nothing behind."""
+        """Return a child that has answered, and left no threads or processes, to the pool."""
         with self._changed:
             if len(self._idle) < MOST_IDLE:
                 self._have(child)
@@ -251,7 +251,7 @@ class Pool:
         self._modules.update(dict.fromkeys(modules))
 
     def close(self) -> None:
-        """End all children: idle ones in order, the others at once."""
+        """End all children: idle ones cleanly, the others at once."""
         with self._changed:
             idle = self._idle
             self._idle, self._closed = [], True
@@ -274,7 +274,7 @@ class Pool:
         missing = (self._waiting or self.spare) - len(self._idle) - self.starting - len(self._failures)
         for _ in range(min(missing, MOST_STARTING - self.starting)):
             self.starting += 1
-            Context().run(start_call, self._start)  # it holds nothing of the call that needs it
+            Context().run(start_call, self._start)  # an empty context, which keeps no data of the call
 
     def _start(self) -> None:
         failure: int | OSError | None = None
@@ -323,7 +323,7 @@ at_exit(POOL.close)
 
 @in_forked_child
 def _forget() -> None:  # pyright: ignore[reportUnusedFunction]
-    """A fork closes its copies of the pipes, so that the children notice when their own parent ends."""
+    """In a fork, close the copies of the pipes, so that the children notice the end of their own parent."""
     nothing = os.open(os.devnull, os.O_RDWR)
     for child in POOL.living:
         for pipe in (child.calls, child.answers):

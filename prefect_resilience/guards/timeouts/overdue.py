@@ -1,12 +1,13 @@
-"""Finds what a call has left running when its attempt is over.
+"""Finds the threads and tasks of a call that still run when its attempt has ended.
 
-Everything that a call starts runs in a copy of its context, and there its ticket can be found:
+They run in copies of the call's context, which has the call's ticket:
 
-- a thread that was left at its deadline (`threads.py` knows them);
+- a thread that was abandoned at its deadline (`threads.py` keeps a list of them);
 - a thread that `asyncio.to_thread` or anyio started for a coroutine that was cancelled;
 - a task that such a coroutine left on its event loop.
 
-Work that was started without the context is not found: `loop.run_in_executor`, a plain `Thread`, a process.
+Work that was started without the context is not found: by `loop.run_in_executor`, a plain `Thread`, or in a
+process.
 """
 
 from __future__ import annotations
@@ -28,18 +29,18 @@ from prefect_resilience.guards.timeouts.threads import overdue_calls, overdue_in
 logger: logging.Logger = logging.getLogger("prefect_resilience.limits")
 
 TASK_SECONDS = 60.0
-"""A task that a cancelled coroutine left behind counts as part of the call for so long. It may also be a
+"""How long a task that a cancelled coroutine left running counts as part of the call. The task may also be a
 service that never ends, such as the reader of a connection."""
 
 LONG_LOOK = 0.005
-"""Seconds. A look at thousands of tasks takes longer. The next one then waits 20 times as long, so that looks
-take at most 5 % of the time; tasks that are left in between are not found."""
+"""Seconds. A scan of thousands of tasks takes longer. Then the next scan waits 20 times as long, so that
+scans take at most 5 % of the time; tasks left running in between are not found."""
 
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.02, 0.25
-"""Seconds between two looks at what still runs."""
+"""Seconds between two checks of the threads and tasks that still run."""
 
 OUTERMOST = 8
-"""How many frames from the bottom of a thread's stack the worker's own are found in."""
+"""A worker's own frames are among this many frames at the bottom of a thread's stack."""
 
 _tickets: ContextVar[tuple[object, ...]] = ContextVar("prefect_resilience_tickets", default=())
 
@@ -47,21 +48,21 @@ StillRuns = Callable[[], bool]
 
 
 def begins(ticket: object) -> None:
-    """Whatever this context starts from now on belongs to the call with this ticket."""
+    """From now on, threads and tasks started in this context belong to the call with this ticket."""
     _tickets.set((*_tickets.get(), ticket))
 
 
 def still_runs(ticket: object, error: BaseException | None, then: Callable[[], None]) -> bool:
-    """Whether something of the call still runs although its attempt is over, with `error` if it raised.
+    """Whether threads or tasks of the call still run after its attempt, which raised `error` or succeeded.
 
-    If so, `then` is called once, on another thread, when all of it has ended. It must not block.
+    If so, `then` is called once, on another thread, when all of them have ended. It must not block.
     """
     tickets = _tickets.get()
     innermost = bool(tickets) and tickets[-1] is ticket
     _tickets.set(tickets[:-1] if innermost else tuple(one for one in tickets if one is not ticket))
     running = _threads_left(ticket)
     if isinstance(error, asyncio.CancelledError | asyncio.TimeoutError | TimeoutError) and _on_a_loop():
-        # A look at all threads and tasks takes a millisecond or more.
+        # A scan of all threads and tasks takes a millisecond or more.
         running += [*_threads_in(ticket), *_tasks_in(ticket)]
     if not running:
         return False
@@ -69,7 +70,7 @@ def still_runs(ticket: object, error: BaseException | None, then: Callable[[], N
     return True
 
 
-# -- finding it
+# -- finding threads and tasks
 
 
 def _threads_left(ticket: object) -> list[StillRuns]:
@@ -80,7 +81,7 @@ def _threads_left(ticket: object) -> list[StillRuns]:
 
 
 def _threads_in(ticket: object) -> list[StillRuns]:
-    """The other threads that are in a context of the call, as far as the bottom of their stacks shows it."""
+    """The other threads in a context of the call, as far as the bottom frames of their stacks show it."""
     own, found = threading.get_ident(), list[StillRuns]()
     for ident, frame in sys._current_frames().items():  # pyright: ignore[reportPrivateUsage]
         contexts = (_context_in(value) for value in _locals_below(frame)) if ident != own else ()
@@ -102,8 +103,8 @@ def _locals_below(frame: FrameType) -> Iterator[Any]:
 
 
 def _context_in(value: Any, depth: int = 5) -> Context | None:
-    """The context that a worker's local variable runs something in: the work item of an executor, a partial
-    of `context.run`, the context itself."""
+    """The context in a local variable of a worker: in the work item of an executor, in a partial of
+    `context.run`, or the context itself."""
     if isinstance(value, Context):
         return value
     inner: list[Any] = []
@@ -120,7 +121,7 @@ def _context_in(value: Any, depth: int = 5) -> Context | None:
 
 
 def _entered(context: Context) -> bool:
-    """Whether a thread is in the context. `int` is C code: no other thread runs meanwhile."""
+    """Whether a thread is in the context. `int` is C code, so no other thread runs during the check."""
     try:
         context.run(int)
     except RuntimeError:
@@ -157,7 +158,7 @@ def _on_a_loop() -> bool:
     return True
 
 
-# -- a thread for each call that is overdue: there are at most as many as there are places
+# -- a thread for each overdue call: there are at most as many as the limit has places
 
 
 def _look_after(ticket: object, running: list[StillRuns], then: Callable[[], None]) -> None:
@@ -166,7 +167,7 @@ def _look_after(ticket: object, running: list[StillRuns], then: Callable[[], Non
         age = time.monotonic() - since
         time.sleep(min(max(age / 10, SHORTEST_PAUSE), LONGEST_PAUSE))
         if not any(runs() for runs in running):
-            # What has ended may have started something else meanwhile.
+            # The ended threads and tasks may have started other ones.
             running = [*_threads_left(ticket), *_threads_in(ticket)]
     try:
         then()
@@ -175,4 +176,4 @@ def _look_after(ticket: object, running: list[StillRuns], then: Callable[[], Non
 
 
 _next_look = 0.0
-"""When the tasks of an event loop may be looked through again."""
+"""The time from which the tasks of an event loop may be scanned again."""

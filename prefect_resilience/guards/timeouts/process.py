@@ -1,4 +1,4 @@
-"""A call in a child process that is killed at the deadline: the way to make the work itself stop."""
+"""A call in a child process that is killed at the deadline, so that the work itself stops."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ T = TypeVar("T")
 
 
 class Carriage(NamedTuple):
-    """What a call takes along to its child process, and how it reports from there."""
+    """The data of the run that goes to the child process, and the callback for reports from the child."""
 
     wrap: Callable[[Callable[[], Any], Callable[[Any], None]], Any]
-    """Travels. In the child `wrap(call, tell)` returns what `call()` returned."""
+    """Pickled. In the child, `wrap(call, tell)` returns the value of `call()`."""
     heard: Callable[[Any], None]
-    """Stays. What the child passed to `tell`, at once, in a thread of this process. It may not raise."""
+    """Not pickled. Called in a thread of this process with each value passed to `tell`. It may not raise."""
 
 
 class UnpicklableError(ResilienceError, TypeError):
@@ -49,22 +49,22 @@ def call_in_process(
     carriage: Carriage | None = None,
     begun: Callable[[], None] | None = None,
 ) -> T:
-    """What `fn(*args, **kwargs)` returns in a child process, if it does so within `seconds` from now.
+    """The value of `fn(*args, **kwargs)` in a child process, if it returns within `seconds` from now.
 
-    Children are kept and used again, with a spare one ready; the first call of a process waits for the start
-    of one. An async function is run with `asyncio.run`. The child has this process's `sys.path`, `sys.argv`,
-    working directory and environment as they are now, its standard output and standard error (on Windows its
-    output goes to standard error), and nothing to read from standard input. Functions and classes of
-    `__main__` travel by value. An exception keeps its type, its notes, its causes and what of its attributes
-    can be pickled; its traceback is in a note.
+    Children are kept and reused, and one spare child is ready; the first call of a process waits for a child
+    to start. An async function is run with `asyncio.run`. The child has this process's current `sys.path`,
+    `sys.argv`, working directory and environment, its standard output and standard error (on Windows the
+    child's output goes to standard error), and an empty standard input. Functions and classes of `__main__`
+    are pickled by value. An exception keeps its type, its notes, its causes and the attributes that can be
+    pickled; its traceback is in a note.
 
-    At the deadline, and when this thread is interrupted, the child is killed with all it started (on
-    Windows, it alone), except what moved to a session of its own. A child that has not called the function
-    by then goes on with its imports for the next call. When this process dies, the child is killed too.
-    `begun` is called right before the function is.
+    At the deadline, and if this thread is interrupted, the child is killed with all the processes it started
+    (on Windows, only the child), except those in a session of their own. A child that has not called the
+    function by then goes on with its imports for the next call. When this process dies, the child is killed,
+    too. `begun` is called right before the function.
 
-    Raises `AttemptTimeout`, `ProcessDied`, `UnpicklableError`, `OSError` when no process can be started, and
-    whatever `fn` raises.
+    Raises `AttemptTimeout`, `ProcessDied`, `UnpicklableError`, `OSError` if no process can be started, and
+    any exception of `fn`.
     """
     return _ChildCall(fn, args, kwargs, carriage, begun).run(seconds)
 
@@ -97,7 +97,7 @@ def around(
 
 
 class _ChildCall:
-    """One call: it waits for a child, is unpickled there, begins, and is over."""
+    """One call: it waits for a child, is unpickled there, starts, and ends."""
 
     def __init__(
         self,
@@ -139,7 +139,7 @@ class _ChildCall:
         return _outcome(*self.reply, self.what)
 
     def stop(self) -> bool:
-        """End the call, from any thread; whether it was still going on.
+        """End the call, from any thread. Returns whether it was still running.
 
         A child that has not called the function by now goes on with its imports, for the next call.
         """
@@ -154,14 +154,14 @@ class _ChildCall:
         return True
 
     def _overdue(self) -> str:
-        """What passed the deadline, for the message. Waits until a child that was killed is gone."""
+        """The part of the call that is overdue, for the message. Waits for the end of a killed child."""
         if not self.running:
             return f"the start of the child process of {self.what}"
         self.done.wait(DEATH_SECONDS)
         return self.what
 
     def _begin(self, modules: list[str]) -> bool:
-        """The child has unpickled the call: whether it may call the function."""
+        """Called when the child has unpickled the call. Returns whether it may call the function."""
         POOL.learn(modules)
         with self.lock:
             if self.over:
@@ -172,7 +172,7 @@ class _ChildCall:
         return True
 
     def _converse(self, child: Child) -> None:
-        """On a thread of its own: exchange the messages with the child, then give the child back."""
+        """On a thread of its own: exchange messages with the child, then return the child to the pool."""
         try:
             self.reply = child.ask(self.what, self.payload, self._begin, self.heard)
         except HUNG_UP:
@@ -200,7 +200,7 @@ def _pickled(call: tuple[Any, ...], what: str) -> bytes:
 
 
 def _outcome(kind: str, body: Any, what: str) -> Any:
-    """The value that the child's last message carries. Raises the error that it carries."""
+    """The value in the child's last message. Raises the error in it."""
     if kind == UNPICKLABLE:
         brief, text = body
         unpicklable = UnpicklableError(f"{brief}: {_ADVICE}")

@@ -19,7 +19,7 @@ if sys.platform == "linux":
 
 
 def _settled(stdout: int) -> tuple[BinaryIO, BinaryIO]:
-    """Move the two pipes out of the way of the user's code, which gets the parent's standard output."""
+    """Move the two pipes to other file descriptors; the user's code gets the parent's standard output."""
     pipes = os.dup(0), os.dup(1)
     nothing = os.open(os.devnull, os.O_RDWR)
     os.dup2(nothing, 0)
@@ -30,9 +30,9 @@ def _settled(stdout: int) -> tuple[BinaryIO, BinaryIO]:
     if stdout >= 0:
         os.close(stdout)
     with suppress(AttributeError):  # a stream may be None
-        sys.stdout.reconfigure(line_buffering=True)  # pyright: ignore # lines must outlive a kill
+        sys.stdout.reconfigure(line_buffering=True)  # pyright: ignore # lines must survive a kill
     if hasattr(os, "register_at_fork"):
-        # A forked grandchild that held the pipes would hide the death of this process from the parent.
+        # If a forked grandchild held the pipes, the parent would not notice the death of this process.
         os.register_at_fork(after_in_child=lambda: [os.dup2(nothing, pipe, False) for pipe in pipes])
     return os.fdopen(pipes[0], "rb"), os.fdopen(pipes[1], "wb")
 
@@ -59,7 +59,7 @@ def killed_at_hangup(pipe: BinaryIO) -> Generator[None, None, None]:
 
 def _import(modules: list[str]) -> None:
     for name in modules:
-        with suppress(BaseException):  # the call that needs the module will report what is wrong with it
+        with suppress(BaseException):  # the call that needs the module will report the error
             import_module(name)
 
 

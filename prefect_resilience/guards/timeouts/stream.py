@@ -1,4 +1,4 @@
-"""Generators with a deadline for the whole and for the wait before each chunk."""
+"""Generators with a timeout for all chunks and one for the wait for each chunk."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ from prefect_resilience.guards.timeouts.threads import (
     without_this_frame,
 )
 
-# An async generator whose steps are all made in one asyncio task, whoever asks for them.
+# An async generator with all its steps in one asyncio task, for any number of consumer tasks.
 #
-# What a generator holds over a `yield`, such as a cancel scope or a task group, must be left in the task
-# that it was entered in, and nothing of ours may be entered or left in between.
+# A generator may hold a cancel scope or a task group over a `yield`. It must leave them in the task in which
+# it entered them, and this package may not enter or leave any scope in between.
 
 Step = Callable[[], Awaitable[Any]]
 Outcome = tuple[Literal["yielded", "ended", "raised", "cancelled"], Any]
 
 PATIENCE = 5.0
-"""Seconds that a generator which was cancelled may clean up before it is left alone."""
+"""Seconds that a cancelled generator may take to clean up before it is abandoned."""
 
 
 class OneTask:
-    """The life of one async generator, in a task that begins now. Needs a running loop.
+    """Runs one async generator in a task that starts now. Needs a running loop.
 
-    `around` is entered before the first step, in that task, and left after the generator was closed.
+    The task enters `around` before the first step, and leaves it after the generator was closed.
     """
 
     def __init__(
@@ -53,10 +53,9 @@ class OneTask:
         self._task = asyncio.get_running_loop().create_task(self._live())
 
     async def step(self, make: Step, seconds: float | None = None) -> Outcome | None:
-        """What `make()`, such as the generator's `__anext__`, comes to; None when it is overdue.
+        """The outcome of `make()`, such as the generator's `__anext__`; None if it is overdue.
 
-        A step that is overdue is cancelled. If it comes to something nevertheless, within `PATIENCE` seconds,
-        that is handed on.
+        An overdue step is cancelled. If it still has an outcome within `PATIENCE` seconds, that is returned.
         """
         if self._over:
             return "cancelled", asyncio.CancelledError()
@@ -82,7 +81,7 @@ class OneTask:
         return outcome.result()
 
     async def close(self, seconds: float | None = None) -> bool:
-        """Close the generator; whether that was done within `seconds`. Raises what its cleaning up raises."""
+        """Close the generator. Returns whether it closed within `seconds`. Raises errors of its cleanup."""
         self._asked.put_nowait(None)
         if self._busy:
             await self._cancel()
@@ -116,7 +115,7 @@ class OneTask:
                 try:
                     asked = await self._asked.get()
                 except asyncio.CancelledError as cancelled:
-                    # Between two steps: by a scope that the generator holds, or by whoever ends the loop.
+                    # Cancelled between two steps: by a scope that the generator holds, or by the loop's end.
                     early = await _made(partial(self._source.athrow, cancelled))
                     if early[0] == "cancelled" or _asked_to_end():
                         return
@@ -152,13 +151,13 @@ async def _made(make: Step) -> Outcome:
 
 
 def _is_closing(error: BaseException) -> bool:
-    """Whether it is GeneratorExit, or a group of it, as a task group raises that was open at the `yield`."""
+    """Whether it is GeneratorExit, or a group of them, as from a task group that was open at the `yield`."""
     inside: Sequence[BaseException] | None = getattr(error, "exceptions", None)
     return isinstance(error, GeneratorExit) if inside is None else all(map(_is_closing, inside))
 
 
 def _asked_to_end() -> bool:
-    """Whether this task was cancelled for good; cancel scopes take their cancellation back."""
+    """Whether this task was cancelled for good; cancel scopes withdraw their cancellations."""
     task: Any = asyncio.current_task()
     return hasattr(task, "cancelling") and task.cancelling() > 0  # from Python 3.11 on
 
@@ -177,7 +176,7 @@ Reply = tuple[Literal["yielded", "returned", "raised"], Any]
 
 
 class _Allowance:
-    """The seconds left of `total`, which counts only waiting, and of `idle`, which begins anew each time."""
+    """The remaining seconds: `total` counts only waiting, and `idle` starts again with each step."""
 
     __slots__ = ("ended", "idle", "left", "name", "total")
 
@@ -206,10 +205,10 @@ def iterate_with_deadline(
 
     `total` counts the seconds spent waiting for the generator, not what the consumer does in between.
     All steps run on one thread of their own and in one copy of the context. `send`, `throw`, `close` and
-    the returned value pass through. A generator that is blocked when its time is over cannot be closed
-    from outside: it goes on in its thread, and is closed there as soon as it yields.
+    the returned value pass through. A generator that is blocked at its timeout cannot be closed from outside:
+    it goes on in its thread, and is closed there as soon as it yields.
 
-    Raises `AttemptTimeout`, and whatever the generator raises.
+    Raises `AttemptTimeout`, and any exception of the generator.
     """
     allowance = _Allowance(total, idle, what or _name(generator))
     orders: SimpleQueue[Order] = SimpleQueue()
@@ -225,15 +224,15 @@ def iterate_with_deadline(
             try:
                 order = ("send", (yield value))
             except GeneratorExit:
-                # On its own thread, so that its `finally` is over when `close()` returns.
+                # Close it on its own thread, so that its `finally` has ended when `close()` returns.
                 if not sys.is_finalizing():  # else that thread is gone
                     _ask(orders, replies, ("close", None), allowance)
                 raise
-            except BaseException as error:  # noqa: BLE001 the generator decides what becomes of it
+            except BaseException as error:  # noqa: BLE001 the generator gets it
                 order = ("throw", error)
     finally:
         order = ("close", None)  # do not keep an error: frame and traceback would form a cycle
-        orders.put(order)  # ends the thread, and a generator that comes back late
+        orders.put(order)  # ends the thread, and closes a generator that yields late
         if producer is not None and not allowance.ended:
             abandon(producer)
 
@@ -254,7 +253,7 @@ def _produce(
         except BaseException as error:  # noqa: BLE001 it is raised again on the consumer's side
             return replies.put(("raised", without_this_frame(error)))
         finally:
-            del value  # this thread holds nothing while it waits
+            del value  # this thread keeps no reference while it waits
 
 
 def _ask(
@@ -295,11 +294,11 @@ async def aiterate_with_deadline(
 
     `total` counts the seconds spent waiting for the generator, not what the consumer does in between.
     All steps run in one asyncio task of their own and in one copy of the context, so that the generator may
-    hold cancel scopes and task groups over a `yield`. A scope of its own that ends while the consumer is at
-    work is noticed at the next step. A step that is overdue is cancelled, and the generator is closed.
-    `asend`, `athrow` and `aclose` pass through. `around` is entered and left in that task.
+    hold cancel scopes and task groups over a `yield`. If its own scope is cancelled between two steps, the
+    next step raises that. An overdue step is cancelled, and the generator is closed. `asend`, `athrow` and
+    `aclose` pass through. `around` is entered and left in that task.
 
-    Raises `AttemptTimeout`, and whatever the generator raises.
+    Raises `AttemptTimeout`, and any exception of the generator.
     """
     allowance = _Allowance(total, idle, what or _name(agen))
     life = OneTask(agen, around)
@@ -318,7 +317,7 @@ async def aiterate_with_deadline(
                 make = partial(agen.asend, (yield value))
             except GeneratorExit:
                 raise
-            except BaseException as error:  # noqa: BLE001 the generator decides what becomes of it
+            except BaseException as error:  # noqa: BLE001 the generator gets it
                 make = partial(agen.athrow, error)
     finally:
         limit, _ = allowance.next_step()

@@ -1,4 +1,4 @@
-"""A call with a deadline, run on a thread of ours beside the thread that waits for it.
+"""A call with a deadline, run on a separate thread while the caller's thread waits.
 
 The threads are daemons: `concurrent.futures` joins its threads when the interpreter exits, so one stuck
 call would hang the exit. They are reused, the last one used first, and end after some idle time.
@@ -52,11 +52,11 @@ def _run(call: Call) -> None:
     except BaseException as error:  # noqa: BLE001 it is raised again in the thread that waits
         call.error = without_this_frame(error)
     call.finished = True
-    del call  # the frames of an error hold this one, and so would hold the error
+    del call  # an error's traceback holds this frame: with `call` in it, the two would form a cycle
 
 
 def without_this_frame(error: BaseException) -> BaseException:
-    """The error that was just caught, its traceback beginning one frame further in, in the user's code."""
+    """The error that was just caught, without this package's first frame in its traceback."""
     return error.with_traceback(error.__traceback__ and error.__traceback__.tb_next)
 
 
@@ -74,16 +74,16 @@ _numbers = itertools.count(1)
 def call_with_deadline(
     fn: Callable[..., T], args: Sequence[Any], kwargs: Mapping[str, Any], seconds: float
 ) -> T:
-    """What `fn(*args, **kwargs)` returns, if it does so within `seconds`.
+    """The value of `fn(*args, **kwargs)`, if it returns within `seconds`.
 
-    The call runs on another thread, in a copy of this thread's context variables; what it sets there is
-    not seen here. What it raises, a `SystemExit` too, is raised here as the same object. At the deadline
-    `AttemptTimeout` is raised at once, whatever the call is blocked in, unless it is C code that keeps
-    the GIL. The abandoned call goes on until it ends by itself, and a line in the log says so. It blocks
-    nobody: a new call gets a new thread, so abandoned calls are bounded only by how fast they are made.
-    If the waiting thread is interrupted, the call goes on in the same way, without the line.
+    The call runs on another thread, in a copy of this thread's context variables; changes to them are not
+    seen here. Its exception, also a `SystemExit`, is raised here as the same object. At the deadline
+    `AttemptTimeout` is raised at once, even if the call is blocked, unless it is in C code that keeps the
+    GIL. The abandoned call goes on until it ends by itself, and a log line reports it. It blocks no other
+    call: a new call gets a new thread, so the number of abandoned calls has no bound of its own. If the
+    waiting thread is interrupted, the call goes on in the same way, without the log line.
 
-    Raises `AttemptTimeout`, `RuntimeError` if the system gives no thread, and whatever `fn` raises.
+    Raises `AttemptTimeout`, `RuntimeError` if no thread can be started, and any exception of `fn`.
     """
     call = Call(fn, args, kwargs)
     _hand_over(call)
@@ -105,9 +105,9 @@ def call_with_deadline(
 
 
 def start_call(fn: Callable[..., Any], *args: Any) -> Call:
-    """Run `fn(*args)` on a thread of the pool, with the context copied, and do not wait for it.
+    """Run `fn(*args)` on a thread of the pool, in a copy of the context, without waiting for it.
 
-    What it returns or raises is dropped.
+    Its value or exception is dropped.
     """
     call = Call(fn, args, {})
     _hand_over(call)
@@ -115,7 +115,7 @@ def start_call(fn: Callable[..., Any], *args: Any) -> Call:
 
 
 def abandon(call: Call) -> bool:
-    """Stop waiting for the call. Returns whether it still runs; it is then overdue until it has ended."""
+    """Stop waiting for the call. Returns whether it still runs; then it is overdue until it has ended."""
     _overdue.add(call)
     if call.finished:
         _overdue.discard(call)
@@ -123,7 +123,7 @@ def abandon(call: Call) -> bool:
 
 
 def overdue_calls() -> int:
-    """How many calls of this process are still running in their threads although nobody waits for them."""
+    """The number of this process's abandoned calls that are still running in their threads."""
     return len(_overdue)
 
 
@@ -151,7 +151,7 @@ def _hand_over(call: Call) -> None:
 
 
 def _serve(inbox: SimpleQueue[Call]) -> None:
-    """The life of a thread: calls until none has come for `IDLE_SECONDS`."""
+    """The thread's loop: make calls until none has come for `IDLE_SECONDS`."""
     while True:
         try:
             call = inbox.get(timeout=IDLE_SECONDS)
@@ -159,7 +159,7 @@ def _serve(inbox: SimpleQueue[Call]) -> None:
             with suppress(ValueError):
                 _idle.remove(inbox)
                 return
-            call = inbox.get()  # a caller has just taken this inbox, and is about to use it
+            call = inbox.get()  # a caller has just taken this inbox and will put a call into it
         _run(call)
         if _overdue:
             _overdue.discard(call)

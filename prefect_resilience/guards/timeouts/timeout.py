@@ -1,4 +1,4 @@
-"""`Timeout`: how long one attempt may take, and the helpers that hold a call to it."""
+"""`Timeout`: how long one attempt may take, and the helpers that enforce it."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ __all__ = [
 
 # A call with a deadline on the main thread itself, ended by the system's interval timer.
 #
-# Handing a call to another thread costs most of a millisecond while Prefect's event thread is busy, since
-# each hand-over waits for the interpreter's lock. On the main thread the timer's signal interrupts the call
-# where it is, a blocking system call included, and costs a few microseconds.
+# Another thread for a call costs most of a millisecond while Prefect's event thread is busy, since each
+# hand-over waits for the GIL. On the main thread the timer's signal interrupts the call, also in a blocking
+# system call, and costs a few microseconds.
 
 AGAIN_SECONDS = 0.2
-"""The timer rings again after this time, for code that swallowed the first one."""
+"""The timer fires again after this time, for code that swallowed the first exception."""
 
 
 class DeadlinePassed(BaseException):
@@ -47,7 +47,7 @@ class DeadlinePassed(BaseException):
 
 
 class _Alarm:
-    """Whether a call is under way that the signal is meant for."""
+    """Whether the signal is for a call that is running."""
 
     def __init__(self) -> None:
         self.is_set = False
@@ -57,7 +57,7 @@ _alarm = per_process(_Alarm)
 
 
 def alarm_is_free() -> bool:
-    """Whether this is the main thread, with an interval timer and a signal that nobody else uses."""
+    """Whether this is the main thread, with an interval timer and a signal that no other code uses."""
     if threading.get_ident() != threading.main_thread().ident or not hasattr(signal, "setitimer"):
         return False
     if signal.getitimer(signal.ITIMER_REAL)[0] != 0:
@@ -69,12 +69,11 @@ def alarm_is_free() -> bool:
 def call_with_alarm(
     fn: Callable[..., T], args: Sequence[Any], kwargs: Mapping[str, Any], seconds: float
 ) -> T:
-    """What `fn(*args, **kwargs)` returns, if it does so within `seconds`. Only where `alarm_is_free()`.
+    """The value of `fn(*args, **kwargs)`, if it returns within `seconds`. Only if `alarm_is_free()`.
 
     At the deadline the call is interrupted: its `finally` blocks run, and `AttemptTimeout` is raised here.
-    C code that goes back to waiting after a signal (some database drivers) is interrupted only when it
-    comes back to Python. The signal's handler stays in place afterwards, and then does what the system does
-    by default.
+    C code that resumes waiting after a signal (some database drivers) is interrupted only when it returns to
+    Python. The signal's handler stays installed after the call; it then applies the signal's default action.
     """
     if signal.getsignal(signal.SIGALRM) is not _on_alarm:
         signal.signal(signal.SIGALRM, _on_alarm)
@@ -103,19 +102,18 @@ def _on_alarm(number: int, _frame: FrameType | None) -> None:
 async def acall_with_deadline(
     awaitable_factory: Callable[[], Awaitable[T]], seconds: float, *, what: str = "the attempt"
 ) -> T:
-    """What the awaitable gives, if it does so within `seconds`; else it is cancelled.
+    """The result of the awaitable, if it ends within `seconds`; else it is cancelled.
 
-    The awaitable runs in the calling task. Cancelling works at its next `await`, and again at each one
-    after it while the code goes on, so code that blocks the event loop, or shields itself, or catches the
-    cancellation for good, ends late by just that long. If such code returns a value after the deadline,
-    the value is handed on: the work was done. A `TimeoutError` of the code's own, and a cancellation from
-    outside, pass through as they are.
+    The awaitable runs in the calling task. The cancellation is raised at its next `await`, and again at each
+    later one while the code goes on. Code that blocks the event loop, shields itself, or always catches the
+    cancellation ends late. If such code returns a value after the deadline, the value is returned, since the
+    work was done. The code's own `TimeoutError` and a cancellation from outside pass through unchanged.
 
-    Raises `AttemptTimeout`, and whatever the awaitable raises.
+    Raises `AttemptTimeout`, and any exception of the awaitable.
     """
     with anyio.move_on_after(seconds) as scope:
         return await awaitable_factory()
-    # The scope swallows nothing but its own cancellation, so this is the deadline.
+    # The scope swallows only its own cancellation, so the deadline has passed.
     assert scope.cancelled_caught
     raise AttemptTimeout(seconds, what)
 
@@ -132,12 +130,12 @@ class Timeout(Policy):
 
     An overdue async call is cancelled. For a sync call the `mode` decides: "auto" (the default) interrupts it
     if it runs on the main thread, and is like "thread" elsewhere. "thread" stops waiting at once, and the
-    call goes on in its thread. "process" runs the call in a child process and kills that. Write "thread" for
-    a call on the main thread that blocks in C code which ignores signals, such as some database drivers.
+    call goes on in its thread. "process" runs the call in a child process and kills that. Use "thread" for a
+    call on the main thread that blocks in C code that ignores signals, such as some database drivers.
 
         Timeout(30)   Timeout(30, mode="process")   Timeout(total=30, idle=5)
 
-    JSON may say `timeout_ms` in place of `total`. Raises `ConfigurationError`.
+    JSON may have `timeout_ms` in place of `total`. Raises `ConfigurationError`.
     """
 
     by_position: ClassVar[tuple[str, ...]] = ("total", "idle")
@@ -185,9 +183,9 @@ class Timeout(Policy):
 
     @classmethod
     def of(cls, value: Any, operations: Mapping[str, float] = DEFAULT_OPERATIONS) -> Timeout | None:
-        """The timeout that `value` means: None, a duration, an operation's name, JSON, a Timeout.
+        """The timeout from `value`: None, a duration, an operation's name, JSON, or a Timeout.
 
-        Raises `ConfigurationError` when it means none; for an unknown name the nearest one is named.
+        Raises `ConfigurationError` for other values; for an unknown name it suggests the nearest one.
 
         Example:
             >>> Timeout.of("llm-call").total, Timeout.of({"timeout_ms": 500}).total
@@ -206,7 +204,7 @@ class Timeout(Policy):
         )
 
     def check_for(self, fn: Callable[..., Any]) -> None:
-        """Raises `ConfigurationError` when this timeout cannot be kept for `fn`."""
+        """Raise `ConfigurationError` if this timeout cannot be enforced for `fn`."""
         name = getattr(fn, "__name__", None) or type(fn).__name__
         streams = _is_generator_function(fn)
         if self.idle is not None and not streams:
@@ -221,7 +219,7 @@ class Timeout(Policy):
 
 
 def deadline_around(timeout: Timeout, call: Invoke, isasync: bool, named: Callable[..., Any]) -> Invoke:
-    """The call, held to `timeout.total`; it raises AttemptTimeout, which names the function `named`.
+    """The call, limited to `timeout.total`; it raises AttemptTimeout with the name of the function `named`.
 
     Not for `mode="process"`.
     """
@@ -250,5 +248,5 @@ def _operation(name: str, operations: Mapping[str, float]) -> float:
 
 
 def _is_generator_function(fn: Callable[..., Any]) -> bool:
-    made_by = (fn, getattr(fn, "__call__", None))  # noqa: B004 the method is what is looked at
+    made_by = (fn, getattr(fn, "__call__", None))  # noqa: B004 the method itself is checked
     return any(inspect.isgeneratorfunction(one) or inspect.isasyncgenfunction(one) for one in made_by)

@@ -1,1 +1,1 @@
-"""The operator's command line, `prefect-resilience`: what it shows and what it sets is a whole fleet's."""
+"""The operator's command line, `prefect-resilience`. Its commands show and change a whole fleet."""

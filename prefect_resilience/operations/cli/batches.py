@@ -257,7 +257,7 @@ def prune(*, older_than: str, how: options.Asking = options.ASKING) -> int:
     return look.answer([tables.batch_row(one) for one in old], done, json=how.json)
 
 
-# -- what the commands share
+# -- helpers of several commands
 
 
 def _existing(batch: str, url: str, archived: bool) -> BatchStatus:

@@ -193,7 +193,7 @@ def _act(
                 after = change_circuit(circuit, action, reason, moment, url)
                 changes.append(CircuitChange(name=circuit, before=before, after=after))
     finally:
-        # If the store fails in between, the changes up to then are shown as well.
+        # If the store fails in between, show the changes made so far.
         if changes or how.json:
             done = f"{plural(len(changes), 'circuit')} {DONE[action]} for the whole fleet."
             look.answer(changes, tables.changes_table(changes, fleet.now), done, json=how.json)

@@ -124,7 +124,7 @@ def card_rows(circuit: CircuitSnapshot, now: float) -> Iterator[tuple[str, look.
 
 
 def changes_table(changes: Iterable[CircuitChange], now: float) -> Table:
-    """The state before and after, a row for each changed circuit."""
+    """A row for each changed circuit, with its state before and after."""
     columns = {"circuit": 12, "before": WORD, "after": WORD, "until": WORD, "why": TEXT}
     return look.table(
         columns,
@@ -159,7 +159,7 @@ def watch_json(url: str, interval: float, count: int | None) -> int:
     for fleet, trouble in _looks(url, interval, count):
         if fleet is not None:
             look.as_json(fleet.circuits, indent=None)
-        # Report an outage once, not at every look.
+        # Report an outage once, not at every reading.
         if answered and trouble:
             look.say(trouble)
         elif not answered and not trouble:

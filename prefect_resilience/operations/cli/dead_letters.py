@@ -191,7 +191,7 @@ def purge(
     return look.answer(chosen, done, json=how.json)
 
 
-# -- what the commands share
+# -- helpers of several commands
 
 
 def _since(text: str | None) -> datetime | timedelta | None:
@@ -206,7 +206,7 @@ def _agreed(verb: str, letters: Sequence[DeadLetter]) -> bool:
 
 
 def _values(given: Sequence[str], from_environment: Sequence[str]) -> dict[str, Any]:
-    """The values of --set and --set-env by their paths. What reads as JSON is JSON, anything else is text."""
+    """The values of --set and --set-env by their paths. Valid JSON is parsed, anything else is text."""
     values = {path: _json_or_text(value) for path, value in _pairs("--set", given)}
     for path, name in _pairs("--set-env", from_environment):
         if name not in os.environ:

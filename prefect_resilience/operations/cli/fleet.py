@@ -176,7 +176,7 @@ def _report_text(made: FleetReport) -> RenderableType:
 
 def _section_parts(section: Section) -> Iterator[RenderableType]:
     if section.rows:
-        # In a table without a head all headings are empty.
+        # In a table without a header all headings are empty.
         columns = {
             heading or str(place): FIGURES if place else TEXT
             for place, heading in enumerate(section.headings)

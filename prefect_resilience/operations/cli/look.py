@@ -56,12 +56,12 @@ STATES = {
     "succeeded": ("✓", BLUE),
     "handled": ("!", ORANGE),
     "skipped": ("-", PURPLE),
-    # what `install` changed
+    # changes of `install`
     "created": ("", BLUE),
     "changed": ("", YELLOW),
     "removed": ("", VERMILION),
     "kept": ("", PURPLE),
-    # what `doctor` found
+    # findings of `doctor`
     "note": ("!", YELLOW),
     "wrong": ("✗", VERMILION),
 }

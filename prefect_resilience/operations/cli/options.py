@@ -81,7 +81,7 @@ def _time(text: str) -> datetime | timedelta:
 
 
 def until(text: str, now: datetime) -> datetime | timedelta:
-    """What `--until` means: a span from now ("10m", "1h30m") or a time ("2026-11-20T18:00").
+    """The value of `--until`: a span from now ("10m", "1h30m") or a time ("2026-11-20T18:00").
 
     A time without an offset is in the zone of `now`. Raises ConfigurationError for other text or a past time.
     """

@@ -47,7 +47,7 @@ class Checked(BaseModel):
 
     @property
     def lines(self) -> Iterator[str]:
-        """A line for each mistake, or one line that there is none."""
+        """A line for each mistake, or one line if there is none."""
         if self.valid:
             yield f"{self.file}: no mistakes, {plural(self.nodes or 0, 'node')}"
         for mistake in self.mistakes:
@@ -186,7 +186,7 @@ def why(node: NodeResult) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Seconds as a person reads them: "35 ms", "1.2 s", "90 s", "5 min"."""
+    """A duration in a fitting unit: "35 ms", "1.2 s", "90 s", "5 min"."""
     if seconds < 1:
         return f"{seconds * 1000:.0f} ms"
     if seconds < 10:

@@ -38,10 +38,10 @@ _LOOKED_AT = re.compile(r"""\binputs(?:\.|\[\\?["'])(\w+)""")
 
 
 def read_inputs(pairs: Iterable[str], text: str | None) -> dict[str, Any]:
-    """The inputs of `--inputs JSON` and, over them, those of every `--input name=value`.
+    """The inputs of `--inputs JSON`, overridden by those of every `--input name=value`.
 
     A value that is valid JSON is read as JSON (3, true, [1, 2], "3"); anything else is text. Raises
-    ConfigurationError for a text without =, a name given twice, and `--inputs` that is no JSON object.
+    ConfigurationError for a text without =, a duplicate name, and `--inputs` that is no JSON object.
     """
     inputs = _object(text) if text is not None else {}
     written: set[str] = set()
@@ -183,14 +183,14 @@ def _log_consoles() -> Iterable[Console]:
     return {id(console): console for console in consoles if isinstance(console, Console)}.values()
 
 
-# Beginnings of the messages of Prefect's client when there is no API
+# Prefixes of the messages of Prefect's client when there is no API
 OF_THE_API = ("Failed to reach API", "Timed out while attempting to connect")
 
 PATIENCE = 90
 
 
 def run(source: PlanSource, inputs: Mapping[str, Any]) -> tuple[PlanResult, str]:
-    """Run the plan to its end, with a bar in a terminal: its result, and why it failed ("" if it did not).
+    """Run the plan, with a bar in a terminal. Returns its result, and why it failed ("" if it did not).
 
     Raises the error that prevented a run.
     """

@@ -1,5 +1,5 @@
 """The dashboard: a page on loopback that shows the fleet live, with buttons for the most frequent commands.
 
 `rows` turns documents into rows of the page, `reading` reads the stores and the Prefect API, `orders` carries
-out what the buttons send, and `app` speaks HTTP. The page itself is in `static/`.
+out the orders of the buttons, and `app` serves HTTP. The page itself is in `static/`.
 """

@@ -1,4 +1,4 @@
-"""Reads what the page shows: once for all browsers, and only while a page is open."""
+"""Reads the data of the page: once for all browsers, and only while a page is open."""
 
 from __future__ import annotations
 
@@ -91,9 +91,9 @@ class Fleet:
 
 
 class Board:
-    """The rows of all parts, by part and id. Each change has a version; a browser knows the last one it got.
+    """The rows of all parts, by part and id. Each change has a version; a browser knows its last version.
 
-    A slow or disconnected browser costs nothing: it gets the present rows when it asks again.
+    A slow or disconnected browser costs nothing: it gets the current rows with its next request.
     """
 
     def __init__(self) -> None:

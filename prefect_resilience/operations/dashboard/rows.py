@@ -159,7 +159,7 @@ SLOT = 5.0
 
 SLOTS = 36
 LATE = 1.0
-"""Seconds after its end for which a slot is not shown yet: workers merge their counts a little later."""
+"""Seconds from the end of a slot until it is shown: workers merge their counts a little later."""
 
 Series = dict[str, list[float]]
 """`calls` and `failed` by slot, the oldest first. A list of zeros is omitted."""
@@ -218,7 +218,7 @@ def _series(calls: list[float], failed: list[float]) -> Series:
 
 
 def _short(number: float) -> Any:
-    """One digit, to keep messages small: a page may get a thousand curves at once."""
+    """A number with one decimal, to keep messages small: a page may get a thousand curves at once."""
     rounded = round(number, 1)
     return int(rounded) if rounded == int(rounded) else rounded
 

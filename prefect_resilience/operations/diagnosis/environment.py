@@ -21,7 +21,7 @@ from prefect_resilience.operations.diagnosis.findings import DiagnosisFinding, n
 from prefect_resilience.stores import StoreUrl, open_store, parse_url
 from prefect_resilience.stores.server_facts import PostgresFacts, RedisFacts, postgres_facts, redis_facts
 
-# What a store's server may lose, according to its settings.
+# Data that a store's server may lose, according to its settings.
 #
 # `ledger`: whether the store has effects and dead letters, or only circuits, which may be lost.
 
@@ -37,7 +37,7 @@ PERSIST = (
 
 
 def of_redis(facts: RedisFacts, where: str, *, ledger: bool) -> Iterator[DiagnosisFinding]:
-    """What a Redis server may lose."""
+    """Problems of a Redis server that may lose data."""
     if facts.role in ("slave", "replica"):
         says = "it is a replica: it takes no writes, or loses them at its next synchronization"
         mend = "Name the primary in the URL, or let Sentinel or the cluster's endpoint do so."
@@ -57,7 +57,7 @@ def of_redis(facts: RedisFacts, where: str, *, ledger: bool) -> Iterator[Diagnos
 
 
 def _lost_at_restart(facts: RedisFacts) -> tuple[Callable[..., DiagnosisFinding], str, str] | None:
-    """What a crash or a restart of Redis loses: the level, the problem, and how to fix it."""
+    """The data loss at a crash or a restart of Redis: the level, the problem, and how to fix it."""
     if facts.appendonly:
         if facts.appendfsync == "no":
             return (
@@ -81,7 +81,7 @@ def _lost_at_restart(facts: RedisFacts) -> tuple[Callable[..., DiagnosisFinding]
 
 
 def of_postgres(facts: PostgresFacts, where: str, *, ledger: bool) -> Iterator[DiagnosisFinding]:
-    """What a PostgreSQL server, or a pooler in front of it, may lose."""
+    """Problems of a PostgreSQL server, or a pooler in front of it, that may lose data."""
     if facts.in_recovery:
         says = "it is a replica (pg_is_in_recovery): it takes no writes"
         mend = "Name the primary in the URL; if it has several hosts, add `target_session_attrs=read-write`."
@@ -199,7 +199,7 @@ def _store(url: str, *, ledger: bool) -> Iterator[DiagnosisFinding]:
         says = f"it does not answer: {redact(one_line(error))}"
         mend = "Start its server or make the file writable, and check the URL and the network in between."
         yield wrong("store", shown, says, mend)
-        # A replica may reject what the store needs, but it still answers that it is a replica.
+        # A replica may reject requests that the store needs, but it still answers that it is a replica.
         with suppress(StoreUnavailable):
             yield from _kept(parse_url(url), shown, ledger)
         return
@@ -213,7 +213,7 @@ def _store(url: str, *, ledger: bool) -> Iterator[DiagnosisFinding]:
 
 
 def _kept(parsed: StoreUrl, shown: str, ledger: bool) -> Iterator[DiagnosisFinding]:
-    """Whether the store's server keeps what it confirms."""
+    """Problems of a store's server that may lose confirmed data."""
     if parsed.kind == "redis":
         yield from of_redis(redis_facts(parsed), shown, ledger=ledger)
     elif parsed.kind == "postgresql":

@@ -1,4 +1,4 @@
-"""`examine`: runs every check, and skips those without something to check."""
+"""`examine`: runs every check, except the ones that have nothing to check."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ class DiagnosisFinding(BaseModel):
     """One problem, and how to fix it.
 
     `check`: the name of the check. `where`: the place of the problem. `says`: the problem, in one sentence.
-    `mend`: how to fix it, in one sentence. `level`: "wrong", or "note" for what may be intended.
+    `mend`: how to fix it, in one sentence. `level`: "wrong", or "note" if it may be intended.
     """
 
     model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True)

@@ -1,4 +1,4 @@
-"""What is installed: the operational flows, and the automations in files."""
+"""The objects to install: the operational flows, and the automations in files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`install` and `uninstall`: create, update and remove our objects; keep what a person changed."""
+"""`install` and `uninstall`: create, update and remove our objects, except those that a person changed."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from prefect_resilience.operations.installation.catalog import (
 )
 from prefect_resilience.operations.installation.resources import Installation
 
-# A fingerprint in an automation's description shows whether a person has changed the automation since.
+# A fingerprint in an automation's description shows whether a person has changed the automation.
 #
 # It is in the description because editing an automation in the UI keeps the description.
 
@@ -101,7 +101,7 @@ def install(
 
 
 def planned(client: SyncPrefectClient) -> list[InstallationChange]:
-    """What `install` would do on the server of the client."""
+    """The changes that `install` would make on the client's server."""
     return _install(Installation(client, dry_run=True), None, None, None)
 
 
@@ -124,9 +124,9 @@ def _install(
 
 
 def uninstall(*, dry_run: bool = False) -> list[InstallationChange]:
-    """Remove what `install` made: automations, deployments, its work pool and its notification block.
+    """Remove the objects of `install`: automations, deployments, its work pool and its notification block.
 
-    Saved policies stay, and with them their block type.
+    Saved policies and their block type stay.
     """
     with _asking() as client:
         run = Installation(client, dry_run)

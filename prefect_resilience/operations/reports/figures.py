@@ -98,7 +98,7 @@ class BadEnd(_Figures):
 
     kind: "FAILED" or "CRASHED". state: the name of the state. again_at: when the run was scheduled again.
     by: the message of that state. completed_at: when the run then completed; None if it did not, or failed
-    again. seconds: how long it stayed failed or crashed in the period.
+    again. seconds: how long it was failed or crashed in the period.
     """
 
     flow_run_id: str
@@ -188,7 +188,7 @@ class EffectFigures(_Figures):
 
 
 class FleetReport(_Figures):
-    """What happened to a fleet between `since` (inclusive) and `until`.
+    """The figures of a fleet between `since` (inclusive) and `until`.
 
     errors, categories: failed attempts of resilient tasks by code and by category, the most frequent first,
     without rejected attempts. failed_attempts: their number. timeouts: those of category timeout.

@@ -1,4 +1,4 @@
-"""The flow runs of a period: their last states, and their failures and crashes before."""
+"""The flow runs of a period: their last states, and their earlier failures and crashes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from prefect_resilience.operations.reports.task_runs import moment
 BAD = (FAILED, CRASHED)
 RUNNING = "RUNNING"
 REPEATED = timedelta(seconds=30)
-"""For so long after a crash Prefect may report it again, whatever state the run has by then."""
+"""For this long after a crash Prefect may report it again, whatever the run's state is by then."""
 
 SAID = 200
 
@@ -115,10 +115,10 @@ def _recovery(ends: Sequence[BadEnd]) -> tuple[datetime, float] | None:
 
 EVENT = "prefect.flow-run."
 NAMES = ("Crashed", "Failed", "TimedOut")
-"""Prefect's names for bad ends. One with another name is found only if it is the run's last state."""
+"""Prefect's names for bad ends. A bad end with another name is found only if it is the run's last state."""
 
 BEFORE = timedelta(days=2)
-"""How long before the period the bad end of a run that completed in it is searched."""
+"""How far before the period to search for bad ends of runs that completed in it."""
 
 MOST = 300
 """The largest number of runs with bad ends that are read; each takes a request."""

@@ -29,14 +29,14 @@ FIRST = 2
 """The generation of the first change. A document begins with generation 1, closed."""
 
 SAME = 0.01
-"""Seconds by which the event and the document of one change may differ."""
+"""The most seconds between the event and the document of one change."""
 
 
 @dataclass(frozen=True, slots=True)
 class StateChange:
     """A change of a circuit to the state `after`. Times are seconds since the epoch.
 
-    `before`: the previous state, if known. `retry_at`: until when calls are rejected, if there is an end.
+    `before`: the previous state, if known. `retry_at`: the time until which calls are rejected, if any.
     """
 
     circuit: str
@@ -177,7 +177,7 @@ def _complete(stays: list[Stay], now: CircuitSnapshot | None, since: float, unti
 
 def _up_to_date(last: StateChange, now: CircuitSnapshot) -> bool:
     """Whether the last event is as new as a document without a history."""
-    # A circuit that is shown as half-open because its time has come is one generation ahead of its document.
+    # After the open period a circuit is shown as half-open, one generation ahead of its document.
     ahead = 1 if now.state == "half_open" and last.after in REFUSING else 0
     return now.generation - last.generation <= ahead
 

@@ -57,7 +57,7 @@ COUNTED = (
 
 
 def report(since: When = None, until: When = None) -> FleetReport:
-    """Report what happened in the fleet in a period, by default the last 24 hours.
+    """Report retries, failures, fallbacks and recoveries of the fleet in a period, by default 24 hours.
 
     since, until: times (without an offset: in UTC), or how long ago. Works inside a flow run and outside.
     Raises ConfigurationError for an empty period, and ReportError if the Prefect API does not answer. If a

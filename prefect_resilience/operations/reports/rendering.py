@@ -39,7 +39,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A table with a title. The first column has names, the others figures. `says`: a sentence below it."""
+    """A table with a title. The first column has names, the others figures. `says`: a text below it."""
 
     title: str
     headings: Row

@@ -1,7 +1,7 @@
 """The number of runs of each task, from counts by parts of names. Pure.
 
-Prefect names a run after its task, with three letters: `fetch-3f2`. Its API counts names that contain a
-pattern, with `_` for any letter, whatever their case: `fetch-___` counts those of `prefetch` as well.
+Prefect names a run after its task, with a suffix of three characters: `fetch-3f2`. Its API counts names that
+contain a pattern, ignoring case, with `_` for any character: `fetch-___` also counts runs of `prefetch`.
 """
 
 from __future__ import annotations

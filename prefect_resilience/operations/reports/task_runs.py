@@ -1,8 +1,8 @@
 """The task runs of a period: each is read, or, if they are many, counted from their events.
 
-Reading a run takes the server 400 microseconds of its one process, counting its events takes 70, and any
-request for a count 50,000. So with more than COUNTED_FROM runs, those that ended Completed at their first
-attempt are counted by task from their names (see `stems`); those that were retried, failed or had a
+In the server's one process, reading a run takes 400 microseconds, counting its events takes 70, and any
+request for a count takes 50,000. So with more than COUNTED_FROM runs, those that ended Completed at their
+first attempt are counted by task from their names (see `stems`); those that were retried, failed or had a
 fallback are counted by their events; the few others are read. A few runs of each name are read to confirm
 the names. Every count must agree with another one; otherwise runs are counted by their events, or all runs
 are read.
@@ -35,7 +35,7 @@ SLICE = 4_000
 """Runs in a part of the period: few enough that pages by offset stay cheap."""
 
 LOOK_BACK = timedelta(days=90)
-"""How long before the period a run that ended in it may have been scheduled."""
+"""The longest time between the scheduling of a run and the period in which it ended."""
 
 NO_FLOW: Filter = {"subflow_runs": {"exists_": False}}
 """Excludes subflows, which the API also lists as task runs."""
@@ -138,7 +138,7 @@ def _is_subflow(row: dict[str, Any]) -> bool:
 
 
 COUNTED_FROM = 6_000
-"""With at most so many runs, each run is read."""
+"""With at most this many runs, each run is read."""
 
 PLAIN = "Completed"
 RUNNING = "Running"
@@ -149,7 +149,7 @@ TYPES = {"Failed": FAILED, TIMED_OUT: FAILED, FALLBACK: COMPLETED, DEGRADED: COM
 """Other final states that can be counted by events, with their types."""
 
 BEFORE = timedelta(days=2)
-"""How long before the period retries of a run that ended in it are searched."""
+"""How far before the period to search for retries of runs that ended in it."""
 
 IDS = 1_000
 SAMPLES = 3

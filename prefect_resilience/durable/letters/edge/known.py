@@ -43,15 +43,15 @@ MOST_TASK_RUNS = 2_000
 def left_to_its_run(
     queue: DeadLetterQueue, letter: DeadLetter, *, despite_run: bool, dry_run: bool = False
 ) -> LetterOutcome | None:
-    """The outcome of a letter that its flow run makes or has made; None when it may be replayed.
+    """The outcome of a letter if its flow run makes or made the call; None if it may be replayed.
 
-    `despite_run`: the operator has checked, so only a call that is known to have succeeded is left alone.
+    `despite_run`: the operator has checked, so only a call that is known to have succeeded is skipped.
     """
     try:
         runs = _runs(letter)
         since = report.completed_since(letter, runs) if letter.status == "waiting" else []
         done = next((run for run in since if _made(letter, run)), None)
-    except Exception as error:  # noqa: BLE001 - whatever stops the API from answering
+    except Exception as error:  # noqa: BLE001 - any failure of the API
         unknown = "the Prefect API could not be asked whether its flow run goes on, so it was left alone"
         return None if despite_run else _skipped(letter, f"{unknown}: {error!r}", "api_unavailable")
     if done is not None:
@@ -69,7 +69,7 @@ def _skipped(letter: DeadLetter, why: str, reason: Reason) -> LetterOutcome:
 
 
 def _recovery(queue: DeadLetterQueue, letter: DeadLetter) -> str | None:
-    """A sentence if the batch is being recovered now: its flow run is about to be scheduled. Else None."""
+    """The reason to skip the letter while its batch is being recovered and its run scheduled; else None."""
     ledger = open_ledger(queue.store)
     roots = {one.starts[0][0] for one in letter.passes if one.starts}
     for batch_id in sorted(roots | ({letter.batch_id} if letter.batch_id else set())):
@@ -94,7 +94,7 @@ def tell_settled(letter: DeadLetter) -> None:
     emit("dead-letter.settled", "dead-letter", letter.id, payload)
 
 
-# -- what the API says
+# -- flow runs and task runs from the API
 
 
 def _runs(letter: DeadLetter) -> list[RunSeen]:
@@ -248,10 +248,10 @@ def _has_run(task: str) -> bool | None:
     try:
         with get_client(sync_client=True) as client:
             flows = client.request("POST", "/flows/count", json={"flows": {"name": {"any_": [name]}}})
-            # Prefect names a run after its task and some letters.
+            # Prefect names a run after its task, followed by a short suffix.
             runs = {"task_runs": {"name": {"like_": f"{name}-"}}}
             return bool(flows.json() or client.request("POST", "/task_runs/count", json=runs).json())
-    except Exception:  # noqa: BLE001 - whatever stops it from answering
+    except Exception:  # noqa: BLE001 - any failure of the API
         return None
 
 
@@ -277,7 +277,7 @@ def settle_call(
 def letters_before(starts: Starts, batch: str) -> set[str]:
     """The calls that had letters when this pass of a flow run began; `batch` is the batch's digest.
 
-    A later letter belongs to a failure in this very pass, or to another run.
+    A letter made later belongs to a failure in this pass, or to another run.
     """
     return claims.in_batch(queue_of().store, batch)
 
@@ -294,9 +294,9 @@ def starts_here() -> Starts | None:
 
 
 def starts_of(flow_run: FlowRun) -> Starts:
-    """The flow runs around a flow run, itself included; from the API if this process does not know them.
+    """The flow runs around a flow run and the run itself; from the API if this process does not know them.
 
-    Without an answer, this flow run alone.
+    If the API does not answer, only the flow run itself.
     """
     here = starts_here()
     if here is not None and here[-1][0] == str(flow_run.id):
@@ -306,7 +306,7 @@ def starts_of(flow_run: FlowRun) -> Starts:
         return (own,)
     try:
         return runs_around(own, flow_run.parent_task_run_id)
-    except Exception:  # noqa: BLE001 - whatever stops the API from answering, the letter is kept
+    except Exception:  # noqa: BLE001 - any failure of the API; the letter is kept
         return (own,)
 
 
@@ -328,7 +328,7 @@ def _contexts() -> Iterator[FlowRun]:
 
 @lru_cache(maxsize=2_000)
 def runs_around(subflow: tuple[str, int], task_run_id: UUID | None) -> Starts:
-    """The API's answer to which flow runs are around a subflow run; it does not change during one start.
+    """The flow runs around a subflow run, from the API. They do not change during one start.
 
     `task_run_id` is the task run that represents the subflow in its parent.
     """

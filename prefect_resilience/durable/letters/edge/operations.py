@@ -58,8 +58,8 @@ def list_letters(
         status: "waiting", "replaying", "in_doubt", "replayed" or "settled", or several of them; all when
             left out.
         task: Only those of the task or flow of this name, key or import path ("module:function").
-        since: Only those that came in after this time (without an offset: in UTC), or that long ago.
-        limit: At most so many.
+        since: Only those made after this time (without an offset: in UTC), or within this timedelta.
+        limit: The maximum number of letters.
         store: A store or its URL; the configured one when left out.
 
     Raises StoreUnavailable, and ConfigurationError for a status that does not exist.
@@ -90,8 +90,8 @@ def replay(
     """Make the calls of dead letters again, the oldest first, in a flow run `replay-dead-letters`.
 
     Each call is made in its letter's batch: an effect that is done there is not done again. A letter has one
-    replay at a time, and one that succeeds. After an interruption, call `replay` again to continue; a letter
-    that was cut off is replayed only if nothing can happen twice (see `force`).
+    replay at a time, and is replayed with success only once. After an interruption, call `replay` again to
+    continue; a letter that was cut off is replayed only if no side effect can happen twice (see `force`).
 
     A letter is skipped, and keeps waiting, while its flow run is active, waits for a retry or is being
     recovered: that run may make the call itself. If the call has succeeded there, the letter is settled.
@@ -99,9 +99,9 @@ def replay(
     Args:
         letters: Ids or letters; or leave it out and choose by `status`, `task`, `since` and `limit`. Without
             any of them: all waiting letters.
-        dry_run: Only say what would be called. Nothing is called, and no flow run is made.
-        rate: At most so many letters a second.
-        limit: At most so many letters.
+        dry_run: Only report the calls. Nothing is called, and no flow run is made.
+        rate: The maximum number of letters per second.
+        limit: The maximum number of letters.
         force: Also letters in doubt, whose last replay was cut off at an unknown point; and a single letter
             that is named by its id, although its flow run is active or unknown. Their calls may then happen
             twice, unless they have an `effect=`.
@@ -150,13 +150,13 @@ def purge(
     dry_run: bool = False,
     store: StoreReference = None,
 ) -> list[DeadLetter]:
-    """Remove letters that were replayed or settled before a time, or that long ago; returns those.
+    """Remove letters that were replayed or settled before a time, and return them.
 
     Args:
         older_than: A time (without an offset: in UTC), or a span before now.
-        include_waiting: Also letters that were never replayed, or are in doubt, if they came in before.
-        archive: A file to which each is added, as a line of JSON, before any is removed.
-        dry_run: Only say which they are.
+        include_waiting: Also letters made before then that were never replayed, or are in doubt.
+        archive: A file. Each letter is added to it as a line of JSON before any is removed.
+        dry_run: Only return the letters; remove nothing.
     """
     return queue_of(store).purge(
         older_than, include_waiting=include_waiting, archive=archive, dry_run=dry_run
@@ -202,21 +202,22 @@ def replay_dead_letters(
     lease: float = 60.0,
     categories: list[str] | None = None,
 ) -> dict[str, Any]:
-    """Make the calls of dead letters again, the oldest first. Run again, it goes on where it was stopped.
+    """Make the calls of dead letters again, the oldest first. After an interruption, a new run continues.
 
     Args:
-        letters: Ids; all that wait when left out.
+        letters: Ids; all waiting letters when left out.
         task: Only letters of the task or flow of this name or import path.
-        since: Only letters that came in after this time, in UTC where it has no offset.
-        rate: At most so many letters a second.
-        limit: At most so many letters.
-        dry_run: Only say what would be called.
-        force: Also letters whose last replay was cut off by nobody knows where; and a single named one
-            although its flow run goes on. Their calls may happen twice, unless they have an effect.
-        secrets: What was left out of letters, by its path, and the Secret block that has it:
+        since: Only letters made after this time (without an offset: in UTC).
+        rate: The maximum number of letters per second.
+        limit: The maximum number of letters.
+        dry_run: Only report the calls; make none.
+        force: Also letters in doubt, whose last replay was cut off at an unknown point; and a single letter
+            that is named by its id, although its flow run is active or unknown. Their calls may then happen
+            twice, unless they have an `effect=`.
+        secrets: The Secret blocks with the values left out of letters, by the values' paths:
             {"api_key": "my-block"}.
-        lease: Seconds after which a replay that gives no sign of life counts as dead.
-        categories: Only letters whose error is of one of these, as in ["unavailable", "timeout"].
+        lease: Seconds without a renewal after which a replay counts as dead.
+        categories: Only letters with an error of one of these categories, as in ["unavailable", "timeout"].
     """
     log = get_run_logger()
     handed = _handed.get() or _Handed()
@@ -252,10 +253,10 @@ def purge_dead_letters(
     """Remove dead letters that were replayed or settled long ago; returns their ids.
 
     Args:
-        older_than_days: How long ago.
-        include_waiting: Also letters that were never replayed, if they came in that long ago.
-        archive: A file on the worker to which each is added, as a line of JSON, before any is removed.
-        dry_run: Only say which they are.
+        older_than_days: The minimum age in days.
+        include_waiting: Also letters of this age that were never replayed, or are in doubt.
+        archive: A file on the worker. Each letter is added to it as a line of JSON before any is removed.
+        dry_run: Only return the ids; remove nothing.
     """
     if older_than_days < 0:
         raise ConfigurationError(f"older_than_days={older_than_days} must be 0 or more")

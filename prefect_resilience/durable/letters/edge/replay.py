@@ -1,12 +1,12 @@
-"""Replaying dead letters: the same call again, in the same batch, by one at a time.
+"""Replaying dead letters: the same call again, in the same batch. A letter has one replay at a time.
 
 A letter is claimed right before its call, under the id of the replay's run. A replay that is cut off leaves
-its letter in doubt. Such a letter is replayed without `force` only where nothing can be sent twice: the task
-has an `effect=`, and its ledger knows what was done in the batch; or Prefect knows how the replay's run
+its letter in doubt. Without `force`, such a letter is replayed only if no side effect can happen twice: the
+task has an `effect=`, and the ledger has the effects of the batch; or Prefect knows how the replay's run
 ended; or the replay is a run of a deployment, which Prefect creates once per idempotency key.
 
-A letter is left to its flow run while that is active or being recovered (see `known`). This is checked before
-the letter is claimed, and again right before the call.
+A letter is left to its flow run while that run is active or being recovered (see `known`). This is checked
+before the letter is claimed, and again right before the call.
 """
 
 from __future__ import annotations
@@ -131,8 +131,8 @@ def replay_letters(how: Replaying, letters: Iterable[DeadLetter], *, dry_run: bo
 
 @dataclass(frozen=True)
 class _PreparedCall:
-    """A letter's call, ready to be made. `protected`: a second replay does nothing twice. `effect`: a ledger
-    knows whether it was done in the batch."""
+    """A letter's call, ready to be made. `protected`: a second replay repeats no side effect. `effect`: the
+    ledger records whether the call's effect was done in the batch."""
 
     subject: Any
     parameters: dict[str, Any]
@@ -141,7 +141,7 @@ class _PreparedCall:
 
 
 def _look_at(how: Replaying, letter: DeadLetter) -> LetterOutcome:
-    """What a replay of the letter would do. Nothing is changed or called. May raise DeadLetterError."""
+    """The expected outcome of a replay. Nothing is changed or called. May raise DeadLetterError."""
     call = _checked(how, letter, dry_run=True)
     if isinstance(call, LetterOutcome):
         return call
@@ -257,7 +257,7 @@ def _replay_claimed(
             else:
                 outcome = _call(letter, call, run_id)
     except BaseException as error:
-        # Cut off, as by Ctrl-C: how far it got is as unknown as if the process had died.
+        # Cut off, for example by Ctrl-C: it is unknown how far the call got.
         with suppress(StoreUnavailable):
             how.queue.settle(letter.id, token, "in_doubt", redact(f"cut off by {error!r}"))
         raise
@@ -334,7 +334,7 @@ def _run_task(call: _PreparedCall, run_id: str) -> State[Any] | BaseException | 
             run_coro_as_sync(_read_to_end(made))
         else:
             deque(made, maxlen=0)
-    except Exception as error:  # noqa: BLE001 - whatever the task raised
+    except Exception as error:  # noqa: BLE001 - any error of the task
         return error
     return None
 

@@ -42,7 +42,7 @@ MOST_REMEMBERED = 1_000
 
 
 class Memories:
-    """The last good results of one chain in this process, by the call's arguments; the newest 1,000."""
+    """The newest 1,000 good results of one chain in this process, by the call's arguments."""
 
     def __init__(self) -> None:
         self._kept: OrderedDict[str, tuple[float, Any]] = OrderedDict()
@@ -93,7 +93,7 @@ class Alone(OutsideRuns):
 
     def record(self, started: float) -> RunRecord:
         self._record = self._record or RunRecord(started)
-        if not self._record.history:  # nested code may have made it after the attempt began
+        if not self._record.history:  # nested code may have created it after the attempt began
             self._record.started = min(self._record.started, started)
         if self._carried is not None:
             self._carried.read(self._record.notes)
@@ -223,7 +223,7 @@ def alone(
 ) -> Steps[Any]:
     """Call an agent with its retries, circuit, deadline and fallbacks: its value or `Substitute`.
 
-    Raises the function's own error. A plain function gets a thread where an event loop drives this.
+    Raises the function's own error. In an event loop, a plain function runs in a thread.
     """
     bound = inspect.signature(guard.fn).bind(*args, **kwargs)
     bound.apply_defaults()

@@ -57,15 +57,15 @@ class AgentChain:
         result = chain.call("a bridge")            # await chain.acall(...) for async agents
         result.value, result.answered_by, result.degraded
 
-    agent, fallbacks: names of agents that `@agent` registered or that `agents={"builder": build, ...}` gives;
-        among the fallbacks also functions and tasks, `Fallback`s and, as the last one, a `Person`.
+    agent, fallbacks: names of agents, registered by `@agent` or in `agents={"builder": build, ...}`. A
+        fallback may also be a function, a task, a `Fallback` or, as the last one, a `Person`.
     notify: gets a `Notice` when no step answered: a notification block, the name of a saved one, or a
         function.
 
-    Every agent has its own circuit, retries and deadline, and its call is a task run of its own. The next
-    agent is called when the attempts of one are used up; at once if its circuit is open or its error is
+    Every agent has its own circuit, retries and timeout, and its call is a task run of its own. The next
+    agent is called when the attempts of one are used up, or at once if its circuit is open or its error is
     permanent. The first agent's run ends `Fallback` or `Degraded` if another agent answered. Outside of runs
-    all of this happens in this process, without an API. Only agents in the chain are called.
+    the chain works in this process, without an API. Only agents in the chain are called.
 
     A chain can be a fallback: `resilient_task(fallback=chain)`. It is called with the arguments of the first
     agent. Each other agent gets the arguments that it declares, and the ErrorContext as `error`.
@@ -159,7 +159,7 @@ class AgentChain:
         return await asyncio.to_thread(self.call, *args, **kwargs)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """`call`, or `acall` where the first agent is async: its ChainResult."""
+        """`call`, or `acall` if the first agent is async. Returns the ChainResult."""
         return self.acall(*args, **kwargs) if self.isasync else self.call(*args, **kwargs)
 
     def __repr__(self) -> str:
@@ -203,14 +203,14 @@ V = TypeVar("V")
 
 
 class ProviderChain(AgentChain):
-    """Providers of one service in the order in which they are called, and answers if all of them fail.
+    """Providers of one service in the order of their calls, and answers if all of them fail.
 
         llm = ProviderChain(
             "llm", {"claude": ask_claude, "openai": ask_openai},
             last_known_good=3600, degraded="The assistant is not available at the moment.", notify=tell_us,
         )
 
-    name: the chain's own. providers: names that `@provider` registered, or a mapping of names to functions.
+    name: of the chain. providers: names that `@provider` registered, or a mapping of names to functions.
     last_known_good: the greatest age, in seconds, of an earlier answer of the first provider to the same
         call; True for any age. In a run it is kept in Prefect's result storage, elsewhere in this process.
     degraded: the last answer: a text or any other value, or a function of the call's arguments (and `error`).

@@ -107,7 +107,7 @@ POLL_SECONDS = 10.0
 
 @dataclass(frozen=True)
 class Person:
-    """A person who answers if no agent can: the last step of a chain.
+    """A person as the last step of a chain, to answer if no agent can.
 
         AgentChain("builder", ["builder-simple", Person("manual-mode", answer=Spec, timeout=3600)])
 
@@ -215,7 +215,7 @@ def _pausing(person: Person) -> Callable[[str], Any]:
 
 
 def _form(wanted: Any) -> tuple[type[RunInput], Callable[[Any], Any]]:
-    """The form, and a function that takes the answer out of it."""
+    """The form, and a function that gets the answer from it."""
     if isinstance(wanted, type) and issubclass(wanted, BaseModel):
         model = wanted
         form = cast("type[RunInput]", run_input_subclass_from_type(model))

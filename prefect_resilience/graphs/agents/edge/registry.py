@@ -42,8 +42,8 @@ class Agent:
     """A name, its function or task, and its own policies.
 
     kind: "agent" or "provider"; the circuit is `<kind>:<name>` unless another one is given.
-    options: those of `resilient_task` except `fallback`, which is the chain, and `effect`.
-    degraded: a run that it answers ends `Degraded`.
+    options: those of `resilient_task` except `effect` and `fallback`, because the chain has the fallbacks.
+    degraded: a run with its answer ends `Degraded`.
     when: the errors of the first agent after which it is called, as in `Fallback`.
     """
 
@@ -113,7 +113,7 @@ class Agent:
 
 
 class Registry:
-    """The agents that `@agent` or `@provider` registered."""
+    """The agents registered by `@agent` or `@provider`."""
 
     def __init__(self, kind: str) -> None:
         self.kind = kind
@@ -162,7 +162,7 @@ def agent(name: str, /, **options: Any) -> Callable[[T], T]:
         @agent("builder", retry=Retry(attempts=3), timeout=120)
         async def build(spec: str) -> str: ...
 
-    Each agent has a circuit of its own, `agent:<name>`, shared by the whole fleet, and retries as any
+    Each agent has a circuit of its own, `agent:<name>`, shared by the whole fleet, and retries like any
     resilient task. `options` are those of `resilient_task` (`retry`, `circuit`, `timeout`, `limits`,
     `classify`, `tags` ...) except `fallback` and `effect`; also `degraded=True` for a degraded answer, and
     `when=` for the errors after which it is called. Raises ConfigurationError if the name is taken.

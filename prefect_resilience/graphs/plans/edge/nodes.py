@@ -194,7 +194,7 @@ def _said(make: Callable[[], object]) -> str:
     """The error message of `make`, "" if it raises none."""
     try:
         make()
-    except Exception as error:  # noqa: BLE001 - Prefect has its own ways to refuse a function
+    except Exception as error:  # noqa: BLE001 - Prefect raises several kinds of errors
         return str(error)
     return ""
 
@@ -232,14 +232,14 @@ class NodeKey(CachePolicy):
         self, task_ctx: TaskRunContext, inputs: dict[str, Any], flow_parameters: dict[str, Any], **kwargs: Any
     ) -> str | None:
         if not should_persist_result():
-            return None  # without persistence there is nothing to find
+            return None  # without persistence no result can be found
         key = self.inner.compute_key(task_ctx, _without_error(inputs), flow_parameters, **kwargs)
         return None if key is None else hash_objects("plan-node", task_ctx.task.name, key)
 
 
 @dataclass
 class ActionKey(CachePolicy):
-    """A key for all runs of all plans: the action, and its input or the key of the node's `cache`."""
+    """A key shared by all runs of all plans: the action, and its input or the key of the node's `cache`."""
 
     action: str = ""
     key: str | None = None

@@ -79,14 +79,14 @@ def not_begun(reason: str, name: str, now: datetime) -> NodeOutcome:
 
 
 def _state_of(future: PrefectFuture[Any]) -> tuple[State | None, BaseException | None]:
-    """The final state, or what ended the thread that the run was in: an interrupt, an exit."""
+    """The final state, or the exception that ended the run's thread: an interrupt or an exit."""
     inner = getattr(future, "wrapped_future", None)
     if isinstance(inner, concurrent.futures.Future) and (crash := inner.exception()) is not None:
         return None, crash
     try:
         future.wait()
         return future.state, None
-    except Exception as error:  # noqa: BLE001 - runners of other processes have their own ways to fail
+    except Exception as error:  # noqa: BLE001 - runners of other processes raise errors of their own
         return None, error
 
 
@@ -119,8 +119,8 @@ class EndedRun(PrefectTaskRunFuture[Any]):
 
 # Task runs without an engine: nodes that were skipped or could not begin, and fan-outs.
 #
-# The Prefect API learns of task runs from state events. One event is enough for a node that runs nothing, and
-# takes less time than an engine.
+# The Prefect API gets task runs from state events. For a node that runs nothing, one event is enough, and it
+# is faster than an engine.
 
 MOST_INPUTS = 100
 MESSAGE = 2_000

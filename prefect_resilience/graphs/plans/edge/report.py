@@ -26,7 +26,7 @@ BEGINS_AFTER = 2.0
 EVERY = 1.0
 MOST_ROWS = 300
 MOST_DRAWN = 150
-"""Larger plans get no picture, because it would be unreadable."""
+"""Plans with more nodes get no picture, because it would be unreadable."""
 KEY_LIMIT = 60
 FAILED_FIRST = {"failed": 0, "handled": 1, "succeeded": 2, "skipped": 2}
 
@@ -56,7 +56,7 @@ def _follow(key: str, run: Run, over: threading.Event) -> None:
             if _percent(run.progress) != shown:
                 shown = _percent(run.progress)
                 update(artifact, shown, description=_description(run.progress), _sync=True)
-    except Exception as error:  # noqa: BLE001 - whatever the API says
+    except Exception as error:  # noqa: BLE001 - any error of the API
         run.logger.debug("The progress of the plan is not shown any more: %s", redact(str(error)))
 
 
@@ -78,7 +78,7 @@ def write_report(plan: Plan, result: PlanResult, title: str, logger: Any) -> Non
             description=f"How the plan went: {bounded(title, 200)}",
             _sync=True,
         )
-    except Exception as error:  # noqa: BLE001 - whatever the API says
+    except Exception as error:  # noqa: BLE001 - any error of the API
         logger.warning("The plan has run, but no artifact shows how: %s", redact(str(error)))
 
 

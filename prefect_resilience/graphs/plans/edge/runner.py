@@ -1,7 +1,7 @@
 """Runs a plan inside a Prefect flow run, with one task run for each node.
 
 The flow's own thread makes all decisions. It submits ready nodes to the flow's task runner and waits on a
-queue for task runs that end. It does not poll, and tasks never wait for each other.
+queue for ended task runs. It does not poll, and tasks never wait for each other.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ class Run:
                 self.handlers.setdefault(failing, []).append(node.id)
 
     def _advance(self) -> None:
-        """Carry out all decisions, until there is nothing left to do but wait."""
+        """Carry out all decisions, until only waiting is left."""
         while self._steps or (self._jobs and len(self._running) < MOST_RUNNING):
             while self._steps:
                 step = self._steps.popleft()
@@ -178,7 +178,7 @@ class Run:
         self._tell()
 
     def _upstream(self, node: Node) -> list[str]:
-        """The nodes before this one, to be shown as arrows."""
+        """The nodes before this one, for the arrows in the UI."""
         return [*node.depends_on, *self.routed_by.get(node.id, ())][:MOST_ARROWS]
 
     def _after(self, node: Node) -> list[UUID]:
@@ -188,7 +188,7 @@ class Run:
         return outcomes.recorded(node, state, self._after(node), self.flow_run_id, **known)
 
     def _next(self, deadline: float | None) -> PrefectFuture[Any] | None:
-        """The next task run that ends; None if the plan's time is over first."""
+        """The next task run that ends; None if the plan times out first."""
         if deadline is None:
             return self._inbox.get()
         left = deadline - time.monotonic()
@@ -221,7 +221,7 @@ class Run:
         self._settle(node, replace(outcome, task_run_id=run.id, task_run=run))
 
     def _refuse(self, node: Node, message: str, exception: str) -> None:
-        """Settle a node that cannot begin: it has failed."""
+        """Settle a node that cannot begin as failed."""
         run = self._recorded(node, Failed(message=message))
         self._settle(node, replace(outcomes.refused(message, node.id, _now(), exception), task_run_id=run.id))
 
@@ -322,7 +322,7 @@ class Run:
         self._total += more
 
     def _stop(self) -> None:
-        """The plan's time is over: nothing more begins, and running tasks are waited for."""
+        """The plan has timed out: start nothing more, and wait for running tasks."""
         reason = f"the {self.plan.bounds.seconds:g} s of the plan were over"
         self.overdue = reason
         self.logger.error("No more nodes begin: %s", reason)

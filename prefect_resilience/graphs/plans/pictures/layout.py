@@ -1,7 +1,7 @@
 """The layout of boxes and arrows: a layered drawing from top to bottom.
 
 Each box is below all boxes with an arrow to it. An arrow and its label have a place of their own in every
-row that they pass, so that they never cross a box. Barycentres improve the order within a row. Isotonic
+row that they pass, so they never cross a box. Barycentres improve the order within a row. Isotonic
 regression then moves each item as near to the middle of its neighbours as the order permits.
 """
 
@@ -15,9 +15,9 @@ from graphlib import TopologicalSorter
 from itertools import pairwise
 
 GAP = 26.0
-"""Between boxes side by side."""
+"""The gap between boxes side by side."""
 LANE = 14.0
-"""Between an arrow and the item beside it."""
+"""The gap between an arrow and the item beside it."""
 ROW_GAP = 34.0
 LABEL_GAP = 22.0
 WIDEST_ROW = 12

@@ -49,7 +49,7 @@ class Arrow:
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """All that is drawn. `verdict` is empty before a run. `note` says what was left out."""
+    """The content to draw. `verdict` is empty before a run. `note` tells what was left out."""
 
     title: str
     verdict: str
@@ -77,7 +77,7 @@ def picture_of(
     """The picture of a plan, with the outcome if there is a result.
 
     `added` are the injected nodes. Other nodes that only the result has are shown without dependencies.
-    Of more than `most_boxes` nodes, the failed ones are kept, then those at the beginning of the plan.
+    With more than `most_boxes` nodes, the failed ones are kept, then those at the beginning of the plan.
     """
     ends: Mapping[str, NodeResult] = {} if result is None else result.nodes
     nodes = {node.id: node for node in plan.tasks}
@@ -141,7 +141,7 @@ def counts_of(result: PlanResult) -> list[str]:
 
 
 def seconds(duration: float) -> str:
-    """A duration for people: "250 ms", "3.2 s", "2 min 5 s"."""
+    """A duration in fitting units: "250 ms", "3.2 s", "2 min 5 s"."""
     if duration < 0.9995:
         return f"{duration * 1000:.0f} ms"
     if duration < 60:

@@ -21,7 +21,7 @@ from prefect_resilience.graphs.plans.result import PlanResult
 
 # Mermaid is drawn by Prefect's V2 UI, GitHub and others.
 #
-# It refuses more than 500 arrows and 50,000 characters, so that large plans are cut.
+# It rejects more than 500 arrows or 50,000 characters, so large plans are cut.
 
 MOST_ARROWS = 450
 MOST_CHARACTERS = 45_000
@@ -88,7 +88,7 @@ def _line_look(arrow: Arrow) -> str:
 
 
 def _safe(text: str) -> str:
-    """A text in a label. All but letters, digits, spaces and harmless characters are written by number."""
+    """A text in a label. Characters other than letters, digits, spaces and harmless ones become numbers."""
     return "".join(
         letter if letter.isalnum() or letter in _HARMLESS else f"#{ord(letter)};" for letter in text
     )
@@ -112,13 +112,13 @@ MOST_BOXES = 300
 def plan_to_svg(plan: Plan, result: PlanResult | None = None, *, added: Iterable[Node] = ()) -> str:
     """The plan as an SVG document, with the outcome if there is a result.
 
-    The result may be of a run that is still going on. `added` are the injected nodes.
+    The result may be of a run that is still running. `added` are the injected nodes.
     """
     return svg.draw(picture_of(plan, result, added=added, most_boxes=MOST_BOXES))
 
 
 def plan_to_mermaid(plan: Plan, result: PlanResult | None = None, *, added: Iterable[Node] = ()) -> str:
-    """The plan as a mermaid flowchart. Large plans are cut to what mermaid accepts."""
+    """The plan as a mermaid flowchart. Large plans are cut to mermaid's limits."""
     nodes = tuple(added)
     most = MOST_BOXES
     while True:

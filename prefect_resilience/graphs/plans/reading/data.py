@@ -1,8 +1,8 @@
-"""The data of a plan: read from JSON or YAML, and bounded in depth and size to what JSON can write.
+"""The data of a plan: read from JSON or YAML, valid as JSON, and bounded in depth and size.
 
-YAML is read with the data model of JSON. Words that older YAML reads as something else (`yes`, `no`, `on`,
-`off`, `012`, `1:30`) are refused, except in quotes. Dates stay texts. An alias counts as many values as
-its anchor. Tags are refused.
+YAML is read with the data model of JSON. Words that older YAML reads as another type (`yes`, `no`, `on`,
+`off`, `012`, `1:30`) are rejected, except in quotes. Dates stay texts. An alias counts as many values as
+its anchor. Tags are rejected.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ LONGEST_YAML = 4_000_000
 
 MOST_YAML_VALUES = 200_000
 MOST_DIGITS = 1_500
-"""Only so many digits of a whole number are parsed; such a number is refused afterwards."""
+"""The most digits of a whole number that are parsed; a longer number is rejected afterwards."""
 
 TOO_DEEP = f"is nested more than {DEEPEST} levels deep: write it flatter"
 TOO_MANY = f"has more than {MOST_VALUES:,} values: a plan names its data, and carries little of it"
@@ -261,7 +261,7 @@ def _wrong_key(key: Any) -> str:
 
 
 def _wrong_scalar(value: Any) -> str:
-    """The mistake in a value that is no container, "" if there is none."""
+    """The mistake in a value that is not a container, "" if there is none."""
     if value is None:
         return ""
     if isinstance(value, WrittenTwice):

@@ -1,4 +1,4 @@
-"""Validators of single fields: each returns the value or raises a ValueError that says what to write."""
+"""Validators of single fields: each returns the value or raises a ValueError with a valid form."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from prefect_resilience.guards.retries.policy import BACKOFF_SPELLINGS, CAMEL_CA
 
 LONGEST_ID = 100
 ID = re.compile(r"\w[\w-]*")
-"""An id that is also a name (`kg_query`) is used in templates as it is, any other as `nodes["my-id"]`."""
+"""An id that is also a name (`kg_query`) is used unchanged in templates, any other as `nodes["my-id"]`."""
 
 RESERVED_IDS = RESERVED | WORDS
 EFFECTS = ("conditional", "external", "idempotent")

@@ -22,12 +22,12 @@ from prefect_resilience.graphs.plans.templates import (
 )
 
 UNREAD = "\0"
-"""Replaces a name that could not be read."""
+"""A placeholder for a name that could not be read."""
 
 MOST_CYCLES = 100
 LONGEST_CYCLE = 12
 MOST_COMPUTED = 10_000
-"""The most expressions of a plan that are more than a path. Reading one takes about 50 microseconds."""
+"""The most expressions of a plan that are more than a path. Parsing one takes about 50 microseconds."""
 MOST_RUNAWAYS = 5
 
 Numbered = Iterator[tuple[int, Mistake]]
@@ -36,7 +36,7 @@ Numbered = Iterator[tuple[int, Mistake]]
 class Entry(NamedTuple):
     """A node as far as it could be read: its id, its place, its readable fields.
 
-    `whole`: it has no mistakes of its own. `single`: the fields in which a name is written without a list.
+    `whole`: it has no mistakes of its own. `single`: the fields with one name that is not in a list.
     """
 
     id: str
@@ -155,7 +155,7 @@ class Meaning:
                 yield f"{place}.source_task", self._unknown(name)
 
     def _runs_away(self, pattern: str) -> bool:
-        """Whether a pattern runs away. A trial takes long, so that only the first few are reported."""
+        """Whether a pattern is too slow. The trial takes long, so only the first few are reported."""
         if self._runaways >= MOST_RUNAWAYS or not runs_away(pattern):
             return False
         self._runaways += 1
@@ -233,7 +233,7 @@ def _written_twice(node: Node) -> Iterator[tuple[str, str]]:
 
 
 def _templates(node: Node) -> Iterator[tuple[str, object, frozenset[str]]]:
-    """The parts of a node that may have templates: place, value, and names they may use beside nodes."""
+    """The parts of a node that may have templates: place, value, and the names allowed beside nodes."""
     yield "input", node.templated, node.names
     if node.map:
         yield "map.over", node.map.over, frozenset()
@@ -260,7 +260,7 @@ _INPUT = re.compile(r"(?:\$\.)?inputs\.([^\W\d]\w*)")
 
 
 def unknown_inputs(entries: Sequence[Entry], known: Collection[str]) -> Numbered:
-    """Mistakes for inputs that templates and conditions use and that are not given."""
+    """Mistakes for missing inputs that templates or conditions use."""
     names = Names(known)
     for n, entry in enumerate(entries):
         for place, name in _inputs_of(entry.node):

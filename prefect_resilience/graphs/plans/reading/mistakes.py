@@ -1,4 +1,4 @@
-"""The mistakes of a plan, with pydantic's translated: each has a place and a sentence."""
+"""The mistakes of a plan, each with a place and a sentence, also the translated ones of pydantic."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Mistake:
 
 
 class PlanError(ConfigurationError):
-    """A plan that was refused. `mistakes` has all of its mistakes, up to `MOST_MISTAKES`.
+    """A plan that was rejected. `mistakes` has all of its mistakes, up to `MOST_MISTAKES`.
 
     The text lists the first fifty. `source` is the file's name, or "the plan".
     """
@@ -72,7 +72,7 @@ def shortened(text: str, length: int = 80) -> str:
 
 
 def quoted(value: object, length: int = 60) -> str:
-    """A value as a message shows it: short, and never computed from a large value."""
+    """A value for a message: short, and cheap to make even for a large value."""
     if isinstance(value, str):
         short = shortened(value, length)
         return repr(value) if short == value else f"'{short}'"
@@ -171,7 +171,7 @@ _BOUNDS = {
 
 
 def place_text(place: Iterable[str | int], start: str = "") -> str:
-    """A place as it is read: `tasks[3].input['a key']`."""
+    """A place as text: `tasks[3].input['a key']`."""
     parts = list(place)
     return reduce(inside, parts[:MOST_PARTS], start) + ("…" if len(parts) > MOST_PARTS else "")
 
@@ -186,7 +186,7 @@ def inside(place: str, key: Any) -> str:
 
 
 def mistakes_of(error: ValidationError, model: type[BaseModel], raw: Any, start: str = "") -> list[Mistake]:
-    """Every mistake of a model. `raw` is the data that it was made of, `start` its place."""
+    """Every mistake of a model. `raw` is its data, `start` its place."""
     return [Mistake(place_text(place, start), says) for place, says in told(error, model, raw)]
 
 
@@ -303,7 +303,7 @@ def _model_at(place: Place, model: type[BaseModel]) -> type[BaseModel]:
 
 @cache
 def _known(model: type[BaseModel]) -> tuple[str, ...]:
-    """The names of a model's fields as they may be written."""
+    """The accepted names of a model's fields."""
     names = [field.alias if field.alias else name for name, field in model.model_fields.items()]
     if model.__name__ == "Retry":
         names.extend(RETRY_SPELLINGS)

@@ -30,7 +30,7 @@ def read_plan(
     """The plan of `source`: a plan, its data, a file's path, or a text in JSON or YAML.
 
     A text that begins with `{` or `[` or has several lines is a plan. Any other text is a path, which may be
-    relative to `base`. With `actions` and `inputs` it is also checked that the plan can be run with these.
+    relative to `base`. With `actions` and `inputs`, it also checks that the plan can run with these.
 
     Raises `PlanError` with all mistakes, each with its place.
     """

@@ -33,10 +33,10 @@ class Spellings:
     """A plan's data with older and shorter spellings translated: `data`, `mistakes`, and original places.
 
     - `implementation` of a node is its `input`;
-    - `quorum` of a node, `{"of": [...], "need": 2, "key": "label"}`, is its type, which asks these actions
-      with its `input`; `{"times": 3}` in place of `of` asks the node's own type as often;
+    - `quorum` of a node, `{"of": [...], "need": 2, "key": "label"}`, makes it a node of type `quorum`, which
+      calls these actions with its `input`; `{"times": 3}` in place of `of` calls the node's own type 3 times;
     - `retries` of a node is a `retry_policy` with 0.1 s before each retry;
-    - `transitions` of the plan, each with its `from_node_id`, are those of their nodes;
+    - `transitions` of the plan, each with its `from_node_id`, are transitions of those nodes;
     - `from_node_id` in a node's own transition names that node.
     """
 
@@ -334,7 +334,7 @@ def read_node(raw: Any, place: str) -> tuple[Entry, list[Mistake]]:
     except ValidationError as error:
         more = mistakes_of(error, Node, fields, place)
         bad_places = [one["loc"] for one in error.errors(include_url=False, include_input=False)]
-        # A field that was left out for another mistake is missing only because of that.
+        # A field that was left out because of another mistake must not be reported as missing.
         mistakes += [one for one in more if one.place not in {f"{place}.{name}" for name in bad}]
         node = _salvaged(fields, bad_places)
     single = frozenset(key for key in ROUTES if isinstance(written.get(key), str))
@@ -346,7 +346,7 @@ def _placed(wrong: Iterable[tuple[Place, str]], start: str) -> list[Mistake]:
 
 
 NOTHING = Node(id="_", type="_")
-"""Stands for a node that could not be read."""
+"""A placeholder for a node that could not be read."""
 
 
 def _salvaged(fields: Mapping[str, Any], wrong: Sequence[Place]) -> Node:

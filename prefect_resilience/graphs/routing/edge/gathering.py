@@ -40,7 +40,7 @@ CELL = 200
 class Outcome(Generic[T]):
     """The outcome of one item. `state` is the name of its last state. `value` is None if it failed.
 
-    An item that was blocked or cancelled also has an `error`, of the category `cancelled`.
+    A blocked or cancelled item also has an `error`, of the category `cancelled`.
     """
 
     index: int

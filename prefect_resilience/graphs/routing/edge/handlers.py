@@ -150,7 +150,7 @@ def handle(upstream: Opaque, handed: list[Opaque]) -> State[Any]:
 
 
 def _against(when: When, ending: FailedUpstream | NeverRan) -> str | None:
-    """Why the handler is not for this error, None if it is."""
+    """The reason why the handler is not for this error; None if it is."""
     context = ending.context
     if when is None:
         return None

@@ -194,26 +194,25 @@ def iterate(
 ) -> Iteration[T]:
     """Call `step` repeatedly, each time with its previous value, until `until` holds.
 
-    step: a function or a task. It gets the value of the round before as its first argument if it takes one
-        (in the first round `start`, or nothing, or None if it must get something), and the number of the
-        round, from 1, and the rounds before if it declares `round` and `history`. A round of several steps
-        is a mapping of their names in their order, such as `{"director": ..., "execution": ...,
-        "evaluator": ...}`: each gets what the one before it gave, and by name what the others of the round
-        did, and the round gives what the last one gave.
-    until: a condition on the step's value, or a function that says yes or no.
-    max_rounds: how many rounds may be made.
-    progress: what must change from round to round, as a function of the value; by default all of it. Or a
-        `ProgressGuard(rounds=3)`, which also says how many rounds may come to the same.
-    patience: how many rounds in a row may change nothing before that is the end.
+    step: a function or a task. If it takes an argument, it gets the previous round's value: in the first
+        round `start`, else no argument, or None if it is required. The parameters `round` and `history`, if
+        declared, get the number of the round, from 1, and the rounds so far. A round of several steps is a
+        mapping of names to steps in order, such as `{"director": ..., "execution": ..., "evaluator": ...}`.
+        Each step gets the value of the step before it, and by name the values of the other steps. The value
+        of the round is that of the last step.
+    until: a condition on the step's value, or a function that returns true or false.
+    max_rounds: the maximum number of rounds.
+    progress: a function that returns the part of the value that must change; by default all of it. Or a
+        `ProgressGuard(rounds=3)`, which also sets how many rounds in a row may have the same state.
+    patience: the number of rounds in a row without a change after which the loop ends.
 
     In a run each step is a task run, called `step[1]`, `step[2]`. Values are compared strictly.
 
-    Raises `NoProgress` when rounds stop changing anything, and `RoundsExhausted` when the last round is made
-    and `until` does not hold: a loop never ends quietly with a value that is not good enough, but both have
-    it as `value`. An error inside a round ends the loop at once and is raised as it is; its ErrorContext is
-    of the category `subtask` with the error's own as `cause`, and `failed_step` in its details: the step's
-    name where there are several, else the round. All of them have `iteration_history`, up to and with the
-    last round.
+    Raises `NoProgress` if rounds stop changing the value, and `RoundsExhausted` if `until` does not hold
+    after the last round. Both have the last value as `value`; the loop never returns a value that does not
+    meet `until`. An error inside a round ends the loop at once and is raised unchanged. Its ErrorContext has
+    the category `subtask`, the original context as `cause`, and `failed_step` in its details: the step's name
+    if there are several, else the round. All three have `iteration_history`, including the last round.
 
     Example:
         >>> def halve(value: float) -> float:
@@ -296,7 +295,7 @@ def _can_begin(step: Any, request: TargetCall) -> bool:
 
 
 def _rounds(loop: Loop) -> Steps[Iteration[Any]]:
-    """The loop, written once for both drivers."""
+    """The loop, for sync and async callers."""
     history: History[Any] = History()
     value, mark, still = loop.start, NOTHING, 0
     if loop.start is not NOTHING and loop.progress is None:

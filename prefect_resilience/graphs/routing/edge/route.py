@@ -103,7 +103,7 @@ def route(upstream: Any, *branches: Branch, name: str | None = None) -> PrefectF
 
     Returns a future at once. The node is a task run that ends `Routed`, with the reason as its message. The
     chosen branch is a task run inside it, after the upstream. The other branches have no run. In an async
-    flow it is called in the same way, as `.submit` is.
+    flow the call is the same, like that of `.submit`.
 
     For a failed upstream, only branches with a condition about errors (`failed(...)`, `succeeded()`, also
     within `&`, `|`, `~`) are tried; paths are then followed in the ErrorContext. If none holds, the node
@@ -155,7 +155,7 @@ def speaks_of_errors(condition: Condition | None) -> bool:
 
 @dataclass
 class Decision:
-    """The chosen branch, and why the others were not chosen."""
+    """The chosen branch, and the reasons against the other ones."""
 
     branch: Branch | None = None
     why: str = ""

@@ -20,7 +20,7 @@ from prefect_resilience.graphs.routing.edge.upstream import Ending, Gave, ending
 
 
 class _Nothing:
-    """Stands for a missing value."""
+    """A placeholder for a missing value."""
 
     def __repr__(self) -> str:
         return "nothing"
@@ -42,10 +42,10 @@ class Asks(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class TargetCall:
-    """The arguments of a call: the upstream's value if there is one, and the written arguments.
+    """The arguments of a call: the upstream's value if there is one, and the given arguments.
 
-    `named` are passed to targets that declare a parameter of that name, such as `error`. `after` are states
-    of the task runs that the call follows.
+    `named` are passed to targets that declare a parameter of that name, such as `error`. `after` has the
+    states of the task runs before the call.
     """
 
     args: tuple[Any, ...] = ()
@@ -132,7 +132,7 @@ def _without(signature: inspect.Signature, names: list[str]) -> inspect.Signatur
 
 
 def arguments(target: Any, request: TargetCall) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The arguments of the call: the value first if there is one and it fits, then the written ones.
+    """The arguments of the call: the value first if there is one and it fits, then the given ones.
 
     A parameter with an offered name gets the offered value, but a default is preferred to None.
     """
@@ -159,7 +159,7 @@ def arguments(target: Any, request: TargetCall) -> tuple[tuple[Any, ...], dict[s
 
 
 def as_task(target: Any) -> Any:
-    """A plain function as a task of its name, with one attempt; tasks and flows as they are."""
+    """A plain function as a task of its name, with one attempt; tasks and flows unchanged."""
     if isinstance(target, (Task, Flow)):
         return cast("Any", target)
     return cast("Any", task(name=name_of(target), retries=0)(as_function(target)))
@@ -199,7 +199,7 @@ def is_async(target: Any) -> bool:
 
 
 def call(target: Any, request: TargetCall) -> Ending:
-    """Run a target as a task of its own inside the current run, and return how it ended.
+    """Run a target as a task of its own inside the current run, and return its ending.
 
     Blocks this thread, which must have no running event loop. Crashes are raised.
     """
@@ -247,7 +247,7 @@ def _collected(chunks: Any) -> list[Any]:
 
 
 def following(runs: list[Any]) -> tuple[State[Any], ...]:
-    """States for `wait_for`. They draw the arrows from these task runs, whether those failed or not."""
+    """States for `wait_for`, for arrows from these task runs in the UI, also from failed ones."""
     return tuple(Completed(data=True, state_details=StateDetails(task_run_id=run)) for run in runs)
 
 

@@ -1,7 +1,7 @@
-"""The ending of an upstream (a value, a failure, or it never ran), and nodes that follow an upstream.
+"""The ending of an upstream (a value, a failure, or it never ran), and the nodes after an upstream.
 
-An upstream is a Prefect future, a Prefect state, an exception that was caught, or any other value; also a
-list or mapping of these, which has failed if one of them has.
+An upstream is a Prefect future, a Prefect state, a caught exception, or any other value; also a list or
+mapping of these, which has failed if one of them has failed.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ from prefect_resilience.telemetry.edge.events import emit, error_payload
 
 @dataclass(frozen=True, slots=True)
 class Gave:
-    """It ran and gave a value."""
+    """The upstream ran and returned a value."""
 
     value: Any
 
 
 @dataclass(frozen=True, slots=True)
 class FailedUpstream:
-    """It ran and failed or crashed."""
+    """The upstream ran and failed or crashed."""
 
     error: BaseException
     context: ErrorContext
@@ -57,7 +57,7 @@ class FailedUpstream:
 
 @dataclass(frozen=True, slots=True)
 class NeverRan:
-    """It was cancelled, or blocked by its own upstream. `state` is its last state."""
+    """The upstream was cancelled, or blocked by its own upstream. `state` is its last state."""
 
     state: State[Any]
 
@@ -165,7 +165,7 @@ def state_after(future: PrefectFuture[Any]) -> State[Any]:
     except BaseException as error:
         lost = _lost(future)
         if lost is None or (lost is not error and type(lost) is not type(error)):
-            raise  # not the run's error: the waiting was interrupted
+            raise  # not the run's error: the wait was interrupted
         return _state_of_lost(future, error)
     state = future.state
     if not state.is_final() and (lost := _lost(future)) is not None:
@@ -206,7 +206,7 @@ def futures_in(expression: Any) -> list[PrefectFuture[Any]]:
 
 
 def runs_behind(upstream: Any) -> list[UUID]:
-    """The ids of the task runs of `upstream`, which Prefect finds in futures, states and results."""
+    """The ids of the task runs of `upstream`. Prefect finds them in futures, states and results."""
     found = collect_task_run_inputs_sync(upstream)
     return sorted(run.id for run in found if isinstance(run, TaskRunResult))
 
@@ -247,7 +247,7 @@ def _replaced(content: Any, by_id: dict[int, Any]) -> Any:
 
 
 class _Slot:
-    """Stands for a future that Dask passes itself, by its index in `handed`."""
+    """A placeholder for a future that Dask passes itself, with its index in `handed`."""
 
     __slots__ = ("number",)
 
@@ -321,7 +321,7 @@ def announce(
     emit("plan.branched", kind, name, payload)
 
 
-# How a node ends.
+# -- the end of a node
 
 
 def ended(name: str, why: str, value: Any, *, instead_of: ErrorContext | None = None) -> State[Any]:

@@ -59,7 +59,7 @@ class Quorum:
         return await asyncio.to_thread(self.ask, TargetCall(args, kwargs))
 
     def ask(self, request: TargetCall) -> Any:
-        """Call all handlers in parallel. Handlers that are not needed any more run to their end."""
+        """Call all handlers in parallel. Handlers that are no longer needed run to their end."""
         box: queue.SimpleQueue[tuple[int, Ending]] = queue.SimpleQueue()
         names = [name_of(handler) for handler in self.handlers]
         for number, handler in enumerate(self.handlers):

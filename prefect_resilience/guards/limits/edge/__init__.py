@@ -1,1 +1,1 @@
-"""Prefect's API as limits reach it."""
+"""The access of limits to Prefect's API."""

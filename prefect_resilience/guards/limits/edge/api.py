@@ -1,4 +1,4 @@
-"""The client of Prefect's API that shared limits use, and who holds a place there."""
+"""The client of Prefect's API for shared limits, and the holder of a slot as Prefect shows it."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from prefect.settings import Settings
 
 API_SECONDS, CONNECT_SECONDS = 5.0, 2.0
-"""The longest that one request to Prefect's API may take, and each of its four tries to connect."""
+"""Timeouts of one request to Prefect's API, and of each of its four attempts to connect."""
 
 
 def lease_holder(run: tuple[str, UUID] | None) -> Any:
-    """Who Prefect shows as the holder of a place: the run that is going on."""
+    """The current run, which Prefect shows as the holder of a slot."""
     from prefect.client.schemas.objects import ConcurrencyLeaseHolder
 
     return None if run is None else ConcurrencyLeaseHolder.model_validate({"type": run[0], "id": run[1]})
@@ -29,7 +29,7 @@ def lease_holder(run: tuple[str, UUID] | None) -> Any:
 
 @contextmanager
 def prefect_client() -> Generator[SyncPrefectClient, None, None]:
-    """A client of the API of the current run, kept by the process, that does not try again by itself."""
+    """A client of the API of the current run, kept by the process, which makes no retries of its own."""
     from prefect.client.orchestration import get_client
     from prefect.context import SettingsContext, get_settings_context
     from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_KEY, PREFECT_API_URL
@@ -47,18 +47,18 @@ def prefect_client() -> Generator[SyncPrefectClient, None, None]:
             yield client
         except Exception as error:
             if getattr(error, "response", None) is None and getattr(error, "http_exc", None) is None:
-                _clients.pop(key, None)  # no answer at all: the next one connects anew
+                _clients.pop(key, None)  # no answer at all: the next client opens a new connection
             raise
 
 
 def _refuse_busy(response: httpx.Response) -> None:
-    """Tell a busy API before Prefect's client sleeps on it."""
+    """Raise for a busy API before Prefect's client sleeps."""
     if response.status_code in (408, 429, 502, 503):
         raise ApiBusy(f"{response.status_code} of {response.request.method} {response.request.url.path}")
 
 
 def _without_retries(settings: Settings) -> Settings:
-    """The same settings without the client's retries, which would hold up a call for a minute."""
+    """The same settings without the client's retries, which would delay a call for up to a minute."""
     global _quick
     from prefect.settings import PREFECT_CLIENT_MAX_RETRIES
 
@@ -70,4 +70,4 @@ def _without_retries(settings: Settings) -> Settings:
 _clients: dict[tuple[str | None, str, str], SyncPrefectClient] = {}
 _quick: tuple[Settings, Settings] | None = None  # making them takes longer than a request
 
-in_forked_child(_clients.clear)  # a child that wrote into its parent's connections would garble both
+in_forked_child(_clients.clear)  # writes of a child into its parent's connections would corrupt both
