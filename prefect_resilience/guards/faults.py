@@ -63,8 +63,8 @@ class Injection(Policy):
     fault: the error to raise instead: an exception, its class, a function that returns one, an HTTP status,
         or the name of an error category.
     outcome: the value to return instead, or a function that gets the real result and returns another one.
-    rate: the share of the calls, from 0 to 1. times: the maximum number of affected calls. seed: of the
-        random numbers.
+    rate: the share of the calls, from 0 to 1. times: the maximum number of affected calls. seed: makes the
+        random draws repeatable.
     """
 
     target: str | None = None

@@ -56,7 +56,7 @@ def _run(call: Call) -> None:
 
 
 def without_this_frame(error: BaseException) -> BaseException:
-    """The error that was just caught, without this package's first frame in its traceback."""
+    """The error that was just caught; its traceback now begins one frame later, in the user's code."""
     return error.with_traceback(error.__traceback__ and error.__traceback__.tb_next)
 
 
