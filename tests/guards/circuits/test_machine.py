@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from prefect_resilience.guards.circuits.machine import EnteredState, Force, Reset, Tick, new
+from prefect_resilience.guards.circuits.machine import EnteredState, Force, Release, Reset, Tick, new
 from tests.guards.circuits.bench import NOW, Bench, Refusal
 
 # -- opening
@@ -239,3 +239,50 @@ def test_time_alone_frees_leases_and_opens_the_way() -> None:
     bench.does(Tick(), after=1)
     assert bench["state"] == "half_open"
     assert Bench().does(Tick(), after=1e9).document == new()
+
+
+# -- leases and counts of probes
+
+
+def test_as_many_probes_as_the_policy_allows_and_a_released_place_is_free() -> None:
+    bench = Bench(probes=2).opened().does(Tick(), after=30)
+    assert [bench.asks(owner) is None for owner in "abc"] == [True, True, False]
+    assert bench.does(Release("b")).asks("c") is None
+    assert sorted(bench["leases"]) == ["a", "c"]
+    assert sorted(bench.does(Release("nobody"))["leases"]) == ["a", "c"]
+
+
+def test_a_service_that_answers_some_probes_is_not_counted_as_unanswered() -> None:
+    bench = Bench(success_threshold=2, probe_calls=3).opened().looked("s", "f", "f")
+    assert (bench["state"], bench["reason"]) == ("open", "2 of 3 probes failed")
+    assert (bench["openings"], bench["unanswered"]) == (1, 0)
+    assert (bench["successes"], bench["probe_failures"]) == (0, 0)
+    silent = Bench(success_threshold=2, probe_calls=2).opened().looked("f")
+    assert (silent["state"], silent["reason"]) == ("open", "a probe failed")
+    assert (silent["openings"], silent["unanswered"]) == (2, 1)
+
+
+def test_slow_probes_add_up() -> None:
+    bench = Bench(slow_call=1.0, success_threshold=2).opened().looked("S", "S")
+    assert (bench["state"], bench["reason"], bench["unanswered"]) == ("open", "its probes were slow", 1)
+
+
+def test_counts_begin_anew_with_every_state() -> None:
+    bench = Bench(success_threshold=2, minimum_calls=3).opened().looked("s", "s")
+    assert (bench["state"], bench["successes"], bench["probe_failures"]) == ("closed", 0, 0)
+    assert bench.calls(("f", 1))["successes"] == 0
+    assert bench.calls(("s", 2))["successes"] == 2
+    recovered = bench.calls(("s", 1))
+    assert (recovered["openings"], recovered["successes"]) == (0, 0)
+    assert recovered.calls(("s", 5))["successes"] == 0
+
+
+def test_a_server_that_asks_for_no_pause_holds_nothing_back() -> None:
+    assert Bench().calls(("f", 1), retry_after=0)["hold_until"] == NOW
+    assert Bench().calls(("s", 1), retry_after=60)["hold_until"] is None
+
+
+def test_a_reset_forgets_what_was_usual() -> None:
+    bench = Bench(adaptive=True)
+    bench.document["baseline"] = {"calls": 100.0, "failures": 10.0, "at": NOW}
+    assert bench.does(Reset())["baseline"] is None
