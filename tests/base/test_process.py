@@ -53,6 +53,11 @@ def test_an_action_runs_in_the_child_alone() -> None:
     assert ran == []
 
 
+def test_where_there_is_no_fork_there_is_nothing_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(os, "register_at_fork")
+    assert in_forked_child(print) is print
+
+
 def test_what_is_done_at_exit_is_done_backwards() -> None:
     program = (
         "from prefect_resilience.base.process import at_exit\n"

@@ -46,7 +46,11 @@ SUBJECTS = {
     ),
     "policy": Subject(
         ("guards/retries/policy.py",),
-        ("guards/retries/test_policy.py", "guards/retries/test_policy_words.py"),
+        (
+            "guards/retries/test_policy.py",
+            "guards/retries/test_policy_words.py",
+            "guards/retries/test_budget.py",
+        ),
     ),
     "schedule": Subject(
         ("graphs/plans/schedule.py",), ("graphs/plans/test_schedule.py", "graphs/plans/test_schedule_laws.py")
@@ -111,7 +115,7 @@ def prepared(name: str, subject: Subject) -> Path:
         "source_paths": ["prefect_resilience/"],
         "only_mutate": [f"prefect_resilience/{file}" for file in subject.files],
         "pytest_add_cli_args_test_selection": [f"tests/{test}" for test in subject.tests],
-        "pytest_add_cli_args": ["--noconftest", "-p", "no:xdist", "-p", "no:cov", "-p", "no:cacheprovider"],
+        "pytest_add_cli_args": ["--noconftest", "-p", "no:xdist", "-p", "no:cacheprovider"],
         "use_git_change_detection": False,
     }
     lines = "\n".join(f"{key} = {json.dumps(value)}" for key, value in settings.items())

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import prefect_resilience
+from prefect_resilience.base.moved import find_moved_modules
 
 ROWS = Path(__file__).with_name("moved_classes.txt").read_text(encoding="utf-8").split()
 
@@ -40,3 +41,9 @@ def test_a_pickle_is_read_where_nothing_was_imported_before() -> None:
     text = f"import pickle; print(pickle.loads({pickled!r}).__module__)"
     done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "prefect_resilience.guards.circuits.model"
+
+
+def test_the_finder_is_installed_once() -> None:
+    before = len(sys.meta_path)
+    find_moved_modules()
+    assert len(sys.meta_path) == before

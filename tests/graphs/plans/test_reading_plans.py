@@ -196,6 +196,10 @@ def test_yaml_keys_written_twice() -> None:
     ]
 
 
+def test_the_list_of_nodes_written_twice() -> None:
+    assert says('{"tasks": [], "tasks": []}') == ["tasks: 'tasks' is written more than once: write it once"]
+
+
 def test_yaml_has_its_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plan_data, "LONGEST_YAML", 10)
     assert says("tasks:\n- id: a\n") == ["the plan: 15 characters of YAML are more than 10: write it as JSON"]
