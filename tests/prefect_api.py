@@ -16,14 +16,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from prefect.client import base as client_base
 from prefect.context import SettingsContext, _temporary_global_settings_context, get_settings_context
 from prefect.events.worker import EventsWorker
 from prefect.logging.handlers import APILogWorker
 from prefect.server.api.server import SubprocessASGIServer
 from prefect.settings import (
     PREFECT_API_URL,
-    PREFECT_CLIENT_MAX_RETRIES,
     PREFECT_FLOWS_HEARTBEAT_FREQUENCY,
     Settings,
     temporary_settings,
@@ -93,18 +91,12 @@ def _settings_of(url: str) -> Iterator[None]:
             PREFECT_API_URL: url,
             # A flow run waits for its heartbeat's thread at the end: a second in each of hundreds of runs.
             PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None,
-            # Several workers write to one database, which may refuse (below) more than five times in a row.
-            PREFECT_CLIENT_MAX_RETRIES: 20,
         }
     )
     drain()
-    with settings, pytest.MonkeyPatch.context() as patch:
-        # A server on SQLite refuses whoever begins to write behind another one (503), here at every second
-        # run, and its client would wait two seconds, then four, ...
-        patch.setattr(client_base, "clamped_poisson_interval", lambda seconds, *_: seconds / 4)
-        with _temporary_global_settings_context(get_settings_context()):
-            yield
-            drain()
+    with settings, _temporary_global_settings_context(get_settings_context()):
+        yield
+        drain()
 
 
 def drain() -> None:

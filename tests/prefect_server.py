@@ -10,19 +10,26 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shutil
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 import threading
 import time
+from contextlib import closing
+from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import httpx
 import uvicorn
 
 ROOT = Path(__file__).parents[1]
 SECONDS = 120
+# Prefect makes its tables in over a hundred migrations, which take 10 seconds: a new server begins with those of another.
+NEW_DATABASE = ROOT / ".pytest_cache" / f"prefect-{version('prefect')}.db"
 
 
 def shared_server(folder: Path, session: int) -> str:
@@ -35,8 +42,11 @@ def shared_server(folder: Path, session: int) -> str:
 
 def start_server(folder: Path, session: int) -> str:
     """The URL of a new API with a database in this folder, which answers."""
+    database = folder / "prefect.db"
+    if NEW_DATABASE.exists():
+        shutil.copyfile(NEW_DATABASE, database)
     settings = {
-        "PREFECT_SERVER_DATABASE_CONNECTION_URL": f"sqlite+aiosqlite:///{folder}/prefect.db",
+        "PREFECT_SERVER_DATABASE_CONNECTION_URL": f"sqlite+aiosqlite:///{database}",
         "PREFECT_UI_ENABLED": "0",
         # As Prefect's own servers for tests have it
         "PREFECT__SERVER_EPHEMERAL": "1",
@@ -58,10 +68,22 @@ def start_server(folder: Path, session: int) -> str:
     while time.monotonic() < deadline and process.poll() is None:
         if url := _answering(folder / "listening"):
             (folder / "url").write_text(url)
+            _keep(database)
             return url
         time.sleep(0.05)
     process.kill()
     raise RuntimeError(f"The tests' Prefect server did not start: {(folder / 'log').read_text()[-2000:]}")
+
+
+def _keep(database: Path) -> None:
+    """Keep the tables of a server that has just started, for the next one."""
+    if NEW_DATABASE.exists():
+        return
+    NEW_DATABASE.parent.mkdir(exist_ok=True)
+    copy = NEW_DATABASE.with_suffix(f".{os.getpid()}")
+    with closing(sqlite3.connect(database)) as source, closing(sqlite3.connect(copy)) as target:
+        source.backup(target)
+    copy.replace(NEW_DATABASE)
 
 
 def _answering(listening: Path) -> str | None:
@@ -98,8 +120,26 @@ def _is_alive(pid: int) -> bool:
     return True
 
 
+def take_turns() -> None:
+    """Let every transaction of this server wait for the one before it.
+
+    SQLite refuses a transaction that has read and then writes behind another one: the server answers 503, at
+    every second run of several workers. One that says at its beginning that it will write waits instead.
+    """
+    from prefect.server.database.configurations import AioSqliteConfiguration
+
+    begin = AioSqliteConfiguration.begin_transaction
+
+    def begin_to_write(self: Any, session: Any, with_for_update: bool = True) -> Any:
+        return begin(self, session, with_for_update=True)
+
+    AioSqliteConfiguration.begin_transaction = begin_to_write  # type: ignore[method-assign]
+
+
 def main(folder: Path, session: int) -> None:
     from prefect.server.api.server import create_app
+
+    take_turns()
 
     def end_with_the_session() -> None:
         while True:

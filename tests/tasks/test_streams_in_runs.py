@@ -146,7 +146,8 @@ def test_a_stream_that_prefects_own_timeout_cut_off_is_not_restarted(mode):
         @resilient_task(timeout_seconds=0.2)
         def slow():
             yield 1
-            time.sleep(60)
+            for _ in range(600):  # in a thread, a timeout takes effect between two statements
+                time.sleep(0.1)
 
     chunks, error = collect(mode, slow)
     assert chunks == [1]
