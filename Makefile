@@ -7,7 +7,6 @@ PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check 
 # pip compiles what it installs, but not what it only points at
 COMPILE := $(BIN)/python -m compileall -q prefect_resilience
 TESTS ?= tests
-WORKERS ?= 2
 KILLS ?= 1000
 MINUTES ?= 30
 SECONDS ?= 60
@@ -18,11 +17,9 @@ PROFILE ?= all
 FAST := smoke or not (api or slow or docs or long)
 # Only all the tests together reach the coverage that the gates ask for
 ALL := $(filter tests,$(TESTS))
-# The first half measures, the second adds to it and holds both to the first gate
-COVER := $(if $(ALL),--cov=prefect_resilience --cov-report= --cov-fail-under=0)
-GATE := $(if $(ALL),--cov=prefect_resilience --cov-append)
+COVER := $(if $(ALL),--cov=prefect_resilience)
 # A worker that dies ends the run and names its test: xdist would wait for ever for what the new worker was given
-TOGETHER := -n $(WORKERS) --dist loadfile --no-loadscope-reorder --max-worker-restart 0
+TOGETHER := --dist loadfile --no-loadscope-reorder --max-worker-restart 0
 
 # A Prefect home of this run's own, removed when it ends, and no server that happens to be configured
 IN_A_HOME_OF_ITS_OWN = home=$$(mktemp -d) && trap 'rm -rf "$$home"' EXIT INT TERM && \
@@ -40,16 +37,12 @@ demo: .venv/.installed ## a flow on a service that has a bad day, in about a min
 	@$(BIN)/python -m flows.quickstart
 
 test: .venv/.installed-dev ## the fast tests and one or two real runs of each noun, in five minutes; `check` has those of the documents
-	@$(IN_A_HOME_OF_ITS_OWN) HYPOTHESIS_PROFILE=ci $(BIN)/python -m pytest $(TOGETHER) -m "$(FAST)" $(TESTS)
+	@$(IN_A_HOME_OF_ITS_OWN) HYPOTHESIS_PROFILE=ci $(BIN)/python -m pytest -n 2 $(TOGETHER) -m "$(FAST)" $(TESTS)
 
 # A half of which TESTS selects nothing (pytest's 5) is no failure. Both run, whatever the first one says.
-test-all: .venv/.installed-dev ## all tests, first those without a Prefect API; then the coverage gates
-	@$(IN_A_HOME_OF_ITS_OWN) HYPOTHESIS_PROFILE=$(PROFILE) sh -c '\
-		$(BIN)/python -m pytest $(TOGETHER) $(COVER) -m "not api and not long" $(TESTS); pure=$$?; \
-		$(BIN)/python -m pytest $(TOGETHER) $(GATE) -m "api and not long" $(TESTS); api=$$?; \
-		[ $$pure = 5 ] && [ $$api != 5 ] && pure=0; [ $$api = 5 ] && api=0; \
-		[ $$pure = 0 ] && exit $$api; exit $$pure'
-	@$(if $(GATE),$(BIN)/python -m tests.project.coverage_gates)
+test-all: .venv/.installed-dev ## all tests; then the coverage gates
+	@$(IN_A_HOME_OF_ITS_OWN) HYPOTHESIS_PROFILE=$(PROFILE) $(BIN)/python -m pytest -n 3 $(TOGETHER) $(COVER) -m "not long" $(TESTS)
+	@$(if $(COVER),$(BIN)/python -m tests.project.coverage_gates)
 
 mutants: .venv/.installed-dev ## changes what decides, a thing at a time, and asks the tests; goes on where it was stopped (SUBJECTS="machine window")
 	@$(IN_A_HOME_OF_ITS_OWN) $(BIN)/python -m tests.project.mutants $(SUBJECTS)

@@ -28,7 +28,7 @@ import uvicorn
 
 ROOT = Path(__file__).parents[1]
 SECONDS = 120
-# Prefect makes its tables in over a hundred migrations, which take 10 seconds: a new server begins with those of another.
+# Prefect makes its tables in over a hundred migrations, in ten seconds: a new server begins with another's
 NEW_DATABASE = ROOT / ".pytest_cache" / f"prefect-{version('prefect')}.db"
 
 

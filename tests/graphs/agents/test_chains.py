@@ -306,6 +306,8 @@ def test_a_prefect_block_tells_people(mode):
     heard = []
 
     class NightShift(CustomWebhookNotificationBlock):
+        _block_type_slug = f"night-shift-{mode.name}"
+
         async def notify(self, body, subject=None):
             heard.append((subject, body))
 

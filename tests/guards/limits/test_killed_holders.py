@@ -16,11 +16,7 @@ from prefect_resilience.guards.limits.bulkhead import Bulkhead
 from prefect_resilience.guards.limits.guarding import BulkheadFullError
 from tests.durable.effects.worker_kills_fleet import server
 
-pytestmark = [
-    pytest.mark.long,
-    pytest.mark.timeout(600),
-    pytest.mark.filterwarnings("ignore:Logger 'prefect.task_runs' attempted to send logs"),
-]
+pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
 
 HOLDER = textwrap.dedent(
     """

@@ -24,9 +24,6 @@ from prefect_resilience.guards.limits.guarding import BulkheadFullError, RateLim
 from prefect_resilience.guards.limits.rate import RateLimit
 from tests.guards.limits.counting import Counting
 
-# These task runs belong to no flow run, to which their logs could be sent.
-pytestmark = pytest.mark.filterwarnings("ignore:Logger 'prefect.task_runs' attempted to send logs")
-
 
 @pytest.fixture(scope="module", autouse=True)
 def api_url(prefect_api):

@@ -26,11 +26,7 @@ from prefect_resilience.guards.timeouts.timeout import call_with_deadline, overd
 from tests.guards.limits.api_proxy import ApiProxy, half_busy
 from tests.guards.limits.counting import Counting
 
-pytestmark = [
-    pytest.mark.api,
-    # These task runs belong to no flow run, to which their logs could be sent.
-    pytest.mark.filterwarnings("ignore:Logger 'prefect.task_runs' attempted to send logs"),
-]
+pytestmark = pytest.mark.api
 
 
 @pytest.fixture
