@@ -19,6 +19,7 @@ FAST := smoke or not (api or slow or docs or long)
 ALL := $(filter tests,$(TESTS))
 COVER := $(if $(ALL),--cov=prefect_resilience)
 # A worker that dies ends the run and names its test: xdist would wait for ever for what the new worker was given
+# Three workers keep two cores busy where tests wait for servers and processes
 TOGETHER := --dist loadfile --no-loadscope-reorder --max-worker-restart 0
 
 # A Prefect home of this run's own, removed when it ends, and no server that happens to be configured
@@ -39,7 +40,6 @@ demo: .venv/.installed ## a flow on a service that has a bad day, in about a min
 test: .venv/.installed-dev ## the fast tests and one or two real runs of each noun, in five minutes; `check` has those of the documents
 	@$(IN_A_HOME_OF_ITS_OWN) HYPOTHESIS_PROFILE=ci $(BIN)/python -m pytest -n 2 $(TOGETHER) -m "$(FAST)" $(TESTS)
 
-# A half of which TESTS selects nothing (pytest's 5) is no failure. Both run, whatever the first one says.
 test-all: .venv/.installed-dev ## all tests; then the coverage gates
 	@$(IN_A_HOME_OF_ITS_OWN) HYPOTHESIS_PROFILE=$(PROFILE) $(BIN)/python -m pytest -n 3 $(TOGETHER) $(COVER) -m "not long" $(TESTS)
 	@$(if $(COVER),$(BIN)/python -m tests.project.coverage_gates)
