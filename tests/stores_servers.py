@@ -13,7 +13,6 @@ import itertools
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import time
@@ -27,6 +26,7 @@ import pytest
 import redis
 
 from prefect_resilience.stores import parse_url
+from tests.free_ports import free_port
 
 START_SECONDS = 30.0
 NOBODY = 65534
@@ -40,7 +40,7 @@ class Server:
 
     def __init__(self) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="pr-server-"))
-        self.port = _free_port()
+        self.port = free_port()
         self.options: list[str] = []
         self._process: subprocess.Popen[Any] | None = None
 
@@ -180,12 +180,6 @@ def _wheel(name: str) -> Path:
     if found is None or found.origin is None:
         raise RuntimeError(f"the tests of the stores need the wheel {name}: pip install -e '.[dev]'")
     return Path(found.origin).parent
-
-
-def _free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
 
 
 def _running(server: Server) -> Iterator[Server]:

@@ -6,7 +6,6 @@ import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -19,6 +18,7 @@ import httpx
 import psycopg
 import yaml
 
+from tests.free_ports import free_port
 from tests.stores_servers import RedisServer
 
 FILE = Path(__file__).parents[2] / "deployments" / "compose.yaml"
@@ -43,12 +43,6 @@ def read(file: Path = FILE, **environment: str) -> dict[str, Any]:
         return [fill(item) for item in value] if isinstance(value, list) else value
 
     return fill(yaml.safe_load(file.read_text()))
-
-
-def free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return free.getsockname()[1]
 
 
 def wait_for(condition: Callable[[], Any], seconds: float = 100) -> Any:

@@ -21,6 +21,7 @@ from sqlalchemy import exc
 
 from prefect_resilience.errors import ErrorCategory as C
 from prefect_resilience.errors import ErrorInfo, classify
+from tests.free_ports import free_port
 from tests.stores_servers import PostgresServer
 
 pytestmark = pytest.mark.slow
@@ -43,9 +44,7 @@ def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     subprocess.run(["sh", "-c", f"echo rightly > {words}"], check=True, user=user)
     options = ["-D", str(home / "data"), "-U", "owner", "-A", "scram-sha-256", f"--pwfile={words}", "-N"]
     subprocess.run([initdb, *options], check=True, capture_output=True, user=user, cwd="/")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     command = [server, "-D", str(home / "data"), "-p", str(port), "-h", "127.0.0.1", "-k", "", "-F"]
     process = subprocess.Popen(command, stderr=subprocess.DEVNULL, user=user, cwd="/")
     url = f"host=127.0.0.1 port={port} user=owner password=rightly dbname=postgres connect_timeout=5"

@@ -10,11 +10,12 @@ import os
 import re
 import signal
 import site
-import socket
 import subprocess
 from pathlib import Path
 
 import pytest
+
+from tests.free_ports import free_port
 
 ROOT = Path(__file__).parents[2]
 SECTION = "## From an empty folder to the UI"
@@ -32,12 +33,6 @@ def steps() -> list[tuple[str, str]]:
     text = (ROOT / "README.md").read_text()
     section = text[text.index(SECTION) :].split("\n## ")[0]
     return [(found["file"] or "run", found["code"]) for found in BLOCK.finditer(section)]
-
-
-def free_port() -> int:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        return int(taken.getsockname()[1])
 
 
 def script(borrow: bool) -> str:

@@ -16,7 +16,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.project.test_readme_steps import free_port
+from tests.free_ports import free_port
 
 ROOT = Path(__file__).parents[2]
 CHROMIUM = shutil.which("chromium")

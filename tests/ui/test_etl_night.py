@@ -28,7 +28,8 @@ from prefect_resilience.dead_letters import list as list_letters
 from prefect_resilience.operations.installation import install
 from prefect_resilience.operations.reports import report
 from prefect_resilience.operations.reports.figures import FleetReport
-from tests.operations.installation.conftest import Programs, answers, free_port, wait_for
+from tests.free_ports import free_port
+from tests.operations.installation.conftest import Programs, answers, wait_for
 
 pytestmark = [pytest.mark.timeout(600), pytest.mark.long]
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -26,6 +25,7 @@ from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from tests.durable.effects.receiver import Receiver
 from tests.durable.effects.victim import Book
+from tests.free_ports import free_port
 
 ROOT = Path(__file__).parents[3]
 SHIM = Path(__file__).with_name("worker_kills_shim.py")
@@ -131,12 +131,6 @@ class Programs:
                 continue
             finally:
                 program.wait()
-
-
-def free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return free.getsockname()[1]
 
 
 @contextmanager

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -18,6 +17,8 @@ from typing import Any
 import httpx
 import pytest
 from prefect.settings import PREFECT_API_URL, PREFECT_HOME, temporary_settings
+
+from tests.free_ports import free_port
 
 
 class Programs:
@@ -63,12 +64,6 @@ def wait_for(condition: Callable[[], Any], seconds: float = 100) -> Any:
 @pytest.fixture(name="wait_for", scope="session")
 def wait_for_fixture() -> Callable[..., Any]:
     return wait_for
-
-
-def free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return free.getsockname()[1]
 
 
 @pytest.fixture(scope="module")
