@@ -220,5 +220,5 @@ def _run(rows: Sequence[Figures], about: Mapping[str, Any]) -> str:
         ("", "calls a second, kept", "a call began late by (p95)", "load average at its end", "openings"),
         [[row.rival, *_kept(row), str(row.openings)] for row in rows],
     )
-    day = datetime.datetime.now(datetime.timezone.utc).date()
+    day = datetime.datetime.now(datetime.UTC).date()
     return f"## The run\n\n{day}: {told}.\n\n{body}"

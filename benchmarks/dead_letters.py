@@ -11,7 +11,7 @@ import argparse
 import json
 import tempfile
 from dataclasses import asdict, dataclass
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median
 from time import perf_counter, process_time
@@ -43,7 +43,7 @@ class Figures:
 
 
 def fill(queue: DeadLetterQueue, letters: int) -> float:
-    now = datetime.now(timezone.utc)
+    now = datetime.now(UTC)
     error = ErrorContext.from_exception(ConnectionError("connection refused"), timestamp=now)
     began, spent = perf_counter(), 0.0
     for number in range(letters):

@@ -18,7 +18,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 from statistics import linear_regression
 from time import process_time
@@ -196,7 +196,7 @@ def add(queue: DeadLetterQueue, path: Path, have: int, size: int) -> None:
     stored = queue.store.load(entry_key(like.id))
     assert stored is not None
     text = json.dumps(stored.value)
-    now = datetime.now(timezone.utc).timestamp()
+    now = datetime.now(UTC).timestamp()
     ids = (new_id(now - 1 - number, number) for number in range(have, size))
     rows = ((entry_key(one), 1, text.replace(like.id, one)) for one in ids)
     with sqlite3.connect(path, timeout=60) as connection:

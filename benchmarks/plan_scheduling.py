@@ -15,7 +15,7 @@ import json
 import statistics
 import sys
 from collections.abc import Callable
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from time import perf_counter_ns
 from typing import Any
 
@@ -30,9 +30,7 @@ TARGET = 20.0
 """Microseconds a node."""
 
 SIZES = (1_000, 10_000, 100_000)
-ERROR = ErrorContext.from_info(
-    ErrorInfo.of(ErrorCategory.UNAVAILABLE, "503"), timestamp=datetime.now(timezone.utc)
-)
+ERROR = ErrorContext.from_info(ErrorInfo.of(ErrorCategory.UNAVAILABLE, "503"), timestamp=datetime.now(UTC))
 
 
 def node(number: int, *after: int, **fields: Any) -> Node:

@@ -23,7 +23,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
@@ -184,7 +184,7 @@ def fill(home: Path, runs: int) -> Day:
     database = provide_database_interface()
     asyncio.run(database.create_db())
     tables = {table.name: table for table in database.Base.metadata.tables.values()}
-    day = Day(datetime.now(timezone.utc), random.Random(0), Counter(), uuid4())
+    day = Day(datetime.now(UTC), random.Random(0), Counter(), uuid4())
     engine = sa.create_engine(f"sqlite:///{home / 'prefect.db'}")
     with engine.begin() as connection:
         connection.exec_driver_sql("PRAGMA synchronous=OFF")

@@ -6,7 +6,7 @@ import os
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import gettempdir
 
@@ -40,7 +40,7 @@ def queue() -> Iterator[sqlite3.Connection]:
 
 def ask_a_person(why: str) -> int:
     """Write down what was asked in this flow run, and why a person must answer; the number of the review."""
-    now = datetime.now(timezone.utc).isoformat(timespec="seconds")
+    now = datetime.now(UTC).isoformat(timespec="seconds")
     row = (now, flow_run.get_name() or "", question(), why)
     with queue() as reviews:
         added = reviews.execute(

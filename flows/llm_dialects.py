@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from starlette.responses import JSONResponse, Response
@@ -44,7 +44,7 @@ def headers_of(dialect: str, word: str) -> dict[str, str]:
         return {}
     if dialect == "openai":
         return {"x-ratelimit-remaining-tokens": "0", "x-ratelimit-reset-tokens": "6m0s"}
-    in_half_a_minute = datetime.now(timezone.utc) + timedelta(seconds=30)
+    in_half_a_minute = datetime.now(UTC) + timedelta(seconds=30)
     return {
         "anthropic-ratelimit-requests-remaining": "0",
         "anthropic-ratelimit-requests-reset": in_half_a_minute.isoformat(timespec="milliseconds"),

@@ -19,7 +19,7 @@ import numbers
 from base64 import b64encode
 from collections import deque
 from collections.abc import Iterable, Mapping, Set
-from datetime import date, datetime, time, timedelta, timezone
+from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum
 from typing import Any, cast
@@ -282,7 +282,7 @@ def _iso(value: date) -> str:
     if isinstance(value, datetime):
         offset = value.utcoffset()
         if offset is not None and offset % timedelta(minutes=1):
-            value = value.astimezone(timezone.utc)
+            value = value.astimezone(UTC)
     return value.isoformat()
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 
 
 def plural(number: int, noun: str, several: str = "") -> str:
@@ -25,13 +25,8 @@ def utc_text(moment: datetime | float | None) -> str:
     """A time in UTC to the second, for people: "2026-11-20 18:00:00 UTC"; "" for None."""
     if moment is None:
         return ""
-    at = moment if isinstance(moment, datetime) else datetime.fromtimestamp(moment, timezone.utc)
-    return f"{at.astimezone(timezone.utc):%Y-%m-%d %H:%M:%S} UTC"
-
-
-def parse_time(text: str) -> datetime:
-    """`datetime.fromisoformat` that accepts Z for UTC, which Python 3.10 does not."""
-    return datetime.fromisoformat(text[:-1] + "+00:00" if text[-1:] in ("Z", "z") else text)
+    at = moment if isinstance(moment, datetime) else datetime.fromtimestamp(moment, UTC)
+    return f"{at.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
 def code_cell(text: str) -> str:

@@ -13,9 +13,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapp
 from contextlib import aclosing
 from contextvars import ContextVar
 from types import CoroutineType, TracebackType
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast, overload
-
-from typing_extensions import Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar, cast, overload
 
 from prefect_resilience.base.drive import Invoke, Steps, adrive, drive
 from prefect_resilience.errors.exceptions import ConfigurationError

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import time
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from prefect_resilience.base.drive import Steps
@@ -42,7 +42,7 @@ def judged(
     record.history.append(
         AttemptRecord(
             attempt=len(record.history) + 1,
-            started_at=datetime.fromtimestamp(time.time() - (now - began), timezone.utc),
+            started_at=datetime.fromtimestamp(time.time() - (now - began), UTC),
             duration=now - began,
             error=info,
             delay=verdict.delay if verdict.retry else None,
@@ -56,7 +56,7 @@ def judged(
     own = ErrorContext.from_exception(
         error,
         info,
-        timestamp=datetime.now(timezone.utc),
+        timestamp=datetime.now(UTC),
         attempt=len(record.history),
         max_attempts=retry.rule_for(info).attempts,
         history=list(record.history),

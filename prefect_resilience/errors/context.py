@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import traceback
 from contextlib import suppress
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from typing import Any, ClassVar, cast
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -267,7 +267,7 @@ def attached_context(error: object) -> ErrorContext | None:
 
 
 def _now() -> datetime:
-    return datetime.fromtimestamp(wall_clock(), timezone.utc)
+    return datetime.fromtimestamp(wall_clock(), UTC)
 
 
 def _stack_trace(error: BaseException) -> str | None:

@@ -367,4 +367,4 @@ def is_answered_for() -> bool:
 def add_note(error: BaseException, note: str) -> None:
     """Add a note that tracebacks show below the error. Never raises: not every exception accepts one."""
     with suppress(Exception):  # a class may have its own __setattr__
-        error.__notes__ = [*getattr(error, "__notes__", ()), note]  # pyright: ignore[reportAttributeAccessIssue]
+        error.add_note(note)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from enum import Enum
+from enum import StrEnum
 from typing import Any, ClassVar, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
@@ -17,14 +17,7 @@ from prefect_resilience.errors.classify.shapes import as_number, read, read_text
 from prefect_resilience.errors.secrets.redact import redact, redact_data
 
 
-class _Word(str, Enum):
-    """A string enum that prints as its value on every Python version."""
-
-    def __str__(self) -> str:
-        return str(self.value)
-
-
-class ErrorKind(_Word):
+class ErrorKind(StrEnum):
     """Whether and how a retry helps.
 
     `transient` goes away by itself; `permanent` fails again until something is changed; `resource` means that
@@ -41,7 +34,7 @@ class ErrorKind(_Word):
     INFRASTRUCTURE = "infrastructure"
 
 
-class FailureReason(_Word):
+class FailureReason(StrEnum):
     """The standard reasons of a failed task, by the names that agent task systems use.
 
     Example:
@@ -61,7 +54,7 @@ class FailureReason(_Word):
     UNEXPECTED_ERROR = "unexpected_error"
 
 
-class ErrorCategory(_Word):
+class ErrorCategory(StrEnum):
     """The category of a failure, for policies; `.kind`, `.retryable` and `.reason` are its defaults.
 
     Example:

@@ -11,7 +11,7 @@ import asyncio
 import difflib
 import re
 from collections.abc import Callable, Iterable, Mapping
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -278,8 +278,8 @@ def _moment(action: Action, until: datetime | None) -> datetime | None:
     if action != "open":
         raise ConfigurationError(f"until={until} goes with action='open' alone: leave it out to {action}")
     # The form and the worker may be in different time zones.
-    moment = until if until.tzinfo else until.replace(tzinfo=timezone.utc)
-    if moment <= datetime.now(timezone.utc):
+    moment = until if until.tzinfo else until.replace(tzinfo=UTC)
+    if moment <= datetime.now(UTC):
         raise ConfigurationError(f"until={moment.isoformat()} is over: name a time to come, or leave it out")
     return moment
 

@@ -12,7 +12,7 @@ import logging
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from datetime import date, datetime, timezone
+from datetime import UTC, date, datetime
 from enum import Enum
 from typing import Any, cast
 
@@ -100,7 +100,7 @@ class _Cutter:
         if isinstance(value, float):
             return value if math.isfinite(value) else str(value)
         if isinstance(value, str):
-            # str() of an enumeration member is its name in Python 3.10.
+            # str() of a member of `class E(str, Enum)` is its name.
             return self._text(value.value if isinstance(value, Enum) else value)
         if isinstance(value, date):
             return value.isoformat()
@@ -181,7 +181,7 @@ class ResilienceEvent:
     kind: str
     name: str
     payload: dict[str, Any]
-    at: datetime = field(default_factory=lambda: datetime.now(timezone.utc))
+    at: datetime = field(default_factory=lambda: datetime.now(UTC))
 
 
 Handler = Callable[[ResilienceEvent], object]

@@ -8,9 +8,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
-
-from typing_extensions import Self
+from typing import Any, Self
 
 from prefect_resilience.base.process import start_thread
 from prefect_resilience.errors.exceptions import ConfigurationError

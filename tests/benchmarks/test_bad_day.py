@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
-
-if sys.version_info < (3, 11):
-    pytest.skip("the peer and the pictures are not made for this Python", allow_module_level=True)
-
 from prefect.settings import PREFECT_API_URL
 from tenacity import RetryCallState, Retrying
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Self
 
 import pytest
-from typing_extensions import Self
 
 from prefect_resilience.base.drive import Blocking, Steps, adrive, drive
 from prefect_resilience.base.wrapping import Guarding

@@ -31,7 +31,7 @@ def tls_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """An HTTPS service whose certificate nobody has signed but itself."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "localhost")])
-    today = datetime.datetime.now(datetime.timezone.utc)
+    today = datetime.datetime.now(datetime.UTC)
     certificate = (
         x509.CertificateBuilder()
         .subject_name(name)

@@ -28,11 +28,6 @@ from prefect_resilience.errors import (
 from prefect_resilience.errors import ErrorCategory as C
 from prefect_resilience.errors.exceptions import ResilienceError
 
-try:
-    ExceptionGroup  # noqa: B018
-except NameError:
-    from exceptiongroup import ExceptionGroup  # Python 3.10
-
 
 def raised(
     outer: BaseException, cause: BaseException | None = None, context: BaseException | None = None

@@ -111,7 +111,7 @@ CASES: list[tuple[Callable[[], object], C, str]] = [
     (lambda: asyncio.run(half_read()), C.NETWORK, "NETWORK_ERROR"),
     (slow_future, C.TIMEOUT, "TIMEOUT"),
     (cancelled_future, C.CANCELLED, "CANCELLED"),
-    (raises(asyncio.TimeoutError()), C.TIMEOUT, "TIMEOUT"),
+    (raises(TimeoutError()), C.TIMEOUT, "TIMEOUT"),
     (raises(TimeoutError("slow")), C.TIMEOUT, "TIMEOUT"),
     (raises(KeyboardInterrupt()), C.CANCELLED, "CANCELLED"),
     (lambda: sys.exit(404), C.CANCELLED, "CANCELLED"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 from concurrent.futures import Future
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any
 from uuid import uuid4
@@ -31,7 +31,7 @@ from prefect_resilience.errors import (
 )
 from prefect_resilience.guards.retries.policy import Retry
 
-THEN = datetime(2026, 11, 20, 12, 0, tzinfo=timezone.utc)
+THEN = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
 
 
 def failing() -> BaseException:
@@ -124,7 +124,7 @@ def test_a_fresh_context_for_whatever_failed() -> None:
     fresh = error_context(failing())
     assert fresh is not None
     assert (fresh.category, fresh.code) == (ErrorCategory.NETWORK, "NETWORK_ERROR")
-    assert abs((datetime.now(timezone.utc) - fresh.timestamp).total_seconds()) < 60
+    assert abs((datetime.now(UTC) - fresh.timestamp).total_seconds()) < 60
     state = Failed(data=failing())
     of_state = error_context(state)
     assert of_state is not None

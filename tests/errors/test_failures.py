@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import pickle
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 
 import anthropic
 import httpx
@@ -33,7 +33,7 @@ from prefect_resilience.errors.requests import (
 )
 from prefect_resilience.errors.taxonomy import ErrorCategory
 
-NOW = datetime(2026, 1, 31, tzinfo=timezone.utc)
+NOW = datetime(2026, 1, 31, tzinfo=UTC)
 
 
 @pytest.mark.requirement("001.01")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import traceback
 
 from prefect_resilience.errors.exceptions import add_note
@@ -18,8 +17,7 @@ def test_notes_are_kept_in_their_order_and_shown():
     add_note(error, "first")
     add_note(error, "second")
     assert error.__notes__ == ["first", "second"]
-    if sys.version_info >= (3, 11):
-        assert "second" in "".join(traceback.format_exception(error))
+    assert "second" in "".join(traceback.format_exception(error))
 
 
 def test_an_exception_that_takes_none_goes_without():

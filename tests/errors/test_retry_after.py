@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from types import SimpleNamespace
 
@@ -21,7 +21,7 @@ from prefect_resilience.errors.classify.retry_after import (
 )
 
 NOW = 1_790_000_000.0
-THEN = datetime.fromtimestamp(NOW, timezone.utc)
+THEN = datetime.fromtimestamp(NOW, UTC)
 IN_90_S = format_datetime(THEN + timedelta(seconds=90), usegmt=True)
 A_DAY_AGO = format_datetime(THEN - timedelta(days=1), usegmt=True)
 

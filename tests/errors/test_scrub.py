@@ -29,11 +29,6 @@ from prefect_resilience.errors import (
     unregister_secret_pattern,
 )
 
-try:
-    ExceptionGroup  # noqa: B018
-except NameError:
-    from exceptiongroup import ExceptionGroup  # Python 3.10
-
 SECRET = "hunter2-and-more"
 LEAK = f"login failed: password={SECRET}"
 

@@ -10,7 +10,7 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any
 
@@ -306,13 +306,13 @@ def headers(headers: Any, status: int | None) -> None:
     message=st.text(),
     body=anything,
     reason=anything,
-    retry_after=anything | st.datetimes(timezones=st.just(timezone.utc)) | header_words,
+    retry_after=anything | st.datetimes(timezones=st.just(UTC)) | header_words,
 )
 def error_shapes(**shape: Any) -> None:
     """Whatever an exception carries, it is classified."""
     with in_time():
         error = Exception(shape.pop("message"))
-        vars(error).update(shape, status_code=shape["status"], created=datetime.now(timezone.utc))
+        vars(error).update(shape, status_code=shape["status"], created=datetime.now(UTC))
         info = classify(error)
         assert info.retry_after is None or info.retry_after >= 0
 

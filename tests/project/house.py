@@ -13,15 +13,11 @@ import io
 import re
 import sys
 import tokenize
+import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 # The largest value that a figure may have. Lower a limit as soon as a lower one holds.
 LIMITS = {

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from dataclasses import dataclass
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -153,7 +153,7 @@ def night(programs: Programs) -> Iterator[Night]:
     home = {PREFECT_API_URL: environment["PREFECT_API_URL"], PREFECT_HOME: folder / "home"}
     with temporary_settings(home), pytest.MonkeyPatch.context() as patch:
         patch.setenv("PREFECT_RESILIENCE_STORE_URL", environment["PREFECT_RESILIENCE_STORE_URL"])
-        since = datetime.now(timezone.utc)
+        since = datetime.now(UTC)
         install()
         for name in ("one", "two"):
             words = ("worker", "start", "--type", "process", "--pool", "resilience", "--name", name)
@@ -186,7 +186,7 @@ def played(client: SyncPrefectClient, deployment: UUID, folder: Path, url: str, 
     (folder / "north" / "up").touch()
     # A worker with a limit breaks down if a run begins again that it is not done with.
     failed = client.read_flow_run(killed).state
-    wait_for(lambda: datetime.now(timezone.utc) - failed.timestamp > timedelta(seconds=15))
+    wait_for(lambda: datetime.now(UTC) - failed.timestamp > timedelta(seconds=15))
     pressed = client.request("POST", f"/flow_runs/{killed}/set_state", json={"state": RETRY_BUTTON})
     assert pressed.json()["status"] == "ACCEPT"
     wait_for(lambda: client.read_flow_run(killed).state.is_completed(), 200)
@@ -300,7 +300,7 @@ def test_every_number_of_the_summary_is_that_of_the_api(night: Night) -> None:
 
 
 def test_every_number_of_the_report_is_that_of_the_api(night: Night) -> None:
-    made: FleetReport = report(since=night.since, until=datetime.now(timezone.utc) + timedelta(seconds=1))
+    made: FleetReport = report(since=night.since, until=datetime.now(UTC) + timedelta(seconds=1))
     runs = [run for one in (night.killed, night.other) for run in night.task_runs(one)]
     names = {run.id: [state["name"] for state in night.states_of_task_run(run.id)] for run in runs}
     assert made.task_runs.runs == len(runs)

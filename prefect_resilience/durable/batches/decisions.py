@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict
@@ -54,7 +54,7 @@ class ArchivedEffects:
 
     def __str__(self) -> str:
         what = "its effect, which is" if self.done == 1 else f"its {self.done} effects, which are"
-        when = datetime.fromtimestamp(self.at, timezone.utc)
+        when = datetime.fromtimestamp(self.at, UTC)
         return f"{what} done, left the ledger for the archive at {when:%Y-%m-%d %H:%M} UTC"
 
 

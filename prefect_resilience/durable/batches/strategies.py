@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from typing import Any, ClassVar, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -201,7 +201,7 @@ def _restart(effects: Sequence[SeenEffect], because: str, **more: Any) -> Recove
 
 
 def _abandoned(at: float) -> str:
-    when = datetime.fromtimestamp(at, timezone.utc)
+    when = datetime.fromtimestamp(at, UTC)
     return (
         f"it was abandoned at {when:%Y-%m-%d %H:%M} UTC: nothing recovers it until somebody names a "
         f"strategy, such as restart"

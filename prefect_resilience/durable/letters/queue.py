@@ -14,7 +14,7 @@ import os
 import random
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator
 from contextlib import contextmanager
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -184,7 +184,7 @@ class DeadLetterQueue:
         """A time, or a span before now, as a time in UTC."""
         if isinstance(given, timedelta):
             return self.now() - given
-        return given.replace(tzinfo=timezone.utc) if given is not None and given.tzinfo is None else given
+        return given.replace(tzinfo=UTC) if given is not None and given.tzinfo is None else given
 
     # -- replays
 
@@ -352,7 +352,7 @@ def is_of(letter: DeadLetter, task: str) -> bool:
 
 
 def _utc(seconds: float) -> datetime:
-    return datetime.fromtimestamp(seconds, timezone.utc)
+    return datetime.fromtimestamp(seconds, UTC)
 
 
 # -- letters on this host while the store is unavailable

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Mapping
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from typing import Any, cast
 
@@ -130,22 +130,16 @@ def _date(value: str | None) -> float | None:
     """Seconds since the epoch of an HTTP date or an RFC 3339 time, else None."""
     if not value or len(value) > 64:
         return None
-    for parse in (parsedate_to_datetime, _rfc3339):
+    for parse in (parsedate_to_datetime, datetime.fromisoformat):
         try:
-            return _timestamp(parse(value.strip()))
+            return _timestamp(parse(value.strip().upper()))
         except (ValueError, TypeError, OverflowError, IndexError):
             continue
     return None
 
 
-def _rfc3339(value: str) -> datetime:
-    # Python 3.10 reads neither a Z nor any number of decimals but 3 and 6.
-    value = re.sub(r"\.(\d{1,6})\d*", lambda match: "." + match[1].ljust(6, "0"), value)
-    return datetime.fromisoformat(re.sub(r"[Zz]$", "+00:00", value))
-
-
 def _timestamp(value: datetime) -> float:
-    return (value if value.tzinfo else value.replace(tzinfo=timezone.utc)).timestamp()
+    return (value if value.tzinfo else value.replace(tzinfo=UTC)).timestamp()
 
 
 def _wait(seconds: float | None) -> float | None:

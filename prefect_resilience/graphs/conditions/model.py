@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from functools import cached_property
-from typing import Any, Literal, cast
+from typing import Any, Literal, LiteralString, cast
 
 from pydantic import (
     GetJsonSchemaHandler,
@@ -19,7 +19,6 @@ from pydantic import (
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, InitErrorDetails, PydanticCustomError
 from pydantic_core.core_schema import definition_reference_schema
-from typing_extensions import LiteralString
 
 from prefect_resilience.base.plain import not_json, shortly
 from prefect_resilience.base.policy import Policy

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Protocol, Self
 
 from pydantic import (
     AfterValidator,
@@ -20,7 +20,6 @@ from pydantic import (
     WithJsonSchema,
     model_validator,
 )
-from typing_extensions import Self
 
 from prefect_resilience.base.policy import Policy
 from prefect_resilience.graphs.conditions.model import Condition

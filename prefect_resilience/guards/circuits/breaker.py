@@ -8,9 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime, timedelta
 from time import monotonic
 from types import CoroutineType
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast
-
-from typing_extensions import Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar, cast
 
 from prefect_resilience.base.drive import Blocking, Invoke, Steps
 from prefect_resilience.base.durations import Duration, seconds_of

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
-from typing_extensions import Self
 
 from prefect_resilience.base.durations import Seconds
 from prefect_resilience.base.policy import Policy, nearest

@@ -6,10 +6,9 @@ from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any, Literal, cast
+from typing import Any, Literal, Self, cast
 
 from pydantic import Field, model_validator
-from typing_extensions import Self
 
 from prefect_resilience.base.policy import Policy
 from prefect_resilience.base.regexes import Regex

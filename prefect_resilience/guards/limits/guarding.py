@@ -6,11 +6,10 @@ import inspect
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar, cast
 from uuid import uuid4
 
 from pydantic import PrivateAttr, field_validator
-from typing_extensions import Self
 
 from prefect_resilience.base.naming import digest, fill, shorten, template_fields
 from prefect_resilience.base.policy import Policy

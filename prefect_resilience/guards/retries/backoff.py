@@ -5,10 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
-from typing_extensions import Self
 
 from prefect_resilience.base.durations import LONGEST, Duration, Seconds, seconds_of
 from prefect_resilience.base.policy import Policy

@@ -8,10 +8,9 @@ import re
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, cast
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self, cast
 
 from pydantic import BeforeValidator, Field, model_validator
-from typing_extensions import Self
 
 from prefect_resilience.base.durations import Seconds
 from prefect_resilience.base.policy import Policy

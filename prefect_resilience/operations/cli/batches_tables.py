@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from prefect.settings import get_current_settings
@@ -242,7 +242,7 @@ def _with_runs(url: str, archived: bool, since: datetime | timedelta) -> known.B
     """The batches, with flow runs that failed or crashed if an API is configured."""
     if archived or get_current_settings().api.url is None:
         return known.Batches(list_batches(archived=archived, store=url), {})
-    back = datetime.now(timezone.utc) - since if isinstance(since, timedelta) else since
+    back = datetime.now(UTC) - since if isinstance(since, timedelta) else since
     return known.batches_with_runs(url, back)
 
 

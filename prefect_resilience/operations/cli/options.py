@@ -14,7 +14,7 @@ from pydantic_settings import SettingsError
 
 from prefect_resilience.base.durations import LONGEST, seconds_of
 from prefect_resilience.base.edge.settings import circuit_store_url, current_settings
-from prefect_resilience.base.text import one_line, parse_time
+from prefect_resilience.base.text import one_line
 from prefect_resilience.errors.exceptions import ConfigurationError, StoreUnavailable
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.stores import parse_url
@@ -74,7 +74,7 @@ def _time(text: str) -> datetime | timedelta:
     written = text.strip()
     seconds = seconds_of(written.lower()) if written[-1:].isalpha() else None
     if seconds is None:
-        return parse_time(written)
+        return datetime.fromisoformat(written.upper())
     if not 0 < seconds <= LONGEST:
         raise OverflowError
     return timedelta(seconds=seconds)

@@ -7,7 +7,7 @@ import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import anyio
@@ -66,7 +66,7 @@ class Fleet:
         return rows.budgets(get_budgets(self.circuits))
 
     def read_minutes(self) -> rows.Parts:
-        now = datetime.now(timezone.utc)
+        now = datetime.now(UTC)
         if not PREFECT_API_URL.value():
             return {"summary": {"minutes": {"unknown": NO_API}}}
         period = Period(now - timedelta(minutes=rows.MINUTES), now)

@@ -10,7 +10,6 @@ from datetime import datetime
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal, cast
 
-from prefect_resilience.base.text import parse_time
 from prefect_resilience.durable.letters.model import DeadLetter
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.guards.budgets.model import BudgetStatus
@@ -142,7 +141,7 @@ def minutes(counts: Mapping[str, Iterable[Mapping[str, Any]]], now: datetime) ->
     for thing, rows in counts.items():
         series = [0] * MINUTES
         for row in rows:
-            place = int(parse_time(row["start_time"]).timestamp() // 60) - first
+            place = int(datetime.fromisoformat(row["start_time"]).timestamp() // 60) - first
             if 0 <= place < MINUTES:
                 series[place] += int(row["count"])
         told[thing] = series

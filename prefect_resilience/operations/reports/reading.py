@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Callable
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 
 from prefect_resilience.durable.batches.audit import AUDITS, entries_of, scanned
@@ -65,7 +65,7 @@ def report(since: When = None, until: When = None) -> FleetReport:
 
         print(report(timedelta(hours=8)).task_runs.retry_rate)
     """
-    now = datetime.now(timezone.utc)
+    now = datetime.now(UTC)
     period = period_of(since, until, now)
     unknown: list[str] = []
     with opened() as api:
@@ -125,7 +125,7 @@ def _moment(when: When, now: datetime) -> datetime | None:
         return now - when
     if when is None:
         return None
-    return when.astimezone(timezone.utc) if when.tzinfo else when.replace(tzinfo=timezone.utc)
+    return when.astimezone(UTC) if when.tzinfo else when.replace(tzinfo=UTC)
 
 
 # -- from the Prefect API

@@ -13,10 +13,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from prefect_resilience.base.text import parse_time
 from prefect_resilience.operations.reports.api import PAGE, Api, Filter, Period
 from prefect_resilience.operations.reports.figures import (
     COMPLETED,
@@ -123,7 +122,7 @@ def run_of(row: dict[str, Any]) -> CountedTaskRun:
 
 
 def moment(text: str | None) -> datetime | None:
-    return parse_time(text) if text else None
+    return datetime.fromisoformat(text) if text else None
 
 
 def ended_in(period: Period) -> Filter:
@@ -231,12 +230,12 @@ class RunEvents:
 
 def _events_of(api: Api, period: Period, *states: str, ids: list[str] | None = None) -> dict[str, RunEvents]:
     """The events of task runs in these states, by run id."""
-    rows = api.count_by("resource", _about(period, states, ids))
+    time = datetime.fromisoformat
     return {
         row["value"].removeprefix(EVENT): RunEvents(
-            row["label"], row["count"], parse_time(row["start_time"]), parse_time(row["end_time"])
+            row["label"], row["count"], time(row["start_time"]), time(row["end_time"])
         )
-        for row in rows
+        for row in api.count_by("resource", _about(period, states, ids))
     }
 
 
@@ -246,7 +245,7 @@ def _about(period: Period, states: Iterable[str], ids: list[str] | None) -> Filt
 
 
 def _ever(until: datetime) -> Period:
-    return Period(datetime.now(timezone.utc) - LOOK_BACK, until)
+    return Period(datetime.now(UTC) - LOOK_BACK, until)
 
 
 def _ended(api: Api, period: Period, state: str, names: Mapping[str, int]) -> dict[str, RunByEvents] | None:

@@ -12,7 +12,7 @@ import logging
 import threading
 from collections.abc import Iterable
 from contextvars import copy_context
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
@@ -121,7 +121,7 @@ def write_circuits_table() -> list[CircuitSnapshot]:
     Raises StoreUnavailable, and errors of the Prefect API.
     """
     circuits = get_circuits()
-    markdown = markdown_of(circuits, datetime.now(timezone.utc))
+    markdown = markdown_of(circuits, datetime.now(UTC))
     create_markdown_artifact(markdown=markdown, key=KEY, description=DESCRIPTION)
     return circuits
 
@@ -185,7 +185,7 @@ def _create() -> None:
         key=KEY,
         type="markdown",
         description=DESCRIPTION,
-        data=markdown_of(get_circuits(), datetime.now(timezone.utc)),
+        data=markdown_of(get_circuits(), datetime.now(UTC)),
     )
     with own_client() as client:
         create_artifact(client, artifact)
@@ -193,7 +193,7 @@ def _create() -> None:
 
 def _create_if_old() -> None:
     """Write the table unless the last one has the same rows and is younger than FRESH."""
-    now = datetime.now(timezone.utc)
+    now = datetime.now(UTC)
     text = markdown_of(get_circuits(), now)
     with own_client() as client:
         body: dict[str, Any] = {"artifacts": {"key": {"any_": [KEY]}}, "limit": 1}
@@ -215,7 +215,7 @@ keeper: CircuitsTableWriter = per_process(CircuitsTableWriter)
 
 
 def _time(seconds: float | None) -> str:
-    return "" if seconds is None else _utc(datetime.fromtimestamp(seconds, timezone.utc))
+    return "" if seconds is None else _utc(datetime.fromtimestamp(seconds, UTC))
 
 
 def _utc(moment: datetime) -> str:

@@ -14,7 +14,7 @@ import shlex
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -107,7 +107,7 @@ def _again(batch_id: str, *, deployed: bool, then: str) -> tuple[tuple[str, str]
 def _by_itself(hint: RecoveryHint) -> str:
     if hint.strategy not in RESTARTS or hint.next_at is None:
         return "The automation does this by itself."
-    moment = f"{datetime.fromtimestamp(hint.next_at, timezone.utc):%Y-%m-%d %H:%M:%S} UTC"
+    moment = f"{datetime.fromtimestamp(hint.next_at, UTC):%Y-%m-%d %H:%M:%S} UTC"
     return f"The automation does this by itself, at {moment} or soon after: attempt {hint.attempt}."
 
 

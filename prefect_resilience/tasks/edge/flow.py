@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator, Callable, Generator, Mapping
 from contextlib import aclosing, contextmanager, nullcontext
 from copy import copy
 from dataclasses import dataclass
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TypeVar, cast, overload
 
 from prefect.client.orchestration import get_client
@@ -98,7 +98,7 @@ def failed_with(error: Exception, context: FlowRunContext) -> BaseException:
         subflow = flow_run.parent_task_run_id is not None
         own = ErrorContext.from_exception(
             clean,
-            timestamp=datetime.now(timezone.utc),
+            timestamp=datetime.now(UTC),
             node_id=context.flow.name if context.flow is not None else None,
             flow_run_id=str(flow_run.id),
             attempt=max(flow_run.run_count, 1),

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from functools import partial
 from typing import Any, cast
 
@@ -103,7 +103,7 @@ def capture_for_task(
         return letter_of(
             given,
             error and _with_run(error, task, task_run),
-            now=datetime.now(timezone.utc),
+            now=datetime.now(UTC),
             kind="task",
             name=task.name,
             key=task.task_key,
@@ -134,7 +134,7 @@ def capture_for_flow(flow: Flow[..., Any], flow_run: FlowRun, state: State[Any])
         return letter_of(
             parameters,
             error and error.model_copy(update={"node_id": flow.name, "flow_run_id": str(flow_run.id)}),
-            now=datetime.now(timezone.utc),
+            now=datetime.now(UTC),
             kind="flow",
             name=flow.name,
             key=flow.name,
@@ -170,7 +170,7 @@ def _keep(letter: DeadLetter, contents: Contents, log: Log) -> DeadLetter | None
         try:
             if queue is None:
                 raise failure
-            kept = spool_of(queue).keep(letter, contents, datetime.now(timezone.utc))
+            kept = spool_of(queue).keep(letter, contents, datetime.now(UTC))
         except (OSError, ValueError, StoreUnavailable) as worse:
             log.error(loss(letter, worse))
             return None

@@ -9,7 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 from uuid import UUID
@@ -79,9 +79,7 @@ def windows_of(passes: Sequence[RunPass]) -> dict[int, Window]:
     ends = [*borders(passes), time.time() + DAY]
     starts = [passes[0].began - DAY, *ends[:-1]]
     return {
-        one.number: Window(
-            datetime.fromtimestamp(start, timezone.utc), datetime.fromtimestamp(end, timezone.utc)
-        )
+        one.number: Window(datetime.fromtimestamp(start, UTC), datetime.fromtimestamp(end, UTC))
         for one, start, end in zip(passes, starts, ends, strict=True)
     }
 
@@ -236,7 +234,7 @@ def circuit_events(
     client: SyncPrefectClient, names: Sequence[str], since: float, until: float
 ) -> list[Happening]:
     """The changes of these circuits in a time span, by any process or person."""
-    window = Window(datetime.fromtimestamp(since, timezone.utc), datetime.fromtimestamp(until, timezone.utc))
+    window = Window(datetime.fromtimestamp(since, UTC), datetime.fromtimestamp(until, UTC))
     wanted = {
         "event": {"name": [PREFIX + name for name in sorted(CIRCUIT_MOVES)]},
         "resource": {"id": [f"{PREFIX}circuit.{name}" for name in names[:MOST_CIRCUITS]]},

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import copy_context
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 from uuid import UUID
@@ -225,7 +225,7 @@ def _waiting_letters(flow_run_ids: set[str], created: frozenset[str], since: flo
     """The waiting dead letters of these flow runs; None if this store has none of the created letters."""
     known = {
         letter.id: letter.status
-        for letter in queue_of().letters(datetime.fromtimestamp(since, timezone.utc))
+        for letter in queue_of().letters(datetime.fromtimestamp(since, UTC))
         if letter.id in created or letter.flow_run_id in flow_run_ids
     }
     if not created & known.keys():

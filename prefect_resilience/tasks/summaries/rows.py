@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from typing import Any
 
 from prefect_resilience.durable.batches.run_passes import RunPass, Start
@@ -262,7 +262,7 @@ def _short(payload: Mapping[str, Any], name: str) -> str:
 
 def clock(at: float) -> str:
     """The time of day in UTC."""
-    return f"{datetime.fromtimestamp(at, timezone.utc):%H:%M:%S}"
+    return f"{datetime.fromtimestamp(at, UTC):%H:%M:%S}"
 
 
 MOST_PASSES = 30

@@ -8,7 +8,7 @@ from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, cast
 from uuid import UUID, uuid4
 
@@ -274,7 +274,7 @@ def _circuit_changed(change: Transition) -> None:
 def _budget_burned(status: BudgetStatus) -> None:
     since = status.burning_since
     # People read this in an alert, so it is a date and not seconds since the epoch.
-    shown = None if since is None else f"{datetime.fromtimestamp(since, timezone.utc):%Y-%m-%dT%H:%M:%SZ}"
+    shown = None if since is None else f"{datetime.fromtimestamp(since, UTC):%Y-%m-%dT%H:%M:%SZ}"
     payload = {**status.model_dump(mode="json"), "burning_since": shown}
     emit("budget.burned", "budget", status.name, payload)
 

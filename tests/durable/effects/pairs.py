@@ -9,7 +9,7 @@ import unicodedata
 from collections import namedtuple
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import date, datetime, time, timedelta, timezone
+from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum, IntEnum
 from fractions import Fraction
@@ -100,7 +100,7 @@ VALUES: dict[str, tuple[Any, Any]] = {
     "a date and its midnight": (date(2026, 11, 1), datetime(2026, 11, 1)),
     "a datetime with and without a zone": (
         datetime(2026, 11, 1),
-        datetime(2026, 11, 1, tzinfo=timezone.utc),
+        datetime(2026, 11, 1, tzinfo=UTC),
     ),
     "a time and its text": (time(12), "12:00:00"),
     "a timedelta and its seconds": (timedelta(seconds=60), 60),

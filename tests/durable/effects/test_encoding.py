@@ -7,7 +7,7 @@ import importlib.util
 import subprocess
 import sys
 from collections import OrderedDict
-from datetime import date, datetime, time, timedelta, timezone, tzinfo
+from datetime import UTC, date, datetime, time, timedelta, tzinfo
 from decimal import Decimal
 from enum import Enum, IntEnum
 from pathlib import PurePosixPath
@@ -191,7 +191,7 @@ def rebuilt(value):
         (b"a", bytearray(b"a")),
         (date(2026, 11, 1), "2026-11-01"),
         (date(2026, 11, 1), datetime(2026, 11, 1)),
-        (datetime(2026, 11, 1), datetime(2026, 11, 1, tzinfo=timezone.utc)),
+        (datetime(2026, 11, 1), datetime(2026, 11, 1, tzinfo=UTC)),
         (UUID(int=1), str(UUID(int=1))),
         (PurePosixPath("/a"), "/a"),
         (SecretStr("a"), "a"),
@@ -318,7 +318,7 @@ def test_closures_and_what_is_nested_for_ever(encode):
     [
         time(12, 30),
         timedelta(seconds=3),
-        timezone.utc,
+        UTC,
         ZoneInfo("UTC"),
         Ratio(1.5),
         Open(street="x", more=[1]),

@@ -28,12 +28,6 @@ from prefect_resilience.durable.effects.evidence import (
 )
 from prefect_resilience.errors.exceptions import NotRecorded, NotSent
 
-try:
-    ExceptionGroup  # noqa: B018
-except NameError:
-    from exceptiongroup import ExceptionGroup  # Python 3.10
-
-
 EXTERNAL, ONE_REQUEST = Effect(), Effect(one_request=True)
 
 

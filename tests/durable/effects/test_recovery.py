@@ -6,7 +6,7 @@ import asyncio
 import json
 import threading
 import time
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from uuid import uuid4
 
@@ -626,7 +626,7 @@ def test_prune_archives_what_is_old():
         "old",
     ]
     assert len(list_batches(store=store)) == 4
-    before = datetime.fromtimestamp(store.now() - 500, timezone.utc).replace(tzinfo=None)
+    before = datetime.fromtimestamp(store.now() - 500, UTC).replace(tzinfo=None)
     assert len(prune(before, store=store)) == 2
     assert [one.batch_id for one in list_batches(store=store)] == ["in-doubt", "new"]
     assert len(archived_effects(Ledger(store), "old")) == 2

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -30,7 +30,7 @@ from tests.durable.effects.test_recovery import put
 
 pytestmark = pytest.mark.api
 
-LATER = datetime(2100, 1, 1, tzinfo=timezone.utc)
+LATER = datetime(2100, 1, 1, tzinfo=UTC)
 undone: list[str] = []
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sqlite3
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from tests.durable.letters.receiver import Receiver
 
 pytestmark = pytest.mark.api
 
-WHEN = datetime(2026, 11, 20, tzinfo=timezone.utc)
+WHEN = datetime(2026, 11, 20, tzinfo=UTC)
 
 
 @flow

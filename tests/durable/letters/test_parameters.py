@@ -10,7 +10,7 @@ import pickle
 import subprocess
 import sys
 from collections import OrderedDict, deque
-from datetime import date, datetime, time, timedelta, timezone
+from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from fractions import Fraction
 from types import MappingProxyType
@@ -104,7 +104,7 @@ ORDER = shop.Order(
         {"a": {"b": {"c": [1, {"d": (1,)}]}}},
         datetime(2026, 11, 20, 18, 0, 0, 123456),
         datetime(2026, 10, 25, 2, 30, fold=1, tzinfo=BERLIN),
-        datetime(2026, 11, 20, tzinfo=timezone.utc),
+        datetime(2026, 11, 20, tzinfo=UTC),
         datetime(2026, 11, 20, tzinfo=timezone(timedelta(hours=-3, minutes=-30, seconds=7))),
         datetime.min,
         datetime.max,

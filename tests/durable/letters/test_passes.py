@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -21,7 +21,7 @@ from prefect_resilience.durable.letters.model import (
 )
 from prefect_resilience.durable.letters.report import CallSeen, RunSeen
 
-NOW = datetime(2026, 11, 20, 12, tzinfo=timezone.utc)
+NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
 FIRST: Starts = (("root", 1), ("sub", 1))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -33,7 +33,7 @@ from prefect_resilience.durable.letters.report import LetterOutcome, ReplayRepor
 from prefect_resilience.errors.context import ErrorContext
 from prefect_resilience.stores import open_store
 
-NOW = datetime(2026, 11, 20, 12, tzinfo=timezone.utc)
+NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
 SECOND = timedelta(seconds=1)
 
 
@@ -66,7 +66,7 @@ def test_letters_are_listed_the_newest_first_and_read_back_equal(queue: DeadLett
     assert queue.list(task="b") == queue.list(task="shop:b") == queue.list(task="b-1") == [buried[1]]
     assert queue.list(since=timedelta(hours=1)) == buried[::-1]
     assert queue.list(since=buried[1].created_at) == [buried[2], buried[1]]
-    assert queue.list(since=datetime.now(timezone.utc) + timedelta(days=1)) == []
+    assert queue.list(since=datetime.now(UTC) + timedelta(days=1)) == []
     assert queue.list(status=["replayed", "in_doubt"]) == []
     (read,) = queue.list(task="a")
     assert read.parameters == {"n": 1, "when": NOW}
@@ -119,7 +119,7 @@ def test_purging(queue: DeadLetterQueue, tmp_path: Path) -> None:
         if letter is letters[0]:
             queue.settle(letter.id, taken.claim.token, "replayed")
     assert queue.purge(timedelta(hours=1)) == []
-    tomorrow = datetime.now(timezone.utc) + timedelta(days=1)
+    tomorrow = datetime.now(UTC) + timedelta(days=1)
     assert [one.name for one in queue.purge(tomorrow, dry_run=True)] == ["done"]
     archive = tmp_path / "archive.jsonl"
     assert [one.name for one in queue.purge(tomorrow, archive=archive)] == ["done"]

@@ -6,7 +6,7 @@ import asyncio
 import os
 import sys
 import threading
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
@@ -107,7 +107,7 @@ def test_choosing(receiver: Receiver) -> None:
     letters = fail(receiver, "a", "b", "c")
     with pytest.raises(ConfigurationError, match="no dead letter is of a task or flow 'nobody'"):
         dead_letters.replay(task="nobody")
-    assert dead_letters.replay(since=datetime.now(timezone.utc) + timedelta(hours=1)).outcomes == ()
+    assert dead_letters.replay(since=datetime.now(UTC) + timedelta(hours=1)).outcomes == ()
     assert dead_letters.replay(letters[1]).replayed == 1
     assert receiver.got == ["b"]
     assert dead_letters.replay(task="tests.durable.letters.shop:send", since=timedelta(hours=1)).replayed == 2
@@ -245,7 +245,7 @@ def test_a_task_that_is_not_to_be_found_is_skipped_with_the_reason(receiver: Rec
 
 def test_a_flow_is_run_again(receiver: Receiver) -> None:
     receiver.broken = True
-    when = datetime(2026, 11, 20, tzinfo=timezone.utc)
+    when = datetime(2026, 11, 20, tzinfo=UTC)
     shop.ship(7, when=when, return_state=True)
     assert dead_letters.replay().failed == 1
     assert len(dead_letters.list()) == 1

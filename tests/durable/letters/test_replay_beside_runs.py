@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
@@ -31,7 +31,7 @@ from tests.durable.letters.test_passes_of_runs import again, story
 
 pytestmark = pytest.mark.api
 
-LATER = datetime.now(timezone.utc) + timedelta(hours=1)
+LATER = datetime.now(UTC) + timedelta(hours=1)
 STATES: dict[str, Callable[[], State]] = {
     "Running": of_prefect.Running,
     "Cancelling": of_prefect.Cancelling,  # a run that is not under way would be cancelled at once

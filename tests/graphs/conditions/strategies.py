@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from datetime import timedelta, timezone
+from datetime import UTC, timedelta, timezone
 from typing import Any
 
 from hypothesis import strategies as st
@@ -51,7 +51,7 @@ queries = st.sampled_from(
 
 paths = dotted | queries
 
-times = st.datetimes(timezones=st.none() | st.sampled_from([timezone.utc, timezone(timedelta(hours=-5.5))]))
+times = st.datetimes(timezones=st.none() | st.sampled_from([UTC, timezone(timedelta(hours=-5.5))]))
 
 scalars = (
     st.none()

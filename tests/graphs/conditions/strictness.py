@@ -7,7 +7,7 @@ path that leads nowhere, ERROR for a condition that has no answer.
 from __future__ import annotations
 
 import math
-from datetime import date, datetime, time, timedelta, timezone
+from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from enum import Enum, IntEnum
 from fractions import Fraction
@@ -17,7 +17,7 @@ from uuid import UUID
 NOTHING: Any = object()
 ERROR: Any = object()
 
-UTC = timezone.utc
+UTC = UTC
 PLUS_TWO = timezone(timedelta(hours=2))
 NAN = math.nan
 INF = math.inf

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import date, datetime, timedelta, timezone, tzinfo
+from datetime import UTC, date, datetime, timedelta, timezone, tzinfo
 from decimal import Decimal
 from enum import Enum
 from typing import Any
@@ -25,7 +25,7 @@ from prefect_resilience.graphs.conditions.compare import EvaluationBounds, equal
 from prefect_resilience.graphs.conditions.evaluate import Evaluation
 
 SECOND = 10**18
-UTC, PLUS_TWO = timezone.utc, timezone(timedelta(hours=2))
+UTC, PLUS_TWO = UTC, timezone(timedelta(hours=2))
 
 
 def free(steps: int = 1_000) -> EvaluationBounds:
@@ -362,7 +362,7 @@ def test_how_much_is_copied() -> None:
     assert plain_or_cut(3, depth=0, items=0) == (3, False)
 
 
-class Text(str, Enum):
+class Text(str, Enum):  # noqa: UP042
     """As text it is one thing, as a value another."""
 
     number: int

@@ -13,7 +13,7 @@ from prefect_resilience.errors import ConfigurationError, ErrorCategory
 from prefect_resilience.graphs.conditions import Condition, failed, path, succeeded
 
 
-class Status(str, Enum):
+class Status(str, Enum):  # noqa: UP042
     DONE = "done"
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Iterator
-from datetime import datetime, timedelta, timezone, tzinfo
+from datetime import UTC, datetime, timedelta, tzinfo
 from decimal import Decimal, FloatOperation, localcontext
 from typing import Any
 
@@ -24,7 +24,7 @@ from prefect_resilience.graphs.conditions.compare import EvaluationBounds
 from prefect_resilience.graphs.conditions.evaluate import Evaluation
 
 LIMITED = ErrorInfo.of(ErrorCategory.RATE_LIMIT, "429")
-CONTEXT = ErrorContext.from_info(LIMITED, timestamp=datetime(2024, 1, 1, tzinfo=timezone.utc))
+CONTEXT = ErrorContext.from_info(LIMITED, timestamp=datetime(2024, 1, 1, tzinfo=UTC))
 ERRORS = [LIMITED, CONTEXT, CONTEXT.model_dump(), CONTEXT.model_dump(mode="json")]
 
 OF_ERRORS = [
@@ -329,14 +329,14 @@ def test_what_others_wrote_or_set_does_not_break_a_comparison() -> None:
 
 
 def test_a_failed_sub_step_counts_as_what_made_it_fail():
-    from datetime import datetime, timezone
+    from datetime import datetime
 
     from prefect_resilience.errors.context import ErrorContext
     from prefect_resilience.errors.taxonomy import ErrorCategory as C
     from prefect_resilience.errors.taxonomy import ErrorInfo
     from prefect_resilience.graphs.conditions import failed
 
-    now = datetime(2026, 1, 31, tzinfo=timezone.utc)
+    now = datetime(2026, 1, 31, tzinfo=UTC)
     cause = ErrorContext.from_info(ErrorInfo.of(C.RATE_LIMIT, "429"), timestamp=now)
     middle = ErrorContext.from_info(ErrorInfo.of(C.SUBTASK, "429"), timestamp=now, cause=cause.deeper())
     outer = ErrorContext.from_info(ErrorInfo.of(C.SUBTASK, "429"), timestamp=now, cause=middle.deeper())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from datetime import date, datetime, timedelta, timezone
+from datetime import UTC, date, datetime, timedelta, timezone
 from decimal import Decimal
 from enum import Enum
 from typing import Any
@@ -277,7 +277,7 @@ class Colour(Enum):
     ("value", "kept"),
     [
         (datetime(2024, 1, 1), "2024-01-01T00:00:00"),
-        (datetime(2024, 1, 1, tzinfo=timezone.utc), "2024-01-01T00:00:00+00:00"),
+        (datetime(2024, 1, 1, tzinfo=UTC), "2024-01-01T00:00:00+00:00"),
         (
             datetime(2024, 1, 1, tzinfo=timezone(timedelta(minutes=19, seconds=32))),
             "2023-12-31T23:40:28+00:00",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from prefect_resilience.graphs.plans.result import NodeResult, PlanResult
 from prefect_resilience.graphs.plans.routes import routes
 from prefect_resilience.graphs.plans.schedule import Ended, Schedule, ScheduleStep, Skip
 
-NOW = datetime(2025, 11, 29, 12, tzinfo=timezone.utc)
+NOW = datetime(2025, 11, 29, 12, tzinfo=UTC)
 PLANS = Path(__file__).parent / "files"
 RULES = ("all_settled", "all_success", "any_success", "always")
 

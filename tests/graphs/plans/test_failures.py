@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 import threading
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -22,7 +22,7 @@ from prefect_resilience.graphs.plans.result import (
     with_cause,
 )
 
-NOW = datetime(2026, 11, 21, tzinfo=timezone.utc)
+NOW = datetime(2026, 11, 21, tzinfo=UTC)
 
 
 def context(category: ErrorCategory, message: str, **fields: Any) -> ErrorContext:

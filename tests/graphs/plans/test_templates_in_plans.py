@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 import time
 from dataclasses import dataclass
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from decimal import Decimal
 from enum import Enum
 from typing import Any
@@ -67,7 +67,7 @@ OUTPUT: dict[str, Any] = {
     "items": [1, {"b": "x"}, [2, 3]],
     "keys": {"0": "zero", "a key": 1, "values": "v", "é": "e"},
     "report": Report(text="r"),
-    "when": datetime(2026, 1, 2, tzinfo=timezone.utc),
+    "when": datetime(2026, 1, 2, tzinfo=UTC),
     "price": Decimal("1.50"),
     "braces": "{{ a.output.n }}{% for %}",
     "empty": {},

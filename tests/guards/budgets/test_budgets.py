@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from prefect import flow
@@ -191,7 +191,7 @@ class TestInRuns:
         assert mine[0]["payload"]["remaining"] == -9.0
         assert mine[0]["payload"]["burn_rates"]["7d"] == 10.0
         since = datetime.fromisoformat(mine[0]["payload"]["burning_since"].replace("Z", "+00:00"))
-        assert datetime.now(timezone.utc) - since < timedelta(hours=1)
+        assert datetime.now(UTC) - since < timedelta(hours=1)
         assert budget.status().burned
         assert budget.status().bad == 14
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
+from datetime import UTC
 from typing import Any
 
 import httpx
@@ -254,12 +255,12 @@ def test_a_reason_given_by_hand_is_stored_without_secrets(
 
 
 def test_a_forced_opening_may_have_an_end(breaker: CircuitBreaker, store: Any) -> None:
-    from datetime import datetime, timedelta, timezone
+    from datetime import datetime, timedelta
 
     breaker.call(int)
     for until in (
         store.time + 60,
-        datetime.fromtimestamp(store.time + 60, timezone.utc),
+        datetime.fromtimestamp(store.time + 60, UTC),
         timedelta(minutes=1),
     ):
         breaker.force_open("maintenance", until=until)

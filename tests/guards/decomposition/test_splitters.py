@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -89,7 +87,6 @@ def test_other_things_that_can_be_split():
         split_text("x").of([1])
 
 
-@pytest.mark.skipif(sys.version_info < (3, 11), reason="pandas is not made for this Python")
 def test_a_data_frame_is_split_by_its_rows():
     import pandas
 

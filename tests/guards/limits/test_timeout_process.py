@@ -166,7 +166,6 @@ def test_an_exception_whose_init_cannot_be_repeated_comes_back():
     assert caught.value.response.headers["retry-after"] == "7"
 
 
-@pytest.mark.skipif(sys.version_info < (3, 11), reason="has no ExceptionGroup")
 def test_the_notes_of_an_exception_come_back():
     def fail():
         error = builtins.ExceptionGroup("both", [ValueError("inner")])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
@@ -57,7 +57,7 @@ def letters(environment: None) -> list[dead_letters.DeadLetter]:
 
     @flow
     def outer() -> None:
-        send("one", datetime(2026, 11, 20, tzinfo=timezone.utc), return_state=True)
+        send("one", datetime(2026, 11, 20, tzinfo=UTC), return_state=True)
         send("two", return_state=True)
         login("ada", SecretStr(KEY), return_state=True)
 
@@ -214,7 +214,7 @@ def test_the_same_as_flows(letters: Any) -> None:
     assert load_flow_from_entrypoint(f"{where}.replay_dead_letters").name == "replay-dead-letters"
     report = replay_dead_letters(task="send", dry_run=True)
     assert [one["result"] for one in report["outcomes"]] == ["would_replay"] * 2
-    report = replay_dead_letters(task="send", since=datetime.now(timezone.utc) - timedelta(hours=1), limit=1)
+    report = replay_dead_letters(task="send", since=datetime.now(UTC) - timedelta(hours=1), limit=1)
     assert (len(report["outcomes"]), got) == (1, ["one"])
 
     from prefect.blocks.system import Secret

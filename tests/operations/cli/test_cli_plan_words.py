@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -151,7 +151,7 @@ ERROR = ErrorContext.model_validate(
         "reason": "unexpected_error",
         "message": "the key sk-ant-REDACTED was\nnot asked for",
         "retryable": True,
-        "timestamp": datetime(2026, 11, 20, tzinfo=timezone.utc),
+        "timestamp": datetime(2026, 11, 20, tzinfo=UTC),
     }
 )
 RESULT = PlanResult(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 
@@ -26,7 +26,7 @@ def test_until_as_a_span(text: str, seconds: float) -> None:
     ("text", "moment"),
     [
         ("2026-11-20T18:00", datetime(2026, 11, 20, 18, tzinfo=ZONE)),
-        ("2026-11-20T18:00:00Z", datetime(2026, 11, 20, 18, tzinfo=timezone.utc)),
+        ("2026-11-20T18:00:00Z", datetime(2026, 11, 20, 18, tzinfo=UTC)),
         ("2026-11-21", datetime(2026, 11, 21, tzinfo=ZONE)),
     ],
 )

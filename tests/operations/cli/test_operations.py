@@ -6,7 +6,7 @@ import asyncio
 import subprocess
 import sys
 from collections.abc import Iterator
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import uuid4
 
@@ -55,7 +55,7 @@ except Exception as error:
 
 
 def test_a_run_opens_a_circuit_for_other_processes(circuits: str) -> None:
-    until = datetime.now(timezone.utc) + timedelta(minutes=10)
+    until = datetime.now(UTC) + timedelta(minutes=10)
     state = set_circuit("llm:secondary", "open", "the provider | said\nso", until, return_state=True)
     after = CircuitSnapshot.model_validate(state.result())
     assert (after.state, after.reason) == ("forced_open", "the provider | said so")

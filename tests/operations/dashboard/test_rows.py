@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 
 from prefect_resilience.durable.batches.edge.status import BatchSummary
 from prefect_resilience.durable.letters.codec import LeftOut
@@ -10,7 +10,7 @@ from prefect_resilience.durable.letters.model import DeadLetter
 from prefect_resilience.guards.budgets.model import BudgetStatus
 from prefect_resilience.operations.dashboard import rows
 
-NOW = datetime(2026, 11, 20, 12, 30, 15, tzinfo=timezone.utc)
+NOW = datetime(2026, 11, 20, 12, 30, 15, tzinfo=UTC)
 SECRET = "sk-ant-api03-abcdefghijklmnopqrstuvwxyz0123456789"
 
 
@@ -126,4 +126,4 @@ def test_minutes_end_with_the_one_that_goes_on():
     told = rows.minutes(counts, NOW)
     assert told["retries"] == [7, *[0] * 57, 4, 1]
     assert told["fallbacks"] == [0] * rows.MINUTES
-    assert told["first"] == datetime(2026, 11, 20, 11, 31, tzinfo=timezone.utc).timestamp()
+    assert told["first"] == datetime(2026, 11, 20, 11, 31, tzinfo=UTC).timestamp()

@@ -8,7 +8,7 @@ import signal
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
@@ -245,7 +245,7 @@ def test_an_alert_names_the_budget_that_burns(
     assert alert["subject"] == "Error budget llm answers is burning"
     lines = dict(line.split(": ", 1) for line in alert["body"].splitlines())
     assert lines["Why"].startswith("it burns 10.0 times too fast in the last")
-    assert datetime.fromisoformat(lines["Since"].replace("Z", "+00:00")) <= datetime.now(timezone.utc)
+    assert datetime.fromisoformat(lines["Since"].replace("Z", "+00:00")) <= datetime.now(UTC)
     assert lines["Runs"] == "10 of 10 failed in the last 7 days, 90 % must go well"
     assert lines["Left of the budget"] == "-900.0 %"
     assert lines["Burn rates"].endswith("10.0 in 7d")

@@ -6,7 +6,7 @@ import random
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from typing import Any
 from uuid import uuid4
 
@@ -58,7 +58,7 @@ def play(number: int, *, named: bool = True) -> Day:
     `named`: some runs have names of their own, which say nothing of their tasks.
     """
     chance = random.Random(number)
-    day = Day(datetime.now(timezone.utc), f"day-{uuid4().hex[:8]}")
+    day = Day(datetime.now(UTC), f"day-{uuid4().hex[:8]}")
     acts = _acts(day) if named else _acts(day)[:-1]
     script = [chance.choices(acts, [weight for weight, _ in acts])[0][1] for _ in range(number)]
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from prefect_resilience.operations.reports.figures import BadEnd, FlowFigures
 from prefect_resilience.operations.reports.flow_runs import StateAt, bad_ends_of, concerns, with_bad_ends
 
-SINCE = datetime(2026, 11, 20, tzinfo=timezone.utc)
+SINCE = datetime(2026, 11, 20, tzinfo=UTC)
 UNTIL = SINCE + timedelta(days=1)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from uuid import uuid4
 
 import pytest
@@ -20,7 +20,7 @@ from prefect_resilience.tasks.edge.circuits_table import CircuitsTableWriter, ma
 pytestmark = [pytest.mark.usefixtures("own_prefect_api"), pytest.mark.timeout(300)]
 
 SECRET = "sk-ant-api03-abcdefghijklmnopqrstuvwxyz0123456789"
-NOW = datetime(2026, 11, 20, 12, tzinfo=timezone.utc)
+NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
 
 
 def latest():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from hypothesis import given, settings
@@ -18,7 +18,7 @@ from prefect_resilience.operations.reports.figures import (
     task_of,
 )
 
-START = datetime(2026, 11, 20, tzinfo=timezone.utc)
+START = datetime(2026, 11, 20, tzinfo=UTC)
 DAY = timedelta(days=1)
 
 SCRIPT = [

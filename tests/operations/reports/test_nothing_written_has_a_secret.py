@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import re
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -86,7 +86,7 @@ def with_pictures(text: str) -> str:
 
 @pytest.mark.timeout(300)
 def test_none_of_the_corpus_is_in_what_is_written(until: Any) -> None:
-    began = datetime.now(timezone.utc)
+    began = datetime.now(UTC)
     run = saying(return_state=True).state_details.flow_run_id
     count = len(CORPUS)
 

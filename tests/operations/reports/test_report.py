@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from types import SimpleNamespace
 from xml.etree import ElementTree
@@ -75,7 +75,7 @@ def day(own_prefect_api, tmp_path_factory):
         forget_circuits()
         played = play(LINES)
         _arrived(played)
-        yield SimpleNamespace(day=played, url=url, until=datetime.now(timezone.utc))
+        yield SimpleNamespace(day=played, url=url, until=datetime.now(UTC))
 
 
 @pytest.fixture
@@ -282,7 +282,7 @@ def test_error_budgets_are_in_the_report(own_store):
         for fails in (True, False, False):
             work(fails, return_state=True)
 
-    begin = datetime.now(timezone.utc)
+    begin = datetime.now(UTC)
     scenario()
     (budget,) = report(begin).budgets or ()
     assert (budget.name, budget.good, budget.bad) == ("in-report", 2, 1)
@@ -298,11 +298,11 @@ def test_error_budgets_are_in_the_report(own_store):
 )
 def test_a_period_that_is_none(since, until):
     with pytest.raises(ConfigurationError, match="the report's period begins at"):
-        period_of(since, until, datetime(2026, 6, 1, tzinfo=timezone.utc))
+        period_of(since, until, datetime(2026, 6, 1, tzinfo=UTC))
 
 
 def test_periods():
-    now = datetime(2026, 6, 1, tzinfo=timezone.utc)
+    now = datetime(2026, 6, 1, tzinfo=UTC)
     assert period_of(None, None, now).since == now - timedelta(days=1)
     assert period_of(timedelta(hours=2), datetime(2027, 1, 1), now).until == now
     parts = period_of(timedelta(hours=2), None, now).parts(7)

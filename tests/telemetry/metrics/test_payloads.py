@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from enum import Enum
 from uuid import uuid4
 
@@ -102,7 +102,7 @@ def test_a_nest_without_end_is_cut():
 
 
 def test_what_no_database_takes_is_replaced():
-    class Colour(str, Enum):
+    class Colour(str, Enum):  # noqa: UP042
         RED = "red"
 
     class Rude:
@@ -115,7 +115,7 @@ def test_what_no_database_takes_is_replaced():
             "half": "a\ud800b",
             "nan": float("nan"),
             "huge": 2**100,
-            "when": datetime(2026, 1, 1, tzinfo=timezone.utc),
+            "when": datetime(2026, 1, 1, tzinfo=UTC),
             "colour": Colour.RED,
             "rude": Rude(),
             "set": {1},

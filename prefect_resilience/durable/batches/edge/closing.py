@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
@@ -181,9 +181,9 @@ def _heartbeats(client: SyncPrefectClient, flow_run_id: UUID, passes: Iterable[R
 def _heartbeats_since(flow_run_ids: Iterable[UUID], since: float) -> dict[str, Any]:
     """The filter of the API for the heartbeats of flow runs since `since`."""
     # Clocks differ, and without `until` the API uses its own time.
-    until = datetime.now(timezone.utc) + timedelta(days=1)
+    until = datetime.now(UTC) + timedelta(days=1)
     occurred = {
-        "since": datetime.fromtimestamp(since, timezone.utc).isoformat(),
+        "since": datetime.fromtimestamp(since, UTC).isoformat(),
         "until": until.isoformat(),
     }
     return {
@@ -211,7 +211,7 @@ def close_all(older_than: timedelta, limit: int, *, dry_run: bool = False) -> di
     settles = max(older_than.total_seconds(), SETTLES)
     done: dict[UUID, Closed] = {}
     with get_client(sync_client=True) as client:
-        before = datetime.now(timezone.utc) - older_than
+        before = datetime.now(UTC) - older_than
         for run in flow_runs_with_unfinished(client, before, limit):
             came_to = close_left_behind(client, run, settles=settles, dry_run=dry_run)
             if came_to != Closed():
@@ -253,7 +253,7 @@ def crash_silent(silent_for: timedelta, *, dry_run: bool = False) -> list[Silent
 
 
 def _silent_of(client: SyncPrefectClient, runs: list[FlowRun], silent_for: timedelta) -> list[SilentRun]:
-    before = datetime.now(timezone.utc) - silent_for
+    before = datetime.now(UTC) - silent_for
     since = {run.id: run.state.timestamp for run in runs if run.state and run.state.timestamp < before}
     if not since:
         return []

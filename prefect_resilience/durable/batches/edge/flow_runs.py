@@ -7,7 +7,7 @@ import socket
 from collections.abc import Generator, Iterable
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 from uuid import UUID
@@ -47,7 +47,7 @@ ERROR_LABEL = "prefect-resilience.error"
 
 
 FAILED_OR_CRASHED = ("FAILED", "CRASHED")
-_EPOCH = datetime.fromtimestamp(0, timezone.utc)
+_EPOCH = datetime.fromtimestamp(0, UTC)
 
 
 class ApiUnavailable(ResilienceError):
@@ -146,7 +146,7 @@ def run_again(run_id: UUID, at: float | None, why: str) -> tuple[str | None, str
 
     Returns why the API refused, and the id of the new state. Raises ApiUnavailable.
     """
-    moment = None if at is None else datetime.fromtimestamp(at, timezone.utc)
+    moment = None if at is None else datetime.fromtimestamp(at, UTC)
     with _asking() as client:
         answer = client.set_flow_run_state(run_id, AwaitingRetry(scheduled_time=moment, message=redact(why)))
     if answer.status is SetStateStatus.ACCEPT:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from prefect_resilience.base.policy import closest
@@ -111,7 +111,7 @@ def batches_with_runs(store: Store | str | None = None, since: datetime | None =
     ledger = open_ledger(store)
     listed = list_batches(store=ledger.store)
     try:
-        found = runs_that_ended_badly(since or datetime.now(timezone.utc) - LOOKS_BACK, MOST_RUNS + 1)
+        found = runs_that_ended_badly(since or datetime.now(UTC) - LOOKS_BACK, MOST_RUNS + 1)
     except ApiUnavailable as error:
         return Batches(listed, {}, str(error))
     runs = {str(run.id): run for run in found[:MOST_RUNS]}
@@ -199,7 +199,7 @@ def _seconds(older_than: datetime | timedelta, now: float) -> float:
         if older_than < timedelta():
             raise ConfigurationError(f"older_than={older_than} must be a span before now, not after it")
         return now - older_than.total_seconds()
-    moment = older_than if older_than.tzinfo else older_than.replace(tzinfo=timezone.utc)
+    moment = older_than if older_than.tzinfo else older_than.replace(tzinfo=UTC)
     return moment.timestamp()
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -266,7 +266,7 @@ def settle_call(
     letters = letters_before(starts, batch_digest(batch_id))
     if not letters or (call := identity()) not in letters:
         return None
-    one = Pass(at=datetime.now(timezone.utc), outcome="succeeded", starts=starts, task_run_id=task_run_id)
+    one = Pass(at=datetime.now(UTC), outcome="succeeded", starts=starts, task_run_id=task_run_id)
     letter = queue_of().call_succeeded(call, one)
     if letter is not None:
         tell_settled(letter)

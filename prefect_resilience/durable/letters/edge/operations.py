@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 
 from prefect import flow
@@ -260,7 +260,7 @@ def purge_dead_letters(
     """
     if older_than_days < 0:
         raise ConfigurationError(f"older_than_days={older_than_days} must be 0 or more")
-    before = datetime.now(timezone.utc) - timedelta(days=older_than_days)
+    before = datetime.now(UTC) - timedelta(days=older_than_days)
     gone = purge(before, include_waiting=include_waiting, archive=archive, dry_run=dry_run)
     get_run_logger().info("Dead letters %s: %d", "to be removed" if dry_run else "removed", len(gone))
     return [letter.id for letter in gone]

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import replace
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from queue import Empty, SimpleQueue
 from typing import Any, cast
 from uuid import UUID
@@ -390,4 +390,4 @@ class Run:
 
 
 def _now() -> datetime:
-    return datetime.now(timezone.utc)
+    return datetime.now(UTC)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from typing import Any, TypeVar, cast
 
 from prefect.cache_policies import NO_CACHE
@@ -385,7 +385,7 @@ def _failed_round(
     )
     context = ErrorContext.from_info(
         info,
-        timestamp=datetime.now(timezone.utc),
+        timestamp=datetime.now(UTC),
         stack_trace=cause.stack_trace,
         retry_after=cause.retry_after,
         partial_output=partial_output(left if made.value is None else made.value) or cause.partial_output,

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import CancelledError
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from typing import Any, NoReturn, TypeVar, cast
 from uuid import UUID
 
@@ -152,7 +152,7 @@ def context_of(error: BaseException, state: State[Any] | None = None) -> ErrorCo
 
 
 def _now() -> datetime:
-    return datetime.now(timezone.utc)
+    return datetime.now(UTC)
 
 
 def state_after(future: PrefectFuture[Any]) -> State[Any]:
