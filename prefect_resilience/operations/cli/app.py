@@ -15,6 +15,7 @@ from prefect_resilience.durable.batches.edge import recovery
 from prefect_resilience.errors.exceptions import ResilienceError
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.operations.cli import look
+from prefect_resilience.operations.cli.adopt import adopt
 from prefect_resilience.operations.cli.batches import app as batches
 from prefect_resilience.operations.cli.circuits import app as circuits
 from prefect_resilience.operations.cli.dead_letters import app as dead_letters
@@ -32,7 +33,7 @@ app: App = App(
     # No --no-... or --empty-... options.
     default_parameter=Parameter(negative=""),
 )
-for _command in (batches, circuits, dashboard, dead_letters, doctor, install, plan):
+for _command in (adopt, batches, circuits, dashboard, dead_letters, doctor, install, plan):
     app.command(_command)
 app.command(report_command, name="report")
 

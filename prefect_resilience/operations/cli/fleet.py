@@ -17,7 +17,7 @@ from prefect_resilience.operations import installation
 from prefect_resilience.operations.cli import look, options
 from prefect_resilience.operations.cli.look import FIGURES, TEXT, WORD, printable
 from prefect_resilience.operations.cli.options import DryRun, Flag, Json, Store
-from prefect_resilience.operations.diagnosis import Diagnosis, DiagnosisFinding, examine
+from prefect_resilience.operations.diagnosis import Diagnosis, examine
 from prefect_resilience.operations.importing import import_from_here
 from prefect_resilience.operations.installation import InstallationChange
 from prefect_resilience.operations.reports import FleetReport, report
@@ -107,21 +107,10 @@ def _diagnosed(diagnosis: Diagnosis) -> Iterator[RenderableType]:
     notes = [finding for finding in diagnosis.findings if finding.level == "note"]
     wrong = [finding for finding in diagnosis.findings if finding.level == "wrong"]
     for finding in [*notes, *wrong]:
-        yield _finding_card(finding)
+        yield look.finding(finding.level, finding.where, finding.says, finding.mend, of=finding.check)
     number = plural(len(wrong), "thing is", "things are") if wrong else "no things are"
     noted = f", {len(notes)} to note" if notes else ""
     yield f"{sentence_of(number)} wrong{noted}, by {len(diagnosis.checks)} checks"
-
-
-def _finding_card(finding: DiagnosisFinding) -> Table:
-    card = Table.grid(padding=(0, 1))
-    card.add_column(no_wrap=True)
-    card.add_column(overflow="fold")
-    head = Text(f"{finding.check}: ").append(printable(finding.where), style="bold")
-    card.add_row(look.state(finding.level, ""), head)
-    card.add_row("", Text(printable(finding.says)))
-    card.add_row("", Text(f"→ {printable(finding.mend)}", style="dim"))
-    return card
 
 
 def report_command(

@@ -124,6 +124,18 @@ def card(rows: Iterable[tuple[str, Cell]]) -> Table:
     return made
 
 
+def finding(level: str, where: str, says: str, mend: str, of: str = "") -> Table:
+    """A finding with its sign: where it is, what it says, what mends it. `of` is the name of its check."""
+    made = Table.grid(padding=(0, 1))
+    made.add_column(no_wrap=True)
+    made.add_column(overflow="fold")
+    head = Text(f"{of}: " if of else "").append(printable(where), style="bold")
+    made.add_row(state(level, ""), head)
+    made.add_row("", Text(printable(says)))
+    made.add_row("", Text(f"→ {printable(mend)}", style="dim"))
+    return made
+
+
 def _cell(value: Cell) -> Text:
     return value if isinstance(value, Text) else Text(printable(value))
 

@@ -18,6 +18,7 @@ from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.operations.diagnosis import environment, project, server
 from prefect_resilience.operations.diagnosis.findings import Diagnosis, DiagnosisFinding, wrong
 from prefect_resilience.operations.importing import imported
+from prefect_resilience.operations.sources import python_files
 
 
 def examine(targets: Iterable[str] = ()) -> Diagnosis:
@@ -97,7 +98,7 @@ def _found(targets: Iterable[str]) -> tuple[list[Path], list[ModuleType]]:
     for target in targets:
         path = Path(target.rpartition(":")[0] if ".py:" in target else target)
         if path.is_dir():
-            files |= dict.fromkeys(project.python_files(path.resolve()))
+            files |= dict.fromkeys(python_files(path.resolve()))
             continue
         if not path.is_file() and (path.suffix == ".py" or "/" in target):
             raise ConfigurationError(f"there is no file or folder {str(path)!r}{nearest_file(path, ('',))}")

@@ -17,11 +17,11 @@ from prefect_resilience.calls.model import Guard
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.operations.diagnosis.findings import DiagnosisFinding, wrong
+from prefect_resilience.operations.sources import imported, is_constant, origin_of
 from prefect_resilience.tasks.edge.blocks.live import ask, with_policy
 
 LIMITS = {"concurrency": "prefect.concurrency", "rate_limit": "prefect.concurrency"}
 TASKS = {"task", "resilient_task"}
-SKIPPED = {".git", ".venv", "venv", "node_modules", "__pycache__", "site-packages"}
 
 
 class NamedPolicy(NamedTuple):
@@ -32,16 +32,6 @@ class NamedPolicy(NamedTuple):
     where: str
 
 
-def python_files(path: Path) -> Iterator[Path]:
-    """The file itself, or the Python files of a folder without installed packages."""
-    if path.is_file():
-        yield path
-        return
-    for found in sorted(path.rglob("*.py")):
-        if not SKIPPED.intersection(found.relative_to(path).parts):
-            yield found
-
-
 def look_at(file: Path) -> list[DiagnosisFinding]:
     """Findings in one file."""
     try:
@@ -49,7 +39,7 @@ def look_at(file: Path) -> list[DiagnosisFinding]:
     except (OSError, SyntaxError, ValueError) as error:
         says = f"it cannot be read as Python: {one_line(error)}"
         return [wrong("code", str(file), says, "Mend the file, or leave it out.")]
-    names = _imported(tree)
+    names = imported(tree)
     found: list[DiagnosisFinding] = []
     for node in ast.walk(tree):
         if isinstance(node, ast.Call):
@@ -59,38 +49,15 @@ def look_at(file: Path) -> list[DiagnosisFinding]:
     return sorted(found, key=lambda one: _line(one.where))
 
 
-def _imported(tree: ast.AST) -> dict[str, str]:
-    """The dotted origin of each imported name of the file."""
-    names: dict[str, str] = {}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom) and node.module:
-            names |= {alias.asname or alias.name: f"{node.module}.{alias.name}" for alias in node.names}
-        elif isinstance(node, ast.Import):
-            for alias in node.names:
-                root = alias.name.partition(".")[0]
-                names[alias.asname or root] = alias.name if alias.asname else root
-    return names
-
-
-def _origin(node: ast.expr, names: dict[str, str]) -> str:
-    """The dotted origin of a name or an attribute; "" for other expressions."""
-    if isinstance(node, ast.Name):
-        return names.get(node.id, "")
-    if isinstance(node, ast.Attribute):
-        base = _origin(node.value, names)
-        return f"{base}.{node.attr}" if base else ""
-    return ""
-
-
 def _limit(node: ast.Call, names: dict[str, str], file: Path) -> list[DiagnosisFinding]:
     """`concurrency()` and `rate_limit()` without `strict`: if the limit is missing, they only warn."""
-    origin = _origin(node.func, names)
+    origin = origin_of(node.func, names)
     module, _, name = origin.rpartition(".")
     if name not in LIMITS or not module.startswith(LIMITS[name]):
         return []
     written = {keyword.arg: keyword.value for keyword in node.keywords}
     strict = written.get("strict")
-    if None in written or (strict is not None and not _is(strict, value=False)):
+    if None in written or (strict is not None and not is_constant(strict, False)):
         return []
     says = f"{name}() lets everything through, with a warning only, when its limit is missing or inactive"
     mend = "Write strict=True, or use Bulkhead(...) or RateLimit(...) with a name, which make the limit."
@@ -100,7 +67,7 @@ def _limit(node: ast.Call, names: dict[str, str], file: Path) -> list[DiagnosisF
 def _timeout(node: ast.FunctionDef, names: dict[str, str], file: Path) -> list[DiagnosisFinding]:
     """Prefect's timeout cannot end a sync function that blocks in a worker's thread."""
     seconds = _task_options(node, names).get("timeout_seconds")
-    if seconds is None or _is(seconds, value=None):
+    if seconds is None or is_constant(seconds, None):
         return []
     return [cannot_fire(node.name, _place(file, node))]
 
@@ -111,7 +78,7 @@ def named_policies(file: Path) -> Iterator[NamedPolicy]:
         tree = ast.parse(file.read_bytes(), str(file))
     except (OSError, SyntaxError, ValueError):
         return  # `look_at` reports this
-    names = _imported(tree)
+    names = imported(tree)
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             policy = _task_options(node, names).get("policy")
@@ -123,7 +90,7 @@ def _task_options(node: ast.FunctionDef | ast.AsyncFunctionDef, names: dict[str,
     """The keyword arguments of the decorator that makes the function a task."""
     for decorator in node.decorator_list:
         if isinstance(decorator, ast.Call):
-            module, _, name = _origin(decorator.func, names).rpartition(".")
+            module, _, name = origin_of(decorator.func, names).rpartition(".")
             if name in TASKS and module.partition(".")[0] in ("prefect", "prefect_resilience"):
                 return {keyword.arg: keyword.value for keyword in decorator.keywords if keyword.arg}
     return {}
@@ -139,10 +106,6 @@ def cannot_fire(task: str, where: str) -> DiagnosisFinding:
     says = f"timeout_seconds of the sync task {task!r} does not fire while it blocks in a worker thread"
     mend = "Write @resilient_task(timeout=...), which ends the waiting, or make it `async def`."
     return wrong("timeouts", where, says, mend)
-
-
-def _is(node: ast.expr, value: object) -> bool:
-    return isinstance(node, ast.Constant) and node.value is value
 
 
 def _line(where: str) -> int:

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from prefect_resilience.operations.diagnosis.project import look_at, named_policies, python_files
+from prefect_resilience.operations.diagnosis.project import look_at, named_policies
+from prefect_resilience.operations.sources import python_files
 
 WRONG = [
     ("from prefect.concurrency.sync import concurrency\nwith concurrency('db'): ...", "concurrency", 2),

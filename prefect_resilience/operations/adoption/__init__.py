@@ -1,0 +1,37 @@
+"""What a project's plain Prefect tasks would be as resilient tasks, and what is dangerous in them.
+
+    adopt(text) -> Adoption        text of a file to its new text, its tasks and its dangers
+
+Pure: the command `prefect-resilience adopt` reads and writes the files.
+"""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass
+
+from prefect_resilience.operations.adoption.dangers import Danger, dangers_in
+from prefect_resilience.operations.adoption.reading import PlainTask, plain_tasks
+from prefect_resilience.operations.adoption.rewriting import rewritten
+from prefect_resilience.operations.sources import imported
+
+
+@dataclass(frozen=True)
+class Adoption:
+    """What becomes of one file. `text` is the new text, the same as before if no task can be changed."""
+
+    text: str
+    tasks: list[PlainTask]
+    dangers: list[Danger]
+
+
+def adopt(text: str, *, retried_by_default: bool = False) -> Adoption:
+    """Read a file's text. Raises SyntaxError if it is not Python.
+
+    retried_by_default: whether Prefect's settings retry a task that does not say so itself
+        (`PREFECT_TASKS_DEFAULT_RETRIES`).
+    """
+    tree = ast.parse(text)
+    names = imported(tree)
+    tasks = plain_tasks(tree, names, retried_by_default)
+    return Adoption(rewritten(text, tree, names, tasks), tasks, dangers_in(tree, names, tasks))
