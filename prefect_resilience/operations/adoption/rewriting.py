@@ -112,11 +112,7 @@ def _imports(source: Text, tree: ast.Module, names: dict[str, str], done: set[in
     """Import the new name where the old one is imported, and the old one no longer if nothing uses it."""
     new = "" if names.get(NAME, "").startswith("prefect_resilience") else IMPORT
     left = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and id(node) not in done}
-    left |= {
-        node.value
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Constant) and isinstance(node.value, str)
-    }
+    left |= {name for node in tree.body if isinstance(node, ast.Assign) for name in _exported(node)}
     at_top = False
     for node in _importing(tree):
         inside = node.col_offset > 0
@@ -131,6 +127,12 @@ def _imports(source: Text, tree: ast.Module, names: dict[str, str], done: set[in
         if wanted:
             place = source.end(_last_of_prefect(tree, node))
             yield Edit(place, place, f"{source.newline}{source.indent(node)}{wanted}")
+
+
+def _exported(node: ast.Assign) -> Iterator[str]:
+    """The names in `__all__ = [...]`."""
+    if any(isinstance(target, ast.Name) and target.id == "__all__" for target in node.targets):
+        yield from (one.value for one in ast.walk(node.value) if isinstance(one, ast.Constant))
 
 
 def _importing(tree: ast.Module) -> Iterator[ast.Import | ast.ImportFrom]:
