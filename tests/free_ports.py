@@ -8,7 +8,7 @@ from contextlib import suppress
 
 
 def free_port() -> int:
-    """A port of the loopback at which nobody listens.
+    """A free port of the loopback.
 
     It is below those that systems give to connections, which could have it before the server starts.
     """

@@ -112,7 +112,7 @@ def test_a_redis_that_does_not_write_is_unavailable_and_nothing_has_changed(
     assert store.swap("other", 0, 1)
 
 
-def wait_for_nobody(connection: psycopg.Connection) -> None:
+def wait_for_free_rows(connection: psycopg.Connection) -> None:
     """Wait until no statement of this server waits for a row."""
     deadline = time.monotonic() + 30
     while connection.execute("SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock'").fetchone():
@@ -132,7 +132,7 @@ def test_a_row_that_somebody_holds_is_waited_for_a_bounded_time(postgres_url: st
         found = store.load("key")
         assert found is not None
         assert found.value == 1
-        wait_for_nobody(holder)
+        wait_for_free_rows(holder)
     assert store.swap("key", version, 2)
 
 
@@ -144,7 +144,7 @@ def test_the_server_forgets_a_statement_that_nobody_waits_for(postgres_url: str)
         holder.execute("SELECT * FROM prefect_resilience_documents FOR UPDATE")
         with pytest.raises(StoreUnavailable):
             store.swap("key", version, "given up")
-        wait_for_nobody(holder)
+        wait_for_free_rows(holder)
     found = store.load("key")
     assert found is not None
     assert found.value == "old"

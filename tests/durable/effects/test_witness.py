@@ -249,7 +249,6 @@ async def test_requests_of_many_tasks_at_once(service):
 
 
 def test_http2(witness):
-    pytest.importorskip("h2")
     events = [
         ("http2.send_request_headers.started", {"request": None}),
         ("http2.receive_response_headers.complete", {"return_value": (429, [(b"a", b"b")])}),

@@ -42,7 +42,6 @@ def test_groups_stand_for_their_workers(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_the_picture_is_drawn(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
     from benchmarks.fleet_plot import draw
 
     rows = [numbers(simulate(10, shared, 1), shared, 0) for shared in (True, False)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 import time
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -252,6 +253,5 @@ def test_version_and_help(process: Any, cli: Any) -> None:
 
 
 def test_the_console_script_is_this_program() -> None:
-    tomllib = pytest.importorskip("tomllib")
     project = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())["project"]
     assert project["scripts"] == {"prefect-resilience": "prefect_resilience.operations.cli.app:main"}
