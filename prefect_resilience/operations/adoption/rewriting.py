@@ -132,7 +132,9 @@ def _imports(source: Text, tree: ast.Module, names: dict[str, str], done: set[in
 def _exported(node: ast.Assign) -> Iterator[str]:
     """The names in `__all__ = [...]`."""
     if any(isinstance(target, ast.Name) and target.id == "__all__" for target in node.targets):
-        yield from (one.value for one in ast.walk(node.value) if isinstance(one, ast.Constant))
+        for one in ast.walk(node.value):
+            if isinstance(one, ast.Constant) and isinstance(one.value, str):
+                yield one.value
 
 
 def _importing(tree: ast.Module) -> Iterator[ast.Import | ast.ImportFrom]:
