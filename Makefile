@@ -29,7 +29,7 @@ IN_A_HOME_OF_ITS_OWN = home=$$(mktemp -d) && trap 'rm -rf "$$home"' EXIT INT TER
 .DEFAULT_GOAL := help
 # Two targets at once would install into one environment at once
 .NOTPARALLEL:
-.PHONY: help demo docs test kills check bench bad-day wheel clean browser newcomer fleet long mutants fuzz soak growth house test-all
+.PHONY: help demo docs test kills check bench bad-day wheel clean browser newcomer fleet long mutants fuzz soak growth house matrix test-all
 
 help: ## say what there is
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' Makefile | expand -t 14
@@ -65,6 +65,9 @@ kills: .venv/.installed-dev ## KILLS=1000 processes of deployed flows killed at 
 	@mkdir -p .pytest_cache
 	@$(IN_A_HOME_OF_ITS_OWN) $(BIN)/python -m tests.durable.effects.long kills $(KILLS) --seed $(SEED) \
 		--journal .pytest_cache/kills-$(SEED).jsonl
+
+matrix: .venv/.installed-dev ## `make demo` and `make test` with every Python of this machine and each Prefect, in an hour; writes docs/versions.md
+	@$(BIN)/python -m tests.project.matrix --write
 
 house: .venv/.installed-dev ## how large the package is, and whether its limits hold
 	@$(BIN)/python -m tests.project.house

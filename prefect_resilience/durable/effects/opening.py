@@ -24,6 +24,7 @@ from prefect_resilience.durable.effects.recipes import (
     Recipe,
     Suspect,
     compared,
+    compared_with_0_1,
     is_gone,
 )
 from prefect_resilience.errors.exceptions import NotRecorded
@@ -42,11 +43,15 @@ class EarlierEffects:
     def __init__(self, effects: Iterable[EffectDocument] = ()) -> None:
         self._by_key: dict[str, EffectDocument] = {}
         self._by_call: dict[RecordedCall, set[str]] = {}
+        self._of_0_1: set[tuple[str, str]] = set()
         self._gone: dict[str, bool] = {}
         self._lock = threading.Lock()
         for effect in effects:
             self._by_key[effect["key"]] = effect
-            self._by_call.setdefault(_call_of(effect["recipe"]), set()).add(effect["key"])
+            if "recipe" in effect:
+                self._by_call.setdefault(_call_of(effect["recipe"]), set()).add(effect["key"])
+            else:
+                self._of_0_1.add((effect.get("task", ""), effect["key"]))
 
     def __bool__(self) -> bool:
         return bool(self._by_key)
@@ -58,12 +63,18 @@ class EarlierEffects:
         """Remove an effect: this pass has requested it."""
         with self._lock:
             effect = self._by_key.pop(key, None)
-            if effect is not None:
+            if effect is not None and "recipe" in effect:
                 self._by_call[_call_of(effect["recipe"])].discard(key)
+            elif effect is not None:
+                self._of_0_1.discard((effect.get("task", ""), key))
 
-    def compare(self, recipe: Recipe, was: tuple[str, ...], source: CodeSource) -> Continues | list[Suspect]:
+    def compare(
+        self, recipe: Recipe, was: tuple[str, ...], source: CodeSource, key: str = ""
+    ) -> Continues | list[Suspect]:
         """How a call with a key that is new to the ledger relates to them (see `recipes.compared`)."""
         with self._lock:
+            if self._of_0_1 and (found := compared_with_0_1(self._of_0_1, recipe, was, source, key)):
+                return found
             keys = self._candidates(recipe, was, source)
             found = [self._by_key[key] for key in keys]
         return compared(found, recipe, was, lambda recorded: self._is_gone(recorded["task"], source))
@@ -97,11 +108,17 @@ def earlier_effects(
     return EarlierEffects(
         effect
         for effect in effects
-        if effect.get("recipe") is not None
-        and effect["kind"] == "external"
+        if effect["kind"] == "external"
         and effect["state"] in ("done", "unknown", "intended")
         and not effect.get("acknowledged")
-        and (effect.get("flow_run_id") == run or effect.get("flow") == name)
+        and ("recipe" not in effect or _of_an_earlier_pass(effect, passed, run, name))
+    )
+
+
+def _of_an_earlier_pass(effect: EffectDocument, passed: Pass, run: str | None, flow: str | None) -> bool:
+    return (
+        effect["recipe"] is not None
+        and (effect.get("flow_run_id") == run or effect.get("flow") == flow)
         and not same_pass((effect.get("asked") or {"pass": ()})["pass"], passed)
     )
 
@@ -229,9 +246,11 @@ class OpenBatch:
     passed: Pass
     earlier: EarlierEffects
 
-    def compare(self, recipe: Recipe, was: tuple[str, ...], source: CodeSource) -> Continues | list[Suspect]:
+    def compare(
+        self, recipe: Recipe, was: tuple[str, ...], source: CodeSource, key: str = ""
+    ) -> Continues | list[Suspect]:
         """How a call with a key that is new to the ledger relates to the effects of earlier passes."""
-        found = self.earlier.compare(recipe, was, source)
+        found = self.earlier.compare(recipe, was, source, key)
         if isinstance(found, Continues):
             return found
         return [one for one in found if not self._asked_elsewhere(one.key)]
@@ -300,15 +319,18 @@ def _opened(
     unread = marks is None or (begins and document is not None)
     token = None if unread or marks is None else marks.token()
     effects: list[EffectDocument] = []
+    of_0_1: list[EffectDocument] = []
     why = lost(document, token)
     if document is not None:
         count.begin_life(document["life"])
     if why is None and not begins:
         completed = {} if marks is None else marks.completed()
+        recorded = [effect for effect, _ in ledger.effects(batch_id)]
+        of_0_1 = [effect for effect in recorded if "recipe" not in effect]
         if document is not None:
-            effects = [effect for effect, _ in ledger.effects(batch_id) if is_counted(effect)]
+            effects = [effect for effect in recorded if is_counted(effect)]
             why = missing(document, effects, {here.process: count.number}, completed)
-        elif completed:
+        elif completed and not of_0_1:
             why = f"Prefect knows of {len(completed)} completed effects of it, and the ledger of none"
     if why is not None:
         raise NotRecorded(lost_records(batch_id, why))
@@ -317,7 +339,7 @@ def _opened(
     if not unread and token != document["token"] and marks is not None:
         marks.leave(document["token"])
     count.number = max(count.number, document["created"].get(here.process, 0))
-    return OpenBatch(count, passed, earlier_effects(effects, passed, flow))
+    return OpenBatch(count, passed, earlier_effects([*effects, *of_0_1], passed, flow))
 
 
 def lost_records(batch_id: str, why: str) -> str:

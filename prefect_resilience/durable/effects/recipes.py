@@ -54,12 +54,17 @@ def task_name(fn: Callable[..., Any]) -> str:
     return source_of(fn).name
 
 
+MODULES = {"pathlib._local": "pathlib"}
+"""Modules to which one version of Python, here 3.13, gives another name; keys are the same with each."""
+
+
 def class_name(cls: type[Any]) -> str:
     """The dotted name of a class; the bare name of a builtin."""
     if cls.__module__ == "builtins":
         return cls.__qualname__
-    file = getattr(sys.modules.get(cls.__module__), "__file__", None) or ""
-    return f"{module_name(cls.__module__, file)}.{cls.__qualname__}"
+    module = MODULES.get(cls.__module__, cls.__module__)
+    file = getattr(sys.modules.get(module), "__file__", None) or ""
+    return f"{module_name(module, file)}.{cls.__qualname__}"
 
 
 @lru_cache(maxsize=1_000)
@@ -240,6 +245,22 @@ def compared(
         why = "was= could mean any of them"
         return [Suspect(key, ", ".join(was), why) for key in renamed]
     return suspects
+
+
+def compared_with_0_1(
+    earlier: Iterable[tuple[str, str]], mine: Recipe, was: tuple[str, ...], source: CodeSource, key: str
+) -> Continues | list[Suspect]:
+    """How a call with a key that is new to the ledger relates to the effects of 0.1, given by task and key.
+
+    0.1 recorded no recipe, called a task by the name of its file, made other digests, and did not escape the
+    values in a template.
+    """
+    if mine["template"] is not None and "%" not in key:
+        return []
+    name = f"{PurePath(source.file).stem}.{source.name.removeprefix(f'{source.module}.')}"
+    why = "version 0.1 recorded it and made its key in another way; finish this batch with 0.1"
+    found = [Suspect(its, task, why) for task, its in earlier if task == name]
+    return Continues(found[0].key) if len(found) == 1 and name in was else found
 
 
 def _of_one_task(recorded: Recipe, mine: Recipe) -> bool:

@@ -74,9 +74,7 @@ class OneTask:
             self._busy = False
             if outcome.result()[0] == "cancelled":
                 return None
-            task: Any = self._task
-            if hasattr(task, "uncancel"):  # from Python 3.11 on
-                task.uncancel()
+            self._task.uncancel()
         self._busy = False
         return outcome.result()
 
@@ -125,7 +123,10 @@ class OneTask:
                 make, outcome = asked
                 result, early = early or await _made(make), None
                 _answer(outcome, result)
-                if result[0] != "yielded":
+                goes_on = result[0] == "yielded"
+                # From Python 3.13 on an error's traceback leads to this frame, which must not hold the error
+                del asked, make, outcome, result
+                if not goes_on:
                     return
         finally:
             self._over = True
@@ -158,8 +159,8 @@ def _is_closing(error: BaseException) -> bool:
 
 def _asked_to_end() -> bool:
     """Whether this task was cancelled for good; cancel scopes withdraw their cancellations."""
-    task: Any = asyncio.current_task()
-    return hasattr(task, "cancelling") and task.cancelling() > 0  # from Python 3.11 on
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 def _answer(outcome: asyncio.Future[Outcome], result: Outcome) -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import platform
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, requires, version
 
 from packaging.requirements import Requirement
-from packaging.specifiers import SpecifierSet
+from packaging.version import Version
 
 from prefect_resilience.base.edge.settings import current_settings
 from prefect_resilience.base.text import one_line
@@ -116,15 +117,10 @@ def _shares_connections(facts: PostgresFacts) -> bool:
 
 PACKAGE = "prefect-resilience"
 EXTRAS = {"postgresql": "postgres", "redis": "redis"}
-CLASHES = (
-    (
-        "fastapi",
-        SpecifierSet(">=0.151"),
-        "with it Prefect's listings answer 422, and from 0.155 on its server does not start",
-        'pip install "fastapi<0.151"',
-    ),
-)
-"""Versions that Prefect's requirements allow but that do not work."""
+REASONS = {"fastapi": "with it Prefect's listings answer 422, and from 0.155 on its server does not start"}
+"""Why a version is needed, where the bound alone does not say it."""
+TRIED = {"Python": ("3.11", "3.12", "3.13"), "prefect": ("3.8", "3.9")}
+"""The versions with which the tests passed: the table of docs/versions.md."""
 MOST_SKEW = 2.0
 """Seconds by which clocks may differ: leases and circuits use the store's time."""
 
@@ -137,10 +133,19 @@ def versions() -> Iterator[DiagnosisFinding]:
             if needed.marker is None or needed.marker.evaluate({"extra": extra}):
                 yield from _needed(needed)
                 break
-    for name, clashing, says, command in CLASHES:
-        there = _version(name)
-        if there is not None and there in clashing:
-            yield wrong("versions", f"{name} {there}", says, f"Run `{command}` where it is.")
+    yield from _untried("Python", platform.python_version())
+    yield from _untried("prefect", _version("prefect"))
+
+
+def _untried(name: str, there: str | None) -> Iterator[DiagnosisFinding]:
+    """A version with which nobody ran the tests."""
+    tried = TRIED[name]
+    if there is None or Version(there) < Version(tried[0]):
+        return
+    if ".".join(there.split(".")[:2]) not in tried:
+        says = f"it was not tried: the tests passed with {', '.join(tried)}"
+        mend = f"Nothing if your flows run; else take {name} {tried[-1]}."
+        yield note("versions", f"{name} {there}", says, mend)
 
 
 def _needed(needed: Requirement) -> Iterator[DiagnosisFinding]:
@@ -148,7 +153,8 @@ def _needed(needed: Requirement) -> Iterator[DiagnosisFinding]:
     if there is None or not needed.specifier.contains(there, prereleases=True):
         has = "is not installed" if there is None else f"is {there}"
         wanted = f"{needed.name}{needed.specifier}"
-        says = f"it {has}, and {PACKAGE} needs {wanted}"
+        why = f": {REASONS[needed.name]}" if there and needed.name in REASONS else ""
+        says = f"it {has}, and {PACKAGE} needs {wanted}{why}"
         mend = f'Run `pip install "{wanted}"`.'
         yield wrong("versions", needed.name, says, mend)
 

@@ -27,6 +27,7 @@ from prefect_resilience.durable.effects.model import (
     Succeeded,
     Verified,
     decide,
+    not_sent,
 )
 from prefect_resilience.durable.effects.policy import Done, NotDone
 
@@ -56,6 +57,27 @@ def test_the_life_of_an_effect():
     assert (document["state"], document["external_id"], document["settled_at"]) == ("done", "m1", 2.0)
     for event in (LookUp(False), intend("c2")):
         assert decide(document, event, 3.0) == (document, AlreadyDone({"as": "json", "value": 1}, "m1"))
+
+
+def test_a_call_that_was_never_made():
+    assert not_sent("c1", "cancelled") == FailedCall("c1", {"code": "NOT_SENT", "message": "cancelled"})
+
+
+def test_external_effects_are_counted_once_and_compensations_never():
+    counted = {"external": True, "idempotent": False}
+    for kind, expected in counted.items():
+        document, _ = after(intend(kind=kind))
+        assert document["counted"] is expected
+    document, _ = after(intend(kind="external", about={"compensates": "pay:1"}))
+    assert document["counted"] is False
+    document, _ = after(intend(kind="external"), FailedCall("c1", ERROR), intend("c2", kind="idempotent"))
+    assert document["counted"] is True
+
+
+def test_a_second_look_of_the_same_asker_changes_nothing():
+    asker = Asker("run", (("flow", 1),))
+    document, _ = after(intend(), Succeeded("c1", None, None), LookUp(False, asker=asker))
+    assert decide(document, LookUp(False, asker=asker), 9.0)[0] is document
 
 
 def test_somebody_else_is_at_it():

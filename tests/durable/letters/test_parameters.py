@@ -19,7 +19,6 @@ from uuid import UUID
 from zoneinfo import ZoneInfo
 
 import numpy
-import pendulum
 import pydantic
 import pytest
 from hypothesis import given, settings
@@ -176,7 +175,7 @@ def comes_back_loosely(value: Any) -> Any:
 
 def test_subclasses_of_plain_types_come_back_as_what_they_equal() -> None:
     assert comes_back_loosely(OrderedDict(a=1)) == {"a": 1}
-    assert comes_back_loosely(pendulum.datetime(2026, 1, 1)) == pendulum.datetime(2026, 1, 1)
+    assert comes_back_loosely(type("Moment", (datetime,), {})(2026, 1, 1)) == datetime(2026, 1, 1)
     assert comes_back_loosely(type("Text", (str,), {})("x")) == "x"
 
 

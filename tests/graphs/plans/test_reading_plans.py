@@ -74,7 +74,7 @@ def test_files_that_are_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert says("latin.json") == ["latin.json, line 2: is not encoded in UTF-8: save it as UTF-8"]
     assert says("utf16.json") == ["utf16.json, line 1: is not encoded in UTF-8: save it as UTF-8"]
     assert says("x" * 5000 + ".json")[0].endswith(": cannot be read: File name too long")
-    assert says("a\0.json") == ["a\\x00.json: cannot be read: embedded null byte"]
+    assert says("a\0.json")[0].startswith("a\\x00.json: cannot be read: ")
     assert says("") == ['the plan: is empty: write {"tasks": [...]}']
     assert says(Path("")) == [".: is no plan's file: its name ends in .json, .yaml, .yml"]
     assert says(5) == ["the plan: write a plan, its data, a file or a text, not 5"]

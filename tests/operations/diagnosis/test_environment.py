@@ -20,6 +20,7 @@ def test_here_everything_fits():
     [
         ("prefect", "3.7.9", "it is 3.7.9, and prefect-resilience needs prefect<4,>=3.8"),
         ("fastapi", "0.152.0", "Prefect's listings answer 422"),
+        ("prefect", "3.10.0", "it was not tried: the tests passed with 3.8, 3.9"),
         ("redis", None, "it is not installed, and prefect-resilience needs redis>=5"),
         ("redis", "4.6.0", "it is 4.6.0"),
     ],
@@ -32,7 +33,7 @@ def test_versions_that_clash(monkeypatch: pytest.MonkeyPatch, package: str, vers
     assert found.check == "versions"
     assert package in found.where
     assert says in found.says
-    assert "pip install" in found.mend
+    assert "pip install" in found.mend or found.mend.endswith("else take prefect 3.9.")
 
 
 def test_a_driver_is_needed_only_for_a_store_of_its_kind(monkeypatch: pytest.MonkeyPatch):
