@@ -29,7 +29,7 @@ IN_A_HOME_OF_ITS_OWN = home=$$(mktemp -d) && trap 'rm -rf "$$home"' EXIT INT TER
 .DEFAULT_GOAL := help
 # Two targets at once would install into one environment at once
 .NOTPARALLEL:
-.PHONY: help demo docs test kills check bench bad-day wheel clean browser newcomer fleet long mutants fuzz soak growth house matrix test-all
+.PHONY: help demo docs test kills check bench bad-day wheel clean browser newcomer fleet long mutants fuzz soak growth house matrix runners test-all
 
 help: ## say what there is
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' Makefile | expand -t 14
@@ -107,6 +107,9 @@ newcomer: .venv/.installed-dev ## the README's way from an empty folder to a flo
 
 fleet: .venv/.installed-dev ## automations at work; Prefect on PostgreSQL and Redis with two workers
 	@$(IN_A_HOME_OF_ITS_OWN) $(BIN)/python -m pytest -m long tests/operations/installation tests/deployments
+
+runners: .venv/.installed-dev ## one flow on threads, processes, Dask and Ray, and what the service counted
+	@$(BIN)/python -m flows.runners
 
 long: .venv/.installed-dev ## the other long forms: races, kills of replays and recoveries, a report of a thousand runs
 	@$(IN_A_HOME_OF_ITS_OWN) $(BIN)/python -m pytest -m long tests/guards/circuits tests/durable/letters tests/durable/effects tests/guards/model tests/graphs/plans \

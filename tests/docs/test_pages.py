@@ -34,7 +34,18 @@ WITH_CODE = [
     if page.name not in WITH_TESTS_OF_THEIR_OWN and any(block.language == "python" for block in blocks(page))
 ]
 # What a reader's shell has beside the command of this package
-OTHERS = {"docker", "export", "make", "pip", "prefect", "pytest", "python", "python3.11", ".venv/bin/python"}
+OTHERS = {
+    "docker",
+    "kubectl",
+    "export",
+    "make",
+    "pip",
+    "prefect",
+    "pytest",
+    "python",
+    "python3.11",
+    ".venv/bin/python",
+}
 OF_THE_SHELL = {".", "cat", "cd", "kill", "until"}
 PROGRAM = "prefect-resilience"
 INLINE = re.compile(rf"`({PROGRAM} [^`\n]+)`")

@@ -25,8 +25,8 @@ BEGIN, END = "<!-- make matrix --write -->\n", "<!-- end -->\n"
 MINORS = ("3.11", "3.12", "3.13", "3.14", "3.15")
 PREFECTS = ("3.8.8", "3.9.1")
 COMMAND_SECONDS = 3600
-# What pip says when no set of versions fits; anything else that fails is a failure of ours
-NO_SET = ("ResolutionImpossible", "No matching distribution found")
+# What pip says of a pinned version that something else wants newer
+PINNED = re.compile(r"The user requested \(constraint\) (\S+==\S+)")
 
 
 @dataclass(frozen=True)
@@ -96,11 +96,11 @@ def tried(version: str, python: Path, prefect: str) -> Cell:
     cloned(folder, prefect)
     variables, installer = [f"PYTHON={python}"], "pip"
     code, printed = make(folder, "demo", *variables)
-    if code and any(sentence in printed for sentence in NO_SET):
+    if code and (pinned := set(PINNED.findall(printed))):
         # Prefect 3.9.1 wants a certifi that an index may not have yet: the pinned one instead
-        uv = Path(sys.executable).parent / "uv"
-        install = f"{uv} pip install --quiet --python .venv/bin/python --override constraints.txt"
-        variables.append(f"PIP_INSTALL={install}")
+        (folder / ".venv" / "override.txt").write_text("\n".join(sorted(pinned)))
+        uv = f"{Path(sys.executable).parent / 'uv'} pip install --quiet --python .venv/bin/python"
+        variables.append(f"PIP_INSTALL={uv} -c constraints.txt --override .venv/override.txt")
         code, printed = make(folder, "demo", *variables)
         installer = f"uv --override; {unmet(folder)}"
     if code:

@@ -22,6 +22,8 @@ PURE: list[str] = PROJECT["tool"]["coverage"]["report"]["include"]
 PUBLIC_FOR_FLOWS = {
     "aiosmtpd",
     "anthropic",
+    "prefect_dask",
+    "prefect_ray",
     "openai",
     "pydantic",
     "prefect_resilience",

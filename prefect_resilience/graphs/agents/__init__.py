@@ -5,6 +5,7 @@ from prefect_resilience.graphs.agents.edge.chain import AgentChain, ChainResult,
 from prefect_resilience.graphs.agents.edge.person import Notice, Person
 from prefect_resilience.graphs.agents.edge.registry import agent, provider
 from prefect_resilience.graphs.agents.trace import PersonNeeded
+from prefect_resilience.tasks.edge.task_config import task_config
 
 __all__ = [
     "AgentChain",
@@ -16,4 +17,5 @@ __all__ = [
     "ProviderChain",
     "agent",
     "provider",
+    "task_config",
 ]

@@ -158,3 +158,8 @@ def test_a_path_without_comparison_on_the_right_hand(other: Any):
     for put in (lambda: other & path("a"), lambda: other | path("a")):
         with pytest.raises(ConfigurationError, match=r"path\('a'\)"):
             put()
+
+
+def test_a_mistake_is_called_by_what_it_is_in():
+    with pytest.raises(ValueError, match=r"^1 validation error for Condition\n"):
+        Condition.model_validate({"operator": "zz"})
