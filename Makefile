@@ -29,7 +29,7 @@ IN_A_HOME_OF_ITS_OWN = home=$$(mktemp -d) && trap 'rm -rf "$$home"' EXIT INT TER
 .DEFAULT_GOAL := help
 # Two targets at once would install into one environment at once
 .NOTPARALLEL:
-.PHONY: help demo docs test kills check bench bad-day wheel clean browser newcomer fleet long mutants fuzz soak growth house matrix runners test-all
+.PHONY: help demo docs test kills check bench bad-day wheel clean browser newcomer fleet long mutants fuzz soak growth house matrix runners dist test-all
 
 help: ## say what there is
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' Makefile | expand -t 14
@@ -113,7 +113,7 @@ runners: .venv/.installed-dev ## one flow on threads, processes, Dask and Ray, a
 
 long: .venv/.installed-dev ## the other long forms: races, kills of replays and recoveries, a report of a thousand runs
 	@$(IN_A_HOME_OF_ITS_OWN) $(BIN)/python -m pytest -m long tests/guards/circuits tests/durable/letters tests/durable/effects tests/guards/model tests/graphs/plans \
-		tests/operations/reports tests/stores
+		tests/operations/reports tests/stores tests/flows
 
 docs: .venv/.installed-docs ## the documentation as pages in site/, strictly: a broken link is an error
 	@$(BIN)/python -m docs.making.tables
@@ -123,6 +123,13 @@ docs: .venv/.installed-docs ## the documentation as pages in site/, strictly: a 
 wheel: .venv/bin/python ## dist/prefect_resilience-*.whl, to be installed elsewhere
 	@rm -rf dist
 	@$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist .
+
+dist: .venv/.installed-dev ## wheel and source distribution in dist/, checked as a package index does; and docs/licences.md
+	@rm -rf dist
+	@$(BIN)/python -m build --outdir dist .
+	@$(BIN)/python -m twine check --strict dist/*
+	@$(BIN)/check-wheel-contents dist/*.whl
+	@$(BIN)/python -m docs.making.licences
 
 clean: ## remove the environment and everything that was generated
 	rm -rf .venv .pytest_cache .ruff_cache .hypothesis .import_linter_cache .coverage coverage.xml build dist site

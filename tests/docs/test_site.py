@@ -6,11 +6,15 @@ import os
 import re
 import subprocess
 from collections.abc import Iterator
+from importlib.metadata import requires
 from typing import Any
 
 import pytest
 import yaml
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
+from docs.making import licences
 from tests.docs.pages import DOCS, ROOT, pages
 
 pytestmark = pytest.mark.docs
@@ -56,3 +60,11 @@ def test_make_knows_the_target(target: str) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert "mkdocs build --strict" in done.stdout
+
+
+def test_the_licences_of_all_direct_dependencies_are_listed() -> None:
+    listed = set(re.findall(r"^\| ([\w.-]+) \|", licences.PAGE.read_text(encoding="utf-8"), re.MULTILINE))
+    direct = [Requirement(line) for line in requires("prefect-resilience") or []]
+    wanted = {canonicalize_name(one.name) for one in direct if one.marker is None}
+    assert wanted <= listed
+    assert "GPL" not in licences.page()

@@ -96,8 +96,11 @@ def tried(version: str, python: Path, prefect: str) -> Cell:
     cloned(folder, prefect)
     variables, installer = [f"PYTHON={python}"], "pip"
     code, printed = make(folder, "demo", *variables)
-    if code and (pinned := set(PINNED.findall(printed))):
+    if code and "ResolutionImpossible" in printed:
         # Prefect 3.9.1 wants a certifi that an index may not have yet: the pinned one instead
+        pinned = set(
+            PINNED.findall(output(folder, "install", "--dry-run", "-c", "constraints.txt", "-e", "."))
+        )
         (folder / ".venv" / "override.txt").write_text("\n".join(sorted(pinned)))
         uv = f"{Path(sys.executable).parent / 'uv'} pip install --quiet --python .venv/bin/python"
         variables.append(f"PIP_INSTALL={uv} -c constraints.txt --override .venv/override.txt")
@@ -110,12 +113,18 @@ def tried(version: str, python: Path, prefect: str) -> Cell:
     return Cell(version, prefect, installer, "runs", last_line(printed))
 
 
+def output(folder: Path, *words: str) -> str:
+    """What a command of pip prints in the environment of a clone."""
+    command = [folder / ".venv/bin/python", "-m", "pip", *words]
+    done = subprocess.run(
+        command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
+    )
+    return done.stdout
+
+
 def unmet(folder: Path) -> str:
     """What was installed although something asks for another version."""
-    checked = subprocess.run(
-        [folder / ".venv/bin/python", "-m", "pip", "check"], capture_output=True, text=True, check=False
-    )
-    return checked.stdout.strip().replace("\n", "; ").rstrip(".")
+    return output(folder, "check").strip().replace("\n", "; ").rstrip(".")
 
 
 def last_line(printed: str) -> str:
