@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 
+import prefect
 import pytest
+from packaging.version import Version
 from prefect import flow, task
 from prefect.context import FlowRunContext
 from prefect.exceptions import ParameterTypeError
-from prefect.states import State
+from prefect.states import Failed, State
 
 from prefect_resilience import (
     ResilientFlow,
@@ -300,3 +302,17 @@ def test_switched_off_while_running(monkeypatch, mode, left):
     run_id, batch = ran(mode, made)
     assert batch == str(run_id)
     assert left.by(run_id) == {}
+
+
+@pytest.mark.parametrize("decorate", [flow, resilient_flow])
+def test_a_flow_that_returns_a_failed_state_is_retried_from_prefect_3_9_on(decorate):
+    runs = []
+
+    @decorate(retries=1)
+    def returns_failed():
+        runs.append(1)
+        return Failed(message="not today") if len(runs) == 1 else "done"
+
+    state = returns_failed(return_state=True)
+    retried = Version(prefect.__version__) >= Version("3.9")
+    assert (len(runs), state.is_completed()) == ((2, True) if retried else (1, False))
