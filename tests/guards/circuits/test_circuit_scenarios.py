@@ -47,7 +47,7 @@ def test_a_killed_prober_delays_closing_by_its_lease_and_no_more(fleet_url: str)
 
 def test_news_reaches_the_last_process_within_the_interval(fleet_url: str) -> None:
     found = scenarios.news(fleet_url, processes=4, rounds=4, sync_interval=0.2)
-    # A call and a wake-up each take their time, and twice so where a processor is waited for: half of the rounds
+    # A call and a wake-up each take their time, twice so where a processor is waited for: half of the rounds
     # are within the interval, and none is long after it.
     took = sorted(max(one.opened, one.closed) - 2 * one.late for one in found)
     assert took[1] <= 0.2 + 0.05 + 0.1
