@@ -137,11 +137,16 @@ class Seen:
             return until(lambda: _final(client, task_run_id))
 
     def states(self, task_run_id: UUID) -> list[State]:
+        """Its states in their order. The API may know the last one before one in between."""
         self.task_run(task_run_id)
         with get_client(sync_client=True) as client:
-            answer = client.request("GET", "/task_run_states/", params={"task_run_id": str(task_run_id)})
-        found = [State.model_validate(state) for state in answer.json()]
-        return sorted(found, key=lambda state: state.timestamp)
+
+            def found() -> list[State]:
+                answer = client.request("GET", "/task_run_states/", params={"task_run_id": str(task_run_id)})
+                states = [State.model_validate(state) for state in answer.json()]
+                return sorted(states, key=lambda state: state.timestamp)
+
+            return until(lambda: _without_gap(found()))
 
     def logged(self, flow_run_id: UUID, text: str) -> bool:
         """Whether the log of a flow run and its task runs has this line; waited for."""
@@ -171,6 +176,13 @@ class Seen:
                 page = client._client.get(page["next_page"]).json()
                 found += page["events"]
         return found
+
+
+def _without_gap(states: list[State]) -> list[State] | None:
+    """The states, if one at which the run goes on follows each wait for a retry."""
+    pairs = zip(states, states[1:], strict=False)
+    whole = all(after.is_running() or after.is_scheduled() for one, after in pairs if one.is_scheduled())
+    return states if whole else None
 
 
 def _final(client: Any, task_run_id: UUID) -> Any:

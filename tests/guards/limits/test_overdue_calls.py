@@ -47,7 +47,7 @@ def test_overdue_threads_never_exceed_the_places(service, places):
     def attempts():
         for _ in range(2):
             with pytest.raises(AttemptTimeout):
-                bulkhead.call(within, service, 0.15)
+                bulkhead.call(within, service, 0.4)
 
     with ThreadPoolExecutor(2 * places) as pool:
         for call in [pool.submit(attempts) for _ in range(2 * places)]:
