@@ -11,6 +11,7 @@ import inspect
 import logging
 import time
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -180,7 +181,7 @@ class Seen:
 
 def _without_gap(states: list[State]) -> list[State] | None:
     """The states, if one at which the run goes on follows each wait for a retry."""
-    pairs = zip(states, states[1:], strict=False)
+    pairs = pairwise(states)
     whole = all(after.is_running() or after.is_scheduled() for one, after in pairs if one.is_scheduled())
     return states if whole else None
 

@@ -40,14 +40,14 @@ def within(service, seconds=20.0, deadline=0.05):
     call_with_deadline(service.hang, (seconds,), {}, deadline)
 
 
-@pytest.mark.parametrize("places", [1, 2, 3, 4, 5])
+@pytest.mark.parametrize("places", [1, 2, 5])
 def test_overdue_threads_never_exceed_the_places(service, places):
     bulkhead = Bulkhead(places)
 
     def attempts():
         for _ in range(2):
             with pytest.raises(AttemptTimeout):
-                bulkhead.call(within, service, 0.4)
+                bulkhead.call(within, service, 1.0)
 
     with ThreadPoolExecutor(2 * places) as pool:
         for call in [pool.submit(attempts) for _ in range(2 * places)]:
