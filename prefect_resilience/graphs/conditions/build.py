@@ -67,12 +67,16 @@ class PathBuilder:
         return Condition(operator="not_exists", path=self._path)
 
     def __and__(self, other: object) -> Condition:
-        raise ConfigurationError(
-            f"path({self._path!r}) stands beside & or | without a comparison: these bind tighter than >, == "
-            f"and <, so put each comparison in brackets, as in (path({self._path!r}) > 1) & (path('b') > 2)"
-        )
+        raise _without_comparison(self._path)
 
-    __or__ = __rand__ = __ror__ = __and__
+    def __or__(self, other: object) -> Condition:
+        raise _without_comparison(self._path)
+
+    def __rand__(self, other: object) -> Condition:
+        raise _without_comparison(self._path)
+
+    def __ror__(self, other: object) -> Condition:
+        raise _without_comparison(self._path)
 
     def __invert__(self) -> Condition:
         raise ConfigurationError(
@@ -90,6 +94,13 @@ class PathBuilder:
         if isinstance(value, PathBuilder | Condition):
             raise ConfigurationError(f"path({self._path!r}) is compared with a value, not with {value!r}")
         return Condition(operator=operator, path=self._path, value=value)
+
+
+def _without_comparison(path: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"path({path!r}) stands beside & or | without a comparison: these bind tighter than >, == "
+        f"and <, so put each comparison in brackets, as in (path({path!r}) > 1) & (path('b') > 2)"
+    )
 
 
 def path(path: str) -> PathBuilder:

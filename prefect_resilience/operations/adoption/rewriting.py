@@ -32,8 +32,8 @@ class Text:
     def __init__(self, text: str) -> None:
         self.text = text
         self.newline = "\r\n" if "\r\n" in text else "\n"
-        self.lines = re.split(r"(?<=\n)|(?<=\r)(?!\n)", text)
-        self.starts = [0]
+        self.lines: list[str] = re.split(r"(?<=\n)|(?<=\r)(?!\n)", text)
+        self.starts: list[int] = [0]
         for line in self.lines:
             self.starts.append(self.starts[-1] + len(line))
 

@@ -119,7 +119,7 @@ PACKAGE = "prefect-resilience"
 EXTRAS = {"postgresql": "postgres", "redis": "redis"}
 REASONS = {"fastapi": "with it Prefect's listings answer 422, and from 0.155 on its server does not start"}
 """Why a version is needed, where the bound alone does not say it."""
-TRIED = {"Python": ("3.11", "3.12", "3.13"), "prefect": ("3.8", "3.9")}
+TRIED: dict[str, tuple[str, ...]] = {"Python": ("3.11", "3.12", "3.13"), "prefect": ("3.8", "3.9")}
 """The versions with which the tests passed: the table of docs/versions.md."""
 MOST_SKEW = 2.0
 """Seconds by which clocks may differ: leases and circuits use the store's time."""
