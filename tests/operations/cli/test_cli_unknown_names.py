@@ -122,7 +122,7 @@ WRONG: list[tuple[str, str]] = [
     ("doctor lookin.py", "did you mean 'looking.py'?"),
     ("doctor ./lookin.py", "did you mean 'looking.py'?"),
     ("install --notification-block slack-webhok/nobody", "There is no block 'slack-webhok/nobody'"),
-    ("adopt nowhere.py", "there is no nowhere.py"),
+    ("adopt nowhere.py", "There is no nowhere.py"),
     ("circuts list", 'Did you mean "circuits"?'),
     ("batches lst", 'Did you mean "list"?'),
     ("batches list --opne", "--open"),
