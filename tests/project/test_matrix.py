@@ -20,9 +20,7 @@ def test_the_doctor_knows_the_versions_of_the_table():
 
 
 def test_what_a_run_came_to():
-    printed = (
-        "...\n= short summary =\n1 failed, 7310 passed, 2 warnings in 345.48s (0:05:45)\nmake: Error 1"
-    )
+    printed = "...\n= short summary =\n1 failed, 7310 passed, 2 warnings in 345.48s (0:05:45)\nmake: Error 1"
     assert last_line(printed) == "1 failed, 7310 passed, 2 warnings"
     assert last_line("one\ntwo") == "two"
     assert last_line("") == "nothing was printed"
